@@ -1,0 +1,128 @@
+"""What the edges (gRPC door, HTTP) may ask of the engine. Edges depend on this port, never on the engine's inside.
+
+All calls come from the event loop's thread and return at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from appliance.inference import Outcome, RequestPlan
+from appliance.model import ModelVersion, VersionState
+from appliance.telemetry.meter import VersionStatistics
+
+Buffer = bytes | memoryview
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IndexEntry:
+    """A version in the repository index. ``reason`` says why it is not READY (empty when it is)."""
+
+    name: str
+    version: str
+    state: VersionState
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerStatus:
+    """A worker process. ``models`` are ``name/version``; ``memory_bytes`` is its private memory (0: unknown)."""
+
+    worker: int
+    pid: int
+    state: str
+    models: tuple[str, ...]
+    memory_bytes: int
+    restarts: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VersionStatus:
+    """A model version for people: state, queue, how it batches, where it runs."""
+
+    name: str
+    version: int
+    state: VersionState
+    reason: str
+    queued: int
+    running: int
+    workers: tuple[int, ...]
+    statistics: VersionStatistics
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineStatus:
+    """Everything ``status`` and ``top`` show. Times are monotonic nanoseconds."""
+
+    now_ns: int
+    started_ns: int
+    accepting: bool
+    versions: tuple[VersionStatus, ...]
+    workers: tuple[WorkerStatus, ...]
+    queued_requests: int
+    queued_bytes: int
+    running_requests: int
+    arena_used_bytes: int
+    arena_limit_bytes: int
+
+
+class EnginePort(Protocol):
+    """The engine as the edges see it."""
+
+    @property
+    def generation(self) -> int:
+        """Changes whenever ``resolve`` may answer differently: a cached plan is valid only for its generation."""
+
+    @property
+    def accepting(self) -> bool:
+        """False while draining: new requests end as Stopping."""
+
+    @property
+    def ready(self) -> bool:
+        """True once every model of the first load is READY or UNAVAILABLE, until draining begins."""
+
+    def now_ns(self) -> int:
+        """The engine's monotonic clock."""
+
+    def resolve(self, name: str, version: str) -> ModelVersion:
+        """The version that serves ``name`` now (``version`` "" means the server's choice).
+
+        Raises UnknownModel, NotReady, InvalidRequest (bad version string), with the texts clients match on.
+        """
+
+    def submit(
+        self,
+        plan: RequestPlan,
+        tensors: Sequence[Buffer],
+        *,
+        request_id: str,
+        arrived_ns: int,
+        deadline_ns: int,
+        on_done: Callable[[Outcome], None],
+    ) -> int:
+        """Take a request; ``tensors`` are raw bytes in the *request's* input order (sizes already checked against
+        the plan), copied before this returns. ``deadline_ns`` is the transport's own deadline or NO_DEADLINE.
+        ``on_done`` is called exactly once, later, never from inside this call; also when refused. Returns a handle."""
+
+    def cancel(self, handle: int) -> None:
+        """Nobody waits any more; ``on_done`` will get Cancelled or, if it is too late, its answer (release it)."""
+
+    def versions(self, name: str) -> tuple[ModelVersion, ...]:
+        """Ready versions of ``name``, ascending; raises UnknownModel when there is no such model."""
+
+    def is_ready(self, name: str, version: str) -> bool:
+        """Whether ``resolve`` would succeed. Never raises."""
+
+    def index(self, ready_only: bool) -> tuple[IndexEntry, ...]:
+        """All versions known, by name and version."""
+
+    def statistics(self, name: str, version: str) -> tuple[VersionStatistics, ...]:
+        """Statistics per version; "" selects all. Raises UnknownModel."""
+
+    def status(self) -> EngineStatus:
+        """A snapshot for people."""
+
+    def watch(self, changed: Callable[[], None]) -> Callable[[], None]:
+        """Call ``changed`` after each change of readiness of anything; returns what ends the watch."""

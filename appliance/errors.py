@@ -1,0 +1,143 @@
+"""Every error the appliance raises on purpose, branched by who must act on it.
+
+One root, five branches: caller, capacity, operator, artefact, worker. Edges translate a class into a protocol status
+through one table each (``door/status.py`` and ``http/status.py``); nothing below the edges knows a status code.
+Texts carry the words that clients' tests match on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+
+class ApplianceError(Exception):
+    """Root of all errors that are part of the product's behaviour."""
+
+
+# --- the caller must act
+
+
+class CallerError(ApplianceError):
+    """The request is wrong; sending it again unchanged gives the same answer."""
+
+
+class InvalidRequest(CallerError):
+    """Malformed or inconsistent request: names, datatypes, shapes, byte sizes, parameters."""
+
+
+class UnknownModel(CallerError):
+    """No model of that name, or no such version of it."""
+
+
+class Unsupported(CallerError):
+    """Part of the protocol that this appliance does not offer or has turned off."""
+
+
+class Forbidden(CallerError):
+    """Allowed only when an operator turned it on."""
+
+
+class MessageTooLarge(CallerError):
+    """A message or body above the configured limit; refused before memory is taken for it."""
+
+
+class Cancelled(CallerError):
+    """The caller went away or cancelled; nobody waits for the answer."""
+
+
+class DeadlineExpired(CallerError):
+    """The deadline passed while the request was waiting or running."""
+
+
+# --- the caller may come back later
+
+
+class CapacityError(ApplianceError):
+    """The appliance cannot serve this request in time; ``retry_after_ns`` says when it may (0: unknown)."""
+
+    def __init__(self, text: str, retry_after_ns: int = 0) -> None:
+        super().__init__(text)
+        self.retry_after_ns = retry_after_ns
+
+
+class QueueFull(CapacityError):
+    """A queue bound, in requests or bytes, is reached."""
+
+
+class DeadlineUnreachable(CapacityError):
+    """The request would be answered after its deadline, so it is refused at once."""
+
+
+class NotReady(ApplianceError):
+    """The model exists but no ready version can take the request now."""
+
+
+class Stopping(NotReady):
+    """The appliance is draining."""
+
+
+# --- the operator must act
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """One thing that is wrong in a file: where it is (file, key) and what to do about it."""
+
+    file: str
+    key: str
+    text: str
+
+    def __str__(self) -> str:
+        place = f"{self.file}: {self.key}" if self.key else self.file
+        return f"{place}: {self.text}"
+
+
+class OperatorError(ApplianceError):
+    """Wrong configuration or environment."""
+
+
+class ConfigInvalid(OperatorError):
+    """A configuration with all of its problems."""
+
+    def __init__(self, problems: Iterable[Problem]) -> None:
+        self.problems: Sequence[Problem] = tuple(problems)
+        super().__init__("\n".join(str(problem) for problem in self.problems))
+
+
+class AddressUnavailable(OperatorError):
+    """A listening address is in use or may not be bound."""
+
+
+# --- whoever made the model must act
+
+
+class ArtefactError(ApplianceError):
+    """A model file or directory that cannot be served."""
+
+
+class ModelInvalid(ArtefactError):
+    """A model directory with all of its problems."""
+
+    def __init__(self, problems: Iterable[Problem]) -> None:
+        self.problems: Sequence[Problem] = tuple(problems)
+        super().__init__("; ".join(str(problem) for problem in self.problems))
+
+
+class LoadFailed(ArtefactError):
+    """The runtime refused the model; the text is the runtime's reason."""
+
+
+# --- the appliance itself acts: it retries, restarts, quarantines
+
+
+class WorkerError(ApplianceError):
+    """A worker did not answer as it must."""
+
+
+class WorkerDied(WorkerError):
+    """The worker was killed, hung beyond its bound or answered nonsense while it held the request."""
+
+
+class RunFailed(WorkerError):
+    """The runtime raised while it ran the request; the worker lives on."""

@@ -1,0 +1,103 @@
+"""What a servable model version is: its tensors, how it batches, which limits its queue has. Values only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+from appliance.tensor import TensorSpec
+
+
+class TimeoutAction(Enum):
+    """What happens to a request whose queue time-out passed: refuse it, or serve it after all others."""
+
+    REJECT = 0
+    DELAY = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueuePolicy:
+    """Bounds of one priority level's queue. 0 means unbounded / no time-out of its own."""
+
+    timeout_action: TimeoutAction = TimeoutAction.REJECT
+    default_timeout_us: int = 0
+    allow_timeout_override: bool = True
+    max_queue_size: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batching:
+    """Dynamic batching of one model. ``max_queue_delay_us`` is how long an idle lane may wait to fill a batch."""
+
+    preferred_batch_size: tuple[int, ...] = ()
+    max_queue_delay_us: int = 0
+    priority_levels: int = 0
+    default_priority_level: int = 0
+    default_queue_policy: QueuePolicy = QueuePolicy()
+    priority_queue_policy: Mapping[int, QueuePolicy] = field(default_factory=dict)
+
+    def policy_of(self, level: int) -> QueuePolicy:
+        """The queue policy of priority ``level`` (1 is the most urgent; 0 when the model has no levels)."""
+        return self.priority_queue_policy.get(level, self.default_queue_policy)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WarmupInput:
+    """One input of a warm-up request: zeros, random values, or the raw bytes of ``file`` (absolute path)."""
+
+    spec: TensorSpec
+    random: bool = False
+    file: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Warmup:
+    """A request that a worker runs before the version becomes ready."""
+
+    name: str
+    batch_size: int
+    count: int
+    inputs: tuple[WarmupInput, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelVersion:
+    """One version of one model as it is served.
+
+    ``inputs`` and ``outputs`` are in graph order, without the batch dimension when ``max_batch_size`` > 0.
+    ``batching`` is None when requests are never merged. ``device`` is "cpu" or "cuda". ``labels`` maps an output name
+    to its class labels. ``file_bytes`` is the size of the model file with its external data.
+    """
+
+    name: str
+    version: int
+    platform: str
+    backend: str
+    runtime: str
+    path: str
+    file_bytes: int
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    max_batch_size: int = 0
+    batching: Batching | None = None
+    instance_count: int = 1
+    device: str = "cpu"
+    labels: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    warmups: tuple[Warmup, ...] = ()
+    parameters: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def key(self) -> str:
+        """``name/version``, for people and logs."""
+        return f"{self.name}/{self.version}"
+
+
+class VersionState(Enum):
+    """State of a version as RepositoryIndex reports it."""
+
+    UNKNOWN = "UNKNOWN"
+    READY = "READY"
+    UNAVAILABLE = "UNAVAILABLE"
+    LOADING = "LOADING"
+    UNLOADING = "UNLOADING"

@@ -1,0 +1,1 @@
+"""Pure decisions about which request runs where and when. Imports no asyncio, time, os or logging."""

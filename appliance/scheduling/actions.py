@@ -1,0 +1,67 @@
+"""What the scheduler wants done. Each admitted request ends in exactly one of: a finished batch that held it, Refused,
+Expired, Dropped, Lost or Evicted."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import NamedTuple
+
+
+class Refusal(Enum):
+    """Why a request was refused at once."""
+
+    QUEUE_FULL = "queue full"
+    QUEUE_BYTES = "queue bytes"
+    DEADLINE = "deadline"
+    NO_LANE = "no lane"
+    UNKNOWN = "unknown shape"
+
+
+class Dispatch(NamedTuple):
+    """Send ``requests``, in this order, to ``lane`` as one batch."""
+
+    batch: int
+    lane: int
+    shape: int
+    requests: tuple[int, ...]
+
+
+class Refused(NamedTuple):
+    """Not admitted; ``retry_after_ns`` is when it would be worth trying again (0: unknown)."""
+
+    request: int
+    reason: Refusal
+    retry_after_ns: int
+
+
+class Expired(NamedTuple):
+    """Its deadline passed while it was queued."""
+
+    request: int
+
+
+class Dropped(NamedTuple):
+    """It was cancelled while it was queued."""
+
+    request: int
+
+
+class Lost(NamedTuple):
+    """Its worker died with it and it cannot be tried again."""
+
+    request: int
+
+
+class Evicted(NamedTuple):
+    """Its model version closed while it was queued; the engine may route it to another version."""
+
+    request: int
+
+
+class WakeAt(NamedTuple):
+    """Send Settle at this time at the latest, even when nothing else happens. Replaces earlier wishes."""
+
+    at_ns: int
+
+
+Action = Dispatch | Refused | Expired | Dropped | Lost | Evicted | WakeAt

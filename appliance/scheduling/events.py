@@ -1,0 +1,113 @@
+"""What the scheduler is told. All ids are small integers chosen by the engine; times are monotonic nanoseconds.
+
+Events are named tuples because they are made for every request: building one costs a third of a frozen dataclass.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from appliance.model import Batching
+
+
+class GroupOpened(NamedTuple):
+    """A set of identical lanes that serve the same models from one queue."""
+
+    group: int
+
+
+class GroupClosed(NamedTuple):
+    """The group is gone; what is still queued for it is lost."""
+
+    group: int
+
+
+class LaneOpened(NamedTuple):
+    """A worker of ``group`` takes batches from now on."""
+
+    lane: int
+    group: int
+
+
+class LaneClosed(NamedTuple):
+    """The worker is gone. ``back_at_ns`` is when a replacement is
+    expected (0: none will come). What it held is retried once where deadlines allow."""
+
+    lane: int
+    back_at_ns: int
+
+
+class ModelOpened(NamedTuple):
+    """A model version that ``group`` serves. ``max_batch`` is in rows (1: requests are never merged)."""
+
+    model: int
+    group: int
+    max_batch: int
+    batching: Batching
+
+
+class ModelClosed(NamedTuple):
+    """The version takes no more requests. What is queued ends as Evicted; what runs goes on."""
+
+    model: int
+
+
+class ShapeOpened(NamedTuple):
+    """Requests of ``model`` with equal shapes, so that they may share a batch. ``seeds`` are measured
+    (rows, nanoseconds) pairs to start the profile from; may be empty."""
+
+    shape: int
+    model: int
+    seeds: tuple[tuple[int, int], ...]
+
+
+class ShapeClosed(NamedTuple):
+    """The shape is forgotten; the engine closes only shapes with no request in the scheduler."""
+
+    shape: int
+
+
+class Arrived(NamedTuple):
+    """A checked request. ``priority`` is 0 (the model's default) or a level; ``deadline_ns`` may be NO_DEADLINE;
+    ``timeout_us`` is the request's own ``timeout`` parameter (0: none)."""
+
+    request: int
+    shape: int
+    rows: int
+    nbytes: int
+    priority: int
+    deadline_ns: int
+    timeout_us: int
+
+
+class CancelRequested(NamedTuple):
+    """Nobody waits for ``request`` any more. Queued: Dropped. Running: it runs to its end."""
+
+    request: int
+
+
+class BatchFinished(NamedTuple):
+    """The worker gave ``batch`` back; its service time is learned when ``learn`` is true."""
+
+    batch: int
+    learn: bool
+
+
+class Settle(NamedTuple):
+    """End of a turn: dispatch what can be dispatched, expire what is late. Also sent when a timer asked for it."""
+
+
+Event = (
+    GroupOpened
+    | GroupClosed
+    | LaneOpened
+    | LaneClosed
+    | ModelOpened
+    | ModelClosed
+    | ShapeOpened
+    | ShapeClosed
+    | Arrived
+    | CancelRequested
+    | BatchFinished
+    | Settle
+)

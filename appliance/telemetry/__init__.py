@@ -1,0 +1,1 @@
+"""Counting and logging; decides nothing."""

@@ -1,0 +1,179 @@
+"""Counters and latency histograms of one model version: plain integers, cheap enough for every request.
+
+Histograms have fixed bucket bounds in nanoseconds; a scrape turns them into Prometheus samples, so a request costs a
+bisect and an increment per stage and nothing more. One owner: the engine's thread.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+BOUNDS_US = (
+    5, 10, 20, 30, 50, 75, 100, 150, 200, 300, 400, 500, 750, 1_000, 1_500, 2_000, 3_000, 4_000, 5_000, 7_500, 10_000,
+    15_000, 20_000, 30_000, 50_000, 75_000, 100_000, 200_000, 500_000, 1_000_000, 2_000_000, 5_000_000, 10_000_000,
+)  # fmt: skip
+BOUNDS_NS = tuple(bound * 1_000 for bound in BOUNDS_US)
+
+
+class Result(Enum):
+    """How a request ended, for counters."""
+
+    SUCCESS = "success"
+    INVALID = "invalid"
+    REFUSED = "refused"
+    EXPIRED = "expired"
+    CANCELLED = "cancelled"
+    FAILED = "failed"
+    UNAVAILABLE = "unavailable"
+
+
+class Stage(Enum):
+    """Where the time went: waiting, making the batch, running it, splitting it, and arrival to answer."""
+
+    QUEUE = "queue"
+    GATHER = "gather"
+    RUN = "run"
+    SCATTER = "scatter"
+    TOTAL = "total"
+
+
+class Histogram:
+    """Counts per bucket (one more than BOUNDS_NS: the last is above all bounds) and the sum in nanoseconds."""
+
+    __slots__ = ("counts", "sum_ns")
+
+    def __init__(self) -> None:
+        self.counts = [0] * (len(BOUNDS_NS) + 1)
+        self.sum_ns = 0
+
+    def observe(self, duration_ns: int) -> None:
+        """Count one duration."""
+        self.counts[bisect_left(BOUNDS_NS, duration_ns)] += 1
+        self.sum_ns += duration_ns
+
+    def frozen(self) -> HistogramValue:
+        """A value to show."""
+        return HistogramValue(counts=tuple(self.counts), sum_ns=self.sum_ns)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HistogramValue:
+    """A histogram at one moment; ``counts`` per bucket, not cumulative."""
+
+    counts: tuple[int, ...]
+    sum_ns: int
+
+    @property
+    def count(self) -> int:
+        """How many durations were observed."""
+        return sum(self.counts)
+
+    def quantile_ns(self, fraction: float) -> int:
+        """Upper bound of the bucket that holds the quantile, interpolated linearly inside it; 0 when empty."""
+        rank = fraction * self.count
+        seen = 0
+        for index, count in enumerate(self.counts):
+            if count and seen + count >= rank:
+                low = BOUNDS_NS[index - 1] if index else 0
+                high = BOUNDS_NS[index] if index < len(BOUNDS_NS) else low
+                return round(low + (high - low) * (rank - seen) / count)
+            seen += count
+        return 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchStatistics:
+    """Batches of one size in rows: how many, and the nanoseconds spent in each stage."""
+
+    rows: int
+    count: int
+    gather_ns: int
+    run_ns: int
+    scatter_ns: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VersionStatistics:
+    """All figures of one model version. ``inferences`` counts rows, ``executions`` batches; ``last_inference_ms`` is
+    milliseconds since the epoch (0: none yet). ``retries`` counts requests run again after a worker died."""
+
+    name: str
+    version: int
+    last_inference_ms: int
+    inferences: int
+    executions: int
+    retries: int
+    results: Mapping[Result, int]
+    failed_ns: int
+    stages: Mapping[Stage, HistogramValue]
+    batches: tuple[BatchStatistics, ...]
+
+
+class VersionMeter:
+    """The figures of one model version while it serves."""
+
+    __slots__ = (
+        "name", "version", "last_inference_ms", "inferences", "executions", "retries", "results", "failed_ns", "stages",
+        "batches",
+    )  # fmt: skip
+
+    def __init__(self, name: str, version: int) -> None:
+        self.name = name
+        self.version = version
+        self.last_inference_ms = 0
+        self.inferences = 0
+        self.executions = 0
+        self.retries = 0
+        self.results = {result: 0 for result in Result}
+        self.failed_ns = 0
+        self.stages = {stage: Histogram() for stage in Stage}
+        self.batches: dict[int, list[int]] = {}
+
+    def batch_finished(self, rows: int, gather_ns: int, run_ns: int, scatter_ns: int) -> None:
+        """Count one executed batch of ``rows`` rows."""
+        self.executions += 1
+        entry = self.batches.get(rows)
+        if entry is None:
+            entry = self.batches[rows] = [0, 0, 0, 0]
+        entry[0] += 1
+        entry[1] += gather_ns
+        entry[2] += run_ns
+        entry[3] += scatter_ns
+
+    def succeeded(self, rows: int, queue_ns: int, stages_ns: tuple[int, int, int], total_ns: int, now_ms: int) -> None:
+        """Count one answered request; ``stages_ns`` are its batch's gather, run and scatter times."""
+        self.inferences += rows
+        self.results[Result.SUCCESS] += 1
+        self.last_inference_ms = now_ms
+        stages = self.stages
+        stages[Stage.QUEUE].observe(queue_ns)
+        stages[Stage.GATHER].observe(stages_ns[0])
+        stages[Stage.RUN].observe(stages_ns[1])
+        stages[Stage.SCATTER].observe(stages_ns[2])
+        stages[Stage.TOTAL].observe(total_ns)
+
+    def ended(self, result: Result, total_ns: int) -> None:
+        """Count one request that was not answered with tensors."""
+        self.results[result] += 1
+        self.failed_ns += total_ns
+
+    def frozen(self) -> VersionStatistics:
+        """A value to show."""
+        return VersionStatistics(
+            name=self.name,
+            version=self.version,
+            last_inference_ms=self.last_inference_ms,
+            inferences=self.inferences,
+            executions=self.executions,
+            retries=self.retries,
+            results=dict(self.results),
+            failed_ns=self.failed_ns,
+            stages={stage: histogram.frozen() for stage, histogram in self.stages.items()},
+            batches=tuple(
+                BatchStatistics(rows=rows, count=entry[0], gather_ns=entry[1], run_ns=entry[2], scatter_ns=entry[3])
+                for rows, entry in sorted(self.batches.items())
+            ),
+        )
