@@ -63,9 +63,9 @@ class PlannedInput(NamedTuple):
 
 
 class PlannedOutput(NamedTuple):
-    """One output to answer with: its index in the model, and how many top classes (0: the tensor itself)."""
+    """One output to answer with: its position in the model's outputs, how many top classes (0: the tensor itself)."""
 
-    index: int
+    position: int
     classification: int
 
 

@@ -1,0 +1,174 @@
+"""Names and versions to what serves them now. One owner: the engine.
+
+Keeps every version the repository ever asked for with its state and reason, answers ``resolve``, and counts a
+generation up whenever an answer may have changed, so that edges can cache plans.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from appliance.engine.port import IndexEntry
+from appliance.errors import InvalidRequest, NotReady, UnknownModel
+from appliance.model import ModelVersion, VersionState
+from appliance.telemetry.meter import VersionMeter
+
+MAX_VERSION = (1 << 63) - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CatalogVersion:
+    """A version that is wanted. ``fingerprint`` changes when its files do."""
+
+    model: ModelVersion
+    fingerprint: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CatalogProblem:
+    """A version (or, with ``version`` "", a whole model) that cannot be served, and why."""
+
+    name: str
+    version: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Catalog:
+    """Everything that is wanted on this box at one moment."""
+
+    versions: tuple[CatalogVersion, ...]
+    problems: tuple[CatalogProblem, ...] = ()
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Served:
+    """One version with everything the engine knows of it. ``id`` is its model id towards scheduler and workers.
+
+    ``group`` is -1 until it is placed. ``opened``: the scheduler takes requests for it. ``retiring``: it serves until
+    what replaces it is ready. ``output_bytes_per_row`` is the most seen of outputs whose size the graph leaves free.
+    """
+
+    id: int
+    model: ModelVersion
+    fingerprint: str
+    meter: VersionMeter
+    state: VersionState = VersionState.LOADING
+    reason: str = ""
+    group: int = -1
+    opened: bool = False
+    retiring: bool = False
+    seeds: tuple[tuple[int, int], ...] = ()
+    output_bytes_per_row: int = 0
+
+    @property
+    def key(self) -> str:
+        """``name/version``."""
+        return self.model.key
+
+
+class Routes:
+    """The table of names. ``changed`` is called after each change."""
+
+    def __init__(self, changed: Callable[[], None]) -> None:
+        self._changed = changed
+        self._names: dict[str, dict[int, Served]] = {}
+        self._problems: dict[tuple[str, str], str] = {}
+        self._default: dict[str, Served] = {}
+        self.generation = 0
+
+    def touch(self) -> None:
+        """Something changed: forget cached answers."""
+        self.generation += 1
+        self._default.clear()
+        self._changed()
+
+    def put(self, served: Served) -> Served | None:
+        """Make ``served`` the one for its name and version; gives the one it replaces."""
+        versions = self._names.setdefault(served.model.name, {})
+        previous = versions.get(served.model.version)
+        versions[served.model.version] = served
+        self.touch()
+        return previous
+
+    def remove(self, served: Served) -> None:
+        """Forget ``served`` unless another took its place."""
+        versions = self._names.get(served.model.name, {})
+        if versions.get(served.model.version) is served:
+            del versions[served.model.version]
+            if not versions:
+                del self._names[served.model.name]
+            self.touch()
+
+    def set_problems(self, problems: dict[tuple[str, str], str]) -> None:
+        """Replace what the repository says it cannot offer: (name, version) to reason."""
+        self._problems = problems
+        self.touch()
+
+    def find(self, name: str, version: int) -> Served | None:
+        """The entry for a name and version, in whatever state."""
+        return self._names.get(name, {}).get(version)
+
+    def all(self) -> Iterator[Served]:
+        """Every entry, by name and version."""
+        for name in sorted(self._names):
+            versions = self._names[name]
+            for version in sorted(versions):
+                yield versions[version]
+
+    def of(self, name: str) -> tuple[Served, ...]:
+        """Entries of one name, ascending; raises UnknownModel when nothing of that name is known."""
+        if name not in self._names and not any(name == known for known, _ in self._problems):
+            raise UnknownModel(f"Request for unknown model: '{name}' is not found")
+        versions = self._names.get(name, {})
+        return tuple(versions[version] for version in sorted(versions))
+
+    def resolve(self, name: str, version: str) -> Served:
+        """What serves ``name`` now; raises UnknownModel, NotReady or InvalidRequest."""
+        if not version:
+            served = self._default.get(name)
+            if served is None:
+                served = self._default[name] = self._latest(name)
+            return served
+        self.of(name)
+        number = _parse_version(version)
+        found = self._names.get(name, {}).get(number)
+        if found is None:
+            if (name, version) in self._problems or (name, "") in self._problems:
+                raise NotReady(f"Request for unknown model: '{name}' version {number} is not at ready state")
+            raise UnknownModel(f"Request for unknown model: '{name}' version {number} is not found")
+        if found.state is not VersionState.READY:
+            raise NotReady(f"Request for unknown model: '{name}' version {number} is not at ready state")
+        return found
+
+    def _latest(self, name: str) -> Served:
+        ready = [served for served in self.of(name) if served.state is VersionState.READY]
+        current = [served for served in ready if not served.retiring] or ready
+        if not current:
+            raise NotReady(f"Request for unknown model: '{name}' has no available versions")
+        return current[-1]
+
+    def index(self, ready_only: bool) -> tuple[IndexEntry, ...]:
+        """All versions known, by name and version."""
+        entries = [
+            IndexEntry(name=served.model.name, version=str(served.model.version), state=served.state, reason=served.reason)
+            for served in self.all()
+        ]
+        known = {(entry.name, entry.version) for entry in entries}
+        entries.extend(
+            IndexEntry(name=name, version=version, state=VersionState.UNAVAILABLE, reason=reason)
+            for (name, version), reason in self._problems.items()
+            if (name, version) not in known
+        )
+        entries.sort(key=lambda entry: (entry.name, len(entry.version), entry.version))
+        return tuple(entry for entry in entries if not ready_only or entry.state is VersionState.READY)
+
+
+def _parse_version(text: str) -> int:
+    if text.isascii() and text.isdigit() and len(text) < 20 and int(text) <= MAX_VERSION:
+        return int(text)
+    raise InvalidRequest(
+        f"failed to get model version from specified version string '{text[:64]}': "
+        "expected a whole number that fits in 63 bits"
+    )

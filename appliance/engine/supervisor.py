@@ -1,0 +1,69 @@
+"""What a worker's death means: who is to blame, when to try again, when to give a version up. Pure.
+
+A version is quarantined when it took ``quarantine_after`` workers down within ``crash_window_s``: while it ran a batch
+or while it was loading. A death with nobody to blame only delays the restart.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+SECOND_NS = 1_000_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SupervisorConfig:
+    """Patience with crashing workers."""
+
+    quarantine_after: int = field(
+        default=2, metadata={"min": 1, "help": "crashes of one model version before it is quarantined"}
+    )
+    crash_window_s: int = field(
+        default=600, metadata={"min": 1, "unit": "s", "help": "crashes older than this are forgiven"}
+    )
+    restart_delay_ms: int = field(
+        default=50, metadata={"min": 0, "unit": "ms", "help": "wait before the second restart in a row; doubles"}
+    )
+    restart_delay_max_ms: int = field(
+        default=30_000, metadata={"min": 0, "unit": "ms", "help": "longest wait before a restart"}
+    )
+    stable_after_s: int = field(
+        default=10, metadata={"min": 1, "unit": "s", "help": "a worker that lived this long restarts at once"}
+    )
+
+
+class Supervisor:
+    """Crash records per model version and restart delays per group. Owner: the engine's roster."""
+
+    def __init__(self, config: SupervisorConfig) -> None:
+        self._config = config
+        self._crashes: dict[str, deque[int]] = {}
+        self._row: dict[int, int] = {}
+
+    def crashed(self, key: str, now_ns: int) -> bool:
+        """Blame version ``key`` for a crash; True when it is to be quarantined."""
+        crashes = self._crashes.setdefault(key, deque())
+        crashes.append(now_ns)
+        while crashes[0] < now_ns - self._config.crash_window_s * SECOND_NS:
+            crashes.popleft()
+        return len(crashes) >= self._config.quarantine_after
+
+    def forgive(self, key: str) -> None:
+        """Forget the crashes of ``key``: its files changed or an operator asked for it again."""
+        self._crashes.pop(key, None)
+
+    def restart_delay_ns(self, group: int, lived_ns: int) -> int:
+        """How long to wait before the next worker of ``group``, whose last one lived ``lived_ns``."""
+        if lived_ns >= self._config.stable_after_s * SECOND_NS:
+            self._row[group] = 0
+        row = self._row.get(group, 0)
+        self._row[group] = row + 1
+        if row == 0:
+            return 0
+        delay_ms = min(self._config.restart_delay_ms << min(row - 1, 20), self._config.restart_delay_max_ms)
+        return delay_ms * 1_000_000
+
+    def group_closed(self, group: int) -> None:
+        """The group is gone."""
+        self._row.pop(group, None)
