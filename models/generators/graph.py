@@ -45,8 +45,10 @@ ELEMENT_TYPES: Final[Mapping[str, int]] = {
 def node(
     operator: str, inputs: Sequence[str], outputs: Sequence[str], *, domain: str = "", **attributes: Any
 ) -> Node:
-    """One operator call; attributes may be numbers, strings, sequences of them, or a graph."""
-    return helper.make_node(operator, list(inputs), list(outputs), domain=domain or None, **attributes)
+    """One operator call, named after its first output; attributes may be numbers, strings, lists or a graph."""
+    return helper.make_node(
+        operator, list(inputs), list(outputs), name=outputs[0], domain=domain or None, **attributes
+    )
 
 
 def tensor_port(name: str, datatype: str, shape: Shape) -> Port:
