@@ -1,0 +1,106 @@
+"""The JSON document behind ``/status.json``: the engine's status as plain JSON values.
+
+Pure. ``docs/STATUS.md`` describes every field; ``FORMAT`` changes when a field changes its meaning or goes away, not
+when one is added. Counters only grow while the appliance runs: a reader takes two documents and subtracts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from appliance import __version__
+from appliance.engine.port import EngineStatus, VersionStatus, WorkerStatus
+from appliance.telemetry.meter import BOUNDS_US, HistogramValue, Result, Stage, VersionStatistics
+
+FORMAT = 1
+SERVER_NAME = "appliance"
+
+Json = bool | int | float | str | list["Json"] | dict[str, "Json"] | None
+
+
+def status_document(status: EngineStatus) -> dict[str, Json]:
+    """The whole document; every value is JSON."""
+    document = status_header(status)
+    document["models"] = [model_document(version) for version in status.versions]
+    return document
+
+
+def status_header(status: EngineStatus) -> dict[str, Json]:
+    """The document without its models, which is cheap however many there are."""
+    return {
+        "format": FORMAT,
+        "server": {"name": SERVER_NAME, "version": __version__},
+        "accepting": status.accepting,
+        "now_ns": status.now_ns,
+        "started_ns": status.started_ns,
+        "uptime_ms": max(0, status.now_ns - status.started_ns) // 1_000_000,
+        "queued_requests": status.queued_requests,
+        "queued_bytes": status.queued_bytes,
+        "running_requests": status.running_requests,
+        "arena_used_bytes": status.arena_used_bytes,
+        "arena_limit_bytes": status.arena_limit_bytes,
+        "bounds_us": list(BOUNDS_US),
+        "workers": [_worker_document(worker) for worker in status.workers],
+        "models": [],
+    }
+
+
+def model_document(version: VersionStatus) -> dict[str, Json]:
+    """One entry of ``models``."""
+    statistics = version.statistics
+    return {
+        "name": version.name,
+        "version": version.version,
+        "state": version.state.value,
+        "reason": version.reason,
+        "queued": version.queued,
+        "running": version.running,
+        "workers": list(version.workers),
+        "requests": {result.value: statistics.results.get(result, 0) for result in Result},
+        "inferences": statistics.inferences,
+        "executions": statistics.executions,
+        "retries": statistics.retries,
+        "batch_mean": batch_mean(statistics),
+        "last_inference_ms": statistics.last_inference_ms,
+        "stages": dict(_stage_documents(statistics)),
+    }
+
+
+def batch_mean(statistics: VersionStatistics) -> float | None:
+    """Rows per executed batch, or None when none ran."""
+    if not statistics.executions:
+        return None
+    rows = sum(batch.rows * batch.count for batch in statistics.batches)
+    return round(rows / statistics.executions, 3)
+
+
+def _worker_document(worker: WorkerStatus) -> dict[str, Json]:
+    return {
+        "worker": worker.worker,
+        "pid": worker.pid,
+        "state": worker.state,
+        "models": list(worker.models),
+        "memory_bytes": worker.memory_bytes,
+        "restarts": worker.restarts,
+    }
+
+
+def _stage_documents(statistics: VersionStatistics) -> Iterator[tuple[str, Json]]:
+    for stage in Stage:
+        histogram = statistics.stages.get(stage)
+        yield stage.value, _histogram_document(histogram)
+
+
+def _histogram_document(histogram: HistogramValue | None) -> dict[str, Json]:
+    if histogram is None or not any(histogram.counts):
+        return {"count": 0, "sum_ns": 0, "p50_us": None, "p99_us": None, "counts": []}
+    counts = list(histogram.counts)
+    while not counts[-1]:
+        counts.pop()
+    return {
+        "count": sum(counts),
+        "sum_ns": histogram.sum_ns,
+        "p50_us": histogram.quantile_ns(0.50) / 1_000,
+        "p99_us": histogram.quantile_ns(0.99) / 1_000,
+        "counts": list[Json](counts),
+    }
