@@ -9,6 +9,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from heapq import nlargest
+from math import isnan
 
 from appliance.errors import InvalidRequest
 from appliance.inference import OutputTensor
@@ -55,5 +56,4 @@ def _row_words(scores: Sequence[float], kept: int, datatype: Datatype, labels: S
 
 
 def _rank(score: float) -> tuple[bool, float]:
-    number = score == score
-    return (number, score if number else 0.0)
+    return (False, 0.0) if isnan(score) else (True, score)

@@ -1,0 +1,33 @@
+"""The private descriptor pool and what is found in it."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib import resources
+
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from google.protobuf.internal.enum_type_wrapper import EnumTypeWrapper
+
+DESCRIPTORS = "wire.binpb"
+
+
+@cache
+def private_pool() -> descriptor_pool.DescriptorPool:
+    """The pool that holds our files and nothing else."""
+    pool = descriptor_pool.DescriptorPool()
+    contents = resources.files(__package__).joinpath(DESCRIPTORS).read_bytes()
+    for file in descriptor_pb2.FileDescriptorSet.FromString(contents).file:
+        pool.AddSerializedFile(file.SerializeToString())
+    return pool
+
+
+def module_contents(file_name: str) -> dict[str, object]:
+    """What a generated module of ``file_name`` would hold: message classes, enums and the enums' values."""
+    file = private_pool().FindFileByName(file_name)
+    contents: dict[str, object] = {"DESCRIPTOR": file}
+    for name, message in file.message_types_by_name.items():
+        contents[name] = message_factory.GetMessageClass(message)
+    for name, enum in file.enum_types_by_name.items():
+        contents[name] = EnumTypeWrapper(enum)
+        contents.update({value.name: value.number for value in enum.values})
+    return contents
