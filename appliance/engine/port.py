@@ -104,7 +104,10 @@ class EnginePort(Protocol):
     ) -> int:
         """Take a request; ``tensors`` are raw bytes in the *request's* input order (sizes already checked against
         the plan), copied before this returns. ``deadline_ns`` is the transport's own deadline or NO_DEADLINE.
-        ``on_done`` is called exactly once, later, never from inside this call; also when refused. Returns a handle."""
+        ``on_done`` is called exactly once, later, never from inside this call; also when refused. Returns a handle.
+
+        Raises NotReady when the plan's version is no longer the one that serves (the plan was of an old generation).
+        """
 
     def cancel(self, handle: int) -> None:
         """Nobody waits any more; ``on_done`` will get Cancelled or, if it is too late, its answer (release it)."""

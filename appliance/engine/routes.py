@@ -7,7 +7,7 @@ generation up whenever an answer may have changed, so that edges can cache plans
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from appliance.engine.port import IndexEntry
 from appliance.errors import InvalidRequest, NotReady, UnknownModel
@@ -47,7 +47,8 @@ class Served:
     """One version with everything the engine knows of it. ``id`` is its model id towards scheduler and workers.
 
     ``group`` is -1 until it is placed. ``opened``: the scheduler takes requests for it. ``retiring``: it serves until
-    what replaces it is ready. ``output_bytes_per_row`` is the most seen of outputs whose size the graph leaves free.
+    what replaces it is ready. ``row_bytes`` is per output the bytes of one row, exact or the most seen; ``live`` counts
+    requests that are not done.
     """
 
     id: int
@@ -60,7 +61,8 @@ class Served:
     opened: bool = False
     retiring: bool = False
     seeds: tuple[tuple[int, int], ...] = ()
-    output_bytes_per_row: int = 0
+    row_bytes: list[int] = field(default_factory=list)
+    live: int = 0
 
     @property
     def key(self) -> str:

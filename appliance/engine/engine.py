@@ -1,0 +1,559 @@
+"""The engine: takes requests from the edges, owns the scheduler, drives the workers, gives outcomes back.
+
+Callbacks only enqueue; ``turn`` drains everything that has come in, steps the scheduler, performs its actions and only
+then hands outcomes out, so that workers are busy again before answers are encoded. No asyncio here: the shell gives a
+clock, ``wake`` (ask for a turn soon) and ``set_timer`` (ask for a turn at a time), and the simulation gives its own.
+Tensor bytes are copied once, into the slot, in ``submit``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from appliance.engine.placement import PlacementConfig
+from appliance.engine.port import Buffer, EngineStatus, IndexEntry, VersionStatus
+from appliance.engine.request import Request, learn_output_bytes, wanted_outputs
+from appliance.engine.roster import Roster
+from appliance.engine.routes import Catalog, Routes, Served
+from appliance.engine.shapes import Shapes
+from appliance.engine.supervisor import SupervisorConfig
+from appliance.errors import (
+    ApplianceError,
+    Cancelled,
+    DeadlineExpired,
+    DeadlineUnreachable,
+    InvalidRequest,
+    NotReady,
+    QueueFull,
+    RunFailed,
+    Stopping,
+    UnknownModel,
+    WorkerDied,
+)
+from appliance.inference import NO_DEADLINE, Answer, Outcome, OutputTensor, RequestPlan
+from appliance.model import ModelVersion, TimeoutAction, VersionState
+from appliance.scheduling import actions, events
+from appliance.scheduling.scheduler import Scheduler
+from appliance.telemetry.meter import Result, VersionStatistics
+from appliance.validation import plan_request
+from appliance.workers import port as workers
+from appliance.workers.arena import Arena
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineConfig:
+    """What the engine promises and how patient it is."""
+
+    default_deadline_ms: int = field(
+        default=0, metadata={"min": 0, "unit": "ms", "help": "deadline of requests that bring none; 0: none"}
+    )
+    slow_request_ms: int = field(
+        default=100, metadata={"min": 0, "unit": "ms", "help": "answers slower than this are logged; 0: never"}
+    )
+    shapes_per_model: int = field(
+        default=64, metadata={"min": 1, "help": "distinct request shapes whose run times are remembered per version"}
+    )
+
+
+class RequestLog(Protocol):
+    """Where failed and slow requests are written, one line each."""
+
+    def request(self, *, request: Request, result: Result, error: ApplianceError | None, total_ns: int) -> None:
+        """Write the line; must not raise."""
+
+    def event(self, what: str, **fields: object) -> None:
+        """Write what happened to versions and workers; must not raise."""
+
+
+class Engine:
+    """Implements EnginePort. ``wall_ms`` is the wall clock in milliseconds, for statistics only."""
+
+    def __init__(
+        self,
+        *,
+        config: EngineConfig,
+        placement: PlacementConfig,
+        supervisor: SupervisorConfig,
+        scheduler: Scheduler,
+        arena: Arena,
+        pool: workers.WorkerPort,
+        settings: Callable[[ModelVersion], workers.WorkerSettings],
+        clock: Callable[[], int],
+        wall_ms: Callable[[], int],
+        wake: Callable[[], None],
+        set_timer: Callable[[int], None],
+        memory_of: Callable[[int], int],
+        log: RequestLog,
+    ) -> None:
+        self._config = config
+        self._scheduler = scheduler
+        self._arena = arena
+        self._pool = pool
+        self._clock = clock
+        self._wall_ms = wall_ms
+        self._wake = wake
+        self._set_timer = set_timer
+        self._memory_of = memory_of
+        self._log = log
+        self._started_ns = clock()
+        self._watchers: list[Callable[[], None]] = []
+        self._changed = False
+        self._routes = Routes(self._note_change)
+        self._shapes = Shapes(self._feed, config.shapes_per_model)
+        self._roster = Roster(
+            routes=self._routes,
+            workers=pool,
+            placement=placement,
+            supervisor=supervisor,
+            settings=settings,
+            feed=self._feed,
+            idle=self._is_idle,
+            at=set_timer,
+            report=log.event,
+        )
+        self._inbox: list[events.Event] = []
+        self._news: list[workers.PoolEvent] = []
+        self._outcomes: list[tuple[Request, Outcome, Result]] = []
+        self._requests: dict[int, Request] = {}
+        self._batches: dict[int, tuple[tuple[Request, ...], Served, int]] = {}
+        self._fetching: dict[int, Request] = {}
+        self._last_handle = 0
+        self._accepting = True
+        self._settled_once = False
+
+    # --- the edges' side (EnginePort)
+
+    @property
+    def generation(self) -> int:
+        """See EnginePort."""
+        return self._routes.generation
+
+    @property
+    def accepting(self) -> bool:
+        """See EnginePort."""
+        return self._accepting
+
+    @property
+    def ready(self) -> bool:
+        """See EnginePort."""
+        return self._accepting and self._settled_once
+
+    @property
+    def live_requests(self) -> int:
+        """Requests that have no outcome yet."""
+        return len(self._requests)
+
+    def now_ns(self) -> int:
+        """See EnginePort."""
+        return self._clock()
+
+    def resolve(self, name: str, version: str) -> ModelVersion:
+        """See EnginePort."""
+        return self._routes.resolve(name, version).model
+
+    def submit(
+        self,
+        plan: RequestPlan,
+        tensors: Sequence[Buffer],
+        *,
+        request_id: str,
+        arrived_ns: int,
+        deadline_ns: int,
+        on_done: Callable[[Outcome], None],
+    ) -> int:
+        """See EnginePort."""
+        self._last_handle = handle = self._last_handle + 1
+        model = plan.model
+        served = self._routes.find(model.name, model.version)
+        if served is None or served.model is not model:
+            raise _not_ready(model)
+        deadline_ns = self._deadline(plan, arrived_ns, deadline_ns)
+        request = Request(handle, plan, served, request_id, arrived_ns, deadline_ns, on_done)
+        self._requests[handle] = request
+        served.live += 1
+        self._wake()
+        if not self._accepting:
+            self._end(request, Stopping("Server is stopping"), Result.UNAVAILABLE)
+        elif not served.opened:
+            self._end(request, _not_ready(model), Result.UNAVAILABLE)
+        elif not request.store(self._arena, tensors):
+            self._end(request, QueueFull("Exceeds maximum queue size: no memory left for tensors"), Result.REFUSED)
+        else:
+            request.shape = self._shapes.take(served, plan)
+            self._inbox.append(self._arrival(request))
+        return handle
+
+    def cancel(self, handle: int) -> None:
+        """See EnginePort."""
+        request = self._requests.get(handle)
+        if request is not None and not request.cancelled:
+            request.cancelled = True
+            self._inbox.append(events.CancelRequested(handle))
+            self._wake()
+
+    def versions(self, name: str) -> tuple[ModelVersion, ...]:
+        """See EnginePort."""
+        return tuple(served.model for served in self._routes.of(name) if served.state is VersionState.READY)
+
+    def is_ready(self, name: str, version: str) -> bool:
+        """See EnginePort."""
+        try:
+            self._routes.resolve(name, version)
+        except (UnknownModel, NotReady, InvalidRequest):
+            return False
+        return self._accepting
+
+    def index(self, ready_only: bool) -> tuple[IndexEntry, ...]:
+        """See EnginePort."""
+        return self._routes.index(ready_only)
+
+    def statistics(self, name: str, version: str) -> tuple[VersionStatistics, ...]:
+        """See EnginePort."""
+        if not name:
+            return tuple(served.meter.frozen() for served in self._routes.all())
+        if version:
+            return (self._routes.resolve(name, version).meter.frozen(),)
+        return tuple(served.meter.frozen() for served in self._routes.of(name))
+
+    def status(self) -> EngineStatus:
+        """See EnginePort."""
+        scheduled = self._scheduler.statistics()
+        usage = self._arena.statistics()
+        running: dict[int, int] = {}
+        for requests, served, _ in self._batches.values():
+            running[served.id] = running.get(served.id, 0) + len(requests)
+        return EngineStatus(
+            now_ns=self._clock(),
+            started_ns=self._started_ns,
+            accepting=self._accepting,
+            versions=tuple(
+                VersionStatus(
+                    name=served.model.name,
+                    version=served.model.version,
+                    state=served.state,
+                    reason=served.reason,
+                    queued=scheduled.queued_by_model.get(served.id, 0),
+                    running=running.get(served.id, 0),
+                    workers=self._roster.workers_of(served),
+                    statistics=served.meter.frozen(),
+                )
+                for served in self._routes.all()
+            ),
+            workers=self._roster.statuses(self._memory_of),
+            queued_requests=scheduled.queued_requests,
+            queued_bytes=scheduled.queued_bytes,
+            running_requests=sum(running.values()),
+            arena_used_bytes=usage.allocated_bytes,
+            arena_limit_bytes=usage.limit_bytes,
+        )
+
+    def watch(self, changed: Callable[[], None]) -> Callable[[], None]:
+        """See EnginePort."""
+        self._watchers.append(changed)
+
+        def end() -> None:
+            if changed in self._watchers:
+                self._watchers.remove(changed)
+
+        return end
+
+    # --- the daemon's side
+
+    def apply(self, catalog: Catalog) -> None:
+        """Work towards ``catalog`` from the next turn on."""
+        self._roster.apply(catalog, self._clock())
+        self._wake()
+
+    def drain(self) -> None:
+        """Take no more requests; what was accepted is still served."""
+        self._accepting = False
+        self._routes.touch()
+        self._wake()
+
+    def stop_workers(self) -> None:
+        """Ask every worker to leave; call after the drain."""
+        self._roster.stop_all()
+
+    def pool_event(self, event: workers.PoolEvent) -> None:
+        """Something happened to a worker; handled in the next turn."""
+        self._news.append(event)
+        self._wake()
+
+    # --- one turn
+
+    def turn(self) -> None:
+        """Handle everything that has come in since the last turn."""
+        now_ns = self._clock()
+        finished = self._take_news(now_ns)
+        self._roster.tick(now_ns)
+        step = self._scheduler.step
+        while self._inbox:
+            inbox, self._inbox = self._inbox, []
+            for event in inbox:
+                for action in step(event, now_ns):
+                    self._perform(action, now_ns)
+        for action in step(events.Settle(), now_ns):
+            self._perform(action, now_ns)
+        for request, result in finished:
+            self._finish(request, result, now_ns)
+        if self._changed:
+            self._announce()
+        self._hand_out(now_ns)
+        if self._inbox or self._news:
+            self._wake()
+
+    def _take_news(self, now_ns: int) -> list[tuple[Request, workers.RunResult]]:
+        news, self._news = self._news, []
+        finished: list[tuple[Request, workers.RunResult]] = []
+        for event in news:
+            if type(event) is workers.RunFinished:
+                self._run_finished(event, finished)
+            elif type(event) is workers.Fetched:
+                request = self._fetching.pop(event.result.ticket, None)
+                if request is not None:
+                    finished.append((request, event.result))
+            elif type(event) is workers.WorkerStarted:
+                self._roster.worker_started(event)
+            elif type(event) is workers.ModelLoaded:
+                self._roster.model_loaded(event, now_ns)
+            elif type(event) is workers.ModelRefused:
+                self._roster.model_refused(event, now_ns)
+            elif type(event) is workers.WorkerExited:
+                self._worker_exited(event, now_ns)
+        return finished
+
+    def _run_finished(
+        self, event: workers.RunFinished, finished: list[tuple[Request, workers.RunResult]]
+    ) -> None:
+        requests, served, rows = self._batches.pop(event.batch)
+        stages = (event.gather_ns, event.run_ns, event.scatter_ns)
+        served.meter.batch_finished(rows, *stages)
+        ok = True
+        for request, result in zip(requests, event.results, strict=True):
+            request.stages_ns = stages
+            request.batch_rows = rows
+            ok = ok and result.status is not workers.ItemStatus.FAILED
+            finished.append((request, result))
+        self._inbox.append(events.BatchFinished(event.batch, ok))
+
+    def _worker_exited(self, event: workers.WorkerExited, now_ns: int) -> None:
+        self._roster.worker_exited(event, self._model_of_batch, now_ns)
+        for batch in event.batches:
+            for request in self._batches.pop(batch)[0]:
+                request.held = False
+        for request in [request for request in self._fetching.values() if request.worker == event.worker]:
+            del self._fetching[request.handle]
+            request.held = False
+            self._end(request, _died(request), Result.FAILED)
+
+    def _model_of_batch(self, batch: int) -> int:
+        return self._batches[batch][1].id
+
+    def _perform(self, action: actions.Action, now_ns: int) -> None:
+        if type(action) is actions.Dispatch:
+            self._dispatch(action, now_ns)
+        elif type(action) is actions.WakeAt:
+            self._set_timer(action.at_ns)
+        elif type(action) is actions.Refused:
+            request = self._requests[action.request]
+            self._end(request, _refusal(request, action), Result.REFUSED)
+        elif type(action) is actions.Expired:
+            self._end(self._requests[action.request], DeadlineExpired("Request timeout expired"), Result.EXPIRED)
+        elif type(action) is actions.Dropped:
+            self._end(self._requests[action.request], Cancelled("Request cancelled"), Result.CANCELLED)
+        elif type(action) is actions.Lost:
+            request = self._requests[action.request]
+            self._end(request, _died(request), Result.FAILED)
+        elif type(action) is actions.Evicted:
+            self._reroute(self._requests[action.request])
+
+    def _dispatch(self, action: actions.Dispatch, now_ns: int) -> None:
+        requests = tuple(self._requests[handle] for handle in action.requests)
+        served = requests[0].served
+        rows = 0
+        for request in requests:
+            if request.attempts:
+                served.meter.retries += 1
+            request.attempts += 1
+            request.held = True
+            request.dispatched_ns = now_ns
+            request.worker = action.lane
+            rows += request.plan.rows
+        self._batches[action.batch] = (requests, served, rows)
+        items = tuple([request.item() for request in requests])
+        self._pool.dispatch(action.lane, workers.Run(action.batch, served.id, items))
+
+    def _reroute(self, request: Request) -> None:
+        """The version closed under a queued request: give it to the one that serves now, if it fits."""
+        try:
+            if request.plan.head.model_version:
+                raise _not_ready(request.plan.model)
+            served = self._routes.resolve(request.plan.model.name, "")
+            request.plan = plan_request(served.model, request.plan.head)
+        except ApplianceError:
+            self._end(request, _not_ready(request.plan.model), Result.UNAVAILABLE)
+            return
+        self._shapes.give(request.shape)
+        request.served.live -= 1
+        served.live += 1
+        request.served = served
+        request.shape = self._shapes.take(served, request.plan)
+        self._inbox.append(self._arrival(request))
+
+    # --- ends
+
+    def _finish(self, request: Request, result: workers.RunResult, now_ns: int) -> None:
+        request.held = False
+        if request.cancelled:
+            self._end(request, Cancelled("Request cancelled"), Result.CANCELLED)
+        elif result.status is workers.ItemStatus.TOO_LARGE:
+            self._fetch(request, result)
+        elif result.status is workers.ItemStatus.FAILED:
+            self._end(request, RunFailed(f"model '{request.plan.model.name}' failed: {result.error}"), Result.FAILED)
+        elif now_ns > request.deadline_ns:
+            self._end(request, DeadlineExpired("Request timeout expired while it ran"), Result.EXPIRED)
+        else:
+            self._end(request, self._answer(request, result), Result.SUCCESS)
+
+    def _fetch(self, request: Request, result: workers.RunResult) -> None:
+        """The outputs are larger than expected: give them a place of their own."""
+        request.out_slot = self._arena.allocate(result.needed)
+        request.held = True
+        self._fetching[request.handle] = request
+        if request.out_slot is not None:
+            request.out_offset, request.out_capacity = request.out_slot.offset, request.out_slot.size
+            self._pool.fetch(
+                request.worker, workers.Fetch(request.handle, request.out_offset, request.out_capacity)
+            )
+            return
+        self._pool.fetch(request.worker, workers.Fetch(request.handle, 0, 0))
+        del self._fetching[request.handle]
+        request.held = False
+        self._end(
+            request, QueueFull(f"Exceeds maximum queue size: no memory for {result.needed} bytes of outputs"),
+            Result.REFUSED,
+        )  # fmt: skip
+
+    def _answer(self, request: Request, result: workers.RunResult) -> Answer:
+        plan, model = request.plan, request.plan.model
+        learn_output_bytes(request.served, plan, result.sizes)
+        memory = self._arena.memory
+        offset = request.out_offset
+        tensors: dict[int, OutputTensor] = {}
+        for position, shape, size in zip(wanted_outputs(plan), result.shapes, result.sizes, strict=True):
+            spec = model.outputs[position]
+            tensors[position] = OutputTensor(spec.name, spec.datatype, shape, memory[offset : offset + size])
+            offset += (size + 63) // 64 * 64
+
+        def release() -> None:
+            request.free(self._arena)
+
+        outputs = tuple([tensors[planned.position] for planned in plan.outputs])
+        return Answer(model=model, outputs=outputs, release=release)
+
+    def _end(self, request: Request, outcome: Outcome, result: Result) -> None:
+        assert not request.done
+        request.done = True
+        self._outcomes.append((request, outcome, result))
+
+    def _hand_out(self, now_ns: int) -> None:
+        outcomes, self._outcomes = self._outcomes, []
+        for request, outcome, result in outcomes:
+            del self._requests[request.handle]
+            if request.shape >= 0:
+                self._shapes.give(request.shape)
+            request.served.live -= 1
+            self._count(request, outcome, result, now_ns)
+            if not isinstance(outcome, Answer):
+                request.free(self._arena)
+            request.on_done(outcome)
+        if outcomes and self._roster.leaving:
+            self._wake()
+
+    def _count(self, request: Request, outcome: Outcome, result: Result, now_ns: int) -> None:
+        total_ns = now_ns - request.arrived_ns
+        meter = request.served.meter
+        if isinstance(outcome, Answer):
+            queue_ns = request.dispatched_ns - request.arrived_ns
+            meter.succeeded(request.plan.rows, queue_ns, request.stages_ns, total_ns, self._wall_ms())
+            slow_ns = self._config.slow_request_ms * 1_000_000
+            if slow_ns and total_ns > slow_ns:
+                self._log.request(request=request, result=result, error=None, total_ns=total_ns)
+            return
+        meter.ended(result, total_ns)
+        self._log.request(request=request, result=result, error=outcome, total_ns=total_ns)
+
+    # --- small things
+
+    def _feed(self, event: events.Event) -> None:
+        self._inbox.append(event)
+        if type(event) is events.ModelClosed:
+            self._shapes.forget(event.model)
+
+    def _arrival(self, request: Request) -> events.Arrived:
+        plan = request.plan
+        merging = plan.model.batching is not None and plan.model.max_batch_size > 0
+        return events.Arrived(
+            request.handle,
+            request.shape,
+            max(plan.rows, 1) if merging else 1,
+            sum(request.sizes),
+            plan.head.priority,
+            request.deadline_ns,
+            plan.head.timeout_us,
+        )
+
+    def _deadline(self, plan: RequestPlan, arrived_ns: int, deadline_ns: int) -> int:
+        """The earliest of the transport's deadline, the request's time-out and the configured default."""
+        default_ms = self._config.default_deadline_ms
+        if deadline_ns >= NO_DEADLINE and default_ms:
+            deadline_ns = arrived_ns + default_ms * 1_000_000
+        timeout_us = plan.head.timeout_us
+        if timeout_us and not _delays(plan):
+            deadline_ns = min(deadline_ns, arrived_ns + timeout_us * 1_000)
+        return deadline_ns
+
+    def _is_idle(self, model: int) -> bool:
+        served = self._roster.served(model)
+        return served is None or served.live == 0
+
+    def _note_change(self) -> None:
+        self._changed = True
+
+    def _announce(self) -> None:
+        self._changed = False
+        self._settled_once = self._settled_once or self._roster.settled
+        for changed in tuple(self._watchers):
+            changed()
+
+
+def _delays(plan: RequestPlan) -> bool:
+    batching = plan.model.batching
+    if batching is None:
+        return False
+    level = plan.head.priority or batching.default_priority_level
+    return batching.policy_of(level).timeout_action is TimeoutAction.DELAY
+
+
+def _not_ready(model: ModelVersion) -> NotReady:
+    return NotReady(f"Request for unknown model: '{model.name}' version {model.version} is not at ready state")
+
+
+def _died(request: Request) -> WorkerDied:
+    tried = "twice" if request.attempts > 1 else "once"
+    return WorkerDied(
+        f"the worker of model '{request.plan.model.name}' died with the request (tried {tried}); it is being replaced"
+    )
+
+
+def _refusal(request: Request, action: actions.Refused) -> ApplianceError:
+    name = request.plan.model.name
+    if action.reason is actions.Refusal.DEADLINE:
+        return DeadlineUnreachable(
+            f"request for model '{name}' cannot be served before its deadline", action.retry_after_ns
+        )
+    if action.reason in (actions.Refusal.NO_LANE, actions.Refusal.UNKNOWN):
+        return _not_ready(request.plan.model)
+    return QueueFull(f"Exceeds maximum queue size of model '{name}' ({action.reason.value})", action.retry_after_ns)

@@ -1,0 +1,134 @@
+"""A request inside the engine: where its tensors lie and how far it came. Owner: the engine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from appliance.engine.port import Buffer
+from appliance.engine.routes import Served
+from appliance.inference import Outcome, RequestPlan
+from appliance.tensor import Datatype
+from appliance.workers.arena import ALIGNMENT, Arena, Slot
+from appliance.workers.port import RunItem
+
+FIRST_GUESS_BYTES = 1024
+"""Per row and output whose size the graph leaves free, until one was seen."""
+
+
+class Request:
+    """One accepted request. ``held``: a worker may touch its memory. ``done``: its outcome was given."""
+
+    __slots__ = (
+        "handle", "plan", "served", "request_id", "arrived_ns", "deadline_ns", "on_done", "shape", "slot", "sizes",
+        "out_offset", "out_capacity", "out_slot", "dispatched_ns", "batch_rows", "stages_ns", "worker", "attempts",
+        "held", "cancelled", "done",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        handle: int,
+        plan: RequestPlan,
+        served: Served,
+        request_id: str,
+        arrived_ns: int,
+        deadline_ns: int,
+        on_done: Callable[[Outcome], None],
+    ) -> None:
+        self.handle = handle
+        self.plan = plan
+        self.served = served
+        self.request_id = request_id
+        self.arrived_ns = arrived_ns
+        self.deadline_ns = deadline_ns
+        self.on_done = on_done
+        self.shape = -1
+        self.slot: Slot | None = None
+        self.sizes: tuple[int, ...] = ()
+        self.out_offset = 0
+        self.out_capacity = 0
+        self.out_slot: Slot | None = None
+        self.dispatched_ns = 0
+        self.batch_rows = 0
+        self.stages_ns = (0, 0, 0)
+        self.worker = -1
+        self.attempts = 0
+        self.held = False
+        self.cancelled = False
+        self.done = False
+
+    def store(self, arena: Arena, tensors: Sequence[Buffer]) -> bool:
+        """Copy the raw inputs into one slot with room for the outputs behind them; False when there is no room."""
+        ordered: list[Buffer] = [
+            tensors[planned.source] if planned.source >= 0 else b"" for planned in self.plan.inputs
+        ]
+        self.sizes = tuple(map(len, ordered))
+        inputs = sum((size + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT for size in self.sizes)
+        outputs = expected_output_bytes(self.served, self.plan)
+        slot = arena.allocate(inputs + outputs)
+        if slot is None:
+            return False
+        self.slot = slot
+        position = slot.offset
+        memory = arena.memory
+        for tensor, size in zip(ordered, self.sizes, strict=True):
+            memory[position : position + size] = tensor
+            position += (size + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT
+        self.out_offset, self.out_capacity = position, slot.offset + slot.size - position
+        return True
+
+    def item(self) -> RunItem:
+        """What the worker needs to know."""
+        plan, slot = self.plan, self.slot
+        assert slot is not None
+        return RunItem(
+            self.handle,
+            plan.rows,
+            tuple(planned.shape if planned.source >= 0 else None for planned in plan.inputs),
+            self.sizes,
+            slot.offset,
+            wanted_outputs(plan),
+            self.out_offset,
+            self.out_capacity,
+        )
+
+    def free(self, arena: Arena) -> None:
+        """Give the memory back; the worker must not hold it any more."""
+        assert not self.held
+        for slot in (self.slot, self.out_slot):
+            if slot is not None:
+                arena.free(slot)
+        self.slot = self.out_slot = None
+
+
+def wanted_outputs(plan: RequestPlan) -> tuple[int, ...]:
+    """Positions of the outputs to compute, ascending."""
+    return tuple(sorted(planned.position for planned in plan.outputs))
+
+
+def expected_output_bytes(served: Served, plan: RequestPlan) -> int:
+    """Room for the outputs: exact where the graph fixes their size, else from what was seen so far."""
+    if not served.row_bytes:
+        served.row_bytes = [_row_bytes(spec.datatype, spec.shape) for spec in served.model.outputs]
+    rows = max(plan.rows, 1)
+    return sum(
+        (served.row_bytes[planned.position] * rows + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT
+        for planned in plan.outputs
+    )
+
+
+def learn_output_bytes(served: Served, plan: RequestPlan, sizes: Sequence[int]) -> None:
+    """Remember the largest outputs seen, so that the next request reserves enough at once."""
+    rows = max(plan.rows, 1)
+    for position, size in zip(wanted_outputs(plan), sizes, strict=True):
+        per_row = -(-size // rows)
+        if per_row > served.row_bytes[position]:
+            served.row_bytes[position] = per_row
+
+
+def _row_bytes(datatype: Datatype, shape: Sequence[int]) -> int:
+    if datatype is Datatype.BYTES or any(dimension < 0 for dimension in shape):
+        return FIRST_GUESS_BYTES
+    size = datatype.size
+    for dimension in shape:
+        size *= dimension
+    return size

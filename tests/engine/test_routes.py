@@ -1,0 +1,79 @@
+"""Routes: which version answers for a name, and with which words when none does."""
+
+from __future__ import annotations
+
+import pytest
+
+from appliance.engine.routes import Routes, Served
+from appliance.errors import InvalidRequest, NotReady, UnknownModel
+from appliance.model import VersionState
+from appliance.telemetry.meter import VersionMeter
+from tests.words.sample import make_version
+
+
+def served(version: int, state: VersionState = VersionState.READY, name: str = "m") -> Served:
+    return Served(
+        id=version, model=make_version(name, version), fingerprint="", meter=VersionMeter(name, version), state=state
+    )
+
+
+def routes(*entries: Served) -> Routes:
+    table = Routes(lambda: None)
+    for entry in entries:
+        table.put(entry)
+    return table
+
+
+def test_without_a_version_the_latest_ready_one_serves() -> None:
+    table = routes(served(1), served(2), served(3, VersionState.LOADING))
+    assert table.resolve("m", "").model.version == 2
+    assert table.resolve("m", "1").model.version == 1
+
+
+def test_a_version_that_fails_later_falls_back_to_the_older_one() -> None:
+    newest = served(2)
+    table = routes(served(1), newest)
+    generation = table.generation
+    newest.state = VersionState.UNAVAILABLE
+    table.touch()
+    assert table.resolve("m", "").model.version == 1
+    assert table.generation > generation
+
+
+def test_a_retiring_version_serves_only_until_another_can() -> None:
+    old = served(2)
+    old.retiring = True
+    assert routes(old).resolve("m", "").model.version == 2
+    assert routes(served(1), old).resolve("m", "").model.version == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "version", "error", "text"),
+    [
+        ("x", "", UnknownModel, "Request for unknown model: 'x' is not found"),
+        ("x", "1", UnknownModel, "Request for unknown model: 'x' is not found"),
+        ("m", "9", UnknownModel, "'m' version 9 is not found"),
+        ("m", "3", NotReady, "'m' version 3 is not at ready state"),
+        ("m", "one", InvalidRequest, "failed to get model version from specified version string"),
+        ("m", "-1", InvalidRequest, "failed to get model version from specified version string"),
+        ("m", "9" * 5000, InvalidRequest, "failed to get model version from specified version string"),
+        ("loading", "", NotReady, "'loading' has no available versions"),
+        ("broken", "", NotReady, "'broken' has no available versions"),
+    ],
+)
+def test_what_cannot_be_resolved_is_told_apart(name: str, version: str, error: type[Exception], text: str) -> None:
+    table = routes(served(1), served(3, VersionState.LOADING), served(1, VersionState.LOADING, "loading"))
+    table.set_problems({("broken", ""): "no versions"})
+    with pytest.raises(error) as caught:
+        table.resolve(name, version)
+    assert text in str(caught.value)
+
+
+def test_the_index_lists_versions_and_problems_in_order() -> None:
+    table = routes(served(10), served(2, VersionState.LOADING))
+    table.set_problems({("a", ""): "nothing here"})
+    index = [(entry.name, entry.version, entry.state.value, entry.reason) for entry in table.index(ready_only=False)]
+    assert index == [
+        ("a", "", "UNAVAILABLE", "nothing here"), ("m", "2", "LOADING", ""), ("m", "10", "READY", ""),
+    ]  # fmt: skip
+    assert [entry.version for entry in table.index(ready_only=True)] == ["10"]

@@ -1,0 +1,28 @@
+"""Supervisor: two crashes in the window quarantine; restarts back off and recover."""
+
+from __future__ import annotations
+
+from appliance.engine.supervisor import SECOND_NS, Supervisor, SupervisorConfig
+
+
+def test_the_second_crash_in_the_window_quarantines() -> None:
+    supervisor = Supervisor(SupervisorConfig(quarantine_after=2, crash_window_s=60))
+    assert not supervisor.crashed("m/1", 0)
+    assert not supervisor.crashed("other/1", 1)
+    assert supervisor.crashed("m/1", 59 * SECOND_NS)
+
+
+def test_old_crashes_are_forgiven() -> None:
+    supervisor = Supervisor(SupervisorConfig(quarantine_after=2, crash_window_s=60))
+    assert not supervisor.crashed("m/1", 0)
+    assert not supervisor.crashed("m/1", 61 * SECOND_NS)
+    supervisor.forgive("m/1")
+    assert not supervisor.crashed("m/1", 62 * SECOND_NS)
+
+
+def test_restarts_in_a_row_wait_longer_and_a_stable_life_resets() -> None:
+    supervisor = Supervisor(SupervisorConfig(restart_delay_ms=50, restart_delay_max_ms=150, stable_after_s=10))
+    delays = [supervisor.restart_delay_ns(1, 0) // 1_000_000 for _ in range(5)]
+    assert delays == [0, 50, 100, 150, 150]
+    assert supervisor.restart_delay_ns(2, 0) == 0
+    assert supervisor.restart_delay_ns(1, 11 * SECOND_NS) == 0
