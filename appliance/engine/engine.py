@@ -12,9 +12,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from appliance.engine.outcome import deadline_of, died, not_ready, refusal
 from appliance.engine.placement import PlacementConfig
 from appliance.engine.port import Buffer, EngineStatus, IndexEntry, VersionStatus
-from appliance.engine.request import Request, learn_output_bytes, wanted_outputs
+from appliance.engine.request import Request, learn_output_bytes
 from appliance.engine.roster import Roster
 from appliance.engine.routes import Catalog, Routes, Served
 from appliance.engine.shapes import Shapes
@@ -23,17 +24,15 @@ from appliance.errors import (
     ApplianceError,
     Cancelled,
     DeadlineExpired,
-    DeadlineUnreachable,
     InvalidRequest,
     NotReady,
     QueueFull,
     RunFailed,
     Stopping,
     UnknownModel,
-    WorkerDied,
 )
-from appliance.inference import NO_DEADLINE, Answer, Outcome, OutputTensor, RequestPlan
-from appliance.model import ModelVersion, TimeoutAction, VersionState
+from appliance.inference import Answer, Outcome, RequestPlan
+from appliance.model import ModelVersion, VersionState
 from appliance.scheduling import actions, events
 from appliance.scheduling.scheduler import Scheduler
 from appliance.telemetry.meter import Result, VersionStatistics
@@ -168,8 +167,8 @@ class Engine:
         model = plan.model
         served = self._routes.find(model.name, model.version)
         if served is None or served.model is not model:
-            raise _not_ready(model)
-        deadline_ns = self._deadline(plan, arrived_ns, deadline_ns)
+            raise not_ready(model)
+        deadline_ns = deadline_of(plan, arrived_ns, deadline_ns, self._config.default_deadline_ms)
         request = Request(handle, plan, served, request_id, arrived_ns, deadline_ns, on_done)
         self._requests[handle] = request
         served.live += 1
@@ -177,7 +176,7 @@ class Engine:
         if not self._accepting:
             self._end(request, Stopping("Server is stopping"), Result.UNAVAILABLE)
         elif not served.opened:
-            self._end(request, _not_ready(model), Result.UNAVAILABLE)
+            self._end(request, not_ready(model), Result.UNAVAILABLE)
         elif not request.store(self._arena, tensors):
             self._end(request, QueueFull("Exceeds maximum queue size: no memory left for tensors"), Result.REFUSED)
         else:
@@ -346,7 +345,7 @@ class Engine:
         for request in [request for request in self._fetching.values() if request.worker == event.worker]:
             del self._fetching[request.handle]
             request.held = False
-            self._end(request, _died(request), Result.FAILED)
+            self._end(request, died(request), Result.FAILED)
 
     def _model_of_batch(self, batch: int) -> int:
         return self._batches[batch][1].id
@@ -358,14 +357,14 @@ class Engine:
             self._set_timer(action.at_ns)
         elif type(action) is actions.Refused:
             request = self._requests[action.request]
-            self._end(request, _refusal(request, action), Result.REFUSED)
+            self._end(request, refusal(request, action), Result.REFUSED)
         elif type(action) is actions.Expired:
             self._end(self._requests[action.request], DeadlineExpired("Request timeout expired"), Result.EXPIRED)
         elif type(action) is actions.Dropped:
             self._end(self._requests[action.request], Cancelled("Request cancelled"), Result.CANCELLED)
         elif type(action) is actions.Lost:
             request = self._requests[action.request]
-            self._end(request, _died(request), Result.FAILED)
+            self._end(request, died(request), Result.FAILED)
         elif type(action) is actions.Evicted:
             self._reroute(self._requests[action.request])
 
@@ -389,11 +388,11 @@ class Engine:
         """The version closed under a queued request: give it to the one that serves now, if it fits."""
         try:
             if request.plan.head.model_version:
-                raise _not_ready(request.plan.model)
+                raise not_ready(request.plan.model)
             served = self._routes.resolve(request.plan.model.name, "")
             request.plan = plan_request(served.model, request.plan.head)
         except ApplianceError:
-            self._end(request, _not_ready(request.plan.model), Result.UNAVAILABLE)
+            self._end(request, not_ready(request.plan.model), Result.UNAVAILABLE)
             return
         self._shapes.give(request.shape)
         request.served.live -= 1
@@ -415,7 +414,8 @@ class Engine:
         elif now_ns > request.deadline_ns:
             self._end(request, DeadlineExpired("Request timeout expired while it ran"), Result.EXPIRED)
         else:
-            self._end(request, self._answer(request, result), Result.SUCCESS)
+            learn_output_bytes(request.served, request.plan, result.sizes)
+            self._end(request, request.answer(self._arena, result), Result.SUCCESS)
 
     def _fetch(self, request: Request, result: workers.RunResult) -> None:
         """The outputs are larger than expected: give them a place of their own."""
@@ -423,7 +423,7 @@ class Engine:
         request.held = True
         self._fetching[request.handle] = request
         if request.out_slot is not None:
-            request.out_offset, request.out_capacity = request.out_slot.offset, request.out_slot.size
+            request.out_offset, request.out_capacity = request.out_slot.offset, request.out_slot.nbytes
             self._pool.fetch(
                 request.worker, workers.Fetch(request.handle, request.out_offset, request.out_capacity)
             )
@@ -435,23 +435,6 @@ class Engine:
             request, QueueFull(f"Exceeds maximum queue size: no memory for {result.needed} bytes of outputs"),
             Result.REFUSED,
         )  # fmt: skip
-
-    def _answer(self, request: Request, result: workers.RunResult) -> Answer:
-        plan, model = request.plan, request.plan.model
-        learn_output_bytes(request.served, plan, result.sizes)
-        memory = self._arena.memory
-        offset = request.out_offset
-        tensors: dict[int, OutputTensor] = {}
-        for position, shape, size in zip(wanted_outputs(plan), result.shapes, result.sizes, strict=True):
-            spec = model.outputs[position]
-            tensors[position] = OutputTensor(spec.name, spec.datatype, shape, memory[offset : offset + size])
-            offset += (size + 63) // 64 * 64
-
-        def release() -> None:
-            request.free(self._arena)
-
-        outputs = tuple([tensors[planned.position] for planned in plan.outputs])
-        return Answer(model=model, outputs=outputs, release=release)
 
     def _end(self, request: Request, outcome: Outcome, result: Result) -> None:
         assert not request.done
@@ -505,16 +488,6 @@ class Engine:
             plan.head.timeout_us,
         )
 
-    def _deadline(self, plan: RequestPlan, arrived_ns: int, deadline_ns: int) -> int:
-        """The earliest of the transport's deadline, the request's time-out and the configured default."""
-        default_ms = self._config.default_deadline_ms
-        if deadline_ns >= NO_DEADLINE and default_ms:
-            deadline_ns = arrived_ns + default_ms * 1_000_000
-        timeout_us = plan.head.timeout_us
-        if timeout_us and not _delays(plan):
-            deadline_ns = min(deadline_ns, arrived_ns + timeout_us * 1_000)
-        return deadline_ns
-
     def _is_idle(self, model: int) -> bool:
         served = self._roster.served(model)
         return served is None or served.live == 0
@@ -527,33 +500,3 @@ class Engine:
         self._settled_once = self._settled_once or self._roster.settled
         for changed in tuple(self._watchers):
             changed()
-
-
-def _delays(plan: RequestPlan) -> bool:
-    batching = plan.model.batching
-    if batching is None:
-        return False
-    level = plan.head.priority or batching.default_priority_level
-    return batching.policy_of(level).timeout_action is TimeoutAction.DELAY
-
-
-def _not_ready(model: ModelVersion) -> NotReady:
-    return NotReady(f"Request for unknown model: '{model.name}' version {model.version} is not at ready state")
-
-
-def _died(request: Request) -> WorkerDied:
-    tried = "twice" if request.attempts > 1 else "once"
-    return WorkerDied(
-        f"the worker of model '{request.plan.model.name}' died with the request (tried {tried}); it is being replaced"
-    )
-
-
-def _refusal(request: Request, action: actions.Refused) -> ApplianceError:
-    name = request.plan.model.name
-    if action.reason is actions.Refusal.DEADLINE:
-        return DeadlineUnreachable(
-            f"request for model '{name}' cannot be served before its deadline", action.retry_after_ns
-        )
-    if action.reason in (actions.Refusal.NO_LANE, actions.Refusal.UNKNOWN):
-        return _not_ready(request.plan.model)
-    return QueueFull(f"Exceeds maximum queue size of model '{name}' ({action.reason.value})", action.retry_after_ns)

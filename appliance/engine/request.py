@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 
 from appliance.engine.port import Buffer
 from appliance.engine.routes import Served
-from appliance.inference import Outcome, RequestPlan
+from appliance.inference import Answer, Outcome, OutputTensor, RequestPlan
 from appliance.tensor import Datatype
-from appliance.workers.arena import ALIGNMENT, Arena, Slot
-from appliance.workers.port import RunItem
+from appliance.workers.arena import Arena, Slot, aligned
+from appliance.workers.port import RunItem, RunResult
 
 FIRST_GUESS_BYTES = 1024
 """Per row and output whose size the graph leaves free, until one was seen."""
@@ -62,18 +62,17 @@ class Request:
             tensors[planned.source] if planned.source >= 0 else b"" for planned in self.plan.inputs
         ]
         self.sizes = tuple(map(len, ordered))
-        inputs = sum((size + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT for size in self.sizes)
-        outputs = expected_output_bytes(self.served, self.plan)
-        slot = arena.allocate(inputs + outputs)
+        inputs = sum(map(aligned, self.sizes))
+        slot = arena.allocate(inputs + expected_output_bytes(self.served, self.plan))
         if slot is None:
             return False
         self.slot = slot
-        position = slot.offset
-        memory = arena.memory
+        view = arena.view(slot.offset, inputs)
+        position = 0
         for tensor, size in zip(ordered, self.sizes, strict=True):
-            memory[position : position + size] = tensor
-            position += (size + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT
-        self.out_offset, self.out_capacity = position, slot.offset + slot.size - position
+            view[position : position + size] = tensor
+            position += aligned(size)
+        self.out_offset, self.out_capacity = slot.offset + inputs, slot.nbytes - inputs
         return True
 
     def item(self) -> RunItem:
@@ -90,6 +89,19 @@ class Request:
             self.out_offset,
             self.out_capacity,
         )
+
+    def answer(self, arena: Arena, result: RunResult) -> Answer:
+        """The outputs where the worker left them, in the order in which they were asked for."""
+        plan, model = self.plan, self.plan.model
+        view = arena.view(self.out_offset, self.out_capacity)
+        position = 0
+        tensors: dict[int, OutputTensor] = {}
+        for index, shape, size in zip(wanted_outputs(plan), result.shapes, result.sizes, strict=True):
+            spec = model.outputs[index]
+            tensors[index] = OutputTensor(spec.name, spec.datatype, shape, view[position : position + size])
+            position += aligned(size)
+        outputs = tuple([tensors[planned.position] for planned in plan.outputs])
+        return Answer(model=model, outputs=outputs, release=lambda: self.free(arena))
 
     def free(self, arena: Arena) -> None:
         """Give the memory back; the worker must not hold it any more."""
@@ -110,10 +122,7 @@ def expected_output_bytes(served: Served, plan: RequestPlan) -> int:
     if not served.row_bytes:
         served.row_bytes = [_row_bytes(spec.datatype, spec.shape) for spec in served.model.outputs]
     rows = max(plan.rows, 1)
-    return sum(
-        (served.row_bytes[planned.position] * rows + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT
-        for planned in plan.outputs
-    )
+    return sum(aligned(served.row_bytes[planned.position] * rows) for planned in plan.outputs)
 
 
 def learn_output_bytes(served: Served, plan: RequestPlan, sizes: Sequence[int]) -> None:

@@ -154,7 +154,9 @@ class Routes:
     def index(self, ready_only: bool) -> tuple[IndexEntry, ...]:
         """All versions known, by name and version."""
         entries = [
-            IndexEntry(name=served.model.name, version=str(served.model.version), state=served.state, reason=served.reason)
+            IndexEntry(
+                name=served.model.name, version=str(served.model.version), state=served.state, reason=served.reason
+            )
             for served in self.all()
         ]
         known = {(entry.name, entry.version) for entry in entries}

@@ -1,0 +1,245 @@
+"""The serving daemon: the composition root that opens everything in order and closes it edge first.
+
+Start: workers (the zygote is executed before any socket listens), models, then the edges. Stop: health turns
+NOT_SERVING, what was accepted is answered within the grace, edges close, workers leave, the arena goes. SIGTERM and
+SIGINT drain, a second one cuts the grace short; SIGHUP reads the model directory again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import resource
+import signal
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import uvloop
+
+from appliance.config import ApplianceConfig
+from appliance.door.grpcio_door import GrpcioDoor
+from appliance.engine.engine import Engine
+from appliance.engine.port import IndexEntry
+from appliance.engine.routes import Catalog, CatalogProblem, CatalogVersion
+from appliance.engine.ticker import Ticker
+from appliance.errors import OperatorError
+from appliance.http.edge import HttpEdge
+from appliance.model import ModelVersion
+from appliance.repository.directory import RepositoryScan, scan
+from appliance.scheduling.scheduler import Scheduler
+from appliance.telemetry.log import LogControl, configure
+from appliance.telemetry.notify import notify
+from appliance.workers.arena import Arena
+from appliance.workers.memory import private_bytes
+from appliance.workers.pool import WorkerPool
+from appliance.workers.port import WorkerSettings
+
+EXIT_OK = 0
+EXIT_OPERATOR = 2
+DRAIN_POLL_S = 0.005
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DaemonConfig:
+    """How the daemon starts and stops."""
+
+    drain_grace_s: float = field(
+        default=25.0,
+        metadata={"min": 0, "unit": "s", "help": "how long accepted requests may take after SIGTERM"},
+    )
+    drain_notice_s: float = field(
+        default=0.0,
+        metadata={"min": 0, "unit": "s", "help": "how long to go on serving after health turned NOT_SERVING"},
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Started:
+    """What the daemon tells whoever started it, once the first load has settled."""
+
+    grpc: tuple[str, ...]
+    http: tuple[str, ...]
+    index: tuple[IndexEntry, ...]
+
+
+def run(config: ApplianceConfig, announce: Callable[[Started], None] = lambda started: None) -> int:
+    """Serve until told to stop; gives the exit status: 0, or 2 when the configuration or the environment is wrong."""
+    _allow_many_connections()
+    try:
+        log = configure(config.log)
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(_serve(config, log, announce))
+    except OperatorError as error:
+        print(f"appliance: {error}", file=sys.stderr)
+        return EXIT_OPERATOR
+    return EXIT_OK
+
+
+async def _serve(config: ApplianceConfig, log: LogControl, announce: Callable[[Started], None]) -> None:
+    await Daemon(config, log).serve(announce)
+
+
+def _allow_many_connections() -> None:
+    """Each connection is a descriptor: use all that the system lets us have."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+class Daemon:
+    """Owns every part of the running daemon. Made inside a running event loop."""
+
+    def __init__(self, config: ApplianceConfig, log: LogControl) -> None:
+        self._loop = loop = asyncio.get_running_loop()
+        self._config = config
+        self._log = log
+        self._arena = Arena(config.arena)
+        self._ticker = Ticker(loop)
+        self._pool = WorkerPool(self._arena, config.workers, loop, self._on_worker)
+        self._engine = Engine(
+            config=config.engine,
+            placement=config.placement,
+            supervisor=config.supervisor,
+            scheduler=Scheduler(config.scheduling),
+            arena=self._arena,
+            pool=self._pool,
+            settings=self._worker_settings,
+            clock=time.monotonic_ns,
+            wall_ms=lambda: time.time_ns() // 1_000_000,
+            wake=self._ticker.wake,
+            set_timer=self._ticker.set_timer,
+            memory_of=private_bytes,
+            log=log,
+        )
+        self._door = GrpcioDoor(self._engine, config.grpc, log)
+        self._http = HttpEdge(self._engine, config.http, log)
+        self._signals = 0
+        self._stop = asyncio.Event()
+        self._hurry = asyncio.Event()
+
+    async def serve(self, announce: Callable[[Started], None]) -> None:
+        """Open, serve until a signal, drain, close. Raises OperatorError when it cannot open."""
+        first = scan(self._directory(), self._config.repository)
+        await self._pool.open()
+        try:
+            self._ticker.attach(self._engine.turn)
+            self._engine.apply(catalog_of(first))
+            grpc = await self._door.open()
+            http = await self._http.open()
+            self._catch_signals()
+            await self._first_load()
+            _freeze()
+            self._announce(announce, Started(grpc=grpc, http=http, index=self._engine.index(ready_only=False)))
+            await self._stop.wait()
+            await self._drain()
+        finally:
+            await self._close()
+
+    def _announce(self, announce: Callable[[Started], None], started: Started) -> None:
+        self._log.event("serving", grpc=list(started.grpc), http=list(started.http), models=len(started.index))
+        notify(READY="1", STATUS=f"serving gRPC on {' '.join(started.grpc)}, HTTP on {' '.join(started.http)}")
+        announce(started)
+
+    async def _first_load(self) -> None:
+        """Wait until every model serves or was given up, or until a signal."""
+        settled = asyncio.Event()
+        end = self._engine.watch(lambda: settled.set() if self._engine.ready else None)
+        try:
+            if not self._engine.ready:
+                await _first_of(settled, self._stop)
+        finally:
+            end()
+
+    # --- signals
+
+    def _catch_signals(self) -> None:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            self._loop.add_signal_handler(number, self._on_stop)
+        self._loop.add_signal_handler(signal.SIGHUP, self._on_reload)
+
+    def _on_stop(self) -> None:
+        self._signals += 1
+        if self._signals > 1:
+            self._hurry.set()
+        self._stop.set()
+
+    def _on_reload(self) -> None:
+        """Read the model directory again, off the loop's thread: a slow disk must not stall requests."""
+        notify(RELOADING="1", MONOTONIC_USEC=str(time.monotonic_ns() // 1000))
+        self._log.event("reading the model directory again", directory=str(self._directory()))
+        scanning = self._loop.run_in_executor(None, scan, self._directory(), self._config.repository)
+        scanning.add_done_callback(self._scanned)
+
+    def _scanned(self, scanning: asyncio.Future[RepositoryScan]) -> None:
+        error = scanning.exception()
+        if error is not None:
+            self._log.event("model directory unreadable; everything stays as it is", error=str(error))
+        elif not self._stop.is_set():
+            self._engine.apply(catalog_of(scanning.result()))
+        notify(READY="1")
+
+    # --- the end
+
+    async def _drain(self) -> None:
+        """Answer what was accepted. Health turns first; then the door refuses; then we wait, bounded by the grace."""
+        notify(STOPPING="1")
+        self._log.event("draining", requests=self._engine.live_requests)
+        self._door.announce_stop()
+        await _first_of(self._hurry, timeout_s=self._config.daemon.drain_notice_s)
+        self._engine.drain()
+        deadline = time.monotonic() + self._config.daemon.drain_grace_s
+        while self._engine.live_requests and time.monotonic() < deadline and not self._hurry.is_set():
+            await _first_of(self._hurry, timeout_s=DRAIN_POLL_S)
+        left = max(0.1, deadline - time.monotonic())
+        if self._engine.live_requests:
+            self._log.event("grace is over", requests=self._engine.live_requests)
+        await asyncio.gather(self._door.drain(left), self._http.drain(left))
+
+    async def _close(self) -> None:
+        await self._door.close()
+        await self._http.close()
+        self._engine.stop_workers()
+        await self._pool.close()
+        self._arena.close()
+        self._log.event("stopped")
+
+    # --- small things
+
+    def _directory(self) -> Path:
+        return Path(self._config.models)
+
+    def _on_worker(self, event: object) -> None:
+        self._engine.pool_event(event)  # type: ignore[arg-type]
+
+    def _worker_settings(self, model: ModelVersion) -> WorkerSettings:
+        workers = self._config.workers
+        return WorkerSettings(workers.threads, workers.cpus, workers.memory_limit_bytes)
+
+
+def catalog_of(found: RepositoryScan) -> Catalog:
+    """What a scan of a model directory asks for."""
+    return Catalog(
+        versions=tuple(CatalogVersion(model=entry.model, fingerprint=entry.fingerprint) for entry in found.versions),
+        problems=tuple(
+            CatalogProblem(name=broken.name, version=broken.version, reason="; ".join(map(str, broken.problems)))
+            for broken in found.broken
+        ),
+    )
+
+
+def _freeze() -> None:
+    """What lives now lives for ever: keep the collector from walking it while requests run."""
+    gc.collect()
+    gc.freeze()
+
+
+async def _first_of(*events: asyncio.Event, timeout_s: float | None = None) -> None:
+    """Wait until one of ``events`` is set or the time is over."""
+    waits = [asyncio.ensure_future(event.wait()) for event in events]
+    try:
+        await asyncio.wait(waits, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for wait in waits:
+            wait.cancel()

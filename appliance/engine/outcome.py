@@ -1,0 +1,50 @@
+"""The words a request ends with, and when a deadline is one. Pure."""
+
+from __future__ import annotations
+
+from appliance.engine.request import Request
+from appliance.errors import ApplianceError, DeadlineUnreachable, NotReady, QueueFull, WorkerDied
+from appliance.inference import NO_DEADLINE, RequestPlan
+from appliance.model import ModelVersion, TimeoutAction
+from appliance.scheduling import actions
+
+
+def deadline_of(plan: RequestPlan, arrived_ns: int, transport_ns: int, default_ms: int) -> int:
+    """The earliest of the transport's deadline, the request's time-out and the configured default."""
+    deadline_ns = transport_ns
+    if deadline_ns >= NO_DEADLINE and default_ms:
+        deadline_ns = arrived_ns + default_ms * 1_000_000
+    timeout_us = plan.head.timeout_us
+    if timeout_us and not _delays(plan):
+        deadline_ns = min(deadline_ns, arrived_ns + timeout_us * 1_000)
+    return deadline_ns
+
+
+def _delays(plan: RequestPlan) -> bool:
+    batching = plan.model.batching
+    if batching is None:
+        return False
+    level = plan.head.priority or batching.default_priority_level
+    return batching.policy_of(level).timeout_action is TimeoutAction.DELAY
+
+
+def not_ready(model: ModelVersion) -> NotReady:
+    return NotReady(f"Request for unknown model: '{model.name}' version {model.version} is not at ready state")
+
+
+def died(request: Request) -> WorkerDied:
+    tried = "twice" if request.attempts > 1 else "once"
+    return WorkerDied(
+        f"the worker of model '{request.plan.model.name}' died with the request (tried {tried}); it is being replaced"
+    )
+
+
+def refusal(request: Request, action: actions.Refused) -> ApplianceError:
+    name = request.plan.model.name
+    if action.reason is actions.Refusal.DEADLINE:
+        return DeadlineUnreachable(
+            f"request for model '{name}' cannot be served before its deadline", action.retry_after_ns
+        )
+    if action.reason in (actions.Refusal.NO_LANE, actions.Refusal.UNKNOWN):
+        return not_ready(request.plan.model)
+    return QueueFull(f"Exceeds maximum queue size of model '{name}' ({action.reason.value})", action.retry_after_ns)

@@ -1,0 +1,26 @@
+"""Tell the service manager how the daemon is: the sd_notify datagram protocol, without its library.
+
+Does nothing unless ``NOTIFY_SOCKET`` is set. Source of the protocol: the sd_notify(3) manual page.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+
+
+def notify(**fields: str) -> None:
+    """Send fields such as ``READY="1"``, ``STATUS="..."``, ``STOPPING="1"``. Never raises: a service manager that
+    does not listen must not stop the service."""
+    address = os.environ.get("NOTIFY_SOCKET", "")
+    if not address:
+        return
+    if address.startswith("@"):
+        address = "\0" + address[1:]
+    message = "\n".join(f"{key}={value}" for key, value in fields.items())
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as channel:
+            channel.settimeout(1.0)
+            channel.sendto(message.encode(), address)
+    except OSError:
+        return

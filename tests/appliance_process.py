@@ -1,0 +1,153 @@
+"""A real ``appliance serve`` in a process of its own, for tests: starts on free ports, tells when it is ready, ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+START_S = 60.0
+STOP_S = 40.0
+
+
+class ApplianceProcess:
+    """``sections`` are TOML sections by name; listening addresses default to free ports of 127.0.0.1."""
+
+    def __init__(
+        self,
+        models: Path,
+        sections: Mapping[str, Mapping[str, Any]] | None = None,
+        *,
+        arguments: tuple[str, ...] = (),
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="appliance-test-")
+        folder = Path(self._folder.name)
+        self.log_path = folder / "log"
+        config = folder / "config.toml"
+        config.write_text(to_toml({"grpc": {"address": ["127.0.0.1:0"]}, "http": {"address": ["127.0.0.1:0"]}}, sections or {}))
+        self._notify = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._notify.bind(str(folder / "notify"))
+        self.messages: list[str] = []
+        with self.log_path.open("wb") as log:
+            self.process = subprocess.Popen(
+                [
+                    sys.executable, "-m", "appliance.cli.main", "serve",
+                    "--models", str(models), "--config", str(config), *arguments,
+                ],
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                stdin=subprocess.DEVNULL,
+                env={**os.environ, "NOTIFY_SOCKET": str(folder / "notify"), **(environment or {})},
+            )  # fmt: skip
+        self.grpc = ""
+        self.http = ""
+
+    @property
+    def pid(self) -> int:
+        """Process id of the daemon."""
+        return self.process.pid
+
+    def log(self) -> str:
+        """Everything it printed so far."""
+        return self.log_path.read_text(errors="replace")
+
+    def wait_for(self, text: str, timeout_s: float = START_S) -> str:
+        """Wait for a message to the service manager that holds ``text``; fails with the log when it ends instead."""
+        end = time.monotonic() + timeout_s
+        for message in self.messages:
+            if text in message:
+                return message
+        while time.monotonic() < end:
+            self._notify.settimeout(0.2)
+            try:
+                message = self._notify.recv(4096).decode()
+            except TimeoutError:
+                if self.process.poll() is not None:
+                    break
+                continue
+            self.messages.append(message)
+            if text in message:
+                return message
+        raise AssertionError(f"no '{text}' from the daemon (exit {self.process.poll()}); its log:\n{self.log()}")
+
+    def wait_ready(self) -> Self:
+        """Wait until the first load has settled, and learn the addresses."""
+        status = self.wait_for("READY=1")
+        found = re.search(r"gRPC on (\S+).*HTTP on (\S+)", status)
+        assert found, status
+        self.grpc, self.http = found[1].rstrip(","), found[2]
+        return self
+
+    def get(self, path: str, timeout_s: float = 10.0) -> bytes:
+        """Body of an HTTP GET."""
+        with urllib.request.urlopen(f"http://{self.http}{path}", timeout=timeout_s) as reply:
+            return bytes(reply.read())
+
+    def status(self) -> Any:
+        """The document behind /status.json."""
+        return json.loads(self.get("/status.json"))
+
+    def until(self, what: str, holds: Any, timeout_s: float = 30.0) -> Any:
+        """Poll /status.json until ``holds(document)`` is true; gives the document."""
+        end = time.monotonic() + timeout_s
+        while True:
+            document = self.status()
+            if holds(document):
+                return document
+            if time.monotonic() > end:
+                raise AssertionError(f"never saw {what}; last status: {document}\nlog:\n{self.log()}")
+
+    def signal(self, number: int) -> None:
+        """Send the daemon a signal."""
+        self.process.send_signal(number)
+
+    def stop(self) -> int:
+        """SIGTERM and wait; gives the exit status."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        try:
+            return self.process.wait(STOP_S)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+            raise AssertionError(f"the daemon did not stop in {STOP_S} s; its log:\n{self.log()}") from None
+
+    def close(self) -> None:
+        """Whatever happens, nothing stays behind."""
+        try:
+            if self.process.poll() is None:
+                self.stop()
+        finally:
+            self._notify.close()
+            self._folder.cleanup()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+
+def to_toml(*layers: Mapping[str, Mapping[str, Any]]) -> str:
+    """Sections as TOML text; later layers win key by key. Nested mappings become inline tables."""
+    sections: dict[str, dict[str, Any]] = {}
+    for layer in layers:
+        for name, section in layer.items():
+            sections.setdefault(name, {}).update(section)
+    lines: list[str] = []
+    for name, section in sections.items():
+        lines.append(f"[{name}]")
+        lines.extend(f"{key} = {json.dumps(value)}" for key, value in section.items())
+    return "\n".join(lines) + "\n"
