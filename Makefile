@@ -1,0 +1,89 @@
+# Two commands for most: `make run` and `make test`. Everything they make is in .venv and .venv-clients.
+
+PYTHON ?= python3
+VENV := .venv
+CLIENTS := .venv-clients
+BIN := $(VENV)/bin
+ARGS ?= --models models
+PYTEST_ARGS ?=
+SERVE_STAMP := $(VENV)/.stamp-serve
+TEST_STAMP := $(VENV)/.stamp-test
+CLIENTS_STAMP := $(CLIENTS)/.stamp
+PIP := -m pip --disable-pip-version-check --quiet --no-input
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help install run test lint types unit bench lock clean install-test install-clients
+
+help: ## what each command does
+	@sed -n 's/^\([a-z][a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | awk -F'\t' '{printf "  make %-16s %s\n", $$1, $$2}'
+	@echo
+	@echo "  PYTHON=python3.12   which Python makes the environments (3.11 to 3.13)"
+	@echo "  ARGS='--models DIR' what 'make run' gives to 'appliance serve'"
+	@echo "  PYTEST_ARGS='-k x'  what 'make test' and 'make unit' give to pytest"
+
+install: $(SERVE_STAMP) ## make .venv with the 'appliance' command
+
+run: $(SERVE_STAMP) ## install and serve the models in models/
+	@exec $(BIN)/appliance serve $(ARGS)
+
+test: install-test install-clients lint types unit ## install what tests need and run everything
+
+lint: $(TEST_STAMP) ## ruff: rules and format
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(TEST_STAMP) ## mypy --strict
+	$(BIN)/mypy
+
+unit: $(TEST_STAMP) ## the tests alone
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+bench: $(TEST_STAMP) ## measure, beside the peers that are installed (python -m benchmarks.peers.setup)
+	$(BIN)/python -m benchmarks
+
+install-test: $(TEST_STAMP)
+
+# Other people's clients need an environment of their own. Without it their tests are skipped, and say so.
+install-clients:
+	@$(MAKE) --no-print-directory $(CLIENTS_STAMP) \
+	  || echo "make: $(CLIENTS) could not be made; the tests in tests/clients will be skipped"
+
+# One resolution for running and testing: the first lock constrains the second. hatchling builds the editable install.
+LOCK := uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --upgrade \
+  --custom-compile-command 'make lock' pyproject.toml -
+
+lock: ## resolve the lock files anew (needs 'uv' on the PATH)
+	echo hatchling | $(LOCK) --extra test -o requirements-test.lock
+	echo hatchling | $(LOCK) -c requirements-test.lock -o requirements.lock
+	echo hatchling | $(LOCK) --extra clients -o requirements-clients.lock
+
+clean: ## remove everything that was made
+	rm -rf $(VENV) $(CLIENTS) .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(BIN)/python $(CLIENTS)/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null || { \
+	  echo "make: '$(PYTHON)' is $$($(PYTHON) --version 2>&1 || true); Python 3.11, 3.12 or 3.13 is needed." >&2; \
+	  echo "make: name one that you have, for example: make PYTHON=python3.12" >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
+	  echo "make: '$(PYTHON)' cannot make environments; on Debian and Ubuntu install python3-venv." >&2; exit 1; }
+	@echo "make: making $(patsubst %/bin/python,%,$@) with $$($(PYTHON) --version)"
+	@$(PYTHON) -m venv $(patsubst %/bin/python,%,$@)
+
+$(SERVE_STAMP): requirements.lock pyproject.toml | $(BIN)/python
+	@echo "make: installing the appliance and what it needs (about a minute, once)"
+	@$(BIN)/python $(PIP) install --require-hashes -r requirements.lock
+	@$(BIN)/python $(PIP) install --no-deps --no-build-isolation -e .
+	@touch $@
+
+$(TEST_STAMP): requirements-test.lock $(SERVE_STAMP)
+	@echo "make: installing what the tests need"
+	@$(BIN)/python $(PIP) install --require-hashes -r requirements-test.lock
+	@touch $@
+
+$(CLIENTS_STAMP): requirements-clients.lock pyproject.toml | $(CLIENTS)/bin/python
+	@echo "make: installing other people's clients into $(CLIENTS)"
+	@$(CLIENTS)/bin/python $(PIP) install --require-hashes -r requirements-clients.lock
+	@$(CLIENTS)/bin/python $(PIP) install --no-deps --no-build-isolation -e .
+	@touch $@

@@ -1,0 +1,176 @@
+"""Binds tables of plain values, such as a TOML file's, to frozen dataclasses by their type hints.
+
+Pure. Reports every problem of a table at once, each with its key path: unknown keys with the nearest known one, wrong
+types, values out of the range that a field's metadata states (``min``, ``max``; ``unit`` and ``help`` are for people).
+Understands bool, int, float, str, enums, literals, tuples, string-keyed mappings, optional values and dataclasses.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Mapping
+from dataclasses import MISSING, Field, fields, is_dataclass
+from difflib import get_close_matches
+from enum import Enum
+from typing import Any, Final, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+
+from appliance.errors import ConfigInvalid, Problem
+
+T = TypeVar("T")
+_WORDS: Final[Mapping[type, str]] = types.MappingProxyType(
+    {bool: "true or false", int: "an integer", float: "a number", str: "a text"}
+)
+
+
+class _Wrong(Exception):
+    """A value that cannot be bound; its problems are already noted."""
+
+
+def bind(section: type[T], table: Mapping[str, object], file: str) -> T:
+    """The dataclass ``section`` with the values of ``table``; what the table leaves out keeps its default. ``file``
+    is named in the problems. Raises ConfigInvalid with all problems."""
+    binder = _Binder(file)
+    try:
+        bound = binder.section(section, table, "")
+    except _Wrong:
+        raise ConfigInvalid(binder.problems) from None
+    return cast(T, bound)
+
+
+class _Binder:
+    """Notes problems while it walks a table."""
+
+    def __init__(self, file: str) -> None:
+        self._file = file
+        self.problems: list[Problem] = []
+
+    def section(self, section: type, table: Mapping[str, object], path: str) -> object:
+        hints = get_type_hints(section)
+        known = {field.name: field for field in fields(section)}
+        before = len(self.problems)
+        for key in table:
+            if key not in known:
+                self._note(_join(path, key), _unknown(key, known))
+        values: dict[str, object] = {}
+        for name, field in known.items():
+            if name in table:
+                values.update(self._field(name, field, hints[name], table[name], path))
+            elif field.default is MISSING and field.default_factory is MISSING:
+                self._note(_join(path, name), f"is missing; give {_wanted(hints[name])}")
+        if len(self.problems) > before:
+            raise _Wrong
+        return self._built(section, values, path)
+
+    def _field(
+        self, name: str, field: Field[Any], hint: object, value: object, path: str
+    ) -> dict[str, object]:
+        key = _join(path, name)
+        try:
+            bound = self._value(hint, value, key)
+            self._check_range(field.metadata, bound, key)
+        except _Wrong:
+            return {}
+        return {name: bound}
+
+    def _built(self, section: type, values: Mapping[str, object], path: str) -> object:
+        try:
+            return section(**values)
+        except ValueError as error:
+            raise self._wrong(path, str(error)) from None
+
+    def _value(self, hint: object, value: object, key: str) -> object:
+        origin = get_origin(hint)
+        if origin in (Union, types.UnionType):
+            return self._optional(hint, value, key)
+        if origin is tuple:
+            return self._tuple(hint, value, key)
+        if origin is Literal:
+            return self._choice(get_args(hint), value, key)
+        if isinstance(origin, type) and issubclass(origin, Mapping):
+            return self._mapping(hint, value, key)
+        assert isinstance(hint, type), f"{key} has a type hint that configuration cannot hold: {hint}"
+        if is_dataclass(hint):
+            return self.section(hint, self._table(value, key), key)
+        if issubclass(hint, Enum):
+            return self._enum(hint, value, key)
+        return self._scalar(hint, value, key)
+
+    def _scalar(self, hint: type, value: object, key: str) -> object:
+        if hint is float and isinstance(value, int) and not isinstance(value, bool):
+            return float(value)
+        if isinstance(value, hint) and (hint is bool or not isinstance(value, bool)):
+            return value
+        raise self._wrong(key, f"must be {_wanted(hint)}, got {value!r}")
+
+    def _optional(self, hint: object, value: object, key: str) -> object:
+        (inner,) = [choice for choice in get_args(hint) if choice is not type(None)]
+        return self._value(inner, value, key)
+
+    def _enum(self, hint: type[Enum], value: object, key: str) -> Enum:
+        by_word = {str(member.value): member for member in hint}
+        return by_word[str(self._choice(tuple(by_word), value, key))]
+
+    def _choice(self, choices: tuple[object, ...], value: object, key: str) -> object:
+        if value not in choices:
+            raise self._wrong(key, f"must be one of {', '.join(map(repr, choices))}, got {value!r}")
+        return value
+
+    def _tuple(self, hint: object, value: object, key: str) -> tuple[object, ...]:
+        if not isinstance(value, (list, tuple)):
+            raise self._wrong(key, f"must be {_wanted(hint)}, got {value!r}")
+        wanted = get_args(hint)
+        if wanted[-1] is Ellipsis:
+            wanted = (wanted[0],) * len(value)
+        if len(wanted) != len(value):
+            raise self._wrong(key, f"must hold {len(wanted)} values, got {len(value)}")
+        return tuple(
+            self._value(each, element, f"{key}[{index}]")
+            for index, (each, element) in enumerate(zip(wanted, value, strict=True))
+        )
+
+    def _mapping(self, hint: object, value: object, key: str) -> Mapping[str, object]:
+        _, inner = get_args(hint)
+        table = self._table(value, key)
+        return {name: self._value(inner, each, _join(key, name)) for name, each in table.items()}
+
+    def _table(self, value: object, key: str) -> Mapping[str, object]:
+        if isinstance(value, Mapping):
+            return value
+        raise self._wrong(key, f"must be a table, got {value!r}")
+
+    def _check_range(self, metadata: Mapping[str, Any], value: object, key: str) -> None:
+        unit = f" {metadata['unit']}" if "unit" in metadata else ""
+        for each in value if isinstance(value, tuple) else (value,):
+            if not isinstance(each, (int, float)):
+                continue
+            if "min" in metadata and not each >= metadata["min"]:
+                raise self._wrong(key, f"must be at least {metadata['min']}{unit}, got {each}")
+            if "max" in metadata and not each <= metadata["max"]:
+                raise self._wrong(key, f"must be at most {metadata['max']}{unit}, got {each}")
+
+    def _note(self, key: str, text: str) -> None:
+        self.problems.append(Problem(file=self._file, key=key, text=text))
+
+    def _wrong(self, key: str, text: str) -> _Wrong:
+        self._note(key, text)
+        return _Wrong()
+
+
+def _join(path: str, key: str) -> str:
+    return f"{path}.{key}" if path else key
+
+
+def _unknown(key: str, known: Mapping[str, object]) -> str:
+    near = get_close_matches(key, known, n=1)
+    if near:
+        return f"is not a known key; did you mean '{near[0]}'?"
+    return f"is not a known key; known here: {', '.join(known)}"
+
+
+def _wanted(hint: object) -> str:
+    if isinstance(hint, type):
+        return _WORDS.get(hint, "a table")
+    if get_origin(hint) is tuple:
+        inner, *more = get_args(hint)
+        return f"a list, each {_wanted(inner)}" if more == [Ellipsis] else f"a list of {1 + len(more)} values"
+    return "a value of another type"
