@@ -1,5 +1,5 @@
-"""What the scheduler wants done. Each admitted request ends in exactly one of: a finished batch that held it, Refused,
-Expired, Dropped, Lost or Evicted."""
+"""What the scheduler wants done. Each admitted request ends in exactly one of: a finished batch that held it,
+Refused, Expired, Dropped, Lost or Evicted."""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
-"""What the scheduler is told. All ids are small integers chosen by the engine; times are monotonic nanoseconds.
+"""What the scheduler is told. All ids are small integers chosen by the engine; times are monotonic
+nanoseconds.
 
-Events are named tuples because they are made for every request: building one costs a third of a frozen dataclass.
+Events are named tuples because they are made for every request: building one costs a third of a frozen
+dataclass.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ class GroupOpened(NamedTuple):
 
 
 class GroupClosed(NamedTuple):
-    """The group is gone; what is still queued for it is lost."""
+    """The group is gone, with its lanes, models and shapes; what is still queued or running in it is lost."""
 
     group: int
 
@@ -47,7 +49,8 @@ class ModelOpened(NamedTuple):
 
 
 class ModelClosed(NamedTuple):
-    """The version takes no more requests. What is queued ends as Evicted; what runs goes on."""
+    """The version takes no more requests. What is queued ends as Evicted, as does what would have to be
+    retried; what runs goes on. Its shapes are closed by themselves."""
 
     model: int
 
@@ -68,8 +71,8 @@ class ShapeClosed(NamedTuple):
 
 
 class Arrived(NamedTuple):
-    """A checked request. ``priority`` is 0 (the model's default) or a level; ``deadline_ns`` may be NO_DEADLINE;
-    ``timeout_us`` is the request's own ``timeout`` parameter (0: none)."""
+    """A checked request. ``priority`` is 0 (the model's default) or a level; ``deadline_ns`` may be
+    NO_DEADLINE; ``timeout_us`` is the request's own ``timeout`` parameter (0: none)."""
 
     request: int
     shape: int
@@ -94,10 +97,11 @@ class BatchFinished(NamedTuple):
 
 
 class Settle(NamedTuple):
-    """End of a turn: dispatch what can be dispatched, expire what is late. Also sent when a timer asked for it."""
+    """End of a turn: dispatch what can be dispatched, expire what is late. Also sent when a timer asked for
+    it."""
 
 
-Event = (
+Membership = (
     GroupOpened
     | GroupClosed
     | LaneOpened
@@ -106,8 +110,7 @@ Event = (
     | ModelClosed
     | ShapeOpened
     | ShapeClosed
-    | Arrived
-    | CancelRequested
-    | BatchFinished
-    | Settle
 )
+"""Lanes, models and shapes come and go."""
+
+Event = Membership | Arrived | CancelRequested | BatchFinished | Settle

@@ -1,0 +1,119 @@
+"""Which batch a lane gets next: the most urgent request, and as many like it as still meet the earliest
+deadline.
+
+A lane never idles while something can run, unless the model asks to wait for its batches to fill and nothing
+else is queued for the lane. Late work is not run: what cannot finish by its deadline, as far as is known,
+expires at once.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from appliance.scheduling.admission import RECOUNT_MAX, recount, smallest_spare, spend
+from appliance.scheduling.group import LANE_DEPTH, Group, Lane, Shape
+from appliance.scheduling.queue import Waiting
+
+
+class Verdict(Enum):
+    """What to do with the most urgent request when a lane could take it."""
+
+    RUN = 0
+    LATE = 1
+    HOLD = 2
+
+
+def lane_to_fill(group: Group, now_ns: int, prefetch_below_ns: int) -> Lane | None:
+    """An idle lane; or else the one that is free first, when its short batches make it worth to prefetch a
+    full one."""
+    lanes = group.lanes
+    for lane in lanes:
+        if not lane.batches:
+            return lane
+    if not lanes:
+        return None
+    lane = lanes[0] if len(lanes) == 1 else min(lanes, key=lambda lane: lane.free_at(now_ns))
+    if len(lane.batches) >= LANE_DEPTH or not 0 < lane.batches[0].estimate_ns < prefetch_below_ns:
+        return None
+    shape = group.heads[0][3]
+    if shape.queued_rows < rows_max(group, shape) or not 0 < shape.plan_ns < prefetch_below_ns:
+        return None
+    return lane
+
+
+def rows_max(group: Group, shape: Shape) -> int:
+    """The largest batch: the planned one where other shapes wait for the same lanes, because they were
+    promised so."""
+    return shape.model.max_batch if len(group.heads) == 1 else shape.plan_rows
+
+
+def judge(group: Group, shape: Shape, entry: Waiting, lane: Lane, now_ns: int, margin_ns: int) -> Verdict:
+    """Whether the head ``entry`` of ``shape`` starts now on ``lane``."""
+    start_ns = lane.free_at(now_ns)
+    estimate_ns = shape.fixed_ns + shape.per_row_ns * entry.rows
+    if start_ns + estimate_ns > entry.deadline_ns:
+        alone = group.queued == 1 and not lane.batches
+        return Verdict.RUN if alone else Verdict.LATE
+    if shape.model.delay_ns and not entry.retried and hold_until(group, shape, now_ns, margin_ns) > now_ns:
+        return Verdict.HOLD
+    return Verdict.RUN
+
+
+def hold_until(group: Group, shape: Shape, now_ns: int, margin_ns: int) -> int:
+    """Until when an idle lane waits for the batch of ``shape`` to fill; not later than ``now_ns``: it does
+    not."""
+    batching = shape.model.batching
+    wanted = min(batching.preferred_batch_size, default=shape.model.max_batch)
+    if len(group.heads) > 1 or shape.queued_rows >= wanted:
+        return now_ns
+    oldest_ns = min(key[3].arrived_ns for key in shape.queue)
+    if group.queued <= RECOUNT_MAX:
+        recount(group, now_ns, margin_ns)
+    spare_ns = smallest_spare(group, 0, now_ns) // len(group.lanes)
+    return min(oldest_ns + shape.model.delay_ns, now_ns + spare_ns)
+
+
+def gather(
+    group: Group, shape: Shape, start_ns: int, margin_ns: int, now_ns: int
+) -> tuple[list[Waiting], int]:
+    """The first requests of ``shape`` that make its next batch when it starts at ``start_ns``, and their
+    rows.
+
+    A request whose worker died with it runs alone. Where the model waits for batches to fill, a preferred
+    size is made exactly when the others can bear the rest becoming a batch of its own.
+    """
+    limit = _preferred(group, shape, now_ns) or rows_max(group, shape)
+    fixed_ns, per_row_ns = shape.fixed_ns + start_ns + margin_ns, shape.per_row_ns
+    entries: list[Waiting] = []
+    rows = 0
+    earliest_ns = 0
+    for _, deadline_ns, _, entry in shape.queue:
+        if entries:
+            grown = rows + entry.rows
+            if deadline_ns < earliest_ns:
+                earliest_ns = deadline_ns
+            if grown > limit or fixed_ns + per_row_ns * grown > earliest_ns or entry.retried:
+                break
+            rows = grown
+        else:
+            rows, earliest_ns = entry.rows, deadline_ns
+        entries.append(entry)
+        if rows >= limit or entry.retried:
+            break
+    return entries, rows
+
+
+def _preferred(group: Group, shape: Shape, now_ns: int) -> int:
+    """The largest preferred size that the queued rows reach, or 0 to take what there is."""
+    batching = shape.model.batching
+    if not batching.preferred_batch_size or not batching.max_queue_delay_us:
+        return 0
+    rows = shape.queued_rows
+    preferred = max((size for size in batching.preferred_batch_size if size <= rows), default=0)
+    if not preferred or preferred == rows or rows >= shape.model.max_batch:
+        return 0
+    if preferred < shape.plan_rows:
+        if smallest_spare(group, 0, now_ns) < shape.plan_ns:
+            return 0
+        spend(group, 0, shape.plan_ns)
+    return preferred

@@ -1,0 +1,119 @@
+"""How long a batch of one shape takes: learned, as a fixed part and a part per row.
+
+The estimate is a line, fixed + per_row * rows, fitted by least squares over the recent batches with
+exponential forgetting, and lifted by the recent spread around it to an upper quantile. A line is monotone,
+answers for sizes never seen, costs two integers to evaluate, and makes a larger batch never dearer per row
+than a smaller one, which the promises of ``admission`` rest on. An observation far from the line counts as
+one twice (half) as long, so that one outlier moves the estimate by a tenth, while a lasting change is
+followed within some tens of batches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+KEEP = 15 / 16
+"""What one batch leaves of the weight of those before it."""
+COLD_WEIGHT = 0.05
+"""Weight of the first batch ever: it pays for first touches and lazy set-up."""
+WARM_BATCHES = 4
+"""Before so many batches nothing is called an outlier."""
+SIZE_VARIANCE_MIN = 0.2
+"""Below this variance of the batch sizes, in rows squared, the slope is kept as it was."""
+
+
+class ServiceTime:
+    """Estimate of one shape. ``fixed_ns`` and ``per_row_ns`` are zero, and ``known`` false, until something
+    is learned."""
+
+    __slots__ = (
+        "_fixed",
+        "_lift",
+        "_per_row",
+        "_seen",
+        "_spread",
+        "_sums",
+        "fixed_ns",
+        "known",
+        "per_row_ns",
+    )
+
+    def __init__(self, lift: float, seeds: Iterable[tuple[int, int]] = ()) -> None:
+        """``lift`` is how many mean deviations above the line the wanted quantile lies; ``seeds`` are (rows,
+        ns) pairs."""
+        self._lift = lift
+        self._sums = (0.0, 0.0, 0.0, 0.0, 0.0)  # weights of: 1, rows, rows^2, ns, rows * ns
+        self._fixed = 0.0
+        self._per_row = 0.0
+        self._spread = 0.0
+        self._seen = 0
+        self.fixed_ns = 0
+        self.per_row_ns = 0
+        self.known = False
+        for rows, ns in seeds:
+            self._seen = WARM_BATCHES
+            self._add(1.0, rows, ns)
+            self._fit()
+            self.known = True
+        self._publish()
+
+    def estimate(self, rows: int) -> int:
+        """Nanoseconds that a batch of ``rows`` will take, with few exceptions; 0 while nothing is known."""
+        return self.fixed_ns + self.per_row_ns * rows
+
+    def observe(self, rows: int, ns: int) -> bool:
+        """Learn that a batch of ``rows`` took ``ns``; true when the estimate changed."""
+        if self.known and ns == self.fixed_ns + self.per_row_ns * rows:
+            return False
+        value = float(ns)
+        fitted = self._fixed + self._per_row * rows
+        if self._seen >= WARM_BATCHES:
+            value = min(max(value, fitted / 2), fitted * 2)
+        if self._seen > 1 and fitted > 0:
+            deviation = min(abs(ns - fitted) / fitted, 1.0)
+            self._spread += (deviation - self._spread) * (1 - KEEP)
+        self._add(1.0 if self._seen else COLD_WEIGHT, rows, value)
+        self._seen += 1
+        self.known = True
+        self._fit()
+        self._publish()
+        return True
+
+    def borrow(self, other: ServiceTime, row_ratio: float) -> None:
+        """Start from ``other``, a shape of the same model, when a row here has ``row_ratio`` times its bytes.
+        What is borrowed weighs as little as a cold batch."""
+        rows = other._sums[1] / other._sums[0] if other._sums[0] else 1.0
+        self._fixed = other._fixed
+        self._per_row = other._per_row * row_ratio
+        self._add(COLD_WEIGHT, rows, self._fixed + self._per_row * rows)
+        self._seen = 1
+        self.known = other.known
+        self._publish()
+
+    def _add(self, weight: float, rows: float, ns: float) -> None:
+        ones, row, square, time, product = self._sums
+        self._sums = (
+            ones * KEEP + weight,
+            row * KEEP + weight * rows,
+            square * KEEP + weight * rows * rows,
+            time * KEEP + weight * ns,
+            product * KEEP + weight * rows * ns,
+        )
+
+    def _fit(self) -> None:
+        ones, row, square, time, product = self._sums
+        mean_rows = row / ones
+        mean_ns = time / ones
+        variance = square / ones - mean_rows * mean_rows
+        if variance > SIZE_VARIANCE_MIN:
+            per_row = (product / ones - mean_rows * mean_ns) / variance
+        else:
+            before = self._fixed + self._per_row * mean_rows
+            per_row = self._per_row * mean_ns / before if before > 0 else mean_ns / (1 + mean_rows)
+        self._per_row = min(max(per_row, 0.0), mean_ns / mean_rows)
+        self._fixed = mean_ns - self._per_row * mean_rows
+
+    def _publish(self) -> None:
+        lifted = 1 + self._lift * self._spread
+        self.fixed_ns = round(self._fixed * lifted)
+        self.per_row_ns = round(self._per_row * lifted)
