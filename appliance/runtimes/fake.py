@@ -1,0 +1,130 @@
+"""A runtime for tests, without any vendor: it copies inputs to outputs and, when told, behaves badly.
+
+Enabled only where the configuration names it. The version's parameter ``mode`` selects the behaviour:
+
+=================  ====================================================================================================
+identity           output i is input i (modulo the number of inputs), bytes and shape (the default)
+delay              the same after ``delay_ms``
+crash              the process dies by SIGSEGV at run number ``crash_after`` (default 1), or, when ``magic`` is given, at
+                   the first run with an input whose first byte is ``magic``
+crash_at_load      the process dies by SIGSEGV
+hang, hang_at_load never comes back
+fail               raises RunFailed; when ``magic`` is given only for an input whose first byte is ``magic``
+fail_at_load       raises LoadFailed
+eat_memory         allocates ``bytes`` more with every run and keeps them
+wrong              writes the bytes ``say`` (hexadecimal) into the worker's lane, then goes on as identity
+=================  ====================================================================================================
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from typing import Final
+
+from appliance.errors import LoadFailed, RunFailed
+from appliance.model import ModelVersion
+from appliance.runtimes.runtime import Feed, Place, Port, Produced, Region, RuntimeSettings, Session
+from appliance.tensor import FREE, TensorSpec
+
+LANE_DESCRIPTOR: Final = 3
+"""Where a worker's lane is: the only descriptor it has but the standard ones."""
+
+GARBAGE: Final = "ffffffff00"
+DEFAULT_DELAY_MS: Final = 10.0
+DEFAULT_APPETITE_BYTES: Final = 64 << 20
+PAGE_BYTES: Final = 4096
+
+
+class FakeRuntime:
+    """The ``fake`` runtime."""
+
+    name = "fake"
+
+    def load(self, version: ModelVersion, settings: RuntimeSettings) -> Session:
+        """A session that behaves as the version's parameters say; nothing is read from disk."""
+        mode = version.parameters.get("mode", "identity")
+        if mode == "crash_at_load":
+            _crash()
+        if mode == "hang_at_load":
+            _hang()
+        if mode == "fail_at_load":
+            raise LoadFailed(f"{version.key}: told to refuse")
+        return FakeSession(version, mode)
+
+
+class FakeSession:
+    """Copies inputs to outputs."""
+
+    def __init__(self, version: ModelVersion, mode: str) -> None:
+        self._parameters = version.parameters
+        self._mode = mode
+        self._runs = 0
+        self._eaten: list[bytearray] = []
+        batch = (FREE,) if version.max_batch_size > 0 else ()
+        self.inputs = tuple(_port(spec, batch) for spec in version.inputs)
+        self.outputs = tuple(_port(spec, batch) for spec in version.outputs)
+
+    def run(
+        self, source: Region, feeds: tuple[Feed | None, ...], wanted: tuple[int, ...], place: Place
+    ) -> Produced:
+        """Views of the inputs, after misbehaving as told."""
+        self._runs += 1
+        self._misbehave(source, feeds)
+        given = [feed for feed in feeds if feed is not None]
+        picked = [given[index % len(given)] for index in wanted]
+        parts = tuple(source.view[feed.offset : feed.offset + feed.nbytes] for feed in picked)
+        return Produced(tuple(feed.shape for feed in picked), tuple(feed.nbytes for feed in picked), parts)
+
+    def memory(self) -> int:
+        """What eat_memory has eaten."""
+        return sum(map(len, self._eaten))
+
+    def close(self) -> None:
+        """Give the eaten memory back."""
+        self._eaten.clear()
+
+    def _misbehave(self, source: Region, feeds: tuple[Feed | None, ...]) -> None:
+        if self._mode == "delay":
+            time.sleep(float(self._parameters.get("delay_ms", DEFAULT_DELAY_MS)) / 1e3)
+        elif self._mode == "crash" and self._is_provoked(source, feeds):
+            _crash()
+        elif self._mode == "hang":
+            _hang()
+        elif self._mode == "fail" and self._is_provoked(source, feeds):
+            raise RunFailed("told to fail")
+        elif self._mode == "eat_memory":
+            self._eat()
+        elif self._mode == "wrong":
+            os.write(LANE_DESCRIPTOR, bytes.fromhex(self._parameters.get("say", GARBAGE)))
+
+    def _is_provoked(self, source: Region, feeds: tuple[Feed | None, ...]) -> bool:
+        magic = self._parameters.get("magic")
+        if magic is None:
+            return self._runs >= int(self._parameters.get("crash_after", 1))
+        return any(feed is not None and self._starts_with(source, feed, int(magic)) for feed in feeds)
+
+    def _starts_with(self, source: Region, feed: Feed, magic: int) -> bool:
+        """Whether any row of the batch begins with ``magic``."""
+        rows = feed.shape[0] if feed.shape else 1
+        step = feed.nbytes // rows if rows else 0
+        return step > 0 and any(source.view[feed.offset + row * step] == magic for row in range(rows))
+
+    def _eat(self) -> None:
+        meal = bytearray(int(self._parameters.get("bytes", DEFAULT_APPETITE_BYTES)))
+        meal[::PAGE_BYTES] = b"\x01" * len(meal[::PAGE_BYTES])  # touched, so that it is really there
+        self._eaten.append(meal)
+
+
+def _port(spec: TensorSpec, batch: tuple[int, ...]) -> Port:
+    return Port(name=spec.name, datatype=spec.datatype, shape=batch + spec.shape, optional=spec.optional)
+
+
+def _crash() -> None:
+    os.kill(os.getpid(), signal.SIGSEGV)
+
+
+def _hang() -> None:
+    while True:
+        time.sleep(3600)

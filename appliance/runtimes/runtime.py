@@ -1,0 +1,149 @@
+"""The runtime port: what a worker asks of an inference runtime, and where runtimes are found by name.
+
+A runtime never sees the engine, messages or slots: it is given memory regions, where its inputs lie in them and where
+its outputs may go. Third parties add runtimes through the entry-point group ``appliance.runtimes``; an entry point is a
+callable without arguments that gives a Runtime.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final, NamedTuple, Protocol, cast
+
+from appliance.errors import ConfigInvalid, Problem
+from appliance.model import ModelVersion
+from appliance.tensor import Datatype
+
+ENTRY_POINT_GROUP: Final = "appliance.runtimes"
+ALIGNMENT: Final = 64
+
+Shape = tuple[int, ...]
+
+_BUILT_IN: Final[Mapping[str, str]] = MappingProxyType(
+    {"onnx": "appliance.runtimes.onnx:OnnxRuntime", "fake": "appliance.runtimes.fake:FakeRuntime"}
+)
+
+
+class Region(NamedTuple):
+    """Memory of this process: ``view`` is all of it as writable bytes, ``address`` where it starts."""
+
+    view: memoryview
+    address: int
+
+
+class Feed(NamedTuple):
+    """One input: full shape, where its raw wire bytes start in the source region (a multiple of ALIGNMENT), how many."""
+
+    shape: Shape
+    offset: int
+    nbytes: int
+
+
+class Place(NamedTuple):
+    """Where outputs may be written: ``capacity`` bytes from ``offset`` (a multiple of ALIGNMENT)."""
+
+    region: Region
+    offset: int
+    capacity: int
+
+
+class Produced(NamedTuple):
+    """The outputs of a run, in the order they were asked for: full shapes, and bytes of each in raw wire form.
+
+    ``parts`` None: they already lie in the place, back to back, each at the next multiple of ALIGNMENT. Otherwise
+    ``parts`` are their bytes, valid as long as this value lives and until the session's next run; they may be views of
+    the inputs.
+    """
+
+    shapes: tuple[Shape, ...]
+    sizes: tuple[int, ...]
+    parts: tuple[memoryview, ...] | None
+    owner: object = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Port:
+    """An input or output of a loaded session as the runtime sees it: full ``shape`` with -1 for free dimensions, or None
+    when the runtime cannot tell its rank. ``optional`` inputs have a default inside the model."""
+
+    name: str
+    datatype: Datatype
+    shape: Shape | None
+    optional: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuntimeSettings:
+    """``threads`` a session may compute with; it runs on the calling thread when 1."""
+
+    threads: int = 1
+
+
+class Session(Protocol):
+    """One loaded model version. Used by one thread."""
+
+    @property
+    def inputs(self) -> tuple[Port, ...]:
+        """Real inputs, optional ones included, in any order."""
+
+    @property
+    def outputs(self) -> tuple[Port, ...]:
+        """Real outputs in any order."""
+
+    def run(
+        self, source: Region, feeds: tuple[Feed | None, ...], wanted: tuple[int, ...], place: Place
+    ) -> Produced:
+        """Run once. ``feeds`` are in the order of the version's inputs, None for an optional input that is left out;
+        ``wanted`` are indexes into the version's outputs, ascending. Raises RunFailed with the runtime's reason."""
+
+    def memory(self) -> int:
+        """Bytes the session holds on its device as far as the runtime knows; 0 when it does not."""
+
+    def close(self) -> None:
+        """Give everything back; no call follows."""
+
+
+class Runtime(Protocol):
+    """A vendor's runtime. Making one imports the vendor's library and starts no thread and no session."""
+
+    @property
+    def name(self) -> str:
+        """What ModelVersion.runtime calls it."""
+
+    def load(self, version: ModelVersion, settings: RuntimeSettings) -> Session:
+        """Load a version. Raises LoadFailed with the reason and what to do."""
+
+
+def open_runtimes(names: Iterable[str]) -> dict[str, Runtime]:
+    """The named runtimes, imported and ready; raises ConfigInvalid naming those that cannot be had."""
+    runtimes: dict[str, Runtime] = {}
+    problems: list[Problem] = []
+    for name in names:
+        try:
+            runtimes[name] = _factory(name)()
+        except (ImportError, AttributeError, LookupError) as problem:
+            text = f"runtime '{name}' is not available: {problem}; known here: {', '.join(known_runtimes())}"
+            problems.append(Problem(file="configuration", key="workers.runtimes", text=text))
+    if problems:
+        raise ConfigInvalid(problems)
+    return runtimes
+
+
+def known_runtimes() -> tuple[str, ...]:
+    """Names that ``open_runtimes`` can look up; what they name need not be importable."""
+    found = importlib.metadata.entry_points(group=ENTRY_POINT_GROUP)
+    return tuple(sorted({*_BUILT_IN, *(point.name for point in found)}))
+
+
+def _factory(name: str) -> Callable[[], Runtime]:
+    if name in _BUILT_IN:
+        module, _, attribute = _BUILT_IN[name].partition(":")
+        return cast(Callable[[], Runtime], getattr(importlib.import_module(module), attribute))
+    points = importlib.metadata.entry_points(group=ENTRY_POINT_GROUP, name=name)
+    for point in points:
+        return cast(Callable[[], Runtime], point.load())
+    raise LookupError("no installed package offers it")

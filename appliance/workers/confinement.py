@@ -1,0 +1,68 @@
+"""What a forked worker takes off before it loads anybody's model: descriptors, privileges, limits, signals.
+
+Imported and used only in the supervisor's process and its children. Linux only, like the appliance.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import resource
+import signal
+from contextlib import suppress
+from typing import Final
+
+from appliance.workers.port import WorkerSettings
+
+LANE_DESCRIPTOR: Final = 3
+OOM_SCORE: Final = 800
+
+_PR_SET_PDEATHSIG: Final = 1
+_PR_SET_NAME: Final = 15
+_PR_SET_NO_NEW_PRIVS: Final = 38
+
+
+def die_with_parent(parent: int) -> None:
+    """Have the kernel kill this process when ``parent`` ends; leave at once when it has ended already."""
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def rename(name: str) -> None:
+    """What this process is called in process lists (15 characters)."""
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_NAME, name.encode()[:15], 0, 0, 0)
+
+
+def ignore_terminal_signals() -> None:
+    """Whether and when to stop is the daemon's decision, not that of whoever signals the process group."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+
+
+def confine(parent: int, settings: WorkerSettings) -> None:
+    """Confine this freshly forked worker. Its lane must be at LANE_DESCRIPTOR already."""
+    signal.set_wakeup_fd(-1)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    os.closerange(LANE_DESCRIPTOR + 1, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
+    die_with_parent(parent)
+    _prctl(_PR_SET_NO_NEW_PRIVS, 1)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    if settings.memory_limit_bytes > 0:
+        resource.setrlimit(resource.RLIMIT_DATA, (settings.memory_limit_bytes, settings.memory_limit_bytes))
+    if settings.cpus:
+        os.sched_setaffinity(0, settings.cpus)
+    _prefer_for_oom()
+
+
+def _prefer_for_oom() -> None:
+    """When memory runs out the kernel shall take a worker, never the daemon. Not every container lets us say so."""
+    with suppress(OSError), open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
+        file.write(str(OOM_SCORE))
+
+
+def _prctl(option: int, value: int) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(option, ctypes.c_ulong(value), 0, 0, 0) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"prctl({option}): {os.strerror(number)}")

@@ -1,0 +1,169 @@
+"""The lane: the way to one worker, as a port with two sides, and its implementation over a stream socket.
+
+The daemon's side never blocks: what the socket does not take waits in a bounded buffer until it is writable again. The
+worker's side blocks, for it has nothing else to do. Both sides are strict: what the peer says is decoded completely or
+refused with MessageInvalid.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections import deque
+from typing import Final, Protocol, cast
+
+from appliance.errors import WorkerError
+from appliance.workers.messages import (
+    FROM_WORKER,
+    TO_WORKER,
+    FrameReader,
+    FromWorker,
+    ToWorker,
+    decode,
+    encode_frame,
+)
+
+RECEIVE_BYTES: Final = 256 << 10
+MAX_UNSENT_BYTES: Final = 64 << 20
+
+
+class LaneClosed(WorkerError):
+    """The other side is gone."""
+
+
+class LaneBlocked(WorkerError):
+    """The worker reads nothing while more and more is said to it."""
+
+
+class DaemonLane(Protocol):
+    """The daemon's side. Owner: the event loop's thread."""
+
+    def fileno(self) -> int:
+        """Descriptor that is readable when ``receive`` has something."""
+
+    def send(self, message: ToWorker) -> None:
+        """Say something. Raises LaneClosed, or LaneBlocked when too much is waiting to be read by the worker."""
+
+    @property
+    def unsent(self) -> bool:
+        """Whether something waits for the descriptor to become writable."""
+
+    def flush(self) -> None:
+        """Send what waits as far as the worker's side takes it. Raises LaneClosed."""
+
+    def receive(self) -> list[FromWorker]:
+        """Everything said since the last call, empty when nothing. Raises LaneClosed after the last word of a worker
+        that is gone, MessageInvalid for nonsense."""
+
+    def close(self) -> None:
+        """Let go of the lane."""
+
+
+class WorkerLane(Protocol):
+    """The worker's side."""
+
+    def take(self) -> ToWorker:
+        """Wait for the next message. Raises LaneClosed when the daemon is gone."""
+
+    def complete(self, message: FromWorker) -> None:
+        """Answer. Raises LaneClosed when the daemon is gone."""
+
+
+class SocketDaemonLane:
+    """DaemonLane over one end of a stream socket pair."""
+
+    def __init__(self, end: socket.socket) -> None:
+        end.setblocking(False)
+        self._socket = end
+        self._reader = FrameReader()
+        self._waiting = bytearray()
+
+    def fileno(self) -> int:
+        """Descriptor to watch."""
+        return self._socket.fileno()
+
+    @property
+    def unsent(self) -> bool:
+        """Whether the descriptor should be watched for writing too."""
+        return bool(self._waiting)
+
+    def send(self, message: ToWorker) -> None:
+        """Send at once what the socket takes and keep the rest."""
+        frame = encode_frame(message)
+        if self._waiting:
+            self._keep(frame)
+            return
+        sent = self._write(frame)
+        if sent < len(frame):
+            self._keep(frame[sent:])
+
+    def flush(self) -> None:
+        """Send what waits."""
+        while self._waiting:
+            sent = self._write(self._waiting)
+            if not sent:
+                return
+            del self._waiting[:sent]
+
+    def receive(self) -> list[FromWorker]:
+        """One read, many messages."""
+        try:
+            data = self._socket.recv(RECEIVE_BYTES)
+        except BlockingIOError:
+            return []
+        except ConnectionError as problem:
+            raise LaneClosed("the worker is gone") from problem
+        if not data:
+            raise LaneClosed("the worker is gone")
+        return [cast(FromWorker, decode(payload, FROM_WORKER)) for payload in self._reader.feed(data)]
+
+    def close(self) -> None:
+        """Close the socket; the worker then leaves."""
+        self._socket.close()
+
+    def _write(self, data: bytes | bytearray) -> int:
+        try:
+            return self._socket.send(data)
+        except BlockingIOError:
+            return 0
+        except (ConnectionError, BrokenPipeError) as problem:
+            raise LaneClosed("the worker is gone") from problem
+
+    def _keep(self, data: bytes) -> None:
+        if len(self._waiting) + len(data) > MAX_UNSENT_BYTES:
+            raise LaneBlocked(f"{len(self._waiting)} bytes wait for a worker that does not read")
+        self._waiting += data
+
+
+class SocketWorkerLane:
+    """WorkerLane over the other end."""
+
+    def __init__(self, end: socket.socket) -> None:
+        end.setblocking(True)
+        self._socket = end
+        self._reader = FrameReader()
+        self._messages: deque[ToWorker] = deque()
+
+    def take(self) -> ToWorker:
+        """The next message, read from the socket when none is left from the last read."""
+        while not self._messages:
+            try:
+                data = self._socket.recv(RECEIVE_BYTES)
+            except ConnectionError as problem:
+                raise LaneClosed("the daemon is gone") from problem
+            if not data:
+                raise LaneClosed("the daemon is gone")
+            for payload in self._reader.feed(data):
+                self._messages.append(cast(ToWorker, decode(payload, TO_WORKER)))
+        return self._messages.popleft()
+
+    def complete(self, message: FromWorker) -> None:
+        """Send all of it."""
+        try:
+            self._socket.sendall(encode_frame(message))
+        except ConnectionError as problem:
+            raise LaneClosed("the daemon is gone") from problem
+
+
+def socket_pair() -> tuple[socket.socket, socket.socket]:
+    """A connected pair for one lane: the daemon's end and the worker's."""
+    return socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)

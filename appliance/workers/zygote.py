@@ -1,0 +1,176 @@
+"""The supervisor process: imports the runtimes once, forks workers from itself, says when they end.
+
+Single-threaded, and it never makes a session, so a fork of it is a clean start for a worker. Only this process, their
+parent, ever signals a worker, so a process number that was given to somebody else is never hit. It lives no longer than
+the daemon, and the workers no longer than it.
+
+Run as ``python -m appliance.workers.zygote CONTROL_FD ARENA_FD ARENA_BYTES DAEMON_PID RUNTIME ...``.
+"""
+
+from __future__ import annotations
+
+import gc
+import mmap
+import os
+import select
+import signal
+import socket
+import sys
+from collections.abc import Mapping
+from typing import Final
+
+from appliance.errors import ApplianceError
+from appliance.runtimes.runtime import Region, Runtime, open_runtimes
+from appliance.workers.child import run_worker
+from appliance.workers.confinement import (
+    LANE_DESCRIPTOR,
+    confine,
+    die_with_parent,
+    ignore_terminal_signals,
+    rename,
+)
+from appliance.workers.lane import SocketWorkerLane
+from appliance.workers.messages import (
+    TO_SUPERVISOR,
+    Exited,
+    Fork,
+    Forked,
+    ForkFailed,
+    FromSupervisor,
+    Kill,
+    Ready,
+    decode,
+    encode,
+)
+from appliance.workers.port import WorkerSettings
+from appliance.workers.region import region_of
+
+CONTROL_BYTES_MAX: Final = 64 << 10
+
+
+class Zygote:
+    """Serves fork and kill requests of one control socket."""
+
+    def __init__(self, control: socket.socket, arena: Region, runtimes: Mapping[str, Runtime]) -> None:
+        self._control = control
+        self._arena = arena
+        self._runtimes = runtimes
+        self._pid = os.getpid()
+        self._workers: dict[int, int] = {}
+        self._pids: dict[int, int] = {}
+        self._wakeup, wakeup_end = socket.socketpair()
+        self._wakeup.setblocking(False)
+        wakeup_end.setblocking(False)
+        self._wakeup_end = wakeup_end
+
+    def serve(self) -> None:
+        """Until the daemon closes the control socket."""
+        signal.set_wakeup_fd(self._wakeup_end.fileno(), warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, _note)
+        self._say(Ready(tuple(self._runtimes)))
+        watch = select.poll()
+        watch.register(self._control, select.POLLIN)
+        watch.register(self._wakeup, select.POLLIN)
+        gc.collect()
+        gc.freeze()
+        while True:
+            ready = {descriptor for descriptor, _ in watch.poll()}
+            if self._wakeup.fileno() in ready:
+                self._reap()
+            if self._control.fileno() in ready and not self._take_request():
+                return
+
+    def _take_request(self) -> bool:
+        """Serve one request; False when the daemon is gone."""
+        try:
+            packet, descriptors, _, _ = socket.recv_fds(self._control, CONTROL_BYTES_MAX, 1)
+        except ConnectionError:
+            return False
+        if not packet:
+            return False
+        request = decode(packet, TO_SUPERVISOR)
+        if isinstance(request, Fork):
+            self._fork(request, descriptors[0])
+        elif isinstance(request, Kill):
+            self._kill(request.worker)
+        return True
+
+    def _fork(self, request: Fork, lane: int) -> None:
+        try:
+            pid = os.fork()
+        except OSError as problem:
+            os.close(lane)
+            self._say(ForkFailed(request.worker, f"fork failed: {problem}"))
+            return
+        if pid == 0:
+            self._become_worker(request.settings, lane)
+        os.close(lane)
+        self._workers[pid] = request.worker
+        self._pids[request.worker] = pid
+        self._say(Forked(request.worker, pid))
+
+    def _become_worker(self, settings: WorkerSettings, lane: int) -> None:
+        """In the child: confine, serve, leave. Never returns."""
+        status = 1
+        try:
+            for end in (self._control, self._wakeup, self._wakeup_end):
+                end.detach()
+            os.dup2(lane, LANE_DESCRIPTOR, inheritable=False)
+            confine(self._pid, settings)
+            rename("appliance-wkr")
+            end = socket.socket(fileno=LANE_DESCRIPTOR)
+            run_worker(SocketWorkerLane(end), self._arena, self._runtimes, settings)
+            status = 0
+        except BaseException as problem:
+            os.write(2, f"appliance worker {os.getpid()}: {type(problem).__name__}: {problem}\n".encode())
+        finally:
+            os._exit(status)
+
+    def _kill(self, worker: int) -> None:
+        pid = self._pids.get(worker)
+        if pid is not None:
+            os.kill(pid, signal.SIGKILL)
+
+    def _reap(self) -> None:
+        self._wakeup.recv(4096)
+        while self._workers:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if pid == 0:
+                return
+            worker = self._workers.pop(pid, None)
+            if worker is not None:
+                del self._pids[worker]
+                self._say(Exited(worker, status))
+
+    def _say(self, message: FromSupervisor) -> None:
+        self._control.send(encode(message))
+
+
+def _note(number: int, frame: object) -> None:
+    """Signal handler that does nothing: the wake-up descriptor tells the loop."""
+
+
+def main(arguments: list[str]) -> int:
+    """Entry of the process; gives its exit status."""
+    control_fd, arena_fd, arena_bytes, daemon = map(int, arguments[:4])
+    die_with_parent(daemon)
+    ignore_terminal_signals()
+    rename("appliance-zyg")
+    control = socket.socket(fileno=control_fd)
+    memory = mmap.mmap(arena_fd, arena_bytes)
+    os.close(arena_fd)
+    try:
+        runtimes = open_runtimes(arguments[4:])
+    except ApplianceError as problem:
+        print(f"appliance workers: {problem}", file=sys.stderr)
+        return 2
+    try:
+        Zygote(control, region_of(memory), runtimes).serve()
+    except ConnectionError:
+        return 0  # the daemon went away while something was said to it
+    return 0
+
+
+if __name__ == "__main__":
+    sys.stdout.flush()
+    os._exit(main(sys.argv[1:]))
