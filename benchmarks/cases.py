@@ -1,0 +1,103 @@
+"""The cases: what is measured and what it has to reach. Entries only; each kind of measuring has its own module."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from benchmarks.comparison import Comparison, RatioTarget
+from benchmarks.generator import GeneratorCheck
+from benchmarks.overload import Overload
+from benchmarks.plan import Bench
+from benchmarks.results import Bound, Verdict
+from benchmarks.samples import Samples
+from benchmarks.sizes import IdleLimits, ManyModels
+
+
+class Procedure(Protocol):
+    """A way of measuring."""
+
+    def run(self, bench: Bench) -> tuple[Samples, tuple[Verdict, ...]]:
+        """Measure and judge."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """A named measurement."""
+
+    title: str
+    procedure: Procedure
+
+
+CASES: Mapping[str, Case] = {
+    "generator": Case(
+        title="The load generator against a bare echo server",
+        procedure=GeneratorCheck(concurrencies=(1, 32), rate=2500.0, lag_p99_ms=2.0),
+    ),
+    "small_mlp": Case(
+        title="Small MLP (64-64-64-10), batch 1 per request",
+        procedure=Comparison(
+            model="mlp",
+            peers=("plain_aio", "triton_python", "mlserver"),
+            concurrencies=(1, 8, 32),
+            targets=(
+                RatioTarget(
+                    metric="throughput", peer="plain_aio", concurrency=32, bound=Bound.AT_LEAST, limit=0.85
+                ),
+                RatioTarget(metric="p50", peer="plain_aio", concurrency=1, bound=Bound.AT_MOST, limit=1.5),
+                RatioTarget(
+                    metric="throughput", peer="mlserver", concurrency=8, bound=Bound.AT_LEAST, limit=2.0
+                ),
+            ),
+        ),
+    ),
+    "batching_pays": Case(
+        title="A model of 2 ms at batch 1 and 2.4 ms at batch 8",
+        procedure=Comparison(
+            model="burn_2ms",
+            peers=("plain_aio", "triton_python"),
+            concurrencies=(32,),
+            targets=(
+                RatioTarget(
+                    metric="throughput", peer="plain_aio", concurrency=32, bound=Bound.AT_LEAST, limit=3.0
+                ),
+            ),
+        ),
+    ),
+    "overload": Case(
+        title="A model of 10 ms at batch 1 and 12 ms at batch 8, deadlines of 50 ms",
+        procedure=Overload(
+            model="burn_10ms",
+            deadline_ms=50.0,
+            mild_factor=1.5,
+            heavy_factor=3.0,
+            heavy_seconds=60.0,
+            in_time_share=0.97,
+            goodput_of_peak=0.9,
+            refusal_p99_ms=5.0,
+        ),
+    ),
+    "tensors_600k": Case(
+        title="Tensors of 600 KB",
+        procedure=Comparison(
+            model="big_mean",
+            peers=("plain_aio",),
+            concurrencies=(4, 8),
+            targets=(
+                RatioTarget(
+                    metric="throughput", peer="plain_aio", concurrency=4, bound=Bound.AT_LEAST, limit=0.8
+                ),
+                RatioTarget(
+                    metric="throughput", peer="plain_aio", concurrency=8, bound=Bound.AT_LEAST, limit=0.8
+                ),
+            ),
+        ),
+    ),
+    "sizes": Case(
+        title="Memory and start-up with five small models",
+        procedure=IdleLimits(models=5, daemon_rss_mib=90.0, worker_private_mib=60.0, first_answer_s=2.0),
+    ),
+    "thousand_models": Case(
+        title="1,000 small models from 1,000 directories",
+        procedure=ManyModels(models=1000, ready_s=60.0, memory_mib=4096.0, p50_ratio=1.1),
+    ),
+}

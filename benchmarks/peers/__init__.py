@@ -1,0 +1,1 @@
+"""The servers the appliance is compared with, each run as a process of its own."""

@@ -1,0 +1,291 @@
+"""How each server is started, when it counts as ready, and how it is ended.
+
+Every server is a process group of its own; leaving `running` ends the whole tree by its process ids and reaps it.
+This is the only file that knows the appliance's command line, its configuration keys and its metric names.
+"""
+
+import contextlib
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import grpc
+
+from benchmarks.cache import ROOT
+from benchmarks.payload import RequestWriter
+from benchmarks.peers import mlserver, triton
+from benchmarks.peers.setup import install_folder, installed
+from benchmarks.process import descendants
+
+MODEL_READY = "/inference.GRPCInferenceService/ModelReady"
+READY_ANSWER = b"\x08\x01"
+POLL_S = 0.005
+STOP_GRACE_S = 15.0
+APPLIANCE = Path(sys.executable).with_name("appliance")
+APPLIANCE_CONFIG = """\
+[listen]
+grpc = "127.0.0.1:{grpc}"
+http = "127.0.0.1:{http}"
+"""
+
+
+class ServerFailed(RuntimeError):
+    """A server ended early or never became ready; carries the end of its log."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ports:
+    """Free ports of 127.0.0.1, chosen just before a start."""
+
+    grpc: int
+    http: int
+    metrics: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """A command line and what its process needs."""
+
+    argv: list[str]
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Server:
+    """A server under test. `missing` says why it cannot run here, or None."""
+
+    name: str
+    launch: Callable[[Path, Path, Ports], Launch]
+    missing: Callable[[], str | None]
+    metrics_port: Callable[[Ports], int] | None = None
+    queue_gauge: str | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class Running:
+    """A started server; owned by the `running` block that made it."""
+
+    server: Server
+    process: subprocess.Popen[bytes]
+    ports: Ports
+    log: Path
+    started_s: float
+
+    @property
+    def target(self) -> str:
+        """HOST:PORT of its gRPC service."""
+        return f"127.0.0.1:{self.ports.grpc}"
+
+    def processes(self) -> list[int]:
+        """Its living processes, the first one first."""
+        return descendants(self.process.pid)
+
+    def check_alive(self) -> None:
+        """Raise ServerFailed when the process has ended."""
+        if self.process.poll() is not None:
+            tail = self.log.read_text(errors="replace")[-3000:]
+            raise ServerFailed(f"{self.server.name} ended with status {self.process.returncode}: {tail}")
+
+    def queue_length(self) -> float | None:
+        """Requests waiting now, summed over models, from its metrics; None when it does not say."""
+        if self.server.queue_gauge is None or self.server.metrics_port is None:
+            return None
+        url = f"http://127.0.0.1:{self.server.metrics_port(self.ports)}/metrics"
+        try:
+            with urllib.request.urlopen(url, timeout=2) as answer:
+                return gauge_sum(answer.read().decode(), self.server.queue_gauge)
+        except OSError:
+            return None
+
+
+def gauge_sum(exposition: str, name: str) -> float | None:
+    """The sum of a gauge's series in a Prometheus text; None when there is none."""
+    pattern = re.compile(rf"^{re.escape(name)}(?:\{{[^}}]*\}})? (\S+)", re.MULTILINE)
+    values = [float(value) for value in pattern.findall(exposition)]
+    return sum(values) if values else None
+
+
+@contextlib.contextmanager
+def running(server: Server, models: Path) -> Iterator[Running]:
+    """Start `server` over the model directory; it is ended and reaped at the end of the block."""
+    with tempfile.TemporaryDirectory(prefix=f"bench-{server.name}-") as scratch:
+        ports = Ports(**dict(zip(("grpc", "http", "metrics"), free_ports(3), strict=True)))
+        launch = server.launch(models, Path(scratch), ports)
+        log = Path(scratch) / "server.log"
+        with log.open("wb") as output:
+            started = time.monotonic()
+            process = subprocess.Popen(
+                launch.argv,
+                env={**os.environ, **launch.environment},
+                cwd=ROOT,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        try:
+            yield Running(server=server, process=process, ports=ports, log=log, started_s=started)
+        finally:
+            stop(process)
+
+
+def stop(process: subprocess.Popen[bytes]) -> None:
+    """End the process and everything below it, kindly first, and reap it."""
+    tree = descendants(process.pid)
+    if process.poll() is None:
+        process.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(STOP_GRACE_S)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)  # the group is ours: start_new_session made it
+    process.wait()
+    for pid in tree[1:]:  # a child that left the group would otherwise outlive the run
+        if _in_session(pid, process.pid):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+
+def _in_session(pid: int, session: int) -> bool:
+    try:
+        return os.getsid(pid) == session
+    except ProcessLookupError:
+        return False
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports that nothing listens on now; all are held open together so that they differ."""
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for listener in sockets:
+            listener.bind(("127.0.0.1", 0))
+        return [int(listener.getsockname()[1]) for listener in sockets]
+
+
+def wait_listening(instance: Running, timeout_s: float) -> None:
+    """Until its gRPC port accepts connections."""
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline:
+        instance.check_alive()
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", instance.ports.grpc)) == 0:
+                return
+        time.sleep(POLL_S)
+    tail = instance.log.read_text(errors="replace")[-3000:]
+    raise ServerFailed(f"{instance.server.name} did not listen within {timeout_s:.0f} s: {tail}")
+
+
+def wait_models_ready(
+    instance: Running, writer: RequestWriter, names: tuple[str, ...], timeout_s: float
+) -> None:
+    """Until every named model answers that it is ready."""
+    wait_listening(instance, timeout_s)
+    deadline = time.monotonic() + timeout_s
+    with grpc.insecure_channel(instance.target) as channel:
+        ready = channel.unary_unary(MODEL_READY, None, None)
+        for name in names:
+            request = writer.model_ready(name)
+            while not _answers_ready(ready, request):
+                instance.check_alive()
+                if time.monotonic() > deadline:
+                    tail = instance.log.read_text(errors="replace")[-3000:]
+                    raise ServerFailed(
+                        f"{instance.server.name}: {name} not ready in {timeout_s:.0f} s: {tail}"
+                    )
+                time.sleep(POLL_S)
+
+
+def _answers_ready(ready: Callable[..., object], request: bytes) -> bool:
+    try:
+        return ready(request, timeout=2.0, wait_for_ready=True) == READY_ANSWER
+    except grpc.RpcError:
+        return False
+
+
+def _launch_appliance(models: Path, scratch: Path, ports: Ports) -> Launch:
+    config = scratch / "appliance.toml"
+    config.write_text(APPLIANCE_CONFIG.format(grpc=ports.grpc, http=ports.http))
+    return Launch(argv=[str(APPLIANCE), "serve", "--models", str(models), "--config", str(config)])
+
+
+def _launch_plain(models: Path, scratch: Path, ports: Ports) -> Launch:
+    arguments = ["--models", str(models), "--port", str(ports.grpc)]
+    return Launch(argv=[sys.executable, "-m", "benchmarks.peers.plain_aio", *arguments])
+
+
+def _launch_echo(models: Path, scratch: Path, ports: Ports) -> Launch:
+    return Launch(argv=[sys.executable, "-m", "benchmarks.peers.echo", "--port", str(ports.grpc)])
+
+
+def _launch_triton(models: Path, scratch: Path, ports: Ports) -> Launch:
+    install, repository = install_folder("triton"), scratch / "repository"
+    triton.write_repository(models, repository)
+    stub = triton.triton_files(install)[2]
+    link = triton.triton_files(install)[1] / "python" / stub.name
+    if not link.exists():
+        link.symlink_to(stub)
+    environment = {
+        "LD_LIBRARY_PATH": str(triton.python_library_folder()),
+        "PYTHONHOME": sys.base_prefix,
+        "BENCH_TRITON_PACKAGES": str(install / "python"),
+    }
+    argv = triton.command(install, repository, (ports.grpc, ports.http, ports.metrics))
+    return Launch(argv=argv, environment=environment)
+
+
+def _launch_mlserver(models: Path, scratch: Path, ports: Ports) -> Launch:
+    folder = scratch / "mlserver"
+    mlserver.write_settings(models, folder, (ports.grpc, ports.http, ports.metrics))
+    argv = mlserver.command(install_folder("mlserver"), folder)
+    return Launch(argv=argv, environment={"PYTHONPATH": str(folder)})
+
+
+def _appliance_missing() -> str | None:
+    return None if APPLIANCE.exists() else f"{APPLIANCE} is not there: run `make install`"
+
+
+def _not_installed(name: str) -> Callable[[], str | None]:
+    def missing() -> str | None:
+        return (
+            None
+            if installed(name)
+            else f"{name} is not installed: run `python -m benchmarks.peers.setup {name}`"
+        )
+
+    return missing
+
+
+def _never() -> None:
+    return None
+
+
+SERVERS: Mapping[str, Server] = {
+    server.name: server
+    for server in (
+        Server(
+            name="appliance",
+            launch=_launch_appliance,
+            missing=_appliance_missing,
+            metrics_port=lambda ports: ports.http,
+            queue_gauge="appliance_queue_requests",
+        ),
+        Server(name="plain_aio", launch=_launch_plain, missing=_never),
+        Server(name="echo", launch=_launch_echo, missing=_never),
+        Server(
+            name="triton_python",
+            launch=_launch_triton,
+            missing=_not_installed("triton"),
+            metrics_port=lambda ports: ports.metrics,
+            queue_gauge="nv_inference_pending_request_count",
+        ),
+        Server(name="mlserver", launch=_launch_mlserver, missing=_not_installed("mlserver")),
+    )
+}
