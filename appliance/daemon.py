@@ -14,7 +14,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import uvloop
@@ -40,20 +40,6 @@ from appliance.workers.port import WorkerSettings
 EXIT_OK = 0
 EXIT_OPERATOR = 2
 DRAIN_POLL_S = 0.005
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DaemonConfig:
-    """How the daemon starts and stops."""
-
-    drain_grace_s: float = field(
-        default=25.0,
-        metadata={"min": 0, "unit": "s", "help": "how long accepted requests may take after SIGTERM"},
-    )
-    drain_notice_s: float = field(
-        default=0.0,
-        metadata={"min": 0, "unit": "s", "help": "how long to go on serving after health turned NOT_SERVING"},
-    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

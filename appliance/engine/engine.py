@@ -241,7 +241,7 @@ class Engine:
                 for served in self._routes.all()
             ),
             workers=self._roster.statuses(self._memory_of),
-            queued_requests=scheduled.queued_requests,
+            queued_requests=scheduled.queued,
             queued_bytes=scheduled.queued_bytes,
             running_requests=sum(running.values()),
             arena_used_bytes=usage.allocated_bytes,
@@ -423,7 +423,7 @@ class Engine:
         request.held = True
         self._fetching[request.handle] = request
         if request.out_slot is not None:
-            request.out_offset, request.out_capacity = request.out_slot.offset, request.out_slot.nbytes
+            request.out_offset, request.out_capacity = request.out_slot.offset, request.out_slot.size
             self._pool.fetch(
                 request.worker, workers.Fetch(request.handle, request.out_offset, request.out_capacity)
             )

@@ -7,13 +7,8 @@ from collections.abc import Callable, Sequence
 from appliance.engine.port import Buffer
 from appliance.engine.routes import Served
 from appliance.inference import Answer, Outcome, OutputTensor, RequestPlan
-from appliance.tensor import Datatype
 from appliance.workers.arena import Arena, Slot, aligned
 from appliance.workers.port import RunItem, RunResult
-
-FIRST_GUESS_BYTES = 1024
-"""Per row and output whose size the graph leaves free, until one was seen."""
-
 
 class Request:
     """One accepted request. ``held``: a worker may touch its memory. ``done``: its outcome was given."""
@@ -72,7 +67,7 @@ class Request:
         for tensor, size in zip(ordered, self.sizes, strict=True):
             view[position : position + size] = tensor
             position += aligned(size)
-        self.out_offset, self.out_capacity = slot.offset + inputs, slot.nbytes - inputs
+        self.out_offset, self.out_capacity = slot.offset + inputs, slot.size - inputs
         return True
 
     def item(self) -> RunItem:
@@ -119,8 +114,6 @@ def wanted_outputs(plan: RequestPlan) -> tuple[int, ...]:
 
 def expected_output_bytes(served: Served, plan: RequestPlan) -> int:
     """Room for the outputs: exact where the graph fixes their size, else from what was seen so far."""
-    if not served.row_bytes:
-        served.row_bytes = [_row_bytes(spec.datatype, spec.shape) for spec in served.model.outputs]
     rows = max(plan.rows, 1)
     return sum(aligned(served.row_bytes[planned.position] * rows) for planned in plan.outputs)
 
@@ -132,12 +125,3 @@ def learn_output_bytes(served: Served, plan: RequestPlan, sizes: Sequence[int]) 
         per_row = -(-size // rows)
         if per_row > served.row_bytes[position]:
             served.row_bytes[position] = per_row
-
-
-def _row_bytes(datatype: Datatype, shape: Sequence[int]) -> int:
-    if datatype is Datatype.BYTES or any(dimension < 0 for dimension in shape):
-        return FIRST_GUESS_BYTES
-    size = datatype.size
-    for dimension in shape:
-        size *= dimension
-    return size

@@ -113,12 +113,12 @@ class Roster:
             if current is not None and current.fingerprint == entry.fingerprint and not self._gave_up(current):
                 current.retiring = False
                 continue
-            fresh.append(self._admit(entry.model, entry.fingerprint))
+            fresh.append(self._admit(entry.model, entry.fingerprint, now_ns))
         for served in list(self._routes.all()):
             if (served.model.name, served.model.version) not in wanted:
                 served.retiring = True
         for key in [key for key in self._incoming if key not in wanted]:
-            self._forget(self._incoming.pop(key))
+            self._forget(self._incoming.pop(key), now_ns)
         self._place(fresh, now_ns)
         self._retire(now_ns)
         self._routes.touch()
@@ -126,7 +126,7 @@ class Roster:
     def _gave_up(self, served: Served) -> bool:
         return served.state is VersionState.UNAVAILABLE
 
-    def _admit(self, model: ModelVersion, fingerprint: str) -> Served:
+    def _admit(self, model: ModelVersion, fingerprint: str, now_ns: int) -> Served:
         """A new entry; it takes its place in the routes at once unless an older file of the same version serves."""
         current = self._routes.find(model.name, model.version)
         served = Served(
@@ -142,7 +142,7 @@ class Roster:
         else:
             previous = self._routes.put(served)
             if previous is not None:
-                self._forget(previous)
+                self._forget(previous, now_ns)
         return served
 
     def _take_id(self) -> int:
@@ -205,7 +205,7 @@ class Roster:
         for group in list(self._groups.values()):
             if group.due_ns:
                 self._start_due(group, now_ns)
-        self._let_go()
+        self._let_go(now_ns)
 
     # --- what workers say
 
@@ -224,45 +224,46 @@ class Roster:
         served.seeds = served.seeds or event.seeds
         group = self._groups[worker.group]
         group.load_ns = max(group.load_ns, now_ns - worker.started_ns)
-        self._open_lane(worker, group)
-        self._open_model(served, group, event, now_ns)
+        self._review(group, now_ns)
 
-    def _open_lane(self, worker: Worker, group: Group) -> None:
+    def _review(self, group: Group, now_ns: int) -> None:
+        """Open what can be opened now. A lane opens when its worker holds every model the group has opened; a model
+        opens when every open lane holds it."""
         opened = {served.id for served in group.models if served.opened}
-        if not worker.open and not worker.stopping and opened <= worker.loaded:
-            worker.open = True
-            self._feed(LaneOpened(worker.id, group.id))
-
-    def _open_model(self, served: Served, group: Group, event: ModelLoaded, now_ns: int) -> None:
+        for worker in group.workers.values():
+            if worker.loaded and opened <= worker.loaded and not worker.open and not worker.stopping:
+                worker.open = True
+                self._feed(LaneOpened(worker.id, group.id))
         lanes = [worker for worker in group.workers.values() if worker.open]
-        if served.opened or not lanes or any(served.id not in worker.loaded for worker in lanes):
-            return
+        for served in list(group.models):
+            if lanes and not served.opened and all(served.id in worker.loaded for worker in lanes):
+                self._open(served, now_ns)
+
+    def _open(self, served: Served, now_ns: int) -> None:
         served.opened = True
         merging = served.model.batching is not None and served.model.max_batch_size > 0
         max_batch = served.model.max_batch_size if merging else 1
-        self._feed(ModelOpened(served.id, group.id, max_batch, served.model.batching or Batching()))
+        self._feed(ModelOpened(served.id, served.group, max_batch, served.model.batching or Batching()))
         served.state, served.reason = VersionState.READY, ""
-        self._report("version ready", model=served.key, worker=event.worker, load_ms=round(event.load_ns / 1e6, 1))
-        self._promote(served)
+        self._report("version ready", model=served.key)
+        self._promote(served, now_ns)
         self._retire(now_ns)
         self._routes.touch()
 
-    def _promote(self, served: Served) -> None:
+    def _promote(self, served: Served, now_ns: int) -> None:
         """Put a reloaded version in the place of the one that served so far."""
         key = (served.model.name, served.model.version)
         if self._incoming.get(key) is served:
             del self._incoming[key]
             previous = self._routes.put(served)
             if previous is not None:
-                self._leave(previous)
+                self._leave(previous, now_ns)
 
     def model_refused(self, event: ModelRefused, now_ns: int) -> None:
         """The runtime will not have it: UNAVAILABLE with the runtime's reason."""
         served = self._served.get(event.model)
         if served is not None:
             self._give_up(served, event.reason, now_ns)
-            for worker in self._workers_near(served):
-                self._open_lane(worker, self._groups[worker.group])
 
     def _workers_near(self, served: Served) -> list[Worker]:
         group = self._groups.get(served.group)
@@ -280,6 +281,7 @@ class Roster:
                     worker.loaded.discard(served.id)
                     self._port.unload(worker.id, served.id)
             self._close_if_empty(group)
+            self._review(group, now_ns)
         served.group = -1
         key = (served.model.name, served.model.version)
         if self._incoming.get(key) is served:
@@ -320,6 +322,7 @@ class Roster:
             self._give_up(culprit, f"quarantined after repeated crashes: {event.cause.value}, {event.detail}", now_ns)
         if not group.closing:
             self._start_due(group, now_ns)
+            self._review(group, now_ns)
 
     def _culprit(self, event: WorkerExited, model_of_batch: Callable[[int], int]) -> Served | None:
         """The version that was loading or running when the process ended; None when it was idle."""
@@ -343,24 +346,24 @@ class Roster:
             serving = any(other.state is VersionState.READY for other in others)
             if serving or not others or served.state is not VersionState.READY:
                 self._routes.remove(served)
-                self._leave(served)
+                self._leave(served, now_ns)
 
-    def _leave(self, served: Served) -> None:
+    def _leave(self, served: Served, now_ns: int) -> None:
         served.state = VersionState.UNLOADING
         self._leaving.append(served)
-        self._let_go()
+        self._let_go(now_ns)
 
-    def _let_go(self) -> None:
+    def _let_go(self, now_ns: int) -> None:
         for served in [served for served in self._leaving if self._idle(served.id)]:
             self._leaving.remove(served)
-            self._forget(served)
+            self._forget(served, now_ns)
 
     @property
     def leaving(self) -> bool:
         """Whether some version waits for its last requests."""
         return bool(self._leaving)
 
-    def _forget(self, served: Served) -> None:
+    def _forget(self, served: Served, now_ns: int) -> None:
         self._close(served)
         self._served.pop(served.id, None)
         group = self._groups.get(served.group)
@@ -373,6 +376,7 @@ class Roster:
             if group.models:
                 self._port.unload(worker.id, served.id)
         self._close_if_empty(group)
+        self._review(group, now_ns)
 
     def _close_if_empty(self, group: Group) -> None:
         """End a group without models; its lanes close when their processes have ended, with what they still run."""

@@ -6,6 +6,7 @@ generation up whenever an answer may have changed, so that edges can cache plans
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
@@ -13,8 +14,11 @@ from appliance.engine.port import IndexEntry
 from appliance.errors import InvalidRequest, NotReady, UnknownModel
 from appliance.model import ModelVersion, VersionState
 from appliance.telemetry.meter import VersionMeter
+from appliance.tensor import Datatype, TensorSpec
 
 MAX_VERSION = (1 << 63) - 1
+FIRST_GUESS_BYTES = 1024
+"""Per row of an output whose size the graph leaves free, until one was seen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,8 +65,11 @@ class Served:
     opened: bool = False
     retiring: bool = False
     seeds: tuple[tuple[int, int], ...] = ()
-    row_bytes: list[int] = field(default_factory=list)
+    row_bytes: list[int] = field(init=False)
     live: int = 0
+
+    def __post_init__(self) -> None:
+        self.row_bytes = [_row_bytes(spec) for spec in self.model.outputs]
 
     @property
     def key(self) -> str:
@@ -167,6 +174,12 @@ class Routes:
         )
         entries.sort(key=lambda entry: (entry.name, len(entry.version), entry.version))
         return tuple(entry for entry in entries if not ready_only or entry.state is VersionState.READY)
+
+
+def _row_bytes(spec: TensorSpec) -> int:
+    if spec.datatype is Datatype.BYTES or any(dimension < 0 for dimension in spec.shape):
+        return FIRST_GUESS_BYTES
+    return math.prod(spec.shape) * spec.datatype.size
 
 
 def _parse_version(text: str) -> int:

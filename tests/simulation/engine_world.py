@@ -1,0 +1,359 @@
+"""A world for the engine: virtual clock, scripted workers, random clients; everything follows from a seed.
+
+The engine, its scheduler and the arena are the real ones. Workers answer late, refuse, crash, hang until they are
+killed, or want more room for outputs; clients cancel, bring deadlines and vanish; the catalog changes underneath.
+After every turn the invariants are checked:
+
+* each request's outcome is given exactly once, and only after ``submit`` has returned;
+* memory that a worker may touch, or an answer that was not released, is never given to another request;
+* a worker is only asked for models it holds and only while it lives;
+* scheduler and arena are sound; at the end nothing is left.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import heapq
+import itertools
+import random
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from appliance.engine.engine import Engine, EngineConfig
+from appliance.engine.placement import PlacementConfig
+from appliance.engine.routes import Catalog, CatalogProblem, CatalogVersion
+from appliance.engine.supervisor import SupervisorConfig
+from appliance.errors import ApplianceError
+from appliance.inference import NO_DEADLINE, Answer, Outcome, RequestHead, TensorHead
+from appliance.model import Batching, ModelVersion
+from appliance.scheduling.scheduler import Scheduler
+from appliance.scheduling.settings import SchedulingConfig
+from appliance.tensor import Datatype, TensorSpec
+from appliance.validation import plan_request
+from appliance.workers import port
+from appliance.workers.arena import Arena, ArenaConfig, aligned
+from tests.words.sample import make_version
+
+MS = 1_000_000
+ARENA = ArenaConfig(classes=((4096, 64), (65536, 16)), memory_limit_bytes=1 << 20)
+
+
+class World:
+    """Time and what is going to happen in it."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = random.Random(seed)
+        self.now = 1_000 * MS
+        self._order = itertools.count()
+        self._agenda: list[tuple[int, int, Callable[[], None]]] = []
+
+    def at(self, when: int, do: Callable[[], None]) -> None:
+        """Do it then (or now, if that is past)."""
+        heapq.heappush(self._agenda, (max(when, self.now), next(self._order), do))
+
+    def after(self, delay: int, do: Callable[[], None]) -> None:
+        """Do it later."""
+        self.at(self.now + delay, do)
+
+    def run(self, until: int) -> None:
+        """Let time pass and things happen."""
+        while self._agenda and self._agenda[0][0] <= until:
+            self.now, _, do = heapq.heappop(self._agenda)
+            do()
+        self.now = until
+
+
+class ScriptedWorkers:
+    """Implements WorkerPort. ``trouble`` is the chance that a batch, a load or a start goes wrong."""
+
+    def __init__(self, world: World, arena: Arena, emit: Callable[[port.PoolEvent], None], trouble: float) -> None:
+        self._world = world
+        self._arena = arena
+        self._emit = emit
+        self.trouble = trouble
+        self._queues: dict[int, list[port.Run]] = {}
+        self._holds: dict[int, dict[int, ModelVersion]] = {}
+        self._loading: dict[int, list[int]] = {}
+        self._kept: dict[int, dict[int, tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]]] = {}
+        self._pids = itertools.count(100)
+        self._stopping: set[int] = set()
+
+    # --- WorkerPort
+
+    def start(self, worker: int, settings: port.WorkerSettings) -> None:
+        assert worker not in self._queues
+        self._queues[worker], self._holds[worker], self._loading[worker], self._kept[worker] = [], {}, [], {}
+        self._later(worker, 2 * MS, lambda: self._emit(port.WorkerStarted(worker, next(self._pids))))
+
+    def load(self, worker: int, model: int, version: ModelVersion) -> None:
+        assert worker in self._queues, "load for a worker that does not live"
+        self._loading[worker].append(model)
+
+        def loaded() -> None:
+            self._loading[worker].remove(model)
+            if self._world.random.random() < self.trouble / 2:
+                self._emit(port.ModelRefused(worker, model, "scripted refusal"))
+                return
+            self._holds[worker][model] = version
+            self._emit(port.ModelLoaded(worker, model, ((1, MS), (8, 2 * MS)), 5 * MS, 1000))
+
+        if self._world.random.random() < self.trouble / 2:
+            self._later(worker, 3 * MS, lambda: self._exit(worker, port.ExitCause.DIED, model))
+        else:
+            self._later(worker, self._world.random.randrange(1, 20) * MS, loaded)
+
+    def unload(self, worker: int, model: int) -> None:
+        self._holds.get(worker, {}).pop(model, None)
+
+    def dispatch(self, worker: int, run: port.Run) -> None:
+        assert worker in self._queues and worker not in self._stopping, "dispatch to a worker that does not live"
+        assert run.model in self._holds[worker], "dispatch for a model the worker does not hold"
+        self._queues[worker].append(run)
+        if len(self._queues[worker]) == 1:
+            self._begin(worker)
+
+    def fetch(self, worker: int, fetch: port.Fetch) -> None:
+        kept = self._kept.get(worker, {}).pop(fetch.ticket, None)
+        if kept is None or fetch.out_capacity == 0:
+            return
+        sizes, shapes = kept
+        assert sum(map(aligned, sizes)) <= fetch.out_capacity
+        result = port.RunResult(fetch.ticket, port.ItemStatus.OK, shapes, sizes, 0, "")
+        self._later(worker, MS // 10, lambda: self._emit(port.Fetched(worker, result)))
+
+    def stop(self, worker: int) -> None:
+        self._stopping.add(worker)
+        if not self._queues.get(worker):
+            self._later(worker, MS, lambda: self._exit(worker, port.ExitCause.STOPPED, -1))
+
+    def kill(self, worker: int, cause: port.ExitCause) -> None:
+        self._later(worker, MS // 10, lambda: self._exit(worker, cause, -1))
+
+    # --- the script
+
+    def running(self) -> list[port.RunItem]:
+        """Everything that some live worker may touch."""
+        return [item for runs in self._queues.values() for run in runs for item in run.items]
+
+    def _later(self, worker: int, delay: int, do: Callable[[], None]) -> None:
+        self._world.after(delay, lambda: do() if worker in self._queues else None)
+
+    def _begin(self, worker: int) -> None:
+        run = self._queues[worker][0]
+        fate = self._world.random.random()
+        took = MS + len(run.items) * MS // 8
+        if fate < self.trouble:
+            self._later(worker, took // 2, lambda: self._exit(worker, port.ExitCause.DIED, -1))
+        elif fate < self.trouble * 1.2:
+            self._later(worker, 50 * MS, lambda: self._exit(worker, port.ExitCause.HUNG, -1))
+        else:
+            self._later(worker, took, lambda: self._end(worker, run))
+
+    def _end(self, worker: int, run: port.Run) -> None:
+        if not self._queues[worker] or self._queues[worker][0] is not run:
+            return
+        self._queues[worker].pop(0)
+        results = tuple(self._result(worker, run.model, item) for item in run.items)
+        self._emit(port.RunFinished(worker, run.batch, results, 1000, MS, 1000))
+        if self._queues[worker]:
+            self._begin(worker)
+        elif worker in self._stopping:
+            self._later(worker, MS, lambda: self._exit(worker, port.ExitCause.STOPPED, -1))
+
+    def _result(self, worker: int, model: int, item: port.RunItem) -> port.RunResult:
+        chance = self._world.random.random()
+        if chance < self.trouble:
+            return port.RunResult(item.ticket, port.ItemStatus.FAILED, (), (), 0, "scripted failure")
+        width = self._world.random.choice((1, 2, 600)) if chance > 0.9 else 2
+        shapes = tuple((item.rows, width) for _ in item.outputs)
+        sizes = tuple(item.rows * width * 4 for _ in item.outputs)
+        needed = sum(map(aligned, sizes))
+        if needed > item.out_capacity:
+            self._kept[worker][item.ticket] = (sizes, shapes)
+            return port.RunResult(item.ticket, port.ItemStatus.TOO_LARGE, (), (), needed, "")
+        return port.RunResult(item.ticket, port.ItemStatus.OK, shapes, sizes, 0, "")
+
+    def _exit(self, worker: int, cause: port.ExitCause, loading: int) -> None:
+        runs = self._queues.pop(worker)
+        for table in (self._holds, self._loading, self._kept):
+            table.pop(worker)
+        self._stopping.discard(worker)
+        self._emit(port.WorkerExited(worker, cause, tuple(run.batch for run in runs), loading, "scripted"))
+
+
+class SilentLog:
+    """Takes lines and keeps none."""
+
+    def request(self, **fields: Any) -> None:
+        """Nothing to do."""
+
+    def event(self, what: str, **fields: Any) -> None:
+        """Nothing to do."""
+
+
+class EngineWorld:
+    """One run: an engine with its clients. ``trouble`` follows from the seed; every third seed is calm."""
+
+    def __init__(self, seed: int) -> None:
+        self.world = world = World(seed)
+        self.trouble = 0.0 if seed % 3 == 0 else world.random.choice((0.02, 0.1, 0.3))
+        self.arena = Arena(ARENA)
+        self.workers = ScriptedWorkers(world, self.arena, lambda event: self.engine.pool_event(event), self.trouble)
+        self.scheduler = Scheduler(SchedulingConfig())
+        self._turn_asked = False
+        self.engine = Engine(
+            config=EngineConfig(shapes_per_model=3),
+            placement=PlacementConfig(max_processes=world.random.choice((1, 2, 8)), share_below_bytes=2000),
+            supervisor=SupervisorConfig(),
+            scheduler=self.scheduler,
+            arena=self.arena,
+            pool=self.workers,
+            settings=lambda model: port.WorkerSettings(1, (), 0),
+            clock=lambda: world.now,
+            wall_ms=lambda: world.now // MS,
+            wake=self._wake,
+            set_timer=lambda at: world.at(at, self._wake),
+            memory_of=lambda pid: 0,
+            log=SilentLog(),
+        )
+        self._base = _address(self.arena.view(0, 1))
+        self.pending: dict[int, int] = {}
+        self.answers: list[tuple[Answer, int, int]] = []
+        self.outcomes: dict[str, int] = {}
+        self._inside_submit = False
+        self._tags = itertools.count()
+
+    def _wake(self) -> None:
+        if not self._turn_asked:
+            self._turn_asked = True
+            self.world.after(0, self._run_turn)
+
+    def _run_turn(self) -> None:
+        self._turn_asked = False
+        self.engine.turn()
+        self.check()
+
+    # --- clients
+
+    def catalog(self) -> Catalog:
+        """Some models, some versions, some of them changed."""
+        rand = self.world.random
+        versions = [
+            CatalogVersion(model=_model(rand, name, version), fingerprint=str(rand.randrange(3)))
+            for name in "abcd"
+            for version in (1, 2)
+            if rand.random() < 0.7
+        ]
+        return Catalog(versions=tuple(versions), problems=(CatalogProblem(name="z", version="", reason="scripted"),))
+
+    def client(self) -> None:
+        """One request, perhaps cancelled later."""
+        rand, engine = self.world.random, self.engine
+        name, version = rand.choice("abcdz"), rand.choice(("", "", "1", "2"))
+        width = rand.choice((1, 2, 300))
+        rows = rand.choice((1, 1, 1, 2, 8))
+        try:
+            model = engine.resolve(name, version)
+            shape = (rows, width) if model.max_batch_size else (width,)
+            head = RequestHead(
+                model_name=name, model_version=version, inputs=(TensorHead("x", "FP32", shape),),
+                priority=rand.choice((0, 0, 1, 2)) if model.batching and model.batching.priority_levels else 0,
+                timeout_us=rand.choice((0, 0, 30_000)),
+            )  # fmt: skip
+            plan = plan_request(model, head)
+        except ApplianceError:
+            return
+        tag = next(self._tags)
+        deadline = rand.choice((NO_DEADLINE, self.world.now + rand.randrange(2, 100) * MS))
+        self._inside_submit = True
+        handle = engine.submit(
+            plan, [bytes(plan.inputs[0].nbytes)], request_id=str(tag), arrived_ns=self.world.now,
+            deadline_ns=deadline, on_done=lambda outcome: self._done(tag, outcome),
+        )  # fmt: skip
+        self._inside_submit = False
+        self.pending[tag] = handle
+        if rand.random() < 0.1:
+            self.world.after(rand.randrange(20) * MS, lambda: engine.cancel(handle))
+
+    def _done(self, tag: int, outcome: Outcome) -> None:
+        assert not self._inside_submit, "an outcome was given inside submit"
+        assert tag in self.pending, f"request {tag} ended twice"
+        del self.pending[tag]
+        name = type(outcome).__name__
+        self.outcomes[name] = self.outcomes.get(name, 0) + 1
+        if isinstance(outcome, Answer):
+            views = [output.data for output in outcome.outputs if isinstance(output.data, memoryview) and output.data]
+            starts = [_address(view) - self._base for view in views]
+            ends = [start + len(view) for start, view in zip(starts, views, strict=True)]
+            self.answers.append((outcome, min(starts, default=-1), max(ends, default=-1)))
+            self.world.after(self.world.random.randrange(3) * MS, lambda: self._release(outcome))
+
+    def _release(self, answer: Answer) -> None:
+        self.answers = [entry for entry in self.answers if entry[0] is not answer]
+        answer.release()
+
+    # --- the run
+
+    def play(self, duration_ms: int = 400) -> None:
+        """Load, serve, change, drain, and leave nothing behind."""
+        rand, world = self.world.random, self.world
+        self.engine.apply(self.catalog())
+        self._wake()
+        for _ in range(rand.randrange(50, 300)):
+            world.after(rand.randrange(20, duration_ms) * MS, self.client)
+        for _ in range(rand.randrange(3)):
+            world.after(rand.randrange(30, duration_ms) * MS, lambda: self.engine.apply(self.catalog()))
+        world.run(world.now + duration_ms * MS)
+        self.engine.drain()
+        self.workers.trouble = 0.0
+        world.run(world.now + 120_000 * MS)
+        assert not self.pending, f"requests without an outcome: {sorted(self.pending)[:5]}"
+        self.engine.stop_workers()
+        world.run(world.now + 1_000 * MS)
+        self.arena.check_integrity()
+        assert self.arena.statistics().allocated_bytes == 0, "tensor memory leaked"
+        assert self.engine.live_requests == 0
+        self.arena.close()
+
+    def check(self) -> None:
+        """The invariants."""
+        self.arena.check_integrity()
+        self.scheduler.check_integrity()
+        taken: list[tuple[int, int]] = []
+        for item in self.workers.running():
+            end = item.out_offset + item.out_capacity
+            taken.append((item.offset, max(item.offset + sum(map(aligned, item.sizes)), end)))
+        taken.extend((start, end) for _, start, end in self.answers)
+        taken.sort()
+        for (_, end), (start, _) in itertools.pairwise(taken):
+            assert end <= start, "memory in use was given to another request"
+
+
+def _address(view: memoryview) -> int:
+    return ctypes.addressof(ctypes.c_char.from_buffer(view))
+
+
+def _model(rand: random.Random, name: str, version: int) -> ModelVersion:
+    batching = rand.choice((None, Batching(), Batching(max_queue_delay_us=2000), Batching(priority_levels=2, default_priority_level=2)))
+    return make_version(
+        name,
+        version,
+        inputs=(TensorSpec(name="x", datatype=Datatype.FP32, shape=(-1,)),),
+        outputs=(TensorSpec(name="y", datatype=Datatype.FP32, shape=(-1,)),),
+        max_batch_size=rand.choice((0, 8)),
+        batching=batching,
+        file_bytes=rand.choice((1000, 5000)),
+        instance_count=rand.choice((1, 1, 2)),
+    )
+
+
+def main() -> None:
+    """Replay one seed and print how its requests ended."""
+    world = EngineWorld(int(sys.argv[1]))
+    world.play()
+    print(f"trouble {world.trouble}, outcomes {world.outcomes}")
+
+
+if __name__ == "__main__":
+    main()
