@@ -1,7 +1,8 @@
 """The JSON document behind ``/status.json``: the engine's status as plain JSON values.
 
-Pure. ``docs/STATUS.md`` describes every field; ``FORMAT`` changes when a field changes its meaning or goes away, not
-when one is added. Counters only grow while the appliance runs: a reader takes two documents and subtracts.
+Pure. ``docs/STATUS.md`` describes every field; ``FORMAT`` changes when a field changes its meaning or goes
+away, not when one is added. Counters only grow while the appliance runs: a reader takes two documents and
+subtracts.
 """
 
 from __future__ import annotations

@@ -1,0 +1,111 @@
+"""Reading request bodies: whole, bounded in size and time, and all of them together bounded in memory.
+
+A body that has arrived with its head costs no waiting. A declared length is refused before memory is taken
+for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from http import HTTPStatus
+
+from aiohttp import web
+from aiohttp.web_protocol import RequestPayloadError
+
+from appliance.errors import InvalidRequest, MessageTooLarge, QueueFull
+from appliance.http.compression import request_encoding, unfold
+from appliance.http.config import HttpConfig
+from appliance.http.status import HttpRefusal
+
+Body = bytes | bytearray
+
+
+class BodyReader:
+    """Reads bodies within the limits of ``config``. Owns the count of bytes held in bodies."""
+
+    def __init__(self, config: HttpConfig) -> None:
+        self._config = config
+        self._held_bytes = 0
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of all bodies in memory now, as declared or received."""
+        return self._held_bytes
+
+    @asynccontextmanager
+    async def body(self, request: web.BaseRequest, limit: int) -> AsyncIterator[Body]:
+        """The plain body of ``request``, at most ``limit`` bytes; its bytes count as held until the block
+        ends.
+
+        Raises MessageTooLarge, QueueFull (all bodies together), InvalidRequest (cut short or malformed) and
+        HttpRefusal (too slow, unknown encoding)."""
+        coding = request_encoding(request.headers.get("Content-Encoding", ""))
+        taken = self._take(_declared_length(request, limit))
+        try:
+            body = await self._arrived(request, limit)
+            extra = self._take(max(0, len(body) - taken))
+            taken += extra
+            if coding:
+                taken += self._take(limit)
+                body = await unfold(body, coding, limit)
+            yield body
+        finally:
+            self._held_bytes -= taken
+
+    def _take(self, nbytes: int) -> int:
+        if self._held_bytes + nbytes > self._config.max_bodies_bytes:
+            raise QueueFull(
+                f"Exceeds maximum queue size: request bodies already hold {self._held_bytes} of "
+                f"{self._config.max_bodies_bytes} bytes"
+            )
+        self._held_bytes += nbytes
+        return nbytes
+
+    async def _arrived(self, request: web.BaseRequest, limit: int) -> Body:
+        content = request.content
+        if content.is_eof() and content.exception() is None:
+            return _bounded(content.read_nowait(-1), limit)
+        if request.headers.get("Expect", "").lower() == "100-continue":
+            request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n") if request.transport else None
+        try:
+            async with asyncio.timeout(self._config.body_timeout_s):
+                return await _gather(request, limit)
+        except TimeoutError:
+            raise HttpRefusal(
+                HTTPStatus.REQUEST_TIMEOUT,
+                f"request body did not arrive within {self._config.body_timeout_s:g} s",
+                {"Connection": "close"},
+            ) from None
+        except RequestPayloadError as error:
+            raise InvalidRequest(f"request body is malformed: {error}") from None
+
+
+def _declared_length(request: web.BaseRequest, limit: int) -> int:
+    length = request.content_length or 0
+    if length > limit:
+        raise MessageTooLarge(f"request body of {length} bytes is larger than the limit of {limit} bytes")
+    return length
+
+
+def _bounded(body: Body, limit: int) -> Body:
+    if len(body) > limit:
+        raise MessageTooLarge(f"request body of {len(body)} bytes is larger than the limit of {limit} bytes")
+    return body
+
+
+async def _gather(request: web.BaseRequest, limit: int) -> Body:
+    """All chunks in one buffer: made once when the length is declared, grown when it is not."""
+    content = request.content
+    buffer = bytearray(request.content_length or 0)
+    filled = 0
+    while chunk := await content.readany():
+        end = filled + len(chunk)
+        if end > limit:
+            raise MessageTooLarge(f"request body is larger than the limit of {limit} bytes")
+        buffer[filled:end] = chunk
+        filled = end
+    if filled != len(buffer):
+        raise InvalidRequest(f"request body is cut short: {len(buffer)} bytes announced, {filled} arrived")
+    return buffer

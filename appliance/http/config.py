@@ -1,0 +1,73 @@
+"""What an operator may set about the HTTP edge: addresses and a bound for everything a client can make large
+or slow."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+MEBIBYTE = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HttpConfig:
+    """The ``[http]`` section. Sizes are bytes, times seconds. An address is ``host:port``, ``[v6
+    address]:port`` (port 0 takes a free one) or ``unix:/path``; no address turns the edge off."""
+
+    address: tuple[str, ...] = field(
+        default=("127.0.0.1:8000",), metadata={"help": "where to listen: host:port, [v6]:port or unix:/path"}
+    )
+    max_body_bytes: int = field(
+        default=64 * MEBIBYTE,
+        metadata={
+            "min": 1024,
+            "unit": "bytes",
+            "help": "largest request body, before and after decompression",
+        },
+    )
+    max_json_bytes: int = field(
+        default=4 * MEBIBYTE,
+        metadata={
+            "min": 1024,
+            "unit": "bytes",
+            "help": "largest JSON text in a request; reading it holds up other requests for about 10 ms per MiB, "
+            "so large tensors belong into binary tensor data",
+        },
+    )
+    max_bodies_bytes: int = field(
+        default=256 * MEBIBYTE,
+        metadata={"min": 1024, "unit": "bytes", "help": "all request bodies in memory together"},
+    )
+    max_connections: int = field(
+        default=8192, metadata={"min": 1, "help": "open connections; more are answered 503 and closed"}
+    )
+    max_header_bytes: int = field(
+        default=16_384,
+        metadata={"min": 1024, "unit": "bytes", "help": "largest request line and largest single header"},
+    )
+    max_headers: int = field(default=100, metadata={"min": 8, "help": "headers of one request"})
+    keepalive_s: float = field(
+        default=75.0, metadata={"min": 1, "unit": "s", "help": "how long an idle connection stays open"}
+    )
+    head_timeout_s: float = field(
+        default=10.0,
+        metadata={
+            "min": 0.1,
+            "unit": "s",
+            "help": "from the first byte of a request to the end of its headers",
+        },
+    )
+    body_timeout_s: float = field(
+        default=60.0, metadata={"min": 0.1, "unit": "s", "help": "from the headers to the end of the body"}
+    )
+    write_stall_s: float = field(
+        default=30.0,
+        metadata={"min": 0.1, "unit": "s", "help": "how long a client may take no byte of its answer"},
+    )
+    compress_min_bytes: int = field(
+        default=1024,
+        metadata={
+            "min": 0,
+            "unit": "bytes",
+            "help": "smallest answer that is compressed when the client asks",
+        },
+    )

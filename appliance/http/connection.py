@@ -1,0 +1,183 @@
+"""Connections: how many there may be, how long a client may take over a request head or over reading its
+answer.
+
+aiohttp closes connections that stay idle; what it does not bound is here. One sweep per second looks at all
+connections, so that a request pays for two stores and no timer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+from aiohttp import web
+from aiohttp.http_exceptions import LineTooLong
+
+from appliance.http.config import HttpConfig
+
+SWEEP_S: Final = 1.0
+
+Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
+
+
+class Connection(web.RequestHandler):
+    """One client connection. Times are the loop's; 0 means that nothing is being waited for."""
+
+    __slots__ = ("_server", "busy", "head_since", "refused", "unsent_bytes", "write_since")
+
+    def __init__(self, server: HttpServer, **settings: Any) -> None:
+        super().__init__(server, **settings)
+        self._server = server
+        self.busy = False
+        self.refused = False
+        self.head_since = 0.0
+        self.write_since = 0.0
+        self.unsent_bytes = 0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Take the connection, or answer 503 when there are too many."""
+        if self._server.full and isinstance(transport, asyncio.Transport):
+            self.refused = True
+            transport.write(TOO_MANY_CONNECTIONS)
+            transport.close()
+            return
+        super().connection_made(transport)
+
+    def data_received(self, data: bytes) -> None:
+        """Note when the first byte of a request head came."""
+        if self.refused:
+            return
+        if not self.busy and not self.head_since:
+            self.head_since = self._loop.time()
+        super().data_received(data)
+
+    def pause_writing(self) -> None:
+        """The client reads slower than the answer is written."""
+        super().pause_writing()
+        self.write_since = self._loop.time()
+        self.unsent_bytes = 0
+
+    def resume_writing(self) -> None:
+        """The client caught up."""
+        super().resume_writing()
+        self.write_since = 0.0
+
+    def sweep(self, now: float, config: HttpConfig) -> None:
+        """Drop the client if it took too long over a request head or took nothing of its answer."""
+        transport = self.transport
+        if transport is None:
+            return
+        if self.head_since and not self.busy and now - self.head_since > config.head_timeout_s:
+            transport.write(HEAD_TOO_SLOW)
+            self.force_close()
+        elif self.write_since:
+            unsent = transport.get_write_buffer_size()
+            if unsent != self.unsent_bytes:
+                self.unsent_bytes, self.write_since = unsent, now
+            elif now - self.write_since > config.write_stall_s:
+                transport.abort()
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:
+        """Answer a request that could not be parsed, or whose handler failed; always closes the
+        connection."""
+        if request.writer.output_size > 0:
+            raise ConnectionError("an answer was already begun")
+        if status >= 500:
+            self.log_exception("Error handling request from %s", request.remote, exc_info=exc)
+            text = "internal error; the log of the appliance has the details"
+        elif isinstance(exc, LineTooLong):
+            status, text = 431, f"request line or header is too long: {_first_line(message)}"
+        else:
+            text = f"malformed HTTP request: {_first_line(message)}"
+        response = web.Response(
+            status=status, body=json.dumps({"error": text}).encode(), content_type="application/json"
+        )
+        response.force_close()
+        return response
+
+
+class HttpServer(web.Server):
+    """Makes a Connection per client and sweeps them. Owns the count of requests being handled."""
+
+    def __init__(self, handler: Handler, config: HttpConfig) -> None:
+        super().__init__(
+            self._handled,
+            handler_cancellation=True,
+            keepalive_timeout=config.keepalive_s,
+            max_line_size=config.max_header_bytes,
+            max_field_size=config.max_header_bytes,
+            max_headers=config.max_headers,
+            auto_decompress=False,
+            lingering_time=LINGER_S,
+            access_log=None,
+        )
+        self._handler = handler
+        self._config = config
+        self.in_flight = 0
+        self.refused_connections = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    @property
+    def full(self) -> bool:
+        """Whether one more connection would be too many; counts the refusal when it is."""
+        full = len(self._connections) >= self._config.max_connections
+        self.refused_connections += full
+        return full
+
+    def __call__(self) -> Connection:
+        return Connection(self, loop=self._loop, **self._kwargs)
+
+    async def idle(self) -> None:
+        """Return once no request is being handled."""
+        await self._idle.wait()
+
+    def sweep(self) -> None:
+        """Look at every connection once."""
+        now = self._loop.time()
+        for connection in self.connections:
+            if isinstance(connection, Connection):
+                connection.sweep(now, self._config)
+
+    async def _handled(self, request: web.BaseRequest) -> web.StreamResponse:
+        connection = request.protocol
+        assert isinstance(connection, Connection)
+        connection.busy = True
+        connection.head_since = 0.0
+        self.in_flight += 1
+        self._idle.clear()
+        try:
+            return await self._handler(request)
+        finally:
+            connection.busy = False
+            self.in_flight -= 1
+            if not self.in_flight:
+                self._idle.set()
+
+
+LINGER_S: Final = 5.0
+"""How long the rest of a refused body is read and thrown away, so that the client gets to read the answer."""
+
+
+def _plain_answer(status: str, text: str) -> bytes:
+    body = json.dumps({"error": text}).encode()
+    headers = ("Content-Type: application/json", f"Content-Length: {len(body)}", "Connection: close")
+    return "\r\n".join([f"HTTP/1.1 {status}", *headers, "", ""]).encode() + body
+
+
+def _first_line(message: str | None) -> str:
+    return (message or "").strip().partition("\n")[0].strip()[:200]
+
+
+TOO_MANY_CONNECTIONS: Final = _plain_answer(
+    "503 Service Unavailable", "too many connections; try again later"
+)
+HEAD_TOO_SLOW: Final = _plain_answer("408 Request Timeout", "the request head did not arrive in time")

@@ -1,0 +1,218 @@
+"""The HTTP edge as the daemon sees it: opens addresses, serves, drains, closes.
+
+It asks the engine through its port and knows nothing of the gRPC door.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import socket
+from collections import Counter
+from pathlib import Path
+
+from aiohttp import web
+
+from appliance.engine.port import EnginePort
+from appliance.errors import AddressUnavailable, ApplianceError
+from appliance.http.address import Address, TcpAddress, UnixAddress, parse_address
+from appliance.http.body import BodyReader
+from appliance.http.config import HttpConfig
+from appliance.http.connection import SWEEP_S, HttpServer
+from appliance.http.control import ControlHandler, LogSettings
+from appliance.http.inference import InferenceHandler
+from appliance.http.metrics import HttpStatistics, MetricsHandler
+from appliance.http.protocol_api import ProtocolHandler
+from appliance.http.router import RouteHandler, Router
+from appliance.http.status import CLIENT_CLOSED_REQUEST, error_response
+from appliance.http.status_page import StatusHandler
+from appliance.telemetry.prometheus import MetricsConfig
+
+BACKLOG = 1024
+
+
+class HttpEdge:
+    """Serves HTTP for ``engine``. Make and use it inside a running event loop; open once, close once."""
+
+    def __init__(
+        self,
+        engine: EnginePort,
+        config: HttpConfig,
+        log: LogSettings,
+        *,
+        metrics: MetricsConfig | None = None,
+    ) -> None:
+        self._config = config
+        self._bodies = BodyReader(config)
+        self._protocol = ProtocolHandler(engine)
+        self._router = Router(
+            [
+                *_inference_routes(InferenceHandler(engine, config, self._bodies)),
+                *_protocol_routes(self._protocol),
+                *_control_routes(ControlHandler(engine, self._bodies, log)),
+                *_people_routes(
+                    StatusHandler(engine), MetricsHandler(engine, metrics or MetricsConfig(), self.statistics)
+                ),
+            ]
+        )
+        self._server = HttpServer(self._handle, config)
+        self._listeners: list[asyncio.Server] = []
+        self._socket_files: list[Path] = []
+        self._answers: Counter[int] = Counter()
+        self._sweeping: asyncio.TimerHandle | None = None
+
+    async def open(self) -> tuple[str, ...]:
+        """Listen on every configured address; gives them as bound, with real ports. Raises
+        AddressUnavailable."""
+        bound: list[str] = []
+        for text in self._config.address:
+            bound += await self._listen(parse_address(text))
+        self._sweep()
+        return tuple(bound)
+
+    def announce_stop(self) -> None:
+        """Turn readiness off while requests are still served."""
+        self._protocol.announced_stop = True
+
+    def stop_accepting(self) -> None:
+        """Take no new connections; open ones are still answered."""
+        self.announce_stop()
+        for listener in self._listeners:
+            listener.close()
+
+    async def drain(self, grace_s: float) -> None:
+        """Stop accepting and wait, at most ``grace_s``, until no request is being handled."""
+        self.stop_accepting()
+        try:
+            async with asyncio.timeout(grace_s):
+                await self._server.idle()
+        except TimeoutError:
+            pass
+
+    async def close(self) -> None:
+        """Close everything; requests still being handled are cut off."""
+        if self._sweeping is not None:
+            self._sweeping.cancel()
+        self.stop_accepting()
+        self._server.pre_shutdown()
+        await self._server.shutdown(0.1)
+        for path in self._socket_files:
+            path.unlink(missing_ok=True)
+
+    def statistics(self) -> HttpStatistics:
+        """What this edge did and has open."""
+        return HttpStatistics(
+            answers=tuple(sorted(self._answers.items())),
+            connections=len(self._server.connections),
+            refused_connections=self._server.refused_connections,
+            in_flight=self._server.in_flight,
+            body_bytes=self._bodies.held_bytes,
+        )
+
+    async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        try:
+            handler, names = self._router.match(request.method, request.rel_url.raw_path)
+            response = await handler(request, *names)
+        except ApplianceError as error:
+            response = error_response(error)
+        except asyncio.CancelledError:
+            self._answers[CLIENT_CLOSED_REQUEST] += 1
+            raise
+        self._answers[response.status] += 1
+        return response
+
+    async def _listen(self, address: Address) -> list[str]:
+        loop = asyncio.get_running_loop()
+        try:
+            if isinstance(address, TcpAddress):
+                listener = await loop.create_server(
+                    self._server, address.host or None, address.port, backlog=BACKLOG
+                )
+            else:
+                _refuse_live_socket(address)
+                listener = await loop.create_unix_server(self._server, address.path, backlog=BACKLOG)
+                self._socket_files.append(Path(address.path))
+        except (OSError, UnicodeError) as error:
+            raise AddressUnavailable(f"HTTP cannot listen on {address}: {_cause(error)}") from error
+        self._listeners.append(listener)
+        if isinstance(address, UnixAddress):
+            return [str(address)]
+        names = [bound.getsockname() for bound in listener.sockets]
+        return [str(TcpAddress(host=name[0], port=name[1])) for name in names]
+
+    def _sweep(self) -> None:
+        self._server.sweep()
+        self._sweeping = asyncio.get_running_loop().call_later(SWEEP_S, self._sweep)
+
+
+def _cause(error: OSError | UnicodeError) -> str:
+    if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
+        return "the address is in use; stop the program that has it, or choose another in [http] address"
+    if isinstance(error, OSError) and error.errno == errno.EACCES:
+        return "permission denied; ports below 1024 and some directories need more rights"
+    return str(error)
+
+
+def _refuse_live_socket(address: UnixAddress) -> None:
+    """asyncio replaces a socket file without asking whether somebody still listens on it."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        try:
+            probe.connect(address.path)
+        except OSError:
+            return
+    raise OSError(errno.EADDRINUSE, "in use")
+
+
+Routes = list[tuple[str, str, RouteHandler]]
+
+
+def _inference_routes(inference: InferenceHandler) -> Routes:
+    return [
+        ("POST", "/v2/models/*/infer", inference.infer),
+        ("POST", "/v2/models/*/versions/*/infer", inference.infer),
+    ]
+
+
+def _protocol_routes(protocol: ProtocolHandler) -> Routes:
+    return [
+        ("GET", "/v2", protocol.server),
+        ("GET", "/v2/health/live", protocol.live),
+        ("GET", "/v2/health/ready", protocol.ready),
+        ("GET", "/v2/models/stats", protocol.statistics),
+        ("GET", "/v2/models/*", protocol.model),
+        ("GET", "/v2/models/*/ready", protocol.model_ready),
+        ("GET", "/v2/models/*/config", protocol.config),
+        ("GET", "/v2/models/*/stats", protocol.statistics),
+        ("GET", "/v2/models/*/versions/*", protocol.model),
+        ("GET", "/v2/models/*/versions/*/ready", protocol.model_ready),
+        ("GET", "/v2/models/*/versions/*/config", protocol.config),
+        ("GET", "/v2/models/*/versions/*/stats", protocol.statistics),
+    ]
+
+
+def _control_routes(control: ControlHandler) -> Routes:
+    routes: Routes = [
+        ("POST", "/v2/repository/index", control.index),
+        ("POST", "/v2/repository/models/*/load", control.load),
+        ("POST", "/v2/repository/models/*/unload", control.unload),
+        ("GET", "/v2/logging", control.log_settings),
+        ("POST", "/v2/logging", control.update_log),
+        ("GET", "/v2/trace/setting", control.trace_settings),
+        ("POST", "/v2/trace/setting", control.update_trace),
+        ("GET", "/v2/models/*/trace/setting", control.trace_settings),
+        ("POST", "/v2/models/*/trace/setting", control.update_trace),
+    ]
+    for kind in ("systemsharedmemory", "cudasharedmemory"):
+        for region in (f"/v2/{kind}", f"/v2/{kind}/region/*"):
+            routes.append(("GET", f"{region}/status", control.shared_memory))
+            routes.append(("POST", f"{region}/register", control.shared_memory))
+            routes.append(("POST", f"{region}/unregister", control.shared_memory))
+    return routes
+
+
+def _people_routes(status: StatusHandler, metrics: MetricsHandler) -> Routes:
+    return [
+        ("GET", "/", status.page),
+        ("GET", "/status.json", status.document),
+        ("GET", "/metrics", metrics.metrics),
+    ]

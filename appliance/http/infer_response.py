@@ -1,0 +1,79 @@
+"""The answer to an inference request as the v2 REST protocol words it: JSON, then binary tensors.
+
+Each output is copied exactly once out of the engine's memory, so that the answer can be released before any
+of it is turned into text or sent. Text of large tensors is made piece by piece, with a turn of the loop
+between pieces.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from appliance.classification import classify
+from appliance.http.json_tensor import json_pieces
+from appliance.inference import Answer, OutputTensor, RequestHead
+from appliance.model import ModelVersion
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InferResponse:
+    """What to send: ``head_bytes`` of JSON, then binary tensors; ``parts`` are both in order."""
+
+    head_bytes: int
+    parts: list[bytes]
+    binary: bool
+
+
+def copied_outputs(answer: Answer, head: RequestHead) -> tuple[OutputTensor, ...]:
+    """The outputs of ``answer`` in memory of their own; as classes where ``head`` asks for them."""
+    model = answer.model
+    classes = {output.name: output.classification for output in head.outputs if output.classification}
+    copies: list[OutputTensor] = []
+    for output in answer.outputs:
+        top = classes.get(output.name, 0)
+        if top:
+            labels = model.labels.get(output.name, ())
+            copies.append(classify(output, top, batched=model.max_batch_size > 0, labels=labels))
+        else:
+            copies.append(output._replace(data=bytes(output.data)))
+    return tuple(copies)
+
+
+async def encode(
+    outputs: Iterable[OutputTensor],
+    model: ModelVersion,
+    request_id: str,
+    binary: Mapping[str, bool],
+    binary_default: bool,
+) -> InferResponse:
+    """Encode ``outputs`` of ``model``, each as binary data or JSON; raises InvalidRequest for one that was
+    asked for as JSON and has no JSON form."""
+    described: list[str] = []
+    tensors: list[bytes] = []
+    for output in outputs:
+        raw = bytes(output.data)
+        shape = ",".join(map(str, output.shape))
+        start = f'{{"name":{json.dumps(output.name)},"datatype":"{output.datatype.wire}","shape":[{shape}],'
+        if binary.get(output.name, binary_default):
+            tensors.append(raw)
+            described.append(f'{start}"parameters":{{"binary_data_size":{len(raw)}}}}}')
+        else:
+            described.append(f'{start}"data":[{await _text(output, raw)}]}}')
+    identity = f'"id":{json.dumps(request_id)},' if request_id else ""
+    head = (
+        f'{{"model_name":{json.dumps(model.name)},"model_version":"{model.version}",{identity}'
+        f'"outputs":[{",".join(described)}]}}'
+    ).encode()
+    return InferResponse(head_bytes=len(head), parts=[head, *tensors], binary=bool(tensors))
+
+
+async def _text(output: OutputTensor, raw: bytes) -> str:
+    pieces: list[str] = []
+    for piece in json_pieces(output.datatype, raw, output.name):
+        if pieces:
+            await asyncio.sleep(0)
+        pieces.append(piece)
+    return ",".join(pieces)

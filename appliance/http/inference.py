@@ -1,0 +1,184 @@
+"""Answering inference requests: body to plan, plan to engine, answer to bytes.
+
+A client that goes away cancels its handler, and with it the request in the engine; an answer that comes too
+late for anybody is still released. Every error text carries the request id.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Final
+
+from aiohttp import web
+
+from appliance.engine.port import Buffer, EnginePort
+from appliance.errors import ApplianceError, MessageTooLarge
+from appliance.http.body import Body, BodyReader
+from appliance.http.compression import fold, response_encoding
+from appliance.http.config import HttpConfig
+from appliance.http.infer_request import (
+    HEAD_LENGTH_HEADER,
+    head_length,
+    parse_head,
+    raw_head,
+    split_id,
+    tensors_of,
+)
+from appliance.http.infer_response import InferResponse, copied_outputs, encode
+from appliance.http.plan_cache import PlanCache, Planned
+from appliance.http.status import error_response
+from appliance.inference import NO_DEADLINE, Answer, Outcome
+from appliance.validation import plan_request
+
+SEPARATE_BYTES: Final = 64 * 1024
+"""Answers from this size on go to the transport part by part: joining them would copy every tensor again."""
+
+
+class Exchange:
+    """One request on its way through the handler. Owner: the task that handles it."""
+
+    __slots__ = ("arrived_ns", "request_id")
+
+    def __init__(self, arrived_ns: int) -> None:
+        self.arrived_ns = arrived_ns
+        self.request_id = ""
+
+
+class Pending:
+    """A request that the engine has; waits for its outcome."""
+
+    __slots__ = ("_engine", "_future", "_handle")
+
+    def __init__(
+        self, engine: EnginePort, planned: Planned, tensors: Sequence[Buffer], exchange: Exchange
+    ) -> None:
+        self._engine = engine
+        self._future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        self._handle = engine.submit(
+            planned.plan,
+            tensors,
+            request_id=exchange.request_id,
+            arrived_ns=exchange.arrived_ns,
+            deadline_ns=NO_DEADLINE,
+            on_done=self._done,
+        )
+
+    def _done(self, outcome: Outcome) -> None:
+        if not self._future.done():
+            self._future.set_result(outcome)
+        elif isinstance(outcome, Answer):
+            outcome.release()
+
+    async def answer(self) -> Answer:
+        """The answer, or the error raised. Cancelled: the engine is told, and nothing stays unreleased."""
+        try:
+            outcome = await self._future
+        except asyncio.CancelledError:
+            if self._future.done() and not self._future.cancelled():
+                self._future = _released(self._future)
+            self._engine.cancel(self._handle)
+            raise
+        if isinstance(outcome, Answer):
+            return outcome
+        raise outcome
+
+
+def _released(future: asyncio.Future[Outcome]) -> asyncio.Future[Outcome]:
+    """The answer came in the very turn in which the client went: give its memory back."""
+    outcome = future.result()
+    if isinstance(outcome, Answer):
+        outcome.release()
+    return future
+
+
+class InferenceHandler:
+    """Handles ``POST /v2/models/NAME[/versions/VERSION]/infer``."""
+
+    def __init__(self, engine: EnginePort, config: HttpConfig, bodies: BodyReader) -> None:
+        self._engine = engine
+        self._config = config
+        self._bodies = bodies
+        self._plans = PlanCache()
+
+    async def infer(self, request: web.BaseRequest, name: str, version: str = "") -> web.StreamResponse:
+        """Answer one request; errors become error answers."""
+        exchange = Exchange(self._engine.now_ns())
+        try:
+            planned, pending = await self._enter(request, name, version, exchange)
+            response = await self._encoded(planned, await pending.answer(), exchange)
+        except ApplianceError as error:
+            return error_response(error, f"[request id: {exchange.request_id or '<id_unknown>'}] {error}")
+        return await self._send(request, response)
+
+    async def _enter(
+        self, request: web.BaseRequest, name: str, version: str, exchange: Exchange
+    ) -> tuple[Planned, Pending]:
+        """Read, check and hand to the engine, which copies the tensors: the body is free again after this."""
+        async with self._bodies.body(request, self._config.max_body_bytes) as body:
+            length = head_length(request.headers.get(HEAD_LENGTH_HEADER), len(body))
+            planned = self._plan(body, length, name, version, exchange)
+            tensors = tensors_of(planned.request, planned.plan, memoryview(body)[length:])
+            return planned, Pending(self._engine, planned, tensors, exchange)
+
+    def _plan(self, body: Body, length: int, name: str, version: str, exchange: Exchange) -> Planned:
+        if length == 0 and body:
+            return self._raw_plan(name, version, len(body))
+        if length > self._config.max_json_bytes:
+            raise MessageTooLarge(
+                f"request has {length} bytes of JSON, more than the limit of {self._config.max_json_bytes} bytes; "
+                "send large tensors as binary tensor data"
+            )
+        exchange.request_id, text = split_id(bytes(memoryview(body)[:length]))
+        generation = self._engine.generation
+        planned = self._plans.get((name, version, text), generation)
+        if planned is None:
+            head = parse_head(text, name, version)
+            exchange.request_id = exchange.request_id or head.request_id
+            planned = Planned(request=head, plan=plan_request(self._engine.resolve(name, version), head.head))
+            self._plans.put((name, version, text), generation, planned)
+        exchange.request_id = exchange.request_id or planned.request.request_id
+        return planned
+
+    def _raw_plan(self, name: str, version: str, nbytes: int) -> Planned:
+        model = self._engine.resolve(name, version)
+        head = raw_head(model, version, nbytes)
+        return Planned(request=head, plan=plan_request(model, head.head))
+
+    async def _encoded(self, planned: Planned, answer: Answer, exchange: Exchange) -> InferResponse:
+        try:
+            outputs = copied_outputs(answer, planned.plan.head)
+        finally:
+            answer.release()
+        asked = planned.request
+        return await encode(
+            outputs, answer.model, exchange.request_id, asked.binary_outputs, asked.binary_default
+        )
+
+    async def _send(self, request: web.BaseRequest, answer: InferResponse) -> web.StreamResponse:
+        headers = {"Content-Type": "application/octet-stream" if answer.binary else "application/json"}
+        if answer.binary:
+            headers[HEAD_LENGTH_HEADER] = str(answer.head_bytes)
+        parts, size = answer.parts, sum(map(len, answer.parts))
+        accepted = request.headers.get("Accept-Encoding", "")
+        if accepted and size >= self._config.compress_min_bytes:
+            coding = response_encoding(accepted, tensors=answer.binary)
+            if coding:
+                headers["Content-Encoding"] = coding
+                parts = [await fold(parts, coding)]
+                size = len(parts[0])
+        if size < SEPARATE_BYTES or len(parts) == 1:
+            return web.Response(body=b"".join(parts) if len(parts) > 1 else parts[0], headers=headers)
+        return await _send_parts(request, parts, size, headers)
+
+
+async def _send_parts(
+    request: web.BaseRequest, parts: Sequence[bytes], size: int, headers: dict[str, str]
+) -> web.StreamResponse:
+    response = web.StreamResponse(headers=headers)
+    response.content_length = size
+    await response.prepare(request)
+    for part in parts:
+        await response.write(part)
+    await response.write_eof()
+    return response

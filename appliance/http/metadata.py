@@ -1,0 +1,169 @@
+"""What the protocol says about the server and its models: metadata, configuration, statistics, index.
+
+Pure: values in, JSON values out. Shapes lead with -1 where a model has a batch dimension.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+from appliance import __version__
+from appliance.engine.port import IndexEntry
+from appliance.http.status_document import SERVER_NAME, Json
+from appliance.model import Batching, ModelVersion, QueuePolicy, TimeoutAction
+from appliance.telemetry.meter import BatchStatistics, Result, Stage, VersionStatistics
+from appliance.tensor import FREE, TensorSpec
+
+EXTENSIONS: Final = (
+    "classification",
+    "model_configuration",
+    "model_repository",
+    "schedule_policy",
+    "statistics",
+    "binary_tensor_data",
+    "parameters",
+    "logging",
+    "trace",
+)
+
+
+def server_metadata() -> dict[str, Json]:
+    """Body of ``GET /v2``."""
+    return {"name": SERVER_NAME, "version": __version__, "extensions": list[Json](EXTENSIONS)}
+
+
+def model_metadata(model: ModelVersion, versions: Sequence[ModelVersion]) -> dict[str, Json]:
+    """Body of ``GET /v2/models/NAME``; ``versions`` are those that are ready."""
+    batched = model.max_batch_size > 0
+    return {
+        "name": model.name,
+        "versions": [str(version.version) for version in versions],
+        "platform": model.platform,
+        "inputs": [_tensor(spec, batched) for spec in model.inputs],
+        "outputs": [_tensor(spec, batched) for spec in model.outputs],
+    }
+
+
+def model_config(model: ModelVersion) -> dict[str, Json]:
+    """Body of ``GET /v2/models/NAME/config``, with the names of the public ModelConfig message."""
+    document: dict[str, Json] = {
+        "name": model.name,
+        "platform": model.platform,
+        "backend": model.backend,
+        "max_batch_size": model.max_batch_size,
+        "input": [_config_input(spec) for spec in model.inputs],
+        "output": [_config_output(spec, model.labels) for spec in model.outputs],
+        "instance_group": [
+            {
+                "name": model.name,
+                "kind": "KIND_GPU" if model.device == "cuda" else "KIND_CPU",
+                "count": model.instance_count,
+            }
+        ],
+        "parameters": {key: {"string_value": value} for key, value in model.parameters.items()},
+    }
+    if model.batching is not None:
+        document["dynamic_batching"] = _config_batching(model.batching)
+    return document
+
+
+def statistics_document(statistics: Iterable[VersionStatistics]) -> dict[str, Json]:
+    """Body of ``GET /v2/models/stats`` and its narrower forms."""
+    return {"model_stats": [_version_statistics(version) for version in statistics]}
+
+
+def index_document(entries: Iterable[IndexEntry]) -> list[Json]:
+    """Body of ``POST /v2/repository/index``."""
+    return [
+        {"name": entry.name, "version": entry.version, "state": entry.state.value, "reason": entry.reason}
+        for entry in entries
+    ]
+
+
+def _tensor(spec: TensorSpec, batched: bool) -> dict[str, Json]:
+    shape = [FREE, *spec.shape] if batched else list(spec.shape)
+    return {"name": spec.name, "datatype": spec.datatype.wire, "shape": list[Json](shape)}
+
+
+def _config_input(spec: TensorSpec) -> dict[str, Json]:
+    return {
+        "name": spec.name,
+        "data_type": spec.datatype.config_name,
+        "dims": list[Json](spec.shape),
+        "optional": spec.optional,
+    }
+
+
+def _config_output(spec: TensorSpec, labels: Mapping[str, Sequence[str]]) -> dict[str, Json]:
+    document: dict[str, Json] = {
+        "name": spec.name,
+        "data_type": spec.datatype.config_name,
+        "dims": list[Json](spec.shape),
+    }
+    if labels.get(spec.name):
+        document["label_filename"] = f"{spec.name}_labels.txt"
+    return document
+
+
+def _config_batching(batching: Batching) -> dict[str, Json]:
+    return {
+        "preferred_batch_size": list[Json](batching.preferred_batch_size),
+        "max_queue_delay_microseconds": batching.max_queue_delay_us,
+        "priority_levels": batching.priority_levels,
+        "default_priority_level": batching.default_priority_level,
+        "default_queue_policy": _config_policy(batching.default_queue_policy),
+        "priority_queue_policy": {
+            str(level): _config_policy(policy) for level, policy in batching.priority_queue_policy.items()
+        },
+    }
+
+
+def _config_policy(policy: QueuePolicy) -> dict[str, Json]:
+    return {
+        "timeout_action": "DELAY" if policy.timeout_action is TimeoutAction.DELAY else "REJECT",
+        "default_timeout_microseconds": policy.default_timeout_us,
+        "allow_timeout_override": policy.allow_timeout_override,
+        "max_queue_size": policy.max_queue_size,
+    }
+
+
+def _version_statistics(statistics: VersionStatistics) -> dict[str, Json]:
+    failed = sum(count for result, count in statistics.results.items() if result is not Result.SUCCESS)
+    return {
+        "name": statistics.name,
+        "version": str(statistics.version),
+        "last_inference": statistics.last_inference_ms,
+        "inference_count": statistics.inferences,
+        "execution_count": statistics.executions,
+        "inference_stats": {
+            "success": _stage(statistics, Stage.TOTAL),
+            "fail": _duration(failed, statistics.failed_ns),
+            "queue": _stage(statistics, Stage.QUEUE),
+            "compute_input": _stage(statistics, Stage.GATHER),
+            "compute_infer": _stage(statistics, Stage.RUN),
+            "compute_output": _stage(statistics, Stage.SCATTER),
+            "cache_hit": _duration(0, 0),
+            "cache_miss": _duration(0, 0),
+        },
+        "batch_stats": [_batch(batch) for batch in statistics.batches],
+        "memory_usage": [],
+    }
+
+
+def _batch(batch: BatchStatistics) -> dict[str, Json]:
+    return {
+        "batch_size": batch.rows,
+        "compute_input": _duration(batch.count, batch.gather_ns),
+        "compute_infer": _duration(batch.count, batch.run_ns),
+        "compute_output": _duration(batch.count, batch.scatter_ns),
+    }
+
+
+def _stage(statistics: VersionStatistics, stage: Stage) -> dict[str, Json]:
+    histogram = statistics.stages[stage]
+    return _duration(histogram.count, histogram.sum_ns)
+
+
+def _duration(count: int, ns: int) -> dict[str, Json]:
+    return {"count": count, "ns": ns}

@@ -1,0 +1,155 @@
+"""``/metrics``: every figure of the engine and of this edge in the Prometheus text format, sent in slices.
+
+A scrape runs on the loop that serves requests. It is one snapshot, and then text in slices of well under a
+millisecond with everybody's turn between them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from aiohttp import web
+
+from appliance.engine.port import EnginePort, EngineStatus, VersionStatus, WorkerStatus
+from appliance.http.compression import compressor, response_encoding
+from appliance.model import VersionState
+from appliance.telemetry.exposition import CONTENT_TYPE, Family, exposition, label_text, sample
+from appliance.telemetry.prometheus import MetricsConfig, ProcessMetrics
+from appliance.telemetry.triton_metrics import triton_families
+from appliance.telemetry.version_metrics import labelled, version_families
+
+SLICE_CHARACTERS: Final = 32 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HttpStatistics:
+    """This edge's own figures: answers by status code, and what is open now."""
+
+    answers: tuple[tuple[int, int], ...]
+    connections: int
+    refused_connections: int
+    in_flight: int
+    body_bytes: int
+
+
+class MetricsHandler:
+    """Handles ``GET /metrics``."""
+
+    def __init__(self, engine: EnginePort, config: MetricsConfig, own: Callable[[], HttpStatistics]) -> None:
+        self._engine = engine
+        self._config = config
+        self._own = own
+        self._process = ProcessMetrics()
+
+    async def metrics(self, request: web.BaseRequest) -> web.StreamResponse:
+        """All families."""
+        response = web.StreamResponse(headers={"Content-Type": CONTENT_TYPE})
+        coding = response_encoding(request.headers.get("Accept-Encoding", ""), tensors=False)
+        if coding:
+            response.headers["Content-Encoding"] = coding
+        await response.prepare(request)
+        if request.method != "HEAD":
+            await _write(response, self._text(), coding)
+        await response.write_eof()
+        return response
+
+    def _text(self) -> Iterator[str]:
+        yield self._process.text()
+        yield from exposition(engine_families(self._engine.status(), self._config))
+        yield from exposition(http_families(self._own()))
+
+
+async def _write(response: web.StreamResponse, pieces: Iterable[str], coding: str) -> None:
+    squeeze = compressor(coding) if coding else None
+    for text in _slices(pieces):
+        data = text.encode()
+        if squeeze is not None:
+            data = squeeze.compress(data)
+        if data:
+            await response.write(data)
+        await asyncio.sleep(0)
+    if squeeze is not None:
+        await response.write(squeeze.flush())
+
+
+def _slices(pieces: Iterable[str]) -> Iterator[str]:
+    gathered: list[str] = []
+    size = 0
+    for piece in pieces:
+        gathered.append(piece)
+        size += len(piece)
+        if size >= SLICE_CHARACTERS:
+            yield "".join(gathered)
+            gathered, size = [], 0
+    yield "".join(gathered)
+
+
+def engine_families(status: EngineStatus, config: MetricsConfig) -> Iterator[Family]:
+    """Everything the engine tells, as Prometheus families."""
+    yield _gauge(
+        "appliance_accepting", "1 while new requests are taken, 0 while draining.", int(status.accepting)
+    )
+    yield _gauge("appliance_queue_requests", "Requests waiting.", status.queued_requests)
+    yield _gauge("appliance_queue_bytes", "Bytes of waiting requests.", status.queued_bytes)
+    yield _gauge("appliance_running_requests", "Requests with a worker.", status.running_requests)
+    yield _gauge("appliance_arena_used_bytes", "Shared memory in use for tensors.", status.arena_used_bytes)
+    yield _gauge(
+        "appliance_arena_limit_bytes", "Shared memory there may be for tensors.", status.arena_limit_bytes
+    )
+    yield from _worker_families(status.workers)
+    versions = [labelled(version.statistics) for version in status.versions]
+    labels = [version.labels for version in versions]
+    yield from _state_families(status.versions, labels)
+    yield from version_families(versions, stages=config.stage_histograms)
+    if config.triton_names:
+        yield from triton_families(versions, [version.queued for version in status.versions])
+
+
+def http_families(own: HttpStatistics) -> Iterator[Family]:
+    """This edge's own figures as Prometheus families."""
+    name = "appliance_http_responses_total"
+    codes = (sample(name, label_text({"code": str(code)}), count) for code, count in own.answers)
+    yield Family(name, "counter", "HTTP answers, by status code.", codes)
+    yield _gauge("appliance_http_connections", "Open HTTP connections.", own.connections)
+    yield _gauge("appliance_http_in_flight_requests", "HTTP requests being handled.", own.in_flight)
+    yield _gauge("appliance_http_body_bytes", "Bytes held in HTTP request bodies.", own.body_bytes)
+    name = "appliance_http_refused_connections_total"
+    meaning = "HTTP connections closed at once because there were too many."
+    yield Family(name, "counter", meaning, [sample(name, "", own.refused_connections)])
+
+
+def _gauge(name: str, meaning: str, value: int) -> Family:
+    return Family(name, "gauge", meaning, [sample(name, "", value)])
+
+
+def _worker_families(workers: Iterable[WorkerStatus]) -> Iterator[Family]:
+    labels = [(label_text({"worker": str(worker.worker)}), worker) for worker in workers]
+    name = "appliance_worker_up"
+    lines = [sample(name, label, int(worker.pid > 0)) for label, worker in labels]
+    yield Family(name, "gauge", "1 while the worker has a process.", lines)
+    name = "appliance_worker_memory_bytes"
+    lines = [sample(name, label, worker.memory_bytes) for label, worker in labels]
+    yield Family(name, "gauge", "Private memory of the worker process; 0: unknown.", lines)
+    name = "appliance_worker_restarts_total"
+    lines = [sample(name, label, worker.restarts) for label, worker in labels]
+    yield Family(name, "counter", "Times the worker was started again after it died.", lines)
+
+
+def _state_families(versions: Iterable[VersionStatus], labels: Iterable[str]) -> Iterator[Family]:
+    pairs = list(zip(labels, versions, strict=True))
+    name = "appliance_version_state"
+    states = (
+        sample(name, f'{label},state="{state.value}"', int(version.state is state))
+        for label, version in pairs
+        for state in VersionState
+    )
+    yield Family(name, "gauge", "1 for the state that the version is in, 0 for the others.", states)
+    name = "appliance_version_queued_requests"
+    lines = [sample(name, label, version.queued) for label, version in pairs]
+    yield Family(name, "gauge", "Requests waiting for the version.", lines)
+    name = "appliance_version_running_requests"
+    lines = [sample(name, label, version.running) for label, version in pairs]
+    yield Family(name, "gauge", "Requests of the version with a worker.", lines)

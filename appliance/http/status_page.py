@@ -1,0 +1,211 @@
+"""``/status.json`` and the status page at ``/``.
+
+The page is complete as the server writes it; a few lines of script keep it fresh. It loads nothing from
+anywhere, and its content security policy admits only that style and that script, by digest. Long lists are
+written in slices, because they are written on the loop that serves requests.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from html import escape
+from importlib.resources import files
+from typing import Final
+
+from aiohttp import web
+
+from appliance import __version__
+from appliance.engine.port import EnginePort, EngineStatus, VersionStatus, WorkerStatus
+from appliance.http.status_document import batch_mean, model_document, status_header
+from appliance.model import VersionState
+from appliance.telemetry.meter import HistogramValue, Result, Stage
+
+SLICE_MODELS: Final = 16
+NO_STORE: Final = "no-store"
+
+_COLUMNS: Final = (
+    ("Model", ""),
+    ("Version", "number"),
+    ("State", ""),
+    ("Rate", "number"),
+    ("Answered", "number"),
+    ("p50", "number"),
+    ("p99", "number"),
+    ("Queued", "number"),
+    ("Running", "number"),
+    ("Batch", "number"),
+    ("Worker (memory)", ""),
+)
+
+
+class StatusHandler:
+    """Handles ``GET /`` and ``GET /status.json``."""
+
+    def __init__(self, engine: EnginePort) -> None:
+        self._engine = engine
+        self._style = files("appliance.http").joinpath("status_page.css").read_text("utf-8")
+        self._script = files("appliance.http").joinpath("status_page.js").read_text("utf-8")
+
+    async def document(self, request: web.BaseRequest) -> web.StreamResponse:
+        """The status document; docs/STATUS.md describes it."""
+        status = self._engine.status()
+        header = status_header(status)
+        del header["models"]
+        models: list[str] = []
+        for version in status.versions:
+            models.append(json.dumps(model_document(version), separators=(",", ":")))
+            await _turn(len(models))
+        text = f'{json.dumps(header, separators=(",", ":"))[:-1]},"models":[{",".join(models)}]}}'
+        return web.Response(
+            body=text.encode(), content_type="application/json", headers={"Cache-Control": NO_STORE}
+        )
+
+    async def page(self, request: web.BaseRequest) -> web.StreamResponse:
+        """The page for people."""
+        status = self._engine.status()
+        workers = {worker.worker: worker for worker in status.workers}
+        rows: list[str] = []
+        for version in status.versions:
+            rows.append(_model_rows(version, workers))
+            await _turn(len(rows))
+        text = _page(status, "".join(rows), self._style, self._script)
+        return web.Response(
+            body=text.encode(), content_type="text/html", charset="utf-8", headers=self._headers()
+        )
+
+    def _headers(self) -> dict[str, str]:
+        return {
+            "Cache-Control": NO_STORE,
+            "Content-Security-Policy": (
+                f"default-src 'none'; style-src '{_digest(self._style)}'; script-src '{_digest(self._script)}'; "
+                "connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+            ),
+            "Referrer-Policy": "no-referrer",
+            "X-Content-Type-Options": "nosniff",
+        }
+
+
+async def _turn(done: int) -> None:
+    if done % SLICE_MODELS == 0:
+        await asyncio.sleep(0)
+
+
+def _digest(text: str) -> str:
+    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+
+
+def _page(status: EngineStatus, rows: str, style: str, script: str) -> str:
+    heads = "".join(f'<th scope="col" class="{kind}">{escape(name)}</th>' for name, kind in _COLUMNS)
+    accepting = "" if status.accepting else "draining: new requests are refused"
+    uptime = spoken_time((status.now_ns - status.started_ns) // 1_000_000_000)
+    return f"""<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>Appliance status</title>
+<link rel="icon" href="data:,">
+<style>{style}</style>
+</head>
+<body>
+<header>
+<h1>Edge inference appliance</h1>
+<span class="quiet">{escape(__version__)}</span>
+<span class="quiet" id="uptime">up {uptime}</span>
+<strong id="accepting">{accepting}</strong>
+</header>
+<dl class="tiles">{_tiles(status)}</dl>
+<h2>Models</h2>
+<div class="scroll"><table>
+<thead><tr>{heads}</tr></thead>
+<tbody id="models">{rows}</tbody>
+</table></div>
+<footer><span id="fresh">as of when this page was loaded; quantiles since the start</span> ·
+<a href="status.json">status.json</a> · <a href="metrics">metrics</a> · <a href="v2">v2 API</a></footer>
+<script>{script}</script>
+</body>
+</html>
+"""
+
+
+def _tiles(status: EngineStatus) -> str:
+    ready = sum(version.state is VersionState.READY for version in status.versions)
+    tiles = (
+        ("Models ready", "ready", f"{ready} of {len(status.versions)}"),
+        ("Queued", "queued", str(status.queued_requests)),
+        ("Running", "running", str(status.running_requests)),
+        ("Workers", "workers", str(sum(worker.pid > 0 for worker in status.workers))),
+        (
+            "Tensor memory",
+            "arena",
+            f"{spoken_bytes(status.arena_used_bytes)} of {spoken_bytes(status.arena_limit_bytes)}",
+        ),
+    )
+    return "".join(f'<div><dt>{name}</dt><dd id="{key}">{value}</dd></div>' for name, key, value in tiles)
+
+
+def _model_rows(version: VersionStatus, workers: Mapping[int, WorkerStatus]) -> str:
+    statistics = version.statistics
+    total = statistics.stages[Stage.TOTAL]
+    mean = batch_mean(statistics)
+    cells = (
+        _cell(version.name, "name"),
+        _cell(str(version.version), "number"),
+        f'<td><span class="badge {version.state.value}">{version.state.value}</span></td>',
+        _cell("–", "number"),
+        _cell(str(statistics.results.get(Result.SUCCESS, 0)), "number"),
+        _cell(_quantile(total, 0.50), "number quiet"),
+        _cell(_quantile(total, 0.99), "number quiet"),
+        _cell(str(version.queued), "number"),
+        _cell(str(version.running), "number"),
+        _cell("–" if mean is None else f"{mean:.2f}", "number"),
+        _cell(_spoken_workers(version.workers, workers)),
+    )
+    row = f"<tr>{''.join(cells)}</tr>"
+    if version.reason:
+        row += f'<tr class="reason"><td colspan="{len(cells)}">{escape(version.reason)}</td></tr>'
+    return row
+
+
+def _cell(text: str, kind: str = "") -> str:
+    return f'<td class="{kind}">{escape(text)}</td>' if kind else f"<td>{escape(text)}</td>"
+
+
+def _quantile(histogram: HistogramValue, fraction: float) -> str:
+    if not any(histogram.counts):
+        return "–"
+    microseconds = histogram.quantile_ns(fraction) / 1_000
+    if microseconds < 1_000:
+        return f"{microseconds:.0f} µs"
+    if microseconds < 1_000_000:
+        return f"{microseconds / 1_000:.{2 if microseconds < 10_000 else 1}f} ms"
+    return f"{microseconds / 1_000_000:.2f} s"
+
+
+def _spoken_workers(numbers: Sequence[int], workers: Mapping[int, WorkerStatus]) -> str:
+    known = [workers[number] for number in numbers if number in workers]
+    return ", ".join(f"{worker.pid} ({spoken_bytes(worker.memory_bytes)})" for worker in known) or "–"
+
+
+def spoken_bytes(count: int) -> str:
+    """``count`` bytes for people: 812 B, 4.5 MiB."""
+    value, unit = float(count), "B"
+    for larger in ("KiB", "MiB", "GiB", "TiB"):
+        if value < 1024:
+            break
+        value, unit = value / 1024, larger
+    return f"{count} B" if unit == "B" else f"{value:.{1 if value < 10 else 0}f} {unit}"
+
+
+def spoken_time(seconds: int) -> str:
+    """``seconds`` for people: 3 min 12 s, 4 d 2 h."""
+    days, hours, minutes = seconds // 86_400, seconds // 3_600 % 24, seconds // 60 % 60
+    if days:
+        return f"{days} d {hours} h"
+    if hours:
+        return f"{hours} h {minutes} min"
+    return f"{minutes} min {seconds % 60} s" if minutes else f"{seconds} s"
