@@ -1,0 +1,238 @@
+"""Where the graph and the configuration meet: the inputs, outputs and batching that are really served.
+
+Rules kept here: the graph says what is true, the configuration may narrow it and must not contradict it; all
+contradictions are found. Pure.
+
+Without a configuration (or with one that gives neither ``max_batch_size`` nor any ``dims``) a model is
+batched when the first dimension of every input and output is one and the same symbol that stands nowhere
+else, or when the graph leaves all of these dimensions open without a name, which is also how Triton completes
+a configuration. Requests of such a model are merged. A configuration that gives ``max_batch_size`` is taken
+at its word: requests are then merged only when it has ``dynamic_batching``. One that gives ``dims`` but no
+``max_batch_size`` means whole shapes: 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from appliance.model import Batching
+from appliance.repository.findings import Findings, Place
+from appliance.repository.graph_ports import check_ports, is_batchable, request_inputs, wire_datatype
+from appliance.repository.model_config import ModelConfig
+from appliance.repository.onnx_graph import GraphPort, GraphSummary, PortKind
+from appliance.repository.tensor_config import TensorConfig
+from appliance.tensor import FREE, Datatype, TensorSpec
+
+Pair = tuple[GraphPort, TensorConfig | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Agreement:
+    """What is served. Shapes leave out the batch dimension when ``max_batch_size`` > 0; ``batching`` None:
+    requests are never merged."""
+
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    max_batch_size: int
+    batching: Batching | None
+
+
+def agree(
+    config: ModelConfig, graph: GraphSummary, graph_place: Place, default_max_batch: int, findings: Findings
+) -> Agreement:
+    """What a model with this graph and configuration serves; every contradiction goes to ``findings``."""
+    inputs = request_inputs(graph)
+    optional = {port.name for port in inputs} & graph.initializers
+    for side, ports in (("input", inputs), ("output", graph.outputs)):
+        check_ports(side, ports, graph_place, findings)
+    wanted_inputs = _pairs("input", inputs, config.inputs, findings)
+    wanted_outputs = _pairs("output", graph.outputs, config.outputs, findings)
+    _check_left_out(config, wanted_inputs, inputs, optional, findings)
+    from_graph = config.max_batch_size is None and not _gives_dims(config)
+    if from_graph:
+        max_batch_size = (
+            default_max_batch if is_batchable(_ports(wanted_inputs), _ports(wanted_outputs)) else 0
+        )
+    else:
+        max_batch_size = config.max_batch_size or 0
+        _check_first_dimensions(config, _ports((*wanted_inputs, *wanted_outputs)), findings)
+    batched = max_batch_size > 0
+    return Agreement(
+        inputs=tuple(
+            _spec(port, said, batched, _is_optional(port, said, optional, findings), graph_place, findings)
+            for port, said in wanted_inputs
+        ),
+        outputs=tuple(
+            _spec(port, said, batched, False, graph_place, findings) for port, said in wanted_outputs
+        ),
+        max_batch_size=max_batch_size,
+        batching=_batching(config, max_batch_size, from_graph, findings),
+    )
+
+
+def from_config_alone(config: ModelConfig, findings: Findings) -> Agreement:
+    """What a model without a graph serves: its configuration has to say everything."""
+    for side, place, tensors in (
+        ("input", config.inputs_place, config.inputs),
+        ("output", config.outputs_place, config.outputs),
+    ):
+        if not tensors:
+            findings.problem(
+                place, f"is missing; the backend '{config.kind.backend}' cannot tell its {side}s"
+            )
+    max_batch_size = config.max_batch_size or 0
+    return Agreement(
+        inputs=_written_specs(config.inputs or (), findings),
+        outputs=_written_specs(config.outputs or (), findings),
+        max_batch_size=max_batch_size,
+        batching=_batching(config, max_batch_size, False, findings),
+    )
+
+
+def _pairs(
+    side: str, ports: Sequence[GraphPort], written: Sequence[TensorConfig] | None, findings: Findings
+) -> tuple[Pair, ...]:
+    """Ports in graph order with what the configuration says of each; when it lists any, only those listed."""
+    if written is None:
+        return tuple((port, None) for port in ports)
+    said: dict[str, TensorConfig] = {}
+    known = {port.name for port in ports}
+    for tensor in written:
+        if tensor.name in said:
+            findings.problem(tensor.place, f"{side} '{tensor.name}' is given twice")
+        elif tensor.name and tensor.name not in known:
+            names = ", ".join(f"'{port.name}'" for port in ports[:20])
+            findings.problem(
+                tensor.place, f"the graph has no {side} '{tensor.name}'; it has {names or 'none'}"
+            )
+        said[tensor.name] = tensor
+    return tuple((port, said[port.name]) for port in ports if port.name in said)
+
+
+def _check_left_out(
+    config: ModelConfig,
+    wanted: Sequence[Pair],
+    inputs: Sequence[GraphPort],
+    optional: set[str],
+    findings: Findings,
+) -> None:
+    """An input that the graph needs must not be missing from the configuration; and something must be
+    answered."""
+    kept = {port.name for port, _ in wanted}
+    for port in inputs:
+        if port.name not in kept and port.name not in optional:
+            findings.problem(config.inputs_place, f"the graph's input '{port.name}' is missing")
+    if config.outputs == ():
+        findings.problem(
+            config.outputs_place, "lists no output; leave it out to serve all outputs of the graph"
+        )
+
+
+def _ports(pairs: Sequence[Pair]) -> tuple[GraphPort, ...]:
+    return tuple(port for port, _ in pairs)
+
+
+def _gives_dims(config: ModelConfig) -> bool:
+    return any(tensor.dims is not None for tensor in (*(config.inputs or ()), *(config.outputs or ())))
+
+
+def _check_first_dimensions(config: ModelConfig, ports: Sequence[GraphPort], findings: Findings) -> None:
+    """A batched model needs a free first dimension everywhere."""
+    if not config.max_batch_size:
+        return
+    for port in ports:
+        if port.dims is not None and (not port.dims or isinstance(port.dims[0], int)):
+            findings.problem(
+                config.batch_place,
+                f"is {config.max_batch_size}, but '{port.name}' has the shape {_shown(port.dims)} in the graph, "
+                "whose first dimension cannot be a batch; set it to 0 and give whole shapes",
+            )
+
+
+def _is_optional(port: GraphPort, said: TensorConfig | None, optional: set[str], findings: Findings) -> bool:
+    if said is None or said.optional is None:
+        return port.name in optional
+    if said.optional and port.name not in optional:
+        findings.problem(
+            said.optional_place, f"the graph has no default for '{port.name}'; it cannot be left out"
+        )
+    return said.optional
+
+
+def _spec(
+    port: GraphPort,
+    said: TensorConfig | None,
+    batched: bool,
+    optional: bool,
+    place: Place,
+    findings: Findings,
+) -> TensorSpec:
+    datatype = wire_datatype(port)
+    if said and datatype and said.datatype not in (None, datatype):
+        written = said.datatype.config_name if said.datatype else ""
+        findings.problem(
+            said.datatype_place, f"is {written}, but '{port.name}' is {datatype.config_name} in the graph"
+        )
+    shape = _shape(port, said, batched, place, findings)
+    return TensorSpec(name=port.name, datatype=datatype or Datatype.BYTES, shape=shape, optional=optional)
+
+
+def _shape(
+    port: GraphPort, said: TensorConfig | None, batched: bool, place: Place, findings: Findings
+) -> tuple[int, ...]:
+    """The shape to serve, without the batch dimension when ``batched``."""
+    written = said.dims if said else None
+    if port.dims is None:
+        if written is None and port.kind is PortKind.TENSOR:
+            findings.problem(
+                place, f"the graph does not say the shape of '{port.name}'; give dims for it in config.pbtxt"
+            )
+        return written or ()
+    true = tuple(size if isinstance(size, int) else FREE for size in port.dims[1 if batched else 0 :])
+    if written is None or said is None:
+        return true
+    if len(written) != len(true) or any(
+        have not in (FREE, want) for have, want in zip(true, written, strict=True)
+    ):
+        batch = " after the batch dimension" if batched else ""
+        findings.problem(
+            said.dims_place,
+            f"{_shown(written)} does not fit the graph's {_shown(true)}{batch} of '{port.name}'",
+        )
+    return written
+
+
+def _written_specs(tensors: Sequence[TensorConfig], findings: Findings) -> tuple[TensorSpec, ...]:
+    specs: dict[str, TensorSpec] = {}
+    for tensor in tensors:
+        if tensor.name in specs:
+            findings.problem(tensor.place, f"'{tensor.name}' is given twice")
+        if tensor.datatype is None:
+            findings.problem(tensor.datatype_place, "is needed where there is no graph to tell it")
+        if tensor.dims is None:
+            findings.problem(tensor.dims_place, "is needed where there is no graph to tell it")
+        specs[tensor.name] = TensorSpec(
+            name=tensor.name,
+            datatype=tensor.datatype or Datatype.BYTES,
+            shape=tensor.dims or (),
+            optional=bool(tensor.optional),
+        )
+    return tuple(specs.values())
+
+
+def _batching(
+    config: ModelConfig, max_batch_size: int, from_graph: bool, findings: Findings
+) -> Batching | None:
+    """The batching written, or the plain one of a model that the graph alone makes batchable."""
+    if config.batching is None:
+        return Batching() if from_graph and max_batch_size else None
+    largest = max(1, max_batch_size)
+    for size in config.batching.preferred_batch_size:
+        if size > largest:
+            findings.problem(config.preferred_place, f"{size} is above the largest batch, {largest}")
+    return config.batching
+
+
+def _shown(dims: Sequence[int | str | None]) -> str:
+    return "[" + ", ".join("?" if size is None else str(size) for size in dims) + "]"

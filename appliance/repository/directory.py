@@ -1,0 +1,73 @@
+"""A directory of models, read once: ``NAME/VERSION/model.onnx`` with or without ``NAME/config.pbtxt``.
+
+Rules kept here: everything is looked at before anything is served, one broken model never hides another, all
+problems of all models come back together. Entries that are no models (neither a config.pbtxt nor a numbered
+directory inside) and names that begin with "." or "_" are passed over. Reads; never writes.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from appliance.errors import ConfigInvalid, Problem
+from appliance.repository.model_directory import (
+    BrokenVersion,
+    ServableVersion,
+    printable,
+    read_model_directory,
+)
+from appliance.repository.settings import RepositoryConfig
+
+__all__ = ["BrokenVersion", "RepositoryConfig", "RepositoryScan", "ServableVersion", "scan"]
+
+_PASSED_OVER: Final = (".", "_")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RepositoryScan:
+    """A repository at one moment, by model name and ascending version. ``notes`` tell of settings that are
+    accepted without effect."""
+
+    servable: tuple[ServableVersion, ...]
+    broken: tuple[BrokenVersion, ...]
+    notes: tuple[Problem, ...]
+
+    @property
+    def problems(self) -> tuple[Problem, ...]:
+        """Everything that is wrong, each problem once however many versions it breaks."""
+        return tuple(dict.fromkeys(problem for broken in self.broken for problem in broken.problems))
+
+
+def scan(root: Path, config: RepositoryConfig) -> RepositoryScan:
+    """All models under ``root``. Raises ConfigInvalid when the directory itself cannot be read or holds too
+    many."""
+    real, names = _listing(root, config.max_models)
+    readings = [read_model_directory(real, name, config) for name in names]
+    found = [reading for reading in readings if reading is not None]
+    return RepositoryScan(
+        servable=tuple(version for reading in found for version in reading.servable),
+        broken=tuple(version for reading in found for version in reading.broken),
+        notes=tuple(note for reading in found for note in reading.notes),
+    )
+
+
+def _listing(root: Path, max_models: int) -> tuple[str, list[str]]:
+    """The repository's real path and the names of what may be a model in it."""
+    try:
+        real = os.path.realpath(root, strict=True)
+        with os.scandir(real) as entries:
+            names = sorted(
+                entry.name
+                for entry in entries
+                if not entry.name.startswith(_PASSED_OVER) and (entry.is_symlink() or entry.is_dir())
+            )
+    except OSError as error:
+        text = f"cannot be read: {error.strerror}; give a directory of models"
+        raise ConfigInvalid([Problem(file=printable(str(root)), key="", text=text)]) from error
+    if len(names) > max_models:
+        text = f"holds {len(names)} directories; the limit is {max_models}"
+        raise ConfigInvalid([Problem(file=printable(str(root)), key="", text=text)])
+    return real, names

@@ -1,0 +1,296 @@
+"""One model's directory to the versions that can be served and the reasons why others cannot.
+
+Rules kept here: a link counts as what it leads to and may not leave the repository; a problem of the
+configuration breaks every version of the model, a problem of a version only that one. The fingerprint covers
+the files that a worker reads by itself; whatever else was read is inside the ModelVersion.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import Final
+
+from appliance.errors import ArtefactError, Problem
+from appliance.model import ModelVersion
+from appliance.repository.agreement import Agreement, agree, from_config_alone
+from appliance.repository.external_files import external_files
+from appliance.repository.findings import Findings, Place
+from appliance.repository.label_files import read_labels
+from appliance.repository.model_config import ONNX, ModelConfig, no_config, read_model_config
+from appliance.repository.model_files import ModelFile, ModelHome
+from appliance.repository.onnx_graph import GraphSummary, read_graph
+from appliance.repository.pbtxt import PbtxtError, parse
+from appliance.repository.section import INT64_MAX
+from appliance.repository.settings import RepositoryConfig
+from appliance.repository.versions import wanted_versions
+from appliance.repository.warmup_config import plan_warmup, warmup_files
+
+CONFIG_FILE: Final = "config.pbtxt"
+
+_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,128}")
+_NUMBER: Final = re.compile(r"[0-9]+")
+_CANONICAL_NUMBER: Final = re.compile(r"[1-9][0-9]{0,18}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServableVersion:
+    """A version to serve. ``fingerprint`` changes when a file that the worker reads does; everything else
+    that matters is in ``model``."""
+
+    model: ModelVersion
+    fingerprint: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokenVersion:
+    """A version that cannot be served; ``version`` is "" when the problems concern the whole model."""
+
+    name: str
+    version: str
+    problems: tuple[Problem, ...]
+
+    @property
+    def reason(self) -> str:
+        """All problems in one line."""
+        return "; ".join(map(str, self.problems))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelReading:
+    """What one directory came to. ``notes`` tell of settings that are accepted without effect."""
+
+    servable: tuple[ServableVersion, ...] = ()
+    broken: tuple[BrokenVersion, ...] = ()
+    notes: tuple[Problem, ...] = ()
+
+
+def read_model_directory(root: str, entry: str, settings: RepositoryConfig) -> ModelReading | None:
+    """The model in the directory ``entry`` of the repository ``root`` (absolute, free of links); None when it
+    is none. Never raises for what is in the directory."""
+    name = printable(entry)
+    try:
+        home = _home(root, entry)
+        listing = os.listdir(home.path)
+    except ArtefactError as error:
+        return _broken(name, str(error))
+    except NotADirectoryError:
+        return None
+    except OSError as error:
+        return _broken(name, f"cannot be read: {error.strerror}")
+    numbered = [found for found in listing if _NUMBER.fullmatch(found)]
+    if CONFIG_FILE not in listing and not numbered:
+        return None
+    if not _NAME.fullmatch(entry):
+        return _broken(
+            name, "is not a name for a model: 1 to 128 of the characters A-Z a-z 0-9 . _ - are allowed"
+        )
+    if len(numbered) > settings.max_versions:
+        return _broken(name, f"has {len(numbered)} version directories; the limit is {settings.max_versions}")
+    return _ModelReader(name, home, settings).read(CONFIG_FILE in listing, numbered)
+
+
+def printable(name: str) -> str:
+    """A file name that can be shown and sent: bytes that are not UTF-8 are replaced."""
+    return name.encode(errors="surrogateescape").decode(errors="replace")
+
+
+def _broken(name: str, text: str, version: str = "") -> ModelReading:
+    file = f"{name}/{version}" if version else name
+    problem = Place(file=file).problem(text)
+    return ModelReading(broken=(BrokenVersion(name=name, version=version, problems=(problem,)),))
+
+
+def _home(root: str, entry: str) -> ModelHome:
+    path = os.path.join(root, entry)
+    try:
+        real = os.path.realpath(path, strict=True)
+    except FileNotFoundError:
+        raise ArtefactError("is a symbolic link to nothing") from None
+    if not real.startswith(root.rstrip(os.sep) + os.sep):
+        raise ArtefactError(
+            f"is a symbolic link to {real}, outside the repository; put the model itself there"
+        )
+    return ModelHome(path=real)
+
+
+class _ModelReader:
+    """Reads one model; ``home`` is its directory."""
+
+    def __init__(self, name: str, home: ModelHome, settings: RepositoryConfig) -> None:
+        self._name = name
+        self._home = home
+        self._settings = settings
+        self._findings = Findings()
+
+    def read(self, has_config: bool, numbered: Iterable[str]) -> ModelReading:
+        """All versions that the configuration asks for."""
+        config = self._config() if has_config else no_config(f"{self._name}/{CONFIG_FILE}")
+        if config is None:
+            return self._whole()
+        present = [int(number) for number in numbered if _problem_of_number(number) is None]
+        misnamed = [number for number in numbered if _problem_of_number(number) is not None]
+        wanted = wanted_versions(config.policy, present)
+        if not wanted:
+            self._findings.problem(
+                Place(file=self._name),
+                f"has no version directory; put the model into {self._name}/1/{config.model_file}",
+            )
+            return self._whole(misnamed)
+        labels = read_labels(config.outputs or (), self._home, self._settings.max_label_bytes, self._findings)
+        warmups = warmup_files(config.warmups, self._home, self._findings)
+        readings = [
+            _VersionReader(self._name, number, self._home, config, self._findings.problems).read(
+                labels, warmups, self._settings.default_max_batch_size
+            )
+            for number in wanted
+        ]
+        return ModelReading(
+            servable=tuple(reading for reading in readings if isinstance(reading, ServableVersion)),
+            broken=(
+                *(reading for reading in readings if isinstance(reading, BrokenVersion)),
+                *self._misnamed(misnamed),
+            ),
+            notes=self._findings.notes,
+        )
+
+    def _config(self) -> ModelConfig | None:
+        """The configuration; None when the file cannot be read as one at all."""
+        place = Place(file=f"{self._name}/{CONFIG_FILE}")
+        try:
+            tree = parse(self._home.file(PurePosixPath(CONFIG_FILE)).read(self._settings.max_config_bytes))
+        except PbtxtError as error:
+            self._findings.problem(Place(file=f"{place.file}:{error.line}:{error.column}"), str(error))
+            return None
+        except ArtefactError as error:
+            self._findings.problem(place, str(error))
+            return None
+        return read_model_config(
+            tree, file=place.file, model_name=self._name, settings=self._settings, findings=self._findings
+        )
+
+    def _whole(self, misnamed: Iterable[str] = ()) -> ModelReading:
+        """Nothing of the model can be served."""
+        broken = BrokenVersion(name=self._name, version="", problems=self._findings.problems)
+        return ModelReading(broken=(broken, *self._misnamed(misnamed)), notes=self._findings.notes)
+
+    def _misnamed(self, numbers: Iterable[str]) -> tuple[BrokenVersion, ...]:
+        return tuple(
+            BrokenVersion(
+                name=self._name,
+                version=number,
+                problems=(Place(file=f"{self._name}/{number}").problem(_problem_of_number(number) or ""),),
+            )
+            for number in numbers
+        )
+
+
+def _problem_of_number(number: str) -> str | None:
+    """Why a directory of digits is no version, or None."""
+    if _CANONICAL_NUMBER.fullmatch(number) and int(number) <= INT64_MAX:
+        return None
+    if number.lstrip("0") != number:
+        return "is not a version number: they begin at 1 and have no leading zeros; rename the directory"
+    return f"is not a version number: they end at {INT64_MAX}; rename the directory"
+
+
+class _VersionReader:
+    """Reads one version; ``inherited`` problems of the model are its problems too."""
+
+    def __init__(
+        self, name: str, number: int, home: ModelHome, config: ModelConfig, inherited: tuple[Problem, ...]
+    ) -> None:
+        self._name = name
+        self._number = number
+        self._home = home
+        self._config = config
+        self._directory = PurePosixPath(str(number))
+        self._findings = Findings(inherited)
+
+    def read(
+        self,
+        labels: Mapping[str, tuple[str, ...]],
+        warmup: Mapping[str, ModelFile],
+        default_max_batch: int,
+    ) -> ServableVersion | BrokenVersion:
+        """The version with its labels and warm-up files."""
+        files: tuple[ModelFile, ...] = ()
+        agreement: Agreement | None = None
+        if self._has_directory():
+            if self._config.kind == ONNX:
+                files, agreement = self._from_graph(default_max_batch)
+            else:
+                agreement = from_config_alone(self._config, self._findings)
+        model = self._model(files, agreement, labels, warmup) if agreement else None
+        if model is None or self._findings.problems:
+            return BrokenVersion(name=self._name, version=str(self._number), problems=self._findings.problems)
+        return ServableVersion(model=model, fingerprint=_fingerprint((*files, *warmup.values())))
+
+    def _has_directory(self) -> bool:
+        try:
+            self._home.check_directory(str(self._number))
+        except ArtefactError as error:
+            self._findings.problem(Place(file=f"{self._name}/{self._number}"), str(error))
+            return False
+        return True
+
+    def _from_graph(self, default_max_batch: int) -> tuple[tuple[ModelFile, ...], Agreement | None]:
+        """The files of the model and what its graph and configuration agree on."""
+        relative = self._directory / self._config.model_file
+        place = Place(file=f"{self._name}/{relative}")
+        try:
+            file = self._home.file(relative)
+            graph = _summary(file)
+        except ArtefactError as error:
+            self._findings.problem(place, str(error))
+            return (), None
+        files = (file, *external_files(graph, self._home, self._directory, place, self._findings))
+        return files, agree(self._config, graph, place, default_max_batch, self._findings)
+
+    def _model(
+        self,
+        files: tuple[ModelFile, ...],
+        agreement: Agreement,
+        labels: Mapping[str, tuple[str, ...]],
+        warmup: Mapping[str, ModelFile],
+    ) -> ModelVersion:
+        config = self._config
+        return ModelVersion(
+            name=self._name,
+            version=self._number,
+            platform=config.kind.platform,
+            backend=config.kind.backend,
+            runtime=config.kind.runtime,
+            path=files[0].path if files else os.path.join(self._home.path, str(self._directory)),
+            file_bytes=sum(file.size for file in files),
+            inputs=agreement.inputs,
+            outputs=agreement.outputs,
+            max_batch_size=agreement.max_batch_size,
+            batching=agreement.batching,
+            instance_count=config.instances.count,
+            device=config.instances.device,
+            labels=labels,
+            warmups=tuple(
+                plan_warmup(one, agreement.inputs, agreement.max_batch_size, warmup, self._findings)
+                for one in config.warmups
+            ),
+            parameters=config.parameters,
+        )
+
+
+def _summary(file: ModelFile) -> GraphSummary:
+    with file.open() as descriptor:
+        return read_graph(descriptor)
+
+
+def _fingerprint(files: Iterable[ModelFile]) -> str:
+    digest = hashlib.blake2b(digest_size=16)
+    for file in files:
+        digest.update(
+            f"{file.path}\0{file.size}\0{file.inode}\0{file.mtime_ns}\0".encode(errors="surrogateescape")
+        )
+    return digest.hexdigest()

@@ -1,0 +1,105 @@
+"""Files of one model: found, confined to the model's own directory, and only regular ones are opened.
+
+Rules kept here: a symbolic link counts as what it leads to, and that must lie inside the directory of the
+same model; a path may not climb out of where it starts; directories, pipes, sockets and devices are told
+apart before anything is opened, so that a pipe cannot make the start hang. Errors name what is wrong with the
+file, not the file: the caller knows how it was named.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+from appliance.errors import ArtefactError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelFile:
+    """A regular file as it was when it was found. ``path`` is where it was looked for, absolute."""
+
+    path: str
+    size: int
+    inode: int
+    mtime_ns: int
+
+    @contextmanager
+    def open(self) -> Iterator[int]:
+        """A read-only descriptor; raises ArtefactError when the file is not that regular file any more."""
+        try:
+            descriptor = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError as error:
+            raise ArtefactError(f"cannot be opened: {error.strerror}") from error
+        try:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                raise ArtefactError("was replaced by something that is not a file")
+            yield descriptor
+        finally:
+            os.close(descriptor)
+
+    def read(self, limit: int) -> bytes:
+        """The contents; raises ArtefactError above ``limit`` bytes."""
+        with self.open() as descriptor:
+            try:
+                with os.fdopen(os.dup(descriptor), "rb") as file:
+                    data = file.read(limit + 1)
+            except OSError as error:
+                raise ArtefactError(f"cannot be read: {error.strerror}") from error
+        if len(data) > limit:
+            raise ArtefactError(f"has more than {limit} bytes, the limit for it")
+        return data
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelHome:
+    """The directory of one model; ``path`` is absolute and free of links."""
+
+    path: str
+
+    def file(self, relative: PurePosixPath, *, start: PurePosixPath | None = None) -> ModelFile:
+        """The regular file at ``relative``, looked for from ``start`` inside this directory (default: the
+        directory itself) and not above it; raises ArtefactError saying what is wrong with it."""
+        if relative.is_absolute() or ".." in relative.parts or "\0" in str(relative):
+            raise ArtefactError("is not a path inside the model's directory")
+        path = os.path.join(self.path, start or "", relative)
+        found = self._status(path)
+        if not stat.S_ISREG(found.st_mode):
+            raise ArtefactError(f"is {_kind(found.st_mode)}, not a file")
+        return ModelFile(path=path, size=found.st_size, inode=found.st_ino, mtime_ns=found.st_mtime_ns)
+
+    def check_directory(self, name: str) -> None:
+        """Raises ArtefactError unless ``name`` is a directory inside this one, or a link to one."""
+        found = self._status(os.path.join(self.path, name))
+        if not stat.S_ISDIR(found.st_mode):
+            raise ArtefactError(f"is {_kind(found.st_mode)}, not a directory")
+
+    def _status(self, path: str) -> os.stat_result:
+        """What is at ``path``, links followed as far as they stay in this directory."""
+        try:
+            real = os.path.realpath(path, strict=True)
+            if real != path and not real.startswith(self.path + os.sep):
+                raise ArtefactError(
+                    f"is a symbolic link to {real}, outside the model's directory; put the file itself there"
+                )
+            return os.stat(real)
+        except FileNotFoundError:
+            missing = "is a symbolic link to nothing" if os.path.islink(path) else "is missing"
+            raise ArtefactError(missing) from None
+        except OSError as error:
+            raise ArtefactError(f"cannot be read: {error.strerror}") from error
+
+
+def _kind(mode: int) -> str:
+    kinds = (
+        (stat.S_ISREG, "a file"),
+        (stat.S_ISDIR, "a directory"),
+        (stat.S_ISFIFO, "a named pipe"),
+        (stat.S_ISSOCK, "a socket"),
+        (stat.S_ISCHR, "a device"),
+        (stat.S_ISBLK, "a device"),
+    )
+    return next((name for test, name in kinds if test(mode)), "something unknown")

@@ -1,0 +1,244 @@
+"""Typed reading of one message of a text-format tree: every value checked, every leftover field reported.
+
+Rules kept here: a reader asks for fields by name and gets a value in all cases (the default where the file is
+wrong), so that reading goes on and all problems are found; a field nobody asked for is a problem. Knows
+protobuf's value forms, no particular message.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from enum import Enum
+from typing import Final, TypeVar
+
+from appliance.repository.findings import Findings, Place
+from appliance.repository.pbtxt import Field, Message, Scalar, ScalarKind, Value
+
+INT32_MAX: Final = (1 << 31) - 1
+INT64_MAX: Final = (1 << 63) - 1
+
+_TRUE: Final = frozenset({"true", "True", "t", "1"})
+_FALSE: Final = frozenset({"false", "False", "f", "0"})
+_SIMILAR: Final = 0.6  # above which a known name is suggested
+
+Choice = TypeVar("Choice", bound=Enum)
+
+
+class Section:
+    """One message being read. ``key`` is its path in the file ("" for the whole), ``file`` the file's
+    name."""
+
+    def __init__(self, message: Message, *, file: str, key: str, findings: Findings) -> None:
+        self._message = message
+        self._file = file
+        self._key = key
+        self._findings = findings
+        self._asked: set[str] = set()
+        self._fields: dict[str, list[Field]] = {}
+        for field in message.fields:
+            self._fields.setdefault(field.name, []).append(field)
+
+    def place(self, name: str = "", index: int | None = None) -> Place:
+        """Where a field of this message stands, or would stand."""
+        fields = self._fields.get(name)
+        at = fields[0] if fields else self._message
+        key = name if index is None else f"{name}[{index}]"
+        return Place(file=f"{self._file}:{at.line}:{at.column}", key=self._path(key))
+
+    def problem(self, name: str, text: str) -> None:
+        """Report a problem at the field ``name`` ("" for the message itself)."""
+        self._findings.problem(self.place(name), text)
+
+    def has(self, name: str) -> bool:
+        """Whether the field is mentioned at all."""
+        return name in self._fields
+
+    def integer(self, name: str, *, default: int = 0, minimum: int = 0, maximum: int = INT32_MAX) -> int:
+        """A whole number within bounds."""
+        value = self._single(name)
+        if value is None:
+            return default
+        number = self._number(self.place(name), value, minimum, maximum)
+        return default if number is None else number
+
+    def integers(self, name: str, *, minimum: int = 0, maximum: int = INT32_MAX) -> tuple[int, ...]:
+        """A list of whole numbers, each within bounds."""
+        found = [
+            self._number(self._at(name, value, index), value, minimum, maximum)
+            for index, value in enumerate(self._values(name))
+        ]
+        return tuple(number for number in found if number is not None)
+
+    def text(self, name: str, *, default: str = "") -> str:
+        """A string."""
+        value = self._single(name)
+        if value is None:
+            return default
+        found = self._text(self.place(name), value)
+        return default if found is None else found
+
+    def flag(self, name: str, *, default: bool = False) -> bool:
+        """True or false."""
+        value = self._single(name)
+        if value is None:
+            return default
+        if isinstance(value, Scalar) and value.kind is not ScalarKind.STRING and value.text in _TRUE | _FALSE:
+            return value.text in _TRUE
+        self.problem(name, f"expected true or false, found {_shown(value)}")
+        return default
+
+    def choice(self, name: str, choices: Mapping[str, Choice]) -> Choice | None:
+        """One of the named ``choices``; None when it is missing or wrong."""
+        value = self._single(name)
+        if value is None:
+            return None
+        if isinstance(value, Scalar) and value.kind is ScalarKind.NAME and value.text in choices:
+            return choices[value.text]
+        self.problem(name, f"expected one of {', '.join(choices)}, found {_shown(value)}")
+        return None
+
+    def name(self, name: str) -> str:
+        """An enum value by its name, unchecked; "" when it is missing."""
+        value = self._single(name)
+        if value is None:
+            return ""
+        if isinstance(value, Scalar) and value.kind is ScalarKind.NAME:
+            return value.text
+        self.problem(name, f"expected a name without quotes, found {_shown(value)}")
+        return ""
+
+    def section(self, name: str) -> Section | None:
+        """A message, or None when it is missing."""
+        value = self._single(name)
+        return None if value is None else self._inner(self.place(name), value)
+
+    def sections(self, name: str) -> tuple[Section, ...]:
+        """A list of messages."""
+        found = [
+            self._inner(self._at(name, value, index), value) for index, value in enumerate(self._values(name))
+        ]
+        return tuple(section for section in found if section is not None)
+
+    def entries(self, name: str) -> tuple[tuple[str, Section], ...]:
+        """A map from strings to messages, as (key, section of the value)."""
+        return tuple((key, section) for key, section in self._entries(name) if isinstance(key, str))
+
+    def numbered_entries(self, name: str, *, maximum: int) -> tuple[tuple[int, Section], ...]:
+        """A map from whole numbers to messages, as (key, section of the value)."""
+        return tuple((key, section) for key, section in self._entries(name, maximum) if isinstance(key, int))
+
+    def refuse(self, names: Mapping[str, str]) -> None:
+        """Fields that the appliance does not offer, each with what to say when one is there and not empty."""
+        for name, reason in names.items():
+            if any(not _is_default(value) for value in self._values(name)):
+                self.problem(name, reason)
+
+    def ignore(self, names: Iterable[str], reason: str) -> None:
+        """Fields that are accepted without effect; each one that is there and not empty becomes a note."""
+        for name in names:
+            if any(not _is_default(value) for value in self._values(name)):
+                self._findings.note(self.place(name), reason)
+
+    def close(self) -> None:
+        """Report every field that nobody asked for."""
+        for name in self._fields:
+            if name not in self._asked:
+                near = difflib.get_close_matches(name, self._asked, n=1, cutoff=_SIMILAR)
+                hint = f"; did you mean '{near[0]}'?" if near else ""
+                self.problem(name, f"unknown field '{name}'{hint}")
+
+    def _path(self, key: str) -> str:
+        return f"{self._key}.{key}" if self._key and key else self._key or key
+
+    def _at(self, name: str, value: Value, index: int) -> Place:
+        """Where one value of a repeated field stands."""
+        return Place(file=f"{self._file}:{value.line}:{value.column}", key=self._path(f"{name}[{index}]"))
+
+    def _values(self, name: str) -> tuple[Value, ...]:
+        self._asked.add(name)
+        return tuple(value for field in self._fields.get(name, ()) for value in field.values)
+
+    def _single(self, name: str) -> Value | None:
+        values = self._values(name)
+        if len(values) > 1:
+            self.problem(name, f"is given {len(values)} times; once is allowed")
+        return values[0] if values else None
+
+    def _inner(self, place: Place, value: Value) -> Section | None:
+        if isinstance(value, Message):
+            return Section(value, file=self._file, key=place.key, findings=self._findings)
+        self._findings.problem(place, f"expected '{{ ... }}', found {_shown(value)}")
+        return None
+
+    def _number(self, place: Place, value: Value, minimum: int, maximum: int) -> int | None:
+        number = _integer(value)
+        if number is None:
+            self._findings.problem(place, f"expected a whole number, found {_shown(value)}")
+        elif not minimum <= number <= maximum:
+            self._findings.problem(place, f"{number} is out of range; {minimum} to {maximum} is allowed")
+        else:
+            return number
+        return None
+
+    def _text(self, place: Place, value: Value) -> str | None:
+        if not isinstance(value, Scalar) or value.kind is not ScalarKind.STRING:
+            self._findings.problem(place, f"expected a string in quotes, found {_shown(value)}")
+            return None
+        try:
+            return value.data.decode()
+        except UnicodeDecodeError:
+            self._findings.problem(place, f"{value.data!r} is not UTF-8")
+            return None
+
+    def _entries(self, name: str, maximum: int | None = None) -> Iterable[tuple[str | int, Section]]:
+        """Entries of a map; a key given twice is a problem. ``maximum``: keys are numbers up to it, else
+        strings."""
+        seen: set[str | int] = set()
+        for entry in self.sections(name):
+            place = entry.place("key")
+            key: str | int = entry.text("key") if maximum is None else entry.integer("key", maximum=maximum)
+            shown = f'"{key}"' if isinstance(key, str) else str(key)
+            if key in seen:
+                self._findings.problem(place, f"key {shown} is given twice")
+            seen.add(key)
+            yield key, entry._map_value(self._path(f"{name}[{shown}]"))
+
+    def _map_value(self, key: str) -> Section:
+        """The value of the map entry that this message is; one that is missing counts as empty."""
+        value = self._single("value")
+        self.close()
+        empty = Message(fields=(), line=self._message.line, column=self._message.column)
+        inner = None if value is None else self._inner(Place(file=self.place("value").file, key=key), value)
+        return inner or Section(empty, file=self._file, key=key, findings=self._findings)
+
+
+def _integer(value: Value) -> int | None:
+    """The whole number a value is, in any of the three bases; None when it is none."""
+    if not isinstance(value, Scalar) or value.kind is not ScalarKind.NUMBER:
+        return None
+    digits = value.text.removeprefix("-").lower()
+    if not digits.startswith("0x") and not digits.isdigit():
+        return None
+    base = 16 if digits.startswith("0x") else 8 if digits.startswith("0") else 10
+    try:
+        return int(digits, base) * (-1 if value.text.startswith("-") else 1)
+    except ValueError:
+        return None
+
+
+def _is_default(value: Value) -> bool:
+    """Whether a value says no more than its absence would: false, zero, an empty string."""
+    if isinstance(value, Message):
+        return False
+    if value.kind is ScalarKind.STRING:
+        return not value.data
+    return value.text in _FALSE or _integer(value) == 0
+
+
+def _shown(value: Value) -> str:
+    if isinstance(value, Message):
+        return "'{ ... }'"
+    if value.kind is ScalarKind.STRING:
+        return f'"{value.data[:40].decode(errors="replace")}"'
+    return f"'{value.text[:40]}'"

@@ -1,0 +1,101 @@
+"""The ``input`` and ``output`` parts of a model's configuration, as written."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final
+
+from appliance.repository.findings import Place
+from appliance.repository.section import INT64_MAX, Section
+from appliance.tensor import FREE, Datatype
+
+_DATATYPES: Final = MappingProxyType({datatype.config_name: datatype for datatype in Datatype})
+_UNOFFERED_INPUT: Final = MappingProxyType(
+    {
+        "allow_ragged_batch": "is not offered: requests of different shapes are not merged; remove it",
+        "is_shape_tensor": "is not offered: shape tensors belong to another runtime; remove it",
+        "is_non_linear_format_io": "is not offered: tensors are row-major; remove it",
+    }
+)
+_UNOFFERED_OUTPUT: Final = MappingProxyType(
+    {name: reason for name, reason in _UNOFFERED_INPUT.items() if name != "allow_ragged_batch"}
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorConfig:
+    """An input or output as written, with the places of what may contradict the graph. None means not said;
+    ``dims`` leave out the batch dimension when the model is batched."""
+
+    place: Place
+    name: str
+    datatype: Datatype | None
+    datatype_place: Place
+    dims: tuple[int, ...] | None
+    dims_place: Place
+    optional: bool | None = None
+    optional_place: Place
+    label_file: str = ""
+    label_place: Place
+
+
+def read_input(section: Section) -> TensorConfig:
+    """One ``input { ... }``."""
+    section.refuse(_UNOFFERED_INPUT)
+    if section.name("format") not in ("", "FORMAT_NONE"):
+        section.ignore(
+            ("format",), "is accepted, but nothing acts on it: clients lay out images as the model wants"
+        )
+    config = _read_tensor(section)
+    section.close()
+    return config
+
+
+def read_output(section: Section) -> TensorConfig:
+    """One ``output { ... }``."""
+    section.refuse(_UNOFFERED_OUTPUT)
+    config = _read_tensor(section, output=True)
+    section.close()
+    return config
+
+
+def read_datatype(section: Section) -> Datatype | None:
+    """The field ``data_type``; None when it is missing or wrong."""
+    return section.choice("data_type", _DATATYPES)
+
+
+def _read_tensor(section: Section, *, output: bool = False) -> TensorConfig:
+    name = section.text("name")
+    if not name:
+        section.problem("name", "is missing")
+    dims = section.integers("dims", minimum=FREE, maximum=INT64_MAX) if section.has("dims") else None
+    if dims and 0 in dims:
+        section.problem("dims", "0 is not a dimension; -1 stands for a free one")
+    _check_reshape(section, dims)
+    return TensorConfig(
+        place=section.place(),
+        name=name,
+        datatype=read_datatype(section),
+        datatype_place=section.place("data_type"),
+        dims=dims,
+        dims_place=section.place("dims"),
+        optional=section.flag("optional") if not output and section.has("optional") else None,
+        optional_place=section.place("optional"),
+        label_file=section.text("label_filename") if output else "",
+        label_place=section.place("label_filename"),
+    )
+
+
+def _check_reshape(section: Section, dims: tuple[int, ...] | None) -> None:
+    """Only a reshape that changes nothing is accepted."""
+    reshape = section.section("reshape")
+    if reshape is None:
+        return
+    shape = reshape.integers("shape", minimum=FREE, maximum=INT64_MAX)
+    reshape.close()
+    if shape != dims:
+        section.problem(
+            "reshape",
+            f"is not offered: clients see the model's own shape; set dims to {list(shape)} and remove it",
+        )
