@@ -39,12 +39,9 @@ class ResponseForm:
         self._batched = plan.model.max_batch_size > 0
         self._pieces: dict[tuple[int, tuple[tuple[int, ...], ...], int], _Pieces] = {}
 
-    def encode(self, request_id: bytes, answer: Answer) -> bytes:
-        """The serialised ModelInferResponse; the caller releases the answer afterwards."""
-        return b"".join(self.parts(request_id, answer))
-
     def parts(self, request_id: bytes, answer: Answer) -> list[bytes | memoryview]:
-        """The pieces of the message in order, tensors not yet copied."""
+        """The pieces of the serialised ModelInferResponse in order; tensors are not yet copied, so join the pieces
+        before the answer is released."""
         outputs = self._classified(answer) if self._classes else answer.outputs
         first_size = len(outputs[0].data) if outputs else 0
         key = (answer.model.version, tuple([output.shape for output in outputs]), first_size)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 from importlib import resources
 
@@ -15,10 +16,15 @@ DESCRIPTORS = "wire.binpb"
 def private_pool() -> descriptor_pool.DescriptorPool:
     """The pool that holds our files and nothing else."""
     pool = descriptor_pool.DescriptorPool()
-    contents = resources.files(__package__).joinpath(DESCRIPTORS).read_bytes()
-    for file in descriptor_pb2.FileDescriptorSet.FromString(contents).file:
-        pool.AddSerializedFile(file.SerializeToString())
+    for file in descriptor_files():
+        pool.Add(file)
     return pool
+
+
+def descriptor_files() -> Sequence[descriptor_pb2.FileDescriptorProto]:
+    """The descriptors of our files, each after those it imports."""
+    contents = resources.files(__package__).joinpath(DESCRIPTORS).read_bytes()
+    return descriptor_pb2.FileDescriptorSet.FromString(contents).file
 
 
 def module_contents(file_name: str) -> dict[str, object]:

@@ -1,0 +1,143 @@
+"""One inference from the bytes of its message to the bytes of its answer, whatever the transport is.
+
+Whoever waits may go at any moment: the engine is told, and an answer that comes too late for anybody is released.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import NamedTuple
+
+from appliance.door.codec import InferCodec, Intake
+from appliance.door.envelope import Envelope, EnvelopeLimits, request_id_text
+from appliance.door.response import ResponseForm
+from appliance.door.status import Status, inference_status
+from appliance.engine.port import Buffer, EnginePort
+from appliance.errors import ApplianceError
+from appliance.inference import NO_DEADLINE, Answer, Outcome
+
+_NS = 1_000_000_000
+
+
+class Refused(Exception):
+    """An inference that ends without tensors; ``status`` is what the client gets."""
+
+    def __init__(self, status: Status, request_id: str = "") -> None:
+        super().__init__(status.text)
+        self.status = status
+        self.request_id = request_id
+
+
+class Call(NamedTuple):
+    """A message taken apart and checked, not yet given to the engine."""
+
+    envelope: Envelope
+    request_id: str
+    intake: Intake
+
+    @property
+    def form(self) -> ResponseForm:
+        """What encodes the answer."""
+        return self.intake.planned.form
+
+
+class Tally:
+    """Counts of one door. Owner: the event loop's thread."""
+
+    __slots__ = ("answered", "cancelled", "failed", "requests", "streams")
+
+    def __init__(self) -> None:
+        self.requests = self.answered = self.failed = self.cancelled = self.streams = 0
+
+
+class Inference:
+    """Takes inferences to the engine and back."""
+
+    def __init__(self, engine: EnginePort, limits: EnvelopeLimits) -> None:
+        self.engine = engine
+        self.tally = Tally()
+        self._codec = InferCodec(engine, limits)
+        self._loop = asyncio.get_running_loop()
+
+    def deadline_ns(self, remaining_s: float | None) -> int:
+        """The engine's time ``remaining_s`` seconds from now, NO_DEADLINE for None."""
+        if remaining_s is None:
+            return NO_DEADLINE
+        return min(self.engine.now_ns() + int(remaining_s * _NS), NO_DEADLINE)
+
+    async def unary(self, message: bytes, remaining_s: float | None) -> bytes:
+        """Serve one ModelInferRequest; gives the serialised ModelInferResponse. ``remaining_s`` are the seconds left
+        until the transport's deadline (None: it has none). Raises Refused."""
+        self.tally.requests += 1
+        future: asyncio.Future[Outcome] = self._loop.create_future()
+        call = self.check(message)
+        handle = self.submit(call, self.deadline_ns(remaining_s), _resolver(future))
+        try:
+            outcome = await future
+        except asyncio.CancelledError:
+            self.tally.cancelled += 1
+            if not future.cancelled():
+                discard(future.result())
+            self.engine.cancel(handle)
+            raise
+        return self.encode(call, outcome)
+
+    def check(self, message: bytes) -> Call:
+        """Take a message apart and check it against what the engine serves now; raises Refused."""
+        request_id = ""
+        try:
+            envelope = self._codec.open(message)
+            request_id = request_id_text(envelope.request_id)
+            return Call(envelope, request_id, self._codec.intake(envelope))
+        except ApplianceError as error:
+            raise self.refused(error, request_id) from error
+
+    def submit(self, call: Call, deadline_ns: int, on_done: Callable[[Outcome], None]) -> int:
+        """Give a checked call to the engine; gives its handle. Raises Refused."""
+        try:
+            return self.engine.submit(
+                call.intake.planned.plan,
+                call.intake.tensors,
+                request_id=call.request_id,
+                arrived_ns=self.engine.now_ns(),
+                deadline_ns=deadline_ns,
+                on_done=on_done,
+            )
+        except ApplianceError as error:
+            raise self.refused(error, call.request_id) from error
+
+    def encode(self, call: Call, outcome: Outcome, join: Callable[[list[Buffer]], bytes] = b"".join) -> bytes:
+        """The answer's bytes, its memory given back; ``join`` copies the pieces of the ModelInferResponse together.
+        Raises Refused when the outcome is an error."""
+        if not isinstance(outcome, Answer):
+            raise self.refused(outcome, call.request_id) from outcome
+        try:
+            encoded = join(call.form.parts(call.envelope.request_id, outcome))
+        except ApplianceError as error:
+            raise self.refused(error, call.request_id) from error
+        finally:
+            outcome.release()
+        self.tally.answered += 1
+        return encoded
+
+    def refused(self, error: ApplianceError, request_id: str) -> Refused:
+        """Count an error and put it into the client's words."""
+        self.tally.failed += 1
+        return Refused(inference_status(error, request_id), request_id)
+
+
+def discard(outcome: Outcome) -> None:
+    """Give back the memory of an answer that nobody waits for."""
+    if isinstance(outcome, Answer):
+        outcome.release()
+
+
+def _resolver(future: asyncio.Future[Outcome]) -> Callable[[Outcome], None]:
+    def resolve(outcome: Outcome) -> None:
+        if future.done():
+            discard(outcome)
+        else:
+            future.set_result(outcome)
+
+    return resolve

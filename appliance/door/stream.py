@@ -1,0 +1,140 @@
+"""One ModelStreamInfer: many requests over one stream, answered as they finish.
+
+Errors travel in-band and the stream goes on, unless the client asked for real statuses: then the first error ends it.
+At most ``window`` requests are under way; beyond that nothing more is read, so the transport's flow control holds the
+client back. The end of the client's side waits for all answers; a cancelled stream cancels what is under way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import NamedTuple
+
+from appliance.door.inference import Call, Inference, Refused, discard
+from appliance.door.response import stream_error, stream_response
+from appliance.door.status import status_of
+from appliance.errors import Stopping
+from appliance.inference import Answer, Outcome
+
+Read = Callable[[], Awaitable[bytes | None]]
+Write = Callable[[bytes], Awaitable[None]]
+
+
+class _Finished(NamedTuple):
+    """Something to write: an outcome of a call, or why a message never became one."""
+
+    call: Call | None
+    outcome: Outcome | Refused
+
+
+class StreamSession:
+    """Serves one stream. Owner: the task that awaits ``run``; outcomes come on the same thread."""
+
+    def __init__(self, inference: Inference, window: int, deadline_ns: int, real_statuses: bool) -> None:
+        self._inference = inference
+        self._window = asyncio.Semaphore(window)
+        self._deadline_ns = deadline_ns
+        self._real_statuses = real_statuses
+        self._open: dict[int, int] = {}
+        self._calls = 0
+        self._finished: deque[_Finished] = deque()
+        self._news = asyncio.Event()
+        self._reader: asyncio.Task[None] | None = None
+        self._stopping = False
+        self._closed = False
+
+    async def run(self, read: Read, write: Write) -> None:
+        """Serve until the client's side ended and everything is answered. ``read`` gives None at the end of the
+        client's side. Raises Refused to end the stream with a status."""
+        self._inference.tally.streams += 1
+        self._reader = asyncio.create_task(self._read_all(read))
+        self._reader.add_done_callback(lambda _: self._news.set())
+        if self._stopping:
+            self._reader.cancel()
+        try:
+            await self._write_all(write, self._reader)
+        finally:
+            self._abandon()
+            self._inference.tally.streams -= 1
+            self._reader.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._reader
+        if self._stopping:
+            raise Refused(status_of(Stopping("Server is stopping")))
+
+    def stop(self) -> None:
+        """Read no more; the stream ends when what is under way is answered."""
+        self._stopping = True
+        if self._reader is not None:
+            self._reader.cancel()
+
+    async def _read_all(self, read: Read) -> None:
+        while True:
+            await self._window.acquire()
+            message = await read()
+            if message is None:
+                return
+            self._take(message)
+
+    def _take(self, message: bytes) -> None:
+        self._inference.tally.requests += 1
+        self._calls = number = self._calls + 1
+        try:
+            call = self._inference.check(message)
+
+            def on_done(outcome: Outcome) -> None:
+                if self._closed:
+                    discard(outcome)
+                    return
+                del self._open[number]
+                self._put(_Finished(call, outcome))
+
+            self._open[number] = self._inference.submit(call, self._deadline_ns, on_done)
+        except Refused as refused:
+            self._put(_Finished(None, refused))
+
+    def _put(self, finished: _Finished) -> None:
+        self._finished.append(finished)
+        self._news.set()
+
+    async def _write_all(self, write: Write, reader: asyncio.Task[None]) -> None:
+        while True:
+            self._news.clear()
+            while self._finished:
+                await write(self._encode(self._finished.popleft()))
+                self._window.release()
+            if reader.done() and not self._open and not self._finished:
+                if not reader.cancelled():
+                    reader.result()
+                return
+            await self._news.wait()
+
+    def _encode(self, finished: _Finished) -> bytes:
+        call, outcome = finished
+        try:
+            if isinstance(outcome, Refused):
+                raise outcome
+            assert call is not None
+            final = True if call.intake.planned.empty_final_response else None
+            return self._inference.encode(call, outcome, lambda parts: stream_response(parts, final))
+        except Refused as refused:
+            if self._real_statuses:
+                raise
+            return stream_error(refused.request_id, refused.status.text)
+
+    def _abandon(self) -> None:
+        """Nobody reads any more: drop what waits and tell the engine about the rest."""
+        self._closed = True
+        tally = self._inference.tally
+        for call, outcome in self._finished:
+            if call is not None:
+                tally.cancelled += 1
+            if isinstance(outcome, Answer):
+                outcome.release()
+        self._finished.clear()
+        for handle in self._open.values():
+            tally.cancelled += 1
+            self._inference.engine.cancel(handle)
