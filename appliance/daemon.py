@@ -27,7 +27,6 @@ from appliance.engine.routes import Catalog, CatalogProblem, CatalogVersion
 from appliance.engine.ticker import Ticker
 from appliance.errors import OperatorError
 from appliance.http.edge import HttpEdge
-from appliance.model import ModelVersion
 from appliance.repository.directory import RepositoryScan, scan
 from appliance.scheduling.scheduler import Scheduler
 from appliance.telemetry.log import LogControl, configure
@@ -35,7 +34,7 @@ from appliance.telemetry.notify import notify
 from appliance.workers.arena import Arena
 from appliance.workers.memory import private_bytes
 from appliance.workers.pool import WorkerPool
-from appliance.workers.port import WorkerSettings
+from appliance.workers.port import PoolEvent
 
 EXIT_OK = 0
 EXIT_OPERATOR = 2
@@ -91,7 +90,7 @@ class Daemon:
             scheduler=Scheduler(config.scheduling),
             arena=self._arena,
             pool=self._pool,
-            settings=self._worker_settings,
+            settings=config.workers.settings_for,
             clock=time.monotonic_ns,
             wall_ms=lambda: time.time_ns() // 1_000_000,
             wake=self._ticker.wake,
@@ -100,7 +99,7 @@ class Daemon:
             log=log,
         )
         self._door = GrpcioDoor(self._engine, config.grpc, log)
-        self._http = HttpEdge(self._engine, config.http, log)
+        self._http = HttpEdge(self._engine, config.http, log, metrics=config.metrics)
         self._signals = 0
         self._stop = asyncio.Event()
         self._hurry = asyncio.Event()
@@ -173,6 +172,7 @@ class Daemon:
         notify(STOPPING="1")
         self._log.event("draining", requests=self._engine.live_requests)
         self._door.announce_stop()
+        self._http.announce_stop()
         await _first_of(self._hurry, timeout_s=self._config.daemon.drain_notice_s)
         self._engine.drain()
         deadline = time.monotonic() + self._config.daemon.drain_grace_s
@@ -196,18 +196,14 @@ class Daemon:
     def _directory(self) -> Path:
         return Path(self._config.models)
 
-    def _on_worker(self, event: object) -> None:
-        self._engine.pool_event(event)  # type: ignore[arg-type]
-
-    def _worker_settings(self, model: ModelVersion) -> WorkerSettings:
-        workers = self._config.workers
-        return WorkerSettings(workers.threads, workers.cpus, workers.memory_limit_bytes)
+    def _on_worker(self, event: PoolEvent) -> None:
+        self._engine.pool_event(event)
 
 
 def catalog_of(found: RepositoryScan) -> Catalog:
     """What a scan of a model directory asks for."""
     return Catalog(
-        versions=tuple(CatalogVersion(model=entry.model, fingerprint=entry.fingerprint) for entry in found.versions),
+        versions=tuple(CatalogVersion(model=entry.model, fingerprint=entry.fingerprint) for entry in found.servable),
         problems=tuple(
             CatalogProblem(name=broken.name, version=broken.version, reason="; ".join(map(str, broken.problems)))
             for broken in found.broken

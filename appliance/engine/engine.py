@@ -78,7 +78,7 @@ class Engine:
         scheduler: Scheduler,
         arena: Arena,
         pool: workers.WorkerPort,
-        settings: Callable[[ModelVersion], workers.WorkerSettings],
+        settings: Callable[[int], workers.WorkerSettings],
         clock: Callable[[], int],
         wall_ms: Callable[[], int],
         wake: Callable[[], None],

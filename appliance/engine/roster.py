@@ -39,15 +39,15 @@ from appliance.workers.port import (
 
 @dataclass(slots=True, kw_only=True)
 class Worker:
-    """A process of a group. ``loads`` are model ids asked for, ``loaded`` those that answered."""
+    """A process of a group. ``number`` picks its processors; ``loaded`` are the model ids it holds."""
 
     id: int
     group: int
+    number: int
     started_ns: int
     pid: int = 0
     open: bool = False
     stopping: bool = False
-    loads: list[int] = field(default_factory=list)
     loaded: set[int] = field(default_factory=set)
 
 
@@ -70,7 +70,7 @@ class Group:
 
 class Roster:
     """Keeps the workers that the catalog needs. ``feed`` takes scheduler events; ``idle`` tells whether a model id has
-    no request anywhere; ``at`` asks for ``tick`` at a time."""
+    no request anywhere; ``at`` asks for ``tick`` at a time; ``settings`` are those of the n-th process."""
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class Roster:
         workers: WorkerPort,
         placement: PlacementConfig,
         supervisor: SupervisorConfig,
-        settings: Callable[[ModelVersion], WorkerSettings],
+        settings: Callable[[int], WorkerSettings],
         feed: Callable[[Event], None],
         idle: Callable[[int], bool],
         at: Callable[[int], None],
@@ -187,17 +187,21 @@ class Roster:
         due = [at for at in group.due_ns if at <= now_ns]
         group.due_ns = [at for at in group.due_ns if at > now_ns]
         for _ in due:
-            worker = Worker(id=self._take_id(), group=group.id, started_ns=now_ns)
+            worker = Worker(id=self._take_id(), group=group.id, number=self._free_number(), started_ns=now_ns)
             group.workers[worker.id] = self._workers[worker.id] = worker
-            self._port.start(worker.id, self._settings(group.models[0].model))
+            self._port.start(worker.id, self._settings(worker.number))
             for served in group.models:
                 self._load(worker, served)
         for at in group.due_ns:
             self._at(at)
 
+    def _free_number(self) -> int:
+        """The lowest number no process has, so that a replacement gets the processors of the one that ended."""
+        taken = {worker.number for worker in self._workers.values()}
+        return next(number for number in range(len(taken) + 1) if number not in taken)
+
     def _load(self, worker: Worker, served: Served) -> None:
         if served.state is not VersionState.UNAVAILABLE and not worker.stopping:
-            worker.loads.append(served.id)
             self._port.load(worker.id, served.id, served.model)
 
     def tick(self, now_ns: int) -> None:

@@ -209,7 +209,7 @@ class EngineWorld:
             scheduler=self.scheduler,
             arena=self.arena,
             pool=self.workers,
-            settings=lambda model: port.WorkerSettings(1, (), 0),
+            settings=lambda number: port.WorkerSettings(1, (), 0),
             clock=lambda: world.now,
             wall_ms=lambda: world.now // MS,
             wake=self._wake,

@@ -1,0 +1,310 @@
+"""Watches a scheduler from outside and objects when it breaks a rule.
+
+It sees only events, actions and the clock, and keeps its own account of every request, batch and lane, by the simplest means:
+sets and full scans. It knows nothing of charges, plans or promises, only what they are good for.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+from appliance.inference import NO_DEADLINE
+from appliance.model import Batching, TimeoutAction
+from appliance.scheduling import actions as do
+from appliance.scheduling import events as on
+from appliance.scheduling.settings import SchedulingConfig
+
+DELAYED = 1 << 40
+DEPTH_MAX = 2
+
+
+class RuleBroken(AssertionError):
+    """The scheduler did what it must not, or left out what it must do."""
+
+
+class State(Enum):
+    """Where a request is."""
+
+    QUEUED = 0
+    RUNNING = 1
+    ENDED = 2
+
+
+@dataclass(slots=True, kw_only=True)
+class Request:
+    """One request as the referee knows it."""
+
+    event: on.Arrived
+    group: int
+    model: int
+    level: int
+    deadline_ns: int
+    delay_at_ns: int
+    number: int
+    state: State = State.QUEUED
+    losses: int = 0
+
+    @property
+    def key(self) -> tuple[int, int, int]:
+        """Its place in the order."""
+        return (self.level, self.deadline_ns, self.number)
+
+
+@dataclass(slots=True, kw_only=True)
+class Scope:
+    """What a referee was told to expect of the world it watches."""
+
+    promises: bool
+    """Service times are never longer than estimated, and no lane fails: an admitted deadline must be met."""
+    margin_ns: int
+
+
+@dataclass(slots=True)
+class Referee:
+    """Keeps the account. ``after`` is called with every step and what came of it."""
+
+    config: SchedulingConfig
+    scope: Scope
+    lanes: dict[int, int] = field(default_factory=dict)
+    returning: dict[int, int] = field(default_factory=dict)
+    models: dict[int, on.ModelOpened] = field(default_factory=dict)
+    shapes: dict[int, int] = field(default_factory=dict)
+    requests: dict[int, Request] = field(default_factory=dict)
+    queued: dict[int, Request] = field(default_factory=dict)
+    batches: dict[int, tuple[int, list[int]]] = field(default_factory=dict)
+    wake_ns: int = NO_DEADLINE
+    outcomes: dict[str, int] = field(default_factory=dict)
+    late: int = 0
+
+    def require(self, condition: bool, rule: str) -> None:
+        """Object unless ``condition`` holds."""
+        if not condition:
+            raise RuleBroken(rule)
+
+    # --- before and after a step
+
+    def after(self, event: on.Event, actions: list[do.Action], now_ns: int) -> None:
+        """Book ``event`` and the ``actions`` it led to."""
+        self._book(event, now_ns)
+        if isinstance(event, on.Arrived):
+            self._arrival_answered(event, actions, now_ns)
+        else:
+            for action in actions:
+                self._act(event, action, now_ns)
+        if isinstance(event, on.LaneClosed | on.GroupClosed):
+            self._check_retries(now_ns)
+        if isinstance(event, on.Settle):
+            self._check_settled(now_ns)
+        self._check_bounds()
+
+    def all_ended(self) -> None:
+        """Object when a request is still somewhere."""
+        left = [request for request, known in self.requests.items() if known.state is not State.ENDED]
+        self.require(not left, f"requests {left} never ended")
+        self.require(not self.batches, "batches are left")
+
+    # --- events
+
+    def _book(self, event: on.Event, now_ns: int) -> None:
+        match event:
+            case on.LaneOpened():
+                self.lanes[event.lane] = event.group
+                self.returning.pop(event.lane, None)
+            case on.LaneClosed():
+                self._lane_closed(event)
+            case on.GroupClosed():
+                for lane in [lane for lane, group in self.lanes.items() if group == event.group]:
+                    self._lane_closed(on.LaneClosed(lane, 0))
+            case on.ModelOpened():
+                self.models[event.model] = event
+            case on.ShapeOpened():
+                self.shapes[event.shape] = event.model
+            case on.BatchFinished():
+                self._batch_finished(event, now_ns)
+            case on.Settle():
+                for request in self.queued.values():
+                    if 0 < request.delay_at_ns <= now_ns < request.deadline_ns:
+                        request.level = DELAYED
+                        request.delay_at_ns = 0
+                if self.wake_ns <= now_ns:
+                    self.wake_ns = NO_DEADLINE
+            case _:
+                pass
+
+    def _lane_closed(self, event: on.LaneClosed) -> None:
+        group = self.lanes.pop(event.lane)
+        if event.back_at_ns:
+            self.returning[event.lane] = group
+        for batch in [batch for batch, (lane, _) in self.batches.items() if lane == event.lane]:
+            for request in self.batches.pop(batch)[1]:
+                known = self.requests[request]
+                known.losses += 1
+                known.state = State.QUEUED
+                self.queued[request] = known
+
+    def _batch_finished(self, event: on.BatchFinished, now_ns: int) -> None:
+        if event.batch not in self.batches:
+            return
+        for request in self.batches.pop(event.batch)[1]:
+            known = self.requests[request]
+            known.state = State.ENDED
+            self._count("answered")
+            limit_ns = known.deadline_ns - (self.scope.margin_ns if self.scope.promises else 0)
+            if now_ns > limit_ns:
+                self.late += 1
+                self.require(not self.scope.promises, f"request {request} was answered {now_ns - limit_ns} ns late")
+
+    # --- actions
+
+    def _arrival_answered(self, event: on.Arrived, actions: list[do.Action], now_ns: int) -> None:
+        self.require(len(actions) <= 1, "an arrival has one answer at most")
+        known = self._request(event, now_ns)
+        if not actions:
+            self.requests[event.request] = self.queued[event.request] = known
+            self.require(known.deadline_ns > now_ns, "admitted after its deadline")
+            return
+        match actions[0]:
+            case do.Refused(request, reason, retry_after_ns):
+                self.require(request == event.request, "refused another request")
+                self.require(retry_after_ns >= 0, "retry in the past")
+                self._count(f"refused: {reason.value}")
+                if reason is do.Refusal.DEADLINE:
+                    self._check_refusal(known, now_ns)
+                if reason is do.Refusal.NO_LANE:
+                    open_lanes = [*self.lanes.values(), *self.returning.values()]
+                    self.require(known.group not in open_lanes, "refused although there are lanes")
+            case do.Expired(request):
+                self.require(request == event.request and known.deadline_ns <= now_ns, "expired too early")
+                self._count("expired")
+            case _:
+                raise RuleBroken(f"{actions[0]} does not answer an arrival")
+
+    def _request(self, event: on.Arrived, now_ns: int) -> Request:
+        model = self.models[self.shapes[event.shape]]
+        level, deadline_ns, delay_at_ns = terms(model.batching, event, now_ns)
+        return Request(
+            event=event,
+            group=model.group,
+            model=model.model,
+            level=level,
+            deadline_ns=deadline_ns,
+            delay_at_ns=delay_at_ns,
+            number=len(self.requests),
+        )
+
+    def _check_refusal(self, known: Request, now_ns: int) -> None:
+        self.require(known.deadline_ns < NO_DEADLINE or self._overtakes(known), "refused without a deadline")
+
+    def _overtakes(self, known: Request) -> bool:
+        return any(known.key < other.key for other in self.queued.values() if other.group == known.group)
+
+    def _act(self, event: on.Event, action: do.Action, now_ns: int) -> None:
+        match action:
+            case do.Dispatch():
+                self.require(isinstance(event, on.Settle), "dispatched outside Settle")
+                self._dispatched(action)
+            case do.Expired(request):
+                known = self._end(request, "expired")
+                self.require(not self.scope.promises, f"request {request} was admitted and expired")
+                self.require(isinstance(event, on.Settle), "expired outside Settle")
+                self.require(known.deadline_ns < NO_DEADLINE, "expired without a deadline")
+            case do.Dropped(request):
+                self._end(request, "dropped")
+                self.require(event == on.CancelRequested(request), "dropped without being cancelled")
+            case do.Evicted(request):
+                self._end(request, "evicted")
+                self.require(isinstance(event, on.ModelClosed | on.LaneClosed | on.GroupClosed), "evicted why?")
+            case do.Lost(request):
+                self._end(request, "lost")
+                self.require(isinstance(event, on.LaneClosed | on.GroupClosed), "lost with its lane there")
+            case do.WakeAt(at_ns):
+                self.require(at_ns > now_ns, "wake-up in the past")
+                self.require(at_ns != self.wake_ns, "told the same wish twice")
+                self.wake_ns = at_ns
+            case do.Refused():
+                raise RuleBroken(f"{action} without an arrival")
+
+    def _end(self, request: int, outcome: str) -> Request:
+        known = self.requests.get(request)
+        self.require(known is not None, f"request {request} was never admitted")
+        assert known is not None
+        self.require(known.state is State.QUEUED, f"request {request} was {known.state.name} and {outcome}")
+        known.state = State.ENDED
+        del self.queued[request]
+        self._count(outcome)
+        return known
+
+    def _dispatched(self, action: do.Dispatch) -> None:
+        self.require(action.lane in self.lanes, "dispatched to a closed lane")
+        self.require(action.batch not in self.batches, "batch id used twice")
+        held = [lane for lane, _ in self.batches.values() if lane == action.lane]
+        self.require(len(held) < DEPTH_MAX, "lane too deep")
+        waiting = [request for request in self.queued.values() if request.group == self.lanes[action.lane]]
+        same = sorted((r for r in waiting if r.event.shape == action.shape), key=lambda request: request.key)
+        batch = same[: len(action.requests)]
+        chosen = tuple(request.event.request for request in batch)
+        self.require(chosen == action.requests, f"batch {action.requests}, but first in order were {chosen}")
+        self.require(batch[0].key == min(request.key for request in waiting), "a more urgent request waits")
+        rows = sum(request.event.rows for request in batch)
+        self.require(rows <= self.models[self.shapes[action.shape]].max_batch, "batch too large")
+        for request in batch:
+            self.require(request.losses <= 1, "tried a third time")
+            self.require(not request.losses or len(batch) == 1, "retried together with others")
+            request.state = State.RUNNING
+            del self.queued[request.event.request]
+        self.batches[action.batch] = (action.lane, list(action.requests))
+
+    # --- standing rules
+
+    def _check_retries(self, now_ns: int) -> None:
+        for request in self.queued.values():
+            self.require(request.losses < 2, "lost twice and still queued")
+
+    def _check_settled(self, now_ns: int) -> None:
+        for request in self.queued.values():
+            self.require(request.deadline_ns > now_ns, "late and still queued")
+            due_ns = min(request.deadline_ns, request.delay_at_ns or NO_DEADLINE)
+            self.require(self.wake_ns <= due_ns, "nothing will wake up for a deadline")
+        may_wait = {model.group for model in self.models.values() if model.batching.max_queue_delay_us}
+        busy = {lane for lane, _ in self.batches.values()}
+        for lane, group in self.lanes.items():
+            if lane not in busy and group not in may_wait:
+                waiting = any(request.group == group for request in self.queued.values())
+                self.require(not waiting, f"lane {lane} idles while requests wait")
+
+    def _check_bounds(self) -> None:
+        fresh = [request for request in self.queued.values() if not request.losses]
+        self.require(len(fresh) <= self.config.max_queued_requests, "more queued than allowed")
+        nbytes = sum(request.event.nbytes for request in fresh)
+        self.require(nbytes <= self.config.max_queued_bytes, "more bytes queued than allowed")
+        counts: dict[tuple[int, int], int] = {}
+        for request in fresh:
+            if request.level < DELAYED:
+                place = (request.model, request.level)
+                counts[place] = counts.get(place, 0) + 1
+        for (model, level), count in counts.items():
+            batching = self.models[model].batching
+            bound = batching.policy_of(level if batching.priority_levels else 0).max_queue_size
+            self.require(count <= (bound or self.config.max_queued_per_model), "level longer than allowed")
+
+    def _count(self, outcome: str) -> None:
+        self.outcomes[outcome] = self.outcomes.get(outcome, 0) + 1
+
+
+def terms(batching: Batching, event: on.Arrived, now_ns: int) -> tuple[int, int, int]:
+    """Level, deadline and time of delay that the rules give a request."""
+    level = 1
+    if batching.priority_levels:
+        in_range = 1 <= event.priority <= batching.priority_levels
+        level = event.priority if in_range else batching.default_priority_level
+    policy = batching.policy_of(level if batching.priority_levels else 0)
+    deadlines = [event.deadline_ns]
+    if event.timeout_us:
+        deadlines.append(now_ns + event.timeout_us * 1000)
+    delay_at_ns = 0
+    if policy.default_timeout_us and policy.timeout_action is TimeoutAction.DELAY:
+        delay_at_ns = now_ns + policy.default_timeout_us * 1000
+    elif policy.default_timeout_us:
+        deadlines.append(now_ns + policy.default_timeout_us * 1000)
+    return level, min(deadlines), delay_at_ns
