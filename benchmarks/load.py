@@ -2,9 +2,10 @@
 
 Open loop (`--rate`): Poisson arrivals drawn from a seed before the run starts; a call goes out when it is due,
 whatever has become of the earlier ones. Closed loop (`--concurrency`): that many callers, each sending its next
-call when the last one ended. The request is serialised once, answers are not decoded, so the process spends its
-time in gRPC itself. Prints one line of JSON; its fields are those of `latency.summarise` plus the generator's own
-CPU time. It knows nothing of tensors: `benchmarks.payload` writes the request bytes.
+call when the last one ended. The request is serialised once and answers are not decoded; `benchmarks.http2` is the
+client, because a general one would take the server's CPU. Prints one line of JSON; its fields are those of
+`latency.summarise` plus the generator's own CPU time. It knows nothing of tensors: `benchmarks.payload` writes the
+request bytes.
 """
 
 import argparse
@@ -16,31 +17,26 @@ import os
 import random
 import time
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import grpc.aio
 import uvloop
 
+from benchmarks.http2 import Connection, header_block
 from benchmarks.latency import Call, Window, summarise
 
 INFER = "/inference.GRPCInferenceService/ModelInfer"
-CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
-    ("grpc.use_local_subchannel_pool", 1),  # otherwise equal channels share one connection
-    ("grpc.max_receive_message_length", -1),
-    ("grpc.max_send_message_length", -1),
-)
 CONNECT_TIMEOUT_S = 10.0
 DRAIN_TIMEOUT_S = 30.0
+EXPIRY_STEP_S = 0.001
 CALLS_PER_CHANNEL = 8
 CHANNELS_MAX = 4
 CLOCK_MONOTONIC = 1
 TFD_NONBLOCK_CLOEXEC = 0o2004000
 TFD_TIMER_ABSTIME = 1
 
-type_of_stub = Callable[..., Any]
+STATUS_DEADLINE_EXCEEDED = 4
+TIMEOUT_STEP_US = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,31 +83,87 @@ class TimerDescriptor:
 class Caller:
     """Sends calls and keeps what became of them. Owner of `calls`, which only the event loop touches."""
 
-    def __init__(self, plan: Plan, stubs: list[type_of_stub]) -> None:
-        self._payload = plan.payload
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
         self._deadline_ns = int(plan.deadline_ms * 1e6)
-        self._stubs = stubs
-        self._turn = 0
+        self._blocks: dict[int, bytes] = {}
+        self._connections: list[Connection] = []
+        self._open: dict[int, tuple[int, int]] = {}
+        self._number = 0
+        self._expiring: deque[tuple[int, int, Connection]] = deque()
+        self._ended: asyncio.Future[None] | None = None
+        self._again_until_ns = 0
         self.calls: list[Call] = []
         self.messages: dict[int, str] = {}
 
-    async def send(self, due: int) -> None:
-        """One call, counted from `due`; the deadline runs from there too."""
-        sent = time.monotonic_ns()
-        self._turn += 1
-        stub = self._stubs[self._turn % len(self._stubs)]
-        try:
-            await stub(self._payload, timeout=self._timeout(due, sent))
-            code = 0
-        except grpc.aio.AioRpcError as error:
-            code = int(error.code().value[0])
-            self.messages.setdefault(code, (error.details() or "")[:200])
-        self.calls.append(Call(due, sent, time.monotonic_ns(), code))
+    async def connect(self) -> None:
+        """Open the connections and learn the peer's settings."""
+        loop = asyncio.get_running_loop()
+        host, _, port = self._plan.target.rpartition(":")
+        for _ in range(self._plan.channels):
+            _, connection = await loop.create_connection(
+                lambda: Connection(self._plan.payload, self._finished), host, int(port)
+            )
+            await connection.ready
+            self._connections.append(connection)
 
-    def _timeout(self, due: int, sent: int) -> float | None:
-        if not self._deadline_ns:
-            return None
-        return max((due + self._deadline_ns - sent) / 1e9, 1e-4)
+    def send(self, due: int) -> None:
+        """Start one call, counted from `due`; the deadline runs from there too."""
+        sent = time.monotonic_ns()
+        self._number = call = self._number + 1
+        connection = self._connections[call % len(self._connections)]
+        self._open[call] = (due, sent)
+        if self._deadline_ns:
+            self._expiring.append((due + self._deadline_ns, call, connection))
+        connection.send(call, self._block(due, sent))
+
+    def _block(self, due: int, sent: int) -> bytes:
+        left_us = 0
+        if self._deadline_ns:
+            steps = (due + self._deadline_ns - sent) // (1000 * TIMEOUT_STEP_US)
+            left_us = max(steps, 1) * TIMEOUT_STEP_US
+        block = self._blocks.get(left_us)
+        if block is None:
+            block = self._blocks[left_us] = header_block(self._plan.method, self._plan.target, left_us)
+        return block
+
+    def expire(self) -> None:
+        """Give up on calls whose deadline has passed, as every gRPC client does by itself."""
+        now = time.monotonic_ns()
+        while self._expiring and self._expiring[0][0] <= now:
+            _, call, connection = self._expiring.popleft()
+            if connection.cancel(call):
+                self._finished(call, STATUS_DEADLINE_EXCEEDED, "deadline passed at the client")
+
+    def _finished(self, call: int, status: int, message: str) -> None:
+        due, sent = self._open.pop(call)
+        now = time.monotonic_ns()
+        self.calls.append(Call(due, sent, now, status))
+        if status:
+            self.messages.setdefault(status, message[:200])
+        if now < self._again_until_ns:
+            self.send(now)
+        elif not self._open and self._ended is not None and not self._ended.done():
+            self._ended.set_result(None)
+
+    def start_callers(self, concurrency: int, until_ns: int) -> None:
+        """Closed loop: each answer starts the next call until the time is over."""
+        self._again_until_ns = until_ns
+        for _ in range(concurrency):
+            self.send(time.monotonic_ns())
+
+    async def drained(self, timeout_s: float) -> None:
+        """Until no call is open, or the time is over."""
+        if self._open:
+            self._ended = asyncio.get_running_loop().create_future()
+            await asyncio.wait([self._ended], timeout=timeout_s)
+
+    def close(self) -> int:
+        """Close the connections; returns how many calls were never answered."""
+        unanswered = len(self._open)
+        for connection in self._connections:
+            connection.close()
+        return unanswered
 
 
 def arrivals(rate: float, seconds: float, seed: int) -> list[int]:
@@ -131,63 +183,62 @@ class Pacer:
     def __init__(self, caller: Caller, dues: list[int]) -> None:
         self._caller = caller
         self._dues = deque(dues)
-        self._tasks: set[asyncio.Task[None]] = set()
         self._timer = TimerDescriptor()
         self._all_sent = asyncio.Event()
 
     async def run(self) -> None:
-        """Send everything, then wait for the answers still out; gives up on them after a bound."""
+        """Until everything is sent."""
         loop = asyncio.get_running_loop()
         loop.add_reader(self._timer.descriptor, self._fire)
         self._timer.arm(self._dues[0])
         await self._all_sent.wait()
         loop.remove_reader(self._timer.descriptor)
         self._timer.close()
-        if self._tasks:
-            await asyncio.wait(self._tasks, timeout=DRAIN_TIMEOUT_S)
 
     def _fire(self) -> None:
         self._timer.clear()
         dues = self._dues
         while dues and dues[0] <= time.monotonic_ns():
-            task = asyncio.ensure_future(self._caller.send(dues.popleft()))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._caller.send(dues.popleft())
         if dues:
             self._timer.arm(dues[0])
         else:
             self._all_sent.set()
 
 
-async def _closed_loop(caller: Caller, concurrency: int, end_ns: int) -> None:
-    async def one() -> None:
-        while (now := time.monotonic_ns()) < end_ns:
-            await caller.send(now)
+async def _expire_regularly(caller: Caller) -> None:
+    while True:
+        await asyncio.sleep(EXPIRY_STEP_S)
+        caller.expire()
 
-    await asyncio.gather(*(one() for _ in range(concurrency)))
+
+async def _offer(plan: Plan, caller: Caller, start_ns: int) -> None:
+    total_s = plan.warm_up_s + plan.seconds
+    expiry = asyncio.ensure_future(_expire_regularly(caller)) if plan.deadline_ms else None
+    if plan.rate:
+        await Pacer(caller, [start_ns + offset for offset in arrivals(plan.rate, total_s, plan.seed)]).run()
+    else:
+        caller.start_callers(plan.concurrency, start_ns + int(total_s * 1e9))
+    await caller.drained(DRAIN_TIMEOUT_S + (0.0 if plan.rate else total_s))
+    if expiry is not None:
+        expiry.cancel()
 
 
 async def drive(plan: Plan) -> dict[str, object]:
     """Run the plan and return its figures."""
-    channels = [grpc.aio.insecure_channel(plan.target, options=CHANNEL_OPTIONS) for _ in range(plan.channels)]
-    await asyncio.wait_for(asyncio.gather(*(c.channel_ready() for c in channels)), CONNECT_TIMEOUT_S)
-    caller = Caller(plan, [channel.unary_unary(plan.method, None, None) for channel in channels])
-    total_s = plan.warm_up_s + plan.seconds
-    offsets = arrivals(plan.rate, total_s, plan.seed) if plan.rate else []
+    caller = Caller(plan)
+    await asyncio.wait_for(caller.connect(), CONNECT_TIMEOUT_S)
     gc.collect()
     gc.freeze()  # the generator's own pauses must not look like the server's
     cpu_before, start = time.process_time(), time.monotonic_ns()
-    begin, end = start + int(plan.warm_up_s * 1e9), start + int(total_s * 1e9)
-    if plan.rate:
-        await Pacer(caller, [start + offset for offset in offsets]).run()
-    else:
-        await _closed_loop(caller, plan.concurrency, end)
+    begin = start + int(plan.warm_up_s * 1e9)
+    await _offer(plan, caller, start)
     cpu_s = time.process_time() - cpu_before
     elapsed_s = (time.monotonic_ns() - start) / 1e9
-    await asyncio.gather(*(channel.close(None) for channel in channels))
+    unanswered = caller.close()
+    end = begin + int(plan.seconds * 1e9)
     window = Window(begin_ns=begin, end_ns=end, bound_ns=int(plan.bound_ms * 1e6))
     own = {"calls": len(caller.calls), "cpu_s": round(cpu_s, 4), "elapsed_s": round(elapsed_s, 4)}
-    unanswered = max(len(offsets) - len(caller.calls), 0)
     return {**summarise(caller.calls, window), **own, "unanswered": unanswered, "messages": caller.messages}
 
 
