@@ -1,0 +1,291 @@
+"""The log: structured lines for people (console) or machines (JSON), and the settings that clients may change.
+
+structlog is used here and nowhere else. One line per failed or slow request and none per request that went well; so
+many request lines a second at most, and the next one says how many were left out. Nothing here raises or blocks once it
+is configured: lines go through a Sink. The standard library's logging ends up in the same place.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from pathlib import Path
+from typing import Any, Final
+
+from appliance.errors import InvalidRequest, OperatorError, Unsupported
+from appliance.telemetry.meter import Result
+from appliance.telemetry.request_line import LineBudget, LoggedRequest, request_fields
+from appliance.telemetry.sink import DescriptorTarget, FileTarget, Sink, SinkStatistics, Target
+
+
+@contextmanager
+def _without(package: str) -> Iterator[None]:
+    """Import something as if ``package`` were not installed: structlog would load rich for its coloured tracebacks,
+    which costs a start 110 ms and 6 MB and is never used here."""
+    there = sys.modules.get(package)
+    sys.modules[package] = None  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        if there is None:
+            del sys.modules[package]
+        else:
+            sys.modules[package] = there
+
+
+with _without("rich"):
+    import structlog
+
+Setting = bool | int | str
+
+STDERR: Final = 2
+CLOSE_S: Final = 2.0
+MAX_TEXT: Final = 2_000
+TIME_FORMAT: Final = "ISO8601"
+
+
+class LogFormat(Enum):
+    """How a line looks. AUTO is CONSOLE on a terminal and JSON elsewhere."""
+
+    AUTO = "auto"
+    CONSOLE = "console"
+    JSON = "json"
+
+
+class LogLevel(Enum):
+    """The least urgent level that is written."""
+
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogConfig:
+    """The ``[log]`` section."""
+
+    format: LogFormat = field(
+        default=LogFormat.AUTO, metadata={"help": "console for people, json for machines, auto by terminal"}
+    )
+    level: LogLevel = field(default=LogLevel.INFO, metadata={"help": "least urgent level that is written"})
+    file: str = field(default="", metadata={"help": "file to append to; empty: standard error"})
+    max_file_bytes: int = field(
+        default=64 << 20,
+        metadata={"min": 4096, "unit": "bytes", "help": "the file moves to NAME.1 at this size"},
+    )
+    request_lines_per_s: int = field(
+        default=200, metadata={"min": 0, "help": "lines about requests in a second at most; 0: no bound"}
+    )
+    queue_lines: int = field(
+        default=10_000, metadata={"min": 1, "help": "lines that may wait to be written; more are dropped"}
+    )
+
+
+_URGENT: Final = frozenset({Result.FAILED})
+_QUIET: Final = frozenset({Result.INVALID, Result.CANCELLED})
+
+
+class LogControl:
+    """Writes lines and knows what is written. ``clock`` is monotonic nanoseconds."""
+
+    def __init__(self, config: LogConfig, sink: Sink, colours: bool, clock: Callable[[], int]) -> None:
+        self._config = config
+        self._sink = sink
+        self._clock = clock
+        self._budget = LineBudget(config.request_lines_per_s)
+        self._lost = 0
+        order = list(LogLevel)
+        self._enabled = set(order[order.index(config.level) :])
+        console = config.format is LogFormat.CONSOLE
+        self._logger = structlog.wrap_logger(
+            _SinkLogger(sink),
+            processors=[
+                structlog.processors.TimeStamper(fmt="iso", utc=True, key="time"),
+                _bounded,
+                *(_console(colours) if console else (structlog.processors.JSONRenderer(default=str),)),
+            ],
+            wrapper_class=structlog.BoundLogger,
+        )
+
+    def event(self, what: str, **fields: object) -> None:
+        """Write what happened; a warning when a ``reason`` or an ``error`` is given, else information."""
+        troubled = bool(fields.get("reason") or fields.get("error"))
+        self.line(LogLevel.WARNING if troubled else LogLevel.INFO, what, fields)
+
+    def request(
+        self, *, request: LoggedRequest, result: Result, error: Exception | None, total_ns: int
+    ) -> None:
+        """Write the line of one failed or slow request."""
+        level = _level_of(result)
+        if level not in self._enabled or not self._budget.take(self._clock()):
+            return
+        fields = request_fields(request, result, error, total_ns)
+        if left_out := self._budget.left_out():
+            fields["lines_left_out"] = left_out
+        self.line(level, "request" if error else "slow request", fields)
+
+    def line(self, level: LogLevel, what: str, fields: Mapping[str, object]) -> None:
+        """Write one line, when ``level`` is on."""
+        if level not in self._enabled:
+            return
+        lost = self._sink.lost
+        if lost != self._lost:
+            fields = {**fields, "lines_lost": lost - self._lost}
+            self._lost = lost
+        self._logger.msg(what, level=level.value, **fields)
+
+    def settings(self) -> Mapping[str, Setting]:
+        """The settings in force, by the names of the logging extension."""
+        return {
+            "log_file": self._config.file,
+            "log_info": LogLevel.INFO in self._enabled,
+            "log_warning": LogLevel.WARNING in self._enabled,
+            "log_error": LogLevel.ERROR in self._enabled,
+            "log_verbose_level": int(LogLevel.DEBUG in self._enabled),
+            "log_format": TIME_FORMAT,
+        }
+
+    def update(self, changes: Mapping[str, Setting]) -> None:
+        """Change some settings, all or none. Raises InvalidRequest for a key or a type that the extension does not
+        have and Unsupported for what only the configuration can change."""
+        for key, value in changes.items():
+            self._check(key, value)
+        for key, value in changes.items():
+            if key in _SWITCHES:
+                (self._enabled.add if value else self._enabled.discard)(_SWITCHES[key])
+        logging.getLogger().setLevel(self.library_level)
+
+    def _check(self, key: str, value: Setting) -> None:
+        now = self.settings().get(key)
+        if now is None:
+            raise InvalidRequest(
+                f"log setting '{key}' is not known; the settings are {', '.join(self.settings())}"
+            )
+        if type(value) is not type(now):
+            raise InvalidRequest(f"log setting '{key}' must be {_TYPE_WORDS[type(now)]}, got {value!r}")
+        if isinstance(value, int) and value < 0:
+            raise InvalidRequest(f"log setting '{key}' must not be negative, got {value}")
+        if key not in _SWITCHES and value != now:
+            raise Unsupported(
+                f"log setting '{key}' is {now!r} and is not changed over the network; it belongs to the "
+                "configuration of the appliance"
+            )
+
+    @property
+    def library_level(self) -> int:
+        """What libraries may log: their debug lines only when ours are on, their information never."""
+        return logging.DEBUG if LogLevel.DEBUG in self._enabled else logging.WARNING
+
+    def statistics(self) -> SinkStatistics:
+        """Lines written and lost."""
+        return self._sink.statistics()
+
+    def close(self) -> None:
+        """Write what is queued, within CLOSE_S seconds."""
+        self._sink.close(CLOSE_S)
+
+
+_SWITCHES: Final[Mapping[str, LogLevel]] = {
+    "log_info": LogLevel.INFO,
+    "log_warning": LogLevel.WARNING,
+    "log_error": LogLevel.ERROR,
+    "log_verbose_level": LogLevel.DEBUG,
+}
+_TYPE_WORDS: Final[Mapping[type, str]] = {bool: "true or false", int: "an integer", str: "a text"}
+
+
+def configure(config: LogConfig, clock: Callable[[], int] = time.monotonic_ns) -> LogControl:
+    """Open the log and lead the standard library's logging into it. Raises OperatorError when the file cannot be
+    opened. Called once, by a composition root."""
+    colours = not config.file and os.isatty(STDERR)
+    chosen = config
+    if config.format is LogFormat.AUTO:
+        chosen = replace(config, format=LogFormat.CONSOLE if colours else LogFormat.JSON)
+    control = LogControl(chosen, Sink(_target(config), config.queue_lines), colours, clock)
+    logging.raiseExceptions = False
+    logging.basicConfig(level=control.library_level, handlers=[_Bridge(control)], force=True)
+    atexit.register(control.close)
+    return control
+
+
+def _target(config: LogConfig) -> Target:
+    if not config.file:
+        return DescriptorTarget(STDERR)
+    try:
+        return FileTarget(Path(config.file), config.max_file_bytes)
+    except OSError as error:
+        raise OperatorError(
+            f"log file '{config.file}' cannot be opened: {error.strerror}; change log.file in the configuration"
+        ) from error
+
+
+def _level_of(result: Result) -> LogLevel:
+    if result in _URGENT:
+        return LogLevel.ERROR
+    return LogLevel.INFO if result in _QUIET else LogLevel.WARNING
+
+
+class _SinkLogger:
+    """What structlog hands finished lines to."""
+
+    def __init__(self, sink: Sink) -> None:
+        self._sink = sink
+
+    def msg(self, line: str) -> None:
+        self._sink.write(line.encode("utf-8", "backslashreplace") + b"\n")
+
+
+class _Bridge(logging.Handler):
+    """Turns records of the standard library's logging into lines."""
+
+    def __init__(self, control: LogControl) -> None:
+        super().__init__()
+        self._control = control
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            fields: dict[str, object] = {"logger": record.name}
+            if record.exc_info:
+                fields["exception"] = logging.Formatter().formatException(record.exc_info)
+            self._control.line(_level_of_record(record.levelno), record.getMessage(), fields)
+        except Exception:  # noqa: BLE001 - a record that cannot be formatted must not break who logs it
+            self._control.event("unreadable log record", logger=record.name)
+
+
+def _level_of_record(number: int) -> LogLevel:
+    if number >= logging.ERROR:
+        return LogLevel.ERROR
+    if number >= logging.WARNING:
+        return LogLevel.WARNING
+    return LogLevel.INFO if number >= logging.INFO else LogLevel.DEBUG
+
+
+def _bounded(_logger: object, _method: str, fields: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """Cut texts that callers made long."""
+    for key, value in fields.items():
+        if isinstance(value, str) and len(value) > MAX_TEXT:
+            fields[key] = f"{value[:MAX_TEXT]}... ({len(value)} characters)"
+    return fields
+
+
+def _console(colours: bool) -> tuple[Any, ...]:
+    renderer = structlog.dev.ConsoleRenderer(
+        colors=colours, sort_keys=False, timestamp_key="time", pad_event=24
+    )
+    return (_printable, renderer)
+
+
+def _printable(_logger: object, _method: str, fields: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """Keep one line one line: a name that a caller chose must not forge another. Tracebacks keep their lines."""
+    for key, value in fields.items():
+        if isinstance(value, str) and not value.isprintable() and key != "exception":
+            fields[key] = value.encode("unicode_escape").decode("ascii")
+    return fields
