@@ -145,7 +145,7 @@ def _check_first_dimensions(config: ModelConfig, ports: Sequence[GraphPort], fin
         if port.dims is not None and (not port.dims or isinstance(port.dims[0], int)):
             findings.problem(
                 config.batch_place,
-                f"is {config.max_batch_size}, but '{port.name}' has the shape {_shown(port.dims)} in the graph, "
+                f"is {config.max_batch_size}, but '{port.name}' has shape {_shown(port.dims)} in the graph, "
                 "whose first dimension cannot be a batch; set it to 0 and give whole shapes",
             )
 

@@ -17,11 +17,7 @@ def read_batching(section: Section) -> Batching:
     """The batching that ``dynamic_batching { ... }`` describes. Whether the preferred sizes fit the largest
     batch is for the caller, who knows it."""
     levels = section.integer("priority_levels", maximum=PRIORITY_LEVELS_MAX)
-    section.refuse(
-        {
-            "preserve_ordering": "is not offered: answers go back as they finish, matched by request id; remove it"
-        }
-    )
+    section.refuse({"preserve_ordering": "is not offered: answers go back as they finish; remove it"})
     default_policy = section.section("default_queue_policy")
     batching = Batching(
         preferred_batch_size=section.integers("preferred_batch_size", minimum=1),

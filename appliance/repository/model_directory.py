@@ -107,6 +107,8 @@ def _broken(name: str, text: str, version: str = "") -> ModelReading:
 
 def _home(root: str, entry: str) -> ModelHome:
     path = os.path.join(root, entry)
+    if not os.path.islink(path):
+        return ModelHome(path=path)
     try:
         real = os.path.realpath(path, strict=True)
     except FileNotFoundError:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import PurePosixPath
@@ -44,13 +44,15 @@ class ModelFile:
     def read(self, limit: int) -> bytes:
         """The contents; raises ArtefactError above ``limit`` bytes."""
         with self.open() as descriptor:
+            size = os.fstat(descriptor).st_size
+            if size > limit:
+                raise ArtefactError(f"has {size} bytes; the limit for it is {limit}")
             try:
-                with os.fdopen(os.dup(descriptor), "rb") as file:
-                    data = file.read(limit + 1)
+                data = os.pread(descriptor, size + 1, 0)
             except OSError as error:
                 raise ArtefactError(f"cannot be read: {error.strerror}") from error
-        if len(data) > limit:
-            raise ArtefactError(f"has more than {limit} bytes, the limit for it")
+        if len(data) != size:
+            raise ArtefactError("changed while it was read; put files in place by renaming them")
         return data
 
 
@@ -65,32 +67,50 @@ class ModelHome:
         directory itself) and not above it; raises ArtefactError saying what is wrong with it."""
         if relative.is_absolute() or ".." in relative.parts or "\0" in str(relative):
             raise ArtefactError("is not a path inside the model's directory")
-        path = os.path.join(self.path, start or "", relative)
-        found = self._status(path)
+        steps = (*(start.parts if start else ()), *relative.parts)
+        found = self._status(steps)
         if not stat.S_ISREG(found.st_mode):
             raise ArtefactError(f"is {_kind(found.st_mode)}, not a file")
-        return ModelFile(path=path, size=found.st_size, inode=found.st_ino, mtime_ns=found.st_mtime_ns)
+        return ModelFile(
+            path=os.path.join(self.path, *steps),
+            size=found.st_size,
+            inode=found.st_ino,
+            mtime_ns=found.st_mtime_ns,
+        )
 
     def check_directory(self, name: str) -> None:
         """Raises ArtefactError unless ``name`` is a directory inside this one, or a link to one."""
-        found = self._status(os.path.join(self.path, name))
+        found = self._status((name,))
         if not stat.S_ISDIR(found.st_mode):
             raise ArtefactError(f"is {_kind(found.st_mode)}, not a directory")
 
-    def _status(self, path: str) -> os.stat_result:
-        """What is at ``path``, links followed as far as they stay in this directory."""
+    def _status(self, steps: Sequence[str]) -> os.stat_result:
+        """What is at the end of ``steps`` from here, links followed as far as they stay in this directory."""
+        path = self.path
         try:
-            real = os.path.realpath(path, strict=True)
-            if real != path and not real.startswith(self.path + os.sep):
-                raise ArtefactError(
-                    f"is a symbolic link to {real}, outside the model's directory; put the file itself there"
-                )
-            return os.stat(real)
+            found = os.lstat(path)
+            for step in steps:
+                path = f"{path}/{step}"
+                found = os.lstat(path)
+                if stat.S_ISLNK(found.st_mode):
+                    return self._followed(os.path.join(self.path, *steps))
         except FileNotFoundError:
-            missing = "is a symbolic link to nothing" if os.path.islink(path) else "is missing"
-            raise ArtefactError(missing) from None
+            raise ArtefactError("is missing") from None
         except OSError as error:
             raise ArtefactError(f"cannot be read: {error.strerror}") from error
+        return found
+
+    def _followed(self, path: str) -> os.stat_result:
+        try:
+            real = os.path.realpath(path, strict=True)
+            found = os.stat(real)
+        except FileNotFoundError:
+            raise ArtefactError("is, or is behind, a symbolic link to nothing") from None
+        if not real.startswith(self.path + os.sep):
+            raise ArtefactError(
+                f"is a symbolic link to {real}, outside the model's directory; put the file itself there"
+            )
+        return found
 
 
 def _kind(mode: int) -> str:

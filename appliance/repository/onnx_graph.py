@@ -15,6 +15,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
+from types import MappingProxyType
 from typing import Final
 
 from appliance.errors import ArtefactError
@@ -26,7 +27,8 @@ from appliance.repository.protobuf_walk import (
     Source,
     Span,
     Walk,
-    WireType,
+    length_key,
+    varint_key,
 )
 
 FIELDS_MAX: Final = 4_000_000
@@ -36,6 +38,56 @@ INT64_SIGN: Final = 1 << 63
 
 _LFS_POINTER: Final = b"version https://git-lfs"
 _ORT_FORMAT: Final = b"ORTM"
+
+
+_MODEL_IR_VERSION: Final = varint_key(1)
+_MODEL_GRAPH: Final = length_key(7)
+_MODEL_OPSET: Final = length_key(8)
+_MODEL_TRAINING: Final = length_key(20)
+_MODEL_FUNCTION: Final = length_key(25)
+_OPSET_DOMAIN: Final = length_key(1)
+_OPSET_VERSION: Final = varint_key(2)
+_TRAINING_GRAPHS: Final = (length_key(1), length_key(2))
+_FUNCTION_NODE: Final = length_key(7)
+_FUNCTION_ATTRIBUTE: Final = length_key(11)
+_GRAPH_NODE: Final = length_key(1)
+_GRAPH_INITIALIZER: Final = length_key(5)
+_GRAPH_INPUT: Final = length_key(11)
+_GRAPH_OUTPUT: Final = length_key(12)
+_GRAPH_SPARSE_INITIALIZER: Final = length_key(15)
+_NODE_OPERATOR: Final = length_key(4)
+_NODE_ATTRIBUTE: Final = length_key(5)
+_NODE_DOMAIN: Final = length_key(7)
+_ATTRIBUTE_TENSOR: Final = length_key(5)
+_ATTRIBUTE_GRAPH: Final = length_key(6)
+_ATTRIBUTE_TENSORS: Final = length_key(10)
+_ATTRIBUTE_GRAPHS: Final = length_key(11)
+_ATTRIBUTE_SPARSE: Final = length_key(22)
+_ATTRIBUTE_SPARSES: Final = length_key(23)
+_ATTRIBUTE_PARTS: Final = frozenset(
+    {
+        _ATTRIBUTE_TENSOR,
+        _ATTRIBUTE_GRAPH,
+        _ATTRIBUTE_TENSORS,
+        _ATTRIBUTE_GRAPHS,
+        _ATTRIBUTE_SPARSE,
+        _ATTRIBUTE_SPARSES,
+    }
+)
+_SPARSE_VALUES: Final = length_key(1)
+_SPARSE_INDICES: Final = length_key(2)
+_TENSOR_NAME: Final = length_key(8)
+_TENSOR_EXTERNAL_DATA: Final = length_key(13)
+_TENSOR_DATA_LOCATION: Final = varint_key(14)
+_ENTRY_KEY: Final = length_key(1)
+_ENTRY_VALUE: Final = length_key(2)
+_VALUE_NAME: Final = length_key(1)
+_VALUE_TYPE: Final = length_key(2)
+_TENSOR_TYPE_ELEMENT: Final = varint_key(1)
+_TENSOR_TYPE_SHAPE: Final = length_key(2)
+_SHAPE_DIMENSION: Final = length_key(1)
+_DIMENSION_SIZE: Final = varint_key(1)
+_DIMENSION_SYMBOL: Final = length_key(2)
 
 
 class PortKind(Enum):
@@ -48,6 +100,9 @@ class PortKind(Enum):
     OPAQUE = 7
     SPARSE_TENSOR = 8
     OPTIONAL = 9
+
+
+_TYPE_KINDS: Final = MappingProxyType({length_key(kind.value): kind for kind in PortKind if kind.value})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,23 +142,14 @@ class GraphSummary:
 
 
 def read_graph(descriptor: int) -> GraphSummary:
-    """The summary of the ONNX file open at ``descriptor`` (left open); raises ArtefactError saying what is
-    wrong."""
-    size = os.fstat(descriptor).st_size
-    head = os.pread(descriptor, 64, 0)
-    if not head:
-        raise ArtefactError("is empty; an ONNX model is expected")
-    if head.startswith(_LFS_POINTER):
-        raise ArtefactError(
-            "is a Git LFS pointer and not the model itself; run 'git lfs pull' where it came from"
-        )
-    if head[4:8] == _ORT_FORMAT:
-        raise ArtefactError("is in ORT format; give the ONNX model it was made from")
+    """The summary of the ONNX file open at ``descriptor`` (left open). ArtefactError says what is wrong with it."""
     reader = _ModelReader()
     try:
+        size = os.fstat(descriptor).st_size
         source: Source = FileSource(descriptor, size)
         if size <= INLINE_BYTES:
             source = MemorySource(source.read(0, size))
+        _check_head(source.read(0, min(size, 64)))
         reader.model(Span(source, 0, size))
     except Malformed as error:
         what = "is a damaged or truncated ONNX model" if reader.begun else "is not an ONNX model"
@@ -113,8 +159,20 @@ def read_graph(descriptor: int) -> GraphSummary:
     return reader.summary()
 
 
+def _check_head(head: bytes) -> None:
+    """Things often put where a model should be."""
+    if not head:
+        raise ArtefactError("is empty; an ONNX model is expected")
+    if head.startswith(_LFS_POINTER):
+        raise ArtefactError(
+            "is a Git LFS pointer and not the model itself; run 'git lfs pull' where it came from"
+        )
+    if head[4:8] == _ORT_FORMAT:
+        raise ArtefactError("is in ORT format; give the ONNX model it was made from")
+
+
 class _ModelReader:
-    """Collects while it walks. Message field numbers are those of onnx.proto."""
+    """Collects while it walks. The keys are named after the messages and fields of onnx.proto."""
 
     def __init__(self) -> None:
         self.begun = False
@@ -146,93 +204,84 @@ class _ModelReader:
 
     def model(self, span: Span) -> None:
         """ModelProto."""
-        for field in self._walk.fields(span):
-            if field.number == 1 and field.wire == WireType.VARINT:
-                self._ir_version = _signed(field.value)
+        for key, value, end in self._walk.fields(span):
+            if key == _MODEL_IR_VERSION:
+                self._ir_version = _signed(value)
                 self.begun = True
-            elif field.wire == WireType.LENGTH:
-                self._model_part(field.number, self._walk.narrow(span.source, field))
-
-    def _model_part(self, number: int, span: Span) -> None:
-        if number == 7:
-            self._graphs += 1
-            self.begun = True
-            self._graph(span, 1, main=True)
-        elif number == 8:
-            self._opset(span)
-        elif number == 20:
-            self._training(span)
-        elif number == 25:
-            self._function(span)
+            elif key == _MODEL_GRAPH:
+                self._graphs += 1
+                self.begun = True
+                self._graph(self._walk.narrow(span.source, value, end), 1, main=True)
+            elif key == _MODEL_OPSET:
+                self._opset(self._walk.narrow(span.source, value, end))
+            elif key == _MODEL_TRAINING:
+                self._training(self._walk.narrow(span.source, value, end))
+            elif key == _MODEL_FUNCTION:
+                self._function(self._walk.narrow(span.source, value, end))
 
     def _opset(self, span: Span) -> None:
         domain, version = "", 0
-        for field in self._walk.fields(span):
-            if field.number == 1 and field.wire == WireType.LENGTH:
-                domain = _text(span.source, field.start, field.end)
-            elif field.number == 2 and field.wire == WireType.VARINT:
-                version = _signed(field.value)
+        for key, value, end in self._walk.fields(span):
+            if key == _OPSET_DOMAIN:
+                domain = _text(span.source, value, end)
+            elif key == _OPSET_VERSION:
+                version = _signed(value)
         self._opsets.append((domain, version))
 
     def _training(self, span: Span) -> None:
-        for field in self._walk.fields(span):
-            if field.number in (1, 2) and field.wire == WireType.LENGTH:
-                self._graph(self._walk.narrow(span.source, field), 1)
+        for key, value, end in self._walk.fields(span):
+            if key in _TRAINING_GRAPHS:
+                self._graph(self._walk.narrow(span.source, value, end), 1)
 
     def _function(self, span: Span) -> None:
-        for field in self._walk.fields(span):
-            if field.wire != WireType.LENGTH:
-                continue
-            if field.number == 7:
-                self._node(self._walk.narrow(span.source, field), 1)
-            elif field.number == 11:
-                self._attribute(self._walk.narrow(span.source, field), 1)
+        for key, value, end in self._walk.fields(span):
+            if key == _FUNCTION_NODE:
+                self._node(self._walk.narrow(span.source, value, end), 1)
+            elif key == _FUNCTION_ATTRIBUTE:
+                self._attribute(self._walk.narrow(span.source, value, end), 1)
 
     def _graph(self, span: Span, depth: int, *, main: bool = False) -> None:
-        """GraphProto: its nodes and tensors, and of the ``main`` graph the names of inputs, outputs,
-        initializers."""
+        """GraphProto: nodes, tensors, and of the ``main`` graph also inputs, outputs, initializer names."""
         if depth > GRAPH_DEPTH_MAX:
             raise ArtefactError(f"has graphs nested more than {GRAPH_DEPTH_MAX} deep")
-        for field in self._walk.fields(span):
-            if field.wire != WireType.LENGTH or field.number not in (1, 5, 11, 12, 15):
-                continue
-            part = self._walk.narrow(span.source, field)
-            if field.number == 1:
-                self._node(part, depth)
-            elif field.number in (5, 15):
-                name = self._tensor((part,)) if field.number == 5 else self._sparse((part,))
+        for key, value, end in self._walk.fields(span):
+            if key == _GRAPH_NODE:
+                self._node(self._walk.narrow(span.source, value, end), depth)
+            elif key in (_GRAPH_INITIALIZER, _GRAPH_SPARSE_INITIALIZER):
+                part = self._walk.narrow(span.source, value, end)
+                name = self._tensor((part,)) if key == _GRAPH_INITIALIZER else self._sparse((part,))
                 if main:
                     self._initializers.add(name)
-            elif main:
-                (self._inputs if field.number == 11 else self._outputs).append(self._port(part))
+            elif main and key == _GRAPH_INPUT:
+                self._inputs.append(self._port(self._walk.narrow(span.source, value, end)))
+            elif main and key == _GRAPH_OUTPUT:
+                self._outputs.append(self._port(self._walk.narrow(span.source, value, end)))
 
     def _node(self, span: Span, depth: int) -> None:
         domain = operator = ""
-        for field in self._walk.fields(span):
-            if field.wire != WireType.LENGTH:
-                continue
-            if field.number == 4:
-                operator = _text(span.source, field.start, field.end)
-            elif field.number == 7:
-                domain = _text(span.source, field.start, field.end)
-            elif field.number == 5:
-                self._attribute(self._walk.narrow(span.source, field), depth)
+        for key, value, end in self._walk.fields(span):
+            if key == _NODE_OPERATOR:
+                operator = _text(span.source, value, end)
+            elif key == _NODE_DOMAIN:
+                domain = _text(span.source, value, end)
+            elif key == _NODE_ATTRIBUTE:
+                self._attribute(self._walk.narrow(span.source, value, end), depth)
         self._operators.add((domain, operator))
 
     def _attribute(self, span: Span, depth: int) -> None:
         tensor: list[Span] = []
         sparse: list[Span] = []
-        for field in self._walk.fields(span, bulk=True):
-            if field.wire != WireType.LENGTH or field.number not in (5, 6, 10, 11, 22, 23):
+        for key, value, end in self._walk.fields(span, bulk=True):
+            if key not in _ATTRIBUTE_PARTS:
                 continue
-            part = self._walk.narrow(span.source, field)
-            if field.number == 5:
+            part = self._walk.narrow(span.source, value, end)
+            if key == _ATTRIBUTE_TENSOR:
                 tensor.append(part)
-            elif field.number == 22:
+            elif key == _ATTRIBUTE_SPARSE:
                 sparse.append(part)
-            elif field.number == 10:
+            elif key == _ATTRIBUTE_TENSORS:
                 self._tensor((part,))
-            elif field.number == 23:
+            elif key == _ATTRIBUTE_SPARSES:
                 self._sparse((part,))
             else:
                 self._graph(part, depth + 1)
@@ -246,49 +295,49 @@ class _ModelReader:
         values: list[Span] = []
         indices: list[Span] = []
         for span in spans:
-            for field in self._walk.fields(span, bulk=True):
-                if field.wire == WireType.LENGTH and field.number in (1, 2):
-                    part = self._walk.narrow(span.source, field)
-                    (values if field.number == 1 else indices).append(part)
+            for key, value, end in self._walk.fields(span, bulk=True):
+                if key == _SPARSE_VALUES:
+                    values.append(self._walk.narrow(span.source, value, end))
+                elif key == _SPARSE_INDICES:
+                    indices.append(self._walk.narrow(span.source, value, end))
         self._tensor(indices)
         return self._tensor(values)
 
     def _tensor(self, spans: Sequence[Span]) -> str:
         """TensorProto, in pieces that count as one; gives its name."""
-        name, location = "", 0
+        name, outside = "", False
         entries: list[tuple[str, str]] = []
         for span in spans:
-            for field in self._walk.fields(span, bulk=True):
-                if field.number == 14 and field.wire == WireType.VARINT:
-                    location = field.value
-                elif field.wire != WireType.LENGTH:
-                    continue
-                elif field.number == 8:
-                    name = _text(span.source, field.start, field.end)
-                elif field.number == 13:
-                    entries.append(self._entry(self._walk.narrow(span.source, field)))
-        if location == EXTERNAL:
+            for key, value, end in self._walk.fields(span, bulk=True):
+                if key == _TENSOR_NAME:
+                    name = _text(span.source, value, end)
+                elif key == _TENSOR_EXTERNAL_DATA:
+                    entries.append(self._entry(self._walk.narrow(span.source, value, end)))
+                elif key == _TENSOR_DATA_LOCATION:
+                    # Said once is enough: readers differ in what a second, unknown value does to the first.
+                    outside = outside or value & 0xFFFFFFFF == EXTERNAL
+        if outside:
             self._external.append(_external_data(name, entries))
         return name
 
     def _entry(self, span: Span) -> tuple[str, str]:
         """StringStringEntryProto; bytes that are not UTF-8 stay what they are, as in a file name."""
-        key = value = ""
-        for field in self._walk.fields(span):
-            if field.wire == WireType.LENGTH and field.number == 1:
-                key = _text(span.source, field.start, field.end)
-            elif field.wire == WireType.LENGTH and field.number == 2:
-                value = os.fsdecode(span.source.read(field.start, field.end))
-        return key, value
+        name = text = ""
+        for key, value, end in self._walk.fields(span):
+            if key == _ENTRY_KEY:
+                name = _text(span.source, value, end)
+            elif key == _ENTRY_VALUE:
+                text = os.fsdecode(span.source.read(value, end))
+        return name, text
 
     def _port(self, span: Span) -> GraphPort:
         """ValueInfoProto."""
         name, types = b"", b""
-        for field in self._walk.fields(span):
-            if field.wire == WireType.LENGTH and field.number == 1:
-                name = span.source.read(field.start, field.end)
-            elif field.wire == WireType.LENGTH and field.number == 2:
-                types += span.source.read(field.start, field.end)  # joined pieces parse as one message
+        for key, value, end in self._walk.fields(span):
+            if key == _VALUE_NAME:
+                name = span.source.read(value, end)
+            elif key == _VALUE_TYPE:
+                types += span.source.read(value, end)  # joined pieces parse as one message
         kind, element_type, dims = self._type(types)
         try:
             return GraphPort(name=name.decode(), kind=kind, element_type=element_type, dims=dims)
@@ -298,39 +347,36 @@ class _ModelReader:
     def _type(self, data: bytes) -> tuple[PortKind, int, tuple[int | str | None, ...] | None]:
         """TypeProto: (kind, element type, dimensions); of its alternatives the last one given counts."""
         kind, body = PortKind.NOTHING, b""
-        for field in self._walk.fields(_span(data)):
-            if field.wire != WireType.LENGTH or field.number not in (1, 4, 5, 7, 8, 9):
-                continue
-            found = PortKind(field.number)
-            piece = data[field.start : field.end]
-            kind, body = found, body + piece if found is kind else piece
+        for key, value, end in self._walk.fields(_span(data)):
+            found = _TYPE_KINDS.get(key)
+            if found is not None:
+                kind, body = found, body + data[value:end] if found is kind else data[value:end]
         if kind not in (PortKind.TENSOR, PortKind.SPARSE_TENSOR):
             return kind, 0, None
         element_type, shape = 0, None
-        for field in self._walk.fields(_span(body)):
-            if field.number == 1 and field.wire == WireType.VARINT:
-                element_type = field.value & 0xFFFFFFFF
-            elif field.number == 2 and field.wire == WireType.LENGTH:
-                shape = (shape or b"") + body[field.start : field.end]
+        for key, value, end in self._walk.fields(_span(body)):
+            if key == _TENSOR_TYPE_ELEMENT:
+                element_type = value & 0xFFFFFFFF
+            elif key == _TENSOR_TYPE_SHAPE:
+                shape = (shape or b"") + body[value:end]
         return kind, element_type, None if shape is None else self._shape(shape)
 
     def _shape(self, data: bytes) -> tuple[int | str | None, ...]:
         """TensorShapeProto."""
         return tuple(
-            self._dimension(data[field.start : field.end])
-            for field in self._walk.fields(_span(data))
-            if field.number == 1 and field.wire == WireType.LENGTH
+            self._dimension(data[value:end])
+            for key, value, end in self._walk.fields(_span(data))
+            if key == _SHAPE_DIMENSION
         )
 
     def _dimension(self, data: bytes) -> int | str | None:
         """A number, a symbol, or None; a negative number says as little as none."""
         dimension: int | str | None = None
-        for field in self._walk.fields(_span(data)):
-            if field.number == 1 and field.wire == WireType.VARINT:
-                value = _signed(field.value)
-                dimension = value if value >= 0 else None
-            elif field.number == 2 and field.wire == WireType.LENGTH:
-                dimension = data[field.start : field.end].decode(errors="replace") or None
+        for key, value, end in self._walk.fields(_span(data)):
+            if key == _DIMENSION_SIZE:
+                dimension = _signed(value) if value < INT64_SIGN else None
+            elif key == _DIMENSION_SYMBOL:
+                dimension = data[value:end].decode(errors="replace") or None
         return dimension
 
 

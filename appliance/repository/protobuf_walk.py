@@ -16,12 +16,12 @@ from typing import Final, NamedTuple, Protocol
 
 from appliance.errors import ArtefactError
 
-WINDOW_BYTES: Final = 16 * 1024
+WINDOW_BYTES: Final = 4 * 1024
 INLINE_BYTES: Final = 64 * 1024
 HEADER_BYTES_MAX: Final = 20  # a key and a length or value, ten bytes each at most
 
-# Scalar fields with one-byte keys, in runs: big trees of decisions hold millions of them. Field 14 as a varint is left
-# out because it is the one scalar that callers want (where a tensor's data lies).
+# Scalar fields with one-byte keys, in runs: big trees of decisions hold millions of them. Field 14 as a varint
+# is left out because it is the one scalar that callers want (where a tensor's data lies).
 _VARINT_KEYS: Final = b"[\\x08\\x10\\x18\\x20\\x28\\x30\\x38\\x40\\x48\\x50\\x58\\x60\\x68\\x78]"
 _FIXED64_KEYS: Final = b"[\\x09\\x11\\x19\\x21\\x29\\x31\\x39\\x41\\x49\\x51\\x59\\x61\\x69\\x71\\x79]"
 _FIXED32_KEYS: Final = b"[\\x0d\\x15\\x1d\\x25\\x2d\\x35\\x3d\\x45\\x4d\\x55\\x5d\\x65\\x6d\\x75\\x7d]"
@@ -48,6 +48,10 @@ class WireType(IntEnum):
     FIXED64 = 1
     LENGTH = 2
     FIXED32 = 5
+
+
+_VARINT: Final = int(WireType.VARINT)  # plain numbers, for the inner loop
+_LENGTH: Final = int(WireType.LENGTH)
 
 
 class Window(NamedTuple):
@@ -96,33 +100,47 @@ class MemorySource:
 
 
 class FileSource:
-    """An open file of ``size`` bytes, of which only what is asked for is read. Does not close the
-    descriptor."""
+    """An open file of ``size`` bytes, of which only what is asked for is read. Leaves it open."""
 
     def __init__(self, descriptor: int, size: int) -> None:
         self._descriptor = descriptor
         self._size = size
+        self._window = Window(b"", 0, -1)
 
     def window(self, position: int) -> Window:
-        data = self.read(position, min(position + WINDOW_BYTES, self._size))
-        whole = position + len(data) == self._size
-        return Window(data, position, self._size if whole else position + len(data) - HEADER_BYTES_MAX)
+        if not self._window.base <= position <= self._window.safe:
+            data = self._load(position, min(position + WINDOW_BYTES, self._size))
+            whole = position + len(data) == self._size
+            safe = self._size if whole else position + len(data) - HEADER_BYTES_MAX
+            self._window = Window(data, position, safe)
+        return self._window
 
     def read(self, start: int, end: int) -> bytes:
+        data, base, _ = self._window
+        if base <= start and end <= base + len(data):
+            return data[start - base : end - base]
+        return self._load(start, end)
+
+    def _load(self, start: int, end: int) -> bytes:
         data = os.pread(self._descriptor, end - start, start)
         if len(data) != end - start:
             raise Malformed(f"the file became shorter while it was read: byte {start + len(data)} is gone")
         return data
 
 
-class Field(NamedTuple):
-    """One field: its number and wire type; ``value`` of a VARINT (0 for others); where its bytes lie."""
+Field = tuple[int, int, int]
+"""One field: (key, value, end) for a VARINT, (key, start, end) for all others. The key is number * 8 + wire type;
+end is where the next field begins. A plain tuple, because there are many."""
 
-    number: int
-    wire: int
-    value: int
-    start: int
-    end: int
+
+def varint_key(number: int) -> int:
+    """The key of field ``number`` when it holds a VARINT."""
+    return number << 3 | WireType.VARINT
+
+
+def length_key(number: int) -> int:
+    """The key of field ``number`` when it holds bytes, text or a message."""
+    return number << 3 | WireType.LENGTH
 
 
 class Walk:
@@ -136,60 +154,69 @@ class Walk:
         self._left = fields_max
 
     def fields(self, span: Span, *, bulk: bool = False) -> Iterator[Field]:
-        """The fields of a message in file order. ``bulk``: scalar fields may be passed over (see
-        _SCALAR_RUN)."""
+        """The fields of a message in file order. ``bulk``: scalar fields may be passed over, see _SCALAR_RUN.
+
+        Written out in one loop: this is where the time of reading a model goes.
+        """
         source, position, end = span
         window, base, safe = source.window(position)
-        while position < end:
-            if position > safe:
-                window, base, safe = source.window(position)
-            field = _field(window, base, position, end)
-            if bulk and field.wire != WireType.LENGTH:
-                run = _SCALAR_RUN.match(window, position - base, min(end - base, len(window)))
-                if run is not None:
-                    position = base + run.end()
-                    continue
-            self._count()
-            position = field.end
-            yield field
+        try:
+            while position < end:
+                if position > safe:
+                    window, base, safe = source.window(position)
+                at = position - base
+                key = window[at]
+                at += 1
+                if key > 0x7F:
+                    key, at = _varint(window, at - 1)
+                wire = key & 7
+                if bulk and wire != _LENGTH:
+                    run = _SCALAR_RUN.match(window, position - base, min(end - base, len(window)))
+                    if run is not None:
+                        position = base + run.end()
+                        continue
+                if wire == _LENGTH:
+                    size = window[at]
+                    at += 1
+                    if size > 0x7F:
+                        size, at = _varint(window, at - 1)
+                    value = base + at
+                    at += size
+                elif wire == _VARINT:
+                    value, at = _varint(window, at)
+                else:
+                    value = base + at
+                    at += _fixed_size(key, position)
+                self._left -= 1
+                if key < 8 or base + at > end or self._left < 0:
+                    raise self._fault(key, position, base + at, end)
+                position = base + at
+                yield key, value, position
+        except IndexError:
+            raise Malformed(f"the field at byte {position} is cut off at byte {end}") from None
 
-    def narrow(self, source: Source, field: Field) -> Span:
-        """The message inside ``field``, held in memory when it is small."""
-        if isinstance(source, MemorySource) or field.end - field.start > INLINE_BYTES:
-            return Span(source, field.start, field.end)
-        return Span(MemorySource(source.read(field.start, field.end), field.start), field.start, field.end)
+    def narrow(self, source: Source, start: int, end: int) -> Span:
+        """The message at these bytes, held in memory when it is small."""
+        if end - start > INLINE_BYTES or isinstance(source, MemorySource):
+            return Span(source, start, end)
+        return Span(MemorySource(source.read(start, end), start), start, end)
 
-    def _count(self) -> None:
-        self._left -= 1
+    def _fault(self, key: int, position: int, stop: int, end: int) -> Malformed:
+        """Why the field at ``position`` is refused."""
         if self._left < 0:
-            raise Malformed(f"has more than {self._fields_max} fields; at most that many are read")
+            return Malformed(f"has more than {self._fields_max} fields; at most that many are read")
+        if key < 8:
+            return Malformed(f"byte {position} begins a field of the impossible number 0")
+        return Malformed(f"the field at byte {position} ends {stop - end} bytes after what holds it")
 
 
-def _field(window: bytes, base: int, position: int, end: int) -> Field:
-    """The field that begins at ``position``."""
-    try:
-        key, at = _varint(window, position - base)
-        wire = key & 7
-        if wire == WireType.LENGTH:
-            length, at = _varint(window, at)
-            field = Field(key >> 3, wire, 0, base + at, base + at + length)
-        elif wire == WireType.VARINT:
-            start = at
-            value, at = _varint(window, at)
-            field = Field(key >> 3, wire, value, base + start, base + at)
-        elif wire in (WireType.FIXED32, WireType.FIXED64):
-            field = Field(key >> 3, wire, 0, base + at, base + at + (4 if wire == WireType.FIXED32 else 8))
-        else:
-            raise Malformed(f"byte {position} begins a field of the unknown wire type {wire}")
-    except IndexError:
-        raise Malformed(f"the field at byte {position} is cut off at byte {end}") from None
-    if field.number == 0 or field.number > 0x1FFFFFFF:
-        raise Malformed(f"byte {position} begins a field of the impossible number {field.number}")
-    if field.end > end:
-        raise Malformed(
-            f"the field at byte {position} needs {field.end - field.start} bytes, {max(0, end - field.start)} are left"
-        )
-    return field
+def _fixed_size(key: int, position: int) -> int:
+    wire = key & 7
+    if wire == WireType.FIXED32:
+        return 4
+    if wire == WireType.FIXED64:
+        return 8
+    raise Malformed(f"byte {position} begins a field of the unknown wire type {wire}")
 
 
 def _varint(window: bytes, at: int) -> tuple[int, int]:

@@ -16,7 +16,7 @@ class RepositoryConfig:
             "min": 0,
             "max": 1 << 20,
             "unit": "rows",
-            "help": "largest batch of a batchable model whose config does not say one; 0: such models are not batched",
+            "help": "largest batch of a batchable model whose config says none; 0: never batched",
         },
     )
     runtimes: tuple[str, ...] = field(

@@ -156,7 +156,8 @@ def _check_file(tensor: WarmupTensor, datatype: Datatype, file: ModelFile, findi
             if file.size != wanted:
                 findings.problem(
                     tensor.place,
-                    f"{what} has {file.size} bytes; one row of {datatype.config_name} {list(tensor.dims)} has {wanted}",
+                    f"{what} has {file.size} bytes; one row of {datatype.config_name} {list(tensor.dims)} "
+                    f"has {wanted}",
                 )
             return
         found = sum(1 for _ in split_bytes(memoryview(file.read(STRINGS_BYTES_MAX))))
