@@ -1,1 +1,1 @@
-"""Inference runtimes behind one port, one vendor per file. Imported only in the process that workers are forked from."""
+"""Inference runtimes behind one port, one vendor per file. Imported only where workers are forked from."""

@@ -2,18 +2,16 @@
 
 Enabled only where the configuration names it. The version's parameter ``mode`` selects the behaviour:
 
-=================  ====================================================================================================
-identity           output i is input i (modulo the number of inputs), bytes and shape (the default)
-delay              the same after ``delay_ms``
-crash              the process dies by SIGSEGV at run number ``crash_after`` (default 1), or, when ``magic`` is given, at
-                   the first run with an input whose first byte is ``magic``
-crash_at_load      the process dies by SIGSEGV
-hang, hang_at_load never comes back
-fail               raises RunFailed; when ``magic`` is given only for an input whose first byte is ``magic``
-fail_at_load       raises LoadFailed
-eat_memory         allocates ``bytes`` more with every run and keeps them
-wrong              writes the bytes ``say`` (hexadecimal) into the worker's lane, then goes on as identity
-=================  ====================================================================================================
+- ``identity`` (the default): output i is input i (modulo the number of inputs), bytes and shape
+- ``delay``: the same after ``delay_ms``
+- ``crash``: the process dies by SIGSEGV at run number ``crash_after`` (default 1), or, when ``magic`` is given, at the
+  first run with a row whose first byte is ``magic``
+- ``crash_at_load``: the process dies by SIGSEGV
+- ``hang``, ``hang_at_load``: never comes back
+- ``fail``: raises RunFailed, provoked as ``crash`` is
+- ``fail_at_load``: raises LoadFailed
+- ``eat_memory``: allocates ``bytes`` more with every run and keeps them
+- ``wrong``: writes the bytes ``say`` (hexadecimal) into the worker's lane, then goes on as identity
 """
 
 from __future__ import annotations

@@ -19,8 +19,8 @@ from onnxruntime.capi import onnxruntime_pybind11_state as native
 
 from appliance.errors import LoadFailed, RunFailed
 from appliance.model import ModelVersion
+from appliance.runtimes.alignment import aligned
 from appliance.runtimes.runtime import (
-    ALIGNMENT,
     Feed,
     Place,
     Port,
@@ -158,7 +158,7 @@ class _Bound(NamedTuple):
 
 
 class BoundSession:
-    """A session whose inputs are all of fixed-size elements: inputs, and outputs where possible, are bound by address."""
+    """A session whose inputs have fixed-size elements: they, and outputs where possible, are bound by address."""
 
     def __init__(
         self, session: Any, version: ModelVersion, inputs: tuple[Port, ...], outputs: tuple[Port, ...]
@@ -182,7 +182,7 @@ class BoundSession:
         if bound is not None and bound.needed <= place.capacity:
             try:
                 self._session.run_with_iobinding(bound.binding, None)
-            except Exception:
+            except Exception:  # noqa: BLE001 - the run elsewhere tells what it was
                 return self._run_unbound(source, feeds, wanted)
             return bound.produced
         known = self._known.get(_shapes_key(feeds, wanted)) if self._in_place else None
@@ -191,7 +191,7 @@ class BoundSession:
         bound = self._bind(source, feeds, wanted, place, known)
         try:
             self._session.run_with_iobinding(bound.binding, None)
-        except Exception:
+        except Exception:  # noqa: BLE001 - as above
             return self._run_unbound(source, feeds, wanted)
         if not self._obeys(bound, place):
             return self._run_unbound(source, feeds, wanted)
@@ -220,7 +220,7 @@ class BoundSession:
         for index, shape, size in zip(wanted, known.shapes, known.sizes, strict=True):
             name, element = self._outputs[index]
             binding.bind_output(name, self._cpu, element.number, shape, position)
-            position += _aligned(size)
+            position += aligned(size)
         return _Bound(binding, known, _needed(known.sizes))
 
     def _bind_inputs(self, source: Region, feeds: tuple[Feed | None, ...]) -> Any:
@@ -236,7 +236,7 @@ class BoundSession:
         for value, size in zip(bound.binding.get_outputs(), bound.produced.sizes, strict=True):
             if size and value.data_ptr() != position:
                 return False
-            position += _aligned(size)
+            position += aligned(size)
         return True
 
     def _keep(self, key: object, bound: _Bound) -> None:
@@ -289,12 +289,8 @@ def _bytes_of(value: Any, datatype: Datatype, shape: tuple[int, ...]) -> memoryv
     return memoryview((ctypes.c_ubyte * nbytes).from_address(value.data_ptr())).cast("B")
 
 
-def _aligned(nbytes: int) -> int:
-    return (nbytes + ALIGNMENT - 1) & -ALIGNMENT
-
-
 def _needed(sizes: Sequence[int]) -> int:
-    return sum(map(_aligned, sizes))
+    return sum(map(aligned, sizes))
 
 
 def _shapes_key(feeds: tuple[Feed | None, ...], wanted: tuple[int, ...]) -> object:

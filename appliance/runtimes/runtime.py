@@ -19,7 +19,6 @@ from appliance.model import ModelVersion
 from appliance.tensor import Datatype
 
 ENTRY_POINT_GROUP: Final = "appliance.runtimes"
-ALIGNMENT: Final = 64
 
 Shape = tuple[int, ...]
 
@@ -36,7 +35,7 @@ class Region(NamedTuple):
 
 
 class Feed(NamedTuple):
-    """One input: full shape, where its raw wire bytes start in the source region (a multiple of ALIGNMENT), how many."""
+    """One input: full shape; where in the source region its raw wire bytes start (a multiple of ALIGNMENT); how many."""
 
     shape: Shape
     offset: int
@@ -67,8 +66,8 @@ class Produced(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Port:
-    """An input or output of a loaded session as the runtime sees it: full ``shape`` with -1 for free dimensions, or None
-    when the runtime cannot tell its rank. ``optional`` inputs have a default inside the model."""
+    """An input or output of a loaded session as the runtime sees it: full ``shape`` with -1 for free dimensions, or
+    None when the runtime cannot tell its rank. ``optional`` inputs have a default inside the model."""
 
     name: str
     datatype: Datatype

@@ -19,7 +19,7 @@ def decode_strings(name: str, raw: memoryview, shape: tuple[int, ...]) -> NDArra
     elements: list[str] = []
     try:
         for element in split_bytes(raw):
-            elements.append(str(element, "utf-8"))
+            elements.append(str(element, "utf-8"))  # noqa: PERF401 - the count so far names the bad one
     except UnicodeDecodeError as problem:
         raise RunFailed(
             f"input '{name}': element {len(elements)} is not valid UTF-8 ({problem.reason} at byte {problem.start}); "

@@ -10,12 +10,13 @@ from typing import Final
 
 from appliance.errors import InvalidRequest
 from appliance.model import ModelVersion
+from appliance.runtimes.alignment import aligned
 from appliance.tensor import byte_size, element_count
-from appliance.workers.arena import aligned
 from appliance.workers.codec import MessageInvalid
 from appliance.workers.port import ItemStatus, Run, RunItem, RunResult, Shape
 
 AGREED_MAX: Final = 1024
+TOO_MUCH: Final = 1 << 62
 
 
 class ModelContract:
@@ -26,12 +27,22 @@ class ModelContract:
         self._batchable = version.max_batch_size > 0
         self._agreed: dict[object, int] = {}
 
-    def check_batch(self, run: Run, results: tuple[RunResult, ...]) -> None:
-        """Raise MessageInvalid unless ``results`` answer the items of ``run`` in order."""
+    def check_batch(self, run: Run, results: tuple[RunResult, ...]) -> bool:
+        """Raise MessageInvalid unless ``results`` answer the items of ``run`` in order; true when all went well."""
         if len(results) != len(run.items):
             raise MessageInvalid(f"{len(results)} results for a batch of {len(run.items)}")
+        agreed = self._agreed
+        well = True
         for item, result in zip(run.items, results, strict=True):
-            self.check_result(item, result, item.out_capacity)
+            needed = agreed.get((item.outputs, item.rows, result.shapes, result.sizes), TOO_MUCH)
+            if (
+                result.ticket != item.ticket
+                or result.status is not ItemStatus.OK
+                or needed > item.out_capacity
+            ):
+                self.check_result(item, result, item.out_capacity)
+                well = well and result.status is ItemStatus.OK
+        return well
 
     def check_result(self, item: RunItem, result: RunResult, capacity: int) -> None:
         """Raise MessageInvalid unless ``result`` can be the end of ``item`` with that much room for its outputs."""

@@ -14,16 +14,14 @@ import os
 from dataclasses import dataclass
 from typing import Final
 
-ALIGNMENT: Final = 64
+from appliance.runtimes.alignment import ALIGNMENT, aligned
+
+__all__ = ["ALIGNMENT", "Arena", "ArenaConfig", "ArenaStatistics", "Slot", "aligned"]
+
 PAGE_BYTES: Final = mmap.PAGESIZE
 TRIM_FROM_BYTES: Final = 64 << 10
 
 _SEALS: Final = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
-
-
-def aligned(nbytes: int) -> int:
-    """``nbytes`` rounded up to the next multiple of ALIGNMENT."""
-    return (nbytes + ALIGNMENT - 1) & -ALIGNMENT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,8 +53,8 @@ class Slot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArenaStatistics:
-    """``used_slots`` per class; bytes allocated now, at most so far, and allowed; ``idle_kept_bytes`` of large slots that
-    are free but resident; ``exhausted`` counts refusals."""
+    """``used_slots`` per class; bytes allocated now, at most so far, and allowed; ``idle_kept_bytes`` of large slots
+    that are free but resident; ``exhausted`` counts refusals."""
 
     used_slots: tuple[int, ...]
     allocated_bytes: int

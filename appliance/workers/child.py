@@ -16,6 +16,7 @@ from appliance.model import ModelVersion
 from appliance.runtimes.runtime import Region, Runtime, RuntimeSettings, Session
 from appliance.workers.execution import Executor, LoadedModel
 from appliance.workers.lane import LaneClosed, WorkerLane
+from appliance.workers.memory import private_bytes
 from appliance.workers.messages import Fetch, Finished, Load, Loaded, Refused, Run, Stop, Stored, Unload
 from appliance.workers.port import ItemStatus, RunResult, WorkerSettings
 from appliance.workers.signature import check_signature
@@ -64,16 +65,16 @@ class Worker:
         return self._executor.run(model, run)
 
     def _load(self, load: Load) -> Loaded | Refused:
-        begin, before = time.monotonic_ns(), _private_bytes()
+        begin, before = time.monotonic_ns(), private_bytes(os.getpid())
         try:
             model = self._open(load.version)
-        except Exception as problem:
+        except Exception as problem:  # noqa: BLE001 - whatever a model does wrong is an answer
             return Refused(load.model, _reason(load.version, problem))
         self._models[load.model] = model
         seeds = measure_seeds(model)
         gc.collect()
         gc.freeze()
-        grown = max(_private_bytes() - before, 0) + model.session.memory()
+        grown = max(private_bytes(os.getpid()) - before, 0) + model.session.memory()
         return Loaded(load.model, seeds, time.monotonic_ns() - begin, grown)
 
     def _open(self, version: ModelVersion) -> LoadedModel:
@@ -114,10 +115,3 @@ def _reason(version: ModelVersion, problem: Exception) -> str:
     known = isinstance(problem, ApplianceError)
     text = str(problem) if known else f"{version.key}: {type(problem).__name__}: {problem}"
     return text[:REASON_CHARACTERS_MAX]
-
-
-def _private_bytes() -> int:
-    """Resident memory of this process that no file backs and nobody shares by mapping, inherited pages included."""
-    with open("/proc/self/statm", encoding="ascii") as file:
-        fields = file.read().split()
-    return (int(fields[1]) - int(fields[2])) * os.sysconf("SC_PAGE_SIZE")

@@ -25,9 +25,9 @@ class MessageInvalid(WorkerError):
 
 
 def to_plain(value: object) -> object:
-    """What msgpack packs in place of ``value``: the ``default`` hook of a packer. Raises TypeError for a foreign type."""
+    """What msgpack packs in place of ``value``: the ``default`` hook of a packer. TypeError for a foreign type."""
     if isinstance(value, Enum):
-        return value.name
+        return value._name_
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return tuple(getattr(value, field.name) for field in dataclasses.fields(value))
     if isinstance(value, Mapping):

@@ -14,9 +14,9 @@ from typing import Final, NamedTuple
 
 from appliance.errors import RunFailed
 from appliance.model import ModelVersion
+from appliance.runtimes.alignment import aligned
 from appliance.runtimes.runtime import Feed, Place, Produced, Region, Session
 from appliance.tensor import Datatype
-from appliance.workers.arena import aligned
 from appliance.workers.messages import Finished
 from appliance.workers.port import Fetch, ItemStatus, Run, RunItem, RunResult, Shape
 from appliance.workers.region import Scratch
@@ -67,7 +67,7 @@ class Executor:
         try:
             merged, times = self._run_merged(model, run.items)
             return Finished(run.batch, merged, *times)
-        except Exception:
+        except Exception:  # noqa: BLE001 - the runs one by one say whose fault it was
             return self._run_one_by_one(model, run)
 
     def fetch(self, fetch: Fetch) -> RunResult | None:
@@ -108,7 +108,7 @@ class Executor:
             if model.version.max_batch_size > 0:
                 _check_rows(model.version, item.outputs, produced.shapes, item.rows)
             result = self._finish_alone(item, produced)
-        except Exception as problem:
+        except Exception as problem:  # noqa: BLE001 - whatever goes wrong is this request's answer
             result = _failed(item.ticket, _reason(problem))
         end = time.monotonic_ns()
         return result, _Times(gathered - begin, max(ran - gathered, 0), end - max(ran, gathered))

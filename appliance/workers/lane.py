@@ -22,7 +22,7 @@ from appliance.workers.messages import (
     encode_frame,
 )
 
-RECEIVE_BYTES: Final = 256 << 10
+RECEIVE_BYTES: Final = 64 << 10
 MAX_UNSENT_BYTES: Final = 64 << 20
 
 

@@ -9,11 +9,12 @@ from __future__ import annotations
 import struct
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
-import msgpack
+import msgpack  # type: ignore[import-untyped]
 
 from appliance.model import ModelVersion
+from appliance.workers.batch_codec import decode_result, decode_results, decode_run, plain_results
 from appliance.workers.codec import Decoder, MessageInvalid, decoder_for, to_plain
 from appliance.workers.port import Fetch, Run, RunResult, WorkerSettings
 
@@ -143,12 +144,38 @@ _TYPES: Final[Sequence[type]] = (
     *(Fork, Kill, Ready, Forked, ForkFailed, Exited),
 )
 _KINDS: Final[Mapping[type, int]] = MappingProxyType({kind: number for number, kind in enumerate(_TYPES)})
-_DECODERS: Final[Sequence[Decoder]] = tuple(decoder_for(kind) for kind in _TYPES)
+_TIMES: Final = (int, int, int)
+
+
+def _decode_finished(plain: Any) -> Finished:
+    if type(plain) is not tuple or len(plain) != len(Finished._fields):
+        raise MessageInvalid(f"expected the {len(Finished._fields)} fields of Finished")
+    batch, results, *times = plain
+    if type(batch) is not int or tuple(map(type, times)) != _TIMES:
+        raise MessageInvalid("batch and times must be integers")
+    return Finished(batch, decode_results(results), *times)
+
+
+def _decode_stored(plain: Any) -> Stored:
+    if type(plain) is not tuple or len(plain) != 1:
+        raise MessageInvalid("expected one result")
+    return Stored(decode_result(plain[0]))
+
+
+_BY_HAND: Final[Mapping[type, Decoder]] = MappingProxyType(
+    {Run: decode_run, Finished: _decode_finished, Stored: _decode_stored}
+)
+_DECODERS: Final[Sequence[Decoder]] = tuple(_BY_HAND.get(kind) or decoder_for(kind) for kind in _TYPES)
 
 
 def encode(message: Message) -> bytes:
     """The message without its length."""
-    packed: bytes = msgpack.packb((PROTOCOL_VERSION, _KINDS[type(message)], message), default=to_plain)
+    body: object = message
+    if type(message) is Finished:
+        body = (message.batch, plain_results(message.results), *message[2:])
+    elif type(message) is Stored:
+        body = plain_results((message.result,))
+    packed: bytes = msgpack.packb((PROTOCOL_VERSION, _KINDS[type(message)], body), default=to_plain)
     if len(packed) > MAX_MESSAGE_BYTES:
         raise MessageInvalid(
             f"a {type(message).__name__} message of {len(packed)} bytes exceeds the limit of {MAX_MESSAGE_BYTES}"
@@ -202,7 +229,7 @@ class FrameReader:
     def _has_frame(self) -> bool:
         if len(self._partial) < _LENGTH.size:
             return False
-        (length,) = _LENGTH.unpack_from(self._partial)
+        length: int = _LENGTH.unpack_from(self._partial)[0]
         return length > MAX_MESSAGE_BYTES or len(self._partial) >= _LENGTH.size + length
 
     def _cut(self, data: bytes) -> list[bytes]:

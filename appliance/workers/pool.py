@@ -12,49 +12,39 @@ import asyncio
 import os
 import signal
 import time
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final
 
 from appliance.model import ModelVersion
-from appliance.workers.answers import ModelContract
 from appliance.workers.arena import Arena
 from appliance.workers.lane import DaemonLane, LaneBlocked, LaneClosed, SocketDaemonLane, socket_pair
 from appliance.workers.messages import (
     Exited,
     Fetch,
-    Finished,
     Forked,
     ForkFailed,
     FromSupervisor,
-    FromWorker,
     Load,
-    Loaded,
     MessageInvalid,
-    Refused,
     Run,
     Stop,
-    Stored,
     ToWorker,
     Unload,
 )
+from appliance.workers.obligations import Obligations
 from appliance.workers.port import (
     ExitCause,
-    Fetched,
-    ItemStatus,
-    ModelLoaded,
     ModelRefused,
     PoolEvent,
-    RunFinished,
-    RunItem,
     WorkerExited,
     WorkerSettings,
     WorkerStarted,
 )
 from appliance.workers.supervision import Supervisor
 
+NS_PER_MS: Final = 1_000_000
 WATCH_INTERVAL_S: Final = 0.05
 EXIT_GRACE_NS: Final = 1_000_000_000
 KILL_GRACE_NS: Final = 5_000_000_000
@@ -63,8 +53,8 @@ RUN_TIMEOUT_PARAMETER: Final = "run_timeout_ms"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkersConfig:
-    """How workers run. ``cpus``: the i-th worker gets the i-th set, in turn; empty: no affinity. A batch that runs longer
-    than ``run_timeout_ms`` (a model's parameter of that name overrides it) or a load that takes longer than
+    """How workers run. ``cpus``: the i-th worker gets the i-th set, in turn; empty: no affinity. A batch that runs
+    longer than ``run_timeout_ms`` (a model's parameter of that name overrides it) or a load that takes longer than
     ``load_timeout_ms`` ends the worker. ``memory_limit_bytes`` bounds each worker's private memory, 0: unbounded."""
 
     threads: int = 1
@@ -90,37 +80,24 @@ class PoolStatistics:
     supervisor_restarts: int
 
 
-class _Awaited(NamedTuple):
-    """An answer that a worker owes, in order. ``asked`` is the Run, the model id of a load, or a Fetch."""
-
-    asked: Run | int | Fetch
-    timeout_ns: int
-
-
-class _Model(NamedTuple):
-    contract: ModelContract
-    run_timeout_ns: int
-
-
 class _Worker:
-    """What the pool knows of one worker. ``awaited`` is what it still owes; ``since_ns`` is since when it has been busy
-    with the first of that, or since when its end has been awaited."""
+    """What the pool knows of one worker. ``since_ns`` is since when it has been busy with the oldest thing it owes, or
+    since when its end has been awaited; ``cause`` why it is being killed; ``orphaned`` that its supervisor died."""
 
     __slots__ = (
-        "awaited", "cause", "detail", "ended", "held", "id", "lane", "models", "pid", "since_ns", "stopping", "writing",
+        "cause", "detail", "ended", "id", "lane", "orphaned", "owes", "pid", "since_ns", "stopping", "writing",
     )  # fmt: skip
 
     def __init__(self, number: int, lane: DaemonLane) -> None:
         self.id = number
         self.lane = lane
+        self.owes = Obligations(number)
         self.pid = 0
-        self.awaited: deque[_Awaited] = deque()
-        self.held: dict[int, tuple[int, RunItem]] = {}
-        self.models: dict[int, _Model] = {}
         self.since_ns = 0
         self.cause: ExitCause | None = None
         self.detail = ""
         self.ended = False
+        self.orphaned = False
         self.stopping = False
         self.writing = False
 
@@ -167,7 +144,7 @@ class WorkerPool:
         """Gauges of this moment."""
         return PoolStatistics(
             workers=len(self._workers),
-            in_flight=sum(len(state.awaited) for state in self._workers.values()),
+            in_flight=sum(len(state.owes) for state in self._workers.values()),
             supervisor_pid=self._supervisor.pid,
             supervisor_restarts=self._supervisor.restarts,
         )
@@ -180,12 +157,13 @@ class WorkerPool:
         ours, theirs = socket_pair()
         state = _Worker(worker, SocketDaemonLane(ours))
         self._workers[worker] = state
-        self._loop.add_reader(ours.fileno(), partial(self._readable, state))
         self._supervisor.fork(worker, settings, theirs)
 
     def load(self, worker: int, model: int, version: ModelVersion) -> None:
         """Load a version; a ``run_timeout_ms`` that is no number refuses it."""
-        state = self._workers[worker]
+        state = self._workers.get(worker)
+        if state is None:
+            return  # WorkerExited is on its way
         said = version.parameters.get(RUN_TIMEOUT_PARAMETER, str(self._config.run_timeout_ms))
         if not said.isdecimal() or int(said) == 0:
             reason = (
@@ -193,13 +171,15 @@ class WorkerPool:
             )
             self._on_event(ModelRefused(worker, model, reason))
             return
-        state.models[model] = _Model(ModelContract(version), int(said) * 1_000_000)
-        self._ask(state, Load(model, version), _Awaited(model, self._config.load_timeout_ms * 1_000_000))
+        state.owes.owe_load(model, version, self._config.load_timeout_ms * NS_PER_MS, int(said) * NS_PER_MS)
+        self._ask(state, Load(model, version))
 
     def unload(self, worker: int, model: int) -> None:
         """Forget a model."""
-        state = self._workers[worker]
-        self._send(state, Unload(model))
+        state = self._workers.get(worker)
+        if state is not None:
+            state.owes.forget_model(model)
+            self._send(state, Unload(model))
 
     def dispatch(self, worker: int, run: Run) -> None:
         """Give a batch to the worker."""
@@ -209,7 +189,8 @@ class WorkerPool:
                 WorkerExited(worker, ExitCause.DIED, (run.batch,), -1, "the worker was gone already")
             )
             return
-        self._ask(state, run, _Awaited(run, state.models[run.model].run_timeout_ns))
+        state.owes.owe_run(run)
+        self._ask(state, run)
 
     def fetch(self, worker: int, fetch: Fetch) -> None:
         """Answer a TOO_LARGE result. A worker that is gone has forgotten it: WorkerExited said so."""
@@ -217,22 +198,23 @@ class WorkerPool:
         if state is None:
             return
         if fetch.out_capacity == 0:
-            state.held.pop(fetch.ticket, None)
+            state.owes.forget_held(fetch.ticket)
             self._send(state, fetch)
             return
-        self._ask(state, fetch, _Awaited(fetch, self._config.run_timeout_ms * 1_000_000))
+        state.owes.owe_fetch(fetch, self._config.run_timeout_ms * NS_PER_MS)
+        self._ask(state, fetch)
 
     def stop(self, worker: int) -> None:
         """End the worker after what it holds."""
-        state = self._workers[worker]
-        if state.stopping or state.cause is not None:
+        state = self._workers.get(worker)
+        if state is None or state.stopping or state.cause is not None:
             return
         state.stopping = True
         if self._supervisor.withdraw(worker):
             state.cause = ExitCause.STOPPED
             self._loop.call_soon(self._gone, state, "never started")
             return
-        if not state.awaited:
+        if not state.owes:
             state.since_ns = time.monotonic_ns()
         self._send(state, Stop())
         self._watch()
@@ -245,10 +227,9 @@ class WorkerPool:
 
     # --- saying
 
-    def _ask(self, state: _Worker, message: ToWorker, awaited: _Awaited) -> None:
-        """Say something that the worker owes an answer to."""
-        state.awaited.append(awaited)
-        if len(state.awaited) == 1:
+    def _ask(self, state: _Worker, message: ToWorker) -> None:
+        """Say something that the worker now owes an answer to."""
+        if len(state.owes) == 1:
             state.since_ns = time.monotonic_ns()
         self._send(state, message)
         if self._watching is None:
@@ -281,80 +262,31 @@ class WorkerPool:
 
     # --- hearing
 
-    def _readable(self, state: _Worker) -> None:
+    def _listen(self, state: _Worker) -> None:
+        self._loop.add_reader(state.lane.fileno(), partial(self._hear, state))
+
+    def _hear(self, state: _Worker) -> bool:
+        """Turn what the worker said into events; false when it said nothing."""
         try:
             messages = state.lane.receive()
+            if state.cause is ExitCause.NONSENSE:
+                return bool(messages)
+            for message in messages:
+                event = state.owes.settle(message)
+                if state.cause is None:
+                    state.since_ns = time.monotonic_ns()
+                self._on_event(event)
         except LaneClosed:
             self._lane_ended(state)
-            return
+            return False
         except MessageInvalid as problem:
             self._condemn(state, ExitCause.NONSENSE, str(problem))
-            return
-        for message in messages:
-            if state.cause is ExitCause.NONSENSE:
-                return
-            try:
-                self._hear(state, message)
-            except MessageInvalid as problem:
-                self._condemn(state, ExitCause.NONSENSE, str(problem))
-                return
-
-    def _hear(self, state: _Worker, message: FromWorker) -> None:
-        """Turn one answer into an event. Raises MessageInvalid when nobody asked for it or it cannot be true."""
-        if not state.awaited:
-            raise MessageInvalid(f"said {type(message).__name__} unasked")
-        asked = state.awaited[0].asked
-        if type(message) is Finished:
-            event: PoolEvent = self._finished(state, asked, message)
-        elif type(message) is Stored:
-            event = self._stored(state, asked, message)
-        else:
-            event = self._loaded(state, asked, message)
-        state.awaited.popleft()
-        state.since_ns = time.monotonic_ns()
-        self._on_event(event)
-
-    def _finished(self, state: _Worker, asked: object, message: Finished) -> RunFinished:
-        if type(asked) is not Run or asked.batch != message.batch:
-            raise MessageInvalid(f"finished batch {message.batch}, which is not its oldest")
-        batch, results, gather_ns, run_ns, scatter_ns = message
-        if gather_ns < 0 or run_ns < 0 or scatter_ns < 0:
-            raise MessageInvalid("times below zero")
-        state.models[asked.model].contract.check_batch(asked, results)
-        for item, result in zip(asked.items, results, strict=True):
-            if result.status is ItemStatus.TOO_LARGE:
-                state.held[item.ticket] = (asked.model, item)
-        return RunFinished(state.id, batch, results, gather_ns, run_ns, scatter_ns)
-
-    def _stored(self, state: _Worker, asked: object, message: Stored) -> Fetched:
-        if type(asked) is not Fetch or asked.ticket != message.result.ticket:
-            raise MessageInvalid(f"stored ticket {message.result.ticket}, which is not its oldest")
-        model, item = state.held.pop(asked.ticket, (-1, None))
-        if item is None:
-            if message.result.status is not ItemStatus.FAILED:
-                raise MessageInvalid(f"stored ticket {asked.ticket}, which it did not hold")
-        else:
-            state.models[model].contract.check_result(item, message.result, asked.out_capacity)
-            if message.result.status is ItemStatus.TOO_LARGE:
-                state.held[asked.ticket] = (model, item)
-        return Fetched(state.id, message.result)
-
-    def _loaded(self, state: _Worker, asked: object, message: Loaded | Refused) -> ModelLoaded | ModelRefused:
-        if type(asked) is not int or asked != message.model:
-            raise MessageInvalid(
-                f"said {type(message).__name__} of model {message.model}, which is not its oldest"
-            )
-        if isinstance(message, Refused):
-            del state.models[message.model]
-            return ModelRefused(state.id, message.model, message.reason)
-        if message.load_ns < 0 or message.memory_bytes < 0 or any(min(seed) < 1 for seed in message.seeds):
-            raise MessageInvalid("measurements below zero")
-        return ModelLoaded(state.id, message.model, message.seeds, message.load_ns, message.memory_bytes)
+        return True
 
     # --- ending
 
     def _condemn(self, state: _Worker, cause: ExitCause, detail: str) -> None:
-        """Have the worker killed for ``cause``; what it says from now on changes nothing but a running count."""
+        """Have the worker killed for ``cause``. What it finished before counts, unless it talked nonsense."""
         if state.cause is not None:
             return
         state.cause = cause
@@ -371,10 +303,10 @@ class WorkerPool:
         if state.ended:
             return
         state.ended = True
-        if not state.awaited:
+        if not state.owes:
             state.since_ns = time.monotonic_ns()
         self._loop.remove_reader(state.lane.fileno())
-        if state.cause is ExitCause.SUPERVISOR:
+        if state.orphaned:
             self._gone(state, state.detail)
         else:
             self._watch()
@@ -398,11 +330,12 @@ class WorkerPool:
         state.pid = message.pid
         state.since_ns = time.monotonic_ns()
         self._on_event(WorkerStarted(state.id, message.pid))
+        self._listen(state)  # not earlier: nothing it says may come before WorkerStarted
 
     def _exited(self, state: _Worker, status: int) -> None:
         """Its process has ended; what it still said before counts."""
-        while not state.ended and state.cause is not ExitCause.NONSENSE:
-            self._readable(state)
+        while not state.ended and self._hear(state):
+            pass
         self._gone(state, state.detail or describe_status(status))
 
     def _supervisor_died(self, reason: str) -> None:
@@ -410,10 +343,13 @@ class WorkerPool:
         for state in list(self._workers.values()):
             if self._supervisor.is_waiting(state.id):
                 continue
-            state.cause = ExitCause.SUPERVISOR
-            state.detail = reason
+            state.orphaned = True
+            state.cause = state.cause or ExitCause.SUPERVISOR
+            state.detail = state.detail or reason
             if state.ended:
-                self._gone(state, reason)
+                self._gone(state, state.detail)
+            elif not state.pid:
+                self._listen(state)
 
     def _gone(self, state: _Worker, detail: str) -> None:
         """Tell that a worker is no more, and forget it."""
@@ -424,11 +360,8 @@ class WorkerPool:
         if not state.ended:
             self._loop.remove_reader(state.lane.fileno())
         state.lane.close()
-        batches = tuple(each.asked.batch for each in state.awaited if type(each.asked) is Run)
-        head = state.awaited[0].asked if state.awaited else None
-        loading = head if type(head) is int else -1
-        cause = state.cause or (ExitCause.STOPPED if state.stopping and not state.awaited else ExitCause.DIED)
-        self._on_event(WorkerExited(state.id, cause, batches, loading, detail))
+        cause = state.cause or (ExitCause.STOPPED if state.stopping and not state.owes else ExitCause.DIED)
+        self._on_event(WorkerExited(state.id, cause, state.owes.batches(), state.owes.loading(), detail))
         if self._empty is not None and not self._workers and not self._empty.done():
             self._empty.set_result(None)
 
@@ -446,13 +379,13 @@ class WorkerPool:
             if state.pid or state.cause is not None:
                 self._judge(state, now - state.since_ns)
         if any(
-            state.awaited or state.stopping or state.ended or state.cause is not None
+            state.owes or state.stopping or state.ended or state.cause is not None
             for state in self._workers.values()
         ):
             self._watch()
 
     def _judge(self, state: _Worker, busy_ns: int) -> None:
-        if state.cause is ExitCause.SUPERVISOR:
+        if state.orphaned:
             return
         if state.cause is not None:
             if busy_ns > KILL_GRACE_NS:
@@ -460,16 +393,15 @@ class WorkerPool:
         elif state.ended:
             if busy_ns > EXIT_GRACE_NS:
                 self._condemn(state, ExitCause.DIED, "it closed its lane and did not end")
-        elif state.awaited:
-            if busy_ns > state.awaited[0].timeout_ns:
-                self._condemn(state, ExitCause.HUNG, _overdue(state.awaited[0]))
+        elif state.owes:
+            if busy_ns > state.owes.timeout_ns:
+                self._condemn(state, ExitCause.HUNG, _overdue(state.owes))
         elif state.stopping and busy_ns > EXIT_GRACE_NS:
             self._condemn(state, ExitCause.STOPPED, "told to stop, had to be killed")
 
 
-def _overdue(awaited: _Awaited) -> str:
-    what = "a load" if type(awaited.asked) is int else "a batch" if type(awaited.asked) is Run else "a fetch"
-    return f"{what} took longer than {awaited.timeout_ns // 1_000_000} ms"
+def _overdue(owes: Obligations) -> str:
+    return f"{owes.oldest} took longer than {owes.timeout_ns // NS_PER_MS} ms"
 
 
 def describe_status(status: int) -> str:

@@ -17,10 +17,10 @@ Shape = tuple[int, ...]
 class RunItem(NamedTuple):
     """One request of a batch.
 
-    Its inputs lie back to back from ``offset``, each at the next multiple of ``arena.ALIGNMENT``; ``shapes`` (full, with
-    the batch dimension) and ``sizes`` (bytes) are in the model's input order, None and 0 for an optional input that is
-    left out. ``outputs`` are the indexes of the wanted outputs, ascending. Its outputs go back to back, aligned alike, in that order, from
-    ``out_offset``, at most ``out_capacity`` bytes.
+    Its inputs lie back to back from ``offset``, each at the next multiple of ``arena.ALIGNMENT``; ``shapes`` (full,
+    with the batch dimension) and ``sizes`` (bytes) are in the model's input order, None and 0 for an optional input
+    that is left out. ``outputs`` are the indexes of the wanted outputs, ascending. Its outputs go back to back, aligned
+    alike, in that order, from ``out_offset``, at most ``out_capacity`` bytes.
     """
 
     ticket: int

@@ -161,18 +161,20 @@ class Supervisor:
         self._loop.add_reader(ours.fileno(), self._receive)
 
     def _receive(self) -> None:
-        assert self._control is not None
-        while self._control is not None:
+        control = self._control
+        assert control is not None
+        while control is self._control:
             try:
-                packet = self._control.recv(CONTROL_BYTES_MAX)
-                if not packet:
-                    return self._died()
-                self._take(cast(FromSupervisor, decode(packet, FROM_SUPERVISOR)))
+                packet = control.recv(CONTROL_BYTES_MAX)
+                message = cast(FromSupervisor, decode(packet, FROM_SUPERVISOR)) if packet else None
             except BlockingIOError:
-                return None
+                return
             except (ConnectionError, MessageInvalid):
-                return self._died()
-        return None
+                message = None
+            if message is None:
+                self._died()
+                return
+            self._take(message)
 
     def _take(self, message: FromSupervisor) -> None:
         if not isinstance(message, Ready):
@@ -233,12 +235,11 @@ class Supervisor:
         _log.warning("%s; starting another", reason)
         self._requests = deque(waiting for waiting in self._requests if not isinstance(waiting[0], Kill))
         self._on_death(reason)
-        self._start_again()
+        if not self._closing:
+            self._start_again()
 
     def _start_again(self) -> None:
         """After a delay that grows while supervisors do not live long."""
-        if self._closing:
-            return
         if self._loop.time() - self._started_s > STABLE_S:
             self._restart_delay_s = RESTART_DELAY_FIRST_S
         self.restarts += 1

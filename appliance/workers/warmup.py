@@ -15,9 +15,9 @@ import numpy as np
 
 from appliance.errors import ApplianceError, LoadFailed
 from appliance.model import ModelVersion, Warmup, WarmupInput
+from appliance.runtimes.alignment import aligned
 from appliance.runtimes.runtime import Region
 from appliance.tensor import FREE, Datatype, byte_size, element_count, encode_bytes
-from appliance.workers.arena import aligned
 from appliance.workers.execution import Executor, LoadedModel
 from appliance.workers.port import ItemStatus, Run, RunItem, RunResult, Shape
 from appliance.workers.region import Scratch

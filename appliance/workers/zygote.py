@@ -121,7 +121,7 @@ class Zygote:
             end = socket.socket(fileno=LANE_DESCRIPTOR)
             run_worker(SocketWorkerLane(end), self._arena, self._runtimes, settings)
             status = 0
-        except BaseException as problem:
+        except BaseException as problem:  # noqa: BLE001 - said, and the process ends
             os.write(2, f"appliance worker {os.getpid()}: {type(problem).__name__}: {problem}\n".encode())
         finally:
             os._exit(status)
