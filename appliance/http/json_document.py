@@ -29,7 +29,7 @@ def parse_json(text: bytes | bytearray | memoryview, what: str) -> Any:
 def check_nesting(value: object, what: str) -> None:
     """Refuse a value nested deeper than MAX_NESTING with InvalidRequest."""
     level = [value]
-    for _ in range(MAX_NESTING + 1):
+    for _ in range(MAX_NESTING):
         level = [inner for outer in level for inner in _children(outer)]
         if not level:
             return

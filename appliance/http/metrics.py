@@ -15,6 +15,7 @@ from aiohttp import web
 
 from appliance.engine.port import EnginePort, EngineStatus, VersionStatus, WorkerStatus
 from appliance.http.compression import compressor, response_encoding
+from appliance.http.overview import overview
 from appliance.model import VersionState
 from appliance.telemetry.exposition import CONTENT_TYPE, Family, exposition, label_text, sample
 from appliance.telemetry.prometheus import MetricsConfig, ProcessMetrics
@@ -58,7 +59,7 @@ class MetricsHandler:
 
     def _text(self) -> Iterator[str]:
         yield self._process.text()
-        yield from exposition(engine_families(self._engine.status(), self._config))
+        yield from exposition(engine_families(overview(self._engine), self._config))
         yield from exposition(http_families(self._own()))
 
 

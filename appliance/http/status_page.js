@@ -68,7 +68,7 @@
     state.append(badge);
     const mine = model.workers.map((id) => workers.get(id)).filter(Boolean);
     row.append(
-      cell(model.name, "name"), cell(model.version, "number"), state,
+      cell(model.name, "name"), cell(model.version || "–", "number"), state,
       cell(lately ? lately.rate.toFixed(lately.rate < 10 ? 1 : 0) + "/s" : "–", "number"),
       cell(model.requests.success, "number"), cell(p(0.5, life.p50_us), shade), cell(p(0.99, life.p99_us), shade),
       cell(model.queued, "number"), cell(model.running, "number"),

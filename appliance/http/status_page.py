@@ -20,6 +20,7 @@ from aiohttp import web
 
 from appliance import __version__
 from appliance.engine.port import EnginePort, EngineStatus, VersionStatus, WorkerStatus
+from appliance.http.overview import overview
 from appliance.http.status_document import batch_mean, model_document, status_header
 from appliance.model import VersionState
 from appliance.telemetry.meter import HistogramValue, Result, Stage
@@ -52,7 +53,7 @@ class StatusHandler:
 
     async def document(self, request: web.BaseRequest) -> web.StreamResponse:
         """The status document; docs/STATUS.md describes it."""
-        status = self._engine.status()
+        status = overview(self._engine)
         header = status_header(status)
         del header["models"]
         models: list[str] = []
@@ -66,7 +67,7 @@ class StatusHandler:
 
     async def page(self, request: web.BaseRequest) -> web.StreamResponse:
         """The page for people."""
-        status = self._engine.status()
+        status = overview(self._engine)
         workers = {worker.worker: worker for worker in status.workers}
         rows: list[str] = []
         for version in status.versions:
@@ -154,7 +155,7 @@ def _model_rows(version: VersionStatus, workers: Mapping[int, WorkerStatus]) -> 
     mean = batch_mean(statistics)
     cells = (
         _cell(version.name, "name"),
-        _cell(str(version.version), "number"),
+        _cell(str(version.version or "–"), "number"),
         f'<td><span class="badge {version.state.value}">{version.state.value}</span></td>',
         _cell("–", "number"),
         _cell(str(statistics.results.get(Result.SUCCESS, 0)), "number"),

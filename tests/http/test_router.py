@@ -1,0 +1,72 @@
+"""Paths and addresses."""
+
+from __future__ import annotations
+
+import pytest
+from aiohttp import web
+
+from appliance.errors import AddressUnavailable
+from appliance.http.address import parse_address
+from appliance.http.router import Router
+from appliance.http.status import HttpRefusal
+
+
+async def _one(request: web.BaseRequest, *names: str) -> web.StreamResponse:
+    raise NotImplementedError
+
+
+async def _other(request: web.BaseRequest, *names: str) -> web.StreamResponse:
+    raise NotImplementedError
+
+
+@pytest.fixture
+def router() -> Router:
+    return Router(
+        [
+            ("GET", "/", _other),
+            ("GET", "/v2/models/stats", _one),
+            ("GET", "/v2/models/*", _other),
+            ("POST", "/x", _one),
+        ]
+    )
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "found"),
+    [
+        ("GET", "/", (_other, ())),
+        ("GET", "/v2/models/stats", (_one, ())),
+        ("GET", "/v2/models/m", (_other, ("m",))),
+        ("HEAD", "/v2/models/m/", (_other, ("m",))),
+        ("GET", "/v2/models/%E2%82%AC%2F%20x", (_other, ("\u20ac/ x",))),
+        ("POST", "/x", (_one, ())),
+    ],
+)
+def test_a_path_finds_its_handler(router: Router, method: str, path: str, found: object) -> None:
+    assert router.match(method, path) == found
+
+
+@pytest.mark.parametrize("path", ["/v2", "/v2/models", "/v2/models/a/b", "/nothing"])
+def test_an_unknown_path_is_404(router: Router, path: str) -> None:
+    with pytest.raises(HttpRefusal, match="there is nothing at") as refused:
+        router.match("GET", path)
+    assert refused.value.status == 404
+
+
+def test_a_wrong_method_is_405_with_the_right_ones(router: Router) -> None:
+    with pytest.raises(HttpRefusal, match="does not take DELETE") as refused:
+        router.match("DELETE", "/v2/models/m")
+    assert (refused.value.status, refused.value.headers) == (405, {"Allow": "GET, HEAD"})
+
+
+@pytest.mark.parametrize("text", ["127.0.0.1:8000", "localhost:0", "[::1]:8000", ":9", "unix:/run/a.sock"])
+def test_an_address_reads_back_as_it_was_written(text: str) -> None:
+    assert str(parse_address(text)) == text
+
+
+@pytest.mark.parametrize(
+    "text", ["", "8000", "host", "host:", "host:99999", "::1:80", "unix:", "http://h:1", "h:-1"]
+)
+def test_what_is_no_address_is_refused_by_name(text: str) -> None:
+    with pytest.raises(AddressUnavailable, match="is not an address"):
+        parse_address(text)
