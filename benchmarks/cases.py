@@ -67,6 +67,7 @@ CASES: Mapping[str, Case] = {
         title="A model of 10 ms at batch 1 and 12 ms at batch 8, deadlines of 50 ms",
         procedure=Overload(
             model="burn_10ms",
+            batch_1_ms=10.0,
             deadline_ms=50.0,
             mild_factor=1.5,
             heavy_factor=3.0,

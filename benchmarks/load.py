@@ -127,13 +127,19 @@ class Caller:
             block = self._blocks[left_us] = header_block(self._plan.method, self._plan.target, left_us)
         return block
 
-    def expire(self) -> None:
-        """Give up on calls whose deadline has passed, as every gRPC client does by itself."""
+    def expire(self) -> float:
+        """Give up on calls whose deadline has passed, as every gRPC client does; returns seconds until the next look."""
         now = time.monotonic_ns()
         while self._expiring and self._expiring[0][0] <= now:
             _, call, connection = self._expiring.popleft()
             if connection.cancel(call):
                 self._finished(call, STATUS_DEADLINE_EXCEEDED, "deadline passed at the client")
+        while (
+            self._expiring and self._expiring[0][1] not in self._open
+        ):  # ended in time: no reason to wake for it
+            self._expiring.popleft()
+        left_ns = self._expiring[0][0] - now if self._expiring else self._deadline_ns
+        return max(left_ns / 1e9, EXPIRY_STEP_S)
 
     def _finished(self, call: int, status: int, message: str) -> None:
         due, sent = self._open.pop(call)
@@ -208,8 +214,7 @@ class Pacer:
 
 async def _expire_regularly(caller: Caller) -> None:
     while True:
-        await asyncio.sleep(EXPIRY_STEP_S)
-        caller.expire()
+        await asyncio.sleep(caller.expire())
 
 
 async def _offer(plan: Plan, caller: Caller, start_ns: int) -> None:

@@ -32,9 +32,11 @@ POLL_S = 0.005
 STOP_GRACE_S = 15.0
 APPLIANCE = Path(sys.executable).with_name("appliance")
 APPLIANCE_CONFIG = """\
-[listen]
-grpc = "127.0.0.1:{grpc}"
-http = "127.0.0.1:{http}"
+[grpc]
+addresses = ["127.0.0.1:{grpc}"]
+
+[http]
+address = ["127.0.0.1:{http}"]
 """
 
 
