@@ -71,11 +71,12 @@ class EnvelopeReader:
 
     def _learn(self, message: bytes) -> Envelope:
         envelope = scan(message, self._limits)
-        template = _template_of(message, envelope)
+        opening = _plain_opening(envelope)
+        template = _template_of(message, envelope, len(opening)) if opening else None
         if template is not None:
             if len(self._templates) >= _TEMPLATES_MAX:
                 self._templates.clear()
-            self._templates[message[: _opening_length(message)]] = template
+            self._templates[opening] = template
         return envelope
 
 
@@ -89,12 +90,23 @@ def _opening_length(message: bytes) -> int:
     return length
 
 
-def _template_of(message: bytes, envelope: Envelope) -> _Template | None:
-    """The template of a message that has the common form: name, version, id, the rest of the head, raw tensors."""
+def _plain_opening(envelope: Envelope) -> bytes:
+    """Name and version at the beginning of the head when their lengths take one byte each, else nothing."""
+    head = envelope.head
+    try:
+        length = _opening_length(head)
+        plain = head[1] < 128 and (head[2 + head[1]] != _VERSION_TAG or head[3 + head[1]] < 128)
+    except IndexError:
+        return b""
+    return head[:length] if plain and length <= len(head) else b""
+
+
+def _template_of(message: bytes, envelope: Envelope, opening: int) -> _Template | None:
+    """The template of a message that has the common form: name, version (``opening`` bytes), id, the rest of the
+    head, raw tensors."""
     head, raw, id_at = envelope.head, envelope.raw, envelope.id_at
-    if not raw or len(head) > _HEAD_BYTES_MAX or head[1] > 127:
+    if not raw or len(head) > _HEAD_BYTES_MAX or not message.startswith(head[:opening]):
         return None
-    opening = _opening_length(message)
     id_bytes = 0 if id_at < 0 else 2 + len(envelope.request_id)
     if id_at not in (-1, opening) or id_bytes > 129 or len(head) + id_bytes != envelope.raw_at:
         return None
