@@ -111,46 +111,48 @@ def engine_families(status: EngineStatus, config: MetricsConfig) -> Iterator[Fam
 
 def http_families(own: HttpStatistics) -> Iterator[Family]:
     """This edge's own figures as Prometheus families."""
-    name = "appliance_http_responses_total"
-    codes = (sample(name, label_text({"code": str(code)}), count) for code, count in own.answers)
-    yield Family(name, "counter", "HTTP answers, by status code.", codes)
+    codes = [(label_text({"code": str(code)}), count) for code, count in own.answers]
+    yield _family("appliance_http_responses_total", "counter", "HTTP answers, by status code.", codes)
     yield _gauge("appliance_http_connections", "Open HTTP connections.", own.connections)
     yield _gauge("appliance_http_in_flight_requests", "HTTP requests being handled.", own.in_flight)
     yield _gauge("appliance_http_body_bytes", "Bytes held in HTTP request bodies.", own.body_bytes)
-    name = "appliance_http_refused_connections_total"
     meaning = "HTTP connections closed at once because there were too many."
-    yield Family(name, "counter", meaning, [sample(name, "", own.refused_connections)])
+    refused = [("", own.refused_connections)]
+    yield _family("appliance_http_refused_connections_total", "counter", meaning, refused)
+
+
+def _family(name: str, kind: str, meaning: str, values: Iterable[tuple[str, int]]) -> Family:
+    """A family of one line per (labels, value)."""
+    return Family(name, kind, meaning, (sample(name, labels, value) for labels, value in values))
 
 
 def _gauge(name: str, meaning: str, value: int) -> Family:
-    return Family(name, "gauge", meaning, [sample(name, "", value)])
+    return _family(name, "gauge", meaning, [("", value)])
 
 
 def _worker_families(workers: Iterable[WorkerStatus]) -> Iterator[Family]:
-    labels = [(label_text({"worker": str(worker.worker)}), worker) for worker in workers]
-    name = "appliance_worker_up"
-    lines = [sample(name, label, int(worker.pid > 0)) for label, worker in labels]
-    yield Family(name, "gauge", "1 while the worker has a process.", lines)
-    name = "appliance_worker_memory_bytes"
-    lines = [sample(name, label, worker.memory_bytes) for label, worker in labels]
-    yield Family(name, "gauge", "Private memory of the worker process; 0: unknown.", lines)
-    name = "appliance_worker_restarts_total"
-    lines = [sample(name, label, worker.restarts) for label, worker in labels]
-    yield Family(name, "counter", "Times the worker was started again after it died.", lines)
+    pairs = [(label_text({"worker": str(worker.worker)}), worker) for worker in workers]
+    ups = [(labels, int(worker.pid > 0)) for labels, worker in pairs]
+    yield _family("appliance_worker_up", "gauge", "1 while the worker has a process.", ups)
+    memory = [(labels, worker.memory_bytes) for labels, worker in pairs]
+    meaning = "Private memory of the worker process; 0: unknown."
+    yield _family("appliance_worker_memory_bytes", "gauge", meaning, memory)
+    restarts = [(labels, worker.restarts) for labels, worker in pairs]
+    meaning = "Times the worker was started again after it died."
+    yield _family("appliance_worker_restarts_total", "counter", meaning, restarts)
 
 
 def _state_families(versions: Iterable[VersionStatus], labels: Iterable[str]) -> Iterator[Family]:
     pairs = list(zip(labels, versions, strict=True))
-    name = "appliance_version_state"
     states = (
-        sample(name, f'{label},state="{state.value}"', int(version.state is state))
+        (f'{label},state="{state.value}"', int(version.state is state))
         for label, version in pairs
         for state in VersionState
     )
-    yield Family(name, "gauge", "1 for the state that the version is in, 0 for the others.", states)
-    name = "appliance_version_queued_requests"
-    lines = [sample(name, label, version.queued) for label, version in pairs]
-    yield Family(name, "gauge", "Requests waiting for the version.", lines)
-    name = "appliance_version_running_requests"
-    lines = [sample(name, label, version.running) for label, version in pairs]
-    yield Family(name, "gauge", "Requests of the version with a worker.", lines)
+    meaning = "1 for the state that the version is in, 0 for the others."
+    yield _family("appliance_version_state", "gauge", meaning, states)
+    queued = [(label, version.queued) for label, version in pairs]
+    yield _family("appliance_version_queued_requests", "gauge", "Requests waiting for the version.", queued)
+    running = [(label, version.running) for label, version in pairs]
+    meaning = "Requests of the version with a worker."
+    yield _family("appliance_version_running_requests", "gauge", meaning, running)

@@ -52,8 +52,12 @@ def triton_families(versions: Sequence[Labelled], pending: Sequence[int]) -> Ite
         meaning = f"Total microseconds of stage '{stage.value}' over answered requests."
         yield Family(name, "counter", meaning, _durations(name, versions, stage))
     name = "nv_inference_pending_request_count"
-    lines = (sample(name, version.labels, count) for version, count in zip(versions, pending, strict=True))
-    yield Family(name, "gauge", "Requests waiting now.", lines)
+    yield Family(name, "gauge", "Requests waiting now.", _pending(name, versions, pending))
+
+
+def _pending(name: str, versions: Sequence[Labelled], pending: Sequence[int]) -> Iterator[str]:
+    for version, count in zip(versions, pending, strict=True):
+        yield sample(name, version.labels, count)
 
 
 def _values(
