@@ -60,6 +60,7 @@ class FakeSession:
         self._mode = mode
         self._runs = 0
         self._eaten: list[bytearray] = []
+        self.measurable = mode in ("identity", "delay")
         batch = (FREE,) if version.max_batch_size > 0 else ()
         self.inputs = tuple(_port(spec, batch) for spec in version.inputs)
         self.outputs = tuple(_port(spec, batch) for spec in version.outputs)

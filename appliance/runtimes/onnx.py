@@ -160,6 +160,8 @@ class _Bound(NamedTuple):
 class BoundSession:
     """A session whose inputs have fixed-size elements: they, and outputs where possible, are bound by address."""
 
+    measurable = True
+
     def __init__(
         self, session: Any, version: ModelVersion, inputs: tuple[Port, ...], outputs: tuple[Port, ...]
     ) -> None:
@@ -299,6 +301,8 @@ def _shapes_key(feeds: tuple[Feed | None, ...], wanted: tuple[int, ...]) -> obje
 
 class TextSession:
     """A session with BYTES inputs, which ONNX Runtime takes from numpy arrays only."""
+
+    measurable = True
 
     def __init__(
         self, session: Any, version: ModelVersion, inputs: tuple[Port, ...], outputs: tuple[Port, ...]

@@ -35,7 +35,7 @@ class Region(NamedTuple):
 
 
 class Feed(NamedTuple):
-    """One input: full shape; where in the source region its raw wire bytes start (a multiple of ALIGNMENT); how many."""
+    """One input: full shape; its raw wire bytes start in the source region at ``offset``, a multiple of ALIGNMENT."""
 
     shape: Shape
     offset: int
@@ -92,6 +92,10 @@ class Session(Protocol):
     @property
     def outputs(self) -> tuple[Port, ...]:
         """Real outputs in any order."""
+
+    @property
+    def measurable(self) -> bool:
+        """Whether running it on zeros before it serves does no harm and tells what runs cost."""
 
     def run(
         self, source: Region, feeds: tuple[Feed | None, ...], wanted: tuple[int, ...], place: Place

@@ -1,0 +1,233 @@
+"""The pool with real processes, when all goes well."""
+
+from __future__ import annotations
+
+import os
+import select
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from appliance.errors import WorkerError
+from appliance.tensor import Datatype
+from appliance.workers.port import (
+    ExitCause,
+    Fetched,
+    ItemStatus,
+    ModelLoaded,
+    ModelRefused,
+    RunFinished,
+    WorkerExited,
+    WorkerSettings,
+)
+from models.generate import write_model
+from tests.workers.bench import FOUR, PLAIN, Bench, fake, row, spec, version_of
+
+
+def test_a_worker_loads_runs_forgets_and_stops(shared_bench: Bench) -> None:
+    bench = shared_bench
+    worker = bench.start()
+    model = bench.load(worker, fake())
+    placed = bench.place([FOUR], [0])
+    (result,) = bench.run(worker, model, placed)
+    assert (result.ticket, result.status, result.shapes) == (placed.item.ticket, ItemStatus.OK, ((1, 4),))
+    assert bench.read(placed, result) == [FOUR.raw]
+    bench.call(bench.pool.unload, worker, model)
+    other = bench.load(worker, fake())
+    assert bench.read(placed, bench.run(worker, other, placed)[0]) == [FOUR.raw]
+    bench.call(bench.pool.stop, worker)
+    exited = bench.event(WorkerExited)
+    assert (exited.cause, exited.batches, exited.loading) == (ExitCause.STOPPED, (), -1)
+    assert not os.path.exists(f"/proc/{bench.pids[worker]}")
+    bench.free(placed)
+
+
+def test_what_was_asked_before_stop_is_answered(shared_bench: Bench) -> None:
+    bench = shared_bench
+    worker = bench.start()
+    model = bench.load(worker, fake("delay", delay_ms=20))
+    placed = bench.place([FOUR], [0])
+    batches = [bench.dispatch(worker, model, placed) for _ in range(3)]
+    bench.call(bench.pool.stop, worker)
+    assert [bench.event(RunFinished).batch for _ in range(3)] == batches
+    assert bench.event(WorkerExited).cause is ExitCause.STOPPED
+    bench.free(placed)
+
+
+def test_a_batch_answers_each_item_in_its_own_place(shared_bench: Bench) -> None:
+    bench = shared_bench
+    worker = bench.start()
+    model = bench.load(worker, fake())
+    placed = [bench.place([row(number, 0, 0, 0)], [0]) for number in range(8)]
+    results = bench.run(worker, model, *placed)
+    assert [each.ticket for each in results] == [each.item.ticket for each in placed]
+    for number, (each, result) in enumerate(zip(placed, results, strict=True)):
+        assert bench.read(each, result) == [row(number, 0, 0, 0).raw]
+    bench.call(bench.pool.stop, worker)
+    bench.event(WorkerExited)
+    bench.free(*placed)
+
+
+def test_one_bad_request_fails_alone(shared_bench: Bench) -> None:
+    bench = shared_bench
+    worker = bench.start()
+    model = bench.load(worker, fake("fail", magic=0x66))
+    good, bad = FOUR, row(np.frombuffer(b"\x66\x00\x00\x3f", np.float32)[0], 0, 0, 0)
+    placed = [bench.place([each], [0]) for each in (good, bad, good)]
+    results = bench.run(worker, model, *placed)
+    assert [each.status for each in results] == [ItemStatus.OK, ItemStatus.FAILED, ItemStatus.OK]
+    assert results[1].error == "told to fail"
+    assert bench.read(placed[2], results[2]) == [good.raw]
+    bench.call(bench.pool.stop, worker)
+    bench.event(WorkerExited)
+    bench.free(*placed)
+
+
+def test_outputs_that_do_not_fit_are_fetched(shared_bench: Bench) -> None:
+    bench = shared_bench
+    worker = bench.start()
+    model = bench.load(worker, fake())
+    placed = [bench.place([row(number, 2, 3, 4)], [0], capacity=8) for number in range(2)]
+    results = bench.run(worker, model, *placed)
+    assert [each.status for each in results] == [ItemStatus.TOO_LARGE] * 2
+    assert [each.needed for each in results] == [64, 64]
+    room = bench.arena.allocate(results[1].needed)
+    assert room is not None
+    bench.fetch(worker, results[1].ticket, room.offset, 32)
+    assert bench.event(Fetched).result.status is ItemStatus.TOO_LARGE
+    bench.fetch(worker, results[1].ticket, room.offset, 64)
+    fetched = bench.event(Fetched).result
+    assert (fetched.ticket, fetched.status) == (results[1].ticket, ItemStatus.OK)
+    assert bench.read_at(room.offset, fetched) == [row(1, 2, 3, 4).raw]
+    bench.fetch(worker, results[0].ticket, 0, 0)
+    bench.fetch(worker, results[0].ticket, room.offset, 64)
+    assert bench.event(Fetched).result.status is ItemStatus.FAILED
+    bench.call(bench.pool.stop, worker)
+    bench.event(WorkerExited)
+    bench.arena.free(room)
+    bench.free(*placed)
+
+
+def test_a_worker_has_only_its_lane_and_standard_descriptors(shared_bench: Bench) -> None:
+    neighbour, worker = shared_bench.start(), shared_bench.start()
+    shared_bench.load(worker, fake())
+    home = f"/proc/{shared_bench.pids[worker]}"
+    targets = {int(name): os.readlink(f"{home}/fd/{name}") for name in os.listdir(f"{home}/fd")}
+    assert sorted(targets) == [0, 1, 2, 3]
+    assert targets[0] == targets[1] == "/dev/null"
+    assert targets[3].startswith("socket:")
+    for each in (neighbour, worker):
+        shared_bench.call(shared_bench.pool.stop, each)
+        shared_bench.event(WorkerExited)
+
+
+def test_a_worker_is_confined(shared_bench: Bench) -> None:
+    cpu = min(os.sched_getaffinity(0))
+    limit = 3 << 30
+    worker = shared_bench.start(WorkerSettings(threads=1, cpus=(cpu,), memory_limit_bytes=limit))
+    shared_bench.load(worker, fake())
+    pid = shared_bench.pids[worker]
+    status = dict(
+        line.split(":\t", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines() if ":\t" in line
+    )
+    assert status["NoNewPrivs"] == "1"
+    assert status["Threads"] == "1"
+    assert status["Cpus_allowed_list"] == str(cpu)
+    limits = Path(f"/proc/{pid}/limits").read_text().splitlines()
+    (data,) = (line.split()[3] for line in limits if line.startswith("Max data size"))
+    (core,) = (line.split()[4] for line in limits if line.startswith("Max core file size"))
+    assert (data, core) == (str(limit), "0")
+    assert int(Path(f"/proc/{pid}/oom_score_adj").read_text()) > int(
+        Path("/proc/self/oom_score_adj").read_text()
+    )
+    shared_bench.call(shared_bench.pool.stop, worker)
+    shared_bench.event(WorkerExited)
+
+
+def test_loads_measure_seeds_and_memory(shared_bench: Bench, tmp_path: Path) -> None:
+    path = write_model("mlp", tmp_path) / "1" / "model.onnx"
+    version = version_of(
+        path, [spec("x", Datatype.FP32, 64)], [spec("y", Datatype.FP32, 10)], max_batch_size=6
+    )
+    worker = shared_bench.start()
+    loaded = shared_bench.try_load(worker, version)
+    assert isinstance(loaded, ModelLoaded)
+    assert [rows for rows, _ in loaded.seeds] == [1, 2, 4, 6]
+    assert all(taken > 0 for _, taken in loaded.seeds)
+    assert loaded.load_ns > 0
+    assert loaded.memory_bytes > 0
+    shared_bench.call(shared_bench.pool.stop, worker)
+    shared_bench.event(WorkerExited)
+
+
+def test_a_runtime_that_is_not_enabled_is_refused_by_name(make_bench: Callable[..., Bench]) -> None:
+    bench = make_bench(runtimes=("fake",))
+    worker = bench.start()
+    version = version_of("nowhere", [spec("x", Datatype.FP32, 1)], [spec("y", Datatype.FP32, 1)])
+    refused = bench.try_load(worker, version)
+    assert isinstance(refused, ModelRefused)
+    assert "runtime 'onnx', which is not enabled (enabled: fake)" in refused.reason
+    assert bench.load(worker, fake())
+
+
+def test_a_time_limit_that_is_no_number_is_refused(shared_bench: Bench) -> None:
+    worker = shared_bench.start()
+    refused = shared_bench.try_load(worker, fake(run_timeout_ms="soon"))
+    assert isinstance(refused, ModelRefused)
+    assert "run_timeout_ms must be milliseconds above 0, not 'soon'" in refused.reason
+    shared_bench.call(shared_bench.pool.stop, worker)
+    shared_bench.event(WorkerExited)
+
+
+def test_an_unknown_runtime_keeps_the_pool_from_opening() -> None:
+    with pytest.raises(WorkerError, match="ended with status 2 before it was ready"):
+        Bench(runtimes=("no_such_runtime",))
+
+
+def test_closing_ends_workers_that_do_not_want_to(make_bench: Callable[..., Bench]) -> None:
+    bench = make_bench()
+    worker = bench.start()
+    model = bench.load(worker, fake("hang"))
+    placed = bench.place([FOUR], [0])
+    batch = bench.dispatch(worker, model, placed)
+    pidfd = os.pidfd_open(bench.pids[worker])
+    bench.loop.run_until_complete(bench.pool.close(grace_s=0.05))
+    exited = bench.event(WorkerExited)
+    assert (exited.cause, exited.batches) == (ExitCause.STOPPED, (batch,))
+    assert _ended(pidfd)
+
+
+def test_a_worker_that_never_started_can_be_stopped(make_bench: Callable[..., Bench]) -> None:
+    bench = make_bench()
+
+    def start_and_stop() -> None:
+        bench.pool.start(77, PLAIN)
+        bench.pool.stop(77)
+
+    os.kill(bench.pool.statistics().supervisor_pid, 9)
+    bench.call(start_and_stop)
+    exited = bench.event(WorkerExited)
+    while not isinstance(exited, WorkerExited):
+        exited = bench.event(WorkerExited)
+    assert exited.worker == 77
+
+
+def test_the_daemon_side_imports_no_runtime() -> None:
+    code = (
+        "import sys, appliance.workers.pool; "
+        "print([name for name in ('numpy', 'onnxruntime', 'appliance.workers.child') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def _ended(pidfd: int) -> bool:
+    ready = select.poll()
+    ready.register(pidfd, select.POLLIN)
+    ended = bool(ready.poll(20_000))
+    os.close(pidfd)
+    return ended
