@@ -1,0 +1,179 @@
+"""Values that a person types or keeps in a file, turned into tensors of the wire. Pure but for reading the file.
+
+numpy reads .npy files and is loaded only for them.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import isnan, prod
+from pathlib import Path
+from typing import Any
+
+from appliance.cli.failure import CommandFailed
+from appliance.tensor import Datatype, encode_bytes, split_bytes
+
+_INTEGERS = frozenset("BHIQbhiq")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Array:
+    """Values in row-major order: numbers, booleans or bytes. ``shape`` [] is one value."""
+
+    values: Sequence[Any]
+    shape: tuple[int, ...]
+
+
+def parse_values(text: str) -> Array:
+    """Values as typed: JSON (a value or nested lists), else words between commas."""
+    try:
+        parsed = json.loads(text)
+    except ValueError:
+        if text.lstrip().startswith(("[", "{")):
+            raise CommandFailed(f"'{text}' looks like JSON but is not") from None
+        parsed = [_word(word.strip()) for word in text.split(",")]
+    shape = tuple(_shape(parsed, text))
+    values = list(_flat(parsed))
+    if len(values) != prod(shape):
+        raise CommandFailed(f"the lists in '{text}' are not all of the same length")
+    return Array(values=values, shape=shape)
+
+
+def read_npy(path: Path) -> Array:
+    """A .npy file of numbers, booleans or texts; nothing that would run code is read from it."""
+    import numpy
+
+    try:
+        array = numpy.load(path, allow_pickle=False)
+    except (OSError, ValueError) as error:
+        raise CommandFailed(f"'{path}' cannot be read as a .npy file: {error}") from error
+    if not isinstance(array, numpy.ndarray):
+        raise CommandFailed(f"'{path}' holds several arrays; save one with numpy.save")
+    if array.dtype.kind not in "biufSU":
+        raise CommandFailed(f"'{path}' holds {array.dtype}, which has no datatype of the wire")
+    return Array(values=array.ravel().tolist(), shape=array.shape)
+
+
+def zeros(shape: Sequence[int], datatype: Datatype) -> Array:
+    """Zeros, or empty texts, of ``shape``; free dimensions become 1."""
+    fixed = tuple(1 if dimension < 0 else dimension for dimension in shape)
+    return Array(values=[b"" if datatype is Datatype.BYTES else 0] * prod(fixed), shape=fixed)
+
+
+def fit_shape(array: Array, wanted: Sequence[int], name: str) -> tuple[int, ...]:
+    """The full shape in which ``array`` goes into an input of shape ``wanted`` (-1: free): as it is, with a leading
+    1 as its batch, or flat values poured into the one shape that they fill."""
+    for shape in (array.shape, (1, *array.shape)):
+        if len(shape) == len(wanted) and all(w in (-1, s) for s, w in zip(shape, wanted, strict=True)):
+            return shape
+    poured = _poured(len(array.values), wanted) if len(array.shape) <= 1 else None
+    if poured is None:
+        raise CommandFailed(
+            f"input '{name}' takes shape {list(wanted)} (-1 is any size); {list(array.shape)} does not fit into it"
+        )
+    return poured
+
+
+def encode(array: Array, datatype: Datatype, name: str) -> bytes:
+    """The raw bytes of ``array`` as ``datatype``; raises CommandFailed for a value that it cannot hold."""
+    try:
+        if datatype is Datatype.BYTES:
+            return encode_bytes(_as_bytes(value) for value in array.values)
+        if datatype is Datatype.BF16:
+            return b"".join(_bf16(float(value)) for value in array.values)
+        numbers = [_number(value, datatype) for value in array.values]
+        return struct.pack(f"<{len(numbers)}{datatype.code}", *numbers)
+    except (ValueError, TypeError, OverflowError, struct.error) as error:
+        raise CommandFailed(f"input '{name}' is {datatype.wire}: {error}") from error
+
+
+def decode(raw: bytes, datatype: Datatype) -> Sequence[Any]:
+    """Values of raw bytes; BYTES as text, with escapes where they are not UTF-8."""
+    if datatype is Datatype.BYTES:
+        return [
+            bytes(element).decode("utf-8", "backslashreplace") for element in split_bytes(memoryview(raw))
+        ]
+    count = len(raw) // datatype.size
+    if datatype is Datatype.BF16:
+        halves = struct.unpack(f"<{count}H", raw)
+        return struct.unpack(f"<{count}f", struct.pack(f"<{count}I", *(half << 16 for half in halves)))
+    return struct.unpack(f"<{count}{datatype.code}", raw)
+
+
+def nested(values: Sequence[Any], shape: Sequence[int]) -> Any:
+    """Row-major ``values`` as lists in lists."""
+    if not shape:
+        return values[0]
+    if len(shape) == 1:
+        return list(values)
+    step = prod(shape[1:])
+    return [nested(values[row * step : (row + 1) * step], shape[1:]) for row in range(shape[0])]
+
+
+def _word(word: str) -> object:
+    try:
+        return json.loads(word)
+    except ValueError:
+        return word
+
+
+def _shape(parsed: object, text: str) -> Iterator[int]:
+    while isinstance(parsed, list):
+        yield len(parsed)
+        if not parsed:
+            return
+        parsed = parsed[0]
+    if isinstance(parsed, dict) or parsed is None:
+        raise CommandFailed(f"'{text}' must hold numbers, booleans or texts")
+
+
+def _flat(parsed: object) -> Iterator[object]:
+    if isinstance(parsed, list):
+        for element in parsed:
+            yield from _flat(element)
+    else:
+        yield parsed
+
+
+def _poured(count: int, wanted: Sequence[int]) -> tuple[int, ...] | None:
+    """``wanted`` with its free dimensions filled so that it holds ``count`` values: a leading one is the batch when the
+    rest is fixed, else it is 1 and at most one other may be free."""
+    for shape in (tuple(wanted), (1, *wanted[1:]) if wanted and wanted[0] == -1 else tuple(wanted)):
+        fixed = prod(dimension for dimension in shape if dimension >= 0)
+        free = shape.count(-1)
+        if free == 0 and fixed == count:
+            return shape
+        if free == 1 and fixed and count % fixed == 0:
+            return tuple(count // fixed if dimension < 0 else dimension for dimension in shape)
+    return None
+
+
+def _number(value: object, datatype: Datatype) -> int | float | bool:
+    if isinstance(value, (str, bytes)):
+        raise ValueError(f"'{value!s}' is not a number")
+    if not isinstance(value, (int, float)):
+        raise TypeError(f"{value!r} is not a number")
+    if datatype is Datatype.BOOL:
+        if value not in (0, 1):
+            raise ValueError(f"{value} is neither true nor false")
+        return bool(value)
+    if datatype.code in _INTEGERS and value != int(value):
+        raise ValueError(f"{value} is not an integer")
+    return int(value) if datatype.code in _INTEGERS else float(value)
+
+
+def _as_bytes(value: object) -> bytes:
+    if isinstance(value, bytes):
+        return value
+    return (value if isinstance(value, str) else json.dumps(value)).encode()
+
+
+def _bf16(value: float) -> bytes:
+    """Rounded to the nearest, ties to even; NaN stays NaN."""
+    (bits,) = struct.unpack("<I", struct.pack("<f", value))
+    if not isnan(value):
+        bits += 0x7FFF + ((bits >> 16) & 1)
+    return struct.pack("<H", min(bits >> 16, 0xFFFF))

@@ -1,0 +1,65 @@
+"""Check a configuration file, or show the configuration in force: the defaults with what a file says instead."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from appliance import config as configuration
+from appliance.cli.config_listing import as_plain, as_toml
+from appliance.cli.failure import CommandFailed, Exit
+from appliance.config import ApplianceConfig
+from appliance.errors import ConfigInvalid, Problem
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    actions = parser.add_subparsers(dest="action", required=True, metavar="check|show")
+    check = actions.add_parser("check", help="report every problem of a file")
+    check.add_argument("file", metavar="FILE", type=Path)
+    show = actions.add_parser("show", help="print every key with its value, unit and meaning, as TOML")
+    show.add_argument("file", metavar="FILE", type=Path, nargs="?")
+    show.add_argument("--json", action="store_true", help="print JSON instead of TOML")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Check or show."""
+    return _check(arguments.file) if arguments.action == "check" else _show(arguments.file, arguments.json)
+
+
+def _check(file: Path) -> int:
+    try:
+        configuration.load(file)
+    except ConfigInvalid as error:
+        _print_problems(file, error.problems)
+        return Exit.REFUSED
+    print(f"{file}: no problems")
+    return Exit.OK
+
+
+def _show(file: Path | None, json_wanted: bool) -> int:
+    try:
+        config = configuration.load(file) if file else ApplianceConfig()
+    except ConfigInvalid as error:
+        raise CommandFailed(f"the configuration has problems:\n{error}", Exit.REFUSED) from error
+    print(json.dumps(as_plain(config), indent=2) if json_wanted else as_toml(config), end="")
+    return Exit.OK
+
+
+def _print_problems(file: Path, problems: Sequence[Problem]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(
+        title=f"{file}: {len(problems)} problem{'s' * (len(problems) > 1)}",
+        title_justify="left",
+        title_style="",
+    )
+    table.add_column("key", no_wrap=True)
+    table.add_column("problem")
+    for problem in problems:
+        table.add_row(Text(problem.key or "-"), Text(problem.text))
+    Console().print(table)

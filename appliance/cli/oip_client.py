@@ -1,0 +1,157 @@
+"""The gRPC side of ``appliance infer``: three calls of the Open Inference Protocol, and failures in one sentence."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+import grpc
+from google.protobuf.message import Message
+
+from appliance.cli.failure import CommandFailed, Exit
+from appliance.door.wire_pb import inference_pb2 as pb
+from appliance.inference import OutputTensor
+from appliance.tensor import Datatype, TensorSpec, parse_datatype
+
+SERVICE = "inference.GRPCInferenceService"
+CONNECT_S = 3.0
+UNBOUNDED = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Signature:
+    """What a model takes and gives; shapes include the batch dimension. ``labelled`` names outputs with labels."""
+
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    labelled: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InputTensor:
+    """One input as it is sent."""
+
+    name: str
+    datatype: Datatype
+    shape: tuple[int, ...]
+    raw: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """One request. ``classes`` maps an output to how many top classes of it are wanted, 0 for the tensor itself."""
+
+    model: str
+    version: str
+    inputs: Sequence[InputTensor]
+    classes: dict[str, int]
+    priority: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reply:
+    """One answer and how long it took to come back, in milliseconds."""
+
+    model: str
+    version: str
+    outputs: tuple[OutputTensor, ...]
+    milliseconds: float
+
+
+class OipClient:
+    """A connection to ``address``; every call ends within ``timeout_s``. Raises CommandFailed, and only that."""
+
+    def __init__(self, address: str, timeout_s: float) -> None:
+        self._address = address
+        self._timeout_s = timeout_s
+        self._channel = grpc.insecure_channel(address, options=UNBOUNDED)
+
+    def __enter__(self) -> Self:
+        try:
+            grpc.channel_ready_future(self._channel).result(min(CONNECT_S, self._timeout_s))
+        except grpc.FutureTimeoutError:
+            self._channel.close()
+            raise CommandFailed(
+                f"no server answers at {self._address}; start one with 'appliance serve', or give its --url",
+                Exit.UNREACHABLE,
+            ) from None
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._channel.close()
+
+    def signature(self, model: str, version: str) -> Signature:
+        """What the model takes and gives."""
+        metadata = pb.ModelMetadataResponse()
+        self._call("ModelMetadata", pb.ModelMetadataRequest(name=model, version=version), metadata)
+        config = pb.ModelConfigResponse()
+        self._call("ModelConfig", pb.ModelConfigRequest(name=model, version=version), config)
+        return Signature(
+            inputs=_specs(metadata.inputs),
+            outputs=_specs(metadata.outputs),
+            labelled=frozenset(output.name for output in config.config.output if output.label_filename),
+        )
+
+    def ask(self, question: Question) -> Reply:
+        """Send one request and wait for its answer."""
+        request = _request(question)
+        response = pb.ModelInferResponse()
+        begun = time.perf_counter()
+        self._call("ModelInfer", request, response)
+        milliseconds = (time.perf_counter() - begun) * 1_000
+        outputs = tuple(
+            OutputTensor(output.name, parse_datatype(output.datatype), tuple(output.shape), raw)
+            for output, raw in zip(response.outputs, response.raw_output_contents, strict=True)
+        )
+        return Reply(
+            model=response.model_name,
+            version=response.model_version,
+            outputs=outputs,
+            milliseconds=milliseconds,
+        )
+
+    def _call(self, method: str, request: Message, response: Message) -> None:
+        rpc = self._channel.unary_unary(
+            f"/{SERVICE}/{method}",
+            request_serializer=_serialize,
+            response_deserializer=response.ParseFromString,
+        )
+        try:
+            rpc(request, timeout=self._timeout_s)
+        except grpc.RpcError as error:
+            raise CommandFailed(
+                f"the server refused: {error.details()} ({error.code().name})", Exit.REFUSED
+            ) from None
+
+
+def _serialize(request: Message) -> bytes:
+    return request.SerializeToString()
+
+
+def _specs(tensors: Sequence[pb.ModelMetadataResponse.TensorMetadata]) -> tuple[TensorSpec, ...]:
+    return tuple(
+        TensorSpec(name=tensor.name, datatype=parse_datatype(tensor.datatype), shape=tuple(tensor.shape))
+        for tensor in tensors
+    )
+
+
+def _request(question: Question) -> pb.ModelInferRequest:
+    request = pb.ModelInferRequest(model_name=question.model, model_version=question.version)
+    if question.priority:
+        request.parameters["priority"].uint64_param = question.priority
+    for tensor in question.inputs:
+        request.inputs.add(name=tensor.name, datatype=tensor.datatype.wire, shape=tensor.shape)
+        request.raw_input_contents.append(tensor.raw)
+    for name, classes in question.classes.items():
+        output = request.outputs.add(name=name)
+        if classes:
+            output.parameters["classification"].int64_param = classes
+    return request

@@ -1,0 +1,114 @@
+"""Serve the models of a directory until SIGTERM or Ctrl-C; SIGHUP reads the directory again."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from appliance import config as configuration
+from appliance.cli.failure import CommandFailed
+from appliance.config import ApplianceConfig
+from appliance.errors import ConfigInvalid
+from appliance.model import VersionState
+from appliance.telemetry.log import LogFormat
+
+if TYPE_CHECKING:
+    from appliance.daemon import Started
+
+DEFAULT_GRPC = "127.0.0.1:8001"
+SHOWN_MODELS = 20
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.add_argument("--models", metavar="DIR", help="directory that holds NAME/VERSION/model.onnx")
+    parser.add_argument(
+        "--config", metavar="FILE", type=Path, help="TOML file; 'appliance config show' lists the keys"
+    )
+    parser.add_argument("--grpc", metavar="HOST:PORT", help=f"gRPC address (default {DEFAULT_GRPC})")
+    parser.add_argument("--http", metavar="HOST:PORT", help="HTTP address (default 127.0.0.1:8000)")
+    parser.add_argument(
+        "--log-format", choices=[choice.value for choice in LogFormat], help="how log lines look"
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Serve; gives the daemon's exit status."""
+    config = configured(arguments)
+    from appliance import daemon
+
+    return daemon.run(config, lambda started: print(welcome(started, config.models), flush=True))
+
+
+def configured(arguments: argparse.Namespace) -> ApplianceConfig:
+    """The configuration file, or the defaults, with what the command line says instead."""
+    try:
+        config = configuration.load(arguments.config) if arguments.config else ApplianceConfig()
+    except ConfigInvalid as error:
+        raise CommandFailed(f"the configuration has problems:\n{error}") from error
+    if arguments.models:
+        config = replace(config, models=arguments.models)
+    if arguments.grpc:
+        config = replace(config, grpc=replace(config.grpc, addresses=(arguments.grpc,)))
+    if arguments.http:
+        config = replace(config, http=replace(config.http, address=(arguments.http,)))
+    if arguments.log_format:
+        config = replace(config, log=replace(config.log, format=LogFormat(arguments.log_format)))
+    return config
+
+
+def welcome(started: Started, models: str) -> str:
+    """What a person sees once the first models are ready: the addresses, the models, a line to copy."""
+    ready = [f"{entry.name}/{entry.version}" for entry in started.index if entry.state is VersionState.READY]
+    broken = [entry for entry in started.index if entry.state is not VersionState.READY]
+    lines = [
+        f"Serving gRPC on {' '.join(started.grpc) or '(off)'}, HTTP on {' '.join(started.http) or '(off)'}",
+        f"Ready: {_listing(ready)}" if ready else f"No model in '{models}' is ready.",
+        *(f"Not ready: {entry.name}/{entry.version}: {entry.reason}" for entry in broken[:SHOWN_MODELS]),
+    ]
+    if len(broken) > SHOWN_MODELS:
+        lines.append(f"Not ready: {len(broken) - SHOWN_MODELS} more; 'appliance status' shows them")
+    if ready and started.grpc:
+        name = _best_example([key.rsplit("/", 1)[0] for key in ready], Path(models))
+        lines.append(f"Try:   {example(name, Path(models), started.grpc[0])}")
+    return "\n".join(lines)
+
+
+def example(name: str, models: Path, address: str) -> str:
+    """A command that gets a real answer from model ``name``: a golden picture where there is one, else zeros."""
+    words = [_command(), "infer", name]
+    picture = _golden_picture(models / name)
+    words += ["--input", f"@{picture}"] if picture else ["--zeros"]
+    if address != DEFAULT_GRPC:
+        words += ["--url", address]
+    return shlex.join(words)
+
+
+def _best_example(names: list[str], models: Path) -> str:
+    return next((name for name in names if _golden_picture(models / name)), names[0])
+
+
+def _golden_picture(model: Path) -> Path | None:
+    return min(model.glob("golden/*.png"), default=None)
+
+
+def _listing(keys: list[str]) -> str:
+    more = f" and {len(keys) - SHOWN_MODELS} more" if len(keys) > SHOWN_MODELS else ""
+    return ", ".join(keys[:SHOWN_MODELS]) + more
+
+
+def _command() -> str:
+    """How the person started us, as short as it can be typed again."""
+    started = Path(sys.argv[0])
+    if started.name != "appliance":
+        return "appliance"
+    on_path = any(Path(folder) == started.parent for folder in os.get_exec_path())
+    if on_path:
+        return "appliance"
+    here = os.path.relpath(started)
+    return here if len(here) < len(str(started)) else str(started)

@@ -1,0 +1,170 @@
+"""The document of ``/status.json`` as typed values, and how it is fetched.
+
+Fields that are not known are ignored and fields that are missing are an error, as the document's format promises.
+"""
+
+from __future__ import annotations
+
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from appliance.cli.failure import CommandFailed, Exit
+
+FORMAT = 1
+FETCH_S = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HistogramSnapshot:
+    """Durations per bucket, not cumulative, trailing zeros left out; quantiles since the start in microseconds."""
+
+    count: int
+    p50_us: float | None
+    p99_us: float | None
+    counts: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerSnapshot:
+    """A worker process."""
+
+    worker: int
+    pid: int
+    state: str
+    models: tuple[str, ...]
+    memory_bytes: int
+    restarts: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelSnapshot:
+    """A model version. ``requests`` counts those that ended, by outcome; ``inferences`` rows; ``executions`` batches."""
+
+    name: str
+    version: int
+    state: str
+    reason: str
+    queued: int
+    running: int
+    workers: tuple[int, ...]
+    requests: Mapping[str, int]
+    inferences: int
+    executions: int
+    batch_mean: float | None
+    total: HistogramSnapshot
+
+    @property
+    def key(self) -> str:
+        """``name/version``."""
+        return f"{self.name}/{self.version}"
+
+    @property
+    def ended(self) -> int:
+        """Requests that ended, whatever their outcome."""
+        return sum(self.requests.values())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """An appliance at one moment."""
+
+    server: str
+    accepting: bool
+    now_ns: int
+    started_ns: int
+    queued_requests: int
+    running_requests: int
+    arena_used_bytes: int
+    arena_limit_bytes: int
+    bounds_us: tuple[float, ...]
+    workers: tuple[WorkerSnapshot, ...]
+    models: tuple[ModelSnapshot, ...]
+
+    @property
+    def uptime_s(self) -> float:
+        """Seconds since the appliance started."""
+        return (self.now_ns - self.started_ns) / 1e9
+
+
+def fetch(url: str) -> bytes:
+    """The document at the HTTP address ``url``. Raises CommandFailed when nobody answers there with one."""
+    base = url if "://" in url else f"http://{url}"
+    try:
+        with urllib.request.urlopen(f"{base.rstrip('/')}/status.json", timeout=FETCH_S) as answer:
+            document: bytes = answer.read()
+    except urllib.error.HTTPError as error:
+        raise CommandFailed(
+            f"{base} answered {error.code} {error.reason}; is it an appliance?", Exit.REFUSED
+        ) from None
+    except (OSError, ValueError) as error:
+        reason = error.reason if isinstance(error, urllib.error.URLError) else error
+        raise CommandFailed(
+            f"no server answers at {base} ({reason}); start one with 'appliance serve', or give its --url",
+            Exit.UNREACHABLE,
+        ) from None
+    return document
+
+
+def parse(document: bytes) -> Snapshot:
+    """Read the document; raises CommandFailed when it is not one of FORMAT."""
+    try:
+        fields = json.loads(document)
+        if fields["format"] != FORMAT:
+            raise CommandFailed(f"the server speaks status format {fields['format']}, this command {FORMAT}")
+        return _snapshot(fields)
+    except (ValueError, KeyError, TypeError) as error:
+        raise CommandFailed(f"the server's status cannot be read: {error!r}", Exit.REFUSED) from error
+
+
+def _snapshot(fields: Mapping[str, Any]) -> Snapshot:
+    return Snapshot(
+        server=f"{fields['server']['name']} {fields['server']['version']}",
+        accepting=fields["accepting"],
+        now_ns=fields["now_ns"],
+        started_ns=fields["started_ns"],
+        queued_requests=fields["queued_requests"],
+        running_requests=fields["running_requests"],
+        arena_used_bytes=fields["arena_used_bytes"],
+        arena_limit_bytes=fields["arena_limit_bytes"],
+        bounds_us=tuple(fields["bounds_us"]),
+        workers=tuple(map(_worker, fields["workers"])),
+        models=tuple(map(_model, fields["models"])),
+    )
+
+
+def _worker(fields: Mapping[str, Any]) -> WorkerSnapshot:
+    return WorkerSnapshot(
+        worker=fields["worker"],
+        pid=fields["pid"],
+        state=fields["state"],
+        models=tuple(fields["models"]),
+        memory_bytes=fields["memory_bytes"],
+        restarts=fields["restarts"],
+    )
+
+
+def _model(fields: Mapping[str, Any]) -> ModelSnapshot:
+    total = fields["stages"]["total"]
+    return ModelSnapshot(
+        name=fields["name"],
+        version=fields["version"],
+        state=fields["state"],
+        reason=fields["reason"],
+        queued=fields["queued"],
+        running=fields["running"],
+        workers=tuple(fields["workers"]),
+        requests=fields["requests"],
+        inferences=fields["inferences"],
+        executions=fields["executions"],
+        batch_mean=fields["batch_mean"],
+        total=HistogramSnapshot(
+            count=total["count"],
+            p50_us=total["p50_us"],
+            p99_us=total["p99_us"],
+            counts=tuple(total["counts"]),
+        ),
+    )

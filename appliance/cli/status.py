@@ -1,0 +1,33 @@
+"""Show what a running appliance serves: state, requests since its start, latencies, queues and workers."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from appliance.cli.activity import since_start
+from appliance.cli.failure import Exit
+from appliance.cli.snapshot import fetch, parse
+
+DEFAULT_URL = "http://127.0.0.1:8000"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.add_argument("--url", default=DEFAULT_URL, help=f"HTTP address (default {DEFAULT_URL})")
+    parser.add_argument("--json", action="store_true", help="print the document that /status.json gives")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Fetch once and show."""
+    document = fetch(arguments.url)
+    snapshot = parse(document)
+    if arguments.json:
+        sys.stdout.write(document.decode().rstrip() + "\n")
+        return Exit.OK
+    from rich.console import Console
+
+    from appliance.cli.activity_view import view
+
+    Console().print(view(snapshot, since_start(snapshot)))
+    return Exit.OK

@@ -1,0 +1,92 @@
+"""Watch a running appliance: rates, latencies, batches, queues and workers of the last interval. q or Ctrl-C ends it.
+
+Without a terminal it prints one table after the other.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+
+from appliance.cli.activity import Activity, between, busiest_first
+from appliance.cli.failure import Exit
+from appliance.cli.keys import Keys
+from appliance.cli.snapshot import Snapshot, fetch, parse
+from appliance.cli.status import DEFAULT_URL
+
+Show = Callable[[Snapshot, Sequence[Activity]], None]
+FRAME_LINES = 5
+"""Lines of a screen that are not models: heading, column names, the count of more, the help, the cursor's."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.add_argument("--url", default=DEFAULT_URL, help=f"HTTP address (default {DEFAULT_URL})")
+    parser.add_argument("--interval", type=_seconds, default=1.0, metavar="S", help="seconds (default 1)")
+    parser.add_argument("--once", action="store_true", help="show one interval and end")
+    parser.add_argument("--json", action="store_true", help="print one JSON object for each interval")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Sample and show until told to stop."""
+    with ExitStack() as stack:
+        live = sys.stdout.isatty() and sys.stdin.isatty() and not arguments.json and not arguments.once
+        keys = stack.enter_context(Keys(live))
+        show = stack.enter_context(_screen() if live else _printer(arguments.json))
+        for before, now in _samples(arguments.url, keys, arguments.interval):
+            show(now, busiest_first(between(before, now)))
+            if arguments.once:
+                break
+    return Exit.OK
+
+
+def _samples(url: str, keys: Keys, interval_s: float) -> Iterator[tuple[Snapshot, Snapshot]]:
+    before = parse(fetch(url))
+    while keys.wait(interval_s) != "q":
+        now = parse(fetch(url))
+        yield before, now
+        before = now
+
+
+@contextmanager
+def _printer(json_wanted: bool) -> Iterator[Show]:
+    from rich.console import Console
+
+    from appliance.cli.activity_view import as_json, view
+
+    def show(snapshot: Snapshot, activities: Sequence[Activity]) -> None:
+        if json_wanted:
+            print(json.dumps(as_json(snapshot, activities)), flush=True)
+        else:
+            Console().print(view(snapshot, activities))
+
+    yield show
+
+
+@contextmanager
+def _screen() -> Iterator[Show]:
+    from rich.console import Group
+    from rich.live import Live
+    from rich.text import Text
+
+    from appliance.cli.activity_view import view
+
+    with Live(screen=True, auto_refresh=False) as live:
+        live.update(Text("waiting for the first interval"), refresh=True)
+
+        def show(snapshot: Snapshot, activities: Sequence[Activity]) -> None:
+            rows = max(os.get_terminal_size().lines - FRAME_LINES, 1)
+            live.update(Group(view(snapshot, activities, rows), Text("q: quit", style="dim")), refresh=True)
+
+        yield show
+
+
+def _seconds(text: str) -> float:
+    value = float(text)
+    if not 0.1 <= value <= 3600:
+        raise argparse.ArgumentTypeError("must be from 0.1 to 3600 seconds")
+    return value

@@ -1,0 +1,45 @@
+"""Show the version of the appliance and, with --all, of what it runs on."""
+
+from __future__ import annotations
+
+import argparse
+import platform
+
+from appliance import __version__
+from appliance.cli.failure import Exit
+
+PACKAGES = (
+    "onnxruntime",
+    "onnxruntime-gpu",
+    "grpcio",
+    "protobuf",
+    "aiohttp",
+    "uvloop",
+    "numpy",
+    "msgpack",
+    "structlog",
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.add_argument("--all", action="store_true", help="also Python, the system and the packages it uses")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print one line, or one line per part."""
+    print(f"appliance {__version__}")
+    if arguments.all:
+        print(f"python {platform.python_version()}\nsystem {platform.platform()}")
+        for package in PACKAGES:
+            _print_package(package)
+    return Exit.OK
+
+
+def _print_package(package: str) -> None:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        print(f"{package} {version(package)}")
+    except PackageNotFoundError:
+        return
