@@ -1,7 +1,7 @@
 """Binds tables of plain values, such as a TOML file's, to frozen dataclasses by their type hints.
 
 Pure. Reports every problem of a table at once, each with its key path: unknown keys with the nearest known one, wrong
-types, values out of the range that a field's metadata states (``min``, ``max``; ``unit`` and ``help`` are for people).
+types, values out of what a field's metadata allows (``min``, ``max``, ``choices``; ``unit`` and ``help`` are for people).
 Understands bool, int, float, str, enums, literals, tuples, string-keyed mappings, optional values and dataclasses.
 """
 
@@ -141,6 +141,8 @@ class _Binder:
     def _check_range(self, metadata: Mapping[str, Any], value: object, key: str) -> None:
         unit = f" {metadata['unit']}" if "unit" in metadata else ""
         for each in value if isinstance(value, tuple) else (value,):
+            if "choices" in metadata:
+                self._choice(metadata["choices"], each, key)
             if not isinstance(each, (int, float)):
                 continue
             if "min" in metadata and not each >= metadata["min"]:
