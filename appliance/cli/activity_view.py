@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -23,7 +23,7 @@ _COLUMNS = (
     "model",
     "state",
     "rate/s",
-    "refused/s",
+    "refused",
     "p50",
     "p99",
     "queue",
@@ -83,18 +83,22 @@ def _heading(snapshot: Snapshot) -> Text:
     text.append("serving" if snapshot.accepting else "draining", "green" if snapshot.accepting else "yellow")
     used, limit = snapshot.arena_used_bytes / MEBIBYTE, snapshot.arena_limit_bytes / MEBIBYTE
     text.append(
-        f"; {snapshot.queued_requests} queued, {snapshot.running_requests} running; "
-        f"tensors {used:.1f} of {limit:.0f} MiB"
+        f"; {snapshot.queued_requests} queued, {snapshot.running_requests} running, "
+        f"{used:.1f} of {limit:.0f} MiB"
     )
     return text
 
 
 def _table(activities: Sequence[Activity]) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for column in _COLUMNS:
-        table.add_column(column, justify="left" if column in _LEFT else "right", no_wrap=True)
-    for activity in activities:
-        table.add_row(*_cells(activity))
+    """Where the screen is narrow, names of models give way and nothing else does."""
+    rows = [list(_cells(activity)) for activity in activities]
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
+    for index, column in enumerate(_COLUMNS):
+        widest = max([len(column), *(len(row[index]) for row in rows)])
+        side: Literal["left", "right"] = "left" if column in _LEFT else "right"
+        table.add_column(column, justify=side, no_wrap=True, min_width=widest if index else len(column))
+    for row in rows:
+        table.add_row(*row)
     return table
 
 

@@ -1,48 +1,22 @@
-"""How ``appliance infer`` shows an answer: a table for people, JSON for programs."""
+"""How ``appliance infer`` shows an answer to a person: a table, with bars for classes."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from math import isfinite
 from typing import Any
 
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from appliance.cli.array import decode, nested
+from appliance.cli.answer import TopClass, top_classes
+from appliance.cli.array import decode
 from appliance.cli.oip_client import Reply
 from appliance.inference import OutputTensor
 
 SHOWN_VALUES = 8
 SHOWN_ROWS = 8
 BAR_CELLS = 24
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TopClass:
-    """One class of a classification answer."""
-
-    score: float
-    index: int
-    label: str
-
-    @classmethod
-    def parse(cls, word: str) -> TopClass:
-        """Read ``score:index`` or ``score:index:label``."""
-        score, index, *label = word.split(":", 2)
-        return cls(score=float(score), index=int(index), label=label[0] if label else "")
-
-
-def as_json(reply: Reply, classes: Mapping[str, int]) -> dict[str, Any]:
-    """The answer as plain JSON values; numbers that JSON does not have become texts."""
-    return {
-        "model": reply.model,
-        "version": reply.version,
-        "milliseconds": round(reply.milliseconds, 3),
-        "outputs": [_output_json(output, classes.get(output.name, 0)) for output in reply.outputs],
-    }
 
 
 def show(console: Console, reply: Reply, classes: Mapping[str, int]) -> None:
@@ -56,38 +30,20 @@ def show(console: Console, reply: Reply, classes: Mapping[str, int]) -> None:
         table.add_column(heading, no_wrap=True, vertical="top")
     table.add_column("values")
     for output in reply.outputs:
-        asked = classes.get(output.name, 0)
-        shown = _classes_view(_top_classes(output)) if asked else Text(_abbreviated(output))
-        table.add_row(Text(output.name), output.datatype.wire, str(list(output.shape)), shown)
+        table.add_row(Text(output.name), *_cells(output, classes.get(output.name, 0)))
     console.print(table)
 
 
-def _output_json(output: OutputTensor, asked: int) -> dict[str, Any]:
-    document: dict[str, Any] = {
-        "name": output.name,
-        "datatype": output.datatype.wire,
-        "shape": list(output.shape),
-    }
+def _cells(output: OutputTensor, asked: int) -> Iterator[RenderableType]:
+    """Datatype, shape and values; classes are words on the wire, which says nothing to a person."""
     if asked:
-        document["classes"] = [
-            [{"score": top.score, "index": top.index, "label": top.label} for top in row]
-            for row in _top_classes(output)
-        ]
+        yield "classes"
+        yield f"top {output.shape[-1]}"
+        yield _classes_view(top_classes(output))
     else:
-        values = [_json_value(value) for value in decode(bytes(output.data), output.datatype)]
-        document["data"] = nested(values, output.shape) if values else []
-    return document
-
-
-def _json_value(value: Any) -> Any:
-    return str(value) if isinstance(value, float) and not isfinite(value) else value
-
-
-def _top_classes(output: OutputTensor) -> list[list[TopClass]]:
-    """Rows of classes, best first; an output without a batch dimension is one row."""
-    words = [TopClass.parse(word) for word in decode(bytes(output.data), output.datatype)]
-    width = output.shape[-1] if output.shape else 1
-    return [words[start : start + width] for start in range(0, len(words), width)]
+        yield output.datatype.wire
+        yield Text(str(list(output.shape)))
+        yield Text(_abbreviated(output))
 
 
 def _classes_view(rows: Sequence[Sequence[TopClass]]) -> RenderableType:

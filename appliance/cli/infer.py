@@ -11,6 +11,7 @@ import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from appliance.cli.answer import as_json
 from appliance.cli.array import Array, encode, fit_shape, parse_values, read_npy, zeros
 from appliance.cli.failure import CommandFailed, Exit
 from appliance.cli.oip_client import InputTensor, OipClient, Question, Signature
@@ -69,14 +70,14 @@ def run(arguments: argparse.Namespace) -> int:
                 priority=arguments.priority,
             )
         )
-    from appliance.cli import answer_view
-
     if arguments.json:
-        print(json.dumps(answer_view.as_json(reply, classes)))
+        print(json.dumps(as_json(reply, classes)))
     else:
         from rich.console import Console
 
-        answer_view.show(Console(), reply, classes)
+        from appliance.cli.answer_view import show
+
+        show(Console(), reply, classes)
     return Exit.OK
 
 

@@ -56,7 +56,7 @@ def configured(arguments: argparse.Namespace) -> ApplianceConfig:
     if arguments.grpc:
         config = replace(config, grpc=replace(config.grpc, addresses=(arguments.grpc,)))
     if arguments.http:
-        config = replace(config, http=replace(config.http, address=(arguments.http,)))
+        config = replace(config, http=replace(config.http, addresses=(arguments.http,)))
     if arguments.log_format:
         config = replace(config, log=replace(config.log, format=LogFormat(arguments.log_format)))
     return config

@@ -42,7 +42,7 @@ class WorkerSnapshot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSnapshot:
-    """A model version. ``requests`` counts those that ended, by outcome; ``inferences`` rows; ``executions`` batches."""
+    """A model version. ``requests`` counts those that ended, by outcome, ``inferences`` rows, ``executions`` runs."""
 
     name: str
     version: int
