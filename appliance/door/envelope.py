@@ -31,7 +31,7 @@ class EnvelopeLimits:
     @property
     def fields_max(self) -> int:
         """Top-level fields a message within the bounds can need, with room for parameters and unknown fields."""
-        return 4 * self.tensors_max
+        return 3 * self.tensors_max + 1024
 
 
 class Envelope(NamedTuple):

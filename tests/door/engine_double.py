@@ -138,7 +138,11 @@ class LogDouble:
     """A log whose settings can be read and changed."""
 
     def __init__(self) -> None:
-        self.current: dict[str, bool | int | str] = {"log_info": True, "log_verbose_level": 0, "log_format": "json"}
+        self.current: dict[str, bool | int | str] = {
+            "log_info": True,
+            "log_verbose_level": 0,
+            "log_format": "json",
+        }
 
     def settings(self) -> dict[str, bool | int | str]:
         return dict(self.current)

@@ -38,7 +38,11 @@ def test_every_rpc_of_theirs_is_ours() -> None:
 
 @pytest.mark.parametrize("name", sorted(theirs.DESCRIPTOR.message_types_by_name))
 def test_inference_messages_agree_field_by_field(name: str) -> None:
-    _agree(pb.DESCRIPTOR.message_types_by_name[name], theirs.DESCRIPTOR.message_types_by_name[name], complete=True)
+    _agree(
+        pb.DESCRIPTOR.message_types_by_name[name],
+        theirs.DESCRIPTOR.message_types_by_name[name],
+        complete=True,
+    )
 
 
 @pytest.mark.parametrize("name", sorted(config_pb.DESCRIPTOR.message_types_by_name))
@@ -58,9 +62,8 @@ def test_importing_beside_another_copy_of_the_protocol(order: str) -> None:
         "ours": "from appliance.door.wire_pb import inference_pb2 as ours",
         "theirs": "from tritonclient.grpc import service_pb2 as theirs",
     }
-    program = "\n".join(
-        [*(modules[name] for name in order.split(", ")), "assert ours.ModelInferRequest is not theirs.ModelInferRequest"]
-    )
+    check = "assert ours.ModelInferRequest is not theirs.ModelInferRequest"
+    program = "\n".join([*(modules[name] for name in order.split(", ")), check])
     subprocess.run([sys.executable, "-W", "error", "-c", program], cwd=ROOT, check=True)
 
 

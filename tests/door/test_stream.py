@@ -1,0 +1,183 @@
+"""A stream: order of finishing, errors in-band or as a status, bounded reading, an end that leaves nothing behind."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from appliance.door.envelope import EnvelopeLimits
+from appliance.door.inference import Inference, Refused
+from appliance.door.status import Code
+from appliance.door.stream import StreamSession
+from appliance.door.wire_pb import inference_pb2 as pb
+from appliance.errors import Cancelled, RunFailed
+from appliance.inference import NO_DEADLINE
+from tests.door.engine_double import EngineDouble
+from tests.door.messages import infer_request
+from tests.words.sample import make_version
+
+RESULT = bytes(8)
+
+
+class StreamClient:
+    """The client's side of one session, and the session's task."""
+
+    def __init__(self, engine: EngineDouble, window: int = 4, real_statuses: bool = False) -> None:
+        self.engine = engine
+        self.inference = Inference(engine, EnvelopeLimits())
+        self.session = StreamSession(self.inference, window, NO_DEADLINE, real_statuses)
+        self.reads = 0
+        self._requests: asyncio.Queue[bytes | None] = asyncio.Queue()
+        self._answers: asyncio.Queue[bytes] = asyncio.Queue()
+        self.task = asyncio.ensure_future(self.session.run(self._read, self._answers.put))
+
+    async def _read(self) -> bytes | None:
+        self.reads += 1
+        return await self._requests.get()
+
+    async def send(self, *requests: pb.ModelInferRequest | bytes) -> None:
+        for request in requests:
+            self._requests.put_nowait(request if isinstance(request, bytes) else request.SerializeToString())
+        await settle()
+
+    def half_close(self) -> None:
+        self._requests.put_nowait(None)
+
+    async def receive(self) -> pb.ModelStreamInferResponse:
+        return pb.ModelStreamInferResponse.FromString(await self._answers.get())
+
+
+async def settle() -> None:
+    """Let everything that can run do so."""
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+@pytest.fixture
+def engine() -> EngineDouble:
+    return EngineDouble(make_version())
+
+
+async def test_answers_come_as_they_finish(engine: EngineDouble) -> None:
+    client = StreamClient(engine)
+    await client.send(infer_request(request_id="a"), infer_request(request_id="b"))
+    engine.submissions[1].answer(RESULT)
+    assert (await client.receive()).infer_response.id == "b"
+    engine.submissions[0].answer(RESULT)
+    assert (await client.receive()).infer_response.id == "a"
+    client.half_close()
+    await client.task
+    assert [each.released for each in engine.submissions] == [1, 1]
+
+
+async def test_the_clients_end_waits_for_every_answer(engine: EngineDouble) -> None:
+    client = StreamClient(engine)
+    await client.send(infer_request(request_id="a"))
+    client.half_close()
+    await settle()
+    assert not client.task.done()
+    engine.submissions[0].answer(RESULT)
+    assert (await client.receive()).infer_response.id == "a"
+    await client.task
+
+
+async def test_errors_travel_in_band_and_the_stream_goes_on(engine: EngineDouble) -> None:
+    client = StreamClient(engine)
+    await client.send(infer_request("nobody", request_id="a"), infer_request(request_id="b"), b"\xff")
+    unknown = await client.receive()
+    assert unknown.error_message.startswith(
+        "[request id: a] Request for unknown model: 'nobody' is not found"
+    )
+    assert unknown.infer_response.id == "a"
+    assert (await client.receive()).error_message.startswith("[request id: <id_unknown>] the message is not")
+    engine.submissions[0].fail(RunFailed("it broke"))
+    assert (await client.receive()).error_message == "[request id: b] it broke"
+    await client.send(infer_request(request_id="c"))
+    engine.submissions[1].answer(RESULT)
+    assert (await client.receive()).infer_response.id == "c"
+    client.half_close()
+    await client.task
+
+
+async def test_real_statuses_end_the_stream_and_cancel_the_rest(engine: EngineDouble) -> None:
+    client = StreamClient(engine, real_statuses=True)
+    await client.send(infer_request(request_id="a"), infer_request("nobody", request_id="b"))
+    with pytest.raises(Refused) as refused:
+        await client.task
+    assert refused.value.status.code is Code.NOT_FOUND
+    assert engine.submissions[0].cancelled
+
+
+async def test_the_last_response_is_marked_when_asked(engine: EngineDouble) -> None:
+    client = StreamClient(engine)
+    request = infer_request()
+    request.parameters["triton_enable_empty_final_response"].bool_param = True
+    await client.send(request, infer_request())
+    engine.submissions[0].answer(RESULT)
+    engine.submissions[1].answer(RESULT)
+    assert (await client.receive()).infer_response.parameters["triton_final_response"].bool_param is True
+    assert not (await client.receive()).infer_response.parameters
+    client.half_close()
+    await client.task
+
+
+async def test_no_more_is_read_than_the_window_holds(engine: EngineDouble) -> None:
+    client = StreamClient(engine, window=2)
+    await client.send(*[infer_request() for _ in range(5)])
+    assert (client.reads, len(engine.submissions)) == (2, 2)
+    engine.submissions[0].answer(RESULT)
+    await client.receive()
+    await settle()
+    assert (client.reads, len(engine.submissions)) == (3, 3)
+    client.task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await client.task
+
+
+async def test_refused_messages_count_against_the_window_until_told(engine: EngineDouble) -> None:
+    client = StreamClient(engine, window=1)
+    await client.send(*[infer_request("nobody") for _ in range(3)])
+    for _ in range(3):
+        assert (await client.receive()).error_message
+    client.half_close()
+    await client.task
+
+
+async def test_a_cancelled_stream_leaves_nothing_behind(engine: EngineDouble) -> None:
+    client = StreamClient(engine)
+    await client.send(infer_request(), infer_request(), infer_request())
+    engine.submissions[0].answer(RESULT)
+    client.task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await client.task
+    assert [each.cancelled for each in engine.submissions[1:]] == [True, True]
+    engine.submissions[1].fail(Cancelled("Request cancelled"))
+    engine.submissions[2].answer(RESULT)
+    assert [each.released for each in engine.submissions] == [1, 0, 1]
+    assert client.inference.tally.streams == 0
+
+
+async def test_a_stopping_door_answers_what_it_has_and_says_why(engine: EngineDouble) -> None:
+    client = StreamClient(engine)
+    await client.send(infer_request(request_id="a"))
+    client.session.stop()
+    await settle()
+    assert not client.task.done()
+    engine.submissions[0].answer(RESULT)
+    assert (await client.receive()).infer_response.id == "a"
+    with pytest.raises(Refused, match="Server is stopping") as refused:
+        await client.task
+    assert refused.value.status.code is Code.UNAVAILABLE
+
+
+async def test_a_reader_that_fails_ends_the_stream_with_its_error(engine: EngineDouble) -> None:
+    async def read() -> bytes | None:
+        raise ConnectionResetError("gone")
+
+    async def write(message: bytes) -> None:
+        raise AssertionError("nothing to write")
+
+    session = StreamSession(Inference(engine, EnvelopeLimits()), 4, NO_DEADLINE, False)
+    with pytest.raises(ConnectionResetError):
+        await session.run(read, write)
