@@ -193,9 +193,10 @@ def _read_policy(section: Section) -> VersionPolicy:
         policy = Every()
     elif specific:
         numbers = specific.integers("versions", minimum=1, maximum=INT64_MAX)
-        if not numbers:
+        if numbers:
+            policy = Specific(numbers=numbers)
+        else:
             specific.problem("versions", "names no version")
-        policy = Specific(numbers=numbers)
     for choice in (latest, every, specific, inner):
         if choice:
             choice.close()

@@ -52,6 +52,7 @@ class Section:
 
     def has(self, name: str) -> bool:
         """Whether the field is mentioned at all."""
+        self._asked.add(name)
         return name in self._fields
 
     def integer(self, name: str, *, default: int = 0, minimum: int = 0, maximum: int = INT32_MAX) -> int:
