@@ -151,7 +151,7 @@ def _skip_unknown(message: bytes, position: int, tag: int, fields_left: int) -> 
 
 def _skip_value(message: bytes, position: int, tag: int, open_groups: list[int]) -> int:
     field, kind = tag >> 3, tag & 7
-    if field == 0 or tag >= 1 << 32:
+    if tag >= 1 << 32 or (field == 0 and not open_groups):  # inside groups protobuf lets zero pass
         malformed("a field number is out of range")
     if kind == _VARINT:
         return _varint(message, position)[1]
