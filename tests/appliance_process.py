@@ -36,14 +36,14 @@ class ApplianceProcess:
         folder = Path(self._folder.name)
         self.log_path = folder / "log"
         config = folder / "config.toml"
-        config.write_text(to_toml({"grpc": {"address": ["127.0.0.1:0"]}, "http": {"address": ["127.0.0.1:0"]}}, sections or {}))
+        config.write_text(to_toml({"grpc": {"addresses": ["127.0.0.1:0"]}, "http": {"addresses": ["127.0.0.1:0"]}}, sections or {}))
         self._notify = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._notify.bind(str(folder / "notify"))
         self.messages: list[str] = []
         with self.log_path.open("wb") as log:
             self.process = subprocess.Popen(
                 [
-                    sys.executable, "-m", "appliance.cli.main", "serve",
+                    sys.executable, "-c", "import sys; from appliance.cli.main import main; sys.exit(main())", "serve",
                     "--models", str(models), "--config", str(config), *arguments,
                 ],
                 stdout=log,

@@ -99,6 +99,7 @@ class Roster:
         self._served: dict[int, Served] = {}
         self._incoming: dict[tuple[str, int], Served] = {}
         self._leaving: list[Served] = []
+        self._troubled: set[str] = set()
         self._next_id = 1
 
     # --- what is wanted
@@ -106,6 +107,7 @@ class Roster:
     def apply(self, catalog: Catalog, now_ns: int) -> None:
         """Work towards ``catalog``: new and changed versions load, unwanted ones leave when they can be spared."""
         self._routes.set_problems({(p.name, p.version): p.reason for p in catalog.problems})
+        self._troubled = {problem.name for problem in catalog.problems}
         wanted = {(entry.model.name, entry.model.version): entry for entry in catalog.versions}
         fresh = []
         for key, entry in wanted.items():
@@ -344,11 +346,13 @@ class Roster:
     # --- leaving
 
     def _retire(self, now_ns: int) -> None:
-        """Let unwanted versions go once what is wanted of the same name serves, or nothing of it is wanted."""
+        """Let unwanted versions go once what is wanted of the same name serves, or nothing of it is wanted. A version
+        that should replace them and is broken keeps them serving."""
         for served in [served for served in self._routes.all() if served.retiring]:
             others = [other for other in self._routes.of(served.model.name) if not other.retiring]
             serving = any(other.state is VersionState.READY for other in others)
-            if serving or not others or served.state is not VersionState.READY:
+            unwanted = not others and served.model.name not in self._troubled
+            if serving or unwanted or served.state is not VersionState.READY:
                 self._routes.remove(served)
                 self._leave(served, now_ns)
 

@@ -13,7 +13,7 @@ class HttpConfig:
     """The ``[http]`` section. Sizes are bytes, times seconds. An address is ``host:port``, ``[v6
     address]:port`` (port 0 takes a free one) or ``unix:/path``; no address turns the edge off."""
 
-    address: tuple[str, ...] = field(
+    addresses: tuple[str, ...] = field(
         default=("127.0.0.1:8000",), metadata={"help": "where to listen: host:port, [v6]:port or unix:/path"}
     )
     max_body_bytes: int = field(

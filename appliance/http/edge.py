@@ -65,7 +65,7 @@ class HttpEdge:
         """Listen on every configured address; gives them as bound, with real ports. Raises
         AddressUnavailable."""
         bound: list[str] = []
-        for text in self._config.address:
+        for text in self._config.addresses:
             bound += await self._listen(parse_address(text))
         self._sweep()
         return tuple(bound)

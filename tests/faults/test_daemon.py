@@ -1,0 +1,164 @@
+"""The daemon's own troubles: addresses, directories, reloads, signals, clients that vanish, clocks that jump."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import socket
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tritonclient.grpc as triton
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from tritonclient.utils import InferenceServerException
+
+import grpc
+from models.generate import write_model
+from tests.conftest import Serve
+from tests.faults.clients import FAKE_SECTIONS, Stream, ask, status_of
+from tests.faults.fake_models import write_fake
+from tests.faults.test_workers import version_in
+
+
+def test_a_port_in_use_is_named_and_the_exit_status_says_so(serve: Serve, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        daemon = serve(tmp_path, {"grpc": {"addresses": [address]}}, ready=False)
+        assert daemon.process.wait(30) == 2
+        assert address in daemon.log()
+        assert "Traceback" not in daemon.log()
+
+
+def test_a_missing_model_directory_is_named(serve: Serve, tmp_path: Path) -> None:
+    daemon = serve(tmp_path / "nowhere", ready=False)
+    assert daemon.process.wait(30) == 2
+    assert str(tmp_path / "nowhere") in daemon.log()
+    assert "Traceback" not in daemon.log()
+
+
+def test_broken_models_are_listed_with_reasons_and_the_others_serve(
+    serve: Serve, model_directory: Callable[..., Path]
+) -> None:
+    broken = ("not_onnx", "truncated", "external_outside", "unknown_operator", "wrong_config", "sequence_out")
+    daemon = serve(model_directory("mlp", *broken))
+    client = triton.InferenceServerClient(daemon.grpc)
+    index = {entry.name: entry for entry in client.get_model_repository_index().models}
+    client.close()
+    assert index["mlp"].state == "READY"
+    for name in broken:
+        assert index[name].state == "UNAVAILABLE", name
+        assert len(index[name].reason) > 10, name
+
+
+def test_sigterm_answers_what_was_accepted_and_refuses_the_rest(serve: Serve, tmp_path: Path) -> None:
+    write_fake(tmp_path, "slow", mode="delay", delay_ms=400)
+    daemon = serve(tmp_path, {**FAKE_SECTIONS, "daemon": {"drain_notice_s": 0.5}})
+    channel = grpc.insecure_channel(daemon.grpc)
+    health = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest(service=""))
+    states = [next(health).status]
+    with Stream(daemon.grpc, "slow", threads=3) as stream:
+        stream.wait_for(3)
+        daemon.signal(signal.SIGTERM)
+        states.append(next(health).status)
+        assert daemon.process.wait(30) == 0
+    channel.close()
+    assert states == [health_pb2.HealthCheckResponse.SERVING, health_pb2.HealthCheckResponse.NOT_SERVING]
+    assert set(stream.outcomes) <= {"OK", "UNAVAILABLE"}
+    assert stream.outcomes["OK"] >= 6, "what was accepted before the signal was answered"
+
+
+def test_a_second_signal_does_not_wait_for_the_grace(serve: Serve, tmp_path: Path) -> None:
+    write_fake(tmp_path, "stuck", mode="hang")
+    daemon = serve(tmp_path, {**FAKE_SECTIONS, "daemon": {"drain_grace_s": 600}})
+    asking = threading.Thread(target=lambda: pytest.raises(InferenceServerException, ask, daemon.grpc, "stuck"))
+    asking.start()
+    daemon.until("a running request", lambda now: now["running_requests"] == 1)
+    daemon.signal(signal.SIGTERM)
+    daemon.wait_for("STOPPING=1")
+    daemon.signal(signal.SIGTERM)
+    assert daemon.process.wait(30) == 0
+    asking.join()
+
+
+def test_sighup_takes_new_versions_in_and_lets_old_ones_go_without_a_failed_request(serve: Serve, tmp_path: Path) -> None:
+    write_fake(tmp_path, "m")
+    daemon = serve(tmp_path, FAKE_SECTIONS)
+    with Stream(daemon.grpc, "m") as stream:
+        stream.wait_for(20)
+        write_fake(tmp_path, "m", versions=(2,))
+        write_fake(tmp_path, "new")
+        shutil.rmtree(tmp_path / "m" / "1")
+        daemon.signal(signal.SIGHUP)
+        daemon.until("the new version", lambda now: [(e["name"], e["version"]) for e in now["models"]] == [("m", 2), ("new", 1)])
+        stream.wait_for(20)
+    assert set(stream.outcomes) == {"OK"}
+    assert ask(daemon.grpc, "m").get_response().model_version == "2"
+
+
+def test_a_new_version_that_fails_leaves_the_old_one_serving(serve: Serve, tmp_path: Path) -> None:
+    write_model("mlp", tmp_path)
+    daemon = serve(tmp_path)
+    (tmp_path / "mlp" / "2").mkdir()
+    (tmp_path / "mlp" / "2" / "model.onnx").write_bytes(b"not onnx at all")
+    daemon.messages.clear()
+    daemon.signal(signal.SIGHUP)
+    client = triton.InferenceServerClient(daemon.grpc)
+    daemon.wait_for("RELOADING=1")
+    daemon.wait_for("READY=1")
+    index = {entry.version: entry.state for entry in client.get_model_repository_index().models if entry.name == "mlp"}
+    assert index["1"] == "READY"
+    assert index["2"] == "UNAVAILABLE"
+    client.close()
+
+
+def test_clients_that_vanish_leave_nothing_behind(serve: Serve, tmp_path: Path) -> None:
+    write_fake(tmp_path, "slow", mode="delay", delay_ms=50, batched=False)
+    daemon = serve(tmp_path, FAKE_SECTIONS)
+    for _ in range(20):
+        with pytest.raises(InferenceServerException) as caught:
+            client = triton.InferenceServerClient(daemon.grpc)
+            feed = triton.InferInput("x", [1, 4], "UINT8")
+            feed.set_data_from_numpy(np.zeros((1, 4), np.uint8))
+            client.infer("slow", [feed], client_timeout=0.005)
+        assert status_of(caught.value) in ("DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTED")
+        client.close()
+    document = daemon.until(
+        "an empty house", lambda now: now["running_requests"] == now["queued_requests"] == now["arena_used_bytes"] == 0
+    )
+    assert version_in(document, "slow")["state"] == "READY"
+
+
+def test_five_thousand_idle_connections_do_not_matter(serve: Serve, model_directory: Callable[..., Path]) -> None:
+    import resource
+
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard < 6_000:
+        pytest.skip(f"only {hard} descriptors allowed here")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    daemon = serve(model_directory("mlp"))
+    host, port = daemon.grpc.rsplit(":", 1)
+    idle = [socket.create_connection((host, int(port)), timeout=10) for _ in range(5_000)]
+    try:
+        client = triton.InferenceServerClient(daemon.grpc)
+        feed = triton.InferInput("x", [1, 64], "FP32")
+        feed.set_data_from_numpy(np.zeros((1, 64), np.float32))
+        assert client.infer("mlp", [feed]).as_numpy("y").shape == (1, 10)
+        client.close()
+    finally:
+        for connection in idle:
+            connection.close()
+    assert daemon.process.poll() is None
+
+
+def test_a_full_disk_for_the_log_does_not_matter(serve: Serve, model_directory: Callable[..., Path]) -> None:
+    daemon = serve(model_directory("mlp"), {"log": {"file": "/dev/full"}})
+    client = triton.InferenceServerClient(daemon.grpc)
+    for _ in range(5):
+        with pytest.raises(InferenceServerException):
+            client.infer("mlp", [triton.InferInput("x", [1, 3], "FP32").set_data_from_numpy(np.zeros((1, 3), np.float32))])
+    assert client.is_server_ready()
+    client.close()
+    assert daemon.stop() == 0

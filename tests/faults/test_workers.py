@@ -1,0 +1,168 @@
+"""Crashing, hanging, lying and starving models: each harms itself, nobody else, and the daemon goes on."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tritonclient.utils import InferenceServerException
+
+from tests.conftest import Serve
+from tests.faults.clients import FAKE_SECTIONS, Stream, ask, status_of
+from tests.faults.fake_models import write_fake
+
+ONE_PROCESS = {**FAKE_SECTIONS, "placement": {"max_processes": 1}}
+
+
+def worker_of(document: Any, key: str) -> Any:
+    """The worker entry that holds ``name/version``."""
+    return next(worker for worker in document["workers"] if key in worker["models"])
+
+
+def version_in(document: Any, name: str, version: int = 1) -> Any:
+    """The model entry."""
+    return next(entry for entry in document["models"] if (entry["name"], entry["version"]) == (name, version))
+
+
+def test_a_killed_worker_costs_nobody_a_request(serve: Serve, tmp_path: Path) -> None:
+    write_fake(tmp_path, "victim", mode="delay", delay_ms=5)
+    write_fake(tmp_path, "neighbour")
+    daemon = serve(tmp_path, FAKE_SECTIONS)
+    pid = worker_of(daemon.status(), "victim/1")["pid"]
+    with Stream(daemon.grpc, "victim") as victim, Stream(daemon.grpc, "neighbour") as neighbour:
+        victim.wait_for(20)
+        os.kill(pid, signal.SIGKILL)
+        victim.wait_for(50)
+        neighbour.wait_for(50)
+    assert set(neighbour.outcomes) == {"OK"}
+    assert set(victim.outcomes) == {"OK"}, "the batch in flight is retried"
+    assert victim.wrong == neighbour.wrong == 0
+    replaced = worker_of(daemon.status(), "victim/1")
+    assert replaced["pid"] != pid
+    assert version_in(daemon.status(), "victim")["retries"] > 0
+
+
+def test_a_poisonous_request_ends_alone_and_twice_is_quarantine(serve: Serve, tmp_path: Path) -> None:
+    write_fake(tmp_path, "poisoned", mode="crash", magic=66)
+    write_fake(tmp_path, "neighbour")
+    daemon = serve(tmp_path, FAKE_SECTIONS)
+    with Stream(daemon.grpc, "neighbour") as neighbour:
+        neighbour.wait_for(10)
+        with pytest.raises(InferenceServerException) as caught:
+            ask(daemon.grpc, "poisoned", first=66)
+        assert status_of(caught.value) == "UNAVAILABLE"
+        assert "died with the request" in str(caught.value)
+        neighbour.wait_for(20)
+    assert set(neighbour.outcomes) == {"OK"}
+    document = daemon.until("quarantine", lambda now: version_in(now, "poisoned")["state"] == "UNAVAILABLE")
+    assert "quarantined" in version_in(document, "poisoned")["reason"]
+    with pytest.raises(InferenceServerException, match="no available versions"):
+        ask(daemon.grpc, "poisoned")
+
+
+def test_an_older_ready_version_takes_over_from_a_quarantined_one(serve: Serve, tmp_path: Path) -> None:
+    write_fake(tmp_path, "m", versions=(1, 2), mode="crash", magic=66)
+    daemon = serve(tmp_path, FAKE_SECTIONS)
+    assert ask(daemon.grpc, "m").get_response().model_version == "2"
+    with pytest.raises(InferenceServerException):
+        ask(daemon.grpc, "m", first=66)
+    daemon.until("quarantine", lambda now: version_in(now, "m", 2)["state"] == "UNAVAILABLE")
+    assert ask(daemon.grpc, "m").get_response().model_version == "1"
+
+
+@pytest.mark.parametrize("mode", ["crash_at_load", "hang_at_load", "fail_at_load"])
+def test_a_model_that_cannot_load_is_unavailable_and_the_others_serve(serve: Serve, tmp_path: Path, mode: str) -> None:
+    write_fake(tmp_path, "broken", mode=mode)
+    write_fake(tmp_path, "neighbour")
+    sections = {**FAKE_SECTIONS, "workers": {**FAKE_SECTIONS["workers"], "load_timeout_ms": 500}}
+    daemon = serve(tmp_path, sections)
+    broken = version_in(daemon.status(), "broken")
+    assert broken["state"] == "UNAVAILABLE"
+    assert broken["reason"]
+    assert ask(daemon.grpc, "neighbour").as_numpy("y").tolist() == [[0, 1, 2, 3]]
+
+
+def test_a_run_that_hangs_is_ended_at_its_bound(serve: Serve, tmp_path: Path) -> None:
+    write_fake(tmp_path, "stuck", mode="hang", run_timeout_ms=300)
+    write_fake(tmp_path, "neighbour")
+    daemon = serve(tmp_path, FAKE_SECTIONS)
+    with pytest.raises(InferenceServerException) as caught:
+        ask(daemon.grpc, "stuck")
+    assert status_of(caught.value) == "UNAVAILABLE"
+    assert ask(daemon.grpc, "neighbour") is not None
+
+
+@pytest.mark.parametrize("say", ["ffffffff00", "00000001c0", "000000050102030405"])
+def test_a_worker_that_talks_nonsense_is_ended(serve: Serve, tmp_path: Path, say: str) -> None:
+    write_fake(tmp_path, "liar", mode="wrong", say=say)
+    write_fake(tmp_path, "neighbour")
+    daemon = serve(tmp_path, FAKE_SECTIONS)
+    with pytest.raises(InferenceServerException) as caught:
+        ask(daemon.grpc, "liar")
+    assert status_of(caught.value) == "UNAVAILABLE"
+    assert ask(daemon.grpc, "neighbour") is not None
+    daemon.until("quarantine", lambda now: version_in(now, "liar")["state"] == "UNAVAILABLE")
+
+
+def test_a_model_that_eats_memory_meets_its_limit_alone(serve: Serve, tmp_path: Path) -> None:
+    write_fake(tmp_path, "greedy", mode="eat_memory", bytes=64 << 20)
+    write_fake(tmp_path, "neighbour")
+    sections = {**FAKE_SECTIONS, "workers": {**FAKE_SECTIONS["workers"], "memory_limit_bytes": 400 << 20}}
+    daemon = serve(tmp_path, sections)
+    with Stream(daemon.grpc, "neighbour", threads=1) as neighbour:
+        refused = 0
+        for _ in range(12):
+            try:
+                ask(daemon.grpc, "greedy")
+            except InferenceServerException:
+                refused += 1
+        neighbour.wait_for(10)
+    assert refused > 0
+    assert set(neighbour.outcomes) == {"OK"}
+
+
+def test_in_a_shared_worker_the_culprit_is_quarantined_and_its_neighbours_come_back(serve: Serve, tmp_path: Path) -> None:
+    write_fake(tmp_path, "culprit", mode="crash", magic=66)
+    for name in ("one", "two"):
+        write_fake(tmp_path, name)
+    daemon = serve(tmp_path, ONE_PROCESS)
+    assert len(daemon.status()["workers"]) == 1
+    with pytest.raises(InferenceServerException):
+        ask(daemon.grpc, "culprit", first=66)
+    document = daemon.until("quarantine", lambda now: version_in(now, "culprit")["state"] == "UNAVAILABLE")
+    assert {version_in(document, name)["state"] for name in ("one", "two")} == {"READY"}
+    with Stream(daemon.grpc, "one", threads=1) as one, Stream(daemon.grpc, "two", threads=1) as two:
+        one.wait_for(10)
+        two.wait_for(10)
+    assert set(one.outcomes) == set(two.outcomes) == {"OK"}
+
+
+def test_the_supervisor_of_workers_may_die_too(serve: Serve, tmp_path: Path) -> None:
+    write_fake(tmp_path, "m")
+    daemon = serve(tmp_path, FAKE_SECTIONS)
+    worker = worker_of(daemon.status(), "m/1")["pid"]
+    parent = int(Path(f"/proc/{worker}/stat").read_text().rsplit(")", 1)[1].split()[1])
+    assert parent != daemon.pid
+    with Stream(daemon.grpc, "m", threads=2) as stream:
+        stream.wait_for(5)
+        os.kill(parent, signal.SIGKILL)
+        stream.wait_for(30)
+    assert version_in(daemon.status(), "m")["state"] == "READY"
+    assert stream.wrong == 0
+
+
+def test_nothing_outlives_a_killed_daemon(serve: Serve, tmp_path: Path) -> None:
+    write_fake(tmp_path, "m")
+    daemon = serve(tmp_path, FAKE_SECTIONS)
+    worker = worker_of(daemon.status(), "m/1")["pid"]
+    watched = os.pidfd_open(worker)
+    daemon.process.kill()
+    daemon.process.wait()
+    import select
+
+    ended, _, _ = select.select([watched], [], [], 10.0)
+    os.close(watched)
+    assert ended, "a worker outlived its daemon"
