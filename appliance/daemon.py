@@ -109,7 +109,7 @@ class Daemon:
         first = scan(self._directory(), self._config.repository)
         await self._pool.open()
         try:
-            self._ticker.attach(self._engine.turn)
+            self._ticker.attach(self._engine.turn, self._engine.arrivals)
             self._engine.apply(catalog_of(first))
             grpc = await self._door.open()
             http = await self._http.open()

@@ -144,6 +144,10 @@ class Engine:
         """Requests that have no outcome yet."""
         return len(self._requests)
 
+    def arrivals(self) -> int:
+        """Requests submitted so far."""
+        return self._last_handle
+
     def now_ns(self) -> int:
         """See EnginePort."""
         return self._clock()
