@@ -49,15 +49,12 @@ def _show(file: Path | None, json_wanted: bool) -> int:
 
 
 def _print_problems(file: Path, problems: Sequence[Problem]) -> None:
+    print(f"{file}: {len(problems)} problem{'s' * (len(problems) > 1)}", flush=True)
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(
-        title=f"{file}: {len(problems)} problem{'s' * (len(problems) > 1)}",
-        title_justify="left",
-        title_style="",
-    )
+    table = Table()
     table.add_column("key", no_wrap=True)
     table.add_column("problem")
     for problem in problems:

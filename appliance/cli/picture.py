@@ -39,7 +39,7 @@ def layout_of(shape: Sequence[int], name: str) -> PictureLayout:
             height=inner[0], width=inner[1], channels=1, channels_first=False, plain=True, batched=batched
         )
     if len(inner) == 3 and (inner[0] in _MODES or inner[2] in _MODES):
-        first = inner[0] in _MODES
+        first = inner[0] in _MODES and (inner[0] > 1 or inner[2] not in (3, 4))
         channels, height, width = inner if first else (inner[2], inner[0], inner[1])
         return PictureLayout(
             height=height, width=width, channels=channels, channels_first=first, plain=False, batched=batched

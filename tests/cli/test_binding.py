@@ -1,0 +1,137 @@
+"""Tables to dataclasses: what is bound, and that every problem is named at once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Literal
+
+import pytest
+
+from appliance.binding import bind
+from appliance.errors import ConfigInvalid
+
+
+class Colour(Enum):
+    RED = "red"
+    BLUE = "blue"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inner:
+    size: int = field(default=1, metadata={"min": 1, "max": 8, "unit": "bytes"})
+    share: float = field(default=0.5, metadata={"min": 0, "max": 1})
+
+    def __post_init__(self) -> None:
+        if self.size == 7:
+            raise ValueError("seven is taken")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outer:
+    name: str = "x"
+    on: bool = False
+    colour: Colour = Colour.RED
+    device: str = field(default="cpu", metadata={"choices": ("cpu", "cuda")})
+    mode: Literal["a", "b"] = "a"
+    limit: int | None = None
+    numbers: tuple[int, ...] = field(default=(), metadata={"min": 0})
+    pairs: tuple[tuple[int, int], ...] = ()
+    inner: Inner = Inner()
+    by_name: Mapping[str, Inner] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Demanding:
+    path: str
+
+
+def problems(section: type, table: Mapping[str, object]) -> dict[str, str]:
+    with pytest.raises(ConfigInvalid) as caught:
+        bind(section, table, "file.toml")
+    assert all(problem.file == "file.toml" for problem in caught.value.problems)
+    return {problem.key: problem.text for problem in caught.value.problems}
+
+
+def test_an_empty_table_is_all_defaults() -> None:
+    assert bind(Outer, {}, "f") == Outer()
+
+
+def test_every_kind_of_value() -> None:
+    table = {
+        "name": "y",
+        "on": True,
+        "colour": "blue",
+        "device": "cuda",
+        "mode": "b",
+        "limit": 3,
+        "numbers": [1, 2],
+        "pairs": [[1, 2], [3, 4]],
+        "inner": {"size": 2, "share": 1},
+        "by_name": {"left": {"size": 3}},
+    }
+    assert bind(Outer, table, "f") == Outer(
+        name="y",
+        on=True,
+        colour=Colour.BLUE,
+        device="cuda",
+        mode="b",
+        limit=3,
+        numbers=(1, 2),
+        pairs=((1, 2), (3, 4)),
+        inner=Inner(size=2, share=1.0),
+        by_name={"left": Inner(size=3)},
+    )
+
+
+def test_all_problems_at_once_each_with_its_path() -> None:
+    found = problems(
+        Outer,
+        {
+            "nmae": "y",
+            "on": 1,
+            "limit": True,
+            "colour": "green",
+            "device": "tpu",
+            "numbers": [1, "2", -3],
+            "pairs": [[1]],
+            "inner": {"size": 9, "share": "half", "sice": 1},
+            "by_name": {"left": {"size": 0}},
+        },
+    )
+    assert set(found) == {
+        "nmae", "on", "limit", "colour", "device", "numbers[1]", "pairs[0]", "inner.size", "inner.share", "inner.sice",
+        "by_name.left.size",
+    }  # fmt: skip
+    assert "did you mean 'name'" in found["nmae"]
+    assert "did you mean 'size'" in found["inner.sice"]
+    assert "true or false" in found["on"]
+    assert "'red', 'blue'" in found["colour"]
+    assert found["inner.size"] == "must be at most 8 bytes, got 9"
+    assert found["by_name.left.size"] == "must be at least 1 bytes, got 0"
+
+
+@pytest.mark.parametrize("value", [1.5, "1", [1], {"a": 1}, None])
+def test_only_an_integer_is_an_integer(value: object) -> None:
+    assert problems(Inner, {"size": value})["size"].startswith("must be an integer")
+
+
+def test_not_a_number_is_out_of_range() -> None:
+    assert "at least" in problems(Inner, {"share": float("nan")})["share"]
+
+
+def test_each_value_of_a_list_is_checked() -> None:
+    assert "at least 0" in problems(Outer, {"numbers": [3, -1]})["numbers"]
+
+
+def test_what_a_section_refuses_is_its_problem() -> None:
+    assert problems(Outer, {"inner": {"size": 7}}) == {"inner": "seven is taken"}
+
+
+def test_a_section_must_be_a_table() -> None:
+    assert "must be a table" in problems(Outer, {"inner": 3})["inner"]
+
+
+def test_a_key_without_default_is_missed() -> None:
+    assert problems(Demanding, {}) == {"path": "is missing; give a text"}

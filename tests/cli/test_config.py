@@ -1,0 +1,79 @@
+"""``appliance config`` and the configuration tree."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+
+import pytest
+
+from appliance import config as configuration
+from appliance.cli.config_listing import as_plain, as_toml
+from appliance.cli.failure import Exit
+from appliance.cli.main import main
+from appliance.config import ApplianceConfig
+from appliance.errors import ConfigInvalid
+
+
+def test_the_listing_reads_back_as_the_same_tree() -> None:
+    assert configuration.parse(as_toml(ApplianceConfig()), "listing") == ApplianceConfig()
+
+
+def test_a_changed_tree_reads_back_too(tmp_path: Path) -> None:
+    file = tmp_path / "a.toml"
+    file.write_text('models = "m\\u00fc\\"x"\n[log]\nformat = "json"\n[arena]\nclasses = [[4096, 2]]\n')
+    config = configuration.load(file)
+    assert config.models == 'm\u00fc"x'
+    assert config.arena.classes == ((4096, 2),)
+    assert configuration.parse(as_toml(config), "listing") == config
+
+
+def test_check_accepts_what_show_prints(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["config", "show"]) == Exit.OK
+    file = tmp_path / "shown.toml"
+    file.write_text(capsys.readouterr().out)
+    assert main(["config", "check", str(file)]) == Exit.OK
+
+
+def test_check_lists_every_problem(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "bad.toml"
+    file.write_text('modles = "x"\n[grpc]\nmax_message_bytes = "big"\n[log]\nlevel = "loud"\n')
+    assert main(["config", "check", str(file)]) == Exit.REFUSED
+    shown = capsys.readouterr().out
+    for word in ("3 problems", "modles", "models", "grpc.max_message_bytes", "log.level"):
+        assert word in shown
+
+
+def test_show_json_is_the_tree(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "a.toml"
+    file.write_text("[engine]\nslow_request_ms = 7\n")
+    assert main(["config", "show", str(file), "--json"]) == Exit.OK
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["engine"]["slow_request_ms"] == 7
+    assert shown == as_plain(configuration.load(file))
+
+
+@pytest.mark.parametrize("content", [b"[grpc\n", b"a = \n", b"\xff\xfe"])
+def test_what_is_not_toml_is_one_problem(tmp_path: Path, content: bytes) -> None:
+    file = tmp_path / "bad.toml"
+    file.write_bytes(content)
+    with pytest.raises(ConfigInvalid) as caught:
+        configuration.load(file)
+    assert len(caught.value.problems) == 1
+    assert str(file) in str(caught.value)
+
+
+def test_a_file_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["serve", "--config", str(tmp_path / "none.toml")]) == Exit.USAGE
+    assert "cannot be read" in capsys.readouterr().err
+
+
+def test_every_key_says_what_it_is_for() -> None:
+    missing = []
+    for section in fields(ApplianceConfig):
+        value = getattr(ApplianceConfig(), section.name)
+        keys = fields(value) if is_dataclass(value) else ()
+        missing += [f"{section.name}.{key.name}" for key in keys if not key.metadata.get("help")]
+        assert section.metadata.get("help"), section.name
+    assert not missing
