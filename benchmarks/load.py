@@ -128,7 +128,7 @@ class Caller:
         return block
 
     def expire(self) -> float:
-        """Give up on calls whose deadline has passed, as every gRPC client does; returns seconds until the next look."""
+        """Give up on calls whose deadline has passed, as every gRPC client does; returns seconds to the next look."""
         now = time.monotonic_ns()
         while self._expiring and self._expiring[0][0] <= now:
             _, call, connection = self._expiring.popleft()
@@ -213,7 +213,7 @@ class Pacer:
 
 
 async def _expire_regularly(caller: Caller) -> None:
-    while True:
+    while True:  # noqa: ASYNC110 - what it waits for is a point in time
         await asyncio.sleep(caller.expire())
 
 

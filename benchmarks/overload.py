@@ -150,12 +150,7 @@ class Overload:
                 "x",
             ),
         )
-        return tuple(
-            Verdict(
-                target=t, bound=b, limit=limit, unit=u, value=v, note="" if v is not None else "not measured"
-            )
-            for t, b, limit, v, u in rows
-        )
+        return tuple(Verdict(target=t, bound=b, limit=limit, unit=u, value=v) for t, b, limit, v, u in rows)
 
 
 def _peak(subject: str, samples: Samples) -> float | None:

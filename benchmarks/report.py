@@ -56,7 +56,7 @@ def _summary(results: list[CaseResult]) -> str:
 
 def _case(result: CaseResult) -> str:
     titles, rows = table.grid(result.measurements)
-    remarks = [*result.notes, f"{result.rounds} rounds; {table.foreign_text(result)}"]
+    remarks = [*result.notes, f"rounds: {result.rounds}; {table.foreign_text(result)}"]
     remarks += [f"error: {error.splitlines()[0][:200]}" for error in result.errors]
     body = table.markdown(titles, rows) if rows else "Nothing was measured."
     return f"## {result.title}\n\n{body}\n\n" + "\n".join(f"- {remark}" for remark in remarks)

@@ -93,8 +93,7 @@ class IdleLimits:
 
 def at_most(target: str, limit: float, value: float | None, unit: str) -> Verdict:
     """A verdict with an upper limit."""
-    note = "" if value is not None else "not measured"
-    return Verdict(target=target, bound=Bound.AT_MOST, limit=limit, unit=unit, value=value, note=note)
+    return Verdict(target=target, bound=Bound.AT_MOST, limit=limit, unit=unit, value=value)
 
 
 @contextmanager
