@@ -142,7 +142,7 @@ class GraphSummary:
 
 
 def read_graph(descriptor: int) -> GraphSummary:
-    """The summary of the ONNX file open at ``descriptor`` (left open). ArtefactError says what is wrong with it."""
+    """The summary of the ONNX file open at ``descriptor``, left open. ArtefactError says what is wrong."""
     reader = _ModelReader()
     try:
         size = os.fstat(descriptor).st_size

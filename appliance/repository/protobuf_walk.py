@@ -20,8 +20,8 @@ WINDOW_BYTES: Final = 4 * 1024
 INLINE_BYTES: Final = 64 * 1024
 HEADER_BYTES_MAX: Final = 20  # a key and a length or value, ten bytes each at most
 
-# Scalar fields with one-byte keys, in runs: big trees of decisions hold millions of them. Field 14 as a varint
-# is left out because it is the one scalar that callers want (where a tensor's data lies).
+# Scalar fields with one-byte keys, in runs: big trees of decisions hold millions of them. Field 14 as a
+# varint is left out because it is the one scalar that callers want (where a tensor's data lies).
 _VARINT_KEYS: Final = b"[\\x08\\x10\\x18\\x20\\x28\\x30\\x38\\x40\\x48\\x50\\x58\\x60\\x68\\x78]"
 _FIXED64_KEYS: Final = b"[\\x09\\x11\\x19\\x21\\x29\\x31\\x39\\x41\\x49\\x51\\x59\\x61\\x69\\x71\\x79]"
 _FIXED32_KEYS: Final = b"[\\x0d\\x15\\x1d\\x25\\x2d\\x35\\x3d\\x45\\x4d\\x55\\x5d\\x65\\x6d\\x75\\x7d]"
@@ -129,8 +129,8 @@ class FileSource:
 
 
 Field = tuple[int, int, int]
-"""One field: (key, value, end) for a VARINT, (key, start, end) for all others. The key is number * 8 + wire type;
-end is where the next field begins. A plain tuple, because there are many."""
+"""One field: (key, value, end) for a VARINT, (key, start, end) for all others. The key is number * 8 + wire
+type; end is where the next field begins. A plain tuple, because there are many."""
 
 
 def varint_key(number: int) -> int:

@@ -195,6 +195,7 @@ PROBLEMS: list[tuple[str, str, str]] = [
     ("version_policy { specific { } }", "version_policy.specific.versions", "names no version"),
     ("version_policy { all { x: 1 } }", "version_policy.all.x", "unknown field"),
     ("instance_group { kind: KIND_MODEL }", "instance_group[0].kind", "'KIND_MODEL' is not offered"),
+    ('instance_group { kind: "KIND_CPU" }', "instance_group[0].kind", "expected a name without quotes"),
     ("instance_group { count: -1 }", "instance_group[0].count", "-1 is out of range"),
     ("instance_group { count: 65 }", "instance_group", "asks for 65 instances; the limit is 64"),
     (

@@ -58,6 +58,7 @@ def test_what_is_no_model_is_passed_over(tmp_path: Path) -> None:
     _plain(tmp_path, 1, name=".hidden")
     _plain(tmp_path, 1, name="_private")
     (tmp_path / "README").write_text("text")
+    (tmp_path / "link").symlink_to("README")
     (tmp_path / "pictures" / "more").mkdir(parents=True)
     (tmp_path / "pictures" / "model.onnx").write_bytes(b"")
     found = scan(tmp_path, CONFIG)
@@ -310,6 +311,13 @@ def test_external_data_linked_from_outside_is_refused(tmp_path: Path) -> None:
     (tmp_path / "secret").write_bytes(bytes(4))
     (directory / "weights.bin").symlink_to("../../secret")
     assert "outside the model's directory" in only_problem(scan(tmp_path, CONFIG)).text
+
+
+def test_what_is_wrong_with_one_location_is_said_once(tmp_path: Path) -> None:
+    model = plain_model()
+    model.graph.initializer.extend(external_tensor(name, "none.bin") for name in ("first", "second"))
+    write_version(tmp_path, "m", model)
+    assert "tensor 'first' has its data in 'none.bin'" in only_problem(scan(tmp_path, CONFIG)).text
 
 
 def test_a_location_with_a_zero_byte_is_refused(tmp_path: Path) -> None:
