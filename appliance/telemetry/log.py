@@ -133,12 +133,12 @@ class LogControl:
         self.line(level, "request" if error else "slow request", fields)
 
     def line(self, level: LogLevel, what: str, fields: Mapping[str, object]) -> None:
-        """Write one line, when ``level`` is on."""
+        """Write one line, when ``level`` is on. It says how many were lost since the start, when more were."""
         if level not in self._enabled:
             return
         lost = self._sink.lost
         if lost != self._lost:
-            fields = {**fields, "lines_lost": lost - self._lost}
+            fields = {**fields, "lines_lost": lost}
             self._lost = lost
         self._logger.msg(what, level=level.value, **fields)
 
@@ -277,9 +277,7 @@ def _bounded(_logger: object, _method: str, fields: MutableMapping[str, Any]) ->
 
 
 def _console(colours: bool) -> tuple[Any, ...]:
-    renderer = structlog.dev.ConsoleRenderer(
-        colors=colours, sort_keys=False, timestamp_key="time", pad_event=24
-    )
+    renderer = structlog.dev.ConsoleRenderer(24, colors=colours, sort_keys=False, timestamp_key="time")
     return (_printable, renderer)
 
 
