@@ -192,7 +192,7 @@ def encode_frame(message: Message) -> bytes:
 def decode(payload: bytes | bytearray | memoryview, allowed: frozenset[type]) -> Message:
     """The message in ``payload`` (no length in front); raises MessageInvalid unless it is one of ``allowed``."""
     try:
-        envelope = msgpack.unpackb(payload, use_list=False)
+        envelope = msgpack.unpackb(payload, use_list=False, strict_map_key=False)
         version, kind, body = envelope
     except (ValueError, TypeError) as problem:
         raise MessageInvalid(f"not a message: {problem}") from problem

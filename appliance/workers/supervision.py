@@ -33,6 +33,7 @@ from appliance.workers.port import WorkerSettings
 
 CONTROL_BYTES_MAX: Final = 64 << 10
 READY_TIMEOUT_S: Final = 60.0
+ENDING_TIMEOUT_S: Final = 0.1
 RESTART_DELAY_FIRST_S: Final = 0.05
 RESTART_DELAY_MAX_S: Final = 5.0
 STABLE_S: Final = 30.0
@@ -224,8 +225,7 @@ class Supervisor:
         process = self._process
         assert process is not None
         self._drop_control()
-        process.kill()
-        status = process.wait()  # at once: its control socket is closed, so it is ending or just got SIGKILL
+        status = _status_of(process)
         self._process = None
         reason = f"worker supervisor {process.pid} ended with status {status}"
         first_start = self._ready is not None and not self._ready.done() and self.restarts == 0
@@ -246,6 +246,15 @@ class Supervisor:
         self._ready = self._loop.create_future()
         self._restart = self._loop.call_later(self._restart_delay_s, self._spawn)
         self._restart_delay_s = min(self._restart_delay_s * 2, RESTART_DELAY_MAX_S)
+
+
+def _status_of(process: subprocess.Popen[bytes]) -> int:
+    """How a process ended that is ending, or, when it does not end, that was made to."""
+    try:
+        return process.wait(ENDING_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        return process.wait()
 
 
 def _environment() -> dict[str, str]:

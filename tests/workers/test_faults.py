@@ -296,7 +296,9 @@ def test_a_dead_supervisor_is_replaced(make_bench: Callable[..., Bench]) -> None
     assert bench.pool.statistics().supervisor_restarts == 1
 
 
-def test_a_worker_asked_for_while_there_is_no_supervisor_starts_later(make_bench: Callable[..., Bench]) -> None:
+def test_a_worker_asked_for_while_there_is_no_supervisor_starts_later(
+    make_bench: Callable[..., Bench],
+) -> None:
     bench = make_bench()
     first = bench.start()
     os.kill(bench.pool.statistics().supervisor_pid, signal.SIGKILL)

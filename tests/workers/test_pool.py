@@ -210,10 +210,7 @@ def test_a_worker_that_never_started_can_be_stopped(make_bench: Callable[..., Be
 
     os.kill(bench.pool.statistics().supervisor_pid, 9)
     bench.call(start_and_stop)
-    exited = bench.event(WorkerExited)
-    while not isinstance(exited, WorkerExited):
-        exited = bench.event(WorkerExited)
-    assert exited.worker == 77
+    assert bench.event(WorkerExited).worker == 77
 
 
 def test_the_daemon_side_imports_no_runtime() -> None:

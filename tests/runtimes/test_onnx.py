@@ -1,0 +1,129 @@
+"""What is particular to ONNX Runtime: writing in place, devices, types it cannot mix."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+import pytest
+
+from appliance.errors import LoadFailed, RunFailed
+from appliance.runtimes.onnx import OnnxRuntime
+from appliance.runtimes.runtime import RuntimeSettings, Session
+from appliance.tensor import Datatype
+from models.generate import write_model
+from models.generators.graph import model_bytes, node, tensor_port
+from tests.runtimes.runtime_conformance import Memory
+from tests.workers.bench import spec, version_of
+
+SETTINGS = RuntimeSettings()
+MLP = [spec("x", Datatype.FP32, -1, 64)], [spec("y", Datatype.FP32, -1, 10)]
+
+
+def load_mlp(root: Path) -> Session:
+    path = write_model("mlp", root) / "1" / "model.onnx"
+    return OnnxRuntime().load(version_of(path, *MLP), SETTINGS)
+
+
+def test_outputs_go_in_place_once_their_shapes_are_known(tmp_path: Path) -> None:
+    session, memory = load_mlp(tmp_path), Memory(np.ones((2, 64), np.float32))
+    first = memory.run(session, (0,))
+    assert first.parts is not None
+    memory.place.region.view[128:208] = bytes(80)
+    assert memory.run(session, (0,)).parts is None
+    assert bytes(memory.place.region.view[128:208]) == bytes(first.parts[0])
+    memory.place.region.view[128:208] = bytes(80)
+    assert memory.run(session, (0,)).parts is None
+    assert bytes(memory.place.region.view[128:208]) == bytes(first.parts[0])
+
+
+def test_a_place_that_became_too_small_is_not_written(tmp_path: Path) -> None:
+    session, memory = load_mlp(tmp_path), Memory(np.ones((2, 64), np.float32))
+    for _ in range(3):
+        memory.run(session, (0,))
+    memory.place = memory.place._replace(capacity=64)
+    memory.place.region.view[:] = bytes(len(memory.place.region.view))
+    assert memory.run(session, (0,)).parts is not None
+    assert not any(memory.place.region.view)
+
+
+def test_a_failed_run_in_place_does_not_end_running_in_place(tmp_path: Path) -> None:
+    """A request whose values the model refuses says nothing about shapes."""
+    model = model_bytes(
+        "pick",
+        [node("Gather", ["table", "x"], ["y"])],
+        inputs=[tensor_port("table", "FP32", ["n"]), tensor_port("x", "INT64", ["k"])],
+        outputs=[tensor_port("y", "FP32", ["k"])],
+    )
+    path = tmp_path / "model.onnx"
+    path.write_bytes(model)
+    inputs = [spec("table", Datatype.FP32, -1), spec("x", Datatype.INT64, -1)]
+    session = OnnxRuntime().load(version_of(path, inputs, [spec("y", Datatype.FP32, -1)]), SETTINGS)
+    table = np.arange(3, dtype=np.float32)
+    good, bad = Memory(table, np.array([2])), Memory(table, np.array([7]))
+    good.run(session, (0,))
+    for _ in range(2):
+        assert good.run(session, (0,)).parts is None
+        with pytest.raises(RunFailed, match=r"indices element out of data bounds"):
+            bad.run(session, (0,))
+    assert good.run(session, (0,)).parts is None
+    assert good.outputs(good.run(session, (0,))) == [np.float32(2).tobytes()]
+
+
+def test_a_device_that_nobody_knows(tmp_path: Path) -> None:
+    path = write_model("mlp", tmp_path) / "1" / "model.onnx"
+    with pytest.raises(LoadFailed, match="device 'abacus' is not one of cpu, cuda"):
+        OnnxRuntime().load(version_of(path, *MLP, device="abacus"), SETTINGS)
+
+
+def test_a_session_that_silently_runs_elsewhere_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An onnxruntime that has the provider, but whose sessions fall back, as when a driver is missing."""
+    path = write_model("mlp", tmp_path) / "1" / "model.onnx"
+    both = ["CUDAExecutionProvider", "CPUExecutionProvider"]
+    real = onnxruntime.InferenceSession
+    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: both)
+    monkeypatch.setattr(
+        onnxruntime,
+        "InferenceSession",
+        lambda path, options, providers: real(path, options, providers=providers[1:]),
+    )
+    with pytest.raises(LoadFailed, match="silently runs on CPUExecutionProvider; check the driver"):
+        OnnxRuntime().load(version_of(path, *MLP, device="cuda"), SETTINGS)
+
+
+def test_strings_in_with_bfloat16_out_is_refused(tmp_path: Path) -> None:
+    model = model_bytes(
+        "mixed",
+        [node("Identity", ["x"], ["y"]), node("Identity", ["a"], ["b"])],
+        inputs=[tensor_port("x", "BYTES", ["n"]), tensor_port("a", "BF16", ["n"])],
+        outputs=[tensor_port("y", "BYTES", ["n"]), tensor_port("b", "BF16", ["n"])],
+    )
+    path = tmp_path / "model.onnx"
+    path.write_bytes(model)
+    kinds = Datatype.BYTES, Datatype.BF16
+    inputs, outputs = (
+        [spec(name, kind, -1) for name, kind in zip(names, kinds, strict=True)] for names in ("xa", "yb")
+    )
+    with pytest.raises(LoadFailed, match="cannot run BYTES inputs together with BF16"):
+        OnnxRuntime().load(version_of(path, inputs, outputs), SETTINGS)
+
+
+def test_external_data_beside_the_model_is_read(tmp_path: Path) -> None:
+    path = write_model("external", tmp_path) / "1" / "model.onnx"
+    version = version_of(path, [spec("x", Datatype.FP32, -1, 32)], [spec("y", Datatype.FP32, -1, 8)])
+    session = OnnxRuntime().load(version, SETTINGS)
+    memory = Memory(np.eye(1, 32, dtype=np.float32))
+    assert memory.outputs(memory.run(session, (0,))) == [np.arange(8, dtype=np.float32).tobytes()]
+
+
+def test_external_data_through_a_symbolic_link_is_refused(tmp_path: Path) -> None:
+    path = write_model("external", tmp_path) / "1" / "model.onnx"
+    secret = tmp_path / "secret.bin"
+    (path.parent / "weights.bin").rename(secret)
+    (path.parent / "weights.bin").symlink_to(secret)
+    version = version_of(path, [spec("x", Datatype.FP32, -1, 32)], [spec("y", Datatype.FP32, -1, 8)])
+    with pytest.raises(LoadFailed, match=r"(?i)external data"):
+        OnnxRuntime().load(version, SETTINGS)

@@ -1,0 +1,78 @@
+"""Every runtime through the conformance suite, and how runtimes are found by name."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from appliance.errors import ConfigInvalid
+from appliance.runtimes import runtime as registry
+from appliance.runtimes.fake import FakeRuntime
+from appliance.runtimes.onnx import OnnxRuntime
+from appliance.tensor import Datatype
+from models.generators.graph import model_bytes, node, tensor_port
+from tests.runtimes.runtime_conformance import Rig, RuntimeConformance
+from tests.workers.bench import spec, version_of
+
+INPUTS = [spec(name, Datatype.FP32, -1, -1) for name in "ab"]
+OUTPUTS = [spec(name, Datatype.FP32, -1, -1) for name in "pq"]
+
+
+class TestFake(RuntimeConformance):
+    @pytest.fixture
+    def rig(self) -> Rig:
+        return Rig(FakeRuntime(), version_of("", INPUTS, OUTPUTS, runtime="fake"))
+
+
+class TestOnnx(RuntimeConformance):
+    @pytest.fixture
+    def rig(self, tmp_path: Path) -> Rig:
+        return Rig(OnnxRuntime(), version_of(write_identity(tmp_path), INPUTS, OUTPUTS))
+
+
+def write_identity(home: Path) -> Path:
+    """The suite's identity model as a file; gives its path."""
+    model = model_bytes(
+        "two",
+        [node("Identity", ["a"], ["p"]), node("Identity", ["b"], ["q"])],
+        inputs=[tensor_port(name, "FP32", [f"{name}0", f"{name}1"]) for name in "ab"],
+        outputs=[tensor_port(name, "FP32", [f"{name}0", f"{name}1"]) for name in "pq"],
+    )
+    path = home / "model.onnx"
+    path.write_bytes(model)
+    return path
+
+
+def test_unknown_runtimes_are_named_all_at_once() -> None:
+    with pytest.raises(ConfigInvalid) as caught:
+        registry.open_runtimes(("fake", "nosuch", "neither"))
+    assert [problem.key for problem in caught.value.problems] == ["workers.runtimes"] * 2
+    assert "runtime 'nosuch' is not available" in str(caught.value)
+    assert "known here: fake, onnx" in str(caught.value)
+
+
+def test_third_parties_offer_runtimes_by_entry_point(monkeypatch: pytest.MonkeyPatch) -> None:
+    point = importlib.metadata.EntryPoint(
+        "theirs", "appliance.runtimes.fake:FakeRuntime", registry.ENTRY_POINT_GROUP
+    )
+
+    def find(*, group: str, name: str | None = None) -> list[importlib.metadata.EntryPoint]:
+        assert group == registry.ENTRY_POINT_GROUP
+        return [point] if name in (None, point.name) else []
+
+    monkeypatch.setattr(importlib.metadata, "entry_points", find)
+    assert isinstance(registry.open_runtimes(("theirs",))["theirs"], FakeRuntime)
+    assert registry.known_runtimes() == ("fake", "onnx", "theirs")
+
+
+def test_the_port_needs_no_vendor() -> None:
+    code = (
+        "import sys, appliance.runtimes.runtime as r, appliance.runtimes.fake; r.open_runtimes(('fake',)); "
+        "print([name for name in ('numpy', 'onnxruntime') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,214 @@
+"""Every message there and back, and nothing else."""
+
+from __future__ import annotations
+
+import random
+
+import msgpack  # type: ignore[import-untyped]
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from appliance.model import Batching, ModelVersion, QueuePolicy, TimeoutAction, Warmup, WarmupInput
+from appliance.tensor import Datatype, TensorSpec
+from appliance.workers import messages
+from appliance.workers.codec import MessageInvalid, decoder_for, to_plain
+from appliance.workers.messages import (
+    FROM_SUPERVISOR,
+    FROM_WORKER,
+    TO_SUPERVISOR,
+    TO_WORKER,
+    Exited,
+    Fetch,
+    Finished,
+    Fork,
+    Forked,
+    ForkFailed,
+    FrameReader,
+    Kill,
+    Load,
+    Loaded,
+    Message,
+    Ready,
+    Refused,
+    Run,
+    Stop,
+    Stored,
+    Unload,
+    decode,
+    encode,
+    encode_frame,
+)
+from appliance.workers.port import ItemStatus, RunItem, RunResult, WorkerSettings
+
+EVERYTHING = TO_WORKER | FROM_WORKER | TO_SUPERVISOR | FROM_SUPERVISOR
+SPEC = TensorSpec(name="ä/0", datatype=Datatype.BF16, shape=(-1, 3), optional=True)
+VERSION = ModelVersion(
+    name="m",
+    version=3,
+    platform="p",
+    backend="b",
+    runtime="onnx",
+    path="/x",
+    file_bytes=1 << 40,
+    inputs=(SPEC,),
+    outputs=(SPEC, SPEC),
+    max_batch_size=4,
+    batching=Batching(
+        preferred_batch_size=(2, 4),
+        priority_queue_policy={1: QueuePolicy(timeout_action=TimeoutAction.DELAY, max_queue_size=9)},
+    ),
+    labels={"y": ("cat", "dog")},
+    warmups=(Warmup(name="w", batch_size=1, count=2, inputs=(WarmupInput(spec=SPEC, file="/f"),)),),
+    parameters={"k": "v"},
+)
+ITEM = RunItem(1 << 50, 2, ((2, 3), None, ()), (24, 0, 4), 4096, (0, 2), 8192, 64)
+RESULT = RunResult(7, ItemStatus.TOO_LARGE, ((1, 2), ()), (8, 4), 128, "why")
+SAMPLES: list[Message] = [
+    Load(1, VERSION),
+    Unload(1),
+    Run(1, 2, (ITEM, ITEM)),
+    Run(1, 2, ()),
+    Fetch(1, 2, 3),
+    Stop(),
+    Loaded(1, ((1, 100), (2, 150)), 5, 6),
+    Refused(1, "no"),
+    Finished(1, (RESULT, RESULT), 1, 2, 3),
+    Stored(RESULT),
+    Fork(1, WorkerSettings(2, (0, 1), 1 << 33)),
+    Kill(1),
+    Ready(("onnx",)),
+    Forked(1, 2),
+    ForkFailed(1, "no"),
+    Exited(1, 139),
+]
+
+
+@pytest.mark.parametrize("message", SAMPLES, ids=lambda each: type(each).__name__)
+def test_there_and_back(message: Message) -> None:
+    back = decode(encode(message), EVERYTHING)
+    assert back == message
+    assert type(back) is type(message)
+
+
+def test_every_message_is_tried() -> None:
+    assert {type(message) for message in SAMPLES} == set(EVERYTHING)
+
+
+@pytest.mark.parametrize("message", SAMPLES, ids=lambda each: type(each).__name__)
+def test_each_field_is_checked(message: Message) -> None:
+    """Replace one value anywhere in the message by one of another type: MessageInvalid, never another error."""
+    version, kind, body = _unpack(message)
+    mutants = list(_mutants(body))
+    assert mutants or not body
+    for mutant in mutants:
+        packed = msgpack.packb((version, kind, mutant))
+        with pytest.raises(MessageInvalid):
+            decode(packed, EVERYTHING)
+
+
+def _unpack(message: Message) -> tuple[int, int, tuple[object, ...]]:
+    version, kind, body = msgpack.unpackb(encode(message), use_list=False, strict_map_key=False)
+    return version, kind, body
+
+
+def _mutants(value: object) -> list[object]:
+    """``value`` with one thing of another type in it, in every place."""
+    if isinstance(value, tuple):
+        mutants: list[object] = [
+            1.5,
+            value[0] if len(value) == 1 and not isinstance(value[0], tuple) else "x",
+        ]
+        for index, each in enumerate(value):
+            mutants += [(*value[:index], mutant, *value[index + 1 :]) for mutant in _mutants(each)]
+        return mutants
+    if isinstance(value, dict):
+        return [{key: mutant} for key, each in value.items() for mutant in _mutants(each)] + [[1, 2]]
+    if value is None:
+        return [1.5]
+    return [1.5, b"raw"]
+
+
+@pytest.mark.parametrize("cut", [1, 2])
+def test_missing_and_extra_fields(cut: int) -> None:
+    for message in SAMPLES:
+        version, kind, body = _unpack(message)
+        bodies = (
+            [(*body, 0)] if not body else [body[:-cut] if len(body) >= cut else (0, 0), (*body, *[0] * cut)]
+        )
+        for changed in bodies:
+            with pytest.raises(MessageInvalid):
+                decode(msgpack.packb((version, kind, changed)), EVERYTHING)
+
+
+def test_only_what_is_allowed_here() -> None:
+    for message in SAMPLES:
+        with pytest.raises(MessageInvalid, match="has no place here"):
+            decode(encode(message), EVERYTHING - {type(message)})
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_are_a_message_or_refused(data: bytes) -> None:
+    try:
+        decode(data, EVERYTHING)
+    except MessageInvalid:
+        return
+    assert decode(encode(decode(data, EVERYTHING)), EVERYTHING) == decode(data, EVERYTHING)
+
+
+def test_damaged_messages_are_messages_or_refused() -> None:
+    generator = random.Random(11)
+    for message in SAMPLES:
+        good = encode(message)
+        for _ in range(300):
+            damaged = bytearray(good)
+            damaged[generator.randrange(len(damaged))] = generator.randrange(256)
+            try:
+                decode(damaged, EVERYTHING)
+            except MessageInvalid:
+                continue
+
+
+def test_deep_nesting_is_refused() -> None:
+    with pytest.raises(MessageInvalid):
+        decode(b"\x91" * 100_000 + b"\x01", EVERYTHING)
+
+
+def test_a_message_that_is_too_large_is_not_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(messages, "MAX_MESSAGE_BYTES", 100)
+    with pytest.raises(MessageInvalid, match="exceeds the limit"):
+        encode(Refused(1, "x" * 200))
+
+
+def test_foreign_types_have_no_place() -> None:
+    with pytest.raises(TypeError, match="object has no place"):
+        to_plain(object())
+    with pytest.raises(TypeError, match="has no place"):
+        decoder_for(object)
+    with pytest.raises(TypeError, match="has no place"):
+        decoder_for(int | str)
+
+
+@pytest.mark.parametrize("step", [1, 2, 3, 7, 100, 10_000])
+def test_frames_however_they_arrive(step: int) -> None:
+    stream = b"".join(encode_frame(message) for message in SAMPLES)
+    reader = FrameReader()
+    payloads = [
+        payload
+        for start in range(0, len(stream), step)
+        for payload in reader.feed(stream[start : start + step])
+    ]
+    assert [decode(payload, EVERYTHING) for payload in payloads] == SAMPLES
+
+
+@pytest.mark.parametrize("step", [1, 4, 100])
+def test_a_length_beyond_the_limit_is_refused_at_once(step: int) -> None:
+    stream = (messages.MAX_MESSAGE_BYTES + 1).to_bytes(4, "little") + b"x" * 100
+    reader = FrameReader()
+
+    def feed() -> None:
+        for start in range(0, len(stream), step):
+            reader.feed(stream[start : start + step])
+
+    with pytest.raises(MessageInvalid, match="exceeds the limit"):
+        feed()
