@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Awaitable, Callable
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from aiohttp import web
 from aiohttp.http_exceptions import LineTooLong
@@ -38,10 +38,11 @@ class Connection(web.RequestHandler):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Take the connection, or answer 503 when there are too many."""
-        if self._server.full and isinstance(transport, asyncio.Transport):
+        if self._server.full:
             self.refused = True
-            transport.write(TOO_MANY_CONNECTIONS)
-            transport.close()
+            stream = cast(asyncio.Transport, transport)  # uvloop's own class does not derive from it
+            stream.write(TOO_MANY_CONNECTIONS)
+            stream.close()
             return
         super().connection_made(transport)
 
@@ -163,7 +164,7 @@ class HttpServer(web.Server):
                 self._idle.set()
 
 
-LINGER_S: Final = 5.0
+LINGER_S: Final = 2.0
 """How long the rest of a refused body is read and thrown away, so that the client gets to read the answer."""
 
 

@@ -147,7 +147,7 @@ class HttpEdge:
 
 def _cause(error: OSError | UnicodeError) -> str:
     if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
-        return "the address is in use; stop the program that has it, or choose another in [http] address"
+        return "the address is in use; stop the program that has it, or choose another in [http] addresses"
     if isinstance(error, OSError) and error.errno == errno.EACCES:
         return "permission denied; ports below 1024 and some directories need more rights"
     return str(error)

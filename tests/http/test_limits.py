@@ -1,0 +1,356 @@
+"""Sockets that misbehave: cut short, too large, too slow, too many, gone. The daemon answers or closes, and goes on."""
+
+from __future__ import annotations
+
+import gzip
+import http.client
+import json
+import socket
+import struct
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from models.generate import write_model
+from tests.appliance_process import ApplianceProcess
+
+BIG = 3 * 224 * 224 * 4
+LIMITS = {
+    "max_body_bytes": 2 * BIG,
+    "max_bodies_bytes": 5 * BIG,
+    "max_json_bytes": 100_000,
+    "head_timeout_s": 0.5,
+    "body_timeout_s": 0.5,
+    "write_stall_s": 1.0,
+    "max_connections": 20,
+    "max_headers": 32,
+}
+INFER = b"POST /v2/models/mlp/infer HTTP/1.1\r\nHost: x\r\n"
+Connect = Callable[[], socket.socket]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApplianceProcess]:
+    root = tmp_path_factory.mktemp("models")
+    for name in ("mlp", "identity_fp32", "burn_10ms"):
+        write_model(name, root)
+    with ApplianceProcess(root, {"http": LIMITS}) as process:
+        yield process.wait_ready()
+
+
+@pytest.fixture
+def connect(server: ApplianceProcess) -> Iterator[Connect]:
+    """Opens raw connections that are closed with the test."""
+    opened: list[socket.socket] = []
+
+    def open_one() -> socket.socket:
+        host, _, port = server.http.rpartition(":")
+        opened.append(socket.create_connection((host, int(port)), timeout=20))
+        return opened[-1]
+
+    yield open_one
+    for one in opened:
+        one.close()
+
+
+def _to_the_end(connection: socket.socket) -> bytes:
+    """Everything until the server closes; a reset counts as closed."""
+    received = b""
+    try:
+        while piece := connection.recv(65_536):
+            received += piece
+    except ConnectionResetError:
+        pass
+    return received
+
+
+def _status(received: bytes) -> int:
+    """Status code of the first answer in ``received``."""
+    assert received.startswith(b"HTTP/1."), received[:200]
+    return int(received.split()[1])
+
+
+def _reply(connection: socket.socket) -> http.client.HTTPResponse:
+    reply = http.client.HTTPResponse(connection)
+    reply.begin()
+    return reply
+
+
+def _mlp(**extra: object) -> bytes:
+    tensor = {"name": "x", "shape": [1, 64], "datatype": "FP32", "data": [0.5] * 64}
+    return json.dumps({"inputs": [tensor], **extra}).encode()
+
+
+def _sized(body: bytes, *headers: bytes, start: bytes = INFER) -> bytes:
+    lines = b"".join(header + b"\r\n" for header in headers)
+    return start + lines + b"Content-Length: %d\r\n\r\n" % len(body) + body
+
+
+def _send_often(connection: socket.socket, request: bytes) -> None:
+    for _ in range(1000):
+        connection.sendall(request)
+
+
+def _answers(connect: Connect) -> None:
+    connection = connect()
+    connection.sendall(_sized(_mlp()))
+    assert _reply(connection).status == 200
+
+
+def test_requests_in_a_pipeline_are_answered_in_order(connect: Connect) -> None:
+    connection = connect()
+    connection.sendall(b"".join(_sized(_mlp(id=str(index))) for index in range(5)))
+    for index in range(5):
+        assert json.loads(_reply(connection).read())["id"] == str(index)
+
+
+def test_a_body_without_a_length_comes_in_chunks(connect: Connect) -> None:
+    body = _mlp()
+    pieces = [body[start : start + 100] for start in range(0, len(body), 100)]
+    chunks = b"".join(b"%x\r\n%s\r\n" % (len(piece), piece) for piece in pieces)
+    connection = connect()
+    connection.sendall(INFER + b"Transfer-Encoding: chunked\r\n\r\n" + chunks + b"0\r\n\r\n")
+    assert _reply(connection).status == 200
+
+
+def test_a_client_that_waits_to_be_asked_is_asked(connect: Connect) -> None:
+    body = _mlp()
+    connection = connect()
+    connection.sendall(INFER + b"Expect: 100-continue\r\nContent-Length: %d\r\n\r\n" % len(body))
+    assert connection.recv(100) == b"HTTP/1.1 100 Continue\r\n\r\n"
+    connection.sendall(body)
+    assert _reply(connection).status == 200
+
+
+def test_a_truncated_body_is_408_and_the_end(connect: Connect) -> None:
+    connection = connect()
+    connection.sendall(_sized(_mlp())[:-10])
+    received = _to_the_end(connection)
+    assert _status(received) == 408
+    assert b"did not arrive within 0.5 s" in received
+    _answers(connect)
+
+
+def test_a_client_that_ends_amid_its_body_harms_nobody(connect: Connect) -> None:
+    connection = connect()
+    connection.sendall(_sized(_mlp())[:-10])
+    connection.shutdown(socket.SHUT_WR)
+    _to_the_end(connection)
+    _answers(connect)
+
+
+def test_a_malformed_chunk_is_refused_and_the_end(connect: Connect) -> None:
+    connection = connect()
+    connection.sendall(INFER + b"Transfer-Encoding: chunked\r\n\r\n")
+    connection.sendall(b"zz\r\nnot a chunk\r\n")
+    assert _status(_to_the_end(connection)) in (400, 408)
+    _answers(connect)
+
+
+@pytest.mark.parametrize("length", [b"-5", b"abc", b"1e3", b"5, 6"])
+def test_a_content_length_that_is_none_is_400(connect: Connect, length: bytes) -> None:
+    connection = connect()
+    connection.sendall(INFER + b"Content-Length: " + length + b"\r\n\r\nxxxxx")
+    assert _status(_to_the_end(connection)) == 400
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n",
+        b"GARBAGE\r\n\r\n",
+        b"GET /v2 HTTP/9.9\r\n\r\n",
+        b"GET /v2 HTTP/1.1\r\nbroken header\r\n\r\n",
+        b"GET /v2 HTTP/1.1\r\nA: b\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+    ],
+)
+def test_what_is_not_http_is_400_and_closed(connect: Connect, head: bytes) -> None:
+    connection = connect()
+    connection.sendall(head)
+    received = _to_the_end(connection)
+    assert _status(received) == 400
+    assert b'{"error": "malformed HTTP request' in received
+
+
+@pytest.mark.parametrize(
+    ("head", "status"),
+    [
+        (b"GET /" + b"a" * 20_000 + b" HTTP/1.1\r\n\r\n", 431),
+        (b"GET /v2 HTTP/1.1\r\nX: " + b"a" * 20_000 + b"\r\n\r\n", 431),
+        (b"GET /v2 HTTP/1.1\r\n" + b"".join(b"X%d: 1\r\n" % index for index in range(200)) + b"\r\n", 400),
+    ],
+    ids=["request-line", "one-header", "many-headers"],
+)
+def test_heads_beyond_the_limits_are_refused(connect: Connect, head: bytes, status: int) -> None:
+    connection = connect()
+    connection.sendall(head)
+    assert _status(_to_the_end(connection)) == status
+    _answers(connect)
+
+
+@pytest.mark.parametrize("begin", [b"G", b"GET /v2 HTTP/1.1\r\nHost: x\r\n"])
+def test_a_head_that_never_ends_is_408(connect: Connect, begin: bytes) -> None:
+    connection = connect()
+    connection.sendall(begin)
+    assert _status(_to_the_end(connection)) == 408
+
+
+def test_a_second_head_that_never_ends_is_408_too(connect: Connect) -> None:
+    connection = connect()
+    connection.sendall(_sized(_mlp()))
+    assert _reply(connection).read()
+    connection.sendall(b"GET /v2 HT")
+    assert _status(_to_the_end(connection)) == 408
+
+
+def test_a_body_over_the_limit_is_413_before_it_is_sent(connect: Connect) -> None:
+    connection = connect()
+    connection.sendall(INFER + b"Content-Length: %d\r\n\r\n" % (1 << 40))
+    reply = _reply(connection)
+    assert reply.status == 413
+    assert "larger than the limit" in json.loads(reply.read())["error"]
+
+
+def test_a_body_over_the_limit_in_chunks_is_413(connect: Connect) -> None:
+    connection = connect()
+    chunk = b"10000\r\n" + b"x" * 65_536 + b"\r\n"
+    connection.sendall(INFER + b"Transfer-Encoding: chunked\r\n\r\n")
+    try:
+        for _ in range(3 * BIG // 65_536):
+            connection.sendall(chunk)
+    except (ConnectionResetError, BrokenPipeError):
+        pass
+    assert _status(_to_the_end(connection)) == 413
+    _answers(connect)
+
+
+def test_a_compression_bomb_is_413(connect: Connect) -> None:
+    connection = connect()
+    connection.sendall(_sized(gzip.compress(bytes(3 * BIG)), b"Content-Encoding: gzip"))
+    reply = _reply(connection)
+    assert reply.status == 413
+    assert "when decompressed" in json.loads(reply.read())["error"]
+
+
+def test_json_over_its_own_limit_is_413_and_says_what_to_do(connect: Connect) -> None:
+    connection = connect()
+    connection.sendall(_sized(b" " * 100_001))
+    reply = _reply(connection)
+    assert reply.status == 413
+    assert "binary tensor data" in json.loads(reply.read())["error"]
+
+
+def test_all_bodies_together_are_bounded(server: ApplianceProcess, connect: Connect) -> None:
+    """Two declared lengths fit, the third does not, whoever is first; when one is gone there is room again."""
+    held = [connect() for _ in range(2)]
+    for connection in held:
+        connection.sendall(INFER + b"Expect: 100-continue\r\nContent-Length: %d\r\n\r\n" % (2 * BIG))
+        assert connection.recv(100).startswith(b"HTTP/1.1 100")
+    late = connect()
+    late.sendall(INFER + b"Content-Length: %d\r\n\r\n" % (2 * BIG))
+    reply = _reply(late)
+    assert reply.status == 429
+    assert reply.headers["Retry-After"] == "1"
+    assert "request bodies already hold" in json.loads(reply.read())["error"]
+    for connection in held:
+        assert _status(_to_the_end(connection)) == 408
+    _answers(connect)
+
+
+def test_too_many_connections_are_503_and_room_comes_back(connect: Connect) -> None:
+    crowd = [connect() for _ in range(LIMITS["max_connections"])]  # type: ignore[call-overload]
+    for connection in crowd:
+        connection.sendall(b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert _reply(connection).status == 200
+    refused = connect()
+    assert _status(_to_the_end(refused)) == 503
+    for connection in crowd:
+        connection.shutdown(socket.SHUT_RDWR)
+        connection.close()
+    while True:
+        again = connect()
+        try:
+            again.sendall(b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+            received = _to_the_end(again)
+        except BrokenPipeError:
+            continue
+        if received.startswith(b"HTTP/1.1 200 "):
+            return
+        assert _status(received) == 503 or not received
+
+
+def test_a_client_that_reads_nothing_is_cut_off(server: ApplianceProcess, connect: Connect) -> None:
+    """Answers of 600 KB are asked for until they fit nowhere; the server drops the client, not its memory."""
+    count = BIG // 4
+    head = json.dumps(
+        {
+            "inputs": [
+                {
+                    "name": "x",
+                    "shape": [1, count],
+                    "datatype": "FP32",
+                    "parameters": {"binary_data_size": BIG},
+                }
+            ],
+            "parameters": {"binary_data_output": True},
+        }
+    ).encode()
+    start = b"POST /v2/models/identity_fp32/infer HTTP/1.1\r\nHost: x\r\n"
+    length = b"Inference-Header-Content-Length: %d" % len(head)
+    request = _sized(head + struct.pack(f"<{count}f", *([1.0] * count)), length, start=start)
+    connection = connect()
+    with pytest.raises((ConnectionResetError, BrokenPipeError)):
+        _send_often(connection, request)
+    server.until(
+        "no request left", lambda status: status["running_requests"] + status["queued_requests"] == 0
+    )
+    server.until("all tensor memory back", lambda status: status["arena_used_bytes"] == 0)
+    _answers(connect)
+
+
+def test_a_client_that_goes_takes_its_request_with_it(server: ApplianceProcess, connect: Connect) -> None:
+    def cancelled() -> int:
+        models = {model["name"]: model for model in server.status()["models"]}
+        return int(models["burn_10ms"]["requests"]["cancelled"])
+
+    metadata = json.loads(server.get("/v2/models/burn_10ms"))["inputs"][0]
+    shape = [1 if dimension < 0 else dimension for dimension in metadata["shape"]]
+    count = 1
+    for dimension in shape:
+        count *= dimension
+    body = json.dumps({"inputs": [{**metadata, "shape": shape, "data": [0.0] * count}]}).encode()
+    start = b"POST /v2/models/burn_10ms/infer HTTP/1.1\r\nHost: x\r\n"
+    before = cancelled()
+    leaving = [connect() for _ in range(15)]
+    for connection in leaving:
+        connection.sendall(_sized(body, start=start))
+    for connection in leaving:
+        connection.close()
+    server.until("cancelled requests", lambda status: cancelled() > before)
+    server.until("all tensor memory back", lambda status: status["arena_used_bytes"] == 0)
+    text = server.get("/metrics").decode()
+    assert 'appliance_http_responses_total{code="499"}' in text
+    _answers(connect)
+
+
+def test_a_socket_file_is_served_and_taken_away(tmp_path: Path) -> None:
+    models = write_model("mlp", tmp_path / "models").parent
+    path = tmp_path / "http.sock"
+    with ApplianceProcess(models, {"http": {"addresses": ["127.0.0.1:0", f"unix:{path}"]}}) as process:
+        process.wait_ready()
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.settimeout(20)
+            connection.connect(str(path))
+            connection.sendall(_sized(_mlp()))
+            assert _reply(connection).status == 200
+        assert process.stop() == 0
+    assert not path.exists()
+
+
+def test_a_port_in_use_is_named(server: ApplianceProcess, tmp_path: Path) -> None:
+    models = write_model("mlp", tmp_path / "models").parent
+    with ApplianceProcess(models, {"http": {"addresses": [server.http]}}) as process:
+        assert process.process.wait(30) == 2
+        assert f"HTTP cannot listen on {server.http}" in process.log()
+        assert "in use" in process.log()
