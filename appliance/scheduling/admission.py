@@ -23,58 +23,78 @@ from __future__ import annotations
 from appliance.scheduling.group import LEVEL_DELAYED, Group, Shape
 from appliance.scheduling.queue import Waiting
 
+NO_BOUND = 1 << 62
 RECOUNT_MAX = 32
-"""The spares are computed again from what is queued when no more than this is."""
+"""Up to so many queued requests the spares are computed from each of them; else from the sums of the
+ledger."""
+RECOUNT_EVERY = 16
+"""Requests that would overtake too much and are refused, for one for which the ledger is looked through."""
 
 
 def admit(group: Group, entry: Waiting, now_ns: int, margin_ns: int) -> int:
     """0 when ``entry`` can be promised its deadline, with its charge set and the spares of others reduced;
     else by how many ns it would be late."""
     shape = entry.shape
-    if not shape.queued_rows:
+    ahead_ns = group.partial_ns
+    if shape.queued_rows:
+        ahead_ns -= shape.plan_ns
+    else:
         shape.replan(margin_ns)
-    order = (entry.level, entry.deadline_ns)
-    overtakes = order < group.latest
-    ahead_ns = group.partial_ns - (shape.plan_ns if shape.queued_rows else 0)
+    level, deadline_ns = entry.level, entry.deadline_ns
+    overtakes = (level, deadline_ns) < group.latest
     if overtakes:
-        ahead_ns += group.ledger.until(entry.level, entry.deadline_ns, now_ns)
+        ahead_ns += group.ledger.until(level, deadline_ns, now_ns)
     else:
         ahead_ns += group.ledger.total_ns
-    latest_ns = entry.deadline_ns - margin_ns
-    frees = group.lane_times(now_ns)
     _charge_planned(shape, entry)
-    spare_ns = _spare(frees, latest_ns - entry.own_ns, ahead_ns)
+    latest_ns = deadline_ns - margin_ns
+    lanes = group.lanes
+    if len(lanes) == 1:
+        spare_ns = latest_ns - entry.own_ns - entry.waste_ns - ahead_ns - lanes[0].free_at(now_ns)
+    else:
+        spare_ns = _spare(group.lane_times(now_ns), latest_ns - entry.own_ns, ahead_ns + entry.waste_ns)
     if spare_ns < 0:
-        late_ns = -(spare_ns // len(frees))
-        if entry.rows >= shape.plan_rows or latest_ns - entry.own_ns >= min(frees):
-            return late_ns
-        _charge_tight(shape, entry)
-        spare_ns = _spare(frees, latest_ns - entry.own_ns, ahead_ns)
+        late_ns = -(spare_ns // max(len(lanes), 1))
+        spare_ns = _tight(group, entry, ahead_ns, latest_ns, now_ns)
         if spare_ns < 0:
             return late_ns
     if overtakes:
         missing_ns = _overtake(group, entry, now_ns, margin_ns)
         if missing_ns:
             return missing_ns
-    known_ns = group.spare_ns.get(entry.level)
+    known_ns = group.spare_ns.get(level)
     if known_ns is None or spare_ns < known_ns:
-        group.spare_ns[entry.level] = spare_ns
+        group.spare_ns[level] = spare_ns
     return 0
 
 
 def _charge_planned(shape: Shape, entry: Waiting) -> None:
-    rows, planned = entry.rows, shape.plan_rows
-    if rows <= planned:
-        entry.charge_ns = -(-shape.plan_ns * (2 * rows - 1) // planned)
-        entry.own_ns = shape.plan_ns
+    rows, planned, plan_ns = entry.rows, shape.plan_rows, shape.plan_ns
+    if rows == 1:
+        entry.charge_ns = -(-plan_ns // planned)
+        entry.own_ns = plan_ns
+    elif rows <= planned:
+        entry.waste_ns = -(-plan_ns * (rows - 1) // planned)
+        entry.charge_ns = -(-plan_ns * rows // planned) + entry.waste_ns
+        entry.own_ns = plan_ns
     else:
         entry.own_ns = shape.fixed_ns + shape.per_row_ns * rows
-        entry.charge_ns = entry.own_ns + shape.plan_ns
+        entry.waste_ns = plan_ns
+        entry.charge_ns = entry.own_ns + plan_ns
 
 
-def _charge_tight(shape: Shape, entry: Waiting) -> None:
+def _tight(group: Group, entry: Waiting, ahead_ns: int, latest_ns: int, now_ns: int) -> int:
+    """The spare of ``entry`` when it is tight, with its charge set; negative when it is not, or late all the
+    same."""
+    shape = entry.shape
+    frees = group.lane_times(now_ns)
+    if entry.rows >= shape.plan_rows or latest_ns - entry.own_ns >= min(frees):
+        return -1
+    entry.uneven = True
     entry.charge_ns = 2 * shape.plan_ns
+    entry.waste_ns = shape.plan_ns
     entry.own_ns = shape.fixed_ns + shape.per_row_ns * entry.rows
+    return _spare(frees, latest_ns - entry.own_ns, ahead_ns + entry.waste_ns)
 
 
 def _spare(frees: list[int], latest_ns: int, ahead_ns: int) -> int:
@@ -93,28 +113,34 @@ def _spare(frees: list[int], latest_ns: int, ahead_ns: int) -> int:
 def _overtake(group: Group, entry: Waiting, now_ns: int, margin_ns: int) -> int:
     """0 when those behind ``entry`` can bear its cost, which is then taken from their spares; else what is
     missing."""
+    level = entry.level
     cost_ns = entry.charge_ns
     shape = entry.shape
     head = shape.head
-    others = len(group.heads) - (head is not None)
-    if others and (head is None or (entry.level, entry.deadline_ns) < head[:2]):
-        cost_ns += shape.plan_ns
-    spare_ns = smallest_spare(group, entry.level, now_ns)
-    if cost_ns > spare_ns and not group.spare_fresh and group.queued <= RECOUNT_MAX:
-        recount(group, now_ns, margin_ns)
-        spare_ns = smallest_spare(group, entry.level, now_ns)
+    if head is None or (level, entry.deadline_ns) < (head[0], head[1]):
+        others = len(group.heads) - (head is not None)
+        if others or shape.uneven:
+            cost_ns += shape.plan_ns
+    spare_ns = smallest_spare(group, level, now_ns)
+    if cost_ns > spare_ns and _recounted(group, now_ns, margin_ns):
+        if (level, entry.deadline_ns) >= group.latest:
+            return 0
+        spare_ns = smallest_spare(group, level, now_ns)
     if cost_ns > spare_ns:
         return cost_ns - max(spare_ns, 0)
-    spend(group, entry.level, cost_ns)
+    spend(group, level, cost_ns)
     return 0
 
 
 def smallest_spare(group: Group, level: int, now_ns: int) -> int:
     """Lane time that may be put ahead of everything queued at ``level`` and the less urgent ones."""
-    idle_ns = (now_ns - group.held_ns) * len(group.lanes) if group.held_ns else 0
-    return (
-        min((spare for other, spare in group.spare_ns.items() if other >= level), default=1 << 62) - idle_ns
-    )
+    least_ns = NO_BOUND
+    for other, spare_ns in group.spare_ns.items():
+        if other >= level and spare_ns < least_ns:
+            least_ns = spare_ns
+    if group.held_ns:
+        least_ns -= (now_ns - group.held_ns) * len(group.lanes)
+    return least_ns
 
 
 def spend(group: Group, level: int, cost_ns: int) -> None:
@@ -131,6 +157,22 @@ def release_hold(group: Group, now_ns: int) -> None:
         group.held_ns = 0
 
 
+def _recounted(group: Group, now_ns: int, margin_ns: int) -> bool:
+    """Compute the spares again when something has left the queue since, and, in a long queue, not for every
+    arrival."""
+    if group.spare_fresh:
+        return False
+    if group.queued <= RECOUNT_MAX:
+        recount(group, now_ns, margin_ns)
+        return True
+    group.recount_in -= 1
+    if group.recount_in > 0 or group.held_ns:
+        return False
+    group.recount_in = RECOUNT_EVERY
+    _recount_sums(group, now_ns, margin_ns)
+    return True
+
+
 def recount(group: Group, now_ns: int, margin_ns: int) -> None:
     """Compute the spares from what is queued; the time an idle lane waited so far is thereby accounted
     for."""
@@ -140,12 +182,37 @@ def recount(group: Group, now_ns: int, margin_ns: int) -> None:
     spares: dict[int, int] = {}
     for level, deadline_ns, _, entry in keys:
         if level < LEVEL_DELAYED:
-            others_ns = group.partial_ns - entry.shape.plan_ns
-            spare_ns = _spare(frees, deadline_ns - margin_ns - entry.own_ns, ahead_ns + others_ns)
+            more_ns = entry.waste_ns + group.partial_ns - entry.shape.plan_ns
+            spare_ns = _spare(frees, deadline_ns - margin_ns - entry.own_ns, ahead_ns + more_ns)
             spares[level] = min(spare_ns, spares.get(level, spare_ns))
         ahead_ns += entry.charge_ns
     group.spare_ns = spares
     group.spare_fresh = True
     group.latest = keys[-1][:2] if keys else (0, 0)
+    group.own_ns_max = max((key[3].own_ns + key[3].waste_ns for key in keys), default=0)
     if group.held_ns:
         group.held_ns = now_ns
+
+
+def _recount_sums(group: Group, now_ns: int, margin_ns: int) -> None:
+    """Raise the spares to what the ledger's sums show, as if every request in a bucket had its earliest
+    deadline, were behind all others in it, and counted with the longest batch. Both are lower bounds, so the
+    greater one holds."""
+    frees = group.lane_times(now_ns)
+    own_ns = margin_ns + group.own_ns_max
+    ahead_ns = group.partial_ns
+    for level, charge_ns in group.ledger.levels():
+        if level not in group.spare_ns:
+            ahead_ns += charge_ns
+            continue
+        reached_ns = ahead_ns
+        least_ns = NO_BOUND
+        for deadline_ns, charged_ns in group.ledger.buckets(level, now_ns):
+            reached_ns += charged_ns
+            spare_ns = _spare(frees, deadline_ns - own_ns, reached_ns)
+            if spare_ns < least_ns:
+                least_ns = spare_ns
+        ahead_ns += charge_ns
+        if least_ns > group.spare_ns[level]:
+            group.spare_ns[level] = least_ns
+    group.spare_fresh = True

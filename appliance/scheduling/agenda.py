@@ -10,14 +10,12 @@ from appliance.scheduling.group import NEVER, Group
 class Agenda:
     """Groups by ``due_ns``. Only this changes a group's ``due_ns``."""
 
-    __slots__ = ("_entries",)
+    __slots__ = ("_entries", "first_ns")
 
     def __init__(self) -> None:
         self._entries: list[tuple[int, int, Group]] = []
-
-    def first_ns(self) -> int:
+        self.first_ns = NEVER
         """The earliest time at which a group is due (NEVER: none is)."""
-        return self._entries[0][0] if self._entries else NEVER
 
     def first(self) -> Group:
         """The group that is due first; there must be one."""
@@ -31,6 +29,7 @@ class Agenda:
         group.due_ns = due_ns
         if due_ns < NEVER:
             insort(entries, (due_ns, group.group, group))
+        self.first_ns = entries[0][0] if entries else NEVER
 
     def check_integrity(self, groups: list[Group]) -> None:
         """Assert that exactly the groups that are due at some time are listed, in order."""

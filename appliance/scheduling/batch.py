@@ -33,12 +33,18 @@ def lane_to_fill(group: Group, now_ns: int, prefetch_below_ns: int) -> Lane | No
     if not lanes:
         return None
     lane = lanes[0] if len(lanes) == 1 else min(lanes, key=lambda lane: lane.free_at(now_ns))
-    if len(lane.batches) >= LANE_DEPTH or not 0 < lane.batches[0].estimate_ns < prefetch_below_ns:
+    if not may_follow(lane, prefetch_below_ns):
         return None
     shape = group.heads[0][3]
     if shape.queued_rows < rows_max(group, shape) or not 0 < shape.plan_ns < prefetch_below_ns:
         return None
     return lane
+
+
+def may_follow(lane: Lane, prefetch_below_ns: int) -> bool:
+    """Whether ``lane`` is idle, or runs one batch, so short that another should be there when it ends."""
+    batches = lane.batches
+    return not batches or (len(batches) < LANE_DEPTH and 0 < batches[0].estimate_ns < prefetch_below_ns)
 
 
 def rows_max(group: Group, shape: Shape) -> int:
@@ -47,9 +53,9 @@ def rows_max(group: Group, shape: Shape) -> int:
     return shape.model.max_batch if len(group.heads) == 1 else shape.plan_rows
 
 
-def judge(group: Group, shape: Shape, entry: Waiting, lane: Lane, now_ns: int, margin_ns: int) -> Verdict:
-    """Whether the head ``entry`` of ``shape`` starts now on ``lane``."""
-    start_ns = lane.free_at(now_ns)
+def judge(group: Group, entry: Waiting, lane: Lane, start_ns: int, now_ns: int, margin_ns: int) -> Verdict:
+    """Whether ``entry``, the most urgent request, goes to ``lane``, where it would start at ``start_ns``."""
+    shape = entry.shape
     estimate_ns = shape.fixed_ns + shape.per_row_ns * entry.rows
     if start_ns + estimate_ns > entry.deadline_ns:
         alone = group.queued == 1 and not lane.batches
@@ -82,7 +88,9 @@ def gather(
     A request whose worker died with it runs alone. Where the model waits for batches to fill, a preferred
     size is made exactly when the others can bear the rest becoming a batch of its own.
     """
-    limit = _preferred(group, shape, now_ns) or rows_max(group, shape)
+    limit = rows_max(group, shape)
+    if shape.model.delay_ns:
+        limit = _preferred(group, shape, now_ns) or limit
     fixed_ns, per_row_ns = shape.fixed_ns + start_ns + margin_ns, shape.per_row_ns
     entries: list[Waiting] = []
     rows = 0
@@ -106,8 +114,6 @@ def gather(
 def _preferred(group: Group, shape: Shape, now_ns: int) -> int:
     """The largest preferred size that the queued rows reach, or 0 to take what there is."""
     batching = shape.model.batching
-    if not batching.preferred_batch_size or not batching.max_queue_delay_us:
-        return 0
     rows = shape.queued_rows
     preferred = max((size for size in batching.preferred_batch_size if size <= rows), default=0)
     if not preferred or preferred == rows or rows >= shape.model.max_batch:

@@ -140,6 +140,7 @@ class Shape:
         "refused_in_a_row",
         "row_bytes",
         "shape",
+        "uneven",
     )
 
     def __init__(self, shape: int, model: Model, profile: ServiceTime) -> None:
@@ -148,6 +149,8 @@ class Shape:
         self.profile = profile
         self.queue = Queue()
         self.queued_rows = 0
+        self.uneven = 0
+        """How many of its queued requests are uneven."""
         self.head: HeadKey | None = None
         self.fixed_ns = 0
         self.per_row_ns = 0
@@ -207,6 +210,7 @@ class Group:
     __slots__ = (
         "delays",
         "due_ns",
+        "eager",
         "group",
         "heads",
         "held_ns",
@@ -214,8 +218,10 @@ class Group:
         "latest",
         "ledger",
         "models",
+        "own_ns_max",
         "partial_ns",
         "queued",
+        "recount_in",
         "returning",
         "spare_fresh",
         "spare_ns",
@@ -235,10 +241,17 @@ class Group:
         self.spare_ns: dict[int, int] = {}
         self.spare_fresh = True
         """Nothing has left the queue since ``spare_ns`` was computed from what is queued."""
+        self.own_ns_max = 0
+        """No queued request counts with more for a batch of its own and what it wastes before it."""
+        self.recount_in = 0
+        """After so many requests that seem to overtake too much, the spares of a long queue are computed
+        again."""
         self.latest: tuple[int, int] = (0, 0)
         """No queued request has a later (level, deadline)."""
         self.delays = Queue()
         """Requests whose queue time-out will move them, by the time it does."""
+        self.eager = True
+        """A lane can take what arrives: it is idle, or waits for a full batch to prefetch."""
         self.held_ns = 0
         """Since when an idle lane waits for a batch to fill (0: none waits)."""
         self.due_ns = NEVER
@@ -246,29 +259,42 @@ class Group:
     def enqueue(self, entry: Waiting) -> None:
         """Put ``entry`` into its shape's queue and all sums."""
         shape = entry.shape
-        key = (entry.level, entry.deadline_ns, entry.sequence, entry)
+        model = shape.model
+        level, deadline_ns = order = entry.level, entry.deadline_ns
+        key = (level, deadline_ns, entry.sequence, entry)
         if not shape.queued_rows:
             self.partial_ns += shape.plan_ns
         shape.queue.insert(key)
         shape.queued_rows += entry.rows
-        head = shape.head
-        if head is None or key[:3] < head[:3]:
+        shape.uneven += entry.uneven
+        if shape.queue.blocks[0][0] is key:
             self.set_head(shape)
         self.queued += 1
+        model.queued += 1
         if entry.charge_ns:
-            self.ledger.add(entry.level, entry.deadline_ns, entry.charge_ns)
-        order = (entry.level, entry.deadline_ns)
+            self.ledger.add(level, deadline_ns, entry.charge_ns)
+        own_ns = entry.own_ns + entry.waste_ns
+        if own_ns > self.own_ns_max:
+            self.own_ns_max = own_ns
         if order > self.latest:
             self.latest = order
-        if entry.delay_at_ns:
-            self.delays.insert((0, entry.delay_at_ns, entry.sequence, entry))
-        self._count(entry, 1)
+        if not model.plain:
+            model.queued_at[level] = model.queued_at.get(level, 0) + 1
+            if entry.delay_at_ns:
+                self.delays.insert((0, entry.delay_at_ns, entry.sequence, entry))
 
     def remove(self, entry: Waiting) -> None:
         """Take one entry out of the middle of its queue."""
         shape = entry.shape
         shape.queue.remove(entry.level, entry.deadline_ns, entry.sequence)
-        self._forget(entry)
+        shape.queued_rows -= entry.rows
+        shape.uneven -= entry.uneven
+        if entry.charge_ns:
+            self.ledger.add(entry.level, entry.deadline_ns, -entry.charge_ns)
+        self.queued -= 1
+        shape.model.queued -= 1
+        if not shape.model.plain:
+            self._uncount(entry)
         head = shape.head
         assert head is not None
         if head[2] == entry.sequence:
@@ -278,8 +304,19 @@ class Group:
     def take(self, shape: Shape, entries: list[Waiting]) -> None:
         """Take ``entries``, the first ones of ``shape``'s queue, out of it."""
         shape.queue.take(len(entries))
+        model = shape.model
+        book = self.ledger.add
+        count = len(entries)
         for entry in entries:
-            self._forget(entry)
+            shape.queued_rows -= entry.rows
+            shape.uneven -= entry.uneven
+            if entry.charge_ns:
+                book(entry.level, entry.deadline_ns, -entry.charge_ns)
+        self.queued -= count
+        model.queued -= count
+        if not model.plain:
+            for entry in entries:
+                self._uncount(entry)
         self.set_head(shape)
         self._left(shape)
 
@@ -303,17 +340,17 @@ class Group:
     def lane_times(self, now_ns: int) -> list[int]:
         """When each lane will be free; those expected back when none is open."""
         if self.lanes:
-            return [lane.free_at(now_ns) for lane in self.lanes]
+            times = []
+            for lane in self.lanes:
+                free_ns = lane.free_ns if lane.batches else now_ns
+                times.append(free_ns if free_ns >= now_ns else 2 * now_ns - free_ns)
+            return times
         return [max(back_ns, now_ns) for back_ns in self.returning.values()]
 
-    def _forget(self, entry: Waiting) -> None:
-        entry.shape.queued_rows -= entry.rows
-        self.queued -= 1
-        if entry.charge_ns:
-            self.ledger.add(entry.level, entry.deadline_ns, -entry.charge_ns)
+    def _uncount(self, entry: Waiting) -> None:
+        entry.shape.model.queued_at[entry.level] -= 1
         if entry.delay_at_ns:
             self.delays.remove(0, entry.delay_at_ns, entry.sequence)
-        self._count(entry, -1)
 
     def _left(self, shape: Shape) -> None:
         """Something left the queue of ``shape``: drop what was known only for it."""
@@ -323,10 +360,5 @@ class Group:
         if not self.queued:
             self.spare_ns.clear()
             self.spare_fresh = True
+            self.own_ns_max = 0
             self.latest = (0, 0)
-
-    def _count(self, entry: Waiting, by: int) -> None:
-        model = entry.shape.model
-        model.queued += by
-        if not model.plain:
-            model.queued_at[entry.level] = model.queued_at.get(entry.level, 0) + by

@@ -42,6 +42,7 @@ def _check_shape(shape: Shape) -> None:
     )
     assert all(entry.shape is shape for entry in entries), "request in the wrong queue"
     assert shape.queued_rows == sum(entry.rows for entry in entries), "rows do not add up"
+    assert shape.uneven == sum(entry.uneven for entry in entries), "uneven requests do not add up"
     head = shape.head
     assert (head[:3] if head else None) == (shape.queue.first()[:3] if entries else None), "wrong head"
     assert shape.plan_ns == shape.fixed_ns + shape.per_row_ns * shape.plan_rows, "stale plan"

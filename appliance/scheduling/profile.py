@@ -11,6 +11,7 @@ followed within some tens of batches.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from math import ceil
 
 KEEP = 15 / 16
 """What one batch leaves of the weight of those before it."""
@@ -18,6 +19,8 @@ COLD_WEIGHT = 0.05
 """Weight of the first batch ever: it pays for first touches and lazy set-up."""
 WARM_BATCHES = 4
 """Before so many batches nothing is called an outlier."""
+ROUNDING = 0.001
+"""Nanoseconds of floating-point noise; otherwise estimates are rounded up."""
 SIZE_VARIANCE_MIN = 0.2
 """Below this variance of the batch sizes, in rows squared, the slope is kept as it was."""
 
@@ -29,10 +32,14 @@ class ServiceTime:
     __slots__ = (
         "_fixed",
         "_lift",
+        "_ones",
         "_per_row",
+        "_products",
+        "_rows",
         "_seen",
         "_spread",
-        "_sums",
+        "_squares",
+        "_times",
         "fixed_ns",
         "known",
         "per_row_ns",
@@ -42,7 +49,11 @@ class ServiceTime:
         """``lift`` is how many mean deviations above the line the wanted quantile lies; ``seeds`` are (rows,
         ns) pairs."""
         self._lift = lift
-        self._sums = (0.0, 0.0, 0.0, 0.0, 0.0)  # weights of: 1, rows, rows^2, ns, rows * ns
+        self._ones = 0.0
+        self._rows = 0.0
+        self._squares = 0.0
+        self._times = 0.0
+        self._products = 0.0
         self._fixed = 0.0
         self._per_row = 0.0
         self._spread = 0.0
@@ -67,11 +78,11 @@ class ServiceTime:
             return False
         value = float(ns)
         fitted = self._fixed + self._per_row * rows
-        if self._seen >= WARM_BATCHES:
-            value = min(max(value, fitted / 2), fitted * 2)
-        if self._seen > 1 and fitted > 0:
-            deviation = min(abs(ns - fitted) / fitted, 1.0)
-            self._spread += (deviation - self._spread) * (1 - KEEP)
+        if self._seen > 1 and fitted > 0.0:
+            deviation = abs(value - fitted) / fitted
+            self._spread += ((min(1.0, deviation)) - self._spread) * (1 - KEEP)
+            if self._seen >= WARM_BATCHES:
+                value = min(max(value, fitted / 2), fitted * 2)
         self._add(1.0 if self._seen else COLD_WEIGHT, rows, value)
         self._seen += 1
         self.known = True
@@ -82,7 +93,7 @@ class ServiceTime:
     def borrow(self, other: ServiceTime, row_ratio: float) -> None:
         """Start from ``other``, a shape of the same model, when a row here has ``row_ratio`` times its bytes.
         What is borrowed weighs as little as a cold batch."""
-        rows = other._sums[1] / other._sums[0] if other._sums[0] else 1.0
+        rows = other._rows / other._ones if other._ones else 1.0
         self._fixed = other._fixed
         self._per_row = other._per_row * row_ratio
         self._add(COLD_WEIGHT, rows, self._fixed + self._per_row * rows)
@@ -91,29 +102,32 @@ class ServiceTime:
         self._publish()
 
     def _add(self, weight: float, rows: float, ns: float) -> None:
-        ones, row, square, time, product = self._sums
-        self._sums = (
-            ones * KEEP + weight,
-            row * KEEP + weight * rows,
-            square * KEEP + weight * rows * rows,
-            time * KEEP + weight * ns,
-            product * KEEP + weight * rows * ns,
-        )
+        self._ones = self._ones * KEEP + weight
+        self._rows = self._rows * KEEP + weight * rows
+        self._squares = self._squares * KEEP + weight * rows * rows
+        self._times = self._times * KEEP + weight * ns
+        self._products = self._products * KEEP + weight * rows * ns
 
     def _fit(self) -> None:
-        ones, row, square, time, product = self._sums
-        mean_rows = row / ones
-        mean_ns = time / ones
-        variance = square / ones - mean_rows * mean_rows
+        """The line of least squares. Where the sizes say nothing about the slope, fixed part and slope keep
+        their proportion; at first they are equal for one row."""
+        ones = self._ones
+        mean_rows = self._rows / ones
+        mean_ns = self._times / ones
+        variance = self._squares / ones - mean_rows * mean_rows
         if variance > SIZE_VARIANCE_MIN:
-            per_row = (product / ones - mean_rows * mean_ns) / variance
+            per_row = (self._products / ones - mean_rows * mean_ns) / variance
         else:
             before = self._fixed + self._per_row * mean_rows
             per_row = self._per_row * mean_ns / before if before > 0 else mean_ns / (1 + mean_rows)
-        self._per_row = min(max(per_row, 0.0), mean_ns / mean_rows)
-        self._fixed = mean_ns - self._per_row * mean_rows
+        if per_row < 0.0:
+            per_row = 0.0
+        elif per_row * mean_rows > mean_ns:
+            per_row = mean_ns / mean_rows
+        self._per_row = per_row
+        self._fixed = mean_ns - per_row * mean_rows
 
     def _publish(self) -> None:
         lifted = 1 + self._lift * self._spread
-        self.fixed_ns = round(self._fixed * lifted)
-        self.per_row_ns = round(self._per_row * lifted)
+        self.fixed_ns = ceil(self._fixed * lifted - ROUNDING)
+        self.per_row_ns = ceil(self._per_row * lifted - ROUNDING)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Iterator
-from itertools import chain
+from itertools import chain, pairwise
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -26,7 +26,6 @@ class Waiting:
         "charge_ns",
         "deadline_ns",
         "delay_at_ns",
-        "delayed",
         "level",
         "nbytes",
         "own_ns",
@@ -35,6 +34,8 @@ class Waiting:
         "rows",
         "sequence",
         "shape",
+        "uneven",
+        "waste_ns",
     )
 
     def __init__(
@@ -60,10 +61,13 @@ class Waiting:
         """When its queue time-out moves it behind all others (0: never)."""
         self.charge_ns = 0
         """Lane time that plans count for it while it is queued."""
+        self.waste_ns = 0
+        """The part of its charge that is spent ahead of it, in a batch that it does not fit."""
         self.own_ns = 0
         """Length of its own batch that its promise counts with."""
+        self.uneven = rows > 1
+        """It can close a batch before that has its planned size."""
         self.retried = False
-        self.delayed = False
 
 
 Key = tuple[int, int, int, Waiting]
@@ -139,7 +143,7 @@ class Queue:
         """Assert order, separators and size."""
         keys = list(self)
         assert len(keys) == self._size, "queue size differs from its keys"
-        assert all(a < b for a, b in zip(keys, keys[1:], strict=False)), "queue out of order"
+        assert all(a < b for a, b in pairwise(keys)), "queue out of order"
         assert len(self.separators) == len(self.blocks) - 1, "one separator between two blocks"
         assert all(block and len(block) <= BLOCK_MAX for block in self.blocks) or len(self.blocks) == 1
         for at, separator in enumerate(self.separators):

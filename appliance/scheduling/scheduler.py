@@ -30,7 +30,7 @@ from appliance.scheduling.actions import (
 )
 from appliance.scheduling.admission import admit, release_hold
 from appliance.scheduling.agenda import Agenda
-from appliance.scheduling.batch import Verdict, gather, hold_until, judge, lane_to_fill
+from appliance.scheduling.batch import Verdict, gather, hold_until, judge, lane_to_fill, may_follow
 from appliance.scheduling.group import (
     LEVEL_DELAYED,
     LEVEL_ORDINARY,
@@ -58,6 +58,7 @@ class Scheduler:
 
     def __init__(self, config: SchedulingConfig) -> None:
         self._config = config
+        self._margin_ns = config.margin_ns
         self._lift = NormalDist().inv_cdf(config.quantile) * DEVIATIONS_PER_MEAN_DEVIATION
         self._groups: dict[int, Group] = {}
         self._models: dict[int, Model] = {}
@@ -75,17 +76,15 @@ class Scheduler:
     def step(self, event: on.Event, now_ns: int) -> list[Action]:
         """Take ``event``, which happened at ``now_ns`` (never less than before), and say what is to be
         done."""
-        match event:
-            case on.Arrived():
-                return self._arrived(event, now_ns)
-            case on.BatchFinished():
-                return self._finished(event, now_ns)
-            case on.Settle():
-                return self._settle(now_ns)
-            case on.CancelRequested():
-                return self._cancelled(event)
-            case _:
-                return self._changed(event, now_ns)
+        if isinstance(event, on.Arrived):
+            return self._arrived(event, now_ns)
+        if isinstance(event, on.BatchFinished):
+            return self._finished(event, now_ns)
+        if isinstance(event, on.Settle):
+            return self._settle(now_ns)
+        if isinstance(event, on.CancelRequested):
+            return self._cancelled(event)
+        return self._changed(event, now_ns)
 
     def statistics(self) -> SchedulerStatistics:
         """What is queued, what runs, and what is known."""
@@ -134,9 +133,9 @@ class Scheduler:
             return [Refused(request, full, self._retry_after(group, now_ns))]
         if entry.deadline_ns < NEVER:
             shape.saw_budget(entry.deadline_ns - now_ns)
-        if not shape.profile.known:
-            self._borrow(shape, entry)
-        late_ns = admit(group, entry, now_ns, self._config.margin_ns)
+        if not shape.row_bytes:
+            self._size(shape, entry)
+        late_ns = admit(group, entry, now_ns, self._margin_ns)
         if late_ns and not self._may_probe(group, shape):
             return [Refused(request, Refusal.DEADLINE, max(late_ns, self._retry_after(group, now_ns)))]
         assert request not in self._waiting, "a request arrived twice"
@@ -145,23 +144,19 @@ class Scheduler:
 
     def _entry(self, event: on.Arrived, shape: Shape, now_ns: int) -> Waiting:
         """The request with its level and with one deadline, the earliest of all that hold for it."""
-        model = shape.model
-        level = LEVEL_ORDINARY if model.plain else model.level_of(event.priority)
-        deadline_ns = event.deadline_ns
-        if event.timeout_us:
-            deadline_ns = min(deadline_ns, now_ns + event.timeout_us * 1000)
-        delay_at_ns = 0
-        if not model.plain:
-            time_out_ns, delays = model.time_out(level)
-            if time_out_ns and delays:
-                delay_at_ns = now_ns + time_out_ns
-            elif time_out_ns:
-                deadline_ns = min(deadline_ns, now_ns + time_out_ns)
+        request, _, rows, nbytes, priority, deadline_ns, timeout_us = event
         self._sequence += 1
-        entry = Waiting(
-            event.request, shape, event.rows, event.nbytes, level, deadline_ns, self._sequence, now_ns
-        )
-        entry.delay_at_ns = delay_at_ns
+        entry = Waiting(request, shape, rows, nbytes, LEVEL_ORDINARY, deadline_ns, self._sequence, now_ns)
+        if timeout_us:
+            entry.deadline_ns = min(deadline_ns, now_ns + timeout_us * 1000)
+        model = shape.model
+        if not model.plain:
+            entry.level = model.level_of(priority)
+            time_out_ns, delays = model.time_out(entry.level)
+            if time_out_ns and delays:
+                entry.delay_at_ns = now_ns + time_out_ns
+            elif time_out_ns:
+                entry.deadline_ns = min(entry.deadline_ns, now_ns + time_out_ns)
         return entry
 
     def _bound_reached(self, model: Model, entry: Waiting) -> Refusal | None:
@@ -192,13 +187,15 @@ class Scheduler:
         shape.refused_in_a_row = 0
         return True
 
-    def _borrow(self, shape: Shape, entry: Waiting) -> None:
-        """Start the profile of a new shape from the most recent one of its model, in proportion to the rows'
-        bytes."""
-        shape.row_bytes = entry.nbytes // entry.rows
+    def _size(self, shape: Shape, entry: Waiting) -> None:
+        """Note how large a row of a new shape is. When nothing else is known, its profile starts from that of
+        the most recent shape of its model, in proportion to that size."""
+        shape.row_bytes = max(entry.nbytes // entry.rows, 1)
+        if shape.profile.known:
+            return
         for other in reversed(shape.model.shapes):
             if other.profile.known:
-                ratio = shape.row_bytes / other.row_bytes if shape.row_bytes and other.row_bytes else 1.0
+                ratio = shape.row_bytes / other.row_bytes if other.row_bytes else 1.0
                 shape.profile.borrow(other.profile, min(max(ratio, 1 / 8), 8.0))
                 self._learned(shape)
                 return
@@ -208,7 +205,8 @@ class Scheduler:
         self._waiting[entry.request] = entry
         self._queued_bytes += entry.nbytes
         group.enqueue(entry)
-        self._dirty[group] = None
+        if group.eager:
+            self._dirty[group] = None
         due_ns = min(entry.deadline_ns, entry.delay_at_ns) if entry.delay_at_ns else entry.deadline_ns
         if due_ns < group.due_ns:
             self._agenda.set(group, due_ns)
@@ -217,7 +215,9 @@ class Scheduler:
         """Forget a queued request that leaves otherwise than in a batch; its group has yet to."""
         del self._waiting[entry.request]
         self._queued_bytes -= entry.nbytes
-        self._dirty[entry.shape.model.group] = None
+        group = entry.shape.model.group
+        if group.eager:
+            self._dirty[group] = None
 
     def _remove(self, entry: Waiting) -> None:
         self._unlist(entry)
@@ -256,7 +256,7 @@ class Scheduler:
     def _settle(self, now_ns: int) -> list[Action]:
         actions: list[Action] = []
         agenda = self._agenda
-        while agenda.first_ns() <= now_ns:
+        while agenda.first_ns <= now_ns:
             group = agenda.first()
             self._expire(group, now_ns, actions)
             agenda.set(group, _next_due(group))
@@ -265,10 +265,12 @@ class Scheduler:
             for group in self._dirty:
                 if group.queued:
                     self._fill(group, now_ns, actions)
+                else:
+                    group.eager = True
             self._dirty.clear()
         if self._wake_ns <= now_ns:
             self._wake_ns = NEVER
-        first_ns = agenda.first_ns()
+        first_ns = agenda.first_ns
         if first_ns != self._wake_ns and first_ns < NEVER:
             self._wake_ns = first_ns
             actions.append(WakeAt(first_ns))
@@ -280,13 +282,17 @@ class Scheduler:
         while group.queued:
             lane = lane_to_fill(group, now_ns, config.prefetch_below_ns)
             if lane is None:
-                break
+                group.eager = any(may_follow(lane, config.prefetch_below_ns) for lane in group.lanes)
+                release_hold(group, now_ns)
+                return
             shape = group.heads[0][3]
             entry = shape.queue.first()[3]
-            verdict = judge(group, shape, entry, lane, now_ns, config.margin_ns)
+            start_ns = lane.free_at(now_ns)
+            verdict = judge(group, entry, lane, start_ns, now_ns, config.margin_ns)
             if verdict is Verdict.RUN:
-                release_hold(group, now_ns)
-                actions.append(self._dispatch(group, shape, lane, now_ns))
+                if group.held_ns:
+                    release_hold(group, now_ns)
+                actions.append(self._dispatch(group, shape, lane, start_ns, now_ns))
             elif verdict is Verdict.LATE:
                 self._remove(entry)
                 actions.append(Expired(entry.request))
@@ -295,12 +301,13 @@ class Scheduler:
                 until_ns = hold_until(group, shape, now_ns, config.margin_ns)
                 if until_ns < group.due_ns:
                     self._agenda.set(group, until_ns)
-                return
-        release_hold(group, now_ns)
+                break
+        else:
+            release_hold(group, now_ns)
+        group.eager = True
 
-    def _dispatch(self, group: Group, shape: Shape, lane: Lane, now_ns: int) -> Dispatch:
-        start_ns = lane.free_at(now_ns)
-        entries, rows = gather(group, shape, start_ns, self._config.margin_ns, now_ns)
+    def _dispatch(self, group: Group, shape: Shape, lane: Lane, start_ns: int, now_ns: int) -> Dispatch:
+        entries, rows = gather(group, shape, start_ns, self._margin_ns, now_ns)
         group.take(shape, entries)
         for entry in entries:
             del self._waiting[entry.request]

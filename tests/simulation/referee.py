@@ -1,7 +1,8 @@
 """Watches a scheduler from outside and objects when it breaks a rule.
 
-It sees only events, actions and the clock, and keeps its own account of every request, batch and lane, by the simplest means:
-sets and full scans. It knows nothing of charges, plans or promises, only what they are good for.
+It sees only events, actions and the clock, and keeps its own account of every request, batch and lane, by the
+simplest means: sets and full scans. It knows nothing of charges, plans or promises, only what they are good
+for.
 """
 
 from __future__ import annotations
@@ -153,7 +154,9 @@ class Referee:
             limit_ns = known.deadline_ns - (self.scope.margin_ns if self.scope.promises else 0)
             if now_ns > limit_ns:
                 self.late += 1
-                self.require(not self.scope.promises, f"request {request} was answered {now_ns - limit_ns} ns late")
+                self.require(
+                    not self.scope.promises, f"request {request} was answered {now_ns - limit_ns} ns late"
+                )
 
     # --- actions
 
@@ -214,7 +217,9 @@ class Referee:
                 self.require(event == on.CancelRequested(request), "dropped without being cancelled")
             case do.Evicted(request):
                 self._end(request, "evicted")
-                self.require(isinstance(event, on.ModelClosed | on.LaneClosed | on.GroupClosed), "evicted why?")
+                self.require(
+                    isinstance(event, on.ModelClosed | on.LaneClosed | on.GroupClosed), "evicted why?"
+                )
             case do.Lost(request):
                 self._end(request, "lost")
                 self.require(isinstance(event, on.LaneClosed | on.GroupClosed), "lost with its lane there")

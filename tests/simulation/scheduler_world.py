@@ -1,8 +1,9 @@
-"""A world for the scheduler, made from a seed: a virtual clock, workers that take scripted time, clients, accidents.
+"""A world for the scheduler, made from a seed: a virtual clock, workers that take scripted time, clients,
+accidents.
 
-Three kinds: ``exact`` (service times as estimated), ``early`` (never longer than estimated, mostly shorter) and ``wild`` (noise,
-shapes nobody measured, crashing lanes, closing models, queue time-outs that delay). In the first two every deadline
-that was admitted must be met. A ``Referee`` watches each step in all of them.
+Three kinds: ``exact`` (service times as estimated), ``early`` (never longer than estimated, mostly shorter)
+and ``wild`` (noise, shapes nobody measured, crashing lanes, closing models, queue time-outs that delay). In
+the first two every deadline that was admitted must be met. A ``Referee`` watches each step in all of them.
 """
 
 from __future__ import annotations
@@ -125,7 +126,9 @@ class World:
         rng = self.random
         levels = rng.choice((0, 0, 0, 2, 3))
         waits = rng.random() < 0.25
-        sizes = tuple(sorted({rng.randrange(1, max_batch + 1) for _ in range(2)})) if rng.random() < 0.5 else ()
+        sizes = (
+            tuple(sorted({rng.randrange(1, max_batch + 1) for _ in range(2)})) if rng.random() < 0.5 else ()
+        )
         return Batching(
             preferred_batch_size=sizes if waits else (),
             max_queue_delay_us=rng.randrange(100, 8_000) if waits else 0,
@@ -165,7 +168,9 @@ class World:
         rng = self.random
         template = rng.choice(self._templates)
         rows = rng.choice((1, 1, 1, rng.randrange(1, template.max_batch + 1)))
-        budget_ns = int(template.service_ns(rows) * rng.uniform(0.8, 1.5) * rng.choice((1, slack, slack, 3 * slack)))
+        budget_ns = int(
+            template.service_ns(rows) * rng.uniform(0.8, 1.5) * rng.choice((1, slack, slack, 3 * slack))
+        )
         deadline_ns = at_ns + budget_ns + self.config.margin_ns if rng.random() < 0.9 else NO_DEADLINE
         self._requests += 1
         request = self._requests
@@ -173,7 +178,9 @@ class World:
             self._at(at_ns + rng.randrange(0, 20 * MILLISECOND), on.CancelRequested(request))
         timeout_us = rng.randrange(1, 40_000) if rng.random() < 0.1 else 0
         priority = rng.choice((0, 0, 1, 2, 3))
-        return on.Arrived(request, template.shape, rows, rng.randrange(1, 500), priority, deadline_ns, timeout_us)
+        return on.Arrived(
+            request, template.shape, rows, rng.randrange(1, 500), priority, deadline_ns, timeout_us
+        )
 
     def _plan_accidents(self) -> None:
         rng = self.random
@@ -187,7 +194,9 @@ class World:
                 back_ns = back_at_ns + rng.randrange(-min(MILLISECOND, back_at_ns - at_ns), 5 * MILLISECOND)
                 self._at(back_ns, on.LaneOpened(lane, self._lanes[lane]))
         if rng.random() < 0.3:
-            self._at(rng.randrange(self.now_ns, end_ns + 1), on.ModelClosed(rng.choice(self._templates).model))
+            self._at(
+                rng.randrange(self.now_ns, end_ns + 1), on.ModelClosed(rng.choice(self._templates).model)
+            )
 
     def _at(self, at_ns: int, event: on.Event | None) -> None:
         self._ticket += 1
@@ -246,7 +255,9 @@ class World:
             return planned_ns
         if self.kind == "early":
             return int(planned_ns * rng.choice((1, rng.uniform(0.2, 1))))
-        return int(planned_ns * rng.choice((1, rng.uniform(0.5, 2), rng.uniform(0.9, 1.1), rng.expovariate(1))))
+        return int(
+            planned_ns * rng.choice((1, rng.uniform(0.5, 2), rng.uniform(0.9, 1.1), rng.expovariate(1)))
+        )
 
     def _close(self) -> None:
         for template in self._templates:

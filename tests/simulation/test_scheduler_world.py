@@ -17,5 +17,7 @@ def test_worlds_keep_all_rules(first: int) -> None:
         try:
             outcomes |= World(seed).run().outcomes.keys()
         except AssertionError as broken:
-            raise AssertionError(f"{broken}; replay: python -m tests.simulation.replay {seed} --trace") from broken
+            raise AssertionError(
+                f"{broken}; replay: python -m tests.simulation.replay {seed} --trace"
+            ) from broken
     assert "answered" in outcomes
