@@ -25,7 +25,7 @@ from appliance.http.metrics import HttpStatistics, MetricsHandler
 from appliance.http.protocol_api import ProtocolHandler
 from appliance.http.router import RouteHandler, Router
 from appliance.http.status import CLIENT_CLOSED_REQUEST, error_response
-from appliance.http.status_page import StatusHandler
+from appliance.http.status_handler import StatusHandler
 from appliance.telemetry.prometheus import MetricsConfig
 
 BACKLOG = 1024

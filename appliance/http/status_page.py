@@ -1,32 +1,24 @@
-"""``/status.json`` and the status page at ``/``.
+"""The status page at ``/`` as HTML text.
 
-The page is complete as the server writes it; a few lines of script keep it fresh. It loads nothing from
-anywhere, and its content security policy admits only that style and that script, by digest. Long lists are
-written in slices, because they are written on the loop that serves requests.
+Pure. The page is complete as it is written here; a few lines of script keep it fresh from ``/status.json``. It loads
+nothing from anywhere, and its content security policy admits only this style and this script, by digest.
 """
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import hashlib
-import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from html import escape
 from importlib.resources import files
-from typing import Final
-
-from aiohttp import web
+from typing import Final, Self
 
 from appliance import __version__
-from appliance.engine.port import EnginePort, EngineStatus, VersionStatus, WorkerStatus
-from appliance.http.overview import overview
-from appliance.http.status_document import batch_mean, model_document, status_header
+from appliance.engine.port import EngineStatus, VersionStatus, WorkerStatus
+from appliance.http.status_document import batch_mean
 from appliance.model import VersionState
 from appliance.telemetry.meter import HistogramValue, Result, Stage
-
-SLICE_MODELS: Final = 16
-NO_STORE: Final = "no-store"
 
 _COLUMNS: Final = (
     ("Model", ""),
@@ -43,63 +35,36 @@ _COLUMNS: Final = (
 )
 
 
-class StatusHandler:
-    """Handles ``GET /`` and ``GET /status.json``."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PageParts:
+    """What every page is made with: its style and its script."""
 
-    def __init__(self, engine: EnginePort) -> None:
-        self._engine = engine
-        self._style = files("appliance.http").joinpath("status_page.css").read_text("utf-8")
-        self._script = files("appliance.http").joinpath("status_page.js").read_text("utf-8")
+    style: str
+    script: str
 
-    async def document(self, request: web.BaseRequest) -> web.StreamResponse:
-        """The status document; docs/STATUS.md describes it."""
-        status = overview(self._engine)
-        header = status_header(status)
-        del header["models"]
-        models: list[str] = []
-        for version in status.versions:
-            models.append(json.dumps(model_document(version), separators=(",", ":")))
-            await _turn(len(models))
-        text = f'{json.dumps(header, separators=(",", ":"))[:-1]},"models":[{",".join(models)}]}}'
-        return web.Response(
-            body=text.encode(), content_type="application/json", headers={"Cache-Control": NO_STORE}
+    @classmethod
+    def load(cls) -> Self:
+        """Read both from beside this module."""
+        here = files("appliance.http")
+        return cls(
+            style=here.joinpath("status_page.css").read_text("utf-8"),
+            script=here.joinpath("status_page.js").read_text("utf-8"),
         )
 
-    async def page(self, request: web.BaseRequest) -> web.StreamResponse:
-        """The page for people."""
-        status = overview(self._engine)
-        workers = {worker.worker: worker for worker in status.workers}
-        rows: list[str] = []
-        for version in status.versions:
-            rows.append(_model_rows(version, workers))
-            await _turn(len(rows))
-        text = _page(status, "".join(rows), self._style, self._script)
-        return web.Response(
-            body=text.encode(), content_type="text/html", charset="utf-8", headers=self._headers()
+    def content_security_policy(self) -> str:
+        """Admits this style, this script, and questions to the appliance itself; nothing else."""
+        return (
+            f"default-src 'none'; style-src '{_digest(self.style)}'; script-src '{_digest(self.script)}'; "
+            "connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
         )
-
-    def _headers(self) -> dict[str, str]:
-        return {
-            "Cache-Control": NO_STORE,
-            "Content-Security-Policy": (
-                f"default-src 'none'; style-src '{_digest(self._style)}'; script-src '{_digest(self._script)}'; "
-                "connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-            ),
-            "Referrer-Policy": "no-referrer",
-            "X-Content-Type-Options": "nosniff",
-        }
-
-
-async def _turn(done: int) -> None:
-    if done % SLICE_MODELS == 0:
-        await asyncio.sleep(0)
 
 
 def _digest(text: str) -> str:
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
-def _page(status: EngineStatus, rows: str, style: str, script: str) -> str:
+def page_text(status: EngineStatus, rows: str, parts: PageParts) -> str:
+    """The page; ``rows`` is the text of model_rows for each version."""
     heads = "".join(f'<th scope="col" class="{kind}">{escape(name)}</th>' for name, kind in _COLUMNS)
     accepting = "" if status.accepting else "draining: new requests are refused"
     uptime = spoken_time((status.now_ns - status.started_ns) // 1_000_000_000)
@@ -110,7 +75,7 @@ def _page(status: EngineStatus, rows: str, style: str, script: str) -> str:
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <title>Appliance status</title>
 <link rel="icon" href="data:,">
-<style>{style}</style>
+<style>{parts.style}</style>
 </head>
 <body>
 <header>
@@ -127,7 +92,7 @@ def _page(status: EngineStatus, rows: str, style: str, script: str) -> str:
 </table></div>
 <footer><span id="fresh">as of when this page was loaded; quantiles since the start</span> ·
 <a href="status.json">status.json</a> · <a href="metrics">metrics</a> · <a href="v2">v2 API</a></footer>
-<script>{script}</script>
+<script>{parts.script}</script>
 </body>
 </html>
 """
@@ -149,7 +114,8 @@ def _tiles(status: EngineStatus) -> str:
     return "".join(f'<div><dt>{name}</dt><dd id="{key}">{value}</dd></div>' for name, key, value in tiles)
 
 
-def _model_rows(version: VersionStatus, workers: Mapping[int, WorkerStatus]) -> str:
+def model_rows(version: VersionStatus, workers: Mapping[int, WorkerStatus]) -> str:
+    """The table rows of one version: its figures, and its reason when it has one. ``workers`` are by number."""
     statistics = version.statistics
     total = statistics.stages[Stage.TOTAL]
     mean = batch_mean(statistics)

@@ -1,0 +1,68 @@
+"""``/status.json`` and the status page at ``/``.
+
+Both are written on the loop that serves requests, so long lists are written in slices with everybody's turn between.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Final
+
+from aiohttp import web
+
+from appliance.engine.port import EnginePort
+from appliance.http.overview import overview
+from appliance.http.status_document import model_document, status_header
+from appliance.http.status_page import PageParts, model_rows, page_text
+
+SLICE_MODELS: Final = 16
+NO_STORE: Final = "no-store"
+
+
+class StatusHandler:
+    """Handles ``GET /`` and ``GET /status.json``."""
+
+    def __init__(self, engine: EnginePort) -> None:
+        self._engine = engine
+        self._parts = PageParts.load()
+
+    async def document(self, request: web.BaseRequest) -> web.StreamResponse:
+        """The status document; docs/STATUS.md describes it."""
+        status = overview(self._engine)
+        header = status_header(status)
+        del header["models"]
+        models: list[str] = []
+        for version in status.versions:
+            models.append(json.dumps(model_document(version), separators=(",", ":")))
+            await _turn(len(models))
+        text = f'{json.dumps(header, separators=(",", ":"))[:-1]},"models":[{",".join(models)}]}}'
+        return web.Response(
+            body=text.encode(), content_type="application/json", headers={"Cache-Control": NO_STORE}
+        )
+
+    async def page(self, request: web.BaseRequest) -> web.StreamResponse:
+        """The page for people."""
+        status = overview(self._engine)
+        workers = {worker.worker: worker for worker in status.workers}
+        rows: list[str] = []
+        for version in status.versions:
+            rows.append(model_rows(version, workers))
+            await _turn(len(rows))
+        text = page_text(status, "".join(rows), self._parts)
+        return web.Response(
+            body=text.encode(), content_type="text/html", charset="utf-8", headers=self._headers()
+        )
+
+    def _headers(self) -> dict[str, str]:
+        return {
+            "Cache-Control": NO_STORE,
+            "Content-Security-Policy": self._parts.content_security_policy(),
+            "Referrer-Policy": "no-referrer",
+            "X-Content-Type-Options": "nosniff",
+        }
+
+
+async def _turn(done: int) -> None:
+    if done % SLICE_MODELS == 0:
+        await asyncio.sleep(0)
