@@ -158,7 +158,7 @@ def test_lost_lines_are_told_by_the_next_one(tmp_path: Path) -> None:
     control.close()
     lines = [json.loads(line) for line in (tmp_path / "log").read_text().splitlines()]
     assert [(line["event"], line.get("lines_lost")) for line in lines] == [
-        ("written", 1),
+        ("written", 2),
         ("written too", None),
     ]
 

@@ -1,0 +1,226 @@
+"""``infer``, ``status`` and ``top`` against a running appliance."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import select
+import shutil
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from appliance.cli.failure import Exit
+from appliance.cli.main import main
+from models.generate import write_model
+from tests.appliance_process import ApplianceProcess
+
+DIGITS = Path(__file__).resolve().parents[2] / "models" / "digits"
+SAMPLES = (
+    "add_sub",
+    "identity_bytes",
+    "identity_fp16",
+    "identity_bf16",
+    "scalar",
+    "variable",
+    "odd_names",
+    "not_onnx",
+)
+
+PLAIN_TERMINAL = {**os.environ, "TERM": "xterm"}
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApplianceProcess]:
+    models = tmp_path_factory.mktemp("models")
+    shutil.copytree(DIGITS, models / "digits")
+    for name in SAMPLES:
+        write_model(name, models)
+    with ApplianceProcess(models) as process:
+        yield process.wait_ready()
+
+
+class Asked:
+    """What a command printed and how it ended."""
+
+    def __init__(self, status: int, out: str, err: str) -> None:
+        self.status = status
+        self.out = out
+        self.err = err
+
+    def json(self) -> Any:
+        assert self.status == Exit.OK, self.err
+        return json.loads(self.out)
+
+
+@pytest.fixture
+def infer(running: ApplianceProcess, capsys: pytest.CaptureFixture[str]) -> Any:
+    def ask(*words: str) -> Asked:
+        status = main(["infer", *words, "--url", running.grpc])
+        captured = capsys.readouterr()
+        return Asked(status, captured.out, captured.err)
+
+    return ask
+
+
+def test_a_golden_picture_is_recognised(infer: Any) -> None:
+    answer = infer("digits", "--input", f"image=@{DIGITS}/golden/3-0003.png")
+    assert answer.status == Exit.OK
+    assert "three" in answer.out
+    assert "digits version 2" in answer.out
+
+
+def test_classes_as_json(infer: Any) -> None:
+    answer = infer("digits", "--input", f"@{DIGITS}/golden/7-0044.png", "--classes", "2", "--json").json()
+    (row,) = answer["outputs"][0]["classes"]
+    assert row[0]["index"] == 7
+    assert row[0]["label"] == "seven"
+    assert len(row) == 2
+
+
+def test_a_version_and_plain_values(infer: Any, tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.zeros((2, 8, 8), np.float32))
+    words = ("digits", "--version", "1", "--classes", "0", "--json", "--input", f"image=@{tmp_path}/x.npy")
+    answer = infer(*words).json()
+    assert answer["version"] == "1"
+    assert answer["outputs"][0]["shape"] == [2, 10]
+    assert sum(answer["outputs"][0]["data"][1]) == pytest.approx(1.0, abs=1e-3)
+
+
+def test_two_inputs_and_one_output(infer: Any) -> None:
+    metadata = infer("add_sub", "--zeros", "--json").json()
+    names = [output["name"] for output in metadata["outputs"]]
+    assert len(names) == 2
+    refused = infer("add_sub", "--input", ",".join("1" * 16))
+    assert refused.status == Exit.USAGE
+    assert "the inputs are" in refused.err
+    answer = infer("add_sub", "--zeros", "--output", names[1], "--json").json()
+    assert [output["name"] for output in answer["outputs"]] == names[1:]
+
+
+@pytest.mark.parametrize(
+    ("model", "typed", "data"),
+    [
+        ("identity_bytes", '["\u00e9t\u00e9", "", "a,b"]', [["\u00e9t\u00e9", "", "a,b"]]),
+        ("identity_fp16", "0.5,-2", [[0.5, -2.0]]),
+        ("identity_bf16", "1.5,-0.25", [[1.5, -0.25]]),
+        ("identity_fp16", "[[1],[2]]", [[1.0], [2.0]]),
+        ("scalar", "3", 9.0),
+    ],
+)
+def test_values_go_and_come_back(infer: Any, model: str, typed: str, data: Any) -> None:
+    assert infer(model, "--input", typed, "--json").json()["outputs"][0]["data"] == data
+
+
+def test_the_table_shortens_long_answers(infer: Any) -> None:
+    answer = infer("variable", "--input", json.dumps([list(range(50))]))
+    assert "... 42 more" in answer.out
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "text"),
+    [
+        (("nope", "--zeros"), Exit.REFUSED, "unknown model: 'nope'"),
+        (("digits", "--zeros", "--version", "9"), Exit.REFUSED, "version 9 is not found"),
+        (("not_onnx", "--zeros"), Exit.REFUSED, "not_onnx"),
+        (("digits",), Exit.USAGE, "no input is given; the model takes image FP32 [-1, 8, 8]"),
+        (("digits", "--input", "1,2"), Exit.USAGE, "takes shape"),
+        (("digits", "--input", "a" * 64), Exit.USAGE, "takes shape"),
+        (("digits", "--input", "@none.npy"), Exit.USAGE, "cannot be read"),
+        (("digits", "--input", "@none.png"), Exit.USAGE, "cannot be read"),
+        (("digits", "--input", "@none.txt"), Exit.USAGE, "neither a .npy file nor a picture"),
+        (("digits", "--input", "image=1", "--input", "image=2"), Exit.USAGE, "given twice"),
+        (("digits", "--zeros", "--output", "nope"), Exit.REFUSED, "unexpected inference output 'nope'"),
+    ],
+)
+def test_failures_are_one_sentence(infer: Any, words: tuple[str, ...], status: Exit, text: str) -> None:
+    answer = infer(*words)
+    assert answer.status == status, answer.err
+    assert text in answer.err
+    assert answer.err.startswith("appliance infer: ")
+    assert "Traceback" not in answer.err
+    assert answer.out == ""
+
+
+@pytest.mark.parametrize("words", [["digits", "--priority", "-1"], ["digits", "--timeout-ms", "0"], []])
+def test_wrong_options_are_usage_errors(words: list[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["infer", *words])
+    assert ended.value.code == Exit.USAGE
+
+
+def test_nobody_there(capsys: pytest.CaptureFixture[str], unused_tcp_port: int) -> None:
+    address = f"127.0.0.1:{unused_tcp_port}"
+    assert main(["infer", "digits", "--zeros", "--url", address, "--timeout-ms", "200"]) == Exit.UNREACHABLE
+    assert address in capsys.readouterr().err
+    assert main(["status", "--url", address]) == Exit.UNREACHABLE
+    assert main(["top", "--once", "--url", address]) == Exit.UNREACHABLE
+    assert "start one with 'appliance serve'" in capsys.readouterr().err
+
+
+def test_status_shows_models_workers_and_reasons(
+    running: ApplianceProcess, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["status", "--url", f"http://{running.http}"]) == Exit.OK
+    shown = capsys.readouterr().out
+    assert "digits/2" in shown
+    assert "READY" in shown
+    assert "not_onnx/1: " in shown
+    assert "MiB" in shown
+
+
+def test_status_json_is_the_document(running: ApplianceProcess, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["status", "--json", "--url", running.http]) == Exit.OK
+    assert json.loads(capsys.readouterr().out)["server"]["name"] == "appliance"
+
+
+def test_top_once_counts_what_happened_meanwhile(
+    running: ApplianceProcess, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["top", "--once", "--json", "--interval", "0.1", "--url", running.http]) == Exit.OK
+    document = json.loads(capsys.readouterr().out)
+    assert {model["name"] for model in document["models"]} >= {"digits", "add_sub"}
+    assert main(["top", "--once", "--interval", "0.1", "--url", running.http]) == Exit.OK
+    assert "rate/s" in capsys.readouterr().out
+
+
+def test_top_on_a_terminal_ends_with_q_and_leaves_it_as_it_was(running: ApplianceProcess) -> None:
+    master, terminal = pty.openpty()
+    termios.tcsetwinsize(terminal, (30, 100))
+    before = termios.tcgetattr(terminal)
+    program = "import sys; from appliance.cli.main import main; sys.exit(main())"
+    command = [sys.executable, "-c", program, "top", "--interval", "0.1", "--url", running.http]
+    top = subprocess.Popen(command, stdin=terminal, stdout=terminal, stderr=terminal, env=PLAIN_TERMINAL)
+    try:
+        shown = read_until(master, b"digits/2", 30.0)
+        os.write(master, b"q")
+        shown += read_until(master, b"\x1b[?1049l", 30.0)
+        assert top.wait(30.0) == Exit.OK
+        assert termios.tcgetattr(terminal) == before
+    finally:
+        top.kill()
+        top.wait()
+        os.close(master)
+        os.close(terminal)
+    assert b"\x1b[?1049h" in shown
+    assert b"q: quit" in shown
+    assert b"Traceback" not in shown
+
+
+def read_until(descriptor: int, wanted: bytes, timeout_s: float) -> bytes:
+    """What a terminal shows until ``wanted`` appears."""
+    shown = b""
+    end = time.monotonic() + timeout_s
+    while wanted not in shown:
+        ready, _, _ = select.select([descriptor], [], [], max(end - time.monotonic(), 0))
+        assert ready, f"{wanted!r} did not appear in {shown!r}"
+        shown += os.read(descriptor, 65_536)
+    return shown

@@ -1,0 +1,114 @@
+"""``appliance serve``: flags over the file, and what it says once it serves."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from appliance.cli.failure import CommandFailed, Exit
+from appliance.cli.main import main
+from appliance.cli.serve import add_arguments, configured, example, welcome
+from appliance.engine.port import IndexEntry
+from appliance.model import VersionState
+from appliance.telemetry.log import LogFormat
+
+if TYPE_CHECKING:
+    from tests.appliance_process import ApplianceProcess
+
+
+def arguments(*words: str) -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    return parser.parse_args(words)
+
+
+def test_flags_win_over_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "a.toml"
+    file.write_text('models = "from-file"\n[grpc]\naddresses = ["127.0.0.1:1"]\nmax_tensors = 3\n')
+    config = configured(arguments("--config", str(file), "--grpc", "127.0.0.1:2", "--http", "[::1]:3"))
+    assert config.models == "from-file"
+    assert (config.grpc.addresses, config.grpc.max_tensors) == (("127.0.0.1:2",), 3)
+    assert config.http.addresses == ("[::1]:3",)
+    config = configured(arguments("--config", str(file), "--models", "m", "--log-format", "json"))
+    assert (config.models, config.log.format) == ("m", LogFormat.JSON)
+
+
+def test_a_bad_file_lists_its_problems(tmp_path: Path) -> None:
+    file = tmp_path / "a.toml"
+    file.write_text("[grpc]\nx = 1\ny = 2\n")
+    with pytest.raises(CommandFailed, match=r"grpc\.x.*\n.*grpc\.y"):
+        configured(arguments("--config", str(file)))
+
+
+class Started:
+    grpc = ("127.0.0.1:8001",)
+    http = ("127.0.0.1:8000",)
+
+    def __init__(self, *index: IndexEntry) -> None:
+        self.index = index
+
+
+def entry(name: str, state: VersionState = VersionState.READY, reason: str = "") -> IndexEntry:
+    return IndexEntry(name=name, version="1", state=state, reason=reason)
+
+
+def test_the_welcome_names_what_is_ready_and_what_is_not(tmp_path: Path) -> None:
+    started: Any = Started(entry("good"), entry("bad", VersionState.UNAVAILABLE, "no file"))
+    text = welcome(started, str(tmp_path))
+    assert "Ready: good/1" in text
+    assert "Not ready: bad/1: no file" in text
+    assert "infer good --zeros" in text
+
+
+def test_a_thousand_models_do_not_flood_the_screen(tmp_path: Path) -> None:
+    many = [entry(f"m{number}") for number in range(1_000)]
+    broken = [entry(f"b{number}", VersionState.UNAVAILABLE, "x") for number in range(1_000)]
+    started: Any = Started(*many, *broken)
+    text = welcome(started, str(tmp_path))
+    assert "and 980 more" in text
+    assert len(text.splitlines()) < 30
+
+
+def test_no_model_is_said(tmp_path: Path) -> None:
+    started: Any = Started()
+    assert "No model" in welcome(started, str(tmp_path))
+
+
+def test_the_line_to_copy_uses_a_golden_picture(tmp_path: Path) -> None:
+    golden = tmp_path / "my models" / "digits" / "golden"
+    golden.mkdir(parents=True)
+    (golden / "b.png").touch()
+    (golden / "a.png").touch()
+    line = example("digits", tmp_path / "my models", "127.0.0.1:9")
+    assert shlex.split(line)[1:] == [
+        "infer",
+        "digits",
+        "--input",
+        f"@{golden / 'a.png'}",
+        "--url",
+        "127.0.0.1:9",
+    ]
+
+
+def test_the_line_to_copy_works(serve: Any, model_directory: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    process: ApplianceProcess = serve(model_directory("mlp"))
+    end = time.monotonic() + 30.0
+    while "Try:" not in process.log():
+        assert time.monotonic() < end, process.log()
+    (line,) = [line for line in process.log().splitlines() if line.startswith("Try:")]
+    words = shlex.split(line.removeprefix("Try:"))
+    assert main(words[1:]) == Exit.OK
+    assert "mlp version 1" in capsys.readouterr().out
+
+
+def test_a_directory_that_is_not_there_is_the_operators(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    serving = ["serve", "--models", str(tmp_path / "none"), "--grpc", "127.0.0.1:0", "--http", "127.0.0.1:0"]
+    assert main(serving) == Exit.USAGE
+    assert str(tmp_path / "none") in capfd.readouterr().err
