@@ -12,14 +12,12 @@ from collections import deque
 from typing import Final, Protocol, cast
 
 from appliance.errors import WorkerError
+from appliance.workers.frames import FrameReader, FrameWriter
 from appliance.workers.messages import (
     FROM_WORKER,
     TO_WORKER,
-    FrameReader,
     FromWorker,
     ToWorker,
-    decode,
-    encode_frame,
 )
 
 RECEIVE_BYTES: Final = 64 << 10
@@ -74,7 +72,8 @@ class SocketDaemonLane:
     def __init__(self, end: socket.socket) -> None:
         end.setblocking(False)
         self._socket = end
-        self._reader = FrameReader()
+        self._reader = FrameReader(FROM_WORKER)
+        self._writer = FrameWriter()
         self._waiting = bytearray()
 
     def fileno(self) -> int:
@@ -88,7 +87,7 @@ class SocketDaemonLane:
 
     def send(self, message: ToWorker) -> None:
         """Send at once what the socket takes and keep the rest."""
-        frame = encode_frame(message)
+        frame = self._writer.frame(message)
         if self._waiting:
             self._keep(frame)
             return
@@ -114,7 +113,7 @@ class SocketDaemonLane:
             raise LaneClosed("the worker is gone") from problem
         if not data:
             raise LaneClosed("the worker is gone")
-        return [cast(FromWorker, decode(payload, FROM_WORKER)) for payload in self._reader.feed(data)]
+        return cast(list[FromWorker], self._reader.feed(data))
 
     def close(self) -> None:
         """Close the socket; the worker then leaves."""
@@ -140,7 +139,8 @@ class SocketWorkerLane:
     def __init__(self, end: socket.socket) -> None:
         end.setblocking(True)
         self._socket = end
-        self._reader = FrameReader()
+        self._reader = FrameReader(TO_WORKER)
+        self._writer = FrameWriter()
         self._messages: deque[ToWorker] = deque()
 
     def take(self) -> ToWorker:
@@ -152,14 +152,13 @@ class SocketWorkerLane:
                 raise LaneClosed("the daemon is gone") from problem
             if not data:
                 raise LaneClosed("the daemon is gone")
-            for payload in self._reader.feed(data):
-                self._messages.append(cast(ToWorker, decode(payload, TO_WORKER)))
+            self._messages.extend(cast(list[ToWorker], self._reader.feed(data)))
         return self._messages.popleft()
 
     def complete(self, message: FromWorker) -> None:
         """Send all of it."""
         try:
-            self._socket.sendall(encode_frame(message))
+            self._socket.sendall(self._writer.frame(message))
         except ConnectionError as problem:
             raise LaneClosed("the daemon is gone") from problem
 

@@ -1,12 +1,11 @@
 """Every message between daemon, supervisor and worker: one closed set of types, one codec, one version number.
 
-A message is a msgpack array ``[version, kind, body]``; on a stream it follows its length as a little-endian uint32.
-Sizes are bounded before memory is taken. Tensors never travel here: messages carry offsets into the arena.
+A message is a msgpack array ``[version, kind, body]`` of bounded size. Tensors never travel here: messages carry
+offsets into the arena.
 """
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
@@ -14,7 +13,7 @@ from typing import Any, Final, NamedTuple
 import msgpack  # type: ignore[import-untyped]
 
 from appliance.model import ModelVersion
-from appliance.workers.batch_codec import decode_result, decode_results, decode_run, plain_results
+from appliance.workers.batch_codec import KnownResults, decode_result, decode_run, plain_results
 from appliance.workers.codec import Decoder, MessageInvalid, decoder_for, to_plain
 from appliance.workers.port import Fetch, Run, RunResult, WorkerSettings
 
@@ -26,7 +25,6 @@ __all__ = [
     "Fork",
     "ForkFailed",
     "Forked",
-    "FrameReader",
     "FromWorker",
     "Kill",
     "Load",
@@ -41,13 +39,10 @@ __all__ = [
     "Unload",
     "decode",
     "encode",
-    "encode_frame",
 ]
 
 PROTOCOL_VERSION: Final = 1
 MAX_MESSAGE_BYTES: Final = 16 << 20
-
-_LENGTH = struct.Struct("<I")
 
 
 # --- daemon to worker (with Run and Fetch of the port)
@@ -144,16 +139,16 @@ _TYPES: Final[Sequence[type]] = (
     *(Fork, Kill, Ready, Forked, ForkFailed, Exited),
 )
 _KINDS: Final[Mapping[type, int]] = MappingProxyType({kind: number for number, kind in enumerate(_TYPES)})
-_TIMES: Final = (int, int, int)
+_FINISHED: Final = _KINDS[Finished]
 
 
-def _decode_finished(plain: Any) -> Finished:
+def _decode_finished(plain: Any, known: KnownResults) -> Finished:
     if type(plain) is not tuple or len(plain) != len(Finished._fields):
         raise MessageInvalid(f"expected the {len(Finished._fields)} fields of Finished")
-    batch, results, *times = plain
-    if type(batch) is not int or tuple(map(type, times)) != _TIMES:
+    batch, results, gather_ns, run_ns, scatter_ns = plain
+    if not (type(batch) is type(gather_ns) is type(run_ns) is type(scatter_ns) is int):
         raise MessageInvalid("batch and times must be integers")
-    return Finished(batch, decode_results(results), *times)
+    return Finished(batch, known.decode(results), gather_ns, run_ns, scatter_ns)
 
 
 def _decode_stored(plain: Any) -> Stored:
@@ -162,20 +157,18 @@ def _decode_stored(plain: Any) -> Stored:
     return Stored(decode_result(plain[0]))
 
 
-_BY_HAND: Final[Mapping[type, Decoder]] = MappingProxyType(
-    {Run: decode_run, Finished: _decode_finished, Stored: _decode_stored}
-)
+_BY_HAND: Final[Mapping[type, Decoder]] = MappingProxyType({Run: decode_run, Stored: _decode_stored})
 _DECODERS: Final[Sequence[Decoder]] = tuple(_BY_HAND.get(kind) or decoder_for(kind) for kind in _TYPES)
 
 
-def encode(message: Message) -> bytes:
-    """The message without its length."""
+def encode(message: Message, packer: msgpack.Packer | None = None) -> bytes:
+    """The message without its length. A ``packer`` from new_packer saves making one each time."""
     body: object = message
     if type(message) is Finished:
         body = (message.batch, plain_results(message.results), *message[2:])
     elif type(message) is Stored:
         body = plain_results((message.result,))
-    packed: bytes = msgpack.packb((PROTOCOL_VERSION, _KINDS[type(message)], body), default=to_plain)
+    packed: bytes = (packer or new_packer()).pack((PROTOCOL_VERSION, _KINDS[type(message)], body))
     if len(packed) > MAX_MESSAGE_BYTES:
         raise MessageInvalid(
             f"a {type(message).__name__} message of {len(packed)} bytes exceeds the limit of {MAX_MESSAGE_BYTES}"
@@ -183,23 +176,28 @@ def encode(message: Message) -> bytes:
     return packed
 
 
-def encode_frame(message: Message) -> bytes:
-    """The message with its length in front, as it goes through a stream."""
-    packed = encode(message)
-    return _LENGTH.pack(len(packed)) + packed
+def new_packer() -> msgpack.Packer:
+    """What encode packs with."""
+    return msgpack.Packer(default=to_plain)
 
 
-def decode(payload: bytes | bytearray | memoryview, allowed: frozenset[type]) -> Message:
-    """The message in ``payload`` (no length in front); raises MessageInvalid unless it is one of ``allowed``."""
+def decode(
+    payload: bytes | bytearray | memoryview, allowed: frozenset[type], known: KnownResults | None = None
+) -> Message:
+    """The message in ``payload`` (no length in front); raises MessageInvalid unless it is one of ``allowed``.
+
+    ``known`` remembers, for one stream, the shapes of results that come again and again.
+    """
     try:
-        envelope = msgpack.unpackb(payload, use_list=False, strict_map_key=False)
-        version, kind, body = envelope
+        version, kind, body = msgpack.unpackb(payload, use_list=False, strict_map_key=False)
     except (ValueError, TypeError) as problem:
         raise MessageInvalid(f"not a message: {problem}") from problem
     if version != PROTOCOL_VERSION:
         raise MessageInvalid(f"protocol version {version!r}; this side speaks {PROTOCOL_VERSION}")
     if type(kind) is not int or not 0 <= kind < len(_TYPES) or _TYPES[kind] not in allowed:
         raise MessageInvalid(f"message kind {kind!r} has no place here")
+    if kind == _FINISHED:
+        return _decode_finished(body, KnownResults() if known is None else known)
     message: Message = _DECODERS[kind](body)
     return message
 
@@ -208,42 +206,3 @@ TO_WORKER: Final = frozenset((Load, Unload, Run, Fetch, Stop))
 FROM_WORKER: Final = frozenset((Loaded, Refused, Finished, Stored))
 TO_SUPERVISOR: Final = frozenset((Fork, Kill))
 FROM_SUPERVISOR: Final = frozenset((Ready, Forked, ForkFailed, Exited))
-
-
-class FrameReader:
-    """Cuts a byte stream into payloads. Owned by the one reader of the stream."""
-
-    def __init__(self) -> None:
-        self._partial = bytearray()
-
-    def feed(self, data: bytes) -> list[bytes]:
-        """The payloads that are complete now. Raises MessageInvalid as soon as a length exceeds MAX_MESSAGE_BYTES."""
-        if self._partial:
-            self._partial += data
-            if not self._has_frame():
-                return []
-            data = bytes(self._partial)
-            self._partial.clear()
-        return self._cut(data)
-
-    def _has_frame(self) -> bool:
-        if len(self._partial) < _LENGTH.size:
-            return False
-        length: int = _LENGTH.unpack_from(self._partial)[0]
-        return length > MAX_MESSAGE_BYTES or len(self._partial) >= _LENGTH.size + length
-
-    def _cut(self, data: bytes) -> list[bytes]:
-        payloads: list[bytes] = []
-        position, end = 0, len(data)
-        while position + _LENGTH.size <= end:
-            (length,) = _LENGTH.unpack_from(data, position)
-            if length > MAX_MESSAGE_BYTES:
-                raise MessageInvalid(f"a message of {length} bytes exceeds the limit of {MAX_MESSAGE_BYTES}")
-            stop = position + _LENGTH.size + length
-            if stop > end:
-                break
-            payloads.append(data[position + _LENGTH.size : stop])
-            position = stop
-        if position < end:
-            self._partial += data[position:]
-        return payloads

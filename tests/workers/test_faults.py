@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 
 from appliance.tensor import Datatype
-from appliance.workers.messages import Finished, FromWorker, Loaded, Stored, encode_frame
+from appliance.workers.frames import FrameWriter
+from appliance.workers.messages import Finished, FromWorker, Loaded, Stored
 from appliance.workers.port import (
     ExitCause,
     ItemStatus,
@@ -242,11 +243,13 @@ NOISE = {
     "no message": b"\x01\x00\x00\x00\x05",
     "an unknown kind": b"\x04\x00\x00\x00\x93\x01\x63\x90",
     "another version": b"\x04\x00\x00\x00\x93\x02\x07\x90",
-    "a message for workers": encode_frame(Loaded(1, (), 1, 1)).replace(b"\x93\x01\x05", b"\x93\x01\x01"),
+    "a message for workers": FrameWriter()
+    .frame(Loaded(1, (), 1, 1))
+    .replace(b"\x93\x01\x05", b"\x93\x01\x01"),
 }
 
 SAID = {
-    **{name: encode_frame(message) for name, message in LIES.items()},
+    **{name: FrameWriter().frame(message) for name, message in LIES.items()},
     **NOISE,
 }
 
@@ -270,7 +273,7 @@ def test_the_truth_ahead_of_time_is_believed_and_then_nonsense(shared_bench: Ben
     """The bytes of the tests above are well-formed: the same way of lying, with the truth, is accepted once."""
     bench = shared_bench
     worker = bench.start()
-    model = bench.load(worker, fake("wrong", say=encode_frame(_result()).hex()))
+    model = bench.load(worker, fake("wrong", say=FrameWriter().frame(_result()).hex()))
     placed = bench.place([FOUR], [0], capacity=64)
     bench.call(bench.pool.dispatch, worker, Run(BATCH, model, (placed.item._replace(ticket=TICKET),)))
     assert bench.event(RunFinished).batch == BATCH

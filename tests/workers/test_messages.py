@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 from appliance.model import Batching, ModelVersion, QueuePolicy, TimeoutAction, Warmup, WarmupInput
 from appliance.tensor import Datatype, TensorSpec
 from appliance.workers import messages
+from appliance.workers.batch_codec import KNOWN_MAX, KnownResults
 from appliance.workers.codec import MessageInvalid, decoder_for, to_plain
+from appliance.workers.frames import FrameReader, FrameWriter
 from appliance.workers.messages import (
     FROM_SUPERVISOR,
     FROM_WORKER,
@@ -24,7 +26,6 @@ from appliance.workers.messages import (
     Fork,
     Forked,
     ForkFailed,
-    FrameReader,
     Kill,
     Load,
     Loaded,
@@ -37,7 +38,6 @@ from appliance.workers.messages import (
     Unload,
     decode,
     encode,
-    encode_frame,
 )
 from appliance.workers.port import ItemStatus, RunItem, RunResult, WorkerSettings
 
@@ -191,20 +191,20 @@ def test_foreign_types_have_no_place() -> None:
 
 @pytest.mark.parametrize("step", [1, 2, 3, 7, 100, 10_000])
 def test_frames_however_they_arrive(step: int) -> None:
-    stream = b"".join(encode_frame(message) for message in SAMPLES)
-    reader = FrameReader()
-    payloads = [
-        payload
+    stream = b"".join(map(FrameWriter().frame, SAMPLES))
+    reader = FrameReader(EVERYTHING)
+    heard = [
+        message
         for start in range(0, len(stream), step)
-        for payload in reader.feed(stream[start : start + step])
+        for message in reader.feed(stream[start : start + step])
     ]
-    assert [decode(payload, EVERYTHING) for payload in payloads] == SAMPLES
+    assert heard == SAMPLES
 
 
 @pytest.mark.parametrize("step", [1, 4, 100])
 def test_a_length_beyond_the_limit_is_refused_at_once(step: int) -> None:
     stream = (messages.MAX_MESSAGE_BYTES + 1).to_bytes(4, "little") + b"x" * 100
-    reader = FrameReader()
+    reader = FrameReader(EVERYTHING)
 
     def feed() -> None:
         for start in range(0, len(stream), step):
@@ -212,3 +212,32 @@ def test_a_length_beyond_the_limit_is_refused_at_once(step: int) -> None:
 
     with pytest.raises(MessageInvalid, match="exceeds the limit"):
         feed()
+
+
+def test_known_results_are_checked_like_unknown_ones() -> None:
+    """Values that only equal what was seen before come out as what was seen before, or not at all."""
+    known = KnownResults()
+    good = (1, 0, ((1, 10),), (40,), 0, "")
+    (first,) = known.decode((good,))
+    (again,) = known.decode(((2, 0, ((True, 10.0),), (40.0,), 0, ""),))
+    assert again == first._replace(ticket=2)
+    assert [type(each) for each in (*again.shapes[0], *again.sizes)] == [int] * 3
+    refused: list[object] = [
+        (1.0, *good[1:]),
+        (1, 3, *good[2:]),
+        (1, 0, ((1, 10.5),), (40,), 0, ""),
+        (1, 0, ({},), (40,), 0, ""),
+        good[:5],
+        7,
+    ]
+    for bad in refused:
+        with pytest.raises(MessageInvalid):
+            known.decode((bad,))
+
+
+def test_known_results_are_bounded() -> None:
+    known = KnownResults()
+    for size in range(3 * KNOWN_MAX):
+        (result,) = known.decode(((1, 0, ((size,),), (size,), 0, ""),))
+        assert result.shapes == ((size,),)
+    assert len(known) <= KNOWN_MAX
