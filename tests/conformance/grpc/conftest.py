@@ -38,6 +38,8 @@ NAMES = (
     "string_concat",
     "variable",
 )
+OWN_WORKERS = {"placement": {"max_processes": 64}}
+"""A model that hangs on purpose must not share its worker with those that other tests ask."""
 NARROW = "dynamic_batching { default_queue_policy { max_queue_size: 1 } }"
 LEVELS = "dynamic_batching { priority_levels: 2 default_priority_level: 1 }"
 
@@ -62,7 +64,7 @@ def server(door: Sections, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     write_fake(root, "levels", batched=False, extra=LEVELS)
     write_fake(root, "failing", mode="fail")
     write_fake(root, "pair", versions=(1, 3))
-    with ApplianceProcess(root, door) as process:
+    with ApplianceProcess(root, {**door, **OWN_WORKERS}) as process:
         yield process.wait_ready()
 
 

@@ -85,6 +85,10 @@ def shared_memory() -> pb.ModelInferRequest:
 STRINGS = {"datatype": "BYTES", "shape": [1, 2]}
 A = {**STRINGS, "name": "a", "raw": b"\1\0\0\0a\0\0\0\0"}
 ADDEND = {"datatype": "INT32", "shape": [1, 16], "raw": bytes(64)}
+MISSING = (
+    "expected 2 inputs but got 1 inputs for model 'add_sub'. Got input(s) ['INPUT0'], but missing required "
+    "input(s) ['INPUT1']. Please provide all required input(s)."
+)
 
 INVALID: dict[str, tuple[Callable[[], Any], str]] = {
     "bad version": (
@@ -118,8 +122,7 @@ INVALID: dict[str, tuple[Callable[[], Any], str]] = {
     "no data": (lambda: mlp(raw=None), "unable to find data for input tensor 'x' for model 'mlp' in request"),
     "missing inputs": (
         lambda: request_of("add_sub", {**ADDEND, "name": "INPUT0"}),
-        "expected 2 inputs but got 1 inputs for model 'add_sub'. Got input(s) ['INPUT0'], but missing required "
-        "input(s) ['INPUT1']. Please provide all required input(s).",
+        MISSING,
     ),
     "unexpected input": (lambda: mlp(name="z"), "unexpected inference input 'z' for model 'mlp'"),
     "input twice": (
