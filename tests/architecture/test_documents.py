@@ -1,0 +1,98 @@
+"""What is written about the project is true of it."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+from appliance import __version__
+from appliance.cli.main import COMMANDS
+from tests.architecture.sources import ROOT, name_of, python_files
+
+TEXT_SUFFIXES = frozenset(
+    {".py", ".pyi", ".md", ".toml", ".proto", ".pbtxt", ".css", ".js", ".html", ".txt", ".lock", ""}
+)
+PLACES = ("appliance", "benchmarks", "models", "proto", "tests", "docs", ".ci")
+HOMES = re.compile("|".join("/" + place + "/" for place in ("work", "root", "home", "Users", "opt")))
+HASH_BANG = re.compile(r"\A#!.*\n")
+
+
+def texts() -> list[Path]:
+    """Every text file of the project that people or programs read."""
+    found = [
+        path for place in PLACES for path in (ROOT / place).rglob("*") if "__pycache__" not in path.parts
+    ]
+    found += [path for path in ROOT.iterdir() if path.is_file()]
+    return [path for path in found if path.is_file() and path.suffix in TEXT_SUFFIXES]
+
+
+def test_no_file_names_a_place_on_somebodys_machine() -> None:
+    wrong = []
+    for path in texts():
+        content = path.read_bytes()
+        if b"\0" not in content and (match := HOMES.search(content.decode("utf-8", "replace"))):
+            wrong.append(f"{name_of(path)}: {match[0]}")
+    assert not wrong
+
+
+def test_lock_files_name_no_host_and_hash_everything() -> None:
+    for path in ROOT.glob("requirements*.lock"):
+        content = path.read_text()
+        assert "://" not in content, path.name
+        pinned = re.findall(r"^[a-z0-9][\w.-]*(?:\[[\w,]+\])?==\S+", content, re.MULTILINE)
+        assert len(pinned) == len(re.findall(r"^[a-z0-9].*\\\n\s+--hash=sha256:", content, re.MULTILINE)), (
+            path.name
+        )
+        assert len(pinned) > 10
+
+
+def test_the_lock_files_agree_with_one_another() -> None:
+    """What runs is what is tested."""
+    tested = pins(ROOT / "requirements-test.lock")
+    served = pins(ROOT / "requirements.lock")
+    assert served.items() <= tested.items()
+
+
+def test_every_dependency_is_locked() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    locked = {pin.partition(" ")[0] for pin in pins(ROOT / "requirements.lock")}
+    wanted = {re.split(r"[<>=!~;\[ ]", dependency)[0] for dependency in project["dependencies"]}
+    assert wanted <= locked
+
+
+def test_architecture_mentions_every_file() -> None:
+    """By its place in the package, such as ``engine/roster.py``; an ``__init__`` goes without saying."""
+    text = (ROOT / "ARCHITECTURE.md").read_text()
+    places = [path.relative_to(ROOT / "appliance").as_posix() for path in python_files("appliance")]
+    assert not [place for place in places if not place.endswith("__init__.py") and place not in text]
+
+
+def test_architecture_mentions_no_file_that_is_not_there() -> None:
+    text = (ROOT / "ARCHITECTURE.md").read_text()
+    mentioned = set(re.findall(r"(?<![\w/.])((?:[a-z_]+/)+[a-z_]+\.py)\b", text))
+    assert not {
+        place
+        for place in mentioned
+        if not (ROOT / place).exists() and not (ROOT / "appliance" / place).exists()
+    }
+
+
+def test_the_readme_uses_commands_that_exist() -> None:
+    commands = re.findall(
+        r"^\s*(?:\$ )?(?:\.venv/bin/)?appliance (\w+)", (ROOT / "README.md").read_text(), re.MULTILINE
+    )
+    assert commands
+    assert set(commands) <= set(COMMANDS)
+
+
+def test_the_changelog_knows_this_version() -> None:
+    assert f"## [{__version__}]" in (ROOT / "CHANGELOG.md").read_text()
+
+
+def pins(lock: Path) -> dict[str, str]:
+    """Package and marker to version."""
+    lines = re.findall(
+        r"^([a-z0-9][\w.-]*)(?:\[[\w,]+\])?==(\S+)(?: ; (.*?))? \\$", lock.read_text(), re.MULTILINE
+    )
+    return {f"{name}{f' ; {marker}' if marker else ''}": version for name, version, marker in lines}

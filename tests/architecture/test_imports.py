@@ -1,0 +1,154 @@
+"""Imports point downward, edges know nothing of one another, and a vendor's library is met in one place."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Mapping
+
+import pytest
+
+from tests.architecture.sources import ROOT, Import, imports_of, python_files
+
+LEVELS: Mapping[str, int] = {
+    "errors": 0, "tensor": 0, "model": 0, "inference": 0, "validation": 0, "classification": 0, "parameters": 0,
+    "binding": 0,
+    "scheduling": 1, "repository": 1, "runtimes": 1, "telemetry": 1,
+    "workers": 2,
+    "engine": 3,
+    "door": 4, "http": 4,
+    "config": 5,
+    "daemon": 6,
+    "cli": 7,
+}  # fmt: skip
+"""Rooms of one level do not import one another, but for the words of level 0."""
+
+VENDORS: Mapping[str, tuple[str, ...]] = {
+    "PIL": ("appliance/cli/picture.py",),
+    "aiohttp": ("appliance/http/",),
+    "google": ("appliance/door/", "appliance/cli/oip_client.py"),
+    "grpc": ("appliance/door/grpcio_door.py", "appliance/cli/oip_client.py"),
+    "grpc_health": ("appliance/door/grpcio_door.py",),
+    "grpc_reflection": ("appliance/door/grpcio_door.py",),
+    "msgpack": ("appliance/workers/messages.py",),
+    "numpy": ("appliance/runtimes/", "appliance/workers/warmup.py", "appliance/cli/array.py"),
+    "onnxruntime": ("appliance/runtimes/onnx.py",),
+    "prometheus_client": ("appliance/telemetry/prometheus.py",),
+    "rich": ("appliance/cli/",),
+    "structlog": ("appliance/telemetry/log.py",),
+    "uvloop": ("appliance/daemon.py",),
+}
+IMPURE = frozenset(
+    {"asyncio", "logging", "multiprocessing", "os", "random", "select", "socket", "threading", "time"}
+)
+
+OURS = [found for path in python_files("appliance") for found in imports_of(path)]
+
+
+def room_of(module: str) -> str:
+    """The part of a dotted name that has a level; "" for the package itself."""
+    _, _, rest = module.partition(".")
+    return rest.partition(".")[0]
+
+
+def home_of(found: Import) -> str:
+    return room_of(found.file.removesuffix(".py").replace("/", ".").removesuffix(".__init__"))
+
+
+def violations() -> list[str]:
+    wrong = []
+    for found in OURS:
+        there = room_of(found.module) if found.module.split(".")[0] == "appliance" else ""
+        here = home_of(found)
+        if not there or here == there:
+            continue
+        down = LEVELS[there] < LEVELS[here] or LEVELS[there] == LEVELS[here] == 0
+        if not down:
+            wrong.append(f"{found.file}:{found.line} imports {found.module}")
+    return wrong
+
+
+def test_every_room_has_a_level() -> None:
+    rooms = {path.stem for path in (ROOT / "appliance").iterdir() if path.suffix == ".py" or path.is_dir()}
+    assert rooms - {"__init__", "__pycache__"} == set(LEVELS)
+
+
+def test_imports_point_downward() -> None:
+    assert not violations()
+
+
+def test_modules_do_not_import_in_circles() -> None:
+    """What only type checkers see does not count; a package stands for its ``__init__`` alone."""
+    graph: dict[str, set[str]] = {}
+    for found in OURS:
+        if not found.for_types and found.module.startswith("appliance"):
+            name = found.file.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+            graph.setdefault(name, set()).add(found.module)
+    done: set[str] = set()
+
+    def walk(module: str, trail: tuple[str, ...]) -> None:
+        assert module not in trail, " -> ".join([*trail[trail.index(module) :], module])
+        if module not in done:
+            for below in graph.get(module, ()):
+                walk(below, (*trail, module))
+            done.add(module)
+
+    for module in graph:
+        walk(module, ())
+
+
+def test_vendor_libraries_have_one_place_each() -> None:
+    wrong = []
+    for found in OURS:
+        top = found.module.split(".")[0]
+        if top == "appliance" or top in sys.stdlib_module_names:
+            continue
+        if not found.file.startswith(VENDORS.get(top, ("nowhere",))):
+            wrong.append(
+                f"{found.file}:{found.line} imports {top}, whose place is {VENDORS.get(top, 'not chosen')}"
+            )
+    assert not wrong
+
+
+def test_the_table_of_vendors_has_no_dead_entry() -> None:
+    met = {(found.module.split(".")[0], found.file) for found in OURS}
+    dead = [
+        f"{vendor} in {place}"
+        for vendor, places in VENDORS.items()
+        for place in places
+        if not any(top == vendor and file.startswith(place) for top, file in met)
+    ]
+    assert not dead
+
+
+def test_the_scheduler_sees_no_clock_and_no_system() -> None:
+    impure = [
+        found for found in OURS if home_of(found) == "scheduling" and found.module.split(".")[0] in IMPURE
+    ]
+    assert not impure
+
+
+def test_nothing_is_pickled() -> None:
+    forbidden = {"pickle", "marshal", "shelve", "dill", "cloudpickle", "joblib"}
+    assert not [found for found in OURS if found.module.split(".")[0] in forbidden]
+
+
+@pytest.mark.parametrize(
+    ("module", "absent"),
+    [
+        ("appliance.scheduling.scheduler", {"asyncio", "logging", "grpc", "numpy"}),
+        ("appliance.daemon", {"onnxruntime", "onnx", "numpy", "rich", "PIL", "appliance.runtimes.onnx"}),
+        ("appliance.config", {"onnxruntime", "numpy", "rich", "uvloop"}),
+        (
+            "appliance.workers.zygote",
+            {"grpc", "aiohttp", "asyncio", "structlog", "prometheus_client", "rich"},
+        ),
+        ("appliance.repository.directory", {"asyncio", "grpc", "google", "onnx", "numpy"}),
+        ("appliance.cli.main", {"grpc", "rich", "asyncio", "numpy"}),
+    ],
+)
+def test_what_importing_a_module_does_not_load(module: str, absent: set[str]) -> None:
+    program = f"import sys, {module}; print(*sys.modules)"
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)
+    assert not absent & set(done.stdout.split())

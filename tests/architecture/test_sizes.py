@@ -1,0 +1,64 @@
+"""No long tail: the longest module and the longest function are bounded."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+from statistics import median
+
+import pytest
+
+from tests.architecture.sources import PACKAGES, name_of, python_files, tree_of
+
+MODULE_LINES = 500
+FUNCTION_LINES = 70
+MEDIAN_FUNCTION_LINES = 12
+
+FILES = python_files(*PACKAGES)
+
+
+def functions(path: Path) -> list[tuple[str, int]]:
+    """Name and lines of every function, decorators and documentation included."""
+    kinds = (ast.FunctionDef, ast.AsyncFunctionDef)
+    return [
+        (node.name, (node.end_lineno or node.lineno) - node.lineno + 1)
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, kinds)
+    ]
+
+
+def test_modules_are_short() -> None:
+    lengths = {name_of(path): len(path.read_text(encoding="utf-8").splitlines()) for path in FILES}
+    assert not {name: lines for name, lines in lengths.items() if lines > MODULE_LINES}
+
+
+def test_functions_are_short() -> None:
+    long = [
+        f"{name_of(path)} {name}: {n}" for path in FILES for name, n in functions(path) if n > FUNCTION_LINES
+    ]
+    assert not long
+
+
+def test_most_functions_are_shorter_still() -> None:
+    lengths = [lines for path in python_files("appliance") for _, lines in functions(path)]
+    assert median(lengths) <= MEDIAN_FUNCTION_LINES
+
+
+@pytest.mark.parametrize("word", ["utils", "util", "helpers", "common", "misc", "manager"])
+def test_no_module_is_a_drawer(word: str) -> None:
+    assert not [name_of(path) for path in FILES if word in path.stem.split("_")]
+
+
+def test_every_module_says_what_it_is() -> None:
+    silent = [name_of(path) for path in FILES if tree_of(path).body and not ast.get_docstring(tree_of(path))]
+    assert not silent
+
+
+def test_no_function_changes_a_module() -> None:
+    globals_said = [
+        f"{name_of(path)}:{node.lineno} global {', '.join(node.names)}"
+        for path in python_files("appliance")
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, ast.Global)
+    ]
+    assert not globals_said
