@@ -15,7 +15,7 @@ _SHAPES: Final = frozenset((tuple,))
 _OPTIONAL_SHAPES: Final = frozenset((tuple, type(None)))
 _STATUSES: Final = tuple(ItemStatus)
 _ITEM_FIELDS: Final = (int, int, tuple, tuple, int, tuple, int, int)
-_WELL: Final = (ItemStatus.OK.value, 0, "")
+_OK: Final = ItemStatus.OK
 KNOWN_MAX: Final = 1024
 _RESULT_FIELDS: Final = (int, int, tuple, tuple, int, str)
 
@@ -44,18 +44,18 @@ class KnownResults:
         """The results behind ``plain``, or MessageInvalid."""
         if type(plain) is not tuple:
             raise MessageInvalid("results that are no array")
-        return tuple([self._quickly(each) or self._thoroughly(each) for each in plain])
-
-    def _quickly(self, plain: Any) -> RunResult | None:
-        """A result that went well, in a known shape."""
-        try:
-            ticket, status, shapes, sizes, needed, error = plain
-            known = self._known.get((shapes, sizes))
-        except (TypeError, ValueError):
-            return None
-        if known is None or type(ticket) is not int or (status, needed, error) != _WELL:
-            return None
-        return RunResult(ticket, ItemStatus.OK, known[0], known[1], 0, "")
+        recall, decoded = self._known.get, []
+        for each in plain:
+            try:
+                ticket, status, shapes, sizes, needed, error = each
+                known = recall((shapes, sizes))
+            except (TypeError, ValueError):
+                known = None
+            if known is None or type(ticket) is not int or status or needed or error:
+                decoded.append(self._thoroughly(each))
+            else:
+                decoded.append(RunResult(ticket, _OK, known[0], known[1], 0, ""))
+        return tuple(decoded)
 
     def _thoroughly(self, plain: Any) -> RunResult:
         result = decode_result(plain)

@@ -192,6 +192,8 @@ def decode(
         version, kind, body = msgpack.unpackb(payload, use_list=False, strict_map_key=False)
     except (ValueError, TypeError) as problem:
         raise MessageInvalid(f"not a message: {problem}") from problem
+    if kind == _FINISHED and version == PROTOCOL_VERSION and known is not None and Finished in allowed:
+        return _decode_finished(body, known)  # the one that comes for every batch
     if version != PROTOCOL_VERSION:
         raise MessageInvalid(f"protocol version {version!r}; this side speaks {PROTOCOL_VERSION}")
     if type(kind) is not int or not 0 <= kind < len(_TYPES) or _TYPES[kind] not in allowed:
