@@ -7,9 +7,8 @@ for it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from http import HTTPStatus
+from typing import NamedTuple
 
 from aiohttp import web
 from aiohttp.web_protocol import RequestPayloadError
@@ -20,6 +19,13 @@ from appliance.http.config import HttpConfig
 from appliance.http.status import HttpRefusal
 
 Body = bytes | bytearray
+
+
+class HeldBody(NamedTuple):
+    """A body in memory and how many bytes it counts for, which is more while it was compressed."""
+
+    data: Body
+    held_bytes: int
 
 
 class BodyReader:
@@ -34,10 +40,8 @@ class BodyReader:
         """Bytes of all bodies in memory now, as declared or received."""
         return self._held_bytes
 
-    @asynccontextmanager
-    async def body(self, request: web.BaseRequest, limit: int) -> AsyncIterator[Body]:
-        """The plain body of ``request``, at most ``limit`` bytes; its bytes count as held until the block
-        ends.
+    async def read(self, request: web.BaseRequest, limit: int) -> HeldBody:
+        """The plain body of ``request``, at most ``limit`` bytes. Its bytes count as held until it is released.
 
         Raises MessageTooLarge, QueueFull (all bodies together), InvalidRequest (cut short or malformed) and
         HttpRefusal (too slow, unknown encoding)."""
@@ -45,14 +49,18 @@ class BodyReader:
         taken = self._take(_declared_length(request, limit))
         try:
             body = await self._arrived(request, limit)
-            extra = self._take(max(0, len(body) - taken))
-            taken += extra
+            taken += self._take(max(0, len(body) - taken))
             if coding:
                 taken += self._take(limit)
                 body = await unfold(body, coding, limit)
-            yield body
-        finally:
+        except BaseException:
             self._held_bytes -= taken
+            raise
+        return HeldBody(body, taken)
+
+    def release(self, held: HeldBody) -> None:
+        """Its bytes count no longer; call exactly once per body that was read."""
+        self._held_bytes -= held.held_bytes
 
     def _take(self, nbytes: int) -> int:
         if self._held_bytes + nbytes > self._config.max_bodies_bytes:
@@ -67,8 +75,8 @@ class BodyReader:
         content = request.content
         if content.is_eof() and content.exception() is None:
             return _bounded(content.read_nowait(-1), limit)
-        if request.headers.get("Expect", "").lower() == "100-continue":
-            request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n") if request.transport else None
+        if request.headers.get("Expect", "").lower() == "100-continue" and request.transport is not None:
+            request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         try:
             async with asyncio.timeout(self._config.body_timeout_s):
                 return await _gather(request, limit)

@@ -29,8 +29,8 @@ class HttpConfig:
         metadata={
             "min": 1024,
             "unit": "bytes",
-            "help": "largest JSON text in a request; reading it holds up other requests for about 10 ms per MiB, "
-            "so large tensors belong into binary tensor data",
+            "help": "largest JSON text in a request; reading it holds up other requests for 10 to 30 ms per MiB, "
+            "so large tensors belong into binary tensor data; lower this where deadlines are tight",
         },
     )
     max_bodies_bytes: int = field(

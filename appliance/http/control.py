@@ -99,10 +99,11 @@ class ControlHandler:
         raise Unsupported("client shared memory is turned off here; send and receive tensors in the message")
 
     async def _object(self, request: web.BaseRequest) -> dict[str, Any]:
-        async with self._bodies.body(request, MAX_CONTROL_BYTES) as body:
-            if not body.strip():
-                return {}
-            document = parse_json(body, "request")
+        held = await self._bodies.read(request, MAX_CONTROL_BYTES)
+        self._bodies.release(held)
+        if not held.data.strip():
+            return {}
+        document = parse_json(held.data, "request")
         check_nesting(document, "request")
         if not isinstance(document, dict):
             raise InvalidRequest("request must be a JSON object")

@@ -8,9 +8,9 @@ between pieces.
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from json.encoder import encode_basestring_ascii as quoted  # json.dumps takes ten times as long for a string
 
 from appliance.classification import classify
 from appliance.http.json_tensor import json_pieces
@@ -56,15 +56,15 @@ async def encode(
     for output in outputs:
         raw = bytes(output.data)
         shape = ",".join(map(str, output.shape))
-        start = f'{{"name":{json.dumps(output.name)},"datatype":"{output.datatype.wire}","shape":[{shape}],'
+        start = f'{{"name":{quoted(output.name)},"datatype":"{output.datatype.wire}","shape":[{shape}],'
         if binary.get(output.name, binary_default):
             tensors.append(raw)
             described.append(f'{start}"parameters":{{"binary_data_size":{len(raw)}}}}}')
         else:
             described.append(f'{start}"data":[{await _text(output, raw)}]}}')
-    identity = f'"id":{json.dumps(request_id)},' if request_id else ""
+    identity = f'"id":{quoted(request_id)},' if request_id else ""
     head = (
-        f'{{"model_name":{json.dumps(model.name)},"model_version":"{model.version}",{identity}'
+        f'{{"model_name":{quoted(model.name)},"model_version":"{model.version}",{identity}'
         f'"outputs":[{",".join(described)}]}}'
     ).encode()
     return InferResponse(head_bytes=len(head), parts=[head, *tensors], binary=bool(tensors))

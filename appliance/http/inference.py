@@ -115,11 +115,15 @@ class InferenceHandler:
         self, request: web.BaseRequest, name: str, version: str, exchange: Exchange
     ) -> tuple[Planned, Pending]:
         """Read, check and hand to the engine, which copies the tensors: the body is free again after this."""
-        async with self._bodies.body(request, self._config.max_body_bytes) as body:
+        held = await self._bodies.read(request, self._config.max_body_bytes)
+        try:
+            body = held.data
             length = head_length(request.headers.get(HEAD_LENGTH_HEADER), len(body))
             planned = self._plan(body, length, name, version, exchange)
             tensors = tensors_of(planned.request, planned.plan, memoryview(body)[length:])
             return planned, Pending(self._engine, planned, tensors, exchange)
+        finally:
+            self._bodies.release(held)
 
     def _plan(self, body: Body, length: int, name: str, version: str, exchange: Exchange) -> Planned:
         if length == 0 and body:

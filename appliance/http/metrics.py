@@ -7,7 +7,7 @@ millisecond with everybody's turn between them.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -20,9 +20,10 @@ from appliance.model import VersionState
 from appliance.telemetry.exposition import CONTENT_TYPE, Family, exposition, label_text, sample
 from appliance.telemetry.prometheus import MetricsConfig, ProcessMetrics
 from appliance.telemetry.triton_metrics import triton_families
-from appliance.telemetry.version_metrics import labelled, version_families
+from appliance.telemetry.version_metrics import Labelled, labelled, version_families
 
 SLICE_CHARACTERS: Final = 32 * 1024
+SLICE_VERSIONS: Final = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,14 +54,24 @@ class MetricsHandler:
             response.headers["Content-Encoding"] = coding
         await response.prepare(request)
         if request.method != "HEAD":
-            await _write(response, self._text(), coding)
+            status = overview(self._engine)
+            await _write(response, self._text(status, await _all_labelled(status)), coding)
         await response.write_eof()
         return response
 
-    def _text(self) -> Iterator[str]:
+    def _text(self, status: EngineStatus, versions: Sequence[Labelled]) -> Iterator[str]:
         yield self._process.text()
-        yield from exposition(engine_families(overview(self._engine), self._config))
+        yield from exposition(engine_families(status, versions, self._config))
         yield from exposition(http_families(self._own()))
+
+
+async def _all_labelled(status: EngineStatus) -> list[Labelled]:
+    versions: list[Labelled] = []
+    for version in status.versions:
+        versions.append(labelled(version.statistics))
+        if len(versions) % SLICE_VERSIONS == 0:
+            await asyncio.sleep(0)
+    return versions
 
 
 async def _write(response: web.StreamResponse, pieces: Iterable[str], coding: str) -> None:
@@ -88,8 +99,10 @@ def _slices(pieces: Iterable[str]) -> Iterator[str]:
     yield "".join(gathered)
 
 
-def engine_families(status: EngineStatus, config: MetricsConfig) -> Iterator[Family]:
-    """Everything the engine tells, as Prometheus families."""
+def engine_families(
+    status: EngineStatus, versions: Sequence[Labelled], config: MetricsConfig
+) -> Iterator[Family]:
+    """Everything the engine tells, as Prometheus families; ``versions`` are those of ``status``, in order."""
     yield _gauge(
         "appliance_accepting", "1 while new requests are taken, 0 while draining.", int(status.accepting)
     )
@@ -101,9 +114,7 @@ def engine_families(status: EngineStatus, config: MetricsConfig) -> Iterator[Fam
         "appliance_arena_limit_bytes", "Shared memory there may be for tensors.", status.arena_limit_bytes
     )
     yield from _worker_families(status.workers)
-    versions = [labelled(version.statistics) for version in status.versions]
-    labels = [version.labels for version in versions]
-    yield from _state_families(status.versions, labels)
+    yield from _state_families(status.versions, [version.labels for version in versions])
     yield from version_families(versions, stages=config.stage_histograms)
     if config.triton_names:
         yield from triton_families(versions, [version.queued for version in status.versions])

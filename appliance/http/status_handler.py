@@ -16,7 +16,7 @@ from appliance.http.overview import overview
 from appliance.http.status_document import model_document, status_header
 from appliance.http.status_page import PageParts, model_rows, page_text
 
-SLICE_MODELS: Final = 16
+SLICE_MODELS: Final = 8
 NO_STORE: Final = "no-store"
 
 

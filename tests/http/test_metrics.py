@@ -13,6 +13,7 @@ from appliance.http.metrics import HttpStatistics, engine_families, http_familie
 from appliance.telemetry.exposition import Family, exposition, sample
 from appliance.telemetry.meter import BOUNDS_NS, Result, Stage
 from appliance.telemetry.prometheus import MetricsConfig, ProcessMetrics
+from appliance.telemetry.version_metrics import labelled
 from tests.http.documented import code_words, table_rows
 from tests.http.engine_figures import AWKWARD_NAME, busy_meter, made_up_status
 
@@ -29,7 +30,9 @@ BUSY = {"model": "busy", "version": "3"}
 
 
 def _text(config: MetricsConfig = ALL) -> str:
-    families = [*engine_families(made_up_status(), config), *http_families(OWN)]
+    status = made_up_status()
+    versions = [labelled(version.statistics) for version in status.versions]
+    families = [*engine_families(status, versions, config), *http_families(OWN)]
     return "".join(exposition(families))
 
 
