@@ -6,9 +6,11 @@ CLIENTS := .venv-clients
 BIN := $(VENV)/bin
 ARGS ?= --models models
 PYTEST_ARGS ?=
-SERVE_STAMP := $(VENV)/.stamp-serve
-TEST_STAMP := $(VENV)/.stamp-test
-CLIENTS_STAMP := $(CLIENTS)/.stamp
+# What is installed is named by what it was made from, so that nothing is made twice or left old.
+digest = $(shell cat pyproject.toml $(1) | cksum | cut -d' ' -f1)
+SERVE_STAMP := $(VENV)/.installed-$(call digest,requirements.lock)
+TEST_STAMP := $(VENV)/.installed-test-$(call digest,requirements.lock requirements-test.lock)
+CLIENTS_STAMP := $(CLIENTS)/.installed-$(call digest,requirements-clients.lock)
 PIP := -m pip --disable-pip-version-check --quiet --no-input
 
 .DEFAULT_GOAL := help
@@ -71,18 +73,18 @@ $(BIN)/python $(CLIENTS)/bin/python:
 	@echo "make: making $(patsubst %/bin/python,%,$@) with $$($(PYTHON) --version)"
 	@$(PYTHON) -m venv $(patsubst %/bin/python,%,$@)
 
-$(SERVE_STAMP): requirements.lock pyproject.toml | $(BIN)/python
+$(SERVE_STAMP): | $(BIN)/python
 	@echo "make: installing the appliance and what it needs (about a minute, once)"
 	@$(BIN)/python $(PIP) install --require-hashes -r requirements.lock
 	@$(BIN)/python $(PIP) install --no-deps --no-build-isolation -e .
 	@touch $@
 
-$(TEST_STAMP): requirements-test.lock $(SERVE_STAMP)
+$(TEST_STAMP): | $(SERVE_STAMP)
 	@echo "make: installing what the tests need"
 	@$(BIN)/python $(PIP) install --require-hashes -r requirements-test.lock
 	@touch $@
 
-$(CLIENTS_STAMP): requirements-clients.lock pyproject.toml | $(CLIENTS)/bin/python
+$(CLIENTS_STAMP): | $(CLIENTS)/bin/python
 	@echo "make: installing other people's clients into $(CLIENTS)"
 	@$(CLIENTS)/bin/python $(PIP) install --require-hashes -r requirements-clients.lock
 	@$(CLIENTS)/bin/python $(PIP) install --no-deps --no-build-isolation -e .
