@@ -93,8 +93,7 @@ class Daemon:
             settings=config.workers.settings_for,
             clock=time.monotonic_ns,
             wall_ms=lambda: time.time_ns() // 1_000_000,
-            wake=self._ticker.wake,
-            set_timer=self._ticker.set_timer,
+            pace=self._ticker,
             memory_of=private_bytes,
             log=log,
         )
@@ -109,7 +108,7 @@ class Daemon:
         first = scan(self._directory(), self._config.repository)
         await self._pool.open()
         try:
-            self._ticker.attach(self._engine.turn, self._engine.arrivals)
+            self._ticker.attach(self._engine)
             self._engine.apply(catalog_of(first))
             grpc = await self._door.open()
             http = await self._http.open()

@@ -2,7 +2,7 @@
 
 Callbacks only enqueue; ``turn`` drains everything that has come in, steps the scheduler, performs its actions and only
 then hands outcomes out, so that workers are busy again before answers are encoded. No asyncio here: the shell gives a
-clock, ``wake`` (ask for a turn soon) and ``set_timer`` (ask for a turn at a time), and the simulation gives its own.
+clock and a Pace (when to take turns), and the simulation gives its own.
 Tensor bytes are copied once, into the slot, in ``submit``.
 """
 
@@ -66,6 +66,22 @@ class RequestLog(Protocol):
         """Write what happened to versions and workers; must not raise."""
 
 
+class Pace(Protocol):
+    """How the engine asks for turns."""
+
+    def soon(self) -> None:
+        """Take a turn soon."""
+
+    def arrived(self) -> None:
+        """A request was submitted; outcomes must not be given before this returns."""
+
+    def news(self) -> None:
+        """A worker said something."""
+
+    def at(self, at_ns: int) -> None:
+        """Take a turn at this time at the latest."""
+
+
 class Engine:
     """Implements EnginePort. ``wall_ms`` is the wall clock in milliseconds, for statistics only."""
 
@@ -81,8 +97,7 @@ class Engine:
         settings: Callable[[int], workers.WorkerSettings],
         clock: Callable[[], int],
         wall_ms: Callable[[], int],
-        wake: Callable[[], None],
-        set_timer: Callable[[int], None],
+        pace: Pace,
         memory_of: Callable[[int], int],
         log: RequestLog,
     ) -> None:
@@ -92,8 +107,7 @@ class Engine:
         self._pool = pool
         self._clock = clock
         self._wall_ms = wall_ms
-        self._wake = wake
-        self._set_timer = set_timer
+        self._pace = pace
         self._memory_of = memory_of
         self._log = log
         self._started_ns = clock()
@@ -109,7 +123,7 @@ class Engine:
             settings=settings,
             feed=self._feed,
             idle=self._is_idle,
-            at=set_timer,
+            at=pace.at,
             report=log.event,
         )
         self._inbox: list[events.Event] = []
@@ -118,6 +132,7 @@ class Engine:
         self._requests: dict[int, Request] = {}
         self._batches: dict[int, tuple[tuple[Request, ...], Served, int]] = {}
         self._fetching: dict[int, Request] = {}
+        self._running = 0
         self._last_handle = 0
         self._accepting = True
         self._settled_once = False
@@ -144,9 +159,15 @@ class Engine:
         """Requests that have no outcome yet."""
         return len(self._requests)
 
+    @property
     def arrivals(self) -> int:
         """Requests submitted so far."""
         return self._last_handle
+
+    @property
+    def pressing(self) -> bool:
+        """Whether a worker came back while requests are queued for it: no time to lose."""
+        return bool(self._news) and len(self._requests) > self._running + len(self._inbox)
 
     def now_ns(self) -> int:
         """See EnginePort."""
@@ -176,7 +197,6 @@ class Engine:
         request = Request(handle, plan, served, request_id, arrived_ns, deadline_ns, on_done)
         self._requests[handle] = request
         served.live += 1
-        self._wake()
         if not self._accepting:
             self._end(request, Stopping("Server is stopping"), Result.UNAVAILABLE)
         elif not served.opened:
@@ -186,6 +206,7 @@ class Engine:
         else:
             request.shape = self._shapes.take(served, plan)
             self._inbox.append(self._arrival(request))
+        self._pace.arrived()
         return handle
 
     def cancel(self, handle: int) -> None:
@@ -194,7 +215,7 @@ class Engine:
         if request is not None and not request.cancelled:
             request.cancelled = True
             self._inbox.append(events.CancelRequested(handle))
-            self._wake()
+            self._pace.soon()
 
     def versions(self, name: str) -> tuple[ModelVersion, ...]:
         """See EnginePort."""
@@ -247,7 +268,7 @@ class Engine:
             workers=self._roster.statuses(self._memory_of),
             queued_requests=scheduled.queued,
             queued_bytes=scheduled.queued_bytes,
-            running_requests=sum(running.values()),
+            running_requests=self._running,
             arena_used_bytes=usage.allocated_bytes,
             arena_limit_bytes=usage.limit_bytes,
         )
@@ -267,13 +288,13 @@ class Engine:
     def apply(self, catalog: Catalog) -> None:
         """Work towards ``catalog`` from the next turn on."""
         self._roster.apply(catalog, self._clock())
-        self._wake()
+        self._pace.soon()
 
     def drain(self) -> None:
         """Take no more requests; what was accepted is still served."""
         self._accepting = False
         self._routes.touch()
-        self._wake()
+        self._pace.soon()
 
     def stop_workers(self) -> None:
         """Ask every worker to leave; call after the drain."""
@@ -282,7 +303,7 @@ class Engine:
     def pool_event(self, event: workers.PoolEvent) -> None:
         """Something happened to a worker; handled in the next turn."""
         self._news.append(event)
-        self._wake()
+        self._pace.news()
 
     # --- one turn
 
@@ -303,9 +324,8 @@ class Engine:
             self._finish(request, result, now_ns)
         if self._changed:
             self._announce()
-        self._hand_out(now_ns)
         if self._inbox or self._news:
-            self._wake()
+            self._pace.soon()
 
     def _take_news(self, now_ns: int) -> list[tuple[Request, workers.RunResult]]:
         news, self._news = self._news, []
@@ -331,6 +351,7 @@ class Engine:
         self, event: workers.RunFinished, finished: list[tuple[Request, workers.RunResult]]
     ) -> None:
         requests, served, rows = self._batches.pop(event.batch)
+        self._running -= len(requests)
         stages = (event.gather_ns, event.run_ns, event.scatter_ns)
         served.meter.batch_finished(rows, *stages)
         ok = True
@@ -344,7 +365,9 @@ class Engine:
     def _worker_exited(self, event: workers.WorkerExited, now_ns: int) -> None:
         self._roster.worker_exited(event, self._model_of_batch, now_ns)
         for batch in event.batches:
-            for request in self._batches.pop(batch)[0]:
+            requests, _, _ = self._batches.pop(batch)
+            self._running -= len(requests)
+            for request in requests:
                 request.held = False
         for request in [request for request in self._fetching.values() if request.worker == event.worker]:
             del self._fetching[request.handle]
@@ -358,7 +381,7 @@ class Engine:
         if type(action) is actions.Dispatch:
             self._dispatch(action, now_ns)
         elif type(action) is actions.WakeAt:
-            self._set_timer(action.at_ns)
+            self._pace.at(action.at_ns)
         elif type(action) is actions.Refused:
             request = self._requests[action.request]
             self._end(request, refusal(request, action), Result.REFUSED)
@@ -385,6 +408,7 @@ class Engine:
             request.worker = action.lane
             rows += request.plan.rows
         self._batches[action.batch] = (requests, served, rows)
+        self._running += len(requests)
         items = tuple([request.item() for request in requests])
         self._pool.dispatch(action.lane, workers.Run(action.batch, served.id, items))
 
@@ -445,7 +469,11 @@ class Engine:
         request.done = True
         self._outcomes.append((request, outcome, result))
 
-    def _hand_out(self, now_ns: int) -> None:
+    def hand_out(self) -> None:
+        """Give out the outcomes that turns left; callbacks may submit again."""
+        if not self._outcomes:
+            return
+        now_ns = self._clock()
         outcomes, self._outcomes = self._outcomes, []
         for request, outcome, result in outcomes:
             del self._requests[request.handle]
@@ -457,7 +485,7 @@ class Engine:
                 request.free(self._arena)
             request.on_done(outcome)
         if outcomes and self._roster.leaving:
-            self._wake()
+            self._pace.soon()
 
     def _count(self, request: Request, outcome: Outcome, result: Result, now_ns: int) -> None:
         total_ns = now_ns - request.arrived_ns

@@ -1,65 +1,147 @@
 """The engine's asyncio shell: when to take a turn. Decides nothing about requests.
 
-A turn costs two wake-ups of another process whether it carries one request or ten. So a turn waits while each loop
-iteration still brings new requests, at most ``PATIENCE`` iterations: a lone request pays one empty iteration (a few
-microseconds), a busy door gets its requests into batches.
+A turn that dispatches wakes another process, which costs more than scheduling ten requests; under load the transport
+hands requests over one by one, a fraction of a millisecond apart. So a turn may wait for company: until
+``QUIET_ITERATIONS`` iterations of the loop in a row brought no new request, at most ``HOLD_NS``. Whether waiting pays is
+learned: while it brings company it goes on; when it brought none for ``PATIENCE`` turns, turns are taken on the spot
+and waiting is only tried every ``PROBE_TURNS`` turns, so that a lone client pays neither for it nor for an iteration of
+the loop. Measured in docs/BENCHMARKS.md.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from typing import Protocol
+
+QUIET_ITERATIONS = 10
+HOLD_NS = 1_000_000
+PATIENCE = 16
+PROBE_TURNS = 16
 
 
-PATIENCE = 8
+class Engine(Protocol):
+    """What a ticker runs."""
+
+    @property
+    def arrivals(self) -> int:
+        """Requests submitted so far."""
+
+    @property
+    def pressing(self) -> bool:
+        """Whether a worker came back while requests are queued for it."""
+
+    def turn(self) -> None:
+        """Handle everything that has come in."""
+
+    def hand_out(self) -> None:
+        """Give out the outcomes that turns left."""
 
 
 class Ticker:
-    """Runs ``turn`` on ``loop`` when woken or when the timer is due; ``arrivals`` counts requests so far. Owner: the
-    loop's thread."""
+    """Gives an engine its turns on ``loop``; implements its Pace. Owner: the loop's thread."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._turn: Callable[[], None] | None = None
-        self._arrivals: Callable[[], int] = lambda: 0
-        self._seen = 0
-        self._waited = 0
+        self._engine: Engine | None = None
         self._awake = False
+        self._turning = False
         self._timers: list[tuple[int, asyncio.TimerHandle]] = []
+        self._patience = PATIENCE
+        self._alone = 0
+        self._served = 0
+        self._seen = 0
+        self._quiet = 0
+        self._held_since = 0
 
-    def attach(self, turn: Callable[[], None], arrivals: Callable[[], int]) -> None:
-        """Name the function to run and the count of requests so far."""
-        self._turn = turn
-        self._arrivals = arrivals
+    def attach(self, engine: Engine) -> None:
+        """Name the engine; wishes before this count."""
+        self._engine = engine
         self._awake = False
-        self.wake()
+        self.soon()
 
-    def wake(self) -> None:
-        """Run a turn in the next loop iteration."""
+    # --- Pace
+
+    def soon(self) -> None:
+        """Take a turn in one of the next iterations."""
         if not self._awake:
             self._awake = True
             self._loop.call_soon(self._run)
 
-    def set_timer(self, at_ns: int) -> None:
-        """Run a turn at ``at_ns`` (monotonic) at the latest."""
+    def arrived(self) -> None:
+        """A request was submitted: a turn now, whose outcomes come later, or soon."""
+        engine = self._engine
+        if engine is None or self._awake or self._turning or self._patience:
+            self.soon()
+        else:
+            self._take_turn(engine)
+            self._loop.call_soon(engine.hand_out)
+
+    def news(self) -> None:
+        """A worker said something, and nothing else is going on: a turn now, or soon."""
+        engine = self._engine
+        if engine is None or self._awake or self._turning or self._patience:
+            self.soon()
+        else:
+            self._take_turn(engine)
+            engine.hand_out()
+
+    def at(self, at_ns: int) -> None:
+        """Take a turn at ``at_ns`` (monotonic) at the latest."""
         if any(due <= at_ns for due, _ in self._timers):
             return
         delay_s = max(0.0, (at_ns - time.monotonic_ns()) / 1e9)
         self._timers.append((at_ns, self._loop.call_later(delay_s, self._fire, at_ns)))
 
+    # --- turns
+
     def _fire(self, at_ns: int) -> None:
         self._timers = [(due, handle) for due, handle in self._timers if due != at_ns]
-        self.wake()
+        self.soon()
 
     def _run(self) -> None:
-        seen = self._arrivals()
-        if seen != self._seen and self._waited < PATIENCE:
-            self._seen = seen
-            self._waited += 1
+        engine = self._engine
+        if engine is None:
+            self._awake = False
+        elif self._hold(engine):
             self._loop.call_soon(self._run)
-            return
-        self._waited = 0
-        self._awake = False
-        if self._turn is not None:
-            self._turn()
+        else:
+            self._awake = False
+            self._take_turn(engine)
+            engine.hand_out()
+
+    def _take_turn(self, engine: Engine) -> None:
+        self._learn(engine.arrivals)
+        self._turning = True
+        try:
+            engine.turn()
+        finally:
+            self._turning = False
+
+    def _hold(self, engine: Engine) -> bool:
+        """Whether waiting an iteration longer may bring company."""
+        arrivals = engine.arrivals
+        if arrivals == self._seen:
+            self._quiet += 1
+        else:
+            self._seen, self._quiet = arrivals, 0
+        if not self._patience or self._quiet >= QUIET_ITERATIONS or engine.pressing:
+            return False
+        now_ns = time.monotonic_ns()
+        if not self._held_since:
+            self._held_since = now_ns
+        return now_ns - self._held_since < HOLD_NS
+
+    def _learn(self, arrivals: int) -> None:
+        """A turn begins: did waiting bring company?"""
+        came = arrivals - self._served
+        if came > 1:
+            self._patience, self._alone = PATIENCE, 0
+        elif came and self._held_since:
+            self._patience -= 1
+        elif came:
+            self._alone += 1
+            if self._alone >= PROBE_TURNS:
+                self._patience, self._alone = 1, 0
+        self._served = arrivals
+        self._quiet = self._held_since = 0

@@ -214,8 +214,7 @@ class EngineWorld:
             settings=lambda number: port.WorkerSettings(1, (), 0),
             clock=lambda: world.now,
             wall_ms=lambda: world.random.randrange(-3_600_000, 3_600_000),
-            wake=self._wake,
-            set_timer=lambda at: world.at(at, self._wake),
+            pace=self,
             memory_of=lambda pid: 0,
             log=SilentLog(),
         )
@@ -226,7 +225,27 @@ class EngineWorld:
         self._inside_submit = False
         self._tags = itertools.count()
 
-    def _wake(self) -> None:
+    # --- Pace
+
+    def arrived(self) -> None:
+        """Sometimes a turn on the spot, sometimes later."""
+        if self.world.random.random() < 0.5:
+            self.engine.turn()
+            self.check()
+            self.world.after(0, self.engine.hand_out)
+        else:
+            self.soon()
+
+    def news(self) -> None:
+        """As for arrivals."""
+        self.soon()
+
+    def at(self, at_ns: int) -> None:
+        """A turn at this time."""
+        self.world.at(at_ns, self.soon)
+
+    def soon(self) -> None:
+        """A turn in the same instant, after what is going on."""
         if not self._turn_asked:
             self._turn_asked = True
             self.world.after(0, self._run_turn)
@@ -235,6 +254,7 @@ class EngineWorld:
         self._turn_asked = False
         self.engine.turn()
         self.check()
+        self.engine.hand_out()
 
     # --- clients
 
@@ -301,7 +321,7 @@ class EngineWorld:
         """Load, serve, change, drain, and leave nothing behind."""
         rand, world = self.world.random, self.world
         self.engine.apply(self.catalog())
-        self._wake()
+        self.soon()
         for _ in range(rand.randrange(50, 300)):
             world.after(rand.randrange(20, duration_ms) * MS, self.client)
         for _ in range(rand.randrange(3)):
