@@ -42,7 +42,12 @@ def run(arguments: argparse.Namespace) -> int:
     config = configured(arguments)
     from appliance import daemon
 
-    return daemon.run(config, lambda started: print(welcome(started, config.models), flush=True))
+    def announce(started: Started) -> None:
+        """In one write: the log's lines may go to the same place."""
+        sys.stdout.write(f"{welcome(started, config.models)}\n")
+        sys.stdout.flush()
+
+    return daemon.run(config, announce)
 
 
 def configured(arguments: argparse.Namespace) -> ApplianceConfig:
