@@ -13,6 +13,7 @@ import resource
 import signal
 import sys
 import time
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,12 +33,13 @@ from appliance.scheduling.scheduler import Scheduler
 from appliance.telemetry.log import LogControl, configure
 from appliance.telemetry.notify import notify
 from appliance.workers.arena import Arena
-from appliance.workers.memory import private_bytes
+from appliance.workers.memory import MemorySamples
 from appliance.workers.pool import WorkerPool
 from appliance.workers.port import PoolEvent
 
 EXIT_OK = 0
 EXIT_OPERATOR = 2
+EXIT_SOFTWARE = 70
 DRAIN_POLL_S = 0.005
 
 
@@ -51,20 +53,20 @@ class Started:
 
 
 def run(config: ApplianceConfig, announce: Callable[[Started], None] = lambda started: None) -> int:
-    """Serve until told to stop; gives the exit status: 0, or 2 when the configuration or the environment is wrong."""
+    """Serve until told to stop; gives the exit status: 0, 2 when the configuration or the environment is wrong, 70 when
+    the engine failed and a new start is the only cure."""
     _allow_many_connections()
     try:
         log = configure(config.log)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(_serve(config, log, announce))
+            return runner.run(_serve(config, log, announce))
     except OperatorError as error:
         print(f"appliance: {error}", file=sys.stderr)
         return EXIT_OPERATOR
-    return EXIT_OK
 
 
-async def _serve(config: ApplianceConfig, log: LogControl, announce: Callable[[Started], None]) -> None:
-    await Daemon(config, log).serve(announce)
+async def _serve(config: ApplianceConfig, log: LogControl, announce: Callable[[Started], None]) -> int:
+    return await Daemon(config, log).serve(announce)
 
 
 def _allow_many_connections() -> None:
@@ -81,7 +83,7 @@ class Daemon:
         self._config = config
         self._log = log
         self._arena = Arena(config.arena)
-        self._ticker = Ticker(loop)
+        self._ticker = Ticker(loop, self._on_failure)
         self._pool = WorkerPool(self._arena, config.workers, loop, self._on_worker)
         self._engine = Engine(
             config=config.engine,
@@ -94,17 +96,18 @@ class Daemon:
             clock=time.monotonic_ns,
             wall_ms=lambda: time.time_ns() // 1_000_000,
             pace=self._ticker,
-            memory_of=private_bytes,
+            memory_of=MemorySamples(time.monotonic_ns).private_bytes,
             log=log,
         )
         self._door = GrpcioDoor(self._engine, config.grpc, log)
         self._http = HttpEdge(self._engine, config.http, log, metrics=config.metrics)
         self._signals = 0
+        self._failed = False
         self._stop = asyncio.Event()
         self._hurry = asyncio.Event()
 
-    async def serve(self, announce: Callable[[Started], None]) -> None:
-        """Open, serve until a signal, drain, close. Raises OperatorError when it cannot open."""
+    async def serve(self, announce: Callable[[Started], None]) -> int:
+        """Open, serve until a signal, drain, close; gives the exit status. Raises OperatorError when it cannot open."""
         first = scan(self._directory(), self._config.repository)
         await self._pool.open()
         try:
@@ -117,9 +120,11 @@ class Daemon:
             _freeze()
             self._announce(announce, Started(grpc=grpc, http=http, index=self._engine.index(ready_only=False)))
             await self._stop.wait()
-            await self._drain()
+            if not self._failed:
+                await self._drain()
         finally:
             await self._close()
+        return EXIT_SOFTWARE if self._failed else EXIT_OK
 
     def _announce(self, announce: Callable[[Started], None], started: Started) -> None:
         self._log.event("serving", grpc=list(started.grpc), http=list(started.http), models=len(started.index))
@@ -163,6 +168,12 @@ class Daemon:
         elif not self._stop.is_set():
             self._engine.apply(catalog_of(scanning.result()))
         notify(READY="1")
+
+    def _on_failure(self, error: BaseException) -> None:
+        """The engine broke one of its own rules: nothing it holds can be trusted, a new start can."""
+        self._log.event("the engine failed; stopping", error="".join(traceback.format_exception(error)))
+        self._failed = True
+        self._stop.set()
 
     # --- the end
 

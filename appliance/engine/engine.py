@@ -401,7 +401,7 @@ class Engine:
         rows = 0
         for request in requests:
             if request.attempts:
-                served.meter.retries += 1
+                served.meter.retried()
             request.attempts += 1
             request.held = True
             request.dispatched_ns = now_ns

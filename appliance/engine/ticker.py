@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from typing import Protocol
 
 QUIET_ITERATIONS = 10
@@ -39,10 +40,12 @@ class Engine(Protocol):
 
 
 class Ticker:
-    """Gives an engine its turns on ``loop``; implements its Pace. Owner: the loop's thread."""
+    """Gives an engine its turns on ``loop``; implements its Pace. An engine that raises gets no more turns, and ``failed``
+    is told. Owner: the loop's thread."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, failed: Callable[[BaseException], None]) -> None:
         self._loop = loop
+        self._failed = failed
         self._engine: Engine | None = None
         self._awake = False
         self._turning = False
@@ -75,7 +78,7 @@ class Ticker:
             self.soon()
         else:
             self._take_turn(engine)
-            self._loop.call_soon(engine.hand_out)
+            self._loop.call_soon(self._guarded, engine.hand_out)
 
     def news(self) -> None:
         """A worker said something, and nothing else is going on: a turn now, or soon."""
@@ -84,7 +87,7 @@ class Ticker:
             self.soon()
         else:
             self._take_turn(engine)
-            engine.hand_out()
+            self._guarded(engine.hand_out)
 
     def at(self, at_ns: int) -> None:
         """Take a turn at ``at_ns`` (monotonic) at the latest."""
@@ -108,15 +111,22 @@ class Ticker:
         else:
             self._awake = False
             self._take_turn(engine)
-            engine.hand_out()
+            self._guarded(engine.hand_out)
 
     def _take_turn(self, engine: Engine) -> None:
         self._learn(engine.arrivals)
         self._turning = True
+        self._guarded(engine.turn)
+        self._turning = False
+
+    def _guarded(self, step: Callable[[], None]) -> None:
+        if self._engine is None:
+            return
         try:
-            engine.turn()
-        finally:
-            self._turning = False
+            step()
+        except Exception as error:
+            self._engine = None
+            self._failed(error)
 
     def _hold(self, engine: Engine) -> bool:
         """Whether waiting an iteration longer may bring company."""

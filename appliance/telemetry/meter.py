@@ -117,7 +117,7 @@ class VersionMeter:
 
     __slots__ = (
         "name", "version", "last_inference_ms", "inferences", "executions", "retries", "results", "failed_ns", "stages",
-        "batches",
+        "batches", "_frozen",
     )  # fmt: skip
 
     def __init__(self, name: str, version: int) -> None:
@@ -131,9 +131,16 @@ class VersionMeter:
         self.failed_ns = 0
         self.stages = {stage: Histogram() for stage in Stage}
         self.batches: dict[int, list[int]] = {}
+        self._frozen: VersionStatistics | None = None
+
+    def retried(self) -> None:
+        """Count one request that runs again after its worker died."""
+        self.retries += 1
+        self._frozen = None
 
     def batch_finished(self, rows: int, gather_ns: int, run_ns: int, scatter_ns: int) -> None:
         """Count one executed batch of ``rows`` rows."""
+        self._frozen = None
         self.executions += 1
         entry = self.batches.get(rows)
         if entry is None:
@@ -145,6 +152,7 @@ class VersionMeter:
 
     def succeeded(self, rows: int, queue_ns: int, stages_ns: tuple[int, int, int], total_ns: int, now_ms: int) -> None:
         """Count one answered request; ``stages_ns`` are its batch's gather, run and scatter times."""
+        self._frozen = None
         self.inferences += rows
         self.results[Result.SUCCESS] += 1
         self.last_inference_ms = now_ms
@@ -157,11 +165,17 @@ class VersionMeter:
 
     def ended(self, result: Result, total_ns: int) -> None:
         """Count one request that was not answered with tensors."""
+        self._frozen = None
         self.results[result] += 1
         self.failed_ns += total_ns
 
     def frozen(self) -> VersionStatistics:
-        """A value to show."""
+        """A value to show; made anew only when something was counted, so that a thousand idle models cost nothing."""
+        if self._frozen is None:
+            self._frozen = self._freeze()
+        return self._frozen
+
+    def _freeze(self) -> VersionStatistics:
         return VersionStatistics(
             name=self.name,
             version=self.version,

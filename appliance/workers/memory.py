@@ -3,6 +3,28 @@
 from __future__ import annotations
 
 import mmap
+from collections.abc import Callable
+
+
+class MemorySamples:
+    """Remembers what each process was last seen to cost, for ``max_age_ns``: asking the kernel takes tens of
+    microseconds, and many readers want to know at once. ``clock`` is monotonic nanoseconds."""
+
+    def __init__(self, clock: Callable[[], int], max_age_ns: int = 1_000_000_000) -> None:
+        self._clock = clock
+        self._max_age_ns = max_age_ns
+        self._taken_ns = 0
+        self._bytes: dict[int, int] = {}
+
+    def private_bytes(self, pid: int) -> int:
+        """As ``private_bytes``, at most ``max_age_ns`` old."""
+        now_ns = self._clock()
+        if now_ns - self._taken_ns > self._max_age_ns:
+            self._bytes.clear()
+            self._taken_ns = now_ns
+        if pid not in self._bytes:
+            self._bytes[pid] = private_bytes(pid)
+        return self._bytes[pid]
 
 
 def private_bytes(pid: int) -> int:

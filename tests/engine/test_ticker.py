@@ -1,0 +1,138 @@
+"""The ticker: a turn on the spot for a lone request, company under load, no turn lost, none after a failure."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+
+from appliance.engine.ticker import HOLD_NS, PATIENCE, Ticker
+
+
+class CountingEngine:
+    """Records what each turn found."""
+
+    def __init__(self) -> None:
+        self.arrivals = 0
+        self.pressing = False
+        self.turns: list[int] = []
+        self.handed = 0
+        self.fail = False
+        self._served = 0
+
+    def turn(self) -> None:
+        if self.fail:
+            raise AssertionError("broken")
+        self.turns.append(self.arrivals - self._served)
+        self._served = self.arrivals
+
+    def hand_out(self) -> None:
+        self.handed += 1
+
+
+def ticking() -> tuple[Ticker, CountingEngine, list[BaseException]]:
+    failures: list[BaseException] = []
+    ticker, engine = Ticker(asyncio.get_running_loop(), failures.append), CountingEngine()
+    ticker.attach(engine)
+    return ticker, engine, failures
+
+
+async def iterations(count: int) -> None:
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not holds():
+            await asyncio.sleep(0)
+
+
+async def lonely(ticker: Ticker, engine: CountingEngine) -> None:
+    """Requests one by one until the ticker has learned that there is no company."""
+    for _ in range(PATIENCE + 2):
+        engine.arrivals += 1
+        before = len(engine.turns)
+        ticker.arrived()
+        await until(lambda before=before: len(engine.turns) > before)  # type: ignore[misc]
+
+
+async def test_a_lone_request_gets_its_turn_on_the_spot_and_its_outcome_later() -> None:
+    ticker, engine, _ = ticking()
+    await lonely(ticker, engine)
+    await iterations(3)
+    turns, handed = len(engine.turns), engine.handed
+    engine.arrivals += 1
+    ticker.arrived()
+    assert len(engine.turns) == turns + 1
+    assert engine.handed == handed, "no outcome inside submit"
+    await iterations(2)
+    assert engine.handed > handed
+
+
+async def test_requests_that_come_one_by_one_share_a_turn() -> None:
+    ticker, engine, _ = ticking()
+    await until(lambda: bool(engine.turns))
+    for _ in range(5):
+        engine.arrivals += 1
+        ticker.arrived()
+        await iterations(2)
+    await until(lambda: sum(engine.turns) == 5)
+    assert max(engine.turns) > 1
+
+
+async def test_company_is_found_again_after_loneliness() -> None:
+    ticker, engine, _ = ticking()
+    await lonely(ticker, engine)
+    for _ in range(200):
+        engine.arrivals += 1
+        ticker.arrived()
+        await iterations(3)
+    assert max(engine.turns[-20:]) > 1
+
+
+async def test_a_stream_of_requests_cannot_put_a_turn_off_for_ever() -> None:
+    ticker, engine, _ = ticking()
+    await until(lambda: bool(engine.turns))
+    turns, start = len(engine.turns), time.monotonic_ns()
+    while len(engine.turns) == turns:
+        engine.arrivals += 1
+        ticker.arrived()
+        await iterations(1)
+        assert time.monotonic_ns() - start < 1000 * HOLD_NS
+
+
+async def test_news_for_a_waiting_queue_does_not_wait() -> None:
+    ticker, engine, _ = ticking()
+    await until(lambda: bool(engine.turns))
+    engine.pressing = True
+    turns = len(engine.turns)
+    ticker.news()
+    await iterations(1)
+    assert len(engine.turns) == turns + 1
+
+
+async def test_a_timer_brings_a_turn() -> None:
+    ticker, engine, _ = ticking()
+    await until(lambda: bool(engine.turns))
+    turns = len(engine.turns)
+    ticker.at(time.monotonic_ns() + 2_000_000)
+    async with asyncio.timeout(10):
+        while len(engine.turns) == turns:
+            await asyncio.sleep(0.001)
+
+
+async def test_an_engine_that_fails_gets_no_more_turns_and_somebody_is_told() -> None:
+    ticker, engine, failures = ticking()
+    await until(lambda: bool(engine.turns))
+    engine.fail = True
+    ticker.soon()
+    await until(lambda: bool(failures))
+    engine.fail = False
+    turns = len(engine.turns)
+    ticker.soon()
+    ticker.arrived()
+    ticker.news()
+    await iterations(50)
+    assert len(engine.turns) == turns
+    assert len(failures) == 1
