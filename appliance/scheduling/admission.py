@@ -24,6 +24,8 @@ from appliance.scheduling.group import LEVEL_DELAYED, Group, Shape
 from appliance.scheduling.queue import Waiting
 
 NO_BOUND = 1 << 62
+NOWHERE = (NO_BOUND, 0)
+"""Behind everything that is queued."""
 RECOUNT_MAX = 32
 """Up to so many queued requests the spares are computed from each of them; else from the sums of the
 ledger."""
@@ -70,17 +72,17 @@ def admit(group: Group, entry: Waiting, now_ns: int, margin_ns: int) -> int:
 
 def _charge_planned(shape: Shape, entry: Waiting) -> None:
     rows, planned, plan_ns = entry.rows, shape.plan_rows, shape.plan_ns
+    entry.own_ns = plan_ns
     if rows == 1:
         entry.charge_ns = -(-plan_ns // planned)
-        entry.own_ns = plan_ns
-    elif rows <= planned:
-        entry.waste_ns = -(-plan_ns * (rows - 1) // planned)
-        entry.charge_ns = -(-plan_ns * rows // planned) + entry.waste_ns
-        entry.own_ns = plan_ns
+        return
+    if rows <= planned:
+        entry.charge_ns = -(-plan_ns * rows // planned)
     else:
-        entry.own_ns = shape.fixed_ns + shape.per_row_ns * rows
-        entry.waste_ns = plan_ns
-        entry.charge_ns = entry.own_ns + plan_ns
+        entry.charge_ns = entry.own_ns = shape.fixed_ns + shape.per_row_ns * rows
+    if shape.queued_rows:
+        entry.waste_ns = -(-plan_ns * (min(rows, planned + 1) - 1) // planned)
+        entry.charge_ns += entry.waste_ns
 
 
 def _tight(group: Group, entry: Waiting, ahead_ns: int, latest_ns: int, now_ns: int) -> int:
@@ -91,9 +93,9 @@ def _tight(group: Group, entry: Waiting, ahead_ns: int, latest_ns: int, now_ns: 
     if entry.rows >= shape.plan_rows or latest_ns - entry.own_ns >= min(frees):
         return -1
     entry.uneven = True
-    entry.charge_ns = 2 * shape.plan_ns
-    entry.waste_ns = shape.plan_ns
     entry.own_ns = shape.fixed_ns + shape.per_row_ns * entry.rows
+    entry.waste_ns = shape.plan_ns if shape.queued_rows else 0
+    entry.charge_ns = shape.plan_ns + entry.waste_ns
     return _spare(frees, latest_ns - entry.own_ns, ahead_ns + entry.waste_ns)
 
 
@@ -121,15 +123,14 @@ def _overtake(group: Group, entry: Waiting, now_ns: int, margin_ns: int) -> int:
         others = len(group.heads) - (head is not None)
         if others or shape.uneven:
             cost_ns += shape.plan_ns
-    spare_ns = smallest_spare(group, level, now_ns)
-    if cost_ns > spare_ns and _recounted(group, now_ns, margin_ns):
-        if (level, entry.deadline_ns) >= group.latest:
-            return 0
-        spare_ns = smallest_spare(group, level, now_ns)
-    if cost_ns > spare_ns:
-        return cost_ns - max(spare_ns, 0)
-    spend(group, level, cost_ns)
-    return 0
+    if cost_ns <= smallest_spare(group, level, now_ns):
+        spend(group, level, cost_ns)
+        return 0
+    if group.queued <= RECOUNT_MAX:
+        missing_ns = recount(group, now_ns, margin_ns, (level, entry.deadline_ns), cost_ns)
+    else:
+        missing_ns = _recount_sums(group, now_ns, margin_ns, (level, entry.deadline_ns), cost_ns)
+    return missing_ns
 
 
 def smallest_spare(group: Group, level: int, now_ns: int) -> int:
@@ -157,62 +158,63 @@ def release_hold(group: Group, now_ns: int) -> None:
         group.held_ns = 0
 
 
-def _recounted(group: Group, now_ns: int, margin_ns: int) -> bool:
-    """Compute the spares again when something has left the queue since, and, in a long queue, not for every
-    arrival."""
-    if group.spare_fresh:
-        return False
-    if group.queued <= RECOUNT_MAX:
-        recount(group, now_ns, margin_ns)
-        return True
-    group.recount_in -= 1
-    if group.recount_in > 0 or group.held_ns:
-        return False
-    group.recount_in = RECOUNT_EVERY
-    _recount_sums(group, now_ns, margin_ns)
-    return True
-
-
-def recount(group: Group, now_ns: int, margin_ns: int) -> None:
-    """Compute the spares from what is queued; the time an idle lane waited so far is thereby accounted
+def recount(
+    group: Group, now_ns: int, margin_ns: int, place: tuple[int, int] = NOWHERE, cost_ns: int = 0
+) -> int:
+    """Compute the spares from what is queued, and put work of ``cost_ns`` ahead of all behind ``place`` if
+    they can bear it; by how much they cannot, or 0. The time that an idle lane waited so far is accounted
     for."""
     keys = sorted(key for head in group.heads for key in head[3].queue)
     frees = group.lane_times(now_ns)
     ahead_ns = 0
-    spares: dict[int, int] = {}
+    before: dict[int, int] = {}
+    behind: dict[int, int] = {}
     for level, deadline_ns, _, entry in keys:
         if level < LEVEL_DELAYED:
             more_ns = entry.waste_ns + group.partial_ns - entry.shape.plan_ns
             spare_ns = _spare(frees, deadline_ns - margin_ns - entry.own_ns, ahead_ns + more_ns)
+            spares = behind if place < (level, deadline_ns) else before
             spares[level] = min(spare_ns, spares.get(level, spare_ns))
         ahead_ns += entry.charge_ns
-    group.spare_ns = spares
-    group.spare_fresh = True
     group.latest = keys[-1][:2] if keys else (0, 0)
     group.own_ns_max = max((key[3].own_ns + key[3].waste_ns for key in keys), default=0)
-    if group.held_ns:
-        group.held_ns = now_ns
+    group.held_ns = now_ns if group.held_ns else 0
+    return _put_ahead(group, before, behind, cost_ns)
 
 
-def _recount_sums(group: Group, now_ns: int, margin_ns: int) -> None:
-    """Raise the spares to what the ledger's sums show, as if every request in a bucket had its earliest
-    deadline, were behind all others in it, and counted with the longest batch. Both are lower bounds, so the
-    greater one holds."""
+def _put_ahead(group: Group, before: dict[int, int], behind: dict[int, int], cost_ns: int) -> int:
+    """Take over the spares of those before and behind a place, less a cost if those behind can bear it."""
+    missing_ns = cost_ns - min(behind.values(), default=NO_BOUND)
+    cost_ns = cost_ns if missing_ns <= 0 else 0
+    group.spare_ns = before
+    for level, spare_ns in behind.items():
+        before[level] = min(spare_ns - cost_ns, before.get(level, NO_BOUND))
+    return max(missing_ns, 0)
+
+
+def _recount_sums(group: Group, now_ns: int, margin_ns: int, place: tuple[int, int], cost_ns: int) -> int:
+    """As ``recount``, for a long queue, and not for every request that asks: from the sums of the ledger, as
+    if every request in a bucket had its earliest deadline, were behind all others in it, and counted with the
+    longest batch. Nothing is less than the spares known before, which stay valid."""
+    group.recount_in -= 1
+    if group.recount_in > 0 or group.held_ns:
+        return cost_ns
+    group.recount_in = RECOUNT_EVERY
     frees = group.lane_times(now_ns)
     own_ns = margin_ns + group.own_ns_max
     ahead_ns = group.partial_ns
+    before: dict[int, int] = {}
+    behind: dict[int, int] = {}
     for level, charge_ns in group.ledger.levels():
-        if level not in group.spare_ns:
-            ahead_ns += charge_ns
-            continue
-        reached_ns = ahead_ns
-        least_ns = NO_BOUND
-        for deadline_ns, charged_ns in group.ledger.buckets(level, now_ns):
-            reached_ns += charged_ns
-            spare_ns = _spare(frees, deadline_ns - own_ns, reached_ns)
-            if spare_ns < least_ns:
-                least_ns = spare_ns
+        known_ns = group.spare_ns.get(level)
+        if known_ns is not None:
+            reached_ns = ahead_ns
+            for start_ns, end_ns, charged_ns in group.ledger.buckets(level, now_ns):
+                reached_ns += charged_ns
+                spare_ns = _spare(frees, start_ns - own_ns, reached_ns)
+                spares = behind if place < (level, end_ns) else before
+                spares[level] = max(min(spare_ns, spares.get(level, spare_ns)), known_ns)
+            if level not in before and level not in behind:
+                before[level] = known_ns
         ahead_ns += charge_ns
-        if least_ns > group.spare_ns[level]:
-            group.spare_ns[level] = least_ns
-    group.spare_fresh = True
+    return _put_ahead(group, before, behind, cost_ns)

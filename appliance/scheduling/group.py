@@ -223,7 +223,6 @@ class Group:
         "queued",
         "recount_in",
         "returning",
-        "spare_fresh",
         "spare_ns",
     )
 
@@ -239,8 +238,6 @@ class Group:
         self.ledger = Ledger()
         self.partial_ns = 0
         self.spare_ns: dict[int, int] = {}
-        self.spare_fresh = True
-        """Nothing has left the queue since ``spare_ns`` was computed from what is queued."""
         self.own_ns_max = 0
         """No queued request counts with more for a batch of its own and what it wastes before it."""
         self.recount_in = 0
@@ -354,11 +351,9 @@ class Group:
 
     def _left(self, shape: Shape) -> None:
         """Something left the queue of ``shape``: drop what was known only for it."""
-        self.spare_fresh = False
         if not shape.queued_rows:
             self.partial_ns -= shape.plan_ns
         if not self.queued:
             self.spare_ns.clear()
-            self.spare_fresh = True
             self.own_ns_max = 0
             self.latest = (0, 0)

@@ -16,6 +16,8 @@ FINE_SHIFT = 21
 FAN_OUT_SHIFT = 6
 LEVEL_SHIFT = 42
 """Place of the level in a bucket's number, above every deadline."""
+COARSE_SHIFT = FINE_SHIFT + FAN_OUT_SHIFT
+FINE_READS_MAX = 96
 COARSE_READS_MAX = 128
 """A deadline further away than so many coarse buckets (17 s) is answered with the whole level."""
 
@@ -60,8 +62,9 @@ class Ledger:
         """At least the sum of all charges that are as urgent as this key or more and not late at
         ``now_ns``."""
         above_ns = 0
-        if len(self._levels) > 1:
-            above_ns = sum(charge for other, charge in self._levels.items() if other < level)
+        for other, charge_ns in self._levels.items():
+            if other < level:
+                above_ns += charge_ns
         base = level << LEVEL_SHIFT
         first, last = base + (now_ns >> FINE_SHIFT), base + (deadline_ns >> FINE_SHIFT)
         first_coarse, coarse = first >> FAN_OUT_SHIFT, last >> FAN_OUT_SHIFT
@@ -76,29 +79,32 @@ class Ledger:
         """Each level with its whole charge, the most urgent one first."""
         return sorted(self._levels.items())
 
-    def buckets(self, level: int, now_ns: int) -> list[tuple[int, int]]:
-        """The charges of ``level`` that have a deadline, as (deadline not later than any of them, sum), in
-        order: fine ones first, then coarse ones, of which those from the 128th on are one."""
+    def buckets(self, level: int, now_ns: int) -> list[tuple[int, int, int]]:
+        """The charges of ``level`` that have a deadline in [now, ...), as (first deadline possible, end of
+        them, sum), in order. When there are many, those not near are coarse, and those from the 128th on are
+        one."""
         base = level << LEVEL_SHIFT
+        fine = self._fine
+        if len(fine) <= FINE_READS_MAX:
+            order = sorted(bucket for bucket in fine if base <= bucket < base + (1 << LEVEL_SHIFT))
+            return [_spread(bucket - base, FINE_SHIFT, fine[bucket]) for bucket in order]
         first = base + (now_ns >> FINE_SHIFT)
         near = (first >> FAN_OUT_SHIFT) + 2
-        far_end = near + COARSE_READS_MAX
-        fine, coarse = self._fine, self._coarse
         found = [
-            ((at - base) << FINE_SHIFT, fine[at]) for at in range(first, near << FAN_OUT_SHIFT) if at in fine
+            _spread(bucket - base, FINE_SHIFT, fine[bucket])
+            for bucket in range(first, near << FAN_OUT_SHIFT)
+            if bucket in fine
         ]
-        rest = self._levels[level] - self._endless.get(level, 0) - sum([charge for _, charge in found])
-        if not rest:
-            return found
-        shift = FINE_SHIFT + FAN_OUT_SHIFT
         base >>= FAN_OUT_SHIFT
-        for at in range(near, far_end):
-            charge = coarse.get(at)
-            if charge:
-                found.append(((at - base) << shift, charge))
-                rest -= charge
-        if rest:
-            found.append(((far_end - base) << shift, rest))
+        coarse, far = self._coarse, near + COARSE_READS_MAX
+        found += [
+            _spread(bucket - base, COARSE_SHIFT, coarse[bucket])
+            for bucket in range(near, far)
+            if bucket in coarse
+        ]
+        rest_ns = self._levels[level] - self._endless.get(level, 0) - sum([bucket[2] for bucket in found])
+        if rest_ns:
+            found.append(((far - base) << COARSE_SHIFT, NO_DEADLINE, rest_ns))
         return found
 
     def check_integrity(self) -> None:
@@ -108,3 +114,7 @@ class Ledger:
         assert finite + sum(self._endless.values()) == self.total_ns, "buckets and the rest do not add up"
         assert all(charge > 0 for charge in self._fine.values()), "empty bucket kept"
         assert self.total_ns == sum(self._levels.values()), "levels do not add up"
+
+
+def _spread(bucket: int, shift: int, charge_ns: int) -> tuple[int, int, int]:
+    return bucket << shift, (bucket + 1) << shift, charge_ns

@@ -74,7 +74,8 @@ class ServiceTime:
 
     def observe(self, rows: int, ns: int) -> bool:
         """Learn that a batch of ``rows`` took ``ns``; true when the estimate changed."""
-        if self.known and ns == self.fixed_ns + self.per_row_ns * rows:
+        if self.known and not self._spread and ns == self.fixed_ns + self.per_row_ns * rows:
+            self._add(1.0, rows, ns)
             return False
         value = float(ns)
         fitted = self._fixed + self._per_row * rows

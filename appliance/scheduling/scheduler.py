@@ -435,10 +435,11 @@ class Scheduler:
         self._learned(shape)
 
     def _shape_closed(self, event: on.ShapeClosed) -> None:
-        shape = self._shapes.pop(event.shape, None)
+        shape = self._shapes.get(event.shape)
         if shape is None:
             return
         assert not shape.queue, "shape closed with requests queued"
+        del self._shapes[event.shape]
         shape.model.shapes.remove(shape)
         self._drop_if_done(shape.model)
 
