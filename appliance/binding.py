@@ -1,7 +1,7 @@
 """Binds tables of plain values, such as a TOML file's, to frozen dataclasses by their type hints.
 
 Pure. Reports every problem of a table at once, each with its key path: unknown keys with the nearest known one, wrong
-types, values out of what a field's metadata allows (``min``, ``max``, ``choices``; ``unit`` and ``help`` are for people).
+types, values that a field's metadata forbids (``min``, ``max``, ``choices``; ``unit`` and ``help`` are for people).
 Understands bool, int, float, str, enums, literals, tuples, string-keyed mappings, optional values and dataclasses.
 """
 
