@@ -25,11 +25,12 @@ class DoorConfig:
         metadata={"min": 1024, "max": (1 << 31) - 1, "unit": "bytes", "help": "largest request message"},
     )
     max_head_bytes: int = field(
-        default=16 * MEBIBYTE,
+        default=4 * MEBIBYTE,
         metadata={
             "min": 1024,
             "unit": "bytes",
-            "help": "largest part of a request outside of its raw tensors; typed contents count",
+            "help": "largest part of a request outside of its raw tensors; typed contents count, and hold up other "
+            "requests while they are read, so large tensors belong into raw_input_contents",
         },
     )
     max_tensors: int = field(

@@ -26,7 +26,7 @@ class EnvelopeLimits:
     """Bounds of one message: inputs (or raw tensors, or requested outputs), and bytes outside of raw tensors."""
 
     tensors_max: int = 1024
-    head_bytes_max: int = 16 << 20
+    head_bytes_max: int = 4 << 20
 
     @property
     def fields_max(self) -> int:
