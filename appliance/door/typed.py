@@ -28,6 +28,10 @@ _FIELDS = {
     Datatype.BYTES: "bytes_contents",
 }
 
+# What protobuf writes for a packed field of these is the raw tensor: no value passes through Python, and every bit of
+# a NaN stays.
+_PACKED_AS_RAW = frozenset({Datatype.BOOL, Datatype.FP32, Datatype.FP64})
+
 
 def contents_to_raw(model_name: str, tensor: pb.ModelInferRequest.InferInputTensor) -> bytes:
     """Raw little-endian bytes of ``tensor.contents``; raises InvalidRequest when they are not what its datatype and
@@ -49,6 +53,9 @@ def contents_to_raw(model_name: str, tensor: pb.ModelInferRequest.InferInputTens
     expected = element_count(tensor.shape)
     if len(values) != expected:
         raise InvalidRequest(_count_text(model_name, tensor.name, datatype, len(values), expected))
+    if datatype in _PACKED_AS_RAW and values:
+        tensor.contents.DiscardUnknownFields()
+        return tensor.contents.SerializeToString()[-expected * datatype.size :]
     return _pack(model_name, tensor.name, datatype, values)
 
 

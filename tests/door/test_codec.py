@@ -107,6 +107,18 @@ def test_typed_contents_become_raw_bytes(datatype: Datatype) -> None:
     assert take(codec, typed_request(datatype, field, values, [1, 2])).tensors == (raw,)
 
 
+def test_typed_floats_keep_every_bit_whatever_else_the_message_holds() -> None:
+    values = struct.pack("<3I", 0x7F800001, 0xFFC00001, 0x80000000)
+    packed = b"\x32\x0c" + values
+    unknown = b"\xfa\x01\x03abc"
+    tensor = b"\x0a\x01x\x12\x04FP32\x1a\x02\x01\x03"
+    codec = InferCodec(EngineDouble(one_input(Datatype.FP32)), EnvelopeLimits())
+    for contents in (packed, unknown + packed, packed + unknown):
+        body = tensor + b"\x2a" + bytes((len(contents),)) + contents
+        message = b"\x0a\x05typed" + b"\x2a" + bytes((len(body),)) + body
+        assert codec.intake(codec.open(message)).tensors == (values,)
+
+
 @pytest.mark.parametrize(
     ("datatype", "value"),
     [
