@@ -12,8 +12,8 @@ from pathlib import Path
 
 from appliance.binding import bind
 from appliance.door.door import DoorConfig
-from appliance.engine.engine import EngineConfig
 from appliance.engine.placement import PlacementConfig
+from appliance.engine.settings import EngineConfig
 from appliance.engine.supervisor import SupervisorConfig
 from appliance.errors import ConfigInvalid, Problem
 from appliance.http.config import HttpConfig

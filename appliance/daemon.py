@@ -118,7 +118,9 @@ class Daemon:
             self._catch_signals()
             await self._first_load()
             _freeze()
-            self._announce(announce, Started(grpc=grpc, http=http, index=self._engine.index(ready_only=False)))
+            self._announce(
+                announce, Started(grpc=grpc, http=http, index=self._engine.index(ready_only=False))
+            )
             await self._stop.wait()
             if not self._failed:
                 await self._drain()
@@ -127,8 +129,12 @@ class Daemon:
         return EXIT_SOFTWARE if self._failed else EXIT_OK
 
     def _announce(self, announce: Callable[[Started], None], started: Started) -> None:
-        self._log.event("serving", grpc=list(started.grpc), http=list(started.http), models=len(started.index))
-        notify(READY="1", STATUS=f"serving gRPC on {' '.join(started.grpc)}, HTTP on {' '.join(started.http)}")
+        self._log.event(
+            "serving", grpc=list(started.grpc), http=list(started.http), models=len(started.index)
+        )
+        notify(
+            READY="1", STATUS=f"serving gRPC on {' '.join(started.grpc)}, HTTP on {' '.join(started.http)}"
+        )
         announce(started)
 
     async def _first_load(self) -> None:
@@ -213,9 +219,13 @@ class Daemon:
 def catalog_of(found: RepositoryScan) -> Catalog:
     """What a scan of a model directory asks for."""
     return Catalog(
-        versions=tuple(CatalogVersion(model=entry.model, fingerprint=entry.fingerprint) for entry in found.servable),
+        versions=tuple(
+            CatalogVersion(model=entry.model, fingerprint=entry.fingerprint) for entry in found.servable
+        ),
         problems=tuple(
-            CatalogProblem(name=broken.name, version=broken.version, reason="; ".join(map(str, broken.problems)))
+            CatalogProblem(
+                name=broken.name, version=broken.version, reason="; ".join(map(str, broken.problems))
+            )
             for broken in found.broken
         ),
     )

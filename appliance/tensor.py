@@ -56,7 +56,9 @@ def parse_datatype(wire: str) -> Datatype:
     try:
         return Datatype[wire]
     except KeyError:
-        raise InvalidRequest(f"unknown datatype '{wire}'; expected one of {', '.join(Datatype.__members__)}") from None
+        raise InvalidRequest(
+            f"unknown datatype '{wire}'; expected one of {', '.join(Datatype.__members__)}"
+        ) from None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -62,7 +62,9 @@ def check_bytes_tensor(model_name: str, planned: PlannedInput, raw: bytes | memo
         for _ in split_bytes(memoryview(raw)):
             found += 1
     except InvalidRequest as error:
-        raise InvalidRequest(f"{error} for inference input '{planned.name}' for model '{model_name}'") from error
+        raise InvalidRequest(
+            f"{error} for inference input '{planned.name}' for model '{model_name}'"
+        ) from error
     if found != planned.elements:
         raise InvalidRequest(
             f"unexpected number of string elements {found} for inference input '{planned.name}' "
@@ -82,7 +84,9 @@ def _match_inputs(model: ModelVersion, heads: Sequence[TensorHead]) -> dict[str,
     missing = [spec.name for spec in model.inputs if not spec.optional and spec.name not in sources]
     if missing:
         required = sum(not spec.optional for spec in model.inputs)
-        count = str(required) if required == len(model.inputs) else f"between {required} and {len(model.inputs)}"
+        count = (
+            str(required) if required == len(model.inputs) else f"between {required} and {len(model.inputs)}"
+        )
         raise InvalidRequest(
             f"expected {count} inputs but got {len(heads)} inputs for model '{model.name}'. "
             f"Got input(s) {_names(sources)}, but missing required input(s) {_names(missing)}. "
@@ -95,7 +99,9 @@ def _names(names: Sequence[str] | dict[str, int]) -> str:
     return "[" + ",".join(f"'{name}'" for name in names) + "]"
 
 
-def _plan_input(model: ModelVersion, spec: TensorSpec, source: int, heads: Sequence[TensorHead]) -> PlannedInput:
+def _plan_input(
+    model: ModelVersion, spec: TensorSpec, source: int, heads: Sequence[TensorHead]
+) -> PlannedInput:
     head = heads[source]
     if head.datatype != spec.datatype.wire:
         raise InvalidRequest(
@@ -153,7 +159,9 @@ def _check_level(model: ModelVersion, priority: int) -> None:
         raise InvalidRequest(f"priority must not be negative, got {priority}")
     levels = model.batching.priority_levels if model.batching else 0
     if levels and priority > levels:
-        raise InvalidRequest(f"priority {priority} is above the {levels} priority levels of model '{model.name}'")
+        raise InvalidRequest(
+            f"priority {priority} is above the {levels} priority levels of model '{model.name}'"
+        )
 
 
 def _plan_outputs(model: ModelVersion, head: RequestHead) -> tuple[PlannedOutput, ...]:

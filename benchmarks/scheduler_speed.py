@@ -88,7 +88,7 @@ class Load:
             seeds = ((1, self._service_ns(model, 1)), (16, self._service_ns(model, 16)))
             self._step(on.ShapeOpened(model, model, seeds))
         backlog_ns = self.queued * self._service_ns(0, 1) // lane
-        self._horizon_ns = 200 * MILLISECOND + 20 * backlog_ns
+        self._horizon_ns = 200 * MILLISECOND + 4 * backlog_ns
         self._refill()
         self._step(on.Settle())
 

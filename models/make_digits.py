@@ -1,8 +1,8 @@
 """Train both versions of the digits model and write everything derived from them: `python models/make_digits.py`.
 
-Written into `digits/`: the two model files, the golden set (real held-out pictures, expected answers, tolerances) and the
-model card with the measured accuracy. The config and the label file beside them are written by hand. Expected answers come
-from the classifiers' formulas in double precision, never from the runtime that they are used to check.
+Written into `digits/`: the two model files, the golden set (real held-out pictures, expected answers, tolerances) and
+the model card with the measured accuracy. The config and the label file beside them are written by hand. Expected
+answers come from the classifiers' formulas in double precision, never from the runtime that they are used to check.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ chosen by five-fold cross-validation inside the training part.
 
 ## Golden set
 
-`golden/` holds {golden} held-out pictures, named `DIGIT-POSITION.png` after the right answer and the position in the data
-set. `golden/golden.json` has the expected probabilities of each version and how far an answer may be from them. The last
+`golden/` holds {golden} held-out pictures, named `DIGIT-POSITION.png` after the right answer and the position in
+the data set. `golden/golden.json` has the expected probabilities of each version and how far an answer may be from them. The last
 {disagreements} cases in that file are pictures that version 1 gets wrong and version 2 gets right.
 
 ## Limits

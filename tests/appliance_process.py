@@ -36,7 +36,12 @@ class ApplianceProcess:
         folder = Path(self._folder.name)
         self.log_path = folder / "log"
         config = folder / "config.toml"
-        config.write_text(to_toml({"grpc": {"addresses": ["127.0.0.1:0"]}, "http": {"addresses": ["127.0.0.1:0"]}}, sections or {}))
+        config.write_text(
+            to_toml(
+                {"grpc": {"addresses": ["127.0.0.1:0"]}, "http": {"addresses": ["127.0.0.1:0"]}},
+                sections or {},
+            )
+        )
         self._notify = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._notify.bind(str(folder / "notify"))
         self.messages: list[str] = []
@@ -80,7 +85,9 @@ class ApplianceProcess:
             self.messages.append(message)
             if text in message:
                 return message
-        raise AssertionError(f"no '{text}' from the daemon (exit {self.process.poll()}); its log:\n{self.log()}")
+        raise AssertionError(
+            f"no '{text}' from the daemon (exit {self.process.poll()}); its log:\n{self.log()}"
+        )
 
     def wait_ready(self) -> Self:
         """Wait until the first load has settled, and learn the addresses."""
@@ -136,7 +143,9 @@ class ApplianceProcess:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
 

@@ -21,7 +21,11 @@ def serve() -> Iterator[Serve]:
     running: list[ApplianceProcess] = []
 
     def start(
-        models: Path, sections: Mapping[str, Mapping[str, Any]] | None = None, *, ready: bool = True, **rest: Any
+        models: Path,
+        sections: Mapping[str, Mapping[str, Any]] | None = None,
+        *,
+        ready: bool = True,
+        **rest: Any,
     ) -> ApplianceProcess:
         process = ApplianceProcess(models, sections, **rest)
         running.append(process)

@@ -8,16 +8,17 @@ Tensor bytes are copied once, into the slot, in ``submit``.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Protocol
 
+from appliance.engine.environment import Pace, RequestLog
 from appliance.engine.outcome import deadline_of, died, not_ready, refusal
 from appliance.engine.placement import PlacementConfig
-from appliance.engine.port import Buffer, EngineStatus, IndexEntry, VersionStatus
+from appliance.engine.port import Buffer, EngineStatus, IndexEntry
 from appliance.engine.request import Request, learn_output_bytes
 from appliance.engine.roster import Roster
 from appliance.engine.routes import Catalog, Routes, Served
+from appliance.engine.settings import EngineConfig
 from appliance.engine.shapes import Shapes
 from appliance.engine.supervisor import SupervisorConfig
 from appliance.errors import (
@@ -39,47 +40,6 @@ from appliance.telemetry.meter import Result, VersionStatistics
 from appliance.validation import plan_request
 from appliance.workers import port as workers
 from appliance.workers.arena import Arena
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EngineConfig:
-    """What the engine promises and how patient it is."""
-
-    default_deadline_ms: int = field(
-        default=0, metadata={"min": 0, "unit": "ms", "help": "deadline of requests that bring none; 0: none"}
-    )
-    slow_request_ms: int = field(
-        default=100, metadata={"min": 0, "unit": "ms", "help": "answers slower than this are logged; 0: never"}
-    )
-    shapes_per_model: int = field(
-        default=64, metadata={"min": 1, "help": "distinct request shapes whose run times are remembered per version"}
-    )
-
-
-class RequestLog(Protocol):
-    """Where failed and slow requests are written, one line each."""
-
-    def request(self, *, request: Request, result: Result, error: ApplianceError | None, total_ns: int) -> None:
-        """Write the line; must not raise."""
-
-    def event(self, what: str, **fields: object) -> None:
-        """Write what happened to versions and workers; must not raise."""
-
-
-class Pace(Protocol):
-    """How the engine asks for turns."""
-
-    def soon(self) -> None:
-        """Take a turn soon."""
-
-    def arrived(self) -> None:
-        """A request was submitted; outcomes must not be given before this returns."""
-
-    def news(self) -> None:
-        """A worker said something."""
-
-    def at(self, at_ns: int) -> None:
-        """Take a turn at this time at the latest."""
 
 
 class Engine:
@@ -202,7 +162,9 @@ class Engine:
         elif not served.opened:
             self._end(request, not_ready(model), Result.UNAVAILABLE)
         elif not request.store(self._arena, tensors):
-            self._end(request, QueueFull("Exceeds maximum queue size: no memory left for tensors"), Result.REFUSED)
+            self._end(
+                request, QueueFull("Exceeds maximum queue size: no memory left for tensors"), Result.REFUSED
+            )
         else:
             request.shape = self._shapes.take(served, plan)
             self._inbox.append(self._arrival(request))
@@ -243,29 +205,16 @@ class Engine:
 
     def status(self) -> EngineStatus:
         """See EnginePort."""
-        scheduled = self._scheduler.statistics()
-        usage = self._arena.statistics()
-        running: dict[int, int] = {}
+        running: Counter[int] = Counter()
         for requests, served, _ in self._batches.values():
-            running[served.id] = running.get(served.id, 0) + len(requests)
+            running[served.id] += len(requests)
+        scheduled, usage = self._scheduler.statistics(), self._arena.statistics()
         return EngineStatus(
             now_ns=self._clock(),
             started_ns=self._started_ns,
             accepting=self._accepting,
-            versions=tuple(
-                VersionStatus(
-                    name=served.model.name,
-                    version=served.model.version,
-                    state=served.state,
-                    reason=served.reason,
-                    queued=scheduled.queued_by_model.get(served.id, 0),
-                    running=running.get(served.id, 0),
-                    workers=self._roster.workers_of(served),
-                    statistics=served.meter.frozen(),
-                )
-                for served in self._routes.all()
-            ),
-            workers=self._roster.statuses(self._memory_of),
+            versions=self._roster.version_statuses(scheduled.queued_by_model, running),
+            workers=self._roster.worker_statuses(self._memory_of),
             queued_requests=scheduled.queued,
             queued_bytes=scheduled.queued_bytes,
             running_requests=self._running,
@@ -363,7 +312,7 @@ class Engine:
         self._inbox.append(events.BatchFinished(event.batch, ok))
 
     def _worker_exited(self, event: workers.WorkerExited, now_ns: int) -> None:
-        self._roster.worker_exited(event, self._model_of_batch, now_ns)
+        self._roster.worker_exited(event, lambda batch: self._batches[batch][1].id, now_ns)
         for batch in event.batches:
             requests, _, _ = self._batches.pop(batch)
             self._running -= len(requests)
@@ -374,24 +323,25 @@ class Engine:
             request.held = False
             self._end(request, died(request), Result.FAILED)
 
-    def _model_of_batch(self, batch: int) -> int:
-        return self._batches[batch][1].id
-
     def _perform(self, action: actions.Action, now_ns: int) -> None:
         if type(action) is actions.Dispatch:
             self._dispatch(action, now_ns)
         elif type(action) is actions.WakeAt:
             self._pace.at(action.at_ns)
         elif type(action) is actions.Refused:
-            request = self._requests[action.request]
-            self._end(request, refusal(request, action), Result.REFUSED)
+            self._end(
+                self._requests[action.request],
+                refusal(self._requests[action.request], action),
+                Result.REFUSED,
+            )
         elif type(action) is actions.Expired:
-            self._end(self._requests[action.request], DeadlineExpired("Request timeout expired"), Result.EXPIRED)
+            self._end(
+                self._requests[action.request], DeadlineExpired("Request timeout expired"), Result.EXPIRED
+            )
         elif type(action) is actions.Dropped:
             self._end(self._requests[action.request], Cancelled("Request cancelled"), Result.CANCELLED)
         elif type(action) is actions.Lost:
-            request = self._requests[action.request]
-            self._end(request, died(request), Result.FAILED)
+            self._end(self._requests[action.request], died(self._requests[action.request]), Result.FAILED)
         elif type(action) is actions.Evicted:
             self._reroute(self._requests[action.request])
 
@@ -438,7 +388,9 @@ class Engine:
         elif result.status is workers.ItemStatus.TOO_LARGE:
             self._fetch(request, result)
         elif result.status is workers.ItemStatus.FAILED:
-            self._end(request, RunFailed(f"model '{request.plan.model.name}' failed: {result.error}"), Result.FAILED)
+            self._end(
+                request, RunFailed(f"model '{request.plan.model.name}' failed: {result.error}"), Result.FAILED
+            )
         elif now_ns > request.deadline_ns:
             self._end(request, DeadlineExpired("Request timeout expired while it ran"), Result.EXPIRED)
         else:

@@ -29,7 +29,9 @@ def _delays(plan: RequestPlan) -> bool:
 
 
 def not_ready(model: ModelVersion) -> NotReady:
-    return NotReady(f"Request for unknown model: '{model.name}' version {model.version} is not at ready state")
+    return NotReady(
+        f"Request for unknown model: '{model.name}' version {model.version} is not at ready state"
+    )
 
 
 def died(request: Request) -> WorkerDied:
@@ -47,4 +49,6 @@ def refusal(request: Request, action: actions.Refused) -> ApplianceError:
         )
     if action.reason in (actions.Refusal.NO_LANE, actions.Refusal.UNKNOWN):
         return not_ready(request.plan.model)
-    return QueueFull(f"Exceeds maximum queue size of model '{name}' ({action.reason.value})", action.retry_after_ns)
+    return QueueFull(
+        f"Exceeds maximum queue size of model '{name}' ({action.reason.value})", action.retry_after_ns
+    )

@@ -21,7 +21,8 @@ class PlacementConfig:
         default=32, metadata={"min": 1, "help": "worker processes before small models start to share one"}
     )
     share_below_bytes: int = field(
-        default=4 << 20, metadata={"min": 0, "unit": "bytes", "help": "only model files below this size may share"}
+        default=4 << 20,
+        metadata={"min": 0, "unit": "bytes", "help": "only model files below this size may share"},
     )
 
 

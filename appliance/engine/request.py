@@ -10,13 +10,32 @@ from appliance.inference import Answer, Outcome, OutputTensor, RequestPlan
 from appliance.workers.arena import Arena, Slot, aligned
 from appliance.workers.port import RunItem, RunResult
 
+
 class Request:
     """One accepted request. ``held``: a worker may touch its memory. ``done``: its outcome was given."""
 
     __slots__ = (
-        "handle", "plan", "served", "request_id", "arrived_ns", "deadline_ns", "on_done", "shape", "slot", "sizes",
-        "out_offset", "out_capacity", "out_slot", "dispatched_ns", "batch_rows", "stages_ns", "worker", "attempts",
-        "held", "cancelled", "done",
+        "arrived_ns",
+        "attempts",
+        "batch_rows",
+        "cancelled",
+        "deadline_ns",
+        "dispatched_ns",
+        "done",
+        "handle",
+        "held",
+        "on_done",
+        "out_capacity",
+        "out_offset",
+        "out_slot",
+        "plan",
+        "request_id",
+        "served",
+        "shape",
+        "sizes",
+        "slot",
+        "stages_ns",
+        "worker",
     )  # fmt: skip
 
     def __init__(

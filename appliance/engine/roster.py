@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from appliance.engine.placement import GroupLoad, Placement, PlacementConfig, place
-from appliance.engine.port import WorkerStatus
+from appliance.engine.port import VersionStatus, WorkerStatus
 from appliance.engine.routes import Catalog, Routes, Served
 from appliance.engine.supervisor import Supervisor, SupervisorConfig
 from appliance.model import Batching, ModelVersion, VersionState
@@ -112,7 +112,11 @@ class Roster:
         fresh = []
         for key, entry in wanted.items():
             current = self._incoming.get(key) or self._routes.find(*key)
-            if current is not None and current.fingerprint == entry.fingerprint and not self._gave_up(current):
+            if (
+                current is not None
+                and current.fingerprint == entry.fingerprint
+                and not self._gave_up(current)
+            ):
                 current.retiring = False
                 continue
             fresh.append(self._admit(entry.model, entry.fingerprint, now_ns))
@@ -173,7 +177,10 @@ class Roster:
         group = self._groups.get(placement.group)
         if group is None:
             group = Group(
-                id=self._take_id(), device=placement.device, shared=placement.shared, processes=placement.processes
+                id=self._take_id(),
+                device=placement.device,
+                shared=placement.shared,
+                processes=placement.processes,
             )
             self._groups[group.id] = group
             self._feed(GroupOpened(group.id))
@@ -325,7 +332,9 @@ class Roster:
         self._close_lane(worker, back_at + group.load_ns + 1)
         group.due_ns.append(back_at)
         if culprit is not None and self._supervisor.crashed(culprit.key, now_ns):
-            self._give_up(culprit, f"quarantined after repeated crashes: {event.cause.value}, {event.detail}", now_ns)
+            self._give_up(
+                culprit, f"quarantined after repeated crashes: {event.cause.value}, {event.detail}", now_ns
+            )
         if not group.closing:
             self._start_due(group, now_ns)
             self._review(group, now_ns)
@@ -423,11 +432,29 @@ class Roster:
         """The version with model id ``model``."""
         return self._served.get(model)
 
+    def version_statuses(
+        self, queued: Mapping[int, int], running: Mapping[int, int]
+    ) -> tuple[VersionStatus, ...]:
+        """All versions, for people; ``queued`` and ``running`` count requests by model id."""
+        return tuple(
+            VersionStatus(
+                name=served.model.name,
+                version=served.model.version,
+                state=served.state,
+                reason=served.reason,
+                queued=queued.get(served.id, 0),
+                running=running.get(served.id, 0),
+                workers=self.workers_of(served),
+                statistics=served.meter.frozen(),
+            )
+            for served in self._routes.all()
+        )
+
     def workers_of(self, served: Served) -> tuple[int, ...]:
         """Worker ids that hold ``served``."""
         return tuple(worker.id for worker in self._workers_near(served) if served.id in worker.loaded)
 
-    def statuses(self, memory_of: Callable[[int], int]) -> tuple[WorkerStatus, ...]:
+    def worker_statuses(self, memory_of: Callable[[int], int]) -> tuple[WorkerStatus, ...]:
         """All processes, for people."""
         return tuple(
             WorkerStatus(

@@ -162,7 +162,10 @@ class Routes:
         """All versions known, by name and version."""
         entries = [
             IndexEntry(
-                name=served.model.name, version=str(served.model.version), state=served.state, reason=served.reason
+                name=served.model.name,
+                version=str(served.model.version),
+                state=served.state,
+                reason=served.reason,
             )
             for served in self.all()
         ]

@@ -23,7 +23,8 @@ class SupervisorConfig:
         default=600, metadata={"min": 1, "unit": "s", "help": "crashes older than this are forgiven"}
     )
     restart_delay_ms: int = field(
-        default=50, metadata={"min": 0, "unit": "ms", "help": "wait before the second restart in a row; doubles"}
+        default=50,
+        metadata={"min": 0, "unit": "ms", "help": "wait before the second restart in a row; doubles"},
     )
     restart_delay_max_ms: int = field(
         default=30_000, metadata={"min": 0, "unit": "ms", "help": "longest wait before a restart"}

@@ -2,8 +2,8 @@
 
 A turn that dispatches wakes another process, which costs more than scheduling ten requests; under load the transport
 hands requests over one by one, a fraction of a millisecond apart. So a turn may wait for company: until
-``QUIET_ITERATIONS`` iterations of the loop in a row brought no new request, at most ``HOLD_NS``. Whether waiting pays is
-learned: while it brings company it goes on; when it brought none for ``PATIENCE`` turns, turns are taken on the spot
+``QUIET_ITERATIONS`` iterations of the loop in a row brought no new request, at most ``HOLD_NS``. Whether waiting pays
+is learned: while it brings company it goes on; when it brought none for ``PATIENCE`` turns, turns are taken on the spot
 and waiting is only tried every ``PROBE_TURNS`` turns, so that a lone client pays neither for it nor for an iteration of
 the loop. Measured in docs/BENCHMARKS.md.
 """
@@ -40,8 +40,8 @@ class Engine(Protocol):
 
 
 class Ticker:
-    """Gives an engine its turns on ``loop``; implements its Pace. An engine that raises gets no more turns, and ``failed``
-    is told. Owner: the loop's thread."""
+    """Gives an engine its turns on ``loop``; implements its Pace. An engine that raises gets no more turns, and
+    ``failed`` is told. Owner: the loop's thread."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, failed: Callable[[BaseException], None]) -> None:
         self._loop = loop
@@ -124,7 +124,7 @@ class Ticker:
             return
         try:
             step()
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001  whatever it is, the engine's state can no longer be trusted
             self._engine = None
             self._failed(error)
 

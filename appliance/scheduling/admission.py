@@ -37,35 +37,36 @@ def admit(group: Group, entry: Waiting, now_ns: int, margin_ns: int) -> int:
     """0 when ``entry`` can be promised its deadline, with its charge set and the spares of others reduced;
     else by how many ns it would be late."""
     shape = entry.shape
-    ahead_ns = group.partial_ns
+    others_ns = group.partial_ns
     if shape.queued_rows:
-        ahead_ns -= shape.plan_ns
+        others_ns -= shape.plan_ns
     else:
         shape.replan(margin_ns)
-    level, deadline_ns = entry.level, entry.deadline_ns
-    overtakes = (level, deadline_ns) < group.latest
-    if overtakes:
-        ahead_ns += group.ledger.until(level, deadline_ns, now_ns)
-    else:
-        ahead_ns += group.ledger.total_ns
     _charge_planned(shape, entry)
-    latest_ns = deadline_ns - margin_ns
+    level, deadline_ns = entry.level, entry.deadline_ns
+    latest_ns = deadline_ns - margin_ns - entry.own_ns
+    ahead_ns = others_ns + entry.waste_ns + group.ledger.total_ns
     lanes = group.lanes
-    if len(lanes) == 1:
-        spare_ns = latest_ns - entry.own_ns - entry.waste_ns - ahead_ns - lanes[0].free_at(now_ns)
-    else:
-        spare_ns = _spare(group.lane_times(now_ns), latest_ns - entry.own_ns, ahead_ns + entry.waste_ns)
+    frees = [lanes[0].free_at(now_ns)] if len(lanes) == 1 else group.lane_times(now_ns)
+    spare_ns = _spare(frees, latest_ns, ahead_ns)
+    known_ns = group.spare_ns.get(level, NO_BOUND)
+    overtakes = (level, deadline_ns) < group.latest
+    if overtakes and (spare_ns < known_ns or spare_ns < 0):
+        ahead_ns += group.ledger.until(level, deadline_ns, now_ns) - group.ledger.total_ns
+        spare_ns = _spare(frees, latest_ns, ahead_ns)
     if spare_ns < 0:
-        late_ns = -(spare_ns // max(len(lanes), 1))
-        spare_ns = _tight(group, entry, ahead_ns, latest_ns, now_ns)
+        late_ns = -(spare_ns // len(frees))
+        if entry.rows >= shape.plan_rows or latest_ns >= min(frees):
+            return late_ns
+        spare_ns = _tight(entry, frees, ahead_ns - entry.waste_ns, latest_ns + entry.own_ns)
         if spare_ns < 0:
             return late_ns
     if overtakes:
         missing_ns = _overtake(group, entry, now_ns, margin_ns)
         if missing_ns:
             return missing_ns
-    known_ns = group.spare_ns.get(level)
-    if known_ns is None or spare_ns < known_ns:
+        known_ns = group.spare_ns.get(level, NO_BOUND)
+    if spare_ns < known_ns:
         group.spare_ns[level] = spare_ns
     return 0
 
@@ -85,13 +86,10 @@ def _charge_planned(shape: Shape, entry: Waiting) -> None:
         entry.charge_ns += entry.waste_ns
 
 
-def _tight(group: Group, entry: Waiting, ahead_ns: int, latest_ns: int, now_ns: int) -> int:
-    """The spare of ``entry`` when it is tight, with its charge set; negative when it is not, or late all the
+def _tight(entry: Waiting, frees: list[int], ahead_ns: int, latest_ns: int) -> int:
+    """The spare of ``entry`` as a tight request, charged as such; negative when it would be late all the
     same."""
     shape = entry.shape
-    frees = group.lane_times(now_ns)
-    if entry.rows >= shape.plan_rows or latest_ns - entry.own_ns >= min(frees):
-        return -1
     entry.uneven = True
     entry.own_ns = shape.fixed_ns + shape.per_row_ns * entry.rows
     entry.waste_ns = shape.plan_ns if shape.queued_rows else 0

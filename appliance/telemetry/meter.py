@@ -116,8 +116,17 @@ class VersionMeter:
     """The figures of one model version while it serves."""
 
     __slots__ = (
-        "name", "version", "last_inference_ms", "inferences", "executions", "retries", "results", "failed_ns", "stages",
-        "batches", "_frozen",
+        "_frozen",
+        "batches",
+        "executions",
+        "failed_ns",
+        "inferences",
+        "last_inference_ms",
+        "name",
+        "results",
+        "retries",
+        "stages",
+        "version",
     )  # fmt: skip
 
     def __init__(self, name: str, version: int) -> None:
@@ -127,7 +136,7 @@ class VersionMeter:
         self.inferences = 0
         self.executions = 0
         self.retries = 0
-        self.results = {result: 0 for result in Result}
+        self.results = dict.fromkeys(Result, 0)
         self.failed_ns = 0
         self.stages = {stage: Histogram() for stage in Stage}
         self.batches: dict[int, list[int]] = {}
@@ -150,7 +159,9 @@ class VersionMeter:
         entry[2] += run_ns
         entry[3] += scatter_ns
 
-    def succeeded(self, rows: int, queue_ns: int, stages_ns: tuple[int, int, int], total_ns: int, now_ms: int) -> None:
+    def succeeded(
+        self, rows: int, queue_ns: int, stages_ns: tuple[int, int, int], total_ns: int, now_ms: int
+    ) -> None:
         """Count one answered request; ``stages_ns`` are its batch's gather, run and scatter times."""
         self._frozen = None
         self.inferences += rows
@@ -187,7 +198,9 @@ class VersionMeter:
             failed_ns=self.failed_ns,
             stages={stage: histogram.frozen() for stage, histogram in self.stages.items()},
             batches=tuple(
-                BatchStatistics(rows=rows, count=entry[0], gather_ns=entry[1], run_ns=entry[2], scatter_ns=entry[3])
+                BatchStatistics(
+                    rows=rows, count=entry[0], gather_ns=entry[1], run_ns=entry[2], scatter_ns=entry[3]
+                )
                 for rows, entry in sorted(self.batches.items())
             ),
         )

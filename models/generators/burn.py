@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-import onnxruntime as ort  # type: ignore[import-untyped]
+import onnxruntime as ort
 
 from models.generators.graph import constant, model_bytes, node, subgraph, tensor_port
 from models.generators.package import ModelPackage, SampleModel

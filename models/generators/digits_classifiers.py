@@ -11,8 +11,8 @@ from typing import Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.linear_model import LogisticRegression  # type: ignore[import-untyped]
-from sklearn.model_selection import StratifiedKFold  # type: ignore[import-untyped]
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import StratifiedKFold
 
 from models.generators.digits_data import CLASSES, GREY_MAX, SIDE, DigitSet, Labels, Pictures
 from models.generators.graph import Constant, Node, constant, model_bytes, node, tensor_port

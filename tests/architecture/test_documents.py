@@ -80,7 +80,7 @@ def test_architecture_mentions_no_file_that_is_not_there() -> None:
 
 def test_the_readme_uses_commands_that_exist() -> None:
     commands = re.findall(
-        r"^\s*(?:\$ )?(?:\.venv/bin/)?appliance (\w+)", (ROOT / "README.md").read_text(), re.MULTILINE
+        r"^\s*(?:\$ )?(?:\.venv/bin/)?appliance ([a-z]\w*)", (ROOT / "README.md").read_text(), re.MULTILINE
     )
     assert commands
     assert set(commands) <= set(COMMANDS)

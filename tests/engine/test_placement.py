@@ -15,7 +15,9 @@ CONFIG = PlacementConfig(max_processes=4, share_below_bytes=1000)
 
 def test_each_version_gets_a_process_of_its_own_while_there_are_some() -> None:
     placements = place([make_version(str(number), file_bytes=10) for number in range(4)], [], CONFIG)
-    assert [(len(placement.models), placement.shared, placement.processes) for placement in placements] == [(1, False, 1)] * 4
+    assert [(len(placement.models), placement.shared, placement.processes) for placement in placements] == [
+        (1, False, 1)
+    ] * 4
 
 
 def test_beyond_that_small_ones_share_evenly_and_large_ones_never() -> None:
@@ -45,12 +47,17 @@ def test_all_versions_on_a_gpu_share_its_one_process() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 2000), st.integers(1, 3)), max_size=40), st.integers(1, 12))
-def test_everyone_is_placed_once_and_sharing_keeps_within_the_limit(sizes: list[tuple[int, int]], limit: int) -> None:
+def test_everyone_is_placed_once_and_sharing_keeps_within_the_limit(
+    sizes: list[tuple[int, int]], limit: int
+) -> None:
     models = [
-        make_version(str(number), file_bytes=size, instance_count=count) for number, (size, count) in enumerate(sizes)
+        make_version(str(number), file_bytes=size, instance_count=count)
+        for number, (size, count) in enumerate(sizes)
     ]
     placements = place(models, [], PlacementConfig(max_processes=limit, share_below_bytes=1000))
     placed = Counter(model.name for placement in placements for model in placement.models)
     assert placed == Counter(model.name for model in models)
-    alone = sum(model.instance_count for model in models if model.instance_count > 1 or model.file_bytes >= 1000)
+    alone = sum(
+        model.instance_count for model in models if model.instance_count > 1 or model.file_bytes >= 1000
+    )
     assert sum(placement.processes for placement in placements) <= max(limit, alone + 1)

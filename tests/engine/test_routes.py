@@ -13,7 +13,11 @@ from tests.words.sample import make_version
 
 def served(version: int, state: VersionState = VersionState.READY, name: str = "m") -> Served:
     return Served(
-        id=version, model=make_version(name, version), fingerprint="", meter=VersionMeter(name, version), state=state
+        id=version,
+        model=make_version(name, version),
+        fingerprint="",
+        meter=VersionMeter(name, version),
+        state=state,
     )
 
 
@@ -61,7 +65,9 @@ def test_a_retiring_version_serves_only_until_another_can() -> None:
         ("broken", "", NotReady, "'broken' has no available versions"),
     ],
 )
-def test_what_cannot_be_resolved_is_told_apart(name: str, version: str, error: type[Exception], text: str) -> None:
+def test_what_cannot_be_resolved_is_told_apart(
+    name: str, version: str, error: type[Exception], text: str
+) -> None:
     table = routes(served(1), served(3, VersionState.LOADING), served(1, VersionState.LOADING, "loading"))
     table.set_problems({("broken", ""): "no versions"})
     with pytest.raises(error) as caught:
@@ -72,7 +78,10 @@ def test_what_cannot_be_resolved_is_told_apart(name: str, version: str, error: t
 def test_the_index_lists_versions_and_problems_in_order() -> None:
     table = routes(served(10), served(2, VersionState.LOADING))
     table.set_problems({("a", ""): "nothing here"})
-    index = [(entry.name, entry.version, entry.state.value, entry.reason) for entry in table.index(ready_only=False)]
+    index = [
+        (entry.name, entry.version, entry.state.value, entry.reason)
+        for entry in table.index(ready_only=False)
+    ]
     assert index == [
         ("a", "", "UNAVAILABLE", "nothing here"), ("m", "2", "LOADING", ""), ("m", "10", "READY", ""),
     ]  # fmt: skip

@@ -21,7 +21,9 @@ def test_old_crashes_are_forgiven() -> None:
 
 
 def test_restarts_in_a_row_wait_longer_and_a_stable_life_resets() -> None:
-    supervisor = Supervisor(SupervisorConfig(restart_delay_ms=50, restart_delay_max_ms=150, stable_after_s=10))
+    supervisor = Supervisor(
+        SupervisorConfig(restart_delay_ms=50, restart_delay_max_ms=150, stable_after_s=10)
+    )
     delays = [supervisor.restart_delay_ns(1, 0) // 1_000_000 for _ in range(5)]
     assert delays == [0, 50, 100, 150, 150]
     assert supervisor.restart_delay_ns(2, 0) == 0

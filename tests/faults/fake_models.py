@@ -5,10 +5,19 @@ from __future__ import annotations
 from pathlib import Path
 
 
-def write_fake(root: Path, name: str, *, versions: tuple[int, ...] = (1,), batched: bool = True, extra: str = "", **parameters: object) -> None:
+def write_fake(
+    root: Path,
+    name: str,
+    *,
+    versions: tuple[int, ...] = (1,),
+    batched: bool = True,
+    extra: str = "",
+    **parameters: object,
+) -> None:
     """A model with input ``x`` and output ``y``, UINT8 [4], that behaves as ``parameters`` say."""
     entries = "\n".join(
-        f'parameters {{ key: "{key}" value {{ string_value: "{value}" }} }}' for key, value in parameters.items()
+        f'parameters {{ key: "{key}" value {{ string_value: "{value}" }} }}'
+        for key, value in parameters.items()
     )
     folder = root / name
     for version in versions:

@@ -5,17 +5,16 @@ from __future__ import annotations
 import shutil
 import signal
 import socket
-import threading
 from collections.abc import Callable
 from pathlib import Path
 
+import grpc
 import numpy as np
 import pytest
 import tritonclient.grpc as triton
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from tritonclient.utils import InferenceServerException
 
-import grpc
 from models.generate import write_model
 from tests.conftest import Serve
 from tests.faults.clients import FAKE_SECTIONS, Stream, ask, status_of
@@ -66,24 +65,28 @@ def test_sigterm_answers_what_was_accepted_and_refuses_the_rest(serve: Serve, tm
         assert daemon.process.wait(30) == 0
     channel.close()
     assert states == [health_pb2.HealthCheckResponse.SERVING, health_pb2.HealthCheckResponse.NOT_SERVING]
-    assert set(stream.outcomes) <= {"OK", "UNAVAILABLE"}
+    # A request that meets the closing connection is CANCELLED by the gRPC library, one per client at most.
+    assert set(stream.outcomes) <= {"OK", "UNAVAILABLE", "CANCELLED"}
+    assert stream.outcomes["CANCELLED"] <= 3
     assert stream.outcomes["OK"] >= 6, "what was accepted before the signal was answered"
 
 
 def test_a_second_signal_does_not_wait_for_the_grace(serve: Serve, tmp_path: Path) -> None:
     write_fake(tmp_path, "stuck", mode="hang")
     daemon = serve(tmp_path, {**FAKE_SECTIONS, "daemon": {"drain_grace_s": 600}})
-    asking = threading.Thread(target=lambda: pytest.raises(InferenceServerException, ask, daemon.grpc, "stuck"))
-    asking.start()
+    asking = Stream(daemon.grpc, "stuck", threads=1)
+    asking.__enter__()
     daemon.until("a running request", lambda now: now["running_requests"] == 1)
     daemon.signal(signal.SIGTERM)
     daemon.wait_for("STOPPING=1")
     daemon.signal(signal.SIGTERM)
     assert daemon.process.wait(30) == 0
-    asking.join()
+    asking.__exit__(None, None, None)
 
 
-def test_sighup_takes_new_versions_in_and_lets_old_ones_go_without_a_failed_request(serve: Serve, tmp_path: Path) -> None:
+def test_sighup_takes_new_versions_in_and_lets_old_ones_go_without_a_failed_request(
+    serve: Serve, tmp_path: Path
+) -> None:
     write_fake(tmp_path, "m")
     daemon = serve(tmp_path, FAKE_SECTIONS)
     with Stream(daemon.grpc, "m") as stream:
@@ -92,7 +95,10 @@ def test_sighup_takes_new_versions_in_and_lets_old_ones_go_without_a_failed_requ
         write_fake(tmp_path, "new")
         shutil.rmtree(tmp_path / "m" / "1")
         daemon.signal(signal.SIGHUP)
-        daemon.until("the new version", lambda now: [(e["name"], e["version"]) for e in now["models"]] == [("m", 2), ("new", 1)])
+        daemon.until(
+            "the new version",
+            lambda now: [(e["name"], e["version"]) for e in now["models"]] == [("m", 2), ("new", 1)],
+        )
         stream.wait_for(20)
     assert set(stream.outcomes) == {"OK"}
     assert ask(daemon.grpc, "m").get_response().model_version == "2"
@@ -108,7 +114,11 @@ def test_a_new_version_that_fails_leaves_the_old_one_serving(serve: Serve, tmp_p
     client = triton.InferenceServerClient(daemon.grpc)
     daemon.wait_for("RELOADING=1")
     daemon.wait_for("READY=1")
-    index = {entry.version: entry.state for entry in client.get_model_repository_index().models if entry.name == "mlp"}
+    index = {
+        entry.version: entry.state
+        for entry in client.get_model_repository_index().models
+        if entry.name == "mlp"
+    }
     assert index["1"] == "READY"
     assert index["2"] == "UNAVAILABLE"
     client.close()
@@ -119,19 +129,18 @@ def test_clients_that_vanish_leave_nothing_behind(serve: Serve, tmp_path: Path) 
     daemon = serve(tmp_path, FAKE_SECTIONS)
     for _ in range(20):
         with pytest.raises(InferenceServerException) as caught:
-            client = triton.InferenceServerClient(daemon.grpc)
-            feed = triton.InferInput("x", [1, 4], "UINT8")
-            feed.set_data_from_numpy(np.zeros((1, 4), np.uint8))
-            client.infer("slow", [feed], client_timeout=0.005)
+            ask(daemon.grpc, "slow", timeout_s=0.005)
         assert status_of(caught.value) in ("DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTED")
-        client.close()
     document = daemon.until(
-        "an empty house", lambda now: now["running_requests"] == now["queued_requests"] == now["arena_used_bytes"] == 0
+        "an empty house",
+        lambda now: now["running_requests"] == now["queued_requests"] == now["arena_used_bytes"] == 0,
     )
     assert version_in(document, "slow")["state"] == "READY"
 
 
-def test_five_thousand_idle_connections_do_not_matter(serve: Serve, model_directory: Callable[..., Path]) -> None:
+def test_five_thousand_idle_connections_do_not_matter(
+    serve: Serve, model_directory: Callable[..., Path]
+) -> None:
     import resource
 
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -158,7 +167,10 @@ def test_a_full_disk_for_the_log_does_not_matter(serve: Serve, model_directory: 
     client = triton.InferenceServerClient(daemon.grpc)
     for _ in range(5):
         with pytest.raises(InferenceServerException):
-            client.infer("mlp", [triton.InferInput("x", [1, 3], "FP32").set_data_from_numpy(np.zeros((1, 3), np.float32))])
+            client.infer(
+                "mlp",
+                [triton.InferInput("x", [1, 3], "FP32").set_data_from_numpy(np.zeros((1, 3), np.float32))],
+            )
     assert client.is_server_ready()
     client.close()
     assert daemon.stop() == 0

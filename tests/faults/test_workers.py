@@ -74,7 +74,9 @@ def test_an_older_ready_version_takes_over_from_a_quarantined_one(serve: Serve, 
 
 
 @pytest.mark.parametrize("mode", ["crash_at_load", "hang_at_load", "fail_at_load"])
-def test_a_model_that_cannot_load_is_unavailable_and_the_others_serve(serve: Serve, tmp_path: Path, mode: str) -> None:
+def test_a_model_that_cannot_load_is_unavailable_and_the_others_serve(
+    serve: Serve, tmp_path: Path, mode: str
+) -> None:
     write_fake(tmp_path, "broken", mode=mode)
     write_fake(tmp_path, "neighbour")
     sections = {**FAKE_SECTIONS, "workers": {**FAKE_SECTIONS["workers"], "load_timeout_ms": 500}}
@@ -124,7 +126,9 @@ def test_a_model_that_eats_memory_meets_its_limit_alone(serve: Serve, tmp_path: 
     assert set(neighbour.outcomes) == {"OK"}
 
 
-def test_in_a_shared_worker_the_culprit_is_quarantined_and_its_neighbours_come_back(serve: Serve, tmp_path: Path) -> None:
+def test_in_a_shared_worker_the_culprit_is_quarantined_and_its_neighbours_come_back(
+    serve: Serve, tmp_path: Path
+) -> None:
     write_fake(tmp_path, "culprit", mode="crash", magic=66)
     for name in ("one", "two"):
         write_fake(tmp_path, name)

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import numpy as np
-import onnxruntime as ort  # type: ignore[import-untyped]
+import onnxruntime as ort
 import pytest
 
 from models.generators.bert_graph import sentence_encoder

@@ -22,9 +22,10 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from appliance.engine.engine import Engine, EngineConfig
+from appliance.engine.engine import Engine
 from appliance.engine.placement import PlacementConfig
 from appliance.engine.routes import Catalog, CatalogProblem, CatalogVersion
+from appliance.engine.settings import EngineConfig
 from appliance.engine.supervisor import SupervisorConfig
 from appliance.errors import ApplianceError
 from appliance.inference import NO_DEADLINE, Answer, Outcome, RequestHead, TensorHead
@@ -69,7 +70,9 @@ class World:
 class ScriptedWorkers:
     """Implements WorkerPort. ``trouble`` is the chance that a batch, a load or a start goes wrong."""
 
-    def __init__(self, world: World, arena: Arena, emit: Callable[[port.PoolEvent], None], trouble: float) -> None:
+    def __init__(
+        self, world: World, arena: Arena, emit: Callable[[port.PoolEvent], None], trouble: float
+    ) -> None:
         self._world = world
         self._arena = arena
         self._emit = emit
@@ -109,7 +112,8 @@ class ScriptedWorkers:
         self._holds.get(worker, {}).pop(model, None)
 
     def dispatch(self, worker: int, run: port.Run) -> None:
-        assert worker in self._queues and worker not in self._stopping, "dispatch to a worker that does not live"
+        assert worker in self._queues, "dispatch to a worker that does not live"
+        assert worker not in self._stopping, "dispatch to a worker that was told to stop"
         assert run.model in self._holds[worker], "dispatch for a model the worker does not hold"
         self._queues[worker].append(run)
         if len(self._queues[worker]) == 1:
@@ -201,7 +205,12 @@ class EngineWorld:
         self.world = world = World(seed)
         self.trouble = 0.0 if seed % 3 == 0 else world.random.choice((0.02, 0.1, 0.3))
         self.arena = Arena(ARENA)
-        self.workers = ScriptedWorkers(world, self.arena, lambda event: self.engine.pool_event(event), self.trouble)
+        self.workers = ScriptedWorkers(
+            world,
+            self.arena,
+            lambda event: self.engine.pool_event(event),  # noqa: PLW0108  the engine is made later
+            self.trouble,
+        )
         self.scheduler = Scheduler(SchedulingConfig())
         self._turn_asked = False
         self.engine = Engine(
@@ -267,7 +276,9 @@ class EngineWorld:
             for version in (1, 2)
             if rand.random() < 0.7
         ]
-        return Catalog(versions=tuple(versions), problems=(CatalogProblem(name="z", version="", reason="scripted"),))
+        return Catalog(
+            versions=tuple(versions), problems=(CatalogProblem(name="z", version="", reason="scripted"),)
+        )
 
     def client(self) -> None:
         """One request, perhaps cancelled later."""
@@ -305,7 +316,11 @@ class EngineWorld:
         name = type(outcome).__name__
         self.outcomes[name] = self.outcomes.get(name, 0) + 1
         if isinstance(outcome, Answer):
-            views = [output.data for output in outcome.outputs if isinstance(output.data, memoryview) and output.data]
+            views = [
+                output.data
+                for output in outcome.outputs
+                if isinstance(output.data, memoryview) and output.data
+            ]
             starts = [_address(view) - self._base for view in views]
             ends = [start + len(view) for start, view in zip(starts, views, strict=True)]
             self.answers.append((outcome, min(starts, default=-1), max(ends, default=-1)))
@@ -357,7 +372,14 @@ def _address(view: memoryview) -> int:
 
 
 def _model(rand: random.Random, name: str, version: int) -> ModelVersion:
-    batching = rand.choice((None, Batching(), Batching(max_queue_delay_us=2000), Batching(priority_levels=2, default_priority_level=2)))
+    batching = rand.choice(
+        (
+            None,
+            Batching(),
+            Batching(max_queue_delay_us=2000),
+            Batching(priority_levels=2, default_priority_level=2),
+        )
+    )
     return make_version(
         name,
         version,

@@ -21,5 +21,7 @@ def test_every_request_ends_once_and_nothing_leaks(first: int) -> None:
             raise AssertionError(f"replay with: python -m tests.simulation.engine_world {seed}") from error
         answered += world.outcomes.get("Answer", 0)
         if world.trouble == 0.0:
-            assert not set(world.outcomes) & {"RunFailed", "WorkerDied"}, f"seed {seed}: trouble in a calm world"
+            assert not set(world.outcomes) & {"RunFailed", "WorkerDied"}, (
+                f"seed {seed}: trouble in a calm world"
+            )
     assert answered > 0

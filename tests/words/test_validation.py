@@ -27,7 +27,10 @@ def test_a_plan_is_in_the_models_order_whatever_the_requests_order() -> None:
     model = make_version(inputs=TWO)
     plan = plan_request(model, head(TensorHead("b", "BYTES", (5, 2)), TensorHead("a", "INT32", (5, 7, 3))))
     assert plan.rows == 5
-    assert [(planned.name, planned.source, planned.nbytes) for planned in plan.inputs] == [("a", 1, 420), ("b", 0, -1)]
+    assert [(planned.name, planned.source, planned.nbytes) for planned in plan.inputs] == [
+        ("a", 1, 420),
+        ("b", 0, -1),
+    ]
     assert plan.merge_shape == ((7, 3), (2,))
     assert [planned.position for planned in plan.outputs] == [0]
 
@@ -56,7 +59,10 @@ def test_no_rows_and_empty_tensors_are_requests_like_others() -> None:
         ([("x", "FP32", (1 << 40, 1 << 40))], "more elements than can be addressed"),
         ([("z", "FP32", (1, 4))], "unexpected inference input 'z' for model 'm'"),
         ([("x", "FP32", (1, 4)), ("x", "FP32", (1, 4))], "already exists"),
-        ([], "expected 1 inputs but got 0 inputs for model 'm'. Got input(s) [], but missing required input(s) ['x']"),
+        (
+            [],
+            "expected 1 inputs but got 0 inputs for model 'm'. Got input(s) [], but missing required input(s) ['x']",
+        ),
     ],
 )
 def test_what_does_not_fit_is_named(inputs: list[tuple[str, str, tuple[int, ...]]], text: str) -> None:
@@ -96,7 +102,9 @@ def test_priority_must_be_a_level_of_the_model() -> None:
 def test_raw_bytes_must_be_exactly_as_many_as_the_shape_says(length: int) -> None:
     plan = plan_request(make_version(), head(TensorHead("x", "FP32", (1, 4))))
     check_raw(plan, plan.inputs[0], bytes(16))
-    with pytest.raises(InvalidRequest, match=f"byte size mismatch for input 'x' for model 'm'. Expected 16, got {length}"):
+    with pytest.raises(
+        InvalidRequest, match=f"byte size mismatch for input 'x' for model 'm'. Expected 16, got {length}"
+    ):
         check_raw(plan, plan.inputs[0], bytes(length))
 
 
@@ -110,7 +118,9 @@ def test_raw_bytes_must_be_exactly_as_many_as_the_shape_says(length: int) -> Non
     ],
 )
 def test_bytes_must_be_as_many_whole_elements_as_the_shape_says(raw: bytes, text: str) -> None:
-    plan = plan_request(make_version(inputs=TWO), head(TensorHead("a", "INT32", (1, 0, 3)), TensorHead("b", "BYTES", (1, 2))))
+    plan = plan_request(
+        make_version(inputs=TWO), head(TensorHead("a", "INT32", (1, 0, 3)), TensorHead("b", "BYTES", (1, 2)))
+    )
     check_raw(plan, plan.inputs[1], encode_bytes([b"", b"\xff"]))
     with pytest.raises(InvalidRequest) as caught:
         check_raw(plan, plan.inputs[1], raw)

@@ -1,0 +1,37 @@
+"""What the engine needs from whoever runs it: turns at the right time, and somewhere to write lines."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from appliance.engine.request import Request
+from appliance.errors import ApplianceError
+from appliance.telemetry.meter import Result
+
+
+class RequestLog(Protocol):
+    """Where failed and slow requests are written, one line each."""
+
+    def request(
+        self, *, request: Request, result: Result, error: ApplianceError | None, total_ns: int
+    ) -> None:
+        """Write the line; must not raise."""
+
+    def event(self, what: str, **fields: object) -> None:
+        """Write what happened to versions and workers; must not raise."""
+
+
+class Pace(Protocol):
+    """How the engine asks for turns."""
+
+    def soon(self) -> None:
+        """Take a turn soon."""
+
+    def arrived(self) -> None:
+        """A request was submitted; outcomes must not be given before this returns."""
+
+    def news(self) -> None:
+        """A worker said something."""
+
+    def at(self, at_ns: int) -> None:
+        """Take a turn at this time at the latest."""
