@@ -15,6 +15,7 @@ PIP := -m pip --disable-pip-version-check --quiet --no-input
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
+.NOTPARALLEL:
 .PHONY: help install run test lint types unit bench lock clean install-test install-clients
 
 help: ## what each command does
