@@ -23,7 +23,10 @@ class CallerError(ApplianceError):
 
 
 class InvalidRequest(CallerError):
-    """Malformed or inconsistent request: names, datatypes, shapes, byte sizes, parameters."""
+    """Malformed or inconsistent request: names, datatypes, shapes, byte sizes, parameters. ``model`` is the name and
+    version it did not fit, ("", 0) when it did not get that far."""
+
+    model: tuple[str, int] = ("", 0)
 
 
 class UnknownModel(CallerError):

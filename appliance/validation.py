@@ -22,6 +22,14 @@ from appliance.tensor import FREE, Datatype, TensorSpec, byte_size, element_coun
 
 def plan_request(model: ModelVersion, head: RequestHead) -> RequestPlan:
     """The plan for ``head`` on ``model``; raises InvalidRequest naming what does not fit."""
+    try:
+        return _plan(model, head)
+    except InvalidRequest as error:
+        error.model = (model.name, model.version)
+        raise
+
+
+def _plan(model: ModelVersion, head: RequestHead) -> RequestPlan:
     sources = _match_inputs(model, head.inputs)
     inputs = tuple(
         _plan_input(model, spec, sources[spec.name], head.inputs)
@@ -45,6 +53,14 @@ def plan_request(model: ModelVersion, head: RequestHead) -> RequestPlan:
 def check_raw(plan: RequestPlan, planned: PlannedInput, raw: bytes | memoryview) -> None:
     """Hold the raw bytes of one input to the plan; raises InvalidRequest when they are too few, too many or, for
     BYTES, not that many whole elements."""
+    try:
+        _check_raw(plan, planned, raw)
+    except InvalidRequest as error:
+        error.model = (plan.model.name, plan.model.version)
+        raise
+
+
+def _check_raw(plan: RequestPlan, planned: PlannedInput, raw: bytes | memoryview) -> None:
     if planned.nbytes >= 0:
         if len(raw) != planned.nbytes:
             raise InvalidRequest(

@@ -58,8 +58,8 @@ chosen by five-fold cross-validation inside the training part.
 ## Golden set
 
 `golden/` holds {golden} held-out pictures, named `DIGIT-POSITION.png` after the right answer and the position in
-the data set. `golden/golden.json` has the expected probabilities of each version and how far an answer may be from them. The last
-{disagreements} cases in that file are pictures that version 1 gets wrong and version 2 gets right.
+the data set. `golden/golden.json` has the expected probabilities of each version and how far an answer may be from
+them. The last {disagreements} cases in that file are pictures that version 1 gets wrong and version 2 gets right.
 
 ## Limits
 

@@ -91,6 +91,7 @@ class Inference:
             request_id = request_id_text(envelope.request_id)
             return Call(envelope, request_id, self._codec.intake(envelope))
         except ApplianceError as error:
+            self.engine.rejected(error, request_id)
             raise self.refused(error, request_id) from error
 
     def submit(self, call: Call, deadline_ns: int, on_done: Callable[[Outcome], None]) -> int:

@@ -171,6 +171,14 @@ class Engine:
         self._pace.arrived()
         return handle
 
+    def rejected(self, error: ApplianceError, request_id: str) -> None:
+        """See EnginePort."""
+        name, version = error.model if isinstance(error, InvalidRequest) else ("", 0)
+        served = self._routes.find(name, version)
+        if served is not None:
+            served.meter.ended(Result.INVALID, 0)
+        self._log.rejected(model=name, version=version, request_id=request_id, error=error)
+
     def cancel(self, handle: int) -> None:
         """See EnginePort."""
         request = self._requests.get(handle)
@@ -307,7 +315,7 @@ class Engine:
         for request, result in zip(requests, event.results, strict=True):
             request.stages_ns = stages
             request.batch_rows = rows
-            ok = ok and result.status is not workers.ItemStatus.FAILED
+            ok = ok and not result.status.failed
             finished.append((request, result))
         self._inbox.append(events.BatchFinished(event.batch, ok))
 
@@ -387,6 +395,8 @@ class Engine:
             self._end(request, Cancelled("Request cancelled"), Result.CANCELLED)
         elif result.status is workers.ItemStatus.TOO_LARGE:
             self._fetch(request, result)
+        elif result.status is workers.ItemStatus.INVALID:
+            self._end(request, InvalidRequest(result.error), Result.INVALID)
         elif result.status is workers.ItemStatus.FAILED:
             self._end(
                 request, RunFailed(f"model '{request.plan.model.name}' failed: {result.error}"), Result.FAILED

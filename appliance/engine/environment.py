@@ -17,6 +17,9 @@ class RequestLog(Protocol):
     ) -> None:
         """Write the line; must not raise."""
 
+    def rejected(self, *, model: str, version: int, request_id: str, error: ApplianceError) -> None:
+        """Write the line of a request that an edge refused; ``model`` "" when it never got that far; must not raise."""
+
     def event(self, what: str, **fields: object) -> None:
         """Write what happened to versions and workers; must not raise."""
 

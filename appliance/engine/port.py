@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from appliance.errors import ApplianceError
 from appliance.inference import Outcome, RequestPlan
 from appliance.model import ModelVersion, VersionState
 from appliance.telemetry.meter import VersionStatistics
@@ -108,6 +109,9 @@ class EnginePort(Protocol):
 
         Raises NotReady when the plan's version is no longer the one that serves (the plan was of an old generation).
         """
+
+    def rejected(self, error: ApplianceError, request_id: str) -> None:
+        """An edge refused a request before it got here: counted and logged like any other failure."""
 
     def cancel(self, handle: int) -> None:
         """Nobody waits any more; ``on_done`` will get Cancelled or, if it is too late, its answer (release it)."""

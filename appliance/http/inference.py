@@ -105,11 +105,21 @@ class InferenceHandler:
         """Answer one request; errors become error answers."""
         exchange = Exchange(self._engine.now_ns())
         try:
-            planned, pending = await self._enter(request, name, version, exchange)
+            planned, pending = await self._checked(request, name, version, exchange)
             response = await self._encoded(planned, await pending.answer(), exchange)
         except ApplianceError as error:
             return error_response(error, f"[request id: {exchange.request_id or '<id_unknown>'}] {error}")
         return await self._send(request, response)
+
+    async def _checked(
+        self, request: web.BaseRequest, name: str, version: str, exchange: Exchange
+    ) -> tuple[Planned, Pending]:
+        """As ``_enter``; what is refused there is counted and logged, as if the engine had refused it."""
+        try:
+            return await self._enter(request, name, version, exchange)
+        except ApplianceError as error:
+            self._engine.rejected(error, exchange.request_id)
+            raise
 
     async def _enter(
         self, request: web.BaseRequest, name: str, version: str, exchange: Exchange

@@ -17,7 +17,7 @@ import numpy as np
 import onnxruntime
 from onnxruntime.capi import onnxruntime_pybind11_state as native
 
-from appliance.errors import LoadFailed, RunFailed
+from appliance.errors import ApplianceError, InvalidRequest, LoadFailed, RunFailed
 from appliance.model import ModelVersion
 from appliance.runtimes.alignment import aligned
 from appliance.runtimes.runtime import (
@@ -266,7 +266,7 @@ class BoundSession:
             self._session.run_with_iobinding(binding, None)
             produced = self._collect(binding.get_outputs(), wanted)
         except Exception as problem:
-            raise RunFailed(str(problem)) from problem
+            raise _run_error(problem) from problem
         if len(self._known) >= BINDINGS_MAX:
             self._known.clear()
         self._known[_shapes_key(feeds, wanted)] = Produced(produced.shapes, produced.sizes, None)
@@ -331,7 +331,7 @@ class TextSession:
         try:
             results = self._session.run([self._outputs[index] for index in wanted], arrays, None)
         except Exception as problem:
-            raise RunFailed(str(problem)) from problem
+            raise _run_error(problem) from problem
         parts = tuple(memoryview(_raw(result)) for result in results)
         return Produced(tuple(result.shape for result in results), tuple(map(len, parts)), parts)
 
@@ -356,3 +356,12 @@ def _raw(array: Any) -> bytes:
         return encode_strings(array)
     raw: bytes = array.tobytes()
     return raw
+
+
+def _run_error(problem: Exception) -> ApplianceError:
+    """The runtime's own word decides whether the input is to blame or the model."""
+    return (
+        InvalidRequest(str(problem))
+        if isinstance(problem, native.InvalidArgument)
+        else RunFailed(str(problem))
+    )

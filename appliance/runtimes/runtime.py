@@ -101,8 +101,9 @@ class Session(Protocol):
         self, source: Region, feeds: tuple[Feed | None, ...], wanted: tuple[int, ...], place: Place
     ) -> Produced:
         """Run once. ``feeds`` are in the order of the version's inputs, None for an optional input that is left out;
-        ``wanted`` are indexes into the version's outputs, ascending, at least one. Raises RunFailed with the runtime's
-        reason."""
+        ``wanted`` are indexes into the version's outputs, ascending, at least one.
+
+        Raises InvalidRequest when the input is to blame, else RunFailed, with the runtime's reason."""
 
     def memory(self) -> int:
         """Bytes the session holds on its device as far as the runtime knows; 0 when it does not."""

@@ -1,21 +1,25 @@
 """Which requests are taken: those that can be answered in time without breaking a promise made before.
 
-Units are lane-nanoseconds of work. A shape plans with batches of ``plan_rows`` (b) rows that take ``plan_ns``
-(p), cheaper per row than any smaller one. A request of r rows is charged p * (2r - 1) / b: its rows, and the
-at most r - 1 rows that the batch before it wasted because it did not fit. So the charges of requests cover
-the batches they will run in, except for one batch per shape that is not full or pulls later requests ahead;
-that one is counted as ``partial_ns``.
+Work is counted in lane-nanoseconds. A shape plans with batches of ``plan_rows`` (b) rows that take
+``plan_ns`` (p), cheaper per row than any smaller one. A request of r rows is charged p * r / b, and p * (r -
+1) / b for the rows that the batch before it wastes when it does not fit. So the charges of requests cover the
+batches they will run in, except for one batch per shape that is not full or pulls later requests ahead; that
+one is counted in ``partial_ns``.
 
-The promise, after Graham's bound for list scheduling (1966): while a request waits, no lane idles, so all
-lanes together work on what is ahead of it. It starts by ``latest`` (deadline less margin less its own batch)
-when the lane time that is free until then, sum over lanes of (latest - free)+, is at least the work ahead.
-What is left over is its spare: how much may still be put ahead of it. A request that would overtake others
-must cost no more than the smallest spare.
+The promise, after Graham's bound for list scheduling (1966): while a request waits no lane idles, so all
+lanes work on what is ahead of it. It starts by ``latest`` (deadline less margin less its own batch) if the
+lane time until then, the sum over lanes of (latest - free)+, is at least the work ahead. What is left over is
+its spare: the work that may still be put ahead of it. A request that overtakes others must cost no more than
+the smallest of their spares. When it becomes the first of its shape it may start a batch that nobody counted
+(one that pulls later requests ahead of those of another shape, or is closed early by one behind it that does
+not fit); then it costs a planned batch more.
 
-A request that its planned batch would make late even with nothing ahead of it may be tight: promised only its
-own rows. Its deadline may then close a batch early, its own or the one before, so it is charged both whole.
+A request that its planned batch would make late even with nothing ahead of it may be tight: promised its own
+rows only. Its deadline may then close a batch early, its own or the one before, so it is charged with both
+whole.
 
-Under an estimate that is exact, no promise is broken, as the simulation checks.
+While service times are not longer than estimated and no lane fails, no promise is broken; the simulation
+checks that. Where nothing is known of a shape its estimate is zero and everything is promised.
 """
 
 from __future__ import annotations

@@ -132,6 +132,22 @@ class LogControl:
             fields["lines_left_out"] = left_out
         self.line(level, "request" if error else "slow request", fields)
 
+    def rejected(self, *, model: str, version: int, request_id: str, error: Exception) -> None:
+        """Write the line of one request that was refused before it became one."""
+        level = _level_of(Result.INVALID)
+        if level not in self._enabled or not self._budget.take(self._clock()):
+            return
+        fields: dict[str, object] = {
+            "outcome": Result.INVALID.value,
+            "request_id": request_id,
+            "error": str(error),
+        }
+        if model:
+            fields |= {"model": model, "version": version}
+        if left_out := self._budget.left_out():
+            fields["lines_left_out"] = left_out
+        self.line(level, "request", fields)
+
     def line(self, level: LogLevel, what: str, fields: Mapping[str, object]) -> None:
         """Write one line, when ``level`` is on. It says how many were lost since the start, when more were."""
         if level not in self._enabled:

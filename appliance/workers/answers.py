@@ -48,7 +48,7 @@ class ModelContract:
         """Raise MessageInvalid unless ``result`` can be the end of ``item`` with that much room for its outputs."""
         if result.ticket != item.ticket:
             raise MessageInvalid(f"ticket {result.ticket} where {item.ticket} was asked")
-        if result.status is ItemStatus.FAILED:
+        if result.status.failed:
             if not result.error:
                 raise MessageInvalid("a failure without a reason")
             return

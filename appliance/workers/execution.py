@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from appliance.errors import RunFailed
+from appliance.errors import InvalidRequest, RunFailed
 from appliance.model import ModelVersion
 from appliance.runtimes.alignment import aligned
 from appliance.runtimes.runtime import Feed, Place, Produced, Region, Session
@@ -109,7 +109,8 @@ class Executor:
                 _check_rows(model.version, item.outputs, produced.shapes, item.rows)
             result = self._finish_alone(item, produced)
         except Exception as problem:  # noqa: BLE001 - whatever goes wrong is this request's answer
-            result = _failed(item.ticket, _reason(problem))
+            status = ItemStatus.INVALID if isinstance(problem, InvalidRequest) else ItemStatus.FAILED
+            result = RunResult(item.ticket, status, (), (), 0, _reason(problem))
         end = time.monotonic_ns()
         return result, _Times(gathered - begin, max(ran - gathered, 0), end - max(ran, gathered))
 
@@ -278,5 +279,9 @@ def _failed(ticket: int, reason: str) -> RunResult:
 
 
 def _reason(problem: Exception) -> str:
-    text = str(problem) if isinstance(problem, RunFailed) else f"{type(problem).__name__}: {problem}"
+    text = (
+        str(problem)
+        if isinstance(problem, RunFailed | InvalidRequest)
+        else f"{type(problem).__name__}: {problem}"
+    )
     return text[:ERROR_CHARACTERS_MAX]

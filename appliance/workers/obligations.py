@@ -137,7 +137,7 @@ class Obligations:
             held.contract.check_result(held.item, result, asked.out_capacity)
             if result.status is ItemStatus.TOO_LARGE:
                 self._held[asked.ticket] = held
-        elif result.status is not ItemStatus.FAILED:
+        elif not result.status.failed:
             raise MessageInvalid(f"stored ticket {asked.ticket}, which it did not hold")
         return Fetched(self._worker, result)
 

@@ -55,10 +55,17 @@ class ItemStatus(Enum):
     OK = 0
     FAILED = 1
     TOO_LARGE = 2
+    INVALID = 3
+
+    @property
+    def failed(self) -> bool:
+        """Whether there are no outputs, only a reason."""
+        return self in (ItemStatus.FAILED, ItemStatus.INVALID)
 
 
 class RunResult(NamedTuple):
-    """One request's end: ``shapes`` and ``sizes`` of the wanted outputs in order. FAILED: ``error`` says why.
+    """One request's end: ``shapes`` and ``sizes`` of the wanted outputs in order. FAILED: ``error`` says why; INVALID:
+    the same, and the input is to blame.
     TOO_LARGE: ``needed`` bytes (alignment included) and the worker holds the outputs until it is told Fetch."""
 
     ticket: int

@@ -65,7 +65,7 @@ def _run_warmup(model: LoadedModel, warmup: Warmup) -> str:
     item = RunItem(0, rows, shapes, sizes, 0, tuple(range(len(model.version.outputs))), 0, 0)
     for _ in range(max(warmup.count, 1)):
         (result,) = executor.run(model, Run(WARMUP_BATCH, 0, (item,))).results
-        if result.status is ItemStatus.FAILED:
+        if result.status.failed:
             return result.error
         executor.forget(item.ticket)
     return ""
@@ -151,7 +151,7 @@ def _probe_output(model: LoadedModel, shapes: tuple[Shape | None, ...]) -> int |
     region = Scratch().at_least(sum(map(aligned, _sizes(model.version, shapes))))
     executor = Executor(region)
     result = executor.run(model, Run(WARMUP_BATCH, 0, (_item(model, shapes, 0, 0, 0, 0),))).results[0]
-    return None if result.status is ItemStatus.FAILED else result.needed
+    return None if result.status.failed else result.needed
 
 
 def _sizes(version: ModelVersion, shapes: tuple[Shape | None, ...]) -> tuple[int, ...]:

@@ -47,6 +47,7 @@ class EngineDouble:
     def __init__(self, *models: ModelVersion) -> None:
         self.models = {(model.name, model.version): model for model in models}
         self.submissions: list[Submission] = []
+        self.rejections: list[tuple[ApplianceError, str]] = []
         self.generation = 1
         self.accepting = True
         self.ready = True
@@ -85,6 +86,9 @@ class EngineDouble:
         copied = tuple(bytes(tensor) for tensor in tensors)
         self.submissions.append(Submission(plan, copied, request_id, deadline_ns, on_done))
         return len(self.submissions) - 1
+
+    def rejected(self, error: ApplianceError, request_id: str) -> None:
+        self.rejections.append((error, request_id))
 
     def cancel(self, handle: int) -> None:
         self.submissions[handle].cancelled = True

@@ -12,6 +12,7 @@ import grpc
 import numpy as np
 import pytest
 import tritonclient.grpc as triton
+import tritonclient.http as triton_http
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from tritonclient.utils import InferenceServerException
 
@@ -174,3 +175,23 @@ def test_a_full_disk_for_the_log_does_not_matter(serve: Serve, model_directory: 
     assert client.is_server_ready()
     client.close()
     assert daemon.stop() == 0
+
+
+def test_requests_refused_at_the_edges_are_counted_and_logged(
+    serve: Serve, model_directory: Callable[..., Path]
+) -> None:
+    daemon = serve(model_directory("mlp"))
+    wrong = [("x", [1, 3], "FP32"), ("y", [1, 64], "FP32")]
+    for edge in (triton, triton_http):
+        client = edge.InferenceServerClient(daemon.grpc if edge is triton else daemon.http)
+        for name, shape, datatype in wrong:
+            feed = edge.InferInput(name, shape, datatype)
+            feed.set_data_from_numpy(np.zeros(shape, np.float32))
+            with pytest.raises(InferenceServerException):
+                client.infer("mlp", [feed], request_id="edge-test")
+        client.close()
+    assert version_in(daemon.status(), "mlp")["requests"]["invalid"] == 4
+    daemon.stop()
+    lines = [line for line in daemon.log().splitlines() if "edge-test" in line]
+    assert len(lines) == 4
+    assert all('"outcome": "invalid"' in line and '"model": "mlp"' in line for line in lines)

@@ -194,6 +194,9 @@ class SilentLog:
     def request(self, **fields: Any) -> None:
         """Nothing to do."""
 
+    def rejected(self, **fields: Any) -> None:
+        """Nothing to do."""
+
     def event(self, what: str, **fields: Any) -> None:
         """Nothing to do."""
 

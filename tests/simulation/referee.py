@@ -42,6 +42,7 @@ class Request:
     level: int
     deadline_ns: int
     delay_at_ns: int
+    arrived_ns: int
     number: int
     state: State = State.QUEUED
     losses: int = 0
@@ -193,6 +194,7 @@ class Referee:
             level=level,
             deadline_ns=deadline_ns,
             delay_at_ns=delay_at_ns,
+            arrived_ns=now_ns,
             number=len(self.requests),
         )
 
@@ -271,12 +273,25 @@ class Referee:
             self.require(request.deadline_ns > now_ns, "late and still queued")
             due_ns = min(request.deadline_ns, request.delay_at_ns or NO_DEADLINE)
             self.require(self.wake_ns <= due_ns, "nothing will wake up for a deadline")
-        may_wait = {model.group for model in self.models.values() if model.batching.max_queue_delay_us}
         busy = {lane for lane, _ in self.batches.values()}
         for lane, group in self.lanes.items():
-            if lane not in busy and group not in may_wait:
-                waiting = any(request.group == group for request in self.queued.values())
-                self.require(not waiting, f"lane {lane} idles while requests wait")
+            if lane not in busy:
+                waiting = [request for request in self.queued.values() if request.group == group]
+                self.require(
+                    not waiting or self._may_wait(waiting, now_ns), f"lane {lane} idles while requests wait"
+                )
+
+    def _may_wait(self, waiting: list[Request], now_ns: int) -> bool:
+        """Whether an idle lane may let these fill a batch: all of one shape, fewer than wanted, the oldest
+        not too old."""
+        batching = self.models[waiting[0].model].batching
+        wanted = min(batching.preferred_batch_size, default=self.models[waiting[0].model].max_batch)
+        oldest_ns = min(request.arrived_ns for request in waiting)
+        return (
+            len({request.event.shape for request in waiting}) == 1
+            and sum(request.event.rows for request in waiting) < wanted
+            and now_ns < oldest_ns + batching.max_queue_delay_us * 1000
+        )
 
     def _check_bounds(self) -> None:
         fresh = [request for request in self.queued.values() if not request.losses]

@@ -224,7 +224,7 @@ def test_strings_that_are_not_text_are_refused_clearly(
     raw = b"\x02\x00\x00\x00ok\x02\x00\x00\x00\xff\xfe"
     placed = shared_bench.place([tensor(np.array([["ok"]], object))._replace(shape=(1, 2), raw=raw)], [0])
     (result,) = shared_bench.run(worker, case.model, placed)
-    assert result.status is ItemStatus.FAILED
+    assert result.status is ItemStatus.INVALID
     assert "input 'x': element 1 is not valid UTF-8" in result.error
 
 

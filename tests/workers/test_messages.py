@@ -224,7 +224,7 @@ def test_known_results_are_checked_like_unknown_ones() -> None:
     assert [type(each) for each in (*again.shapes[0], *again.sizes)] == [int] * 3
     refused: list[object] = [
         (1.0, *good[1:]),
-        (1, 3, *good[2:]),
+        (1, len(ItemStatus), *good[2:]),
         (1, 0, ((1, 10.5),), (40,), 0, ""),
         (1, 0, ({},), (40,), 0, ""),
         good[:5],
