@@ -44,6 +44,7 @@ from appliance.scheduling.group import (
 from appliance.scheduling.integrity import check_group
 from appliance.scheduling.profile import ServiceTime
 from appliance.scheduling.queue import Waiting
+from appliance.scheduling.register import Register
 from appliance.scheduling.settings import SchedulingConfig
 from appliance.scheduling.statistics import SchedulerStatistics, lane_statistics, shape_statistics
 
@@ -64,7 +65,7 @@ class Scheduler:
         self._models: dict[int, Model] = {}
         self._shapes: dict[int, Shape] = {}
         self._lanes: dict[int, Lane] = {}
-        self._waiting: dict[int, Waiting] = {}
+        self._waiting = Register()
         self._running: dict[int, Running] = {}
         self._queued_bytes = 0
         self._sequence = 0
@@ -103,15 +104,13 @@ class Scheduler:
         for group in self._groups.values():
             check_group(group)
         assert len(self._waiting) == sum(group.queued for group in self._groups.values()), "queued differs"
-        assert self._queued_bytes == sum(entry.nbytes for entry in self._waiting.values()), (
-            "queued bytes differ"
-        )
+        assert self._queued_bytes == sum(entry.nbytes for entry in self._waiting), "queued bytes differ"
         assert len(self._running) == sum(len(lane.batches) for lane in self._lanes.values()), (
             "batch without a lane"
         )
         self._agenda.check_integrity(list(self._groups.values()))
-        for request, entry in self._waiting.items():
-            assert entry.request == request, "request under a wrong id"
+        self._waiting.check_integrity()
+        for entry in self._waiting:
             assert entry.shape.model.group.due_ns <= entry.deadline_ns, "nobody would notice its deadline"
 
     # --- arrivals
@@ -138,7 +137,6 @@ class Scheduler:
         late_ns = admit(group, entry, now_ns, self._margin_ns)
         if late_ns and not self._may_probe(group, shape):
             return [Refused(request, Refusal.DEADLINE, max(late_ns, self._retry_after(group, now_ns)))]
-        assert request not in self._waiting, "a request arrived twice"
         self._enqueue(entry)
         return []
 
@@ -202,7 +200,7 @@ class Scheduler:
 
     def _enqueue(self, entry: Waiting) -> None:
         group = entry.shape.model.group
-        self._waiting[entry.request] = entry
+        self._waiting.add(entry)
         self._queued_bytes += entry.nbytes
         group.enqueue(entry)
         if group.eager:
@@ -213,7 +211,7 @@ class Scheduler:
 
     def _unlist(self, entry: Waiting) -> None:
         """Forget a queued request that leaves otherwise than in a batch; its group has yet to."""
-        del self._waiting[entry.request]
+        self._waiting.remove(entry.request)
         self._queued_bytes -= entry.nbytes
         group = entry.shape.model.group
         if group.eager:
@@ -224,7 +222,7 @@ class Scheduler:
         entry.shape.model.group.remove(entry)
 
     def _cancelled(self, event: on.CancelRequested) -> list[Action]:
-        entry = self._waiting.get(event.request)
+        entry = self._waiting.find(event.request)
         if entry is None:
             return []
         self._remove(entry)
@@ -310,7 +308,7 @@ class Scheduler:
         entries, rows = gather(group, shape, start_ns, self._margin_ns, now_ns)
         group.take(shape, entries)
         for entry in entries:
-            del self._waiting[entry.request]
+            self._waiting.remove(entry.request)
             self._queued_bytes -= entry.nbytes
         self._batches += 1
         estimate_ns = shape.fixed_ns + shape.per_row_ns * rows

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,11 +20,42 @@ class SchedulingConfig:
     through on an idle lane, so that a wrong estimate can correct itself (0: never).
     """
 
-    max_queued_requests: int = 20_000
-    max_queued_bytes: int = 1 << 30
-    max_queued_per_model: int = 4_000
-    margin_ns: int = 1_000_000
-    prefetch_below_ns: int = 5_000_000
-    quantile: float = 0.9
-    plan_tolerance: float = 0.05
-    probe_after_refusals: int = 64
+    max_queued_requests: int = field(
+        default=20_000, metadata={"min": 1, "help": "requests queued in the whole appliance"}
+    )
+    max_queued_bytes: int = field(
+        default=1 << 30,
+        metadata={"min": 1, "unit": "bytes", "help": "input bytes queued in the whole appliance"},
+    )
+    max_queued_per_model: int = field(
+        default=4_000,
+        metadata={"min": 1, "help": "requests queued per model and level that has no bound of its own"},
+    )
+    margin_ns: int = field(
+        default=1_000_000,
+        metadata={"min": 0, "unit": "ns", "help": "kept free before each deadline for the way in and out"},
+    )
+    prefetch_below_ns: int = field(
+        default=5_000_000,
+        metadata={
+            "min": 0,
+            "unit": "ns",
+            "help": "batches shorter than this are sent before the lane is idle",
+        },
+    )
+    quantile: float = field(
+        default=0.9,
+        metadata={"min": 0.01, "max": 0.999, "help": "quantile of the learned service time that plans use"},
+    )
+    plan_tolerance: float = field(
+        default=0.05,
+        metadata={
+            "min": 0,
+            "max": 1,
+            "help": "how much dearer per row the planned batch may be than the best",
+        },
+    )
+    probe_after_refusals: int = field(
+        default=64,
+        metadata={"min": 0, "help": "refusals in a row after which one request is tried anyway; 0: never"},
+    )
