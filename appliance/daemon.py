@@ -84,7 +84,9 @@ class Daemon:
         self._log = log
         self._arena = Arena(config.arena)
         self._ticker = Ticker(loop, self._on_failure)
-        self._pool = WorkerPool(self._arena, config.workers, loop, self._on_worker)
+        self._pool = WorkerPool(
+            self._arena, config.workers, loop, self._on_worker, config.repository.runtimes
+        )
         self._engine = Engine(
             config=config.engine,
             placement=config.placement,
@@ -112,7 +114,7 @@ class Daemon:
         await self._pool.open()
         try:
             self._ticker.attach(self._engine)
-            self._engine.apply(catalog_of(first))
+            self._take(first)
             grpc = await self._door.open()
             http = await self._http.open()
             self._catch_signals()
@@ -172,7 +174,7 @@ class Daemon:
         if error is not None:
             self._log.event("model directory unreadable; everything stays as it is", error=str(error))
         elif not self._stop.is_set():
-            self._engine.apply(catalog_of(scanning.result()))
+            self._take(scanning.result())
         notify(READY="1")
 
     def _on_failure(self, error: BaseException) -> None:
@@ -180,6 +182,14 @@ class Daemon:
         self._log.event("the engine failed; stopping", error="".join(traceback.format_exception(error)))
         self._failed = True
         self._stop.set()
+
+    def _take(self, found: RepositoryScan) -> None:
+        """Tell everything a scan has to say, then work towards it."""
+        for problem in found.problems:
+            self._log.event("model cannot be served", file=problem.file, key=problem.key, reason=problem.text)
+        for note in found.notes:
+            self._log.event("setting has no effect", file=note.file, key=note.key, note=note.text)
+        self._engine.apply(catalog_of(found))
 
     # --- the end
 

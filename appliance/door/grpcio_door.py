@@ -18,7 +18,7 @@ from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection, reflection_pb2
 from grpc_reflection.v1alpha._async import ReflectionServicer
 
-from appliance.door.address import Address, check_free, parse_address, unavailable
+from appliance.address import Address, check_free, parse_address, unavailable
 from appliance.door.door import SERVICE, DoorConfig, DoorStatistics, LogControl
 from appliance.door.envelope import EnvelopeLimits
 from appliance.door.handlers import Handlers, Rpc
@@ -37,6 +37,8 @@ HEALTH_SERVICE = "grpc.health.v1.Health"
 REFLECTION_SERVICE = "grpc.reflection.v1.ServerReflection"
 REAL_STATUSES = "triton_grpc_error"
 _CODES = {code.value[0]: code for code in grpc.StatusCode}
+
+EDGE = "grpc"
 
 
 class GrpcioDoor:
@@ -216,14 +218,14 @@ def _wants_real_statuses(context: Context) -> bool:
 
 
 def _bind(server: aio.Server, address: Address) -> str:
-    check_free(address)
+    check_free(address, EDGE)
     target = address.with_port(address.port)
     try:
         port = server.add_insecure_port(target)
     except RuntimeError as error:
-        raise unavailable(address, str(error)) from error
+        raise unavailable(address, EDGE, str(error)) from error
     if port == 0:
-        raise unavailable(address, "the gRPC library could not bind it")
+        raise unavailable(address, EDGE, "the gRPC library could not bind it")
     return address.with_port(port)
 
 

@@ -17,19 +17,8 @@ from appliance.door.metadata import model_config, tensor_metadata, version_stati
 from appliance.door.wire_pb import inference_pb2 as pb
 from appliance.engine.port import EnginePort
 from appliance.errors import Forbidden, InvalidRequest, Unsupported
+from appliance.identity import EXTENSIONS, SERVER_NAME
 
-SERVER_NAME = "appliance"
-EXTENSIONS = (
-    "classification",
-    "model_configuration",
-    "model_repository",
-    "schedule_policy",
-    "statistics",
-    "binary_tensor_data",
-    "parameters",
-    "logging",
-    "trace",
-)
 _TRACE_OFF = "OFF"
 
 

@@ -6,16 +6,14 @@ It asks the engine through its port and knows nothing of the gRPC door.
 from __future__ import annotations
 
 import asyncio
-import errno
-import socket
 from collections import Counter
 from pathlib import Path
 
 from aiohttp import web
 
+from appliance.address import Address, check_free, parse_address, unavailable
 from appliance.engine.port import EnginePort
-from appliance.errors import AddressUnavailable, ApplianceError
-from appliance.http.address import Address, TcpAddress, UnixAddress, parse_address
+from appliance.errors import ApplianceError
 from appliance.http.body import BodyReader
 from appliance.http.config import HttpConfig
 from appliance.http.connection import SWEEP_S, HttpServer
@@ -29,6 +27,7 @@ from appliance.http.status_handler import StatusHandler
 from appliance.telemetry.prometheus import MetricsConfig
 
 BACKLOG = 1024
+EDGE = "http"
 
 
 class HttpEdge:
@@ -123,44 +122,24 @@ class HttpEdge:
 
     async def _listen(self, address: Address) -> list[str]:
         loop = asyncio.get_running_loop()
+        check_free(address, EDGE)
         try:
-            if isinstance(address, TcpAddress):
-                listener = await loop.create_server(
-                    self._server, address.host or None, address.port, backlog=BACKLOG
-                )
-            else:
-                _refuse_live_socket(address)
+            if address.path:
                 listener = await loop.create_unix_server(self._server, address.path, backlog=BACKLOG)
                 self._socket_files.append(Path(address.path))
+            else:
+                listener = await loop.create_server(self._server, address.host, address.port, backlog=BACKLOG)
         except (OSError, UnicodeError) as error:
-            raise AddressUnavailable(f"HTTP cannot listen on {address}: {_cause(error)}") from error
+            raise unavailable(address, EDGE, str(error)) from error
         self._listeners.append(listener)
-        if isinstance(address, UnixAddress):
-            return [str(address)]
+        if address.path:
+            return [address.with_port(0)]
         names = [bound.getsockname() for bound in listener.sockets]
-        return [str(TcpAddress(host=name[0], port=name[1])) for name in names]
+        return [Address(name[0], name[1]).with_port(name[1]) for name in names]
 
     def _sweep(self) -> None:
         self._server.sweep()
         self._sweeping = asyncio.get_running_loop().call_later(SWEEP_S, self._sweep)
-
-
-def _cause(error: OSError | UnicodeError) -> str:
-    if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
-        return "the address is in use; stop the program that has it, or choose another in [http] addresses"
-    if isinstance(error, OSError) and error.errno == errno.EACCES:
-        return "permission denied; ports below 1024 and some directories need more rights"
-    return str(error)
-
-
-def _refuse_live_socket(address: UnixAddress) -> None:
-    """asyncio replaces a socket file without asking whether somebody still listens on it."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        try:
-            probe.connect(address.path)
-        except OSError:
-            return
-    raise OSError(errno.EADDRINUSE, "in use")
 
 
 Routes = list[tuple[str, str, RouteHandler]]

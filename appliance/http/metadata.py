@@ -6,26 +6,14 @@ Pure: values in, JSON values out. Shapes lead with -1 where a model has a batch 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final
 
 from appliance import __version__
 from appliance.engine.port import IndexEntry
-from appliance.http.status_document import SERVER_NAME, Json
+from appliance.http.status_document import Json
+from appliance.identity import EXTENSIONS, SERVER_NAME
 from appliance.model import Batching, ModelVersion, QueuePolicy, TimeoutAction
 from appliance.telemetry.meter import BatchStatistics, Result, Stage, VersionStatistics
 from appliance.tensor import FREE, TensorSpec
-
-EXTENSIONS: Final = (
-    "classification",
-    "model_configuration",
-    "model_repository",
-    "schedule_policy",
-    "statistics",
-    "binary_tensor_data",
-    "parameters",
-    "logging",
-    "trace",
-)
 
 
 def server_metadata() -> dict[str, Json]:

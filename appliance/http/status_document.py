@@ -11,10 +11,10 @@ from collections.abc import Iterator
 
 from appliance import __version__
 from appliance.engine.port import EngineStatus, VersionStatus, WorkerStatus
+from appliance.identity import SERVER_NAME
 from appliance.telemetry.meter import BOUNDS_US, HistogramValue, Result, Stage, VersionStatistics
 
 FORMAT = 1
-SERVER_NAME = "appliance"
 
 Json = bool | int | float | str | list["Json"] | dict[str, "Json"] | None
 

@@ -132,7 +132,7 @@ def open_runtimes(names: Iterable[str]) -> dict[str, Runtime]:
             runtimes[name] = _factory(name)()
         except (ImportError, AttributeError, LookupError) as problem:
             text = f"runtime '{name}' is not available: {problem}; known here: {', '.join(known_runtimes())}"
-            problems.append(Problem(file="configuration", key="workers.runtimes", text=text))
+            problems.append(Problem(file="configuration", key="repository.runtimes", text=text))
     if problems:
         raise ConfigInvalid(problems)
     return runtimes

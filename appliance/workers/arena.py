@@ -11,9 +11,10 @@ from __future__ import annotations
 import fcntl
 import mmap
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
+from appliance.errors import ConfigInvalid, Problem
 from appliance.runtimes.alignment import ALIGNMENT, aligned
 
 __all__ = ["ALIGNMENT", "Arena", "ArenaConfig", "ArenaStatistics", "Slot", "aligned"]
@@ -29,15 +30,18 @@ class ArenaConfig:
     """``classes`` are (bytes per slot, slots), ascending; ``memory_limit_bytes`` bounds what is allocated at any time;
     ``kept_bytes`` is how much idle memory of large slots stays resident for the next request."""
 
-    classes: tuple[tuple[int, int], ...] = (
-        (4 << 10, 8192),
-        (64 << 10, 2048),
-        (1 << 20, 512),
-        (16 << 20, 32),
-        (128 << 20, 4),
+    classes: tuple[tuple[int, int], ...] = field(
+        default=((4 << 10, 8192), (64 << 10, 2048), (1 << 20, 512), (16 << 20, 32), (128 << 20, 4)),
+        metadata={"help": "size classes as [bytes per slot, slots], ascending, in whole pages"},
     )
-    memory_limit_bytes: int = 1 << 30
-    kept_bytes: int = 32 << 20
+    memory_limit_bytes: int = field(
+        default=1 << 30,
+        metadata={"min": 1 << 20, "unit": "bytes", "help": "tensors of all requests under way, at most"},
+    )
+    kept_bytes: int = field(
+        default=32 << 20,
+        metadata={"min": 0, "unit": "bytes", "help": "idle memory of large slots that stays resident"},
+    )
 
 
 class Slot:
@@ -101,14 +105,15 @@ class Arena:
         previous = 0
         for slot_bytes, count in self._config.classes:
             if slot_bytes <= previous or slot_bytes % PAGE_BYTES or count < 1:
-                raise ValueError(
-                    f"size classes must ascend in whole pages of {PAGE_BYTES} bytes, got {slot_bytes}"
+                raise _wrong(
+                    f"size classes must ascend in whole pages of {PAGE_BYTES} bytes with at least one slot, got "
+                    f"{count} of {slot_bytes} bytes"
                 )
             self._classes.append(_SizeClass(position, slot_bytes, count))
             position += slot_bytes * count
             previous = slot_bytes
         if not self._classes:
-            raise ValueError("an arena needs at least one size class")
+            raise _wrong("an arena needs at least one size class")
         return position
 
     @property
@@ -199,3 +204,7 @@ class Arena:
             self._map.close()
         except BufferError:
             pass  # somebody still holds a view; the mapping ends with it
+
+
+def _wrong(text: str) -> ConfigInvalid:
+    return ConfigInvalid([Problem(file="configuration", key="arena.classes", text=text)])

@@ -12,8 +12,8 @@ import asyncio
 import os
 import signal
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
@@ -57,12 +57,24 @@ class WorkersConfig:
     longer than ``run_timeout_ms`` (a model's parameter of that name overrides it) or a load that takes longer than
     ``load_timeout_ms`` ends the worker. ``memory_limit_bytes`` bounds each worker's private memory, 0: unbounded."""
 
-    threads: int = 1
-    cpus: tuple[tuple[int, ...], ...] = ()
-    run_timeout_ms: int = 10_000
-    load_timeout_ms: int = 120_000
-    memory_limit_bytes: int = 0
-    runtimes: tuple[str, ...] = ("onnx",)
+    threads: int = field(
+        default=1, metadata={"min": 1, "max": 1024, "help": "threads that one model run may use"}
+    )
+    cpus: tuple[tuple[int, ...], ...] = field(
+        default=(),
+        metadata={"help": "processor sets, given to workers in turn, such as [[0], [1]]; empty: any"},
+    )
+    run_timeout_ms: int = field(
+        default=10_000,
+        metadata={"min": 1, "unit": "ms", "help": "a batch that runs longer ends its worker"},
+    )
+    load_timeout_ms: int = field(
+        default=120_000,
+        metadata={"min": 1, "unit": "ms", "help": "a model that loads longer ends its worker"},
+    )
+    memory_limit_bytes: int = field(
+        default=0, metadata={"min": 0, "unit": "bytes", "help": "private memory of one worker; 0: unbounded"}
+    )
 
     def settings_for(self, number: int) -> WorkerSettings:
         """Settings of the ``number``-th worker."""
@@ -111,13 +123,14 @@ class WorkerPool:
         config: WorkersConfig,
         loop: asyncio.AbstractEventLoop,
         on_event: Callable[[PoolEvent], None],
+        runtimes: Sequence[str] = ("onnx",),
     ) -> None:
         self._config = config
         self._loop = loop
         self._on_event = on_event
         self._workers: dict[int, _Worker] = {}
         self._supervisor = Supervisor(
-            (arena.fd, arena.size), config.runtimes, loop, self._supervisor_said, self._supervisor_died
+            (arena.fd, arena.size), runtimes, loop, self._supervisor_said, self._supervisor_died
         )
         self._watching: asyncio.TimerHandle | None = None
         self._empty: asyncio.Future[None] | None = None

@@ -11,7 +11,7 @@ import numpy as np
 import tritonclient.grpc as triton
 from tritonclient.utils import InferenceServerException
 
-FAKE_SECTIONS = {"repository": {"runtimes": ["onnx", "fake"]}, "workers": {"runtimes": ["onnx", "fake"]}}
+FAKE_SECTIONS = {"repository": {"runtimes": ["onnx", "fake"]}}
 
 
 def tensor(first: int = 0) -> Any:

@@ -79,7 +79,7 @@ def test_a_model_that_cannot_load_is_unavailable_and_the_others_serve(
 ) -> None:
     write_fake(tmp_path, "broken", mode=mode)
     write_fake(tmp_path, "neighbour")
-    sections = {**FAKE_SECTIONS, "workers": {**FAKE_SECTIONS["workers"], "load_timeout_ms": 500}}
+    sections = {**FAKE_SECTIONS, "workers": {"load_timeout_ms": 500}}
     daemon = serve(tmp_path, sections)
     broken = version_in(daemon.status(), "broken")
     assert broken["state"] == "UNAVAILABLE"
@@ -112,7 +112,7 @@ def test_a_worker_that_talks_nonsense_is_ended(serve: Serve, tmp_path: Path, say
 def test_a_model_that_eats_memory_meets_its_limit_alone(serve: Serve, tmp_path: Path) -> None:
     write_fake(tmp_path, "greedy", mode="eat_memory", bytes=64 << 20)
     write_fake(tmp_path, "neighbour")
-    sections = {**FAKE_SECTIONS, "workers": {**FAKE_SECTIONS["workers"], "memory_limit_bytes": 400 << 20}}
+    sections = {**FAKE_SECTIONS, "workers": {"memory_limit_bytes": 400 << 20}}
     daemon = serve(tmp_path, sections)
     with Stream(daemon.grpc, "neighbour", threads=1) as neighbour:
         refused = 0

@@ -352,5 +352,5 @@ def test_a_port_in_use_is_named(server: ApplianceProcess, tmp_path: Path) -> Non
     models = write_model("mlp", tmp_path / "models").parent
     with ApplianceProcess(models, {"http": {"addresses": [server.http]}}) as process:
         assert process.process.wait(30) == 2
-        assert f"HTTP cannot listen on {server.http}" in process.log()
+        assert f"http cannot listen on {server.http}" in process.log()
         assert "in use" in process.log()

@@ -1,12 +1,10 @@
-"""Paths and addresses."""
+"""Paths."""
 
 from __future__ import annotations
 
 import pytest
 from aiohttp import web
 
-from appliance.errors import AddressUnavailable
-from appliance.http.address import parse_address
 from appliance.http.router import Router
 from appliance.http.status import HttpRefusal
 
@@ -57,16 +55,3 @@ def test_a_wrong_method_is_405_with_the_right_ones(router: Router) -> None:
     with pytest.raises(HttpRefusal, match="does not take DELETE") as refused:
         router.match("DELETE", "/v2/models/m")
     assert (refused.value.status, refused.value.headers) == (405, {"Allow": "GET, HEAD"})
-
-
-@pytest.mark.parametrize("text", ["127.0.0.1:8000", "localhost:0", "[::1]:8000", ":9", "unix:/run/a.sock"])
-def test_an_address_reads_back_as_it_was_written(text: str) -> None:
-    assert str(parse_address(text)) == text
-
-
-@pytest.mark.parametrize(
-    "text", ["", "8000", "host", "host:", "host:99999", "::1:80", "unix:", "http://h:1", "h:-1"]
-)
-def test_what_is_no_address_is_refused_by_name(text: str) -> None:
-    with pytest.raises(AddressUnavailable, match="is not an address"):
-        parse_address(text)

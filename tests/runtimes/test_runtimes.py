@@ -50,7 +50,7 @@ def write_identity(home: Path) -> Path:
 def test_unknown_runtimes_are_named_all_at_once() -> None:
     with pytest.raises(ConfigInvalid) as caught:
         registry.open_runtimes(("fake", "nosuch", "neither"))
-    assert [problem.key for problem in caught.value.problems] == ["workers.runtimes"] * 2
+    assert [problem.key for problem in caught.value.problems] == ["repository.runtimes"] * 2
     assert "runtime 'nosuch' is not available" in str(caught.value)
     assert "known here: fake, onnx" in str(caught.value)
 

@@ -102,12 +102,13 @@ class Placed(NamedTuple):
 class Bench:
     """An arena, a pool and an inbox."""
 
-    def __init__(self, **config: Any) -> None:
+    def __init__(self, *, runtimes: tuple[str, ...] = ("onnx", "fake"), **config: Any) -> None:
         self.loop = asyncio.new_event_loop()
         self.arena = Arena(SMALL_ARENA)
         self.events: asyncio.Queue[PoolEvent] = asyncio.Queue()
-        settings = WorkersConfig(**{"runtimes": ("onnx", "fake"), **config})
-        self.pool = WorkerPool(self.arena, settings, self.loop, self.events.put_nowait)
+        self.pool = WorkerPool(
+            self.arena, WorkersConfig(**config), self.loop, self.events.put_nowait, runtimes
+        )
         self.pids: dict[int, int] = {}
         self._ids = itertools.count(1)
         try:

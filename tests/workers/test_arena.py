@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from appliance.errors import ConfigInvalid
 from appliance.workers.arena import ALIGNMENT, Arena, ArenaConfig, Slot
 
 KIB, MIB = 1 << 10, 1 << 20
@@ -128,7 +129,7 @@ def test_nobody_can_shrink_it_under_our_feet(arena: Arena) -> None:
 
 @pytest.mark.parametrize("classes", [(), ((1000, 4),), ((8192, 1), (4096, 1)), ((4096, 0),)])
 def test_classes_that_make_no_sense(classes: tuple[tuple[int, int], ...]) -> None:
-    with pytest.raises(ValueError, match="class"):
+    with pytest.raises(ConfigInvalid, match="class"):
         Arena(ArenaConfig(classes=classes))
 
 

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 import tritonclient.grpc as triton
@@ -32,7 +33,7 @@ VALUES: dict[Datatype, Any] = {
     Datatype.FP16: RANDOM.normal(size=SHAPE).astype(np.float16),
     Datatype.FP32: np.array([[1, np.inf, -0.0], [np.pi, -1e-40, 3e38]], np.float32),
     Datatype.FP64: RANDOM.normal(size=SHAPE),
-    Datatype.BF16: np.array([[1, -2, 0.5], [0, 128, -1]], np.float32),
+    Datatype.BF16: np.array([[1, -2, 0.5], [0, 128, -1]], ml_dtypes.bfloat16),
     Datatype.BYTES: np.array(
         [[b"", b"text", b"in\x00side"], ["\u00e4".encode(), b" ", b"x" * 300]], np.object_
     ),

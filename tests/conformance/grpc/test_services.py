@@ -150,7 +150,7 @@ def test_a_second_server_does_not_share_the_port(
         tmp_path, {**door, "grpc": {**door.get("grpc", {}), "addresses": [server.grpc]}}, ready=False
     )
     assert second.process.wait(30) == 2
-    assert f"gRPC cannot listen on {server.grpc}: Address already in use" in second.log()
+    assert f"grpc cannot listen on {server.grpc}: Address already in use" in second.log()
 
 
 def test_unix_sockets_and_several_addresses(serve: Serve, door: Sections, tmp_path: Path) -> None:

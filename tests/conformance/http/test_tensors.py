@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 import tritonclient.http as triton
@@ -100,7 +101,7 @@ def test_fp16_and_bf16_travel_as_binary_data(client: triton.InferenceServerClien
     np.testing.assert_array_equal(
         _ask(client, "identity_fp16", {"x": (half, "FP16")}, "y").as_numpy("y"), half
     )
-    brain = np.array([[1.5, -2.0, 0.0]], dtype=np.float32)  # the client sends the upper halves of floats
+    brain = np.array([[1.5, -2.0, 0.0]], dtype=ml_dtypes.bfloat16)
     np.testing.assert_array_equal(
         _ask(client, "identity_bf16", {"x": (brain, "BF16")}, "y").as_numpy("y"), brain
     )
@@ -108,7 +109,7 @@ def test_fp16_and_bf16_travel_as_binary_data(client: triton.InferenceServerClien
 
 @pytest.mark.parametrize("wire", ["FP16", "BF16"])
 def test_what_has_no_json_form_says_so(client: triton.InferenceServerClient, wire: str) -> None:
-    array = np.ones((1, 2), dtype=np.float16 if wire == "FP16" else np.float32)
+    array = np.ones((1, 2), dtype=np.float16 if wire == "FP16" else ml_dtypes.bfloat16)
     with pytest.raises(InferenceServerException, match="no JSON form"):
         _ask(client, f"identity_{wire.lower()}", {"x": (array, wire)}, "y", binary_out=False)
 

@@ -1,7 +1,7 @@
 """Listening addresses: what a configured one means, and whether it can be had.
 
-Asking the system before the gRPC library does gives the reason in the system's words, and keeps a second server from
-taking a Unix socket away from one that lives.
+Asking the system before a library does gives the reason in the system's words, and keeps a second server from taking a
+Unix socket away from one that lives. An ``edge`` is named as its section of the configuration: grpc or http.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ def parse_address(text: str) -> Address:
     elif ":" in host:
         host = ""
     if not host or not port.isdecimal() or int(port) > 65535:
-        raise AddressUnavailable(f"gRPC address '{text}' is not host:port, [v6 address]:port or unix:/path")
+        raise AddressUnavailable(f"'{text}' is not host:port, [v6 address]:port or unix:/path")
     return Address(host, int(port))
 
 
-def check_free(address: Address) -> None:
+def check_free(address: Address, edge: str) -> None:
     """Raise AddressUnavailable, with the system's reason, when ``address`` cannot be listened on."""
     try:
         if address.path:
@@ -52,14 +52,14 @@ def check_free(address: Address) -> None:
         else:
             _check_port(address)
     except OSError as error:
-        raise unavailable(address, error.strerror or str(error)) from error
+        raise unavailable(address, edge, error.strerror or str(error)) from error
 
 
-def unavailable(address: Address, reason: str) -> AddressUnavailable:
+def unavailable(address: Address, edge: str, reason: str) -> AddressUnavailable:
     """The error that tells which address and what to do."""
     return AddressUnavailable(
-        f"gRPC cannot listen on {address.with_port(address.port)}: {reason}; stop what listens there or set "
-        "grpc.addresses to another address"
+        f"{edge} cannot listen on {address.with_port(address.port)}: {reason}; stop what listens there or set "
+        f"{edge}.addresses to another address"
     )
 
 
