@@ -15,7 +15,7 @@ from appliance.engine.environment import Pace, RequestLog
 from appliance.engine.outcome import deadline_of, died, not_ready, refusal
 from appliance.engine.placement import PlacementConfig
 from appliance.engine.port import Buffer, EngineStatus, IndexEntry
-from appliance.engine.request import Request, learn_output_bytes
+from appliance.engine.request import Request
 from appliance.engine.roster import Roster
 from appliance.engine.routes import Catalog, Routes, Served
 from appliance.engine.settings import EngineConfig
@@ -384,6 +384,7 @@ class Engine:
         request.served.live -= 1
         served.live += 1
         request.served = served
+        request.layout = served.layout(request.plan)
         request.shape = self._shapes.take(served, request.plan)
         self._inbox.append(self._arrival(request))
 
@@ -404,7 +405,7 @@ class Engine:
         elif now_ns > request.deadline_ns:
             self._end(request, DeadlineExpired("Request timeout expired while it ran"), Result.EXPIRED)
         else:
-            learn_output_bytes(request.served, request.plan, result.sizes)
+            request.learn_output_bytes(result.sizes)
             self._end(request, request.answer(self._arena, result), Result.SUCCESS)
 
     def _fetch(self, request: Request, result: workers.RunResult) -> None:
@@ -471,11 +472,10 @@ class Engine:
 
     def _arrival(self, request: Request) -> events.Arrived:
         plan = request.plan
-        merging = plan.model.batching is not None and plan.model.max_batch_size > 0
         return events.Arrived(
             request.handle,
             request.shape,
-            max(plan.rows, 1) if merging else 1,
+            (plan.rows or 1) if request.layout.merging else 1,
             sum(request.sizes),
             plan.head.priority,
             request.deadline_ns,

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
+from appliance.engine.layout import UNKNOWN
 from appliance.engine.port import Buffer
 from appliance.engine.routes import Served
 from appliance.inference import Answer, Outcome, OutputTensor, RequestPlan
@@ -24,6 +26,7 @@ class Request:
         "done",
         "handle",
         "held",
+        "layout",
         "on_done",
         "out_capacity",
         "out_offset",
@@ -50,6 +53,7 @@ class Request:
     ) -> None:
         self.handle = handle
         self.plan = plan
+        self.layout = served.layout(plan)
         self.served = served
         self.request_id = request_id
         self.arrived_ns = arrived_ns
@@ -72,12 +76,13 @@ class Request:
 
     def store(self, arena: Arena, tensors: Sequence[Buffer]) -> bool:
         """Copy the raw inputs into one slot with room for the outputs behind them; False when there is no room."""
-        ordered: list[Buffer] = [
+        layout = self.layout
+        ordered: Sequence[Buffer] = [
             tensors[planned.source] if planned.source >= 0 else b"" for planned in self.plan.inputs
         ]
-        self.sizes = tuple(map(len, ordered))
-        inputs = sum(map(aligned, self.sizes))
-        slot = arena.allocate(inputs + expected_output_bytes(self.served, self.plan))
+        self.sizes = layout.sizes or tuple(map(len, ordered))
+        inputs = layout.input_span if layout.sizes else sum(map(aligned, self.sizes))
+        slot = arena.allocate(inputs + self._expected_output_bytes())
         if slot is None:
             return False
         self.slot = slot
@@ -91,31 +96,48 @@ class Request:
 
     def item(self) -> RunItem:
         """What the worker needs to know."""
-        plan, slot = self.plan, self.slot
+        layout, slot = self.layout, self.slot
         assert slot is not None
         return RunItem(
             self.handle,
-            plan.rows,
-            tuple(planned.shape if planned.source >= 0 else None for planned in plan.inputs),
+            self.plan.rows,
+            layout.shapes,
             self.sizes,
             slot.offset,
-            wanted_outputs(plan),
+            layout.wanted,
             self.out_offset,
             self.out_capacity,
         )
 
     def answer(self, arena: Arena, result: RunResult) -> Answer:
         """The outputs where the worker left them, in the order in which they were asked for."""
-        plan, model = self.plan, self.plan.model
+        plan = self.plan
+        model, wanted = plan.model, self.layout.wanted
         view = arena.view(self.out_offset, self.out_capacity)
         position = 0
-        tensors: dict[int, OutputTensor] = {}
-        for index, shape, size in zip(wanted_outputs(plan), result.shapes, result.sizes, strict=True):
+        tensors: list[OutputTensor] = []
+        for index, shape, size in zip(wanted, result.shapes, result.sizes, strict=True):
             spec = model.outputs[index]
-            tensors[index] = OutputTensor(spec.name, spec.datatype, shape, view[position : position + size])
+            tensors.append(OutputTensor(spec.name, spec.datatype, shape, view[position : position + size]))
             position += aligned(size)
-        outputs = tuple([tensors[planned.position] for planned in plan.outputs])
-        return Answer(model=model, outputs=outputs, release=lambda: self.free(arena))
+        if len(tensors) > 1:
+            tensors = [tensors[wanted.index(planned.position)] for planned in plan.outputs]
+        return Answer(model=model, outputs=tuple(tensors), release=partial(self.free, arena))
+
+    def learn_output_bytes(self, sizes: Sequence[int]) -> None:
+        """Remember the largest outputs seen, so that the next request reserves enough at once."""
+        if self.layout.output_span != UNKNOWN:
+            return
+        seen, rows = self.served.row_bytes, max(self.plan.rows, 1)
+        for position, size in zip(self.layout.wanted, sizes, strict=True):
+            seen[position] = max(seen[position], -(-size // rows))
+
+    def _expected_output_bytes(self) -> int:
+        """Exact where the graph fixes it, else from what was seen so far."""
+        if self.layout.output_span != UNKNOWN:
+            return self.layout.output_span
+        seen, rows = self.served.row_bytes, max(self.plan.rows, 1)
+        return sum(aligned(seen[position] * rows) for position in self.layout.wanted)
 
     def free(self, arena: Arena) -> None:
         """Give the memory back; the worker must not hold it any more."""
@@ -124,23 +146,3 @@ class Request:
             if slot is not None:
                 arena.free(slot)
         self.slot = self.out_slot = None
-
-
-def wanted_outputs(plan: RequestPlan) -> tuple[int, ...]:
-    """Positions of the outputs to compute, ascending."""
-    return tuple(sorted(planned.position for planned in plan.outputs))
-
-
-def expected_output_bytes(served: Served, plan: RequestPlan) -> int:
-    """Room for the outputs: exact where the graph fixes their size, else from what was seen so far."""
-    rows = max(plan.rows, 1)
-    return sum(aligned(served.row_bytes[planned.position] * rows) for planned in plan.outputs)
-
-
-def learn_output_bytes(served: Served, plan: RequestPlan, sizes: Sequence[int]) -> None:
-    """Remember the largest outputs seen, so that the next request reserves enough at once."""
-    rows = max(plan.rows, 1)
-    for position, size in zip(wanted_outputs(plan), sizes, strict=True):
-        per_row = -(-size // rows)
-        if per_row > served.row_bytes[position]:
-            served.row_bytes[position] = per_row

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from appliance.engine.layout import merges
 from appliance.engine.placement import GroupLoad, Placement, PlacementConfig, place
 from appliance.engine.port import VersionStatus, WorkerStatus
 from appliance.engine.routes import Catalog, Routes, Served
@@ -35,6 +36,8 @@ from appliance.workers.port import (
     WorkerSettings,
     WorkerStarted,
 )
+
+NEVER_NS = 1 << 62
 
 
 @dataclass(slots=True, kw_only=True)
@@ -101,6 +104,7 @@ class Roster:
         self._leaving: list[Served] = []
         self._troubled: set[str] = set()
         self._next_id = 1
+        self._next_due_ns = NEVER_NS
 
     # --- what is wanted
 
@@ -202,6 +206,7 @@ class Roster:
             for served in group.models:
                 self._load(worker, served)
         for at in group.due_ns:
+            self._next_due_ns = min(self._next_due_ns, at)
             self._at(at)
 
     def _free_number(self) -> int:
@@ -215,10 +220,13 @@ class Roster:
 
     def tick(self, now_ns: int) -> None:
         """Time passed: start what is due, let go what has drained."""
-        for group in list(self._groups.values()):
-            if group.due_ns:
-                self._start_due(group, now_ns)
-        self._let_go(now_ns)
+        if now_ns >= self._next_due_ns:
+            self._next_due_ns = NEVER_NS
+            for group in list(self._groups.values()):
+                if group.due_ns:
+                    self._start_due(group, now_ns)
+        if self._leaving:
+            self._let_go(now_ns)
 
     # --- what workers say
 
@@ -254,8 +262,7 @@ class Roster:
 
     def _open(self, served: Served, now_ns: int) -> None:
         served.opened = True
-        merging = served.model.batching is not None and served.model.max_batch_size > 0
-        max_batch = served.model.max_batch_size if merging else 1
+        max_batch = served.model.max_batch_size if merges(served.model) else 1
         self._feed(ModelOpened(served.id, served.group, max_batch, served.model.batching or Batching()))
         served.state, served.reason = VersionState.READY, ""
         self._report("version ready", model=served.key)

@@ -6,15 +6,15 @@ generation up whenever an answer may have changed, so that edges can cache plans
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
+from appliance.engine.layout import LAYOUTS_KEPT, UNKNOWN, Layout, layout_of, row_bytes
 from appliance.engine.port import IndexEntry
 from appliance.errors import InvalidRequest, NotReady, UnknownModel
+from appliance.inference import RequestPlan
 from appliance.model import ModelVersion, VersionState
 from appliance.telemetry.meter import VersionMeter
-from appliance.tensor import Datatype, TensorSpec
 
 MAX_VERSION = (1 << 63) - 1
 FIRST_GUESS_BYTES = 1024
@@ -67,9 +67,20 @@ class Served:
     seeds: tuple[tuple[int, int], ...] = ()
     row_bytes: list[int] = field(init=False)
     live: int = 0
+    layouts: dict[int, Layout] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.row_bytes = [_row_bytes(spec) for spec in self.model.outputs]
+        sizes = [row_bytes(spec) for spec in self.model.outputs]
+        self.row_bytes = [FIRST_GUESS_BYTES if size == UNKNOWN else size for size in sizes]
+
+    def layout(self, plan: RequestPlan) -> Layout:
+        """How requests of ``plan`` lie in memory; remembered."""
+        layout = self.layouts.get(id(plan))
+        if layout is None or layout.plan is not plan:
+            if len(self.layouts) >= LAYOUTS_KEPT:
+                self.layouts.clear()
+            layout = self.layouts[id(plan)] = layout_of(plan)
+        return layout
 
     @property
     def key(self) -> str:
@@ -177,12 +188,6 @@ class Routes:
         )
         entries.sort(key=lambda entry: (entry.name, len(entry.version), entry.version))
         return tuple(entry for entry in entries if not ready_only or entry.state is VersionState.READY)
-
-
-def _row_bytes(spec: TensorSpec) -> int:
-    if spec.datatype is Datatype.BYTES or any(dimension < 0 for dimension in spec.shape):
-        return FIRST_GUESS_BYTES
-    return math.prod(spec.shape) * spec.datatype.size
 
 
 def _parse_version(text: str) -> int:

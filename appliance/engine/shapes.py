@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable
 
+from appliance.engine.layout import merges
 from appliance.engine.routes import Served
 from appliance.inference import RequestPlan
 from appliance.scheduling.events import Event, ShapeClosed, ShapeOpened
@@ -28,7 +29,7 @@ class Shapes:
 
     def take(self, served: Served, plan: RequestPlan) -> int:
         """The shape id for one more request of ``plan``; opened when it is new."""
-        merging = served.model.batching is not None and served.model.max_batch_size > 0
+        merging = merges(served.model)
         key = (0 if merging else plan.rows, plan.merge_shape)
         shapes = self._of.get(served.id)
         if shapes is None:
