@@ -36,7 +36,7 @@ APPLIANCE_CONFIG = """\
 addresses = ["127.0.0.1:{grpc}"]
 
 [http]
-address = ["127.0.0.1:{http}"]
+addresses = ["127.0.0.1:{http}"]
 """
 
 
