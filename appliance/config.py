@@ -34,7 +34,7 @@ class DaemonConfig:
         metadata={"min": 0, "unit": "s", "help": "how long accepted requests may take after SIGTERM"},
     )
     drain_notice_s: float = field(
-        default=0.0,
+        default=1.0,
         metadata={"min": 0, "unit": "s", "help": "how long to go on serving after health turned NOT_SERVING"},
     )
 

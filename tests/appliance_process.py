@@ -38,7 +38,11 @@ class ApplianceProcess:
         config = folder / "config.toml"
         config.write_text(
             to_toml(
-                {"grpc": {"addresses": ["127.0.0.1:0"]}, "http": {"addresses": ["127.0.0.1:0"]}},
+                {
+                    "grpc": {"addresses": ["127.0.0.1:0"]},
+                    "http": {"addresses": ["127.0.0.1:0"]},
+                    "daemon": {"drain_notice_s": 0.0},
+                },
                 sections or {},
             )
         )

@@ -102,7 +102,7 @@ class Roster:
         self._served: dict[int, Served] = {}
         self._incoming: dict[tuple[str, int], Served] = {}
         self._leaving: list[Served] = []
-        self._troubled: set[str] = set()
+        self._troubled: dict[str, str] = {}
         self._next_id = 1
         self._next_due_ns = NEVER_NS
 
@@ -111,7 +111,7 @@ class Roster:
     def apply(self, catalog: Catalog, now_ns: int) -> None:
         """Work towards ``catalog``: new and changed versions load, unwanted ones leave when they can be spared."""
         self._routes.set_problems({(p.name, p.version): p.reason for p in catalog.problems})
-        self._troubled = {problem.name for problem in catalog.problems}
+        self._troubled = {problem.name: problem.reason for problem in catalog.problems}
         wanted = {(entry.model.name, entry.model.version): entry for entry in catalog.versions}
         fresh = []
         for key, entry in wanted.items():
@@ -119,6 +119,7 @@ class Roster:
             if (
                 current is not None
                 and current.fingerprint == entry.fingerprint
+                and current.model == entry.model
                 and not self._gave_up(current)
             ):
                 current.retiring = False
@@ -127,11 +128,20 @@ class Roster:
         for served in list(self._routes.all()):
             if (served.model.name, served.model.version) not in wanted:
                 served.retiring = True
+            self._explain(served)
         for key in [key for key in self._incoming if key not in wanted]:
             self._forget(self._incoming.pop(key), now_ns)
         self._place(fresh, now_ns)
         self._retire(now_ns)
         self._routes.touch()
+
+    def _explain(self, served: Served) -> None:
+        """Say of a version that only stays because its replacement is broken why it is still there."""
+        if served.state is VersionState.READY:
+            trouble = self._troubled.get(served.model.name) if served.retiring else None
+            served.reason = (
+                f"serving what was loaded before; the files now have problems: {trouble}" if trouble else ""
+            )
 
     def _gave_up(self, served: Served) -> bool:
         return served.state is VersionState.UNAVAILABLE
@@ -331,8 +341,8 @@ class Roster:
             return
         culprit = self._culprit(event, model_of_batch)
         self._report(
-            "worker exited", worker=worker.id, pid=worker.pid, cause=event.cause.value, detail=event.detail,
-            model=culprit.key if culprit else None, batches_lost=len(event.batches),
+            "worker exited", worker=worker.id, pid=worker.pid, detail=event.detail,
+            model=culprit.key if culprit else None, batches_lost=len(event.batches), reason=event.cause.value,
         )  # fmt: skip
         group.restarts += 1
         back_at = now_ns + self._supervisor.restart_delay_ns(group.id, now_ns - worker.started_ns)

@@ -26,6 +26,7 @@ SEED_BUDGET_NS: Final = 100_000_000
 SEED_ROWS_BUDGET_NS: Final = 3_000_000
 SEED_PASSES_MIN: Final = 3
 SEED_PASSES_MAX: Final = 5
+SEED_ROWS_MAX: Final = 1024
 SEED_MEMORY_BYTES_MAX: Final = 64 << 20
 RANDOM_SEED: Final = 7
 WARMUP_BATCH: Final = 0
@@ -180,7 +181,8 @@ class _Rehearsal:
         self._model = model
         in_bytes = sum(map(aligned, _sizes(model.version, shapes)))
         stride = max(in_bytes + out_bytes, 1)
-        self._rows_max = min(max(model.version.max_batch_size, 1), max(SEED_MEMORY_BYTES_MAX // stride, 1))
+        fitting = max(SEED_MEMORY_BYTES_MAX // stride, 1)
+        self._rows_max = min(max(model.version.max_batch_size, 1), fitting, SEED_ROWS_MAX)
         region: Region = Scratch().at_least(self._rows_max * stride)
         self._items = tuple(
             _item(model, shapes, number, number * stride, number * stride + in_bytes, out_bytes)

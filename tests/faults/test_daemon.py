@@ -195,3 +195,21 @@ def test_requests_refused_at_the_edges_are_counted_and_logged(
     lines = [line for line in daemon.log().splitlines() if "edge-test" in line]
     assert len(lines) == 4
     assert all('"outcome": "invalid"' in line and '"model": "mlp"' in line for line in lines)
+
+
+def test_sighup_applies_a_changed_config_and_keeps_the_old_one_when_it_is_broken(
+    serve: Serve, tmp_path: Path
+) -> None:
+    write_fake(tmp_path, "m", mode="identity")
+    daemon = serve(tmp_path, FAKE_SECTIONS)
+    client = triton.InferenceServerClient(daemon.grpc)
+    assert client.get_model_config("m").config.max_batch_size == 8
+    config = tmp_path / "m" / "config.pbtxt"
+    config.write_text(config.read_text().replace("max_batch_size: 8", "max_batch_size: 4"))
+    daemon.signal(signal.SIGHUP)
+    daemon.until("the new configuration", lambda now: client.get_model_config("m").config.max_batch_size == 4)
+    config.write_text("max_batch_size: what")
+    daemon.signal(signal.SIGHUP)
+    daemon.until("a reason", lambda now: "files now have problems" in version_in(now, "m")["reason"])
+    assert ask(daemon.grpc, "m").as_numpy("y").tolist() == [[0, 1, 2, 3]]
+    client.close()
