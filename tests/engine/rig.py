@@ -1,0 +1,98 @@
+"""A real engine with workers that answer when told, in one process and one thread."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from appliance.engine.engine import Engine
+from appliance.engine.placement import PlacementConfig
+from appliance.engine.routes import Catalog, CatalogVersion
+from appliance.engine.settings import EngineConfig
+from appliance.engine.supervisor import SupervisorConfig
+from appliance.model import ModelVersion
+from appliance.scheduling.scheduler import Scheduler
+from appliance.scheduling.settings import SchedulingConfig
+from appliance.workers import port
+from appliance.workers.arena import Arena, ArenaConfig
+from tests.simulation.engine_world import SilentLog
+
+
+class Rig:
+    """``engine`` serves one version; ``work`` lets its worker answer everything that was dispatched."""
+
+    def __init__(self, model: ModelVersion) -> None:
+        self.arena = Arena(ArenaConfig())
+        self.runs: list[port.Run] = []
+        self._worker = 0
+        self.engine = Engine(
+            config=EngineConfig(),
+            placement=PlacementConfig(),
+            supervisor=SupervisorConfig(),
+            scheduler=Scheduler(SchedulingConfig()),
+            arena=self.arena,
+            pool=self,
+            settings=lambda number: port.WorkerSettings(1, (), 0),
+            clock=time.monotonic_ns,
+            wall_ms=lambda: 0,
+            pace=self,
+            memory_of=lambda pid: 0,
+            log=SilentLog(),
+        )
+        self.engine.apply(Catalog(versions=(CatalogVersion(model=model, fingerprint=""),)))
+        self.turns()
+
+    def turns(self) -> None:
+        """Let everything settle."""
+        for _ in range(3):
+            self.engine.turn()
+            self.engine.hand_out()
+
+    def work(self, shape: tuple[int, ...], size: int) -> None:
+        """Answer every dispatched item with one output of that shape and size, left as it is in the slot."""
+        runs, self.runs = self.runs, []
+        for run in runs:
+            results = tuple(
+                port.RunResult(item.ticket, port.ItemStatus.OK, (shape,), (size,), 0, "")
+                for item in run.items
+            )
+            self.engine.pool_event(port.RunFinished(self._worker, run.batch, results, 1, 1, 1))
+        self.turns()
+
+    # --- WorkerPort and Pace
+
+    def start(self, worker: int, settings: port.WorkerSettings) -> None:
+        self._worker = worker
+        self.engine.pool_event(port.WorkerStarted(worker, 1))
+
+    def load(self, worker: int, model: int, version: ModelVersion) -> None:
+        self.engine.pool_event(port.ModelLoaded(worker, model, (), 1, 1))
+
+    def dispatch(self, worker: int, run: port.Run) -> None:
+        self.runs.append(run)
+
+    def unload(self, worker: int, model: int) -> None:
+        """Nothing to do."""
+
+    def fetch(self, worker: int, fetch: port.Fetch) -> None:
+        """Nothing to do."""
+
+    def stop(self, worker: int) -> None:
+        """Nothing to do."""
+
+    def kill(self, worker: int, cause: port.ExitCause) -> None:
+        """Nothing to do."""
+
+    def soon(self) -> None:
+        """Turns are taken by hand."""
+
+    arrived = news = soon
+
+    def at(self, at_ns: int) -> None:
+        """Turns are taken by hand."""
+
+
+def outcomes_of(rig: Rig) -> tuple[list[Any], Any]:
+    """A list and the callback that fills it."""
+    outcomes: list[Any] = []
+    return outcomes, outcomes.append

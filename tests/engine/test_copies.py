@@ -1,0 +1,66 @@
+"""A tensor is copied once on its way in, into its slot, and once on its way out, into the message.
+
+Every other copy would need memory of the tensor's size from Python's allocator: it is watched. The arena is a mapping
+and does not count, so the one copy into the slot costs nothing here.
+"""
+
+from __future__ import annotations
+
+import tracemalloc
+
+from appliance.door.codec import InferCodec
+from appliance.door.envelope import EnvelopeLimits
+from appliance.door.wire_pb import inference_pb2 as pb
+from appliance.inference import NO_DEADLINE, Answer
+from appliance.tensor import Datatype, TensorSpec
+from tests.engine.rig import Rig, outcomes_of
+from tests.words.sample import make_version
+
+SHAPE = (3, 224, 224)
+BYTES = 4 * 3 * 224 * 224
+
+
+def picture() -> bytes:
+    message = pb.ModelInferRequest(model_name="m", raw_input_contents=[bytes(range(256)) * (BYTES // 256)])
+    message.inputs.append(pb.ModelInferRequest.InferInputTensor(name="x", datatype="FP32", shape=[1, *SHAPE]))
+    return bytes(message.SerializeToString())
+
+
+def test_600_kilobytes_in_and_out_take_one_copy_each() -> None:
+    rig = Rig(
+        make_version(
+            "m",
+            inputs=(TensorSpec(name="x", datatype=Datatype.FP32, shape=SHAPE),),
+            outputs=(TensorSpec(name="y", datatype=Datatype.FP32, shape=SHAPE),),
+        )
+    )
+    codec = InferCodec(rig.engine, EnvelopeLimits())
+    message = picture()
+    outcomes, done = outcomes_of(rig)
+    tracemalloc.start()
+    try:
+        envelope = codec.open(message)
+        intake = codec.intake(envelope)
+        rig.engine.submit(
+            intake.planned.plan, intake.tensors, request_id="", arrived_ns=rig.engine.now_ns(),
+            deadline_ns=NO_DEADLINE, on_done=done,
+        )  # fmt: skip
+        _, peak_in = tracemalloc.get_traced_memory()
+        rig.turns()
+        (item,) = rig.runs[0].items
+        slot = rig.arena.view(item.offset, BYTES)
+        assert slot == memoryview(message)[-BYTES:]
+        rig.arena.view(item.out_offset, BYTES)[:] = slot
+        rig.work((1, *SHAPE), BYTES)
+        (answer,) = outcomes
+        assert isinstance(answer, Answer)
+        tracemalloc.reset_peak()
+        before, _ = tracemalloc.get_traced_memory()
+        encoded = b"".join(intake.planned.form.parts(envelope.request_id, answer))
+        _, peak_out = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    answer.release()
+    assert encoded[-BYTES:] == message[-BYTES:]
+    assert peak_in < BYTES / 4, "something of the tensor's size was allocated on the way in"
+    assert BYTES <= peak_out - before < BYTES * 1.25, "the answer took more than its one copy"
