@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections.abc import Mapping
 
 import pytest
 
-from tests.architecture.sources import ROOT, Import, imports_of, python_files
+from tests.architecture.sources import ROOT, Import, imports_of, name_of, python_files
 
 LEVELS: Mapping[str, int] = {
     "errors": 0, "tensor": 0, "model": 0, "inference": 0, "validation": 0, "classification": 0, "parameters": 0,
@@ -152,3 +153,12 @@ def test_what_importing_a_module_does_not_load(module: str, absent: set[str]) ->
     command = [sys.executable, "-c", program]
     done = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)
     assert not absent & set(done.stdout.split())
+
+
+def test_only_the_daemon_looks_at_the_wall_clock() -> None:
+    """A clock that is stepped back an hour changes nothing but the time of day in statistics and log lines."""
+    looks = re.compile(r"time\.time(_ns)?\(|datetime\.(now|utcnow)|time\.(localtime|gmtime)\(")
+    where = {
+        name_of(path) for path in python_files("appliance") if looks.search(path.read_text(encoding="utf-8"))
+    }
+    assert where == {"appliance/daemon.py"}
