@@ -111,6 +111,7 @@ class Daemon:
     async def serve(self, announce: Callable[[Started], None]) -> int:
         """Open, serve until a signal, drain, close; gives the exit status. Raises OperatorError when it cannot open."""
         first = scan(self._directory(), self._config.repository)
+        self._warn_of_fakes()
         await self._pool.open()
         try:
             self._ticker.attach(self._engine)
@@ -218,6 +219,12 @@ class Daemon:
         self._log.event("stopped")
 
     # --- small things
+
+    def _warn_of_fakes(self) -> None:
+        """Its answers are made up: nobody shall take them for a model's."""
+        if "fake" in self._config.repository.runtimes:
+            reason = "repository.runtimes names it; remove 'fake' there unless this is a test"
+            self._log.event("the fake runtime is for tests only", reason=reason)
 
     def _directory(self) -> Path:
         return Path(self._config.models)
