@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import socket
 import stat
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from appliance.errors import AddressUnavailable
@@ -42,6 +43,15 @@ def parse_address(text: str) -> Address:
     if not host or not port.isdecimal() or int(port) > 65535:
         raise AddressUnavailable(f"'{text}' is not host:port, [v6 address]:port or unix:/path")
     return Address(host, int(port))
+
+
+def address_problems(texts: Sequence[str]) -> Iterator[str]:
+    """What is wrong with configured addresses, one text for each that cannot be read. Asks nothing of the system."""
+    for text in texts:
+        try:
+            parse_address(text)
+        except AddressUnavailable as error:
+            yield str(error)
 
 
 def check_free(address: Address, edge: str) -> None:

@@ -1,8 +1,10 @@
 """Binds tables of plain values, such as a TOML file's, to frozen dataclasses by their type hints.
 
-Pure. Reports every problem of a table at once, each with its key path: unknown keys with the nearest known one, wrong
-types, values that a field's metadata forbids (``min``, ``max``, ``choices``; ``unit`` and ``help`` are for people).
-Understands bool, int, float, str, enums, literals, tuples, string-keyed mappings, optional values and dataclasses.
+Pure, but for the checks that fields bring along. Reports every problem of a table at once, each with its key path:
+unknown keys with the nearest known one, wrong types, values that a field's metadata forbids: ``min``, ``max``,
+``choices``, and ``check``, a function from the bound value to texts that say what is wrong with it. ``shape`` says in
+words what a nested list must be; ``unit`` and ``help`` are for people. Understands bool, int, float, str, enums,
+literals, tuples, string-keyed mappings, optional values and dataclasses.
 """
 
 from __future__ import annotations
@@ -26,22 +28,26 @@ class _Wrong(Exception):
     """A value that cannot be bound; its problems are already noted."""
 
 
-def bind(section: type[T], table: Mapping[str, object], file: str) -> T:
+def bind(section: type[T], table: Mapping[str, object], file: str, *, checked: bool = True) -> T:
     """The dataclass ``section`` with the values of ``table``; what the table leaves out keeps its default. ``file``
-    is named in the problems. Raises ConfigInvalid with all problems."""
-    binder = _Binder(file)
+    is named in the problems. ``checked`` also asks the fields' ``check``, which may depend on this machine. Raises
+    ConfigInvalid with all problems."""
+    binder = _Binder(file, checked)
     try:
         bound = binder.section(section, table, "")
     except _Wrong:
         raise ConfigInvalid(binder.problems) from None
+    if binder.problems:
+        raise ConfigInvalid(binder.problems)
     return cast(T, bound)
 
 
 class _Binder:
     """Notes problems while it walks a table."""
 
-    def __init__(self, file: str) -> None:
+    def __init__(self, file: str, checked: bool) -> None:
         self._file = file
+        self._checked = checked
         self.problems: list[Problem] = []
 
     def section(self, section: type, table: Mapping[str, object], path: str) -> object:
@@ -57,6 +63,8 @@ class _Binder:
                 values.update(self._field(name, field, hints[name], table[name], path))
             elif field.default is MISSING and field.default_factory is MISSING:
                 self._note(_join(path, name), f"is missing; give {_wanted(hints[name])}")
+            else:
+                self._check(field.metadata, field.default, _join(path, name))
         if len(self.problems) > before:
             raise _Wrong
         return self._built(section, values, path)
@@ -66,11 +74,30 @@ class _Binder:
     ) -> dict[str, object]:
         key = _join(path, name)
         try:
-            bound = self._value(hint, value, key)
+            bound = self._shaped(field.metadata, hint, value, key)
             self._check_range(field.metadata, bound, key)
         except _Wrong:
             return {}
+        self._check(field.metadata, bound, key)
         return {name: bound}
+
+    def _shaped(self, metadata: Mapping[str, Any], hint: object, value: object, key: str) -> object:
+        """The value; where the field says its shape in words, they tell more than what is wrong with one element."""
+        before = len(self.problems)
+        try:
+            return self._value(hint, value, key)
+        except _Wrong:
+            if "shape" not in metadata:
+                raise
+            del self.problems[before:]
+            raise self._wrong(key, f"must be {metadata['shape']}, got {value!r}") from None
+
+    def _check(self, metadata: Mapping[str, Any], value: object, key: str) -> None:
+        """Note what the field's own check says. A value may be unfit and bound all the same, so that checks of other
+        values are still asked."""
+        if self._checked and "check" in metadata and value is not MISSING:
+            for text in metadata["check"](value):
+                self._note(key, text)
 
     def _built(self, section: type, values: Mapping[str, object], path: str) -> object:
         try:

@@ -6,9 +6,13 @@ line, and by nothing below them.
 
 from __future__ import annotations
 
+import os
 import tomllib
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import MappingProxyType
+from typing import Final
 
 from appliance.binding import bind
 from appliance.door.door import DoorConfig
@@ -23,6 +27,11 @@ from appliance.telemetry.log import LogConfig
 from appliance.telemetry.prometheus import MetricsConfig
 from appliance.workers.arena import ArenaConfig
 from appliance.workers.pool import WorkersConfig
+
+Table = Mapping[str, object]
+
+COMMAND_LINE: Final = "command line"
+_NOTHING: Final[Table] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,11 +48,23 @@ class DaemonConfig:
     )
 
 
+def directory_problems(models: str) -> Iterator[str]:
+    """What keeps the model directory from being read."""
+    try:
+        with os.scandir(models):
+            pass
+    except (OSError, ValueError) as error:
+        yield f"'{models}' cannot be read: {_reason(error)}; give a directory that holds NAME/VERSION/model.onnx"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApplianceConfig:
     """Everything an operator may set. ``models`` is relative to the working directory."""
 
-    models: str = field(default="models", metadata={"help": "directory that holds NAME/VERSION/model.onnx"})
+    models: str = field(
+        default="models",
+        metadata={"help": "directory that holds NAME/VERSION/model.onnx", "check": directory_problems},
+    )
     daemon: DaemonConfig = field(default_factory=DaemonConfig, metadata={"help": "stopping"})
     repository: RepositoryConfig = field(
         default_factory=RepositoryConfig, metadata={"help": "reading the model directory"}
@@ -68,23 +89,78 @@ class ApplianceConfig:
     log: LogConfig = field(default_factory=LogConfig, metadata={"help": "the log"})
 
 
-def load(path: Path) -> ApplianceConfig:
-    """Read ``path``; raises ConfigInvalid with everything that is wrong in it."""
-    return parse(_text(path), str(path))
+def load(path: Path | None, overrides: Table = _NOTHING, *, checked: bool = True) -> ApplianceConfig:
+    """What ``path`` says (None: nothing), with ``overrides`` in its place: a table of the same form, from the command
+    line. ``checked`` also asks whether this machine can serve so. Raises ConfigInvalid with everything that is wrong.
+    """
+    file = "configuration" if path is None else str(path)
+    said = _NOTHING if path is None else _table(_text(path), file)
+    try:
+        return _bound(_merged(said, overrides), file, checked)
+    except ConfigInvalid as error:
+        raise ConfigInvalid(_placed(problem, overrides) for problem in error.problems) from None
 
 
 def parse(text: str, file: str) -> ApplianceConfig:
-    """Read TOML ``text``; ``file`` is named in problems. Raises ConfigInvalid."""
+    """Read TOML ``text``; ``file`` is named in problems. Asks nothing of this machine. Raises ConfigInvalid."""
+    return _bound(_table(text, file), file, checked=False)
+
+
+def _bound(table: Table, file: str, checked: bool) -> ApplianceConfig:
+    config = bind(ApplianceConfig, table, file, checked=checked)
+    if checked and (texts := tuple(_too_small(config))):
+        raise ConfigInvalid(Problem(file=file, key="arena.classes", text=text) for text in texts)
+    return config
+
+
+def _too_small(config: ApplianceConfig) -> Iterator[str]:
+    """Requests that an edge lets in must fit once the arena is empty, else they are told for ever to come back."""
+    room = config.arena.largest_bytes
+    edges = (
+        ("grpc.max_message_bytes", config.grpc.max_message_bytes, config.grpc.addresses),
+        ("http.max_body_bytes", config.http.max_body_bytes, config.http.addresses),
+    )
+    for key, wanted, addresses in edges:
+        if addresses and wanted > room:
+            yield (
+                f"one request gets at most {room} bytes, the lesser of the largest class and "
+                f"arena.memory_limit_bytes, but {key} lets {wanted} bytes in; raise those or lower {key}"
+            )
+
+
+def _merged(table: Table, overrides: Table) -> Table:
+    merged = dict(table)
+    for key, value in overrides.items():
+        section = table.get(key, _NOTHING)
+        if not isinstance(value, Mapping):
+            merged[key] = value
+        elif isinstance(section, Mapping):
+            merged[key] = {**section, **value}
+    return merged
+
+
+def _placed(problem: Problem, overrides: Table) -> Problem:
+    """The problem with the command line named for what was said there."""
+    section, _, key = problem.key.partition(".")
+    over = overrides.get(section, _NOTHING)
+    here = not isinstance(over, Mapping) or key.partition("[")[0] in over
+    return replace(problem, file=COMMAND_LINE) if here else problem
+
+
+def _table(text: str, file: str) -> Table:
     try:
-        table = tomllib.loads(text)
+        return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ConfigInvalid([Problem(file=file, key="", text=f"is not TOML: {error}")]) from error
-    return bind(ApplianceConfig, table, file)
 
 
 def _text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else str(error)
-        raise ConfigInvalid([Problem(file=str(path), key="", text=f"cannot be read: {reason}")]) from error
+    except (OSError, ValueError) as error:
+        text = f"cannot be read: {_reason(error)}"
+        raise ConfigInvalid([Problem(file=str(path), key="", text=text)]) from error
+
+
+def _reason(error: OSError | ValueError) -> str:
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)

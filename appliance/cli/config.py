@@ -1,4 +1,7 @@
-"""Check a configuration file, or show the configuration in force: the defaults with what a file says instead."""
+"""Check a configuration file, or show the configuration in force: the defaults with what a file says instead.
+
+Checking asks this machine too, as serving does: the model directory, the log's directory and the CPUs must be there.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ from appliance.errors import ConfigInvalid, Problem
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     actions = parser.add_subparsers(dest="action", required=True, metavar="check|show")
-    check = actions.add_parser("check", help="report every problem of a file")
+    check = actions.add_parser("check", help="report every problem that 'serve' would have with a file here")
     check.add_argument("file", metavar="FILE", type=Path)
     show = actions.add_parser("show", help="print every key with its value, unit and meaning, as TOML")
     show.add_argument("file", metavar="FILE", type=Path, nargs="?")
@@ -41,7 +44,7 @@ def _check(file: Path) -> int:
 
 def _show(file: Path | None, json_wanted: bool) -> int:
     try:
-        config = configuration.load(file) if file else ApplianceConfig()
+        config = configuration.load(file, checked=False) if file else ApplianceConfig()
     except ConfigInvalid as error:
         raise CommandFailed(f"the configuration has problems:\n{error}", Exit.REFUSED) from error
     print(json.dumps(as_plain(config), indent=2) if json_wanted else as_toml(config), end="")

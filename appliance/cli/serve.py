@@ -6,7 +6,6 @@ import argparse
 import os
 import shlex
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -51,20 +50,22 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def configured(arguments: argparse.Namespace) -> ApplianceConfig:
-    """The configuration file, or the defaults, with what the command line says instead."""
+    """The configuration file, or the defaults, with what the command line says instead, checked against this
+    machine. Raises CommandFailed with all problems."""
     try:
-        config = configuration.load(arguments.config) if arguments.config else ApplianceConfig()
+        return configuration.load(arguments.config, _overrides(arguments))
     except ConfigInvalid as error:
         raise CommandFailed(f"the configuration has problems:\n{error}") from error
-    if arguments.models:
-        config = replace(config, models=arguments.models)
-    if arguments.grpc:
-        config = replace(config, grpc=replace(config.grpc, addresses=(arguments.grpc,)))
-    if arguments.http:
-        config = replace(config, http=replace(config.http, addresses=(arguments.http,)))
-    if arguments.log_format:
-        config = replace(config, log=replace(config.log, format=LogFormat(arguments.log_format)))
-    return config
+
+
+def _overrides(arguments: argparse.Namespace) -> dict[str, object]:
+    """What the command line says, as a table of the configuration."""
+    said = {
+        "grpc": {"addresses": [arguments.grpc]} if arguments.grpc else {},
+        "http": {"addresses": [arguments.http]} if arguments.http else {},
+        "log": {"format": arguments.log_format} if arguments.log_format else {},
+    }
+    return {**said, "models": arguments.models} if arguments.models else {**said}
 
 
 def welcome(started: Started, models: str) -> str:

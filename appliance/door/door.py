@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from appliance.address import address_problems
+
 MEBIBYTE = 1 << 20
 SERVICE = "inference.GRPCInferenceService"
 
@@ -18,7 +20,11 @@ class DoorConfig:
     0 takes a free one) or ``unix:/path``; no address turns the door off."""
 
     addresses: tuple[str, ...] = field(
-        default=("127.0.0.1:8001",), metadata={"help": "where to listen: host:port, [v6]:port or unix:/path"}
+        default=("127.0.0.1:8001",),
+        metadata={
+            "help": "where to listen: host:port, [v6]:port or unix:/path",
+            "check": address_problems,
+        },
     )
     max_message_bytes: int = field(
         default=64 * MEBIBYTE,

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from appliance.address import address_problems
+
 MEBIBYTE = 1 << 20
 
 
@@ -14,7 +16,11 @@ class HttpConfig:
     address]:port`` (port 0 takes a free one) or ``unix:/path``; no address turns the edge off."""
 
     addresses: tuple[str, ...] = field(
-        default=("127.0.0.1:8000",), metadata={"help": "where to listen: host:port, [v6]:port or unix:/path"}
+        default=("127.0.0.1:8000",),
+        metadata={
+            "help": "where to listen: host:port, [v6]:port or unix:/path",
+            "check": address_problems,
+        },
     )
     max_body_bytes: int = field(
         default=64 * MEBIBYTE,

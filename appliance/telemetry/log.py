@@ -68,6 +68,23 @@ class LogLevel(Enum):
     ERROR = "error"
 
 
+def file_problems(file: str) -> Iterator[str]:
+    """What keeps ``file`` from being appended to and, unless it is a device or a pipe, from being moved away when it is
+    full. Creates nothing; empty is standard error."""
+    if not file:
+        return
+    folder = os.path.dirname(file) or "."
+    moved = os.path.isfile(file) or not os.path.exists(file)
+    if os.path.isdir(file):
+        yield f"'{file}' is a directory; give the name of a file in it"
+    elif moved and not os.path.isdir(folder):
+        yield f"directory '{folder}' does not exist; make it, or give a file in another one"
+    elif moved and not os.access(folder, os.W_OK | os.X_OK):
+        yield f"directory '{folder}' is not writable; allow it, or give a file in another one"
+    elif os.path.exists(file) and not os.access(file, os.W_OK):
+        yield f"'{file}' is not writable; allow it, or give another file"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogConfig:
     """The ``[log]`` section."""
@@ -76,7 +93,9 @@ class LogConfig:
         default=LogFormat.AUTO, metadata={"help": "console for people, json for machines, auto by terminal"}
     )
     level: LogLevel = field(default=LogLevel.INFO, metadata={"help": "least urgent level that is written"})
-    file: str = field(default="", metadata={"help": "file to append to; empty: standard error"})
+    file: str = field(
+        default="", metadata={"help": "file to append to; empty: standard error", "check": file_problems}
+    )
     max_file_bytes: int = field(
         default=64 << 20,
         metadata={"min": 4096, "unit": "bytes", "help": "the file moves to NAME.1 at this size"},

@@ -11,6 +11,7 @@ from __future__ import annotations
 import fcntl
 import mmap
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -21,8 +22,27 @@ __all__ = ["ALIGNMENT", "Arena", "ArenaConfig", "ArenaStatistics", "Slot", "alig
 
 PAGE_BYTES: Final = mmap.PAGESIZE
 TRIM_FROM_BYTES: Final = 64 << 10
+MAX_BYTES: Final = 1 << 46
 
 _SEALS: Final = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+
+
+def class_problems(classes: tuple[tuple[int, int], ...]) -> Iterator[str]:
+    """What is wrong with size classes, given as (bytes per slot, slots)."""
+    if not classes:
+        yield "must hold at least one size class, such as [[4096, 1024]]"
+    previous = 0
+    for slot_bytes, count in classes:
+        said = f"class [{slot_bytes}, {count}]"
+        if slot_bytes < 1 or slot_bytes % PAGE_BYTES:
+            yield f"{said} must have slots of whole pages, which are {PAGE_BYTES} bytes here"
+        if slot_bytes <= previous:
+            yield f"{said} must have larger slots than the class before it, which has {previous} bytes"
+        if count < 1:
+            yield f"{said} must have at least one slot"
+        previous = max(previous, slot_bytes)
+    if sum(slot_bytes * count for slot_bytes, count in classes) > MAX_BYTES:
+        yield f"all classes together must be at most {MAX_BYTES} bytes, which is what a process can address"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +52,11 @@ class ArenaConfig:
 
     classes: tuple[tuple[int, int], ...] = field(
         default=((4 << 10, 8192), (64 << 10, 2048), (1 << 20, 512), (16 << 20, 32), (128 << 20, 4)),
-        metadata={"help": "size classes as [bytes per slot, slots], ascending, in whole pages"},
+        metadata={
+            "help": "size classes as [bytes per slot, slots], ascending, in whole pages",
+            "shape": "a list of pairs [bytes per slot, slots], such as [[4096, 1024], [65536, 64]]",
+            "check": class_problems,
+        },
     )
     memory_limit_bytes: int = field(
         default=1 << 30,
@@ -42,6 +66,11 @@ class ArenaConfig:
         default=32 << 20,
         metadata={"min": 0, "unit": "bytes", "help": "idle memory of large slots that stays resident"},
     )
+
+    @property
+    def largest_bytes(self) -> int:
+        """What one request may hold at most, however empty the arena is."""
+        return min(self.memory_limit_bytes, self.classes[-1][0])
 
 
 class Slot:
@@ -84,7 +113,8 @@ class _SizeClass:
 
 
 class Arena:
-    """Allocator over one memory object of ``size`` bytes behind descriptor ``fd``."""
+    """Allocator over one memory object of ``size`` bytes behind descriptor ``fd``. Raises ConfigInvalid when the size
+    classes make no sense."""
 
     def __init__(self, config: ArenaConfig) -> None:
         self._config = config
@@ -101,19 +131,14 @@ class Arena:
         self._exhausted = 0
 
     def _lay_out(self) -> int:
+        if texts := tuple(class_problems(self._config.classes)):
+            raise ConfigInvalid(
+                Problem(file="configuration", key="arena.classes", text=text) for text in texts
+            )
         position = 0
-        previous = 0
         for slot_bytes, count in self._config.classes:
-            if slot_bytes <= previous or slot_bytes % PAGE_BYTES or count < 1:
-                raise _wrong(
-                    f"size classes must ascend in whole pages of {PAGE_BYTES} bytes with at least one slot, got "
-                    f"{count} of {slot_bytes} bytes"
-                )
             self._classes.append(_SizeClass(position, slot_bytes, count))
             position += slot_bytes * count
-            previous = slot_bytes
-        if not self._classes:
-            raise _wrong("an arena needs at least one size class")
         return position
 
     @property
@@ -204,7 +229,3 @@ class Arena:
             self._map.close()
         except BufferError:
             pass  # somebody still holds a view; the mapping ends with it
-
-
-def _wrong(text: str) -> ConfigInvalid:
-    return ConfigInvalid([Problem(file="configuration", key="arena.classes", text=text)])

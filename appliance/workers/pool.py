@@ -19,6 +19,7 @@ from typing import Final
 
 from appliance.model import ModelVersion
 from appliance.workers.arena import Arena
+from appliance.workers.cpus import cpu_problems
 from appliance.workers.lane import DaemonLane, LaneBlocked, LaneClosed, SocketDaemonLane, socket_pair
 from appliance.workers.messages import (
     Exited,
@@ -62,7 +63,11 @@ class WorkersConfig:
     )
     cpus: tuple[tuple[int, ...], ...] = field(
         default=(),
-        metadata={"help": "processor sets, given to workers in turn, such as [[0], [1]]; empty: any"},
+        metadata={
+            "help": "processor sets, given to workers in turn, such as [[0], [1]]; empty: any",
+            "shape": "a list of lists of CPU numbers, such as [[0], [1]]",
+            "check": cpu_problems,
+        },
     )
     run_timeout_ms: int = field(
         default=10_000,

@@ -47,6 +47,15 @@ class Demanding:
     path: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checked:
+    even: int = field(
+        default=1, metadata={"check": lambda value: [f"{value} is odd"] * (value % 2), "min": 0}
+    )
+    grid: tuple[tuple[int, ...], ...] = field(default=(), metadata={"shape": "rows of numbers"})
+    inner: Inner = Inner()
+
+
 def problems(section: type, table: Mapping[str, object]) -> dict[str, str]:
     with pytest.raises(ConfigInvalid) as caught:
         bind(section, table, "file.toml")
@@ -135,3 +144,27 @@ def test_a_section_must_be_a_table() -> None:
 
 def test_a_key_without_default_is_missed() -> None:
     assert problems(Demanding, {}) == {"path": "is missing; give a text"}
+
+
+def test_a_fields_own_check_is_asked_with_everything_else() -> None:
+    found = problems(Checked, {"even": 3, "inner": {"size": 9}, "x": 1})
+    assert set(found) == {"even", "inner.size", "x"}
+    assert found["even"] == "3 is odd"
+
+
+def test_a_default_is_checked_too() -> None:
+    assert problems(Checked, {}) == {"even": "1 is odd"}
+    assert bind(Checked, {"even": 2}, "f") == Checked(even=2)
+
+
+def test_a_value_out_of_range_is_not_checked_further() -> None:
+    assert problems(Checked, {"even": -1}) == {"even": "must be at least 0, got -1"}
+
+
+def test_unchecked_a_value_is_only_bound() -> None:
+    assert bind(Checked, {"even": 3}, "f", checked=False) == Checked(even=3)
+
+
+def test_a_shape_in_words_stands_for_what_is_wrong_with_each_element() -> None:
+    found = problems(Checked, {"even": 2, "grid": [1, [2], "3"]})
+    assert found == {"grid": "must be rows of numbers, got [1, [2], '3']"}

@@ -27,8 +27,11 @@ def arguments(*words: str) -> argparse.Namespace:
     return parser.parse_args(words)
 
 
-def test_flags_win_over_the_file(tmp_path: Path) -> None:
+def test_flags_win_over_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "a.toml"
+    for name in ("from-file", "m"):
+        (tmp_path / name).mkdir()
+    monkeypatch.chdir(tmp_path)
     file.write_text('models = "from-file"\n[grpc]\naddresses = ["127.0.0.1:1"]\nmax_tensors = 3\n')
     config = configured(arguments("--config", str(file), "--grpc", "127.0.0.1:2", "--http", "[::1]:3"))
     assert config.models == "from-file"

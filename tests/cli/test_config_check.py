@@ -1,0 +1,223 @@
+"""What cannot serve is told by ``config check`` and by ``serve`` alike, all of it at once, before anything starts."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from appliance import config as configuration
+from appliance.binding import bind
+from appliance.cli.failure import Exit
+from appliance.cli.main import main
+from appliance.config import ApplianceConfig
+from appliance.errors import ConfigInvalid
+from appliance.workers.cpus import cpu_problems, usable_cpus
+
+CANNOT_SERVE = {
+    'grpc.addresses = ["nonsense"]': ("grpc.addresses", "'nonsense' is not host:port"),
+    'http.addresses = ["127.0.0.1:1", "8000"]': ("http.addresses", "'8000' is not host:port"),
+    "arena.classes = []": ("arena.classes", "at least one size class"),
+    "arena.classes = [[100, 5]]": ("arena.classes", "class [100, 5] must have slots of whole pages"),
+    "arena.classes = [[1048576, 9], [65536, 2]]": (
+        "arena.classes",
+        "class [65536, 2] must have larger slots than the class before it, which has 1048576 bytes",
+    ),
+    "arena.classes = [[1048576, 0]]": ("arena.classes", "at least one slot"),
+    "arena.classes = [[1073741824, 1000000]]": ("arena.classes", "a process can address"),
+    "arena.classes = [4096, 2]": ("arena.classes", "must be a list of pairs [bytes per slot, slots]"),
+    "arena.classes = [[65536, 4]]\nhttp.addresses = []": ("arena.classes", "lower grpc.max_message_bytes"),
+    "arena.memory_limit_bytes = 1048576\ngrpc.addresses = []": (
+        "arena.classes",
+        "one request gets at most 1048576 bytes",
+    ),
+    "workers.cpus = [[], [99999]]": (
+        "workers.cpus",
+        "set [99999] names 99999, which this process may not use",
+    ),
+    "workers.cpus = [[-1]]": ("workers.cpus", "names -1"),
+    "workers.cpus = [99]": (
+        "workers.cpus",
+        "must be a list of lists of CPU numbers, such as [[0], [1]], got [99]",
+    ),
+    'log.file = "none/log"': ("log.file", "directory 'none' does not exist"),
+    'log.file = "."': ("log.file", "'.' is a directory"),
+    'models = "none"': ("models", "'none' cannot be read: No such file or directory"),
+    'models = "a-file"': ("models", "'a-file' cannot be read: Not a directory"),
+}
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working directory with an empty model directory and a file."""
+    (tmp_path / "models").mkdir()
+    (tmp_path / "a-file").touch()
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def written(text: str) -> Path:
+    file = Path("a.toml")
+    file.write_text(text)
+    return file
+
+
+def problems_of(text: str, overrides: dict[str, object] | None = None) -> list[str]:
+    with pytest.raises(ConfigInvalid) as caught:
+        configuration.load(written(text), overrides or {})
+    return [str(problem) for problem in caught.value.problems]
+
+
+@pytest.mark.parametrize("text", CANNOT_SERVE)
+def test_check_and_serve_say_the_same(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    key, words = CANNOT_SERVE[text]
+    (problem,) = problems_of(text)
+    assert problem.startswith(f"a.toml: {key}: ")
+    assert words in problem
+    assert main(["config", "check", "a.toml"]) == Exit.REFUSED
+    assert key in capsys.readouterr().out
+    assert main(["serve", "--config", "a.toml"]) == Exit.USAGE
+    assert problem in capsys.readouterr().err
+
+
+def test_all_at_once_whatever_else_is_wrong() -> None:
+    text = (
+        'models = "none"\ngrpc.x = 1\ngrpc.addresses = ["a", "b"]\narena.classes = [[7, 0]]\n'
+        'workers.cpus = [[99999], [0, 99998]]\nlog.file = "none/log"\nlog.level = "loud"\n'
+    )
+    keys = sorted(problem.split(": ")[1] for problem in problems_of(text))
+    assert keys == [
+        "arena.classes", "arena.classes", "grpc.addresses", "grpc.addresses", "grpc.x", "log.file", "log.level",
+        "models", "workers.cpus", "workers.cpus",
+    ]  # fmt: skip
+
+
+def test_the_default_model_directory_must_be_there_too(place: Path) -> None:
+    (place / "models").rmdir()
+    (problem,) = problems_of("")
+    assert problem.startswith("a.toml: models: 'models' cannot be read")
+
+
+def test_the_command_line_is_checked_and_named(capsys: pytest.CaptureFixture[str]) -> None:
+    written('models = "none"\ngrpc.addresses = ["from-file"]\nlog.level = "loud"\n')
+    words = ["--models", "else", "--grpc", "x", "--http", "y"]
+    assert main(["serve", "--config", "a.toml", *words]) == Exit.USAGE
+    said = capsys.readouterr().err
+    assert "command line: models: 'else' cannot be read" in said
+    assert "command line: grpc.addresses: 'x' is not" in said
+    assert "command line: http.addresses: 'y' is not" in said
+    assert "a.toml: log.level: must be one of" in said
+    assert "from-file" not in said
+
+
+def test_without_a_file_the_command_line_is_checked_as_well(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["serve", "--grpc", "x"]) == Exit.USAGE
+    assert "command line: grpc.addresses" in capsys.readouterr().err
+
+
+def test_the_command_line_does_not_hide_a_section_that_is_no_table() -> None:
+    said = problems_of("grpc = 3\n", {"grpc": {"addresses": ["127.0.0.1:0"]}})
+    assert said == ["a.toml: grpc: must be a table, got 3"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'log.file = "/dev/full"',
+        'log.file = "new"',
+        'log.file = "a-file"',
+        'grpc.addresses = []\nhttp.addresses = ["[::1]:0", "unix:/x"]',
+        "arena.classes = [[65536, 4]]\ngrpc.max_message_bytes = 65536\nhttp.max_body_bytes = 65536",
+        f"workers.cpus = [[{min(os.sched_getaffinity(0))}], []]",
+    ],
+)
+def test_what_can_serve_has_no_problems(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["config", "check", str(written(text))]) == Exit.OK
+    assert "no problems" in capsys.readouterr().out
+    assert not Path("new").exists()
+
+
+def test_show_does_not_ask_this_machine(capsys: pytest.CaptureFixture[str]) -> None:
+    """So that the file of another machine can be looked at."""
+    written('models = "none"\nworkers.cpus = [[99999]]\n')
+    assert main(["config", "show", "a.toml"]) == Exit.OK
+    assert "cpus = [[99999]]" in capsys.readouterr().out
+
+
+def test_the_defaults_fit_together() -> None:
+    assert bind(ApplianceConfig, {}, "f") == configuration.load(None) == ApplianceConfig()
+
+
+def test_asking_for_cpus_leaves_ours_alone() -> None:
+    before = os.sched_getaffinity(0)
+    assert usable_cpus() >= before
+    assert os.sched_getaffinity(0) == before
+
+
+@pytest.mark.skipif(len(usable_cpus()) < 2, reason="needs two CPUs")
+def test_a_daemon_kept_off_the_workers_cpus_may_give_them_away() -> None:
+    first, *others = sorted(usable_cpus())
+
+    def kept_on_first() -> list[str]:
+        os.sched_setaffinity(0, {first})
+        return list(cpu_problems(tuple((cpu,) for cpu in others)))
+
+    with ThreadPoolExecutor(1) as threads:
+        assert threads.submit(kept_on_first).result() == []
+
+
+CHECK_WITHOUT_RIGHTS = """
+import os, sys
+from appliance.telemetry.log import file_problems
+if os.geteuid() == 0:
+    os.setgroups([])
+    os.setgid(65534)
+    os.setuid(65534)
+for file in sys.argv[1:]:
+    print(*file_problems(file))
+"""
+
+
+def test_a_log_that_may_not_be_written(place: Path) -> None:
+    """In a process that has no special rights, which needs none to the directories above its own."""
+    for name, file_mode, folder_mode in (("closed", 0o666, 0o555), ("open", 0o444, 0o777)):
+        (place / name).mkdir()
+        (place / name / "log").touch()
+        (place / name / "log").chmod(file_mode)
+        (place / name).chmod(folder_mode)
+    place.chmod(0o755)
+    files = ["closed/log", "closed/new", "open/log", "open/new", "/dev/null"]
+    done = subprocess.run(
+        [sys.executable, "-c", CHECK_WITHOUT_RIGHTS, *files],
+        capture_output=True, text=True, check=True,
+        env={**os.environ, "PYTHONPATH": str(Path(configuration.__file__).parents[1])},
+    )  # fmt: skip
+    closed, new, readonly, *fine = done.stdout.split("\n")
+    assert closed.startswith("directory 'closed' is not writable")
+    assert new.startswith("directory 'closed' is not writable")
+    assert readonly.startswith("'open/log' is not writable")
+    assert not any(fine)
+
+
+def test_nothing_was_started_when_serve_refuses(capsys: pytest.CaptureFixture[str]) -> None:
+    """The first address is free and not taken; the log's file is not made."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{probe.getsockname()[1]}"
+    written(f'grpc.addresses = ["{address}"]\nlog.file = "log"\nhttp.addresses = ["x"]\n')
+    assert main(["serve", "--config", "a.toml"]) == Exit.USAGE
+    assert not Path("log").exists()
+    assert "http.addresses" in capsys.readouterr().err
+
+
+def test_the_fake_runtime_is_told_of_in_the_log(serve: Any, model_directory: Any) -> None:
+    warning = "the fake runtime is for tests only"
+    models = model_directory("mlp")
+    assert serve(models, {"repository": {"runtimes": ["onnx", "fake"]}}).log().count(warning) == 1
+    assert warning not in serve(models).log()
