@@ -61,13 +61,33 @@ class Warmup:
     inputs: tuple[WarmupInput, ...]
 
 
+class VersionChoice(Enum):
+    """How a model's versions are picked from those that are there."""
+
+    LATEST = "latest"
+    ALL = "all"
+    SPECIFIC = "specific"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VersionPolicy:
+    """Which versions of a model are served: the ``count`` highest (LATEST), every one (ALL), or ``numbers``, whether
+    they are there or not (SPECIFIC). A choice leaves the other choices' fields alone."""
+
+    choice: VersionChoice = VersionChoice.LATEST
+    count: int = 1
+    numbers: tuple[int, ...] = ()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelVersion:
     """One version of one model as it is served.
 
     ``inputs`` and ``outputs`` are in graph order, without the batch dimension when ``max_batch_size`` > 0.
     ``batching`` is None when requests are never merged. ``device`` is "cpu" or "cuda". ``labels`` maps an output name
-    to its class labels. ``file_bytes`` is the size of the model file with its external data.
+    to its class labels, ``label_files`` to the file they come from. ``file_bytes`` is the size of the model file with
+    its external data, ``model_file`` its name ("" where the runtime is given the directory). ``policy`` is the model's.
+    Names of files are as the configuration writes them.
     """
 
     name: str
@@ -84,6 +104,9 @@ class ModelVersion:
     instance_count: int = 1
     device: str = "cpu"
     labels: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    label_files: Mapping[str, str] = field(default_factory=dict)
+    model_file: str = ""
+    policy: VersionPolicy = VersionPolicy()
     warmups: tuple[Warmup, ...] = ()
     parameters: Mapping[str, str] = field(default_factory=dict)
 

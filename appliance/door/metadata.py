@@ -6,7 +6,15 @@ from pathlib import PurePath
 
 from appliance.door.wire_pb import inference_pb2 as pb
 from appliance.door.wire_pb import model_config_pb2 as config_pb
-from appliance.model import Batching, ModelVersion, QueuePolicy, TimeoutAction, Warmup
+from appliance.model import (
+    Batching,
+    ModelVersion,
+    QueuePolicy,
+    TimeoutAction,
+    VersionChoice,
+    VersionPolicy,
+    Warmup,
+)
 from appliance.telemetry.meter import BatchStatistics, HistogramValue, Result, Stage, VersionStatistics
 from appliance.tensor import FREE, TensorSpec
 
@@ -22,9 +30,10 @@ def model_config(model: ModelVersion) -> config_pb.ModelConfig:
     config = config_pb.ModelConfig(
         name=model.name,
         platform=model.platform,
+        version_policy=_version_policy(model.policy),
         backend=model.backend,
         max_batch_size=model.max_batch_size,
-        default_model_filename=PurePath(model.path).name,
+        default_model_filename=model.model_file,
         input=[
             config_pb.ModelInput(
                 name=spec.name, data_type=spec.datatype.config_name, dims=spec.shape, optional=spec.optional
@@ -86,10 +95,21 @@ def _batch(batch: BatchStatistics) -> pb.InferBatchStatistics:
 
 
 def _output(model: ModelVersion, spec: TensorSpec) -> config_pb.ModelOutput:
-    labels = f"{spec.name}_labels.txt" if model.labels.get(spec.name) else ""
     return config_pb.ModelOutput(
-        name=spec.name, data_type=spec.datatype.config_name, dims=spec.shape, label_filename=labels
+        name=spec.name,
+        data_type=spec.datatype.config_name,
+        dims=spec.shape,
+        label_filename=model.label_files.get(spec.name, ""),
     )
+
+
+def _version_policy(policy: VersionPolicy) -> config_pb.ModelVersionPolicy:
+    kind = config_pb.ModelVersionPolicy
+    if policy.choice is VersionChoice.SPECIFIC:
+        return kind(specific=kind.Specific(versions=policy.numbers))
+    if policy.choice is VersionChoice.ALL:
+        return kind(all=kind.All())
+    return kind(latest=kind.Latest(num_versions=policy.count))
 
 
 def _batching(batching: Batching) -> config_pb.ModelDynamicBatching:

@@ -5,13 +5,23 @@ Pure: values in, JSON values out. Shapes lead with -1 where a model has a batch 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
+from pathlib import PurePath
 
 from appliance import __version__
 from appliance.engine.port import IndexEntry
 from appliance.http.status_document import Json
 from appliance.identity import EXTENSIONS, SERVER_NAME
-from appliance.model import Batching, ModelVersion, QueuePolicy, TimeoutAction
+from appliance.model import (
+    Batching,
+    ModelVersion,
+    QueuePolicy,
+    TimeoutAction,
+    VersionChoice,
+    VersionPolicy,
+    Warmup,
+    WarmupInput,
+)
 from appliance.telemetry.meter import BatchStatistics, Result, Stage, VersionStatistics
 from appliance.tensor import FREE, TensorSpec
 
@@ -38,10 +48,12 @@ def model_config(model: ModelVersion) -> dict[str, Json]:
     document: dict[str, Json] = {
         "name": model.name,
         "platform": model.platform,
+        "version_policy": _config_version_policy(model.policy),
         "backend": model.backend,
         "max_batch_size": model.max_batch_size,
+        "default_model_filename": model.model_file,
         "input": [_config_input(spec) for spec in model.inputs],
-        "output": [_config_output(spec, model.labels) for spec in model.outputs],
+        "output": [_config_output(spec, model.label_files.get(spec.name, "")) for spec in model.outputs],
         "instance_group": [
             {
                 "name": model.name,
@@ -50,6 +62,7 @@ def model_config(model: ModelVersion) -> dict[str, Json]:
             }
         ],
         "parameters": {key: {"string_value": value} for key, value in model.parameters.items()},
+        "model_warmup": [_config_warmup(warmup) for warmup in model.warmups],
     }
     if model.batching is not None:
         document["dynamic_batching"] = _config_batching(model.batching)
@@ -83,14 +96,41 @@ def _config_input(spec: TensorSpec) -> dict[str, Json]:
     }
 
 
-def _config_output(spec: TensorSpec, labels: Mapping[str, Sequence[str]]) -> dict[str, Json]:
-    document: dict[str, Json] = {
+def _config_output(spec: TensorSpec, label_file: str) -> dict[str, Json]:
+    return {
         "name": spec.name,
         "data_type": spec.datatype.config_name,
         "dims": list[Json](spec.shape),
+        "label_filename": label_file,
     }
-    if labels.get(spec.name):
-        document["label_filename"] = f"{spec.name}_labels.txt"
+
+
+def _config_version_policy(policy: VersionPolicy) -> dict[str, Json]:
+    if policy.choice is VersionChoice.SPECIFIC:
+        return {"specific": {"versions": list[Json](policy.numbers)}}
+    if policy.choice is VersionChoice.ALL:
+        return {"all": {}}
+    return {"latest": {"num_versions": policy.count}}
+
+
+def _config_warmup(warmup: Warmup) -> dict[str, Json]:
+    return {
+        "name": warmup.name,
+        "batch_size": warmup.batch_size,
+        "inputs": {each.spec.name: _config_warmup_input(each) for each in warmup.inputs},
+        "count": warmup.count,
+    }
+
+
+def _config_warmup_input(each: WarmupInput) -> dict[str, Json]:
+    document: dict[str, Json] = {
+        "data_type": each.spec.datatype.config_name,
+        "dims": list[Json](each.spec.shape),
+    }
+    if each.file:
+        document["input_data_file"] = PurePath(each.file).name
+    else:
+        document["random_data" if each.random else "zero_data"] = True
     return document
 
 

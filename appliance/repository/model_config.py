@@ -13,7 +13,7 @@ from pathlib import PurePosixPath
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
-from appliance.model import Batching
+from appliance.model import Batching, VersionChoice, VersionPolicy
 from appliance.repository.batching_config import read_batching
 from appliance.repository.findings import Findings, Place
 from appliance.repository.instance_config import ONE_INSTANCE, Instances, read_instances
@@ -21,7 +21,7 @@ from appliance.repository.pbtxt import Message
 from appliance.repository.section import INT64_MAX, Section
 from appliance.repository.settings import RepositoryConfig
 from appliance.repository.tensor_config import TensorConfig, read_input, read_output
-from appliance.repository.versions import LATEST, Every, Latest, Specific, VersionPolicy
+from appliance.repository.versions import LATEST
 from appliance.repository.warmup_config import WarmupConfig, read_warmup
 
 ONNX_RUNTIME: Final = "onnx"
@@ -184,17 +184,17 @@ def _read_policy(section: Section) -> VersionPolicy:
     if inner is None:
         return LATEST
     latest, every, specific = (inner.section(name) for name in ("latest", "all", "specific"))
-    policy: VersionPolicy = LATEST
+    policy = LATEST
     if sum(choice is not None for choice in (latest, every, specific)) != 1:
         inner.problem("", "needs exactly one of latest { }, all { }, specific { }")
     elif latest:
-        policy = Latest(count=latest.integer("num_versions", default=1, minimum=1))
+        policy = VersionPolicy(count=latest.integer("num_versions", default=1, minimum=1))
     elif every:
-        policy = Every()
+        policy = VersionPolicy(choice=VersionChoice.ALL)
     elif specific:
         numbers = specific.integers("versions", minimum=1, maximum=INT64_MAX)
         if numbers:
-            policy = Specific(numbers=numbers)
+            policy = VersionPolicy(choice=VersionChoice.SPECIFIC, numbers=numbers)
         else:
             specific.problem("versions", "names no version")
     for choice in (latest, every, specific, inner):

@@ -276,6 +276,11 @@ class _VersionReader:
             instance_count=config.instances.count,
             device=config.instances.device,
             labels=labels,
+            label_files={
+                output.name: output.label_file for output in config.outputs or () if output.label_file
+            },
+            model_file=config.model_file if files else "",
+            policy=config.policy,
             warmups=tuple(
                 plan_warmup(one, agreement.inputs, agreement.max_batch_size, warmup, self._findings)
                 for one in config.warmups

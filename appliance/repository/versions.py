@@ -3,39 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Final
 
+from appliance.model import VersionChoice, VersionPolicy
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Latest:
-    """The ``count`` highest numbers."""
-
-    count: int = 1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Every:
-    """All of them."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Specific:
-    """Those listed, whether they are there or not."""
-
-    numbers: tuple[int, ...]
-
-
-VersionPolicy = Latest | Every | Specific
-
-LATEST: Final = Latest()
+LATEST: Final = VersionPolicy()
 
 
 def wanted_versions(policy: VersionPolicy, present: Iterable[int]) -> tuple[int, ...]:
     """The version numbers that ``policy`` asks for, ascending."""
     ordered = sorted(set(present))
-    if isinstance(policy, Specific):
+    if policy.choice is VersionChoice.SPECIFIC:
         return tuple(sorted(set(policy.numbers)))
-    if isinstance(policy, Every):
+    if policy.choice is VersionChoice.ALL:
         return tuple(ordered)
     return tuple(ordered[-policy.count :])

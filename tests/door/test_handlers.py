@@ -11,52 +11,8 @@ from appliance.door.health import Health, health_of
 from appliance.door.wire_pb import inference_pb2 as pb
 from appliance.door.wire_pb import model_config_pb2 as config_pb
 from appliance.errors import Forbidden, InvalidRequest, UnknownModel, Unsupported
-from appliance.model import Batching, ModelVersion, QueuePolicy, TimeoutAction, Warmup, WarmupInput
-from appliance.tensor import Datatype, TensorSpec
 from tests.door.engine_double import EngineDouble, LogDouble
-from tests.words.sample import make_version
-
-EVERYTHING = ModelVersion(
-    name="full",
-    version=3,
-    platform="onnxruntime_onnx",
-    backend="onnxruntime",
-    runtime="onnx",
-    path="/srv/models/full/3/model.onnx",
-    file_bytes=10,
-    inputs=(
-        TensorSpec(name="x", datatype=Datatype.FP32, shape=(-1, 4)),
-        TensorSpec(name="s", datatype=Datatype.BYTES, shape=(1,), optional=True),
-    ),
-    outputs=(TensorSpec(name="y", datatype=Datatype.BF16, shape=(10,)),),
-    max_batch_size=8,
-    batching=Batching(
-        preferred_batch_size=(2, 4),
-        max_queue_delay_us=100,
-        priority_levels=2,
-        default_priority_level=1,
-        default_queue_policy=QueuePolicy(max_queue_size=7),
-        priority_queue_policy={2: QueuePolicy(timeout_action=TimeoutAction.DELAY, default_timeout_us=5)},
-    ),
-    instance_count=2,
-    device="cuda",
-    labels={"y": ("zero", "one")},
-    warmups=(
-        Warmup(
-            name="w",
-            batch_size=2,
-            count=3,
-            inputs=(
-                WarmupInput(spec=TensorSpec(name="x", datatype=Datatype.FP32, shape=(5, 4)), random=True),
-                WarmupInput(
-                    spec=TensorSpec(name="s", datatype=Datatype.BYTES, shape=(1,)),
-                    file="/srv/models/full/warmup/s",
-                ),
-            ),
-        ),
-    ),
-    parameters={"threads": "2"},
-)
+from tests.words.sample import EVERYTHING, make_version
 
 
 @pytest.fixture
@@ -132,8 +88,9 @@ def test_the_whole_configuration_is_told(handlers: Handlers) -> None:
     ]
     assert (config.output[0].data_type, config.output[0].label_filename) == (
         config_pb.TYPE_BF16,
-        "y_labels.txt",
+        "classes.txt",
     )
+    assert list(config.version_policy.specific.versions) == [1, 3]
     group = config.instance_group[0]
     assert (group.kind, group.count) == (config_pb.ModelInstanceGroup.KIND_GPU, 2)
     assert config.parameters["threads"].string_value == "2"

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from appliance.model import Batching, QueuePolicy, TimeoutAction
+from appliance.model import Batching, QueuePolicy, TimeoutAction, VersionChoice, VersionPolicy
 from appliance.tensor import Datatype, TensorSpec
 from tests.repository.conftest import ReadModel
 from tests.repository.outcomes import only_problem, served
@@ -52,6 +52,8 @@ def test_everything_a_config_can_say(read_model: ReadModel) -> None:
     assert model.inputs == (TensorSpec(name="x", datatype=Datatype.FP32, shape=(4,)),)
     assert model.outputs == (TensorSpec(name="y", datatype=Datatype.FP32, shape=(4,)),)
     assert model.max_batch_size == 16
+    assert (model.label_files, model.model_file) == ({"y": "labels.txt"}, "model.onnx")
+    assert model.policy == VersionPolicy(count=2)
     assert model.labels == {"y": ("zero", "one", "", "three")}
     assert (model.instance_count, model.device) == (3, "cpu")
     assert model.parameters == {"run_timeout_ms": "250", "empty": ""}
@@ -68,6 +70,24 @@ def test_everything_a_config_can_say(read_model: ReadModel) -> None:
     (warmup,) = model.warmups
     assert (warmup.name, warmup.batch_size, warmup.count) == ("zeros", 2, 3)
     assert warmup.inputs[0].spec == TensorSpec(name="x", datatype=Datatype.FP32, shape=(4,))
+
+
+@pytest.mark.parametrize(
+    ("written", "policy"),
+    [
+        ("", VersionPolicy()),
+        ("version_policy { latest { num_versions: 7 } }", VersionPolicy(count=7)),
+        ("version_policy { all { } }", VersionPolicy(choice=VersionChoice.ALL)),
+        (
+            "version_policy { specific { versions: [ 1 ] } }",
+            VersionPolicy(choice=VersionChoice.SPECIFIC, numbers=(1,)),
+        ),
+    ],
+)
+def test_a_version_knows_the_policy_that_picked_it(
+    read_model: ReadModel, written: str, policy: VersionPolicy
+) -> None:
+    assert served(read_model(written)).policy == policy
 
 
 def _io(extra: str = "", *, x: str = "", y: str = "") -> str:

@@ -9,7 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from appliance.model import Batching, ModelVersion, QueuePolicy, TimeoutAction, Warmup, WarmupInput
+from appliance.model import (
+    Batching,
+    ModelVersion,
+    QueuePolicy,
+    TimeoutAction,
+    VersionChoice,
+    VersionPolicy,
+    Warmup,
+    WarmupInput,
+)
 from appliance.tensor import Datatype, TensorSpec
 from appliance.workers import messages
 from appliance.workers.batch_codec import KNOWN_MAX, KnownResults
@@ -59,6 +68,9 @@ VERSION = ModelVersion(
         priority_queue_policy={1: QueuePolicy(timeout_action=TimeoutAction.DELAY, max_queue_size=9)},
     ),
     labels={"y": ("cat", "dog")},
+    label_files={"y": "pets.txt"},
+    model_file="m.onnx",
+    policy=VersionPolicy(choice=VersionChoice.SPECIFIC, numbers=(2, 5)),
     warmups=(Warmup(name="w", batch_size=1, count=2, inputs=(WarmupInput(spec=SPEC, file="/f"),)),),
     parameters={"k": "v"},
 )
