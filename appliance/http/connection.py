@@ -16,6 +16,7 @@ from aiohttp import web
 from aiohttp.http_exceptions import LineTooLong
 
 from appliance.http.config import HttpConfig
+from appliance.identity import SERVER_NAME
 
 SWEEP_S: Final = 1.0
 
@@ -105,12 +106,20 @@ class Connection(web.RequestHandler):
         return response
 
 
+class Request(web.BaseRequest):
+    """A request whose answers name this server, not the versions of what it is built on."""
+
+    async def _prepare_hook(self, response: web.StreamResponse) -> None:
+        response.headers["Server"] = SERVER_NAME
+
+
 class HttpServer(web.Server):
     """Makes a Connection per client and sweeps them. Owns the count of requests being handled."""
 
     def __init__(self, handler: Handler, config: HttpConfig) -> None:
         super().__init__(
             self._handled,
+            request_factory=self._request,
             handler_cancellation=True,
             keepalive_timeout=config.keepalive_s,
             max_line_size=config.max_header_bytes,
@@ -136,6 +145,11 @@ class HttpServer(web.Server):
 
     def __call__(self) -> Connection:
         return Connection(self, loop=self._loop, **self._kwargs)
+
+    def _request(
+        self, message: Any, payload: Any, protocol: Any, writer: Any, task: asyncio.Task[None]
+    ) -> web.BaseRequest:
+        return Request(message, payload, protocol, writer, task, self._loop)
 
     async def idle(self) -> None:
         """Return once no request is being handled."""

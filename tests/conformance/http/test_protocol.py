@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator
 
 import numpy as np
@@ -12,7 +13,7 @@ from tritonclient.utils import InferenceServerException
 from appliance import __version__
 from tests.appliance_process import ApplianceProcess
 from tests.conformance.http.conftest import DIGITS
-from tests.conformance.http.exchange import call, infer
+from tests.conformance.http.exchange import TIMEOUT_S, call, infer
 
 
 @pytest.fixture
@@ -44,6 +45,21 @@ def test_why_a_model_is_not_ready_is_in_the_answer(server: ApplianceProcess) -> 
     assert "'not_onnx'" in broken.error
 
 
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [("GET", "/v2"), ("GET", "/metrics"), ("GET", "/"), ("GET", "/nowhere"), ("GET\0", "/v2")],
+)
+def test_no_answer_tells_what_the_server_is_built_on(
+    server: ApplianceProcess, method: str, path: str
+) -> None:
+    host, _, port = server.http.rpartition(":")
+    with socket.create_connection((host, int(port)), timeout=TIMEOUT_S) as stream:
+        stream.sendall(f"{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
+        head = b"".join(iter(lambda: stream.recv(65536), b"")).partition(b"\r\n\r\n")[0]
+    told = [line for line in head.split(b"\r\n") if line.lower().startswith(b"server:")]
+    assert told == [b"Server: appliance"]
+
+
 def test_server_metadata(client: triton.InferenceServerClient) -> None:
     metadata = client.get_server_metadata()
     assert (metadata["name"], metadata["version"]) == ("appliance", __version__)
@@ -65,7 +81,8 @@ def test_model_config_has_what_load_generators_read(client: triton.InferenceServ
     config = client.get_model_config("digits", "2")
     assert (config["name"], config["max_batch_size"]) == ("digits", 32)
     assert config["input"] == [{"name": "image", "data_type": "TYPE_FP32", "dims": [8, 8], "optional": False}]
-    assert config["output"][0]["label_filename"]
+    assert config["output"][0]["label_filename"] == "digits_labels.txt"
+    assert config["version_policy"] == {"all": {}}
     assert "preferred_batch_size" in config["dynamic_batching"]
     assert client.get_model_config("identity_bytes")["input"][0]["data_type"] == "TYPE_STRING"
 
