@@ -6,6 +6,7 @@ Pure. Large integers are left to whoever knows the range they must have.
 from __future__ import annotations
 
 import json
+import sys
 from typing import Any, Final
 
 from appliance.errors import InvalidRequest
@@ -22,8 +23,11 @@ def parse_json(text: bytes | bytearray | memoryview, what: str) -> Any:
         raise InvalidRequest(f"{what} is not UTF-8: {error.reason} at byte {error.start}") from None
     except RecursionError:
         raise InvalidRequest(f"{what} is nested deeper than {MAX_NESTING} levels") from None
-    except ValueError as error:
+    except (json.JSONDecodeError, _KeyTwice) as error:
         raise InvalidRequest(f"{what} is not valid JSON: {error}") from None
+    except ValueError:  # the interpreter's only other reason, whose words tell clients of its settings
+        digits = sys.get_int_max_str_digits()
+        raise InvalidRequest(f"{what} holds a whole number of more than {digits} digits") from None
 
 
 def check_nesting(value: object, what: str) -> None:
@@ -44,12 +48,16 @@ def _children(value: object) -> list[object]:
     return []
 
 
+class _KeyTwice(ValueError):
+    """An object names a key twice."""
+
+
 def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
     document = dict(pairs)
     if len(document) != len(pairs):
         seen: set[str] = set()
         twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
-        raise ValueError(f"key {twice!r} appears twice in one object")
+        raise _KeyTwice(f"key {twice!r} appears twice in one object")
     return document
 
 

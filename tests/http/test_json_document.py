@@ -24,7 +24,8 @@ def test_a_value_is_read(text: str) -> None:
         (b'{"a":"\xff"}', "not UTF-8"),
         ('{"a":1}'.encode("utf-16"), "not UTF-8"),
         (b"\xef\xbb\xbf{}", "not valid JSON"),
-        (b"1" * 5000, "not valid JSON"),
+        (b"1" * 5000, r"^request holds a whole number of more than \d+ digits$"),
+        (b'{"a":-' + b"1" * 5000 + b"}", r"^request holds a whole number of more than \d+ digits$"),
     ],
 )
 def test_anything_else_is_refused_with_the_reason(text: bytes, reason: str) -> None:
