@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
@@ -68,6 +69,10 @@ ELEMENT_TYPES: Final[Mapping[str, ElementType]] = MappingProxyType(
 _BY_DATATYPE: Final[Mapping[Datatype, ElementType]] = MappingProxyType(
     {element.datatype: element for element in ELEMENT_TYPES.values()}
 )
+_SOURCE_PLACE: Final = re.compile(
+    r"[\w./+-]{1,300}\.(?:h|hpp|c|cc|cpp|cu|cuh):\d+\s+"  # file and line ...
+    r"(?:[^()\n]{0,300}::[^()\n]{0,300}\((?:[^()\n]|\([^()\n]*\))*\)(?: const)?\s+)?"  # ... and the function
+)
 
 
 class OnnxRuntime:
@@ -105,7 +110,7 @@ def _create_session(version: ModelVersion, settings: RuntimeSettings) -> Any:
             path, _options(settings), providers=_wanted_providers(provider)
         )
     except Exception as problem:
-        raise LoadFailed(f"{version.key}: {problem}") from problem
+        raise LoadFailed(f"{version.key}: {_reason(problem)}") from problem
     _check_provider(version, provider, session.get_providers())
     return session._sess
 
@@ -360,8 +365,10 @@ def _raw(array: Any) -> bytes:
 
 def _run_error(problem: Exception) -> ApplianceError:
     """The runtime's own word decides whether the input is to blame or the model."""
-    return (
-        InvalidRequest(str(problem))
-        if isinstance(problem, native.InvalidArgument)
-        else RunFailed(str(problem))
-    )
+    reason = _reason(problem)
+    return InvalidRequest(reason) if isinstance(problem, native.InvalidArgument) else RunFailed(reason)
+
+
+def _reason(problem: Exception) -> str:
+    """The runtime's words without where in its source they were written, which means nothing to a client."""
+    return _SOURCE_PLACE.sub("", str(problem)).strip()

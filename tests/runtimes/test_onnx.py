@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnxruntime
@@ -69,6 +71,45 @@ def test_a_failed_run_in_place_does_not_end_running_in_place(tmp_path: Path) -> 
             bad.run(session, (0,))
     assert good.run(session, (0,)).parts is None
     assert good.outputs(good.run(session, (0,))) == [np.float32(2).tobytes()]
+
+
+@pytest.mark.parametrize(
+    ("operator", "shapes", "reason"),
+    [
+        ("Add", ((3,), (2,)), "Attempting to broadcast an axis by a dimension other than 1. 2 by 3"),
+        ("MatMul", ((3, 3), (2, 2)), "MatMul dimension mismatch"),
+        ("Concat", ((3, 3), (2, 2)), "Non concat axis dimensions must match"),
+    ],
+)
+def test_a_failed_run_tells_the_reason_and_no_place_in_the_runtimes_source(
+    tmp_path: Path, operator: str, shapes: tuple[tuple[int, ...], ...], reason: str
+) -> None:
+    ports = [
+        tensor_port(name, "FP32", [f"{name}{axis}" for axis in range(len(shapes[0]))]) for name in ("a", "b")
+    ]
+    attributes: dict[str, Any] = {"axis": 0} if operator == "Concat" else {}
+    model = model_bytes(
+        "mismatch",
+        [node(operator, ["a", "b"], ["y"], **attributes)],
+        inputs=ports,
+        outputs=[tensor_port("y", "FP32", [f"y{axis}" for axis in range(len(shapes[0]))])],
+    )
+    path = tmp_path / "model.onnx"
+    path.write_bytes(model)
+    free = [-1] * len(shapes[0])
+    version = version_of(
+        path,
+        [spec("a", Datatype.FP32, *free), spec("b", Datatype.FP32, *free)],
+        [spec("y", Datatype.FP32, *free)],
+    )
+    session = OnnxRuntime().load(version, SETTINGS)
+    with pytest.raises(RunFailed) as failure:
+        Memory(*(np.ones(shape, np.float32) for shape in shapes)).run(session, (0,))
+    text = str(failure.value)
+    assert f"running {operator} node" in text
+    assert reason in text
+    assert not re.search(r"\.(h|cc|cu):\d|onnxruntime_src|::", text)
+    assert text == text.strip()
 
 
 def test_a_device_that_nobody_knows(tmp_path: Path) -> None:
