@@ -1,25 +1,28 @@
 """Send one request to a model over gRPC and show the answer.
 
 An input is NAME=VALUES: JSON (nested lists, numbers, texts), words between commas, @FILE.npy, or @PICTURE, which is
-fitted to the height, width and channels that the model takes. NAME= may be left out for a model with one input.
+fitted to the height, width and channels that the model takes. NAME= may be left out for a model with one input,
+unless the value itself looks like NAME=VALUES.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from appliance.cli.answer import as_json
 from appliance.cli.array import Array, encode, fit_shape, parse_values, read_npy, zeros
 from appliance.cli.failure import CommandFailed, Exit
-from appliance.cli.oip_client import InputTensor, OipClient, Question, Signature
+from appliance.cli.oip_client import DEFAULT_URL, InputTensor, OipClient, Question, Signature
 from appliance.cli.picture import SUFFIXES, read_picture
-from appliance.tensor import TensorSpec
+from appliance.tensor import Datatype, TensorSpec
 
-DEFAULT_URL = "127.0.0.1:8001"
 DEFAULT_CLASSES = 3
+DAY_MS = 86_400_000
+_NAME_LIKE = re.compile(r"([^\W\d][\w.:/-]*)=.*", re.DOTALL)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -49,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--url", default=DEFAULT_URL, metavar="HOST:PORT", help=f"gRPC address (default {DEFAULT_URL})"
     )
     parser.add_argument(
-        "--timeout-ms", type=_positive, default=10_000.0, metavar="MS", help="deadline (default 10000)"
+        "--timeout-ms", type=_deadline_ms, default=10_000.0, metavar="MS", help="deadline (default 10000)"
     )
     parser.add_argument("--priority", type=_natural, default=0, metavar="P", help="1 is the most urgent")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
@@ -59,7 +62,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Ask once and show what came back."""
     with OipClient(arguments.url, arguments.timeout_ms / 1_000) as client:
         signature = client.signature(arguments.model, arguments.version)
-        inputs = build_inputs(signature.inputs, arguments.input, zero_fill=arguments.zeros)
+        inputs = build_inputs(arguments.model, signature.inputs, arguments.input, zero_fill=arguments.zeros)
         classes = wanted_classes(signature, arguments.output, arguments.classes)
         reply = client.ask(
             Question(
@@ -82,10 +85,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def build_inputs(
-    specs: Sequence[TensorSpec], words: Sequence[str], *, zero_fill: bool
+    model: str, specs: Sequence[TensorSpec], words: Sequence[str], *, zero_fill: bool
 ) -> tuple[InputTensor, ...]:
     """The inputs as typed, converted to what the model takes. Raises CommandFailed."""
-    given = _by_name(specs, words)
+    given = _by_name(model, specs, words)
     known = {spec.name: spec for spec in specs}
     if zero_fill:
         filled = {name: None for name in known if name not in given}
@@ -106,25 +109,38 @@ def wanted_classes(signature: Signature, outputs: Sequence[str], classes: int | 
     return dict.fromkeys(names, classes)
 
 
-def _by_name(specs: Sequence[TensorSpec], words: Sequence[str]) -> Mapping[str, str]:
-    names = [spec.name for spec in specs]
+def _by_name(model: str, specs: Sequence[TensorSpec], words: Sequence[str]) -> Mapping[str, str]:
     given: dict[str, str] = {}
     for word in words:
-        name, equals, text = word.partition("=")
-        if not equals or name not in names:
-            name, text = _only_input(names, word), word
+        name, text = _split(model, specs, word)
         if name in given:
             raise CommandFailed(f"input '{name}' is given twice")
         given[name] = text
     return given
 
 
-def _only_input(names: Sequence[str], word: str) -> str:
+def _split(model: str, specs: Sequence[TensorSpec], word: str) -> tuple[str, str]:
+    """Name and values. A name may hold ``=`` itself, so the longest that fits is meant."""
+    names = [spec.name for spec in specs]
+    fitting = [name for name in names if word.startswith(f"{name}=")]
+    if fitting:
+        name = max(fitting, key=len)
+        return name, word[len(name) + 1 :]
+    if mistaken := _NAME_LIKE.fullmatch(word):
+        raise _no_such_input(model, specs, mistaken[1], word)
     if len(names) != 1:
         raise CommandFailed(
             f"'{word}' does not begin with the name of an input; the inputs are {', '.join(names)}"
         )
-    return names[0]
+    return names[0], word
+
+
+def _no_such_input(model: str, specs: Sequence[TensorSpec], name: str, word: str) -> CommandFailed:
+    known = ", ".join(f"'{spec.name}'" for spec in specs) or "none"
+    text = f"model '{model}' has no input '{name}'; it has {known}"
+    if len(specs) == 1 and specs[0].datatype is Datatype.BYTES:
+        text += f" (if that is a value, give --input '{specs[0].name}={word}')"
+    return CommandFailed(text)
 
 
 def _tensor(spec: TensorSpec, text: str | None) -> InputTensor:
@@ -153,8 +169,8 @@ def _natural(text: str) -> int:
     return value
 
 
-def _positive(text: str) -> float:
+def _deadline_ms(text: str) -> float:
     value = float(text)
-    if not value > 0:
-        raise argparse.ArgumentTypeError("must be above 0")
+    if not 0 < value <= DAY_MS:
+        raise argparse.ArgumentTypeError(f"must be above 0 and at most {DAY_MS}, which is a day")
     return value

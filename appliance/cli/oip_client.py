@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import socket
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
+from urllib.parse import urlsplit
 
 import grpc
 from google.protobuf.message import Message
@@ -16,6 +18,7 @@ from appliance.door.wire_pb import inference_pb2 as pb
 from appliance.inference import OutputTensor
 from appliance.tensor import Datatype, TensorSpec, parse_datatype
 
+DEFAULT_URL = "127.0.0.1:8001"
 SERVICE = "inference.GRPCInferenceService"
 CONNECT_S = 3.0
 UNBOUNDED = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
@@ -62,7 +65,11 @@ class Reply:
 
 
 class OipClient:
-    """A connection to ``address``; every call ends within ``timeout_s``. Raises CommandFailed, and only that."""
+    """A connection to ``address``. Raises CommandFailed, and only that.
+
+    ``timeout_s`` is the deadline of the request. Connecting and learning what the model takes come before it and may
+    take longer: a deadline that is too short should be told as one, not as a server that is not there.
+    """
 
     def __init__(self, address: str, timeout_s: float) -> None:
         self._address = address
@@ -71,13 +78,10 @@ class OipClient:
 
     def __enter__(self) -> Self:
         try:
-            grpc.channel_ready_future(self._channel).result(min(CONNECT_S, self._timeout_s))
+            grpc.channel_ready_future(self._channel).result(CONNECT_S)
         except grpc.FutureTimeoutError:
             self._channel.close()
-            raise CommandFailed(
-                f"no server answers at {self._address}; start one with 'appliance serve', or give its --url",
-                Exit.UNREACHABLE,
-            ) from None
+            raise _unreachable(self._address) from None
         return self
 
     def __exit__(
@@ -90,10 +94,13 @@ class OipClient:
 
     def signature(self, model: str, version: str) -> Signature:
         """What the model takes and gives."""
+        patience_s = max(CONNECT_S, self._timeout_s)
         metadata = pb.ModelMetadataResponse()
-        self._call("ModelMetadata", pb.ModelMetadataRequest(name=model, version=version), metadata)
+        self._call(
+            "ModelMetadata", pb.ModelMetadataRequest(name=model, version=version), metadata, patience_s
+        )
         config = pb.ModelConfigResponse()
-        self._call("ModelConfig", pb.ModelConfigRequest(name=model, version=version), config)
+        self._call("ModelConfig", pb.ModelConfigRequest(name=model, version=version), config, patience_s)
         return Signature(
             inputs=_specs(metadata.inputs),
             outputs=_specs(metadata.outputs),
@@ -105,7 +112,7 @@ class OipClient:
         request = _request(question)
         response = pb.ModelInferResponse()
         begun = time.perf_counter()
-        self._call("ModelInfer", request, response)
+        self._call("ModelInfer", request, response, self._timeout_s)
         milliseconds = (time.perf_counter() - begun) * 1_000
         outputs = tuple(
             OutputTensor(output.name, parse_datatype(output.datatype), tuple(output.shape), raw)
@@ -118,18 +125,44 @@ class OipClient:
             milliseconds=milliseconds,
         )
 
-    def _call(self, method: str, request: Message, response: Message) -> None:
+    def _call(self, method: str, request: Message, response: Message, timeout_s: float) -> None:
         rpc = self._channel.unary_unary(
             f"/{SERVICE}/{method}",
             request_serializer=_serialize,
             response_deserializer=response.ParseFromString,
         )
         try:
-            rpc(request, timeout=self._timeout_s)
+            rpc(request, timeout=timeout_s)
         except grpc.RpcError as error:
-            raise CommandFailed(
-                f"the server refused: {error.details()} ({error.code().name})", Exit.REFUSED
-            ) from None
+            late = error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+            what = (
+                f"no answer within the deadline of {timeout_s * 1_000:g} ms" if late else "the server refused"
+            )
+            raise CommandFailed(f"{what}: {error.details()} ({error.code().name})", Exit.REFUSED) from None
+
+
+def _unreachable(address: str) -> CommandFailed:
+    """Why no gRPC connection came about: somebody at the door who speaks something else, or nobody."""
+    if _listens(address):
+        text = (
+            f"something answers at {address}, but not in gRPC; give --url the gRPC address that 'appliance serve' "
+            f"shows, as HOST:PORT (default {DEFAULT_URL})"
+        )
+    else:
+        text = f"no server answers at {address}; start one with 'appliance serve', or give its --url"
+    return CommandFailed(text, Exit.UNREACHABLE)
+
+
+def _listens(address: str) -> bool:
+    """Whether a TCP connection to ``address`` can be made; false for what is not HOST:PORT or a URL of it."""
+    try:
+        parts = urlsplit(address if "://" in address else f"//{address}")
+        if not parts.hostname or not parts.port:
+            return False
+        socket.create_connection((parts.hostname, parts.port), CONNECT_S).close()
+    except (OSError, ValueError):
+        return False
+    return True
 
 
 def _serialize(request: Message) -> bytes:
