@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from appliance.cli.activity import Activity
+from appliance.cli.failure import printable
 from appliance.cli.snapshot import Snapshot
 
 STATE_STYLES: Mapping[str, str] = {
@@ -79,7 +80,7 @@ def _model_json(activity: Activity) -> dict[str, Any]:
 
 
 def _heading(snapshot: Snapshot) -> Text:
-    text = Text(f"{snapshot.server}, up {_duration(snapshot.uptime_s)}, ")
+    text = Text(f"{printable(snapshot.server)}, up {_duration(snapshot.uptime_s)}, ")
     text.append("serving" if snapshot.accepting else "draining", "green" if snapshot.accepting else "yellow")
     used, limit = snapshot.arena_used_bytes / MEBIBYTE, snapshot.arena_limit_bytes / MEBIBYTE
     text.append(
@@ -104,8 +105,8 @@ def _table(activities: Sequence[Activity]) -> Table:
 
 def _cells(activity: Activity) -> Iterator[Text]:
     model = activity.model
-    yield Text(model.key)
-    yield Text(model.state, style=STATE_STYLES.get(model.state, ""))
+    yield Text(printable(model.key))
+    yield Text(printable(model.state), style=STATE_STYLES.get(model.state, ""))
     yield Text(_rate(activity.rate_per_s))
     yield Text(_rate(activity.refused_per_s), style="yellow" if activity.refused_per_s else "")
     yield Text(_latency(activity.p50_us))
@@ -125,7 +126,7 @@ def _pids(activity: Activity) -> str:
 def _reasons(activities: Sequence[Activity]) -> Iterator[Text]:
     for activity in activities:
         if activity.model.reason:
-            yield Text(f"{activity.model.key}: {activity.model.reason}", style="red")
+            yield Text(printable(f"{activity.model.key}: {activity.model.reason}"), style="red")
 
 
 def _rate(per_second: float) -> str:

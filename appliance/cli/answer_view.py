@@ -11,6 +11,7 @@ from rich.text import Text
 
 from appliance.cli.answer import TopClass, top_classes
 from appliance.cli.array import decode
+from appliance.cli.failure import printable
 from appliance.cli.oip_client import Reply
 from appliance.inference import OutputTensor
 
@@ -22,7 +23,9 @@ BAR_CELLS = 24
 def show(console: Console, reply: Reply, classes: Mapping[str, int]) -> None:
     """Print the answer as a table."""
     table = Table(
-        title=f"{reply.model} version {reply.version} answered in {reply.milliseconds:.1f} ms",
+        title=Text(
+            printable(f"{reply.model} version {reply.version} answered in {reply.milliseconds:.1f} ms")
+        ),
         title_justify="left",
         title_style="",
     )
@@ -30,7 +33,7 @@ def show(console: Console, reply: Reply, classes: Mapping[str, int]) -> None:
         table.add_column(heading, no_wrap=True, vertical="top")
     table.add_column("values")
     for output in reply.outputs:
-        table.add_row(Text(output.name), *_cells(output, classes.get(output.name, 0)))
+        table.add_row(Text(printable(output.name)), *_cells(output, classes.get(output.name, 0)))
     console.print(table)
 
 
@@ -61,7 +64,7 @@ def _bars(row: Sequence[TopClass]) -> Table:
     for top in row:
         cells = round(BAR_CELLS * min(max(top.score / full, 0.0), 1.0))
         bar = Text("\u2588" * cells, style="green") + Text("\u2591" * (BAR_CELLS - cells), style="dim")
-        grid.add_row(Text(top.label or f"class {top.index}"), bar, f"{top.score:.6g}")
+        grid.add_row(Text(printable(top.label) or f"class {top.index}"), bar, f"{top.score:.6g}")
     return grid
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from appliance import config as configuration
 from appliance.cli.config_listing import as_plain, as_toml
-from appliance.cli.failure import CommandFailed, Exit
+from appliance.cli.failure import CommandFailed, Exit, printable
 from appliance.config import ApplianceConfig
 from appliance.errors import ConfigInvalid, Problem
 
@@ -38,7 +38,7 @@ def _check(file: Path) -> int:
     except ConfigInvalid as error:
         _print_problems(file, error.problems)
         return Exit.REFUSED
-    print(f"{file}: no problems")
+    print(f"{printable(str(file))}: no problems")
     return Exit.OK
 
 
@@ -46,13 +46,14 @@ def _show(file: Path | None, json_wanted: bool) -> int:
     try:
         config = configuration.load(file, checked=False) if file else ApplianceConfig()
     except ConfigInvalid as error:
-        raise CommandFailed(f"the configuration has problems:\n{error}", Exit.REFUSED) from error
+        problems = map(str, error.problems)
+        raise CommandFailed("the configuration has problems:", Exit.REFUSED, lines=problems) from error
     print(json.dumps(as_plain(config), indent=2) if json_wanted else as_toml(config), end="")
     return Exit.OK
 
 
 def _print_problems(file: Path, problems: Sequence[Problem]) -> None:
-    print(f"{file}: {len(problems)} problem{'s' * (len(problems) > 1)}", flush=True)
+    print(f"{printable(str(file))}: {len(problems)} problem{'s' * (len(problems) > 1)}", flush=True)
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -61,5 +62,5 @@ def _print_problems(file: Path, problems: Sequence[Problem]) -> None:
     table.add_column("key", no_wrap=True)
     table.add_column("problem")
     for problem in problems:
-        table.add_row(Text(problem.key or "-"), Text(problem.text))
+        table.add_row(Text(printable(problem.key) or "-"), Text(printable(problem.text)))
     Console().print(table)

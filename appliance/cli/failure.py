@@ -1,7 +1,12 @@
-"""How a command ends: exit statuses, and the failure that carries one."""
+"""How a command ends: exit statuses, and the failure that carries one.
+
+Names of models, tensors and files, and what a server says, may hold any character. Whoever shows one keeps it on its
+line, and off the terminal's controls, with ``printable``; the text of a failure is kept so here.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import IntEnum
 
 
@@ -25,8 +30,13 @@ EXIT_HELP = """exit status:
 
 
 class CommandFailed(Exception):
-    """A command cannot go on; the text is one sentence for the person who typed it."""
+    """A command cannot go on; the text is one sentence for the person who typed it, ``lines`` are a list below it."""
 
-    def __init__(self, text: str, status: Exit = Exit.USAGE) -> None:
-        super().__init__(text)
+    def __init__(self, text: str, status: Exit = Exit.USAGE, *, lines: Iterable[str] = ()) -> None:
+        super().__init__("\n".join(printable(line) for line in (text, *lines)))
         self.status = status
+
+
+def printable(text: str) -> str:
+    """``text`` on one line: control characters and others that show nothing become escapes such as \\n."""
+    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)

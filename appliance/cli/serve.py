@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from appliance import config as configuration
-from appliance.cli.failure import CommandFailed
+from appliance.cli.failure import CommandFailed, printable
 from appliance.config import ApplianceConfig
 from appliance.errors import ConfigInvalid
 from appliance.model import VersionState
@@ -55,7 +55,7 @@ def configured(arguments: argparse.Namespace) -> ApplianceConfig:
     try:
         return configuration.load(arguments.config, _overrides(arguments))
     except ConfigInvalid as error:
-        raise CommandFailed(f"the configuration has problems:\n{error}") from error
+        raise CommandFailed("the configuration has problems:", lines=map(str, error.problems)) from error
 
 
 def _overrides(arguments: argparse.Namespace) -> dict[str, object]:
@@ -74,8 +74,11 @@ def welcome(started: Started, models: str) -> str:
     broken = [entry for entry in started.index if entry.state is not VersionState.READY]
     lines = [
         f"Serving gRPC on {' '.join(started.grpc) or '(off)'}, HTTP on {' '.join(started.http) or '(off)'}",
-        f"Ready: {_listing(ready)}" if ready else f"No model in '{models}' is ready.",
-        *(f"Not ready: {entry.name}/{entry.version}: {entry.reason}" for entry in broken[:SHOWN_MODELS]),
+        f"Ready: {_listing(ready)}" if ready else f"No model in '{printable(models)}' is ready.",
+        *(
+            printable(f"Not ready: {entry.name}/{entry.version}: {entry.reason}")
+            for entry in broken[:SHOWN_MODELS]
+        ),
     ]
     if len(broken) > SHOWN_MODELS:
         lines.append(f"Not ready: {len(broken) - SHOWN_MODELS} more; 'appliance status' shows them")
@@ -105,7 +108,7 @@ def _golden_picture(model: Path) -> Path | None:
 
 def _listing(keys: list[str]) -> str:
     more = f" and {len(keys) - SHOWN_MODELS} more" if len(keys) > SHOWN_MODELS else ""
-    return ", ".join(keys[:SHOWN_MODELS]) + more
+    return printable(", ".join(keys[:SHOWN_MODELS])) + more
 
 
 def _command() -> str:
