@@ -81,7 +81,7 @@ def _activity(
     counts = [new - old for new, old in zip_longest(now.total.counts, earlier, fillvalue=0)]
     answered = now.requests.get("success", 0) - (before.requests.get("success", 0) if before else 0)
     ended = now.ended - (before.ended if before else 0)
-    rows = now.inferences - (before.inferences if before else 0)
+    rows = now.executed_rows - (before.executed_rows if before else 0)
     batches = now.executions - (before.executions if before else 0)
     return Activity(
         model=now,

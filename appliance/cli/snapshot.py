@@ -42,7 +42,8 @@ class WorkerSnapshot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSnapshot:
-    """A model version. ``requests`` counts those that ended, by outcome, ``inferences`` rows, ``executions`` runs."""
+    """A model version. ``requests`` counts those that ended, by outcome, ``inferences`` rows answered,
+    ``executions`` batches run and ``executed_rows`` their rows, answered or not."""
 
     name: str
     version: int
@@ -54,6 +55,7 @@ class ModelSnapshot:
     requests: Mapping[str, int]
     inferences: int
     executions: int
+    executed_rows: int
     batch_mean: float | None
     total: HistogramSnapshot
 
@@ -160,6 +162,7 @@ def _model(fields: Mapping[str, Any]) -> ModelSnapshot:
         requests=fields["requests"],
         inferences=fields["inferences"],
         executions=fields["executions"],
+        executed_rows=fields["executed_rows"],
         batch_mean=fields["batch_mean"],
         total=HistogramSnapshot(
             count=total["count"],

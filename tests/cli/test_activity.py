@@ -28,12 +28,15 @@ def document(now_s: int, models: list[dict[str, Any]], started_s: int = 0) -> Sn
     )  # fmt: skip
 
 
-def model(name: str, counts: list[int], refused: int = 0, rows: int = 0, batches: int = 0) -> dict[str, Any]:
+def model(
+    name: str, counts: list[int], refused: int = 0, rows: int = 0, batches: int = 0, failed_rows: int = 0
+) -> dict[str, Any]:
     histogram = {"count": sum(counts), "sum_ns": 0, "p50_us": 1.0, "p99_us": 1.0, "counts": counts}
     return {
         "name": name, "version": 1, "state": "READY", "reason": "", "queued": 0, "running": 0, "workers": [4],
         "requests": {"success": sum(counts), "refused": refused}, "inferences": rows, "executions": batches,
-        "retries": 0, "batch_mean": None, "last_inference_ms": 0, "stages": {"total": histogram},
+        "executed_rows": rows + failed_rows, "retries": 0, "batch_mean": None, "last_inference_ms": 0,
+        "stages": {"total": histogram},
     }  # fmt: skip
 
 
@@ -45,6 +48,12 @@ def test_only_the_interval_counts() -> None:
     assert activity.p50_us == 15.0
     assert activity.p99_us == pytest.approx(19.9)
     assert activity.memory_bytes == 1 << 20
+
+
+def test_batches_whose_requests_failed_count_with_their_rows() -> None:
+    before = document(10, [model("a", [1], rows=4, batches=1)])
+    now = document(12, [model("a", [1], rows=4, batches=6, failed_rows=10)])
+    assert [activity.batch_mean for activity in between(before, now)] == [2.0]
 
 
 def test_a_quiet_interval_has_no_latency() -> None:

@@ -7,9 +7,9 @@ from typing import Any
 
 from appliance.engine.port import IndexEntry
 from appliance.http.overview import with_index
-from appliance.http.status_document import status_document
+from appliance.http.status_document import batch_mean, executed_rows, status_document
 from appliance.model import VersionState
-from appliance.telemetry.meter import BOUNDS_US, Stage
+from appliance.telemetry.meter import BOUNDS_US, Result, Stage, VersionMeter
 from tests.http.documented import code_words, table_rows
 from tests.http.engine_figures import busy_meter, made_up_status
 
@@ -24,7 +24,7 @@ def test_it_says_what_the_engine_says() -> None:
     busy = document["models"][0]
     assert (busy["name"], busy["version"], busy["state"]) == ("busy", 3, "READY")
     assert busy["requests"]["success"] == 3
-    assert busy["batch_mean"] == 3.0
+    assert (busy["batch_mean"], busy["executed_rows"]) == (3.0, 6)
     assert document["models"][2]["reason"] == "no <script> here"
     assert document["workers"][0]["memory_bytes"] == 30 << 20
 
@@ -36,6 +36,14 @@ def test_histograms_lose_nothing_but_zeros() -> None:
     assert total["counts"] + padding == whole.counts
     assert (total["count"], total["sum_ns"]) == (3, whole.sum_ns)
     assert total["p50_us"] == whole.frozen().quantile_ns(0.5) / 1000
+
+
+def test_batches_whose_requests_failed_count_with_their_rows() -> None:
+    meter = VersionMeter("failing", 1)
+    for _ in range(3):
+        meter.batch_finished(2, 10, 10, 10)
+        meter.ended(Result.FAILED, 1_000)
+    assert (batch_mean(meter.frozen()), executed_rows(meter.frozen())) == (2.0, 6)
 
 
 def test_an_idle_version_has_no_quantiles_and_no_mean() -> None:
