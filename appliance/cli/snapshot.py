@@ -10,10 +10,12 @@ import urllib.error
 import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass
+from http.client import HTTPException, InvalidURL
 from typing import Any
 
 from appliance.cli.failure import CommandFailed, Exit
 
+DEFAULT_URL = "http://127.0.0.1:8000"
 FORMAT = 1
 FETCH_S = 5.0
 
@@ -102,6 +104,10 @@ def fetch(url: str) -> bytes:
         raise CommandFailed(
             f"{base} answered {error.code} {error.reason}; is it an appliance?", Exit.REFUSED
         ) from None
+    except InvalidURL as error:
+        raise CommandFailed(f"'{url}' is not an address ({error}); give --url as HOST:PORT") from None
+    except (HTTPException, ConnectionResetError):
+        raise _no_appliance(url, "what it says is not HTTP") from None
     except (OSError, ValueError) as error:
         reason = error.reason if isinstance(error, urllib.error.URLError) else error
         raise CommandFailed(
@@ -111,15 +117,23 @@ def fetch(url: str) -> bytes:
     return document
 
 
-def parse(document: bytes) -> Snapshot:
-    """Read the document; raises CommandFailed when it is not one of FORMAT."""
+def parse(document: bytes, url: str) -> Snapshot:
+    """Read the document that came from ``url``; raises CommandFailed when it is not one of FORMAT."""
     try:
         fields = json.loads(document)
         if fields["format"] != FORMAT:
             raise CommandFailed(f"the server speaks status format {fields['format']}, this command {FORMAT}")
         return _snapshot(fields)
-    except (ValueError, KeyError, TypeError) as error:
-        raise CommandFailed(f"the server's status cannot be read: {error!r}", Exit.REFUSED) from error
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise _no_appliance(url, f"its status cannot be read: {error!r}") from error
+
+
+def _no_appliance(url: str, reason: str) -> CommandFailed:
+    return CommandFailed(
+        f"something answers at {url}, but it is not the HTTP port of an appliance ({reason}); "
+        f"give --url the HTTP address that 'appliance serve' shows (default {DEFAULT_URL})",
+        Exit.UNREACHABLE,
+    )
 
 
 def _snapshot(fields: Mapping[str, Any]) -> Snapshot:

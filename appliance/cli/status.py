@@ -7,9 +7,7 @@ import sys
 
 from appliance.cli.activity import since_start
 from appliance.cli.failure import Exit
-from appliance.cli.snapshot import fetch, parse
-
-DEFAULT_URL = "http://127.0.0.1:8000"
+from appliance.cli.snapshot import DEFAULT_URL, fetch, parse
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -21,7 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Fetch once and show."""
     document = fetch(arguments.url)
-    snapshot = parse(document)
+    snapshot = parse(document, arguments.url)
     if arguments.json:
         sys.stdout.write(document.decode().rstrip() + "\n")
         return Exit.OK

@@ -15,8 +15,7 @@ from contextlib import ExitStack, contextmanager
 from appliance.cli.activity import Activity, between, busiest_first
 from appliance.cli.failure import Exit
 from appliance.cli.keys import Keys
-from appliance.cli.snapshot import Snapshot, fetch, parse
-from appliance.cli.status import DEFAULT_URL
+from appliance.cli.snapshot import DEFAULT_URL, Snapshot, fetch, parse
 
 Show = Callable[[Snapshot, Sequence[Activity]], None]
 FRAME_LINES = 5
@@ -45,9 +44,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _samples(url: str, keys: Keys, interval_s: float) -> Iterator[tuple[Snapshot, Snapshot]]:
-    before = parse(fetch(url))
+    before = parse(fetch(url), url)
     while keys.wait(interval_s) != "q":
-        now = parse(fetch(url))
+        now = parse(fetch(url), url)
         yield before, now
         before = now
 

@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from appliance.cli.activity import between, busiest_first, quantile_us, since_start
-from appliance.cli.failure import CommandFailed
+from appliance.cli.failure import CommandFailed, Exit
 from appliance.cli.snapshot import Snapshot, parse
 
 SECOND = 1_000_000_000
+URL = "127.0.0.1:8000"
 
 
 def document(now_s: int, models: list[dict[str, Any]], started_s: int = 0) -> Snapshot:
@@ -24,7 +25,8 @@ def document(now_s: int, models: list[dict[str, Any]], started_s: int = 0) -> Sn
                 "queued_bytes": 0, "running_requests": 0, "arena_used_bytes": 0, "arena_limit_bytes": 1,
                 "bounds_us": [10, 20, 40], "workers": [worker], "models": models, "a_field_of_tomorrow": 1,
             }
-        ).encode()
+        ).encode(),
+        URL,
     )  # fmt: skip
 
 
@@ -89,4 +91,11 @@ def test_quantiles(counts: list[int], fraction: float, expected: float | None) -
 @pytest.mark.parametrize("text", [b"", b"[]", b'{"format": 2}', b'{"format": 1}', b"\xff"])
 def test_other_documents_are_refused(text: bytes) -> None:
     with pytest.raises(CommandFailed):
-        parse(text)
+        parse(text, URL)
+
+
+@pytest.mark.parametrize("text", [b"Not found", b"[]", b"[" * 100_000, b'{"hello": 1}', b'{"format": 1}'])
+def test_what_is_no_status_document_is_no_appliances_http_port(text: bytes) -> None:
+    with pytest.raises(CommandFailed, match=f"{URL}, but it is not the HTTP port") as caught:
+        parse(text, URL)
+    assert caught.value.status == Exit.UNREACHABLE

@@ -110,6 +110,8 @@ def test_two_inputs_and_one_output(infer: Any) -> None:
     ("model", "typed", "data"),
     [
         ("identity_bytes", '["\u00e9t\u00e9", "", "a,b"]', [["\u00e9t\u00e9", "", "a,b"]]),
+        ("identity_bytes", "x=a=b,c=", [["a=b", "c="]]),
+        ("identity_bytes", '"a=b"', [["a=b"]]),
         ("identity_fp16", "0.5,-2", [[0.5, -2.0]]),
         ("identity_bf16", "1.5,-0.25", [[1.5, -0.25]]),
         ("identity_fp16", "[[1],[2]]", [[1.0], [2.0]]),
@@ -138,6 +140,15 @@ def test_the_table_shortens_long_answers(infer: Any) -> None:
         (("digits", "--input", "@none.png"), Exit.USAGE, "cannot be read"),
         (("digits", "--input", "@none.txt"), Exit.USAGE, "neither a .npy file nor a picture"),
         (("digits", "--input", "image=1", "--input", "image=2"), Exit.USAGE, "given twice"),
+        (
+            ("digits", "--input", "picture=3"),
+            Exit.USAGE,
+            "model 'digits' has no input 'picture'; it has 'image'",
+        ),
+        (("add_sub", "--input", "x=3"), Exit.USAGE, "model 'add_sub' has no input 'x'; it has "),
+        (("identity_bytes", "--input", "aGk="), Exit.USAGE, "give --input 'x=aGk='"),
+        (("digits", "--zeros", "--timeout-ms", "0.01"), Exit.REFUSED, "deadline"),
+        (("no\nsuch\x1b[2J", "--zeros"), Exit.REFUSED, r"no\nsuch\x1b[2J"),
         (("digits", "--zeros", "--output", "nope"), Exit.REFUSED, "unexpected inference output 'nope'"),
     ],
 )
@@ -147,10 +158,20 @@ def test_failures_are_one_sentence(infer: Any, words: tuple[str, ...], status: E
     assert text in answer.err
     assert answer.err.startswith("appliance infer: ")
     assert "Traceback" not in answer.err
+    assert answer.err.count("\n") == 1
     assert answer.out == ""
 
 
-@pytest.mark.parametrize("words", [["digits", "--priority", "-1"], ["digits", "--timeout-ms", "0"], []])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["digits", "--priority", "-1"],
+        ["digits", "--timeout-ms", "0"],
+        ["digits", "--timeout-ms", "inf"],
+        ["digits", "--timeout-ms", "nan"],
+        [],
+    ],
+)
 def test_wrong_options_are_usage_errors(words: list[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["infer", *words])
@@ -164,6 +185,34 @@ def test_nobody_there(capsys: pytest.CaptureFixture[str], unused_tcp_port: int) 
     assert main(["status", "--url", address]) == Exit.UNREACHABLE
     assert main(["top", "--once", "--url", address]) == Exit.UNREACHABLE
     assert "start one with 'appliance serve'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", [["status"], ["top", "--once"], ["status", "--json"]])
+def test_the_grpc_port_is_not_the_http_port(
+    running: ApplianceProcess, capsys: pytest.CaptureFixture[str], command: list[str]
+) -> None:
+    assert main([*command, "--url", running.grpc]) == Exit.UNREACHABLE
+    printed = capsys.readouterr()
+    assert f"something answers at {running.grpc}, but it is not the HTTP port" in printed.err
+    assert "http://127.0.0.1:8000" in printed.err
+    assert (printed.err.count("\n"), printed.out) == (1, "")
+
+
+@pytest.mark.parametrize("scheme", ["", "http://"])
+def test_the_http_port_is_not_the_grpc_port(
+    running: ApplianceProcess, capsys: pytest.CaptureFixture[str], scheme: str
+) -> None:
+    address = f"{scheme}{running.http}"
+    assert main(["infer", "digits", "--zeros", "--url", address]) == Exit.UNREACHABLE
+    printed = capsys.readouterr()
+    assert f"something answers at {address}, but not in gRPC" in printed.err
+    assert "127.0.0.1:8001" in printed.err
+    assert "start one" not in printed.err
+
+
+def test_what_is_no_address_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["status", "--url", "127.0.0.1:80x"]) == Exit.USAGE
+    assert "'127.0.0.1:80x' is not an address" in capsys.readouterr().err
 
 
 def test_status_shows_models_workers_and_reasons(
