@@ -14,7 +14,7 @@ from appliance.door.envelope import Envelope, EnvelopeLimits, request_id_text
 from appliance.door.response import ResponseForm
 from appliance.door.status import Status, inference_status
 from appliance.engine.port import Buffer, EnginePort
-from appliance.errors import ApplianceError
+from appliance.errors import ApplianceError, DeadlineExpired
 from appliance.inference import NO_DEADLINE, Answer, Outcome
 
 _NS = 1_000_000_000
@@ -70,6 +70,9 @@ class Inference:
         """Serve one ModelInferRequest; gives the serialised ModelInferResponse. ``remaining_s`` are the seconds left
         until the transport's deadline (None: it has none). Raises Refused."""
         self.tally.requests += 1
+        if remaining_s is not None and remaining_s <= 0:
+            # Nobody waits any more: under overload every microsecond spent on it would make the next one late too.
+            raise self.refused(DeadlineExpired("Request timeout expired before it was read"), "")
         future: asyncio.Future[Outcome] = self._loop.create_future()
         call = self.check(message)
         handle = self.submit(call, self.deadline_ns(remaining_s), _resolver(future))

@@ -154,3 +154,14 @@ async def test_not_ready_is_told_before_anything_is_submitted(
 
 def test_what_is_under_way_is_the_rest() -> None:
     assert DoorStatistics(requests=10, answered=4, failed=3, cancelled=1, streams=0).in_flight == 2
+
+
+async def test_a_request_that_nobody_waits_for_any_more_costs_nothing(
+    inference: Inference, engine: EngineDouble
+) -> None:
+    task = await begin(inference, infer_request(request_id="7"), remaining_s=0.0)
+    with pytest.raises(Refused) as refused:
+        await task
+    assert refused.value.status.code is Code.DEADLINE_EXCEEDED
+    assert not engine.submissions
+    assert engine.resolved == 0
