@@ -296,11 +296,16 @@ def test_a_cancelled_request_leaves_the_queue(stub: Stub, server: ApplianceProce
     assert _cancelled(server.status(), "snail") == before + 1
 
 
-def test_a_deadline_that_passes_in_the_queue(stub: Stub) -> None:
+def test_a_deadline_that_passes_in_the_queue(server: ApplianceProcess, stub: Stub) -> None:
     running = stub.begin("ModelInfer", fake("stuck"))
+    server.until("the worker busy", lambda now: _running(now, "stuck") == 1)
     failure = stub.refusal(with_parameter(fake("stuck", request_id="7"), "timeout", int64_param=30_000))
     assert (failure.code, failure.text) == ("DEADLINE_EXCEEDED", "[request id: 7] Request timeout expired")
     running.cancel()
+
+
+def _running(document: Any, name: str) -> int:
+    return next(int(model["running"]) for model in document["models"] if model["name"] == name)
 
 
 def _cancelled(document: Any, name: str) -> int:
