@@ -8,8 +8,14 @@ task, no metadata unless there is an error.
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Awaitable, Callable
 from typing import Any, NoReturn
+
+# The library's newer listener passes each event on between threads once more than the older one, which at concurrency 1
+# costs a request a quarter of its time (docs/BENCHMARKS.md). Read when the library is imported; an operator's own
+# setting wins.
+os.environ.setdefault("GRPC_EXPERIMENTS", "-event_engine_listener")
 
 import grpc
 from google.protobuf import descriptor_pb2, descriptor_pool

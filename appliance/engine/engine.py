@@ -1,8 +1,9 @@
 """The engine: takes requests from the edges, owns the scheduler, drives the workers, gives outcomes back.
 
-Callbacks only enqueue; ``turn`` drains everything that has come in, steps the scheduler, performs its actions and only
-then hands outcomes out, so that workers are busy again before answers are encoded. No asyncio here: the shell gives a
-clock and a Pace (when to take turns), and the simulation gives its own.
+A request is admitted or refused within ``submit``, before its tensors are copied: under overload a refusal must cost
+little and come at once. All else waits: callbacks only enqueue; ``turn`` drains everything that has come in, steps the
+scheduler, performs its actions and only then hands outcomes out, so that workers are busy again before answers are
+encoded. No asyncio here: the shell gives a clock and a Pace (when to take turns), and the simulation gives its own.
 Tensor bytes are copied once, into the slot, in ``submit``.
 """
 
@@ -11,8 +12,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 
+from appliance.engine.accounts import Accounts
 from appliance.engine.environment import Pace, RequestLog
-from appliance.engine.outcome import deadline_of, died, not_ready, refusal
+from appliance.engine.outcome import Ended, deadline_of, died, end_of, not_ready
 from appliance.engine.placement import PlacementConfig
 from appliance.engine.port import Buffer, EngineStatus, IndexEntry
 from appliance.engine.request import Request
@@ -66,14 +68,13 @@ class Engine:
         self._arena = arena
         self._pool = pool
         self._clock = clock
-        self._wall_ms = wall_ms
         self._pace = pace
         self._memory_of = memory_of
-        self._log = log
         self._started_ns = clock()
         self._watchers: list[Callable[[], None]] = []
         self._changed = False
         self._routes = Routes(self._note_change)
+        self._accounts = Accounts(self._routes, log, wall_ms, config.slow_request_ms)
         self._shapes = Shapes(self._feed, config.shapes_per_model)
         self._roster = Roster(
             routes=self._routes,
@@ -93,7 +94,8 @@ class Engine:
         self._batches: dict[int, tuple[tuple[Request, ...], Served, int]] = {}
         self._fetching: dict[int, Request] = {}
         self._running = 0
-        self._last_handle = 0
+        self._last_handle = self._admitted = 0
+        self._left_queued = 0
         self._accepting = True
         self._settled_once = False
 
@@ -121,13 +123,14 @@ class Engine:
 
     @property
     def arrivals(self) -> int:
-        """Requests submitted so far."""
-        return self._last_handle
+        """Requests admitted so far."""
+        return self._admitted
 
     @property
-    def pressing(self) -> bool:
-        """Whether a worker came back while requests are queued for it: no time to lose."""
-        return bool(self._news) and len(self._requests) > self._running + len(self._inbox)
+    def may_wait(self) -> bool:
+        """Whether the next turn could dispatch something new, and no worker came back to older requests: then company
+        for its batches is worth an instant."""
+        return self._scheduler.unsettled and not (self._news and self._left_queued)
 
     def now_ns(self) -> int:
         """See EnginePort."""
@@ -148,36 +151,51 @@ class Engine:
         on_done: Callable[[Outcome], None],
     ) -> int:
         """See EnginePort."""
-        self._last_handle = handle = self._last_handle + 1
         model = plan.model
         served = self._routes.find(model.name, model.version)
         if served is None or served.model is not model:
             raise not_ready(model)
+        self._last_handle = handle = self._last_handle + 1
         deadline_ns = deadline_of(plan, arrived_ns, deadline_ns, self._config.default_deadline_ms)
         request = Request(handle, plan, served, request_id, arrived_ns, deadline_ns, on_done)
+        try:
+            refused = self._admit(request, tensors)
+        except Exception as bug:
+            self._pace.broken(bug)
+            raise
+        if refused is not None:
+            error, result = refused
+            self._shapes.give(request.shape)
+            self._accounts.ended(request, error, result, self._clock())
+            raise error
         self._requests[handle] = request
         served.live += 1
-        if not self._accepting:
-            self._end(request, Stopping("Server is stopping"), Result.UNAVAILABLE)
-        elif not served.opened:
-            self._end(request, not_ready(model), Result.UNAVAILABLE)
-        elif not request.store(self._arena, tensors):
-            self._end(
-                request, QueueFull("Exceeds maximum queue size: no memory left for tensors"), Result.REFUSED
-            )
-        else:
-            request.shape = self._shapes.take(served, plan)
-            self._inbox.append(self._arrival(request))
+        self._admitted += 1
         self._pace.arrived()
         return handle
 
+    def _admit(self, request: Request, tensors: Sequence[Buffer]) -> tuple[ApplianceError, Result] | None:
+        """Queue ``request`` with its tensors; or why not, and how that is counted."""
+        served = request.served
+        if not self._accepting:
+            return Stopping("Server is stopping"), Result.UNAVAILABLE
+        if not served.opened:
+            return not_ready(request.plan.model), Result.UNAVAILABLE
+        request.measure(tensors)
+        request.shape = self._shapes.take(served, request.plan)
+        now_ns = self._clock()
+        self._step_inbox(now_ns)
+        for action in self._scheduler.step(self._arrival(request), now_ns):
+            assert isinstance(action, Ended), "an arrival is queued or ends"
+            return end_of(request, action)
+        if request.store(self._arena, tensors):
+            return None
+        self._scheduler.step(events.CancelRequested(request.handle), now_ns)
+        return QueueFull("Exceeds maximum queue size: no memory left for tensors"), Result.REFUSED
+
     def rejected(self, error: ApplianceError, request_id: str) -> None:
         """See EnginePort."""
-        name, version = error.model if isinstance(error, InvalidRequest) else ("", 0)
-        served = self._routes.find(name, version)
-        if served is not None:
-            served.meter.ended(Result.INVALID, 0)
-        self._log.rejected(model=name, version=version, request_id=request_id, error=error)
+        self._accounts.rejected(error, request_id)
 
     def cancel(self, handle: int) -> None:
         """See EnginePort."""
@@ -269,20 +287,23 @@ class Engine:
         now_ns = self._clock()
         finished = self._take_news(now_ns)
         self._roster.tick(now_ns)
-        step = self._scheduler.step
-        while self._inbox:
-            inbox, self._inbox = self._inbox, []
-            for event in inbox:
-                for action in step(event, now_ns):
-                    self._perform(action, now_ns)
-        for action in step(events.Settle(), now_ns):
+        self._step_inbox(now_ns)
+        for action in self._scheduler.step(events.Settle(), now_ns):
             self._perform(action, now_ns)
+        self._left_queued = self._scheduler.queued
         for request, result in finished:
             self._finish(request, result, now_ns)
         if self._changed:
             self._announce()
         if self._inbox or self._news:
             self._pace.soon()
+
+    def _step_inbox(self, now_ns: int) -> None:
+        while self._inbox:
+            inbox, self._inbox = self._inbox, []
+            for event in inbox:
+                for action in self._scheduler.step(event, now_ns):
+                    self._perform(action, now_ns)
 
     def _take_news(self, now_ns: int) -> list[tuple[Request, workers.RunResult]]:
         news, self._news = self._news, []
@@ -336,22 +357,11 @@ class Engine:
             self._dispatch(action, now_ns)
         elif type(action) is actions.WakeAt:
             self._pace.at(action.at_ns)
-        elif type(action) is actions.Refused:
-            self._end(
-                self._requests[action.request],
-                refusal(self._requests[action.request], action),
-                Result.REFUSED,
-            )
-        elif type(action) is actions.Expired:
-            self._end(
-                self._requests[action.request], DeadlineExpired("Request timeout expired"), Result.EXPIRED
-            )
-        elif type(action) is actions.Dropped:
-            self._end(self._requests[action.request], Cancelled("Request cancelled"), Result.CANCELLED)
-        elif type(action) is actions.Lost:
-            self._end(self._requests[action.request], died(self._requests[action.request]), Result.FAILED)
         elif type(action) is actions.Evicted:
             self._reroute(self._requests[action.request])
+        elif isinstance(action, Ended):
+            request = self._requests[action.request]
+            self._end(request, *end_of(request, action))
 
     def _dispatch(self, action: actions.Dispatch, now_ns: int) -> None:
         requests = tuple(self._requests[handle] for handle in action.requests)
@@ -443,25 +453,12 @@ class Engine:
             if request.shape >= 0:
                 self._shapes.give(request.shape)
             request.served.live -= 1
-            self._count(request, outcome, result, now_ns)
+            self._accounts.ended(request, outcome, result, now_ns)
             if not isinstance(outcome, Answer):
                 request.free(self._arena)
             request.on_done(outcome)
         if outcomes and self._roster.leaving:
             self._pace.soon()
-
-    def _count(self, request: Request, outcome: Outcome, result: Result, now_ns: int) -> None:
-        total_ns = now_ns - request.arrived_ns
-        meter = request.served.meter
-        if isinstance(outcome, Answer):
-            queue_ns = request.dispatched_ns - request.arrived_ns
-            meter.succeeded(request.plan.rows, queue_ns, request.stages_ns, total_ns, self._wall_ms())
-            slow_ns = self._config.slow_request_ms * 1_000_000
-            if slow_ns and total_ns > slow_ns:
-                self._log.request(request=request, result=result, error=None, total_ns=total_ns)
-            return
-        meter.ended(result, total_ns)
-        self._log.request(request=request, result=result, error=outcome, total_ns=total_ns)
 
     # --- small things
 

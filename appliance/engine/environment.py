@@ -31,10 +31,13 @@ class Pace(Protocol):
         """Take a turn soon."""
 
     def arrived(self) -> None:
-        """A request was submitted; outcomes must not be given before this returns."""
+        """A request was admitted; outcomes must not be given before this returns."""
 
     def news(self) -> None:
         """A worker said something."""
 
     def at(self, at_ns: int) -> None:
         """Take a turn at this time at the latest."""
+
+    def broken(self, error: BaseException) -> None:
+        """The engine's state can no longer be trusted: no more turns."""

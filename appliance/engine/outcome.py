@@ -2,11 +2,25 @@
 
 from __future__ import annotations
 
+from typing import assert_never
+
 from appliance.engine.request import Request
-from appliance.errors import ApplianceError, DeadlineUnreachable, NotReady, QueueFull, WorkerDied
+from appliance.errors import (
+    ApplianceError,
+    Cancelled,
+    DeadlineExpired,
+    DeadlineUnreachable,
+    NotReady,
+    QueueFull,
+    WorkerDied,
+)
 from appliance.inference import NO_DEADLINE, RequestPlan
 from appliance.model import ModelVersion, TimeoutAction
 from appliance.scheduling import actions
+from appliance.telemetry.meter import Result
+
+Ended = actions.Refused | actions.Expired | actions.Dropped | actions.Lost
+"""Ends of a request that never ran, or not to its end."""
 
 
 def deadline_of(plan: RequestPlan, arrived_ns: int, transport_ns: int, default_ms: int) -> int:
@@ -39,6 +53,21 @@ def died(request: Request) -> WorkerDied:
     return WorkerDied(
         f"the worker of model '{request.plan.model.name}' died with the request (tried {tried}); it is being replaced"
     )
+
+
+def end_of(request: Request, action: Ended) -> tuple[ApplianceError, Result]:
+    """What the scheduler's word on a queued request means to the client, and how it is counted."""
+    match action:
+        case actions.Refused():
+            return refusal(request, action), Result.REFUSED
+        case actions.Expired():
+            return DeadlineExpired("Request timeout expired"), Result.EXPIRED
+        case actions.Dropped():
+            return Cancelled("Request cancelled"), Result.CANCELLED
+        case actions.Lost():
+            return died(request), Result.FAILED
+        case _:
+            assert_never(action)
 
 
 def refusal(request: Request, action: actions.Refused) -> ApplianceError:

@@ -105,9 +105,11 @@ class EnginePort(Protocol):
     ) -> int:
         """Take a request; ``tensors`` are raw bytes in the *request's* input order (sizes already checked against
         the plan), copied before this returns. ``deadline_ns`` is the transport's own deadline or NO_DEADLINE.
-        ``on_done`` is called exactly once, later, never from inside this call; also when refused. Returns a handle.
+        ``on_done`` is called exactly once, later, never from inside this call. Returns a handle.
 
-        Raises NotReady when the plan's version is no longer the one that serves (the plan was of an old generation).
+        Raises what refuses the request at once, before its tensors are copied; ``on_done`` is then never called:
+        NotReady (the plan's version is no longer the one that serves), Stopping, QueueFull, DeadlineUnreachable,
+        DeadlineExpired.
         """
 
     def rejected(self, error: ApplianceError, request_id: str) -> None:

@@ -74,13 +74,18 @@ class Request:
         self.cancelled = False
         self.done = False
 
+    def measure(self, tensors: Sequence[Buffer]) -> None:
+        """Note how many bytes each input of the model has; one that is left out has none."""
+        self.sizes = self.layout.sizes or tuple(map(len, self._ordered(tensors)))
+
+    def _ordered(self, tensors: Sequence[Buffer]) -> list[Buffer]:
+        return [tensors[planned.source] if planned.source >= 0 else b"" for planned in self.plan.inputs]
+
     def store(self, arena: Arena, tensors: Sequence[Buffer]) -> bool:
-        """Copy the raw inputs into one slot with room for the outputs behind them; False when there is no room."""
+        """Copy the raw inputs, measured before, into one slot with room for the outputs behind them; False when there
+        is no room."""
         layout = self.layout
-        ordered: Sequence[Buffer] = [
-            tensors[planned.source] if planned.source >= 0 else b"" for planned in self.plan.inputs
-        ]
-        self.sizes = layout.sizes or tuple(map(len, ordered))
+        ordered = self._ordered(tensors)
         inputs = layout.input_span if layout.sizes else sum(map(aligned, self.sizes))
         slot = arena.allocate(inputs + self._expected_output_bytes())
         if slot is None:

@@ -5,7 +5,7 @@ hands requests over one by one, a fraction of a millisecond apart. So a turn may
 ``QUIET_ITERATIONS`` iterations of the loop in a row brought no new request, at most ``HOLD_NS``. Whether waiting pays
 is learned: while it brings company it goes on; when it brought none for ``PATIENCE`` turns, turns are taken on the spot
 and waiting is only tried every ``PROBE_TURNS`` turns, so that a lone client pays neither for it nor for an iteration of
-the loop. Measured in docs/BENCHMARKS.md.
+the loop. Nothing waits where every worker is busy: a turn wakes nobody then. Measured in docs/BENCHMARKS.md.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ class Engine(Protocol):
 
     @property
     def arrivals(self) -> int:
-        """Requests submitted so far."""
+        """Requests admitted so far."""
 
     @property
-    def pressing(self) -> bool:
-        """Whether a worker came back while requests are queued for it."""
+    def may_wait(self) -> bool:
+        """Whether a batch that the next turn would dispatch may wait for company."""
 
     def turn(self) -> None:
         """Handle everything that has come in."""
@@ -72,7 +72,7 @@ class Ticker:
             self._loop.call_soon(self._run)
 
     def arrived(self) -> None:
-        """A request was submitted: a turn now, whose outcomes come later, or soon."""
+        """A request was admitted: a turn now, whose outcomes come later, or soon."""
         engine = self._engine
         if engine is None or self._awake or self._turning or self._patience:
             self.soon()
@@ -95,6 +95,12 @@ class Ticker:
             return
         delay_s = max(0.0, (at_ns - time.monotonic_ns()) / 1e9)
         self._timers.append((at_ns, self._loop.call_later(delay_s, self._fire, at_ns)))
+
+    def broken(self, error: BaseException) -> None:
+        """The engine raised where it must not: no more turns, and ``failed`` is told."""
+        if self._engine is not None:
+            self._engine = None
+            self._failed(error)
 
     # --- turns
 
@@ -125,8 +131,7 @@ class Ticker:
         try:
             step()
         except Exception as error:  # noqa: BLE001  whatever it is, the engine's state can no longer be trusted
-            self._engine = None
-            self._failed(error)
+            self.broken(error)
 
     def _hold(self, engine: Engine) -> bool:
         """Whether waiting an iteration longer may bring company."""
@@ -135,7 +140,7 @@ class Ticker:
             self._quiet += 1
         else:
             self._seen, self._quiet = arrivals, 0
-        if not self._patience or self._quiet >= QUIET_ITERATIONS or engine.pressing:
+        if not self._patience or self._quiet >= QUIET_ITERATIONS or not engine.may_wait:
             return False
         now_ns = time.monotonic_ns()
         if not self._held_since:

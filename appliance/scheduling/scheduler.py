@@ -87,6 +87,16 @@ class Scheduler:
             return self._cancelled(event)
         return self._changed(event, now_ns)
 
+    @property
+    def queued(self) -> int:
+        """Requests that wait."""
+        return len(self._waiting)
+
+    @property
+    def unsettled(self) -> bool:
+        """Whether Settle has lanes to look at: something came for one that can take it, or one came back."""
+        return bool(self._dirty)
+
     def statistics(self) -> SchedulerStatistics:
         """What is queued, what runs, and what is known."""
         return SchedulerStatistics(

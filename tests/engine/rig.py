@@ -21,15 +21,20 @@ from tests.simulation.engine_world import SilentLog
 class Rig:
     """``engine`` serves one version; ``work`` lets its worker answer everything that was dispatched."""
 
-    def __init__(self, model: ModelVersion) -> None:
-        self.arena = Arena(ArenaConfig())
+    def __init__(
+        self,
+        model: ModelVersion,
+        scheduling: SchedulingConfig | None = None,
+        arena: ArenaConfig | None = None,
+    ) -> None:
+        self.arena = Arena(arena or ArenaConfig())
         self.runs: list[port.Run] = []
         self._worker = 0
         self.engine = Engine(
             config=EngineConfig(),
             placement=PlacementConfig(),
             supervisor=SupervisorConfig(),
-            scheduler=Scheduler(SchedulingConfig()),
+            scheduler=Scheduler(scheduling or SchedulingConfig()),
             arena=self.arena,
             pool=self,
             settings=lambda number: port.WorkerSettings(1, (), 0),
@@ -87,6 +92,10 @@ class Rig:
         """Turns are taken by hand."""
 
     arrived = news = soon
+
+    def broken(self, error: BaseException) -> None:
+        """It must not be."""
+        raise AssertionError("the engine broke") from error
 
     def at(self, at_ns: int) -> None:
         """Turns are taken by hand."""

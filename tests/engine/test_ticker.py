@@ -14,7 +14,7 @@ class CountingEngine:
 
     def __init__(self) -> None:
         self.arrivals = 0
-        self.pressing = False
+        self.may_wait = True
         self.turns: list[int] = []
         self.handed = 0
         self.fail = False
@@ -102,10 +102,10 @@ async def test_a_stream_of_requests_cannot_put_a_turn_off_for_ever() -> None:
         assert time.monotonic_ns() - start < 1000 * HOLD_NS
 
 
-async def test_news_for_a_waiting_queue_does_not_wait() -> None:
+async def test_nothing_waits_that_may_not() -> None:
     ticker, engine, _ = ticking()
     await until(lambda: bool(engine.turns))
-    engine.pressing = True
+    engine.may_wait = False
     turns = len(engine.turns)
     ticker.news()
     await iterations(1)

@@ -252,6 +252,10 @@ class EngineWorld:
         """As for arrivals."""
         self.soon()
 
+    def broken(self, error: BaseException) -> None:
+        """It must not be."""
+        raise AssertionError("the engine broke") from error
+
     def at(self, at_ns: int) -> None:
         """A turn at this time."""
         self.world.at(at_ns, self.soon)
@@ -303,21 +307,29 @@ class EngineWorld:
         tag = next(self._tags)
         deadline = rand.choice((NO_DEADLINE, self.world.now + rand.randrange(2, 100) * MS))
         self._inside_submit = True
-        handle = engine.submit(
-            plan, [bytes(plan.inputs[0].nbytes)], request_id=str(tag), arrived_ns=self.world.now,
-            deadline_ns=deadline, on_done=lambda outcome: self._done(tag, outcome),
-        )  # fmt: skip
-        self._inside_submit = False
+        try:
+            handle = engine.submit(
+                plan, [bytes(plan.inputs[0].nbytes)], request_id=str(tag), arrived_ns=self.world.now,
+                deadline_ns=deadline, on_done=lambda outcome: self._done(tag, outcome),
+            )  # fmt: skip
+        except ApplianceError as refusal:
+            self._count(refusal)
+            return
+        finally:
+            self._inside_submit = False
         self.pending[tag] = handle
         if rand.random() < 0.1:
             self.world.after(rand.randrange(20) * MS, lambda: engine.cancel(handle))
+
+    def _count(self, outcome: Outcome) -> None:
+        name = type(outcome).__name__
+        self.outcomes[name] = self.outcomes.get(name, 0) + 1
 
     def _done(self, tag: int, outcome: Outcome) -> None:
         assert not self._inside_submit, "an outcome was given inside submit"
         assert tag in self.pending, f"request {tag} ended twice"
         del self.pending[tag]
-        name = type(outcome).__name__
-        self.outcomes[name] = self.outcomes.get(name, 0) + 1
+        self._count(outcome)
         if isinstance(outcome, Answer):
             views = [
                 output.data
