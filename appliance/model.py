@@ -8,6 +8,9 @@ from enum import Enum
 
 from appliance.tensor import TensorSpec
 
+RUN_TIMEOUT_PARAMETER = "run_timeout_ms"
+"""The one parameter of a model that the appliance itself reads: how long a run may take."""
+
 
 class TimeoutAction(Enum):
     """What happens to a request whose queue time-out passed: refuse it, or serve it after all others."""

@@ -13,7 +13,7 @@ from pathlib import PurePosixPath
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
-from appliance.model import Batching, VersionChoice, VersionPolicy
+from appliance.model import RUN_TIMEOUT_PARAMETER, Batching, VersionChoice, VersionPolicy
 from appliance.repository.batching_config import read_batching
 from appliance.repository.findings import Findings, Place
 from appliance.repository.instance_config import ONE_INSTANCE, Instances, read_instances
@@ -208,4 +208,6 @@ def _read_parameters(section: Section) -> Mapping[str, str]:
     for key, inner in section.entries("parameters"):
         parameters[key] = inner.text("string_value")
         inner.close()
+        if key != RUN_TIMEOUT_PARAMETER:
+            inner.note(f"is accepted and shown to clients, but has no effect; {RUN_TIMEOUT_PARAMETER} has")
     return parameters

@@ -141,6 +141,10 @@ class Section:
             if any(not _is_default(value) for value in self._values(name)):
                 self._findings.note(self.place(name), reason)
 
+    def note(self, text: str) -> None:
+        """Tell the operator something about this message that stops nothing."""
+        self._findings.note(self.place(), text)
+
     def close(self) -> None:
         """Report every field that nobody asked for."""
         for name in self._fields:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
-from appliance.model import ModelVersion
+from appliance.model import RUN_TIMEOUT_PARAMETER, ModelVersion
 from appliance.workers.arena import Arena
 from appliance.workers.cpus import cpu_problems
 from appliance.workers.lane import DaemonLane, LaneBlocked, LaneClosed, SocketDaemonLane, socket_pair
@@ -49,7 +49,6 @@ NS_PER_MS: Final = 1_000_000
 WATCH_INTERVAL_S: Final = 0.05
 EXIT_GRACE_NS: Final = 1_000_000_000
 KILL_GRACE_NS: Final = 5_000_000_000
-RUN_TIMEOUT_PARAMETER: Final = "run_timeout_ms"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -41,7 +41,7 @@ model_transaction_policy { decoupled: false }
 def test_everything_a_config_can_say(read_model: ReadModel) -> None:
     found = read_model(WHOLE, files={"labels.txt": b"zero\r\none\n\nthree\n"})
     model = served(found)
-    assert found.notes == ()
+    assert [(note.key, "no effect" in note.text) for note in found.notes] == [('parameters["empty"]', True)]
     assert (model.name, model.version, model.platform, model.backend, model.runtime) == (
         "m",
         1,
