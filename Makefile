@@ -16,7 +16,7 @@ PIP := -m pip --disable-pip-version-check --quiet --no-input
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help install run test lint types unit bench lock clean install-test install-clients
+.PHONY: help install run test lint types unit bench wheel lock clean install-test install-clients
 
 help: ## what each command does
 	@sed -n 's/^\([a-z][a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | awk -F'\t' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -44,6 +44,9 @@ unit: $(TEST_STAMP) ## the tests alone
 
 bench: $(TEST_STAMP) ## measure, beside the peers that are installed (python -m benchmarks.peers.setup)
 	$(BIN)/python -m benchmarks
+
+wheel: $(TEST_STAMP) ## build dist/*.whl: the scheduler compiled where there is a C compiler, else as it is
+	$(BIN)/python -m hatchling build -t wheel
 
 install-test: $(TEST_STAMP)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import platform
+from importlib.util import find_spec
 
 from appliance import __version__
 from appliance.cli.failure import Exit
@@ -27,13 +28,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print one line, or one line per part."""
-    print(f"appliance {__version__}")
+    """Print version and kind of scheduler, or one line per part."""
+    print(f"appliance {__version__}\nscheduler: {_scheduler()}")
     if arguments.all:
         print(f"python {platform.python_version()}\nsystem {platform.platform()}")
         for package in PACKAGES:
             _print_package(package)
     return Exit.OK
+
+
+def _scheduler() -> str:
+    """Whether the import system finds a compiled module before its source."""
+    spec = find_spec("appliance.scheduling.scheduler")
+    return "interpreted" if spec is None or (spec.origin or "").endswith(".py") else "compiled"
 
 
 def _print_package(package: str) -> None:

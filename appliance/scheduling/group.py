@@ -264,7 +264,7 @@ class Group:
         shape.queue.insert(key)
         shape.queued_rows += entry.rows
         shape.uneven += entry.uneven
-        if shape.queue.blocks[0][0] is key:
+        if shape.queue.blocks[0][0][2] == entry.sequence:
             self.set_head(shape)
         self.queued += 1
         model.queued += 1

@@ -26,7 +26,7 @@ def loaded_by(*words: str) -> set[str]:
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["version"]) == Exit.OK
-    assert capsys.readouterr().out == f"appliance {__version__}\n"
+    assert capsys.readouterr().out == f"appliance {__version__}\nscheduler: interpreted\n"
 
 
 def test_version_of_everything(capsys: pytest.CaptureFixture[str]) -> None:
