@@ -15,6 +15,8 @@ from types import MappingProxyType
 from typing import Final
 
 from appliance.binding import bind
+from appliance.door.certificates import certificate_problems
+from appliance.door.choice import door_problems
 from appliance.door.door import DoorConfig
 from appliance.engine.placement import PlacementConfig
 from appliance.engine.settings import EngineConfig
@@ -108,9 +110,17 @@ def parse(text: str, file: str) -> ApplianceConfig:
 
 def _bound(table: Table, file: str, checked: bool) -> ApplianceConfig:
     config = bind(ApplianceConfig, table, file, checked=checked)
-    if checked and (texts := tuple(_too_small(config))):
-        raise ConfigInvalid(Problem(file=file, key="arena.classes", text=text) for text in texts)
+    if checked and (unfit := tuple(_unfit(config))):
+        raise ConfigInvalid(Problem(file=file, key=key, text=text) for key, text in unfit)
     return config
+
+
+def _unfit(config: ApplianceConfig) -> Iterator[tuple[str, str]]:
+    """Keys of settings that cannot be had together, or not on this machine, and why."""
+    yield from (("arena.classes", text) for text in _too_small(config))
+    if config.grpc.addresses:
+        for key, text in (*door_problems(config.grpc), *certificate_problems(config.grpc)):
+            yield f"grpc.{key}", text
 
 
 def _too_small(config: ApplianceConfig) -> Iterator[str]:

@@ -21,7 +21,8 @@ from pathlib import Path
 import uvloop
 
 from appliance.config import ApplianceConfig
-from appliance.door.grpcio_door import GrpcioDoor
+from appliance.door.choice import chosen, idle_settings, make_door
+from appliance.door.door import DoorKind
 from appliance.engine.engine import Engine
 from appliance.engine.port import IndexEntry
 from appliance.engine.routes import Catalog, CatalogProblem, CatalogVersion
@@ -45,8 +46,9 @@ DRAIN_POLL_S = 0.005
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Started:
-    """What the daemon tells whoever started it, once the first load has settled."""
+    """What the daemon tells whoever started it, once the first load has settled. ``door`` is what serves gRPC."""
 
+    door: DoorKind
     grpc: tuple[str, ...]
     http: tuple[str, ...]
     index: tuple[IndexEntry, ...]
@@ -101,7 +103,8 @@ class Daemon:
             memory_of=MemorySamples(time.monotonic_ns).private_bytes,
             log=log,
         )
-        self._door = GrpcioDoor(self._engine, config.grpc, log)
+        self._door_kind = chosen(config.grpc.door)
+        self._door = make_door(self._door_kind, self._engine, config.grpc, log)
         self._http = HttpEdge(self._engine, config.http, log, metrics=config.metrics)
         self._signals = 0
         self._failed = False
@@ -112,6 +115,7 @@ class Daemon:
         """Open, serve until a signal, drain, close; gives the exit status. Raises OperatorError when it cannot open."""
         first = scan(self._directory(), self._config.repository)
         self._warn_of_fakes()
+        self._warn_of_idle_settings()
         await self._pool.open()
         try:
             self._ticker.attach(self._engine)
@@ -122,7 +126,10 @@ class Daemon:
             await self._first_load()
             _freeze()
             self._announce(
-                announce, Started(grpc=grpc, http=http, index=self._engine.index(ready_only=False))
+                announce,
+                Started(
+                    door=self._door_kind, grpc=grpc, http=http, index=self._engine.index(ready_only=False)
+                ),
             )
             await self._stop.wait()
             if not self._failed:
@@ -133,7 +140,11 @@ class Daemon:
 
     def _announce(self, announce: Callable[[Started], None], started: Started) -> None:
         self._log.event(
-            "serving", grpc=list(started.grpc), http=list(started.http), models=len(started.index)
+            "serving",
+            grpc=list(started.grpc),
+            door=started.door.value,
+            http=list(started.http),
+            models=len(started.index),
         )
         notify(
             READY="1", STATUS=f"serving gRPC on {' '.join(started.grpc)}, HTTP on {' '.join(started.http)}"
@@ -164,18 +175,26 @@ class Daemon:
         self._stop.set()
 
     def _on_reload(self) -> None:
-        """Read the model directory again, off the loop's thread: a slow disk must not stall requests."""
+        """Read the model directory and the certificates again, off the loop's thread: a slow disk must not stall
+        requests."""
         notify(RELOADING="1", MONOTONIC_USEC=str(time.monotonic_ns() // 1000))
         self._log.event("reading the model directory again", directory=str(self._directory()))
         scanning = self._loop.run_in_executor(None, scan, self._directory(), self._config.repository)
-        scanning.add_done_callback(self._scanned)
+        reading = asyncio.gather(scanning, self._door.reload(), return_exceptions=True)
+        reading.add_done_callback(self._read_again)
 
-    def _scanned(self, scanning: asyncio.Future[RepositoryScan]) -> None:
-        error = scanning.exception()
-        if error is not None:
-            self._log.event("model directory unreadable; everything stays as it is", error=str(error))
+    def _read_again(
+        self, reading: asyncio.Future[tuple[RepositoryScan | BaseException, BaseException | None]]
+    ) -> None:
+        if reading.cancelled():
+            return
+        found, refused = reading.result()
+        if refused is not None:
+            self._log.event("certificates cannot be used; the old ones stay", error=str(refused))
+        if isinstance(found, BaseException):
+            self._log.event("model directory unreadable; everything stays as it is", error=str(found))
         elif not self._stop.is_set():
-            self._take(scanning.result())
+            self._take(found)
         notify(READY="1")
 
     def _on_failure(self, error: BaseException) -> None:
@@ -225,6 +244,13 @@ class Daemon:
         if "fake" in self._config.repository.runtimes:
             reason = "repository.runtimes names it; remove 'fake' there unless this is a test"
             self._log.event("the fake runtime is for tests only", reason=reason)
+
+    def _warn_of_idle_settings(self) -> None:
+        for key in idle_settings(self._config.grpc, self._door_kind):
+            note = (
+                f"the {self._door_kind.value} door has no means to keep it; the native door has ('make door')"
+            )
+            self._log.event("setting has no effect", file="configuration", key=f"grpc.{key}", note=note)
 
     def _directory(self) -> Path:
         return Path(self._config.models)

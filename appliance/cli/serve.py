@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from appliance import config as configuration
 from appliance.cli.failure import CommandFailed, printable
 from appliance.config import ApplianceConfig
+from appliance.door.door import DoorKind
 from appliance.errors import ConfigInvalid
 from appliance.model import VersionState
 from appliance.telemetry.log import LogFormat
@@ -30,6 +31,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--config", metavar="FILE", type=Path, help="TOML file; 'appliance config show' lists the keys"
     )
     parser.add_argument("--grpc", metavar="HOST:PORT", help=f"gRPC address (default {DEFAULT_GRPC})")
+    parser.add_argument(
+        "--door",
+        choices=[kind.value for kind in DoorKind],
+        help="gRPC server: native ('make door' builds it), grpcio, or auto (default: native where it was built)",
+    )
     parser.add_argument("--http", metavar="HOST:PORT", help="HTTP address (default 127.0.0.1:8000)")
     parser.add_argument(
         "--log-format", choices=[choice.value for choice in LogFormat], help="how log lines look"
@@ -60,8 +66,9 @@ def configured(arguments: argparse.Namespace) -> ApplianceConfig:
 
 def _overrides(arguments: argparse.Namespace) -> dict[str, object]:
     """What the command line says, as a table of the configuration."""
+    grpc: dict[str, object] = {"addresses": [arguments.grpc]} if arguments.grpc else {}
     said = {
-        "grpc": {"addresses": [arguments.grpc]} if arguments.grpc else {},
+        "grpc": {**grpc, "door": arguments.door} if arguments.door else grpc,
         "http": {"addresses": [arguments.http]} if arguments.http else {},
         "log": {"format": arguments.log_format} if arguments.log_format else {},
     }
@@ -72,8 +79,9 @@ def welcome(started: Started, models: str) -> str:
     """What a person sees once the first models are ready: the addresses, the models, a line to copy."""
     ready = [f"{entry.name}/{entry.version}" for entry in started.index if entry.state is VersionState.READY]
     broken = [entry for entry in started.index if entry.state is not VersionState.READY]
+    grpc = f"{' '.join(started.grpc)} ({started.door.value} door)" if started.grpc else "(off)"
     lines = [
-        f"Serving gRPC on {' '.join(started.grpc) or '(off)'}, HTTP on {' '.join(started.http) or '(off)'}",
+        f"Serving gRPC on {grpc}, HTTP on {' '.join(started.http) or '(off)'}",
         f"Ready: {_listing(ready)}" if ready else f"No model in '{printable(models)}' is ready.",
         *(
             printable(f"Not ready: {entry.name}/{entry.version}: {entry.reason}")

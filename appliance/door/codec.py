@@ -50,7 +50,7 @@ class InferCodec:
         self._kept: OrderedDict[bytes, PlannedHead] = OrderedDict()
         self._generation = -1
 
-    def open(self, message: bytes) -> Envelope:
+    def open(self, message: Buffer) -> Envelope:
         """Take a message apart; raises InvalidRequest."""
         return self._reader.read(message)
 

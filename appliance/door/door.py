@@ -2,33 +2,92 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from enum import Enum
+from typing import Final, Protocol
 
 from appliance.address import address_problems
 
 MEBIBYTE = 1 << 20
 SERVICE = "inference.GRPCInferenceService"
+SYSTEMD: Final = "systemd"
+"""An address that stands for the sockets that the service manager opened; ``systemd:NAME`` for those of one name."""
 
 Setting = bool | int | str
+
+
+class DoorKind(Enum):
+    """Implementations of the door. AUTO is NATIVE where it was built and GRPCIO elsewhere."""
+
+    AUTO = "auto"
+    NATIVE = "native"
+    GRPCIO = "grpcio"
+
+
+def inherits(address: str) -> bool:
+    """Whether ``address`` stands for sockets that the service manager opened."""
+    return address == SYSTEMD or (
+        address.startswith(f"{SYSTEMD}:") and not address[len(SYSTEMD) + 1 :].isdecimal()
+    )
+
+
+def listening_problems(addresses: Sequence[str]) -> Iterator[str]:
+    """What is wrong with the door's addresses, one text for each that cannot be read."""
+    return address_problems([address for address in addresses if not inherits(address)])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DoorConfig:
     """The ``[grpc]`` section. Sizes are bytes, times seconds. An address is ``host:port``, ``[v6 address]:port`` (port
-    0 takes a free one) or ``unix:/path``; no address turns the door off."""
+    0 takes a free one), ``unix:/path``, ``systemd`` or ``systemd:NAME``; no address turns the door off. Raises
+    ValueError where settings contradict one another."""
 
+    door: DoorKind = field(
+        default=DoorKind.AUTO,
+        metadata={
+            "help": "which gRPC server: native ('make door' builds it), grpcio, or auto: native where it was built"
+        },
+    )
     addresses: tuple[str, ...] = field(
         default=("127.0.0.1:8001",),
         metadata={
-            "help": "where to listen: host:port, [v6]:port or unix:/path",
-            "check": address_problems,
+            "help": "where to listen: host:port, [v6]:port or unix:/path; with the native door also systemd[:NAME], "
+            "for sockets that the service manager opened",
+            "check": listening_problems,
+        },
+    )
+    reuse_port: bool = field(
+        default=False,
+        metadata={
+            "help": "let other servers listen on the same port; the kernel deals connections out among them"
+        },
+    )
+    tls_certificate: str = field(
+        default="",
+        metadata={"help": "PEM file of the server's certificate chain (native door); empty: no TLS"},
+    )
+    tls_key: str = field(
+        default="", metadata={"help": "PEM file of the certificate's private key (native door)"}
+    )
+    tls_client_ca: str = field(
+        default="",
+        metadata={
+            "help": "PEM file of authorities; clients must then show a certificate that one of them signed "
+            "(native door)"
         },
     )
     max_message_bytes: int = field(
         default=64 * MEBIBYTE,
         metadata={"min": 1024, "max": (1 << 31) - 1, "unit": "bytes", "help": "largest request message"},
+    )
+    max_messages_bytes: int = field(
+        default=256 * MEBIBYTE,
+        metadata={
+            "min": 1024,
+            "unit": "bytes",
+            "help": "all request messages in memory together; more are refused (native door)",
+        },
     )
     max_head_bytes: int = field(
         default=4 * MEBIBYTE,
@@ -47,6 +106,13 @@ class DoorConfig:
     )
     max_concurrent_streams: int = field(
         default=4096, metadata={"min": 1, "help": "RPCs under way on one connection"}
+    )
+    max_connections: int = field(
+        default=8192, metadata={"min": 1, "help": "open connections; more are closed at once (native door)"}
+    )
+    max_connections_per_peer: int = field(
+        default=8192,
+        metadata={"min": 1, "help": "open connections from one network address (native door)"},
     )
     stream_window: int = field(
         default=256,
@@ -71,6 +137,46 @@ class DoorConfig:
         default=0.0,
         metadata={"min": 0, "unit": "s", "help": "ask clients to reconnect after this time; 0: never"},
     )
+    handshake_timeout_s: float = field(
+        default=10.0,
+        metadata={"min": 0.1, "unit": "s", "help": "from a new connection to the end of its handshakes"},
+    )
+    body_stall_s: float = field(
+        default=30.0,
+        metadata={
+            "min": 0.1,
+            "unit": "s",
+            "help": "how long a client may send no byte of a message that it has begun (native door)",
+        },
+    )
+    write_stall_s: float = field(
+        default=30.0,
+        metadata={
+            "min": 0.1,
+            "unit": "s",
+            "help": "how long a client may take no byte of its answer (native door)",
+        },
+    )
+    max_resets_per_10s: int = field(
+        default=20_000,
+        metadata={
+            "min": 1,
+            "help": "unanswered RPCs that one connection may cancel in ten seconds; more close it (native door)",
+        },
+    )
+
+    def __post_init__(self) -> None:
+        if bool(self.tls_certificate) != bool(self.tls_key):
+            raise ValueError("tls_certificate and tls_key go together; give both or neither")
+        if self.tls_client_ca and not self.tls_certificate:
+            raise ValueError(
+                "tls_client_ca asks clients for certificates, which takes tls_certificate and tls_key"
+            )
+        if self.max_messages_bytes < self.max_message_bytes:
+            raise ValueError(
+                f"max_messages_bytes is {self.max_messages_bytes}, less than one message of max_message_bytes, "
+                f"{self.max_message_bytes}; raise the one or lower the other"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,10 +202,14 @@ class FrontDoor(Protocol):
 
     async def open(self) -> tuple[str, ...]:
         """Listen; gives the addresses, with the port that was taken where 0 was asked for. Raises AddressUnavailable
-        naming the address."""
+        naming the address, and OperatorError for what this door cannot do or cannot read."""
 
     def announce_stop(self) -> None:
         """Health turns NOT_SERVING; requests are still served."""
+
+    async def reload(self) -> None:
+        """Read the certificates again and use them from the next connection on. Raises OperatorError, and goes on with
+        the old ones, when they cannot be used."""
 
     async def drain(self, grace_s: float) -> None:
         """Take no more requests, wait up to ``grace_s`` seconds for those under way, then cut the rest."""

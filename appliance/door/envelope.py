@@ -45,11 +45,11 @@ class Envelope(NamedTuple):
     raw_at: int = -1
 
 
-def scan(message: bytes, limits: EnvelopeLimits) -> Envelope:
+def scan(message: bytes | memoryview, limits: EnvelopeLimits) -> Envelope:
     """Take ``message`` apart; raises InvalidRequest when it is no protobuf message or exceeds the limits. The head is
     not looked into, and the (last) id is not yet known to be UTF-8."""
     end, position, head_start, fields = len(message), 0, 0, 0
-    head: list[bytes] = []
+    head: list[bytes | memoryview] = []
     request_id, id_at, raw_at = b"", -1, -1
     raw: list[memoryview] = []
     view = memoryview(message)
@@ -77,7 +77,7 @@ def scan(message: bytes, limits: EnvelopeLimits) -> Envelope:
                 raw_at = start if raw_at < 0 else raw_at
             else:
                 request_id_text(request_id)
-                request_id, id_at = message[position:stop], start
+                request_id, id_at = bytes(message[position:stop]), start
         position = stop
     if head_start < end:
         head.append(message[head_start:])
@@ -110,7 +110,7 @@ def _within_limits(envelope: Envelope, limits: EnvelopeLimits) -> Envelope:
     return envelope
 
 
-def _length(message: bytes, position: int) -> tuple[int, int]:
+def _length(message: bytes | memoryview, position: int) -> tuple[int, int]:
     if position < len(message) and message[position] < 128:
         return message[position], position + 1
     length, position = _varint(message, position)
@@ -119,7 +119,7 @@ def _length(message: bytes, position: int) -> tuple[int, int]:
     return length, position
 
 
-def _varint(message: bytes, position: int) -> tuple[int, int]:
+def _varint(message: bytes | memoryview, position: int) -> tuple[int, int]:
     """The varint at ``position`` and where it ends; at most ten bytes, as protobuf has it."""
     value = shift = 0
     while shift < 70:
@@ -136,7 +136,7 @@ def _varint(message: bytes, position: int) -> tuple[int, int]:
     return value, position
 
 
-def _skip_unknown(message: bytes, position: int, tag: int, fields_left: int) -> int:
+def _skip_unknown(message: bytes | memoryview, position: int, tag: int, fields_left: int) -> int:
     """Where the unknown field with ``tag`` ends. Nested groups count against ``fields_left`` like fields."""
     open_groups: list[int] = []
     while True:
@@ -149,7 +149,7 @@ def _skip_unknown(message: bytes, position: int, tag: int, fields_left: int) -> 
         tag, position = _varint(message, position)
 
 
-def _skip_value(message: bytes, position: int, tag: int, open_groups: list[int]) -> int:
+def _skip_value(message: bytes | memoryview, position: int, tag: int, open_groups: list[int]) -> int:
     field, kind = tag >> 3, tag & 7
     if tag >= 1 << 32 or (field == 0 and not open_groups):  # inside groups protobuf lets zero pass
         malformed("a field number is out of range")

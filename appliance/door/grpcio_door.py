@@ -1,13 +1,11 @@
 """The front door over grpc.aio: the only file that knows the gRPC library.
 
-Inference messages pass as bytes, never as protobuf objects; everything else goes to the transport-independent
-handlers. Health and reflection use the library's own messages. Keeps to what costs little per request: one future, no
-task, no metadata unless there is an error.
+Every message passes as bytes, never as protobuf objects, to what serves it (``services``). Keeps to what costs little
+per request: one future, no task, no metadata unless there is an error.
 """
 
 from __future__ import annotations
 
-import asyncio
 import os
 from collections.abc import Awaitable, Callable
 from typing import Any, NoReturn
@@ -18,30 +16,21 @@ from typing import Any, NoReturn
 os.environ.setdefault("GRPC_EXPERIMENTS", "-event_engine_listener")
 
 import grpc
-from google.protobuf import descriptor_pb2, descriptor_pool
 from grpc import aio
-from grpc_health.v1 import health_pb2
-from grpc_reflection.v1alpha import reflection, reflection_pb2
-from grpc_reflection.v1alpha._async import ReflectionServicer
 
 from appliance.address import Address, check_free, parse_address, unavailable
-from appliance.door.door import SERVICE, DoorConfig, DoorStatistics, LogControl
-from appliance.door.envelope import EnvelopeLimits
-from appliance.door.handlers import Handlers, Rpc
-from appliance.door.health import Health, health_of
-from appliance.door.inference import Inference, Refused
-from appliance.door.status import Code, Status, status_of
-from appliance.door.stream import StreamSession
-from appliance.door.wire_pb.pool import descriptor_files
+from appliance.door.door import DoorConfig, DoorStatistics, LogControl, inherits
+from appliance.door.failure import status_for
+from appliance.door.inference import Refused
+from appliance.door.services import INFER, AnswerMessage, ServeStream, Services, Terms
+from appliance.door.status import Status
 from appliance.engine.port import EnginePort
-from appliance.errors import ApplianceError
+from appliance.errors import AddressUnavailable, OperatorError
 
 Context = aio.ServicerContext[Any, Any]
 UnaryBehaviour = Callable[[bytes, Context], Awaitable[bytes]]
+StreamBehaviour = Callable[[Any, Context], Awaitable[None]]
 
-HEALTH_SERVICE = "grpc.health.v1.Health"
-REFLECTION_SERVICE = "grpc.reflection.v1.ServerReflection"
-REAL_STATUSES = "triton_grpc_error"
 _CODES = {code.value[0]: code for code in grpc.StatusCode}
 
 EDGE = "grpc"
@@ -51,48 +40,43 @@ class GrpcioDoor:
     """FrontDoor over grpc.aio. Make and use it on the event loop's thread, inside the running loop."""
 
     def __init__(self, engine: EnginePort, config: DoorConfig, log: LogControl) -> None:
-        self._engine = engine
         self._config = config
-        limits = EnvelopeLimits(tensors_max=config.max_tensors, head_bytes_max=config.max_head_bytes)
-        self._inference = Inference(engine, limits)
-        self._handlers = Handlers(engine, log)
+        self._services = Services(engine, config, log)
         self._server: aio.Server | None = None
-        self._sessions: set[StreamSession] = set()
-        self._watchers: set[asyncio.Event] = set()
-        self._draining = False
 
     # --- FrontDoor
 
     async def open(self) -> tuple[str, ...]:
         """See FrontDoor."""
-        addresses = [parse_address(text) for text in self._config.addresses]
+        if self._config.tls_certificate:
+            raise OperatorError(
+                "grpc.tls_certificate: the grpcio door has no TLS; the native door can ('make door')"
+            )
+        addresses = [_address(text) for text in self._config.addresses]
         if not addresses:
             return ()
         server = aio.server(options=_options(self._config))
         server.add_generic_rpc_handlers(
-            (
-                grpc.method_handlers_generic_handler(SERVICE, self._service()),
-                grpc.method_handlers_generic_handler(HEALTH_SERVICE, self._health_service()),
-                *_reflection_handlers(),
+            tuple(
+                grpc.method_handlers_generic_handler(service, methods)
+                for service, methods in self._methods().items()
             )
         )
-        bound = tuple(_bind(server, address) for address in addresses)
+        bound = tuple(_bind(server, address, self._config.reuse_port) for address in addresses)
         self._server = server
         await server.start()
         return bound
 
     def announce_stop(self) -> None:
         """See FrontDoor."""
-        self._handlers.stopping = True
-        self._wake_watchers()
+        self._services.announce_stop()
+
+    async def reload(self) -> None:
+        """See FrontDoor. There are no certificates."""
 
     async def drain(self, grace_s: float) -> None:
         """See FrontDoor."""
-        self.announce_stop()
-        self._draining = True
-        self._wake_watchers()
-        for session in tuple(self._sessions):
-            session.stop()
+        self._services.drain()
         if self._server is not None:
             await self._server.stop(grace_s)
 
@@ -104,127 +88,75 @@ class GrpcioDoor:
 
     def statistics(self) -> DoorStatistics:
         """See FrontDoor."""
-        tally = self._inference.tally
-        return DoorStatistics(
-            requests=tally.requests,
-            answered=tally.answered,
-            failed=tally.failed,
-            cancelled=tally.cancelled,
-            streams=tally.streams,
-        )
+        return self._services.statistics()
 
-    # --- inference
+    # --- RPCs
 
-    def _service(self) -> dict[str, grpc.RpcMethodHandler[Any, Any]]:
-        methods: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
-            name: grpc.unary_unary_rpc_method_handler(_answering(rpc))
-            for name, rpc in self._handlers.rpcs().items()
+    def _methods(self) -> dict[str, dict[str, grpc.RpcMethodHandler[Any, Any]]]:
+        """Services to their methods."""
+        handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
+            path: grpc.unary_unary_rpc_method_handler(_answering(path, answer))
+            for path, answer in self._services.unary().items()
         }
-        methods["ModelInfer"] = grpc.unary_unary_rpc_method_handler(self._infer)
-        methods["ModelStreamInfer"] = grpc.stream_stream_rpc_method_handler(self._stream)
-        return methods
+        for path, serve in self._services.streaming().items():
+            handlers[path] = grpc.stream_stream_rpc_method_handler(self._serving(path, serve))
+        handlers[INFER] = grpc.unary_unary_rpc_method_handler(self._infer)
+        services: dict[str, dict[str, grpc.RpcMethodHandler[Any, Any]]] = {}
+        for path, handler in handlers.items():
+            _, service, method = path.split("/")
+            services.setdefault(service, {})[method] = handler
+        return services
 
     async def _infer(self, message: bytes, context: Context) -> bytes:
+        inference = self._services.inference
         try:
-            return await self._inference.unary(message, context.time_remaining())
+            return await inference.unary(message, context.time_remaining())
         except Refused as refused:
             await _abort(context, refused.status)
+        except Exception as error:  # noqa: BLE001  a defect ends its own request
+            inference.tally.failed += 1
+            await _abort(context, status_for(error, INFER))
 
-    async def _stream(self, _: object, context: Context) -> None:
-        async def read() -> bytes | None:
-            message = await context.read()
-            return message if isinstance(message, bytes) else None
+    def _serving(self, path: str, serve: ServeStream) -> StreamBehaviour:
+        async def behave(_: object, context: Context) -> None:
+            async def read() -> bytes | None:
+                message = await context.read()
+                return message if isinstance(message, bytes) else None
 
-        session = StreamSession(
-            self._inference,
-            self._config.stream_window,
-            self._inference.deadline_ns(context.time_remaining()),
-            _wants_real_statuses(context),
-        )
-        self._sessions.add(session)
+            deadline_ns = self._services.inference.deadline_ns(context.time_remaining())
+            try:
+                await serve(read, context.write, Terms(deadline_ns, context.invocation_metadata() or ()))
+            except Exception as error:  # noqa: BLE001  a defect ends its own stream
+                await _abort(context, status_for(error, path))
+
+        return behave
+
+
+def _answering(path: str, answer: AnswerMessage) -> UnaryBehaviour:
+    async def behave(message: bytes, context: Context) -> bytes:
         try:
-            if self._draining:
-                session.stop()
-            await session.run(read, context.write)
-        except Refused as refused:
-            await _abort(context, refused.status)
-        finally:
-            self._sessions.discard(session)
+            return answer(message)
+        except Exception as error:  # noqa: BLE001  a defect ends its own request
+            await _abort(context, status_for(error, path))
 
-    # --- health
-
-    def _health_service(self) -> dict[str, grpc.RpcMethodHandler[Any, Any]]:
-        return {
-            "Check": grpc.unary_unary_rpc_method_handler(
-                self._check_health,
-                request_deserializer=health_pb2.HealthCheckRequest.FromString,
-                response_serializer=health_pb2.HealthCheckResponse.SerializeToString,
-            ),
-            "Watch": grpc.unary_stream_rpc_method_handler(
-                self._watch_health,
-                request_deserializer=health_pb2.HealthCheckRequest.FromString,
-                response_serializer=health_pb2.HealthCheckResponse.SerializeToString,
-            ),
-        }
-
-    def _health(self, service: str) -> Health:
-        return health_of(self._engine, service, self._handlers.stopping)
-
-    async def _check_health(
-        self, request: health_pb2.HealthCheckRequest, context: Context
-    ) -> health_pb2.HealthCheckResponse:
-        health = self._health(request.service)
-        if health is Health.SERVICE_UNKNOWN:
-            await _abort(
-                context, Status(Code.NOT_FOUND, f"no model or service '{request.service[:200]}' is known")
-            )
-        return health_pb2.HealthCheckResponse(status=health.value)
-
-    async def _watch_health(self, request: health_pb2.HealthCheckRequest, context: Context) -> None:
-        changed = asyncio.Event()
-        end_watch = self._engine.watch(changed.set)
-        self._watchers.add(changed)
-        told: Health | None = None
-        try:
-            while True:
-                changed.clear()
-                health = self._health(request.service)
-                if health is not told:
-                    told = health
-                    await context.write(health_pb2.HealthCheckResponse(status=health.value))
-                if self._draining:
-                    return
-                await changed.wait()
-        finally:
-            self._watchers.discard(changed)
-            end_watch()
-
-    def _wake_watchers(self) -> None:
-        for changed in self._watchers:
-            changed.set()
-
-
-def _answering(rpc: Rpc) -> UnaryBehaviour:
-    async def answer(message: bytes, context: Context) -> bytes:
-        try:
-            return rpc.serve(message)
-        except ApplianceError as error:
-            await _abort(context, status_of(error))
-
-    return answer
+    return behave
 
 
 async def _abort(context: Context, status: Status) -> NoReturn:
     await context.abort(_CODES[status.code.value], status.text, status.metadata)
 
 
-def _wants_real_statuses(context: Context) -> bool:
-    metadata = context.invocation_metadata() or ()
-    return any(key == REAL_STATUSES and value in ("true", b"true") for key, value in metadata)
+def _address(text: str) -> Address:
+    if inherits(text):
+        raise AddressUnavailable(
+            f"{EDGE} cannot listen on {text}: the grpcio door takes over no sockets; the native door does ('make door')"
+        )
+    return parse_address(text)
 
 
-def _bind(server: aio.Server, address: Address) -> str:
-    check_free(address, EDGE)
+def _bind(server: aio.Server, address: Address, reuse_port: bool) -> str:
+    if address.path or not reuse_port:
+        check_free(address, EDGE)
     target = address.with_port(address.port)
     try:
         port = server.add_insecure_port(target)
@@ -237,8 +169,8 @@ def _bind(server: aio.Server, address: Address) -> str:
 
 def _options(config: DoorConfig) -> list[tuple[str, int]]:
     options = [
-        # Without this a second server could share the port, and each would get half of the clients.
-        ("grpc.so_reuseport", 0),
+        # Shared by default, a second server would get half of the clients.
+        ("grpc.so_reuseport", int(config.reuse_port)),
         ("grpc.max_receive_message_length", config.max_message_bytes),
         ("grpc.max_send_message_length", -1),
         ("grpc.max_concurrent_streams", config.max_concurrent_streams),
@@ -247,30 +179,9 @@ def _options(config: DoorConfig) -> list[tuple[str, int]]:
         ("grpc.keepalive_time_ms", round(config.keepalive_s * 1000)),
         ("grpc.keepalive_timeout_ms", round(config.keepalive_timeout_s * 1000)),
         ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.server_handshake_timeout_ms", round(config.handshake_timeout_s * 1000)),
         ("grpc.http2.min_recv_ping_interval_without_data_ms", round(config.client_ping_interval_s * 1000)),
     ]
     if config.max_connection_age_s:
         options.append(("grpc.max_connection_age_ms", round(config.max_connection_age_s * 1000)))
     return options
-
-
-def _reflection_handlers() -> tuple[grpc.GenericRpcHandler[Any, Any], ...]:
-    """Reflection under both of its names: newer clients ask for v1, whose messages are the same."""
-    pool = descriptor_pool.DescriptorPool()
-    for file in (*descriptor_files(), _file(health_pb2), _file(reflection_pb2)):
-        pool.Add(file)
-    names = (SERVICE, HEALTH_SERVICE, reflection.SERVICE_NAME)
-    servicer = ReflectionServicer(names, pool=pool)
-    handler = grpc.stream_stream_rpc_method_handler(
-        servicer.ServerReflectionInfo,
-        request_deserializer=reflection_pb2.ServerReflectionRequest.FromString,
-        response_serializer=reflection_pb2.ServerReflectionResponse.SerializeToString,
-    )
-    return tuple(
-        grpc.method_handlers_generic_handler(name, {"ServerReflectionInfo": handler})
-        for name in (reflection.SERVICE_NAME, REFLECTION_SERVICE)
-    )
-
-
-def _file(module: Any) -> descriptor_pb2.FileDescriptorProto:
-    return descriptor_pb2.FileDescriptorProto.FromString(module.DESCRIPTOR.serialized_pb)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from appliance.door.codec import InferCodec, Intake
 from appliance.door.envelope import Envelope, EnvelopeLimits, request_id_text
@@ -17,6 +17,7 @@ from appliance.engine.port import Buffer, EnginePort
 from appliance.errors import ApplianceError, DeadlineExpired
 from appliance.inference import NO_DEADLINE, Answer, Outcome
 
+T = TypeVar("T")
 _NS = 1_000_000_000
 
 
@@ -40,6 +41,10 @@ class Call(NamedTuple):
     def form(self) -> ResponseForm:
         """What encodes the answer."""
         return self.intake.planned.form
+
+    def without_tensors(self) -> Call:
+        """What encoding the answer takes, when the message's memory should not wait for that."""
+        return self._replace(envelope=self.envelope._replace(raw=()), intake=self.intake._replace(tensors=()))
 
 
 class Tally:
@@ -71,8 +76,7 @@ class Inference:
         until the transport's deadline (None: it has none). Raises Refused."""
         self.tally.requests += 1
         if remaining_s is not None and remaining_s <= 0:
-            # Nobody waits any more: under overload every microsecond spent on it would make the next one late too.
-            raise self.refused(DeadlineExpired("Request timeout expired before it was read"), "")
+            raise self.expired()
         future: asyncio.Future[Outcome] = self._loop.create_future()
         call = self.check(message)
         handle = self.submit(call, self.deadline_ns(remaining_s), _resolver(future))
@@ -84,9 +88,9 @@ class Inference:
                 discard(future.result())
             self.engine.cancel(handle)
             raise
-        return self.encode(call, outcome)
+        return self.encode(call, outcome, b"".join)
 
-    def check(self, message: bytes) -> Call:
+    def check(self, message: Buffer) -> Call:
         """Take a message apart and check it against what the engine serves now; raises Refused."""
         request_id = ""
         try:
@@ -111,9 +115,9 @@ class Inference:
         except ApplianceError as error:
             raise self.refused(error, call.request_id) from error
 
-    def encode(self, call: Call, outcome: Outcome, join: Callable[[list[Buffer]], bytes] = b"".join) -> bytes:
-        """The answer's bytes, its memory given back; ``join`` copies the pieces of the ModelInferResponse together.
-        Raises Refused when the outcome is an error."""
+    def encode(self, call: Call, outcome: Outcome, join: Callable[[list[Buffer]], T]) -> T:
+        """What ``join`` makes of the pieces of the ModelInferResponse, which it must copy: their memory is given back
+        when it returns. Raises Refused when the outcome is an error."""
         if not isinstance(outcome, Answer):
             raise self.refused(outcome, call.request_id) from outcome
         try:
@@ -124,6 +128,11 @@ class Inference:
             outcome.release()
         self.tally.answered += 1
         return encoded
+
+    def expired(self) -> Refused:
+        """The refusal of a request whose deadline passed before it was looked at. Nobody waits any more: under
+        overload every microsecond spent on it would make the next one late too."""
+        return self.refused(DeadlineExpired("Request timeout expired before it was read"), "")
 
     def refused(self, error: ApplianceError, request_id: str) -> Refused:
         """Count an error and put it into the client's words."""

@@ -16,10 +16,11 @@ from typing import NamedTuple
 from appliance.door.inference import Call, Inference, Refused, discard
 from appliance.door.response import stream_error, stream_response
 from appliance.door.status import status_of
+from appliance.engine.port import Buffer
 from appliance.errors import Stopping
 from appliance.inference import Answer, Outcome
 
-Read = Callable[[], Awaitable[bytes | None]]
+Read = Callable[[], Awaitable[Buffer | None]]
 Write = Callable[[bytes], Awaitable[None]]
 
 
@@ -79,11 +80,12 @@ class StreamSession:
                 return
             self._take(message)
 
-    def _take(self, message: bytes) -> None:
+    def _take(self, message: Buffer) -> None:
         self._inference.tally.requests += 1
         self._calls = number = self._calls + 1
         try:
-            call = self._inference.check(message)
+            checked = self._inference.check(message)
+            call = checked.without_tensors()
 
             def on_done(outcome: Outcome) -> None:
                 if self._closed:
@@ -92,7 +94,7 @@ class StreamSession:
                 del self._open[number]
                 self._put(_Finished(call, outcome))
 
-            self._open[number] = self._inference.submit(call, self._deadline_ns, on_done)
+            self._open[number] = self._inference.submit(checked, self._deadline_ns, on_done)
         except Refused as refused:
             self._put(_Finished(None, refused))
 

@@ -35,8 +35,11 @@ class EnvelopeReader:
         self._limits = limits
         self._templates: dict[bytes, _Template] = {}
 
-    def read(self, message: bytes) -> Envelope:
-        """Take ``message`` apart like ``scan``, with the same errors."""
+    def read(self, message: bytes | memoryview) -> Envelope:
+        """Take ``message`` apart like ``scan``, with the same errors. Templates know ``bytes`` only: a message that a
+        transport keeps in memory of its own is large, so that walking its few fields costs nothing beside it."""
+        if isinstance(message, memoryview):
+            return scan(message, self._limits)
         try:
             opening = _opening_length(message)
             template = self._templates[message[:opening]]

@@ -27,10 +27,11 @@ LEVELS: Mapping[str, int] = {
 VENDORS: Mapping[str, tuple[str, ...]] = {
     "PIL": ("appliance/cli/picture.py",),
     "aiohttp": ("appliance/http/",),
+    "edge_appliance_door": ("appliance/door/native_",),
     "google": ("appliance/door/", "appliance/cli/oip_client.py"),
     "grpc": ("appliance/door/grpcio_door.py", "appliance/cli/oip_client.py"),
-    "grpc_health": ("appliance/door/grpcio_door.py",),
-    "grpc_reflection": ("appliance/door/grpcio_door.py",),
+    "grpc_health": ("appliance/door/health_service.py",),
+    "grpc_reflection": ("appliance/door/reflection.py",),
     "msgpack": ("appliance/workers/messages.py",),
     "numpy": ("appliance/runtimes/", "appliance/workers/warmup.py", "appliance/cli/array.py"),
     "onnxruntime": ("appliance/runtimes/onnx.py",),

@@ -13,6 +13,7 @@ import pytest
 from appliance.cli.failure import CommandFailed, Exit
 from appliance.cli.main import main
 from appliance.cli.serve import add_arguments, configured, example, welcome
+from appliance.door.door import DoorKind
 from appliance.engine.port import IndexEntry
 from appliance.model import VersionState
 from appliance.telemetry.log import LogFormat
@@ -49,6 +50,7 @@ def test_a_bad_file_lists_its_problems(tmp_path: Path) -> None:
 
 
 class Started:
+    door = DoorKind.GRPCIO
     grpc = ("127.0.0.1:8001",)
     http = ("127.0.0.1:8000",)
 
@@ -63,6 +65,7 @@ def entry(name: str, state: VersionState = VersionState.READY, reason: str = "")
 def test_the_welcome_names_what_is_ready_and_what_is_not(tmp_path: Path) -> None:
     started: Any = Started(entry("good"), entry("bad", VersionState.UNAVAILABLE, "no file"))
     text = welcome(started, str(tmp_path))
+    assert "Serving gRPC on 127.0.0.1:8001 (grpcio door), HTTP on 127.0.0.1:8000" in text
     assert "Ready: good/1" in text
     assert "Not ready: bad/1: no file" in text
     assert "infer good --zeros" in text

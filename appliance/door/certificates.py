@@ -1,0 +1,82 @@
+"""The certificates of the door's TLS: read from the configured files, and whether they can be used.
+
+The standard library's OpenSSL is asked, so that a check needs no door and says what is wrong in its words.
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from appliance.door.door import DoorConfig
+from appliance.errors import OperatorError
+
+
+class Certificates(NamedTuple):
+    """PEM texts. ``client_ca`` is empty when clients need no certificate."""
+
+    certificate: bytes
+    key: bytes
+    client_ca: bytes
+
+
+def read_certificates(config: DoorConfig) -> Certificates | None:
+    """What the files of ``config`` hold, checked; None when TLS is off. Raises OperatorError with everything that is
+    wrong."""
+    if not config.tls_certificate:
+        return None
+    problems = [f"grpc.{key}: {text}" for key, text in certificate_problems(config)]
+    if problems:
+        raise OperatorError("; ".join(problems))
+    try:
+        return Certificates(
+            Path(config.tls_certificate).read_bytes(),
+            Path(config.tls_key).read_bytes(),
+            Path(config.tls_client_ca).read_bytes() if config.tls_client_ca else b"",
+        )
+    except OSError as error:
+        raise OperatorError(f"a file of the TLS settings went away: {error}") from error
+
+
+def certificate_problems(config: DoorConfig) -> Iterator[tuple[str, str]]:
+    """The keys of the ``[grpc]`` section whose files cannot be used, and why."""
+    if not config.tls_certificate:
+        return
+    files = {key: getattr(config, key) for key in ("tls_certificate", "tls_key", "tls_client_ca")}
+    unreadable = [(key, text) for key, path in files.items() if path and (text := _unreadable(path))]
+    yield from unreadable
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    if not {"tls_certificate", "tls_key"} & {key for key, _ in unreadable}:
+        try:
+            # The empty password keeps OpenSSL from asking on the terminal for that of an encrypted key.
+            context.load_cert_chain(config.tls_certificate, config.tls_key, password="")
+        except (ssl.SSLError, OSError, ValueError) as error:
+            pair = f"'{config.tls_certificate}' with the key '{config.tls_key}'"
+            yield (
+                "tls_certificate",
+                f"{pair} cannot be used: {_reason(error)}; both must be PEM, belong together and need no password",
+            )
+    if config.tls_client_ca and "tls_client_ca" not in dict(unreadable):
+        try:
+            context.load_verify_locations(config.tls_client_ca)
+        except (ssl.SSLError, OSError) as error:
+            yield (
+                "tls_client_ca",
+                f"'{config.tls_client_ca}' cannot be used: {_reason(error)}; it must hold certificates in PEM",
+            )
+
+
+def _unreadable(path: str) -> str:
+    try:
+        with open(path, "rb"):
+            return ""
+    except OSError as error:
+        return f"'{path}' cannot be read: {error.strerror}; give a file that the appliance may read"
+
+
+def _reason(error: Exception) -> str:
+    """What is wrong, without the place in OpenSSL's C source where it was met."""
+    known = getattr(error, "reason", None)
+    return str(known).replace("_", " ").lower() if known else str(error)

@@ -1,0 +1,70 @@
+"""Which front door serves, and the making of it: a door is imported only when it is the one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import fields
+from typing import Final
+
+from appliance.door.door import DoorConfig, DoorKind, FrontDoor, LogControl, inherits
+from appliance.door.native_package import native_problem
+from appliance.engine.port import EnginePort
+from appliance.errors import OperatorError
+
+NATIVE_ONLY: Final = frozenset(
+    {
+        "max_messages_bytes",
+        "max_connections",
+        "max_connections_per_peer",
+        "body_stall_s",
+        "write_stall_s",
+        "max_resets_per_10s",
+    }
+)
+"""Settings that the gRPC library has no means to keep."""
+
+
+def chosen(kind: DoorKind) -> DoorKind:
+    """NATIVE or GRPCIO for ``kind``. Raises OperatorError when the native door is asked for and cannot be used."""
+    if kind is DoorKind.GRPCIO:
+        return kind
+    problem = native_problem()
+    if kind is DoorKind.NATIVE and problem:
+        raise OperatorError(f"the native door cannot be used: {problem}")
+    return DoorKind.GRPCIO if problem else DoorKind.NATIVE
+
+
+def door_problems(config: DoorConfig) -> Iterator[tuple[str, str]]:
+    """Keys of the ``[grpc]`` section that ask for what the door that would serve here cannot do, and why."""
+    problem = native_problem()
+    if config.door is not DoorKind.GRPCIO and not problem:
+        return
+    if config.door is DoorKind.NATIVE:
+        yield "door", f"the native door cannot be used: {problem}"
+        return
+    native = (
+        "the native door does" if config.door is DoorKind.GRPCIO else f"the native door does, but {problem}"
+    )
+    for address in filter(inherits, config.addresses):
+        yield "addresses", f"'{address}': the grpcio door takes over no sockets; {native}"
+    if config.tls_certificate:
+        yield "tls_certificate", f"the grpcio door speaks no TLS; {native}"
+
+
+def idle_settings(config: DoorConfig, kind: DoorKind) -> Iterator[str]:
+    """Keys that were set and that a door of ``kind`` does not keep."""
+    if kind is DoorKind.GRPCIO:
+        for each in fields(config):
+            if each.name in NATIVE_ONLY and getattr(config, each.name) != each.default:
+                yield each.name
+
+
+def make_door(kind: DoorKind, engine: EnginePort, config: DoorConfig, log: LogControl) -> FrontDoor:
+    """A door of ``kind``, which is not AUTO, in front of ``engine``."""
+    if kind is DoorKind.NATIVE:
+        from appliance.door.native_door import NativeDoor
+
+        return NativeDoor(engine, config, log)
+    from appliance.door.grpcio_door import GrpcioDoor
+
+    return GrpcioDoor(engine, config, log)

@@ -1,0 +1,24 @@
+"""What an RPC ends with when something was raised on its way: one rule for every front door."""
+
+from __future__ import annotations
+
+import logging
+from typing import Final
+
+from appliance.door.inference import Refused
+from appliance.door.status import Code, Status, status_of
+from appliance.errors import ApplianceError
+
+BROKEN: Final = "Internal error; the log of the server has its cause"
+_LOG = logging.getLogger(__name__)
+
+
+def status_for(error: Exception, rpc: str) -> Status:
+    """The status of ``error``. One that is not ours is a defect: it goes to the log with its traceback, and the client
+    of ``rpc`` is told no more than that."""
+    if isinstance(error, Refused):
+        return error.status
+    if isinstance(error, ApplianceError):
+        return status_of(error)
+    _LOG.error("%s broke", rpc, exc_info=error)
+    return Status(Code.INTERNAL, BROKEN)

@@ -1,0 +1,178 @@
+"""Listening sockets of our own: opened here, or inherited from the service manager, and handed to whoever serves them.
+
+A Unix socket's file is removed when nobody listens on it any more, and at the end when it is still ours.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import stat
+from collections.abc import Iterable, Mapping
+from typing import Final, NamedTuple
+
+from appliance.address import Address, check_free, parse_address, unavailable
+from appliance.door.door import SYSTEMD, inherits
+from appliance.errors import AddressUnavailable
+
+EDGE: Final = "grpc"
+BACKLOG: Final = 4096
+FIRST_INHERITED: Final = 3
+"""The first descriptor of socket activation, as ``sd_listen_fds`` numbers them."""
+UNNAMED: Final = "unknown"
+
+
+class Inherited(NamedTuple):
+    """A socket that the service manager opened."""
+
+    name: str
+    descriptor: int
+
+
+def inherited(environment: Mapping[str, str], pid: int) -> tuple[Inherited, ...]:
+    """The sockets that ``environment`` gives to process ``pid``; none when it means another process or nobody."""
+    if environment.get("LISTEN_PID") != str(pid):
+        return ()
+    count = environment.get("LISTEN_FDS", "")
+    names = environment.get("LISTEN_FDNAMES", "")
+    given = names.split(":") if names else []
+    return tuple(
+        Inherited(given[index] if index < len(given) else UNNAMED, FIRST_INHERITED + index)
+        for index in range(int(count) if count.isdecimal() else 0)
+    )
+
+
+class Listeners:
+    """Sockets that listen. Owner: the event loop's thread."""
+
+    def __init__(self) -> None:
+        self._sockets: list[socket.socket] = []
+        self._files: list[tuple[str, int, int]] = []
+
+    def open(
+        self, addresses: Iterable[str], available: tuple[Inherited, ...], *, reuse_port: bool = False
+    ) -> tuple[str, ...]:
+        """Listen on every address; gives them as bound. Raises AddressUnavailable, and then nothing stays open."""
+        bound: list[str] = []
+        try:
+            for text in addresses:
+                bound += self._inherit(text, available) if inherits(text) else self._listen(text, reuse_port)
+        except AddressUnavailable:
+            self.close()
+            raise
+        return tuple(bound)
+
+    def release(self) -> list[int]:
+        """The descriptors, which from now on belong to the caller. The files of Unix sockets stay ours."""
+        descriptors = [each.detach() for each in self._sockets]
+        self._sockets.clear()
+        return descriptors
+
+    def close(self) -> None:
+        """Close what was not released and remove our Unix sockets' files. May be called twice."""
+        for each in self._sockets:
+            each.close()
+        self._sockets.clear()
+        for path, device, node in self._files:
+            try:
+                there = os.stat(path)
+            except OSError:
+                continue
+            if (there.st_dev, there.st_ino) == (device, node):
+                os.unlink(path)
+        self._files.clear()
+
+    # --- our own
+
+    def _listen(self, text: str, reuse_port: bool) -> list[str]:
+        address = parse_address(text)
+        try:
+            return self._listen_unix(address) if address.path else self._listen_port(address, reuse_port)
+        except (OSError, UnicodeError) as error:
+            reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
+            raise unavailable(address, EDGE, reason) from error
+
+    def _listen_unix(self, address: Address) -> list[str]:
+        check_free(address, EDGE)
+        listener = self._new(socket.AF_UNIX)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(address.path)  # nobody listens there: check_free said so
+        listener.bind(address.path)
+        there = os.stat(address.path)
+        self._files.append((address.path, there.st_dev, there.st_ino))
+        listener.listen(BACKLOG)
+        return [address.with_port(0)]
+
+    def _listen_port(self, address: Address, reuse_port: bool) -> list[str]:
+        """Every network address that the host has, all on the port that the first one took."""
+        found = socket.getaddrinfo(
+            address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
+        port = address.port
+        bound: list[str] = []
+        for family, _, _, _, target in dict.fromkeys(found):
+            listener = self._new(family)
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if reuse_port:
+                listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            if family == socket.AF_INET6:
+                # "[::]" is every address of the machine, those of version 4 too, as the gRPC library has it.
+                listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, int(target[0] != "::"))
+            listener.bind((target[0], port, *target[2:]))
+            listener.listen(BACKLOG)
+            port = listener.getsockname()[1]
+            bound.append(_name_of(listener))
+        return bound
+
+    def _new(self, family: int) -> socket.socket:
+        listener = socket.socket(family, socket.SOCK_STREAM)
+        listener.setblocking(False)
+        self._sockets.append(listener)
+        return listener
+
+    # --- the service manager's
+
+    def _inherit(self, text: str, available: tuple[Inherited, ...]) -> list[str]:
+        wanted = text.partition(":")[2]
+        chosen = [each for each in available if wanted in ("", each.name)]
+        if not chosen:
+            names = ", ".join(sorted({each.name for each in available}))
+            given = (
+                f"the sockets it gave are named {names}" if names else "it gave no sockets to this process"
+            )
+            raise AddressUnavailable(
+                f"{EDGE} cannot listen on {text}: {given}; name one in a .socket unit with FileDescriptorName= and "
+                f"start that unit, or set {EDGE}.addresses to another address"
+            )
+        return [self._adopt(each) for each in chosen]
+
+    def _adopt(self, given: Inherited) -> str:
+        place = f"{SYSTEMD}:{given.name} (descriptor {given.descriptor})"
+        try:
+            if not stat.S_ISSOCK(os.fstat(given.descriptor).st_mode):
+                raise OSError(88, "it is no socket")
+            listener = socket.socket(fileno=given.descriptor)
+        except OSError as error:
+            raise _unfit(place, error.strerror or str(error)) from error
+        self._sockets.append(listener)
+        listens = listener.type == socket.SOCK_STREAM and listener.getsockopt(
+            socket.SOL_SOCKET, socket.SO_ACCEPTCONN
+        )
+        if not listens or listener.family not in (socket.AF_INET, socket.AF_INET6, socket.AF_UNIX):
+            raise _unfit(place, "it does not listen for streams; use ListenStream= and Accept=no")
+        listener.setblocking(False)
+        listener.set_inheritable(False)
+        return _name_of(listener)
+
+
+def _unfit(place: str, reason: str) -> AddressUnavailable:
+    return AddressUnavailable(f"{EDGE} cannot listen on {place}: {reason}")
+
+
+def _name_of(listener: socket.socket) -> str:
+    name = listener.getsockname()
+    if listener.family == socket.AF_UNIX:
+        path = os.fsdecode(name)
+        return Address("", 0, "@" + path[1:] if path.startswith("\0") else path).with_port(0)
+    return Address(name[0], name[1]).with_port(name[1])

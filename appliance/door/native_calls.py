@@ -1,0 +1,103 @@
+"""ModelInfer calls between the native door and the engine: no task, no future, one small object per request."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from appliance.door.failure import status_for
+from appliance.door.inference import Call, Inference, Refused, discard
+from appliance.door.services import INFER
+from appliance.door.status import Status
+from appliance.engine.port import Buffer
+from appliance.inference import NO_DEADLINE, Outcome
+
+if TYPE_CHECKING:
+    from edge_appliance_door import Door
+
+
+class InferCalls:
+    """The ModelInfer calls that are under way. Owner: the event loop's thread."""
+
+    def __init__(self, door: Door, inference: Inference) -> None:
+        self._door = door
+        self._inference = inference
+        self._open: dict[int, _OpenCall] = {}
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def begin(self, call: int, message: Buffer, deadline_ns: int) -> None:
+        """Serve ``call``; its answer follows. ``deadline_ns`` is on the engine's clock, 0 for none."""
+        inference = self._inference
+        inference.tally.requests += 1
+        try:
+            if deadline_ns and deadline_ns <= inference.engine.now_ns():
+                raise inference.expired()
+            checked = inference.check(message)
+            # What lies in memory of the door's own is large: it goes back as soon as the engine has its copy.
+            kept = checked if type(message) is bytes else checked.without_tensors()
+            waiting = _OpenCall(self, call, kept)
+            waiting.handle = inference.submit(checked, deadline_ns or NO_DEADLINE, waiting.done)
+            self._open[call] = waiting
+        except Refused as refused:
+            self._refuse(call, refused.status)
+        except Exception as error:  # noqa: BLE001  a defect ends its own request
+            self._break(call, error)
+
+    def gone(self, call: int) -> None:
+        """The client of ``call`` went away: nobody waits for the outcome."""
+        waiting = self._open.pop(call, None)
+        if waiting is not None:
+            waiting.gone = True
+            self._inference.tally.cancelled += 1
+            self._inference.engine.cancel(waiting.handle)
+
+    def abandon(self) -> None:
+        """The door was closed: every client went away."""
+        for call in tuple(self._open):
+            self.gone(call)
+
+    def end(self, waiting: _OpenCall, outcome: Outcome) -> None:
+        """Answer with ``outcome``."""
+        del self._open[waiting.call]
+        try:
+            self._inference.encode(waiting.checked, outcome, waiting.reply)
+        except Refused as refused:
+            self._refuse(waiting.call, refused.status)
+        except Exception as error:  # noqa: BLE001  a defect ends its own request, not the engine that tells the outcome
+            self._break(waiting.call, error)
+
+    def reply(self, call: int, parts: list[Buffer]) -> bool:
+        """Answer ``call``; its client may have gone meanwhile, of which the door tells by itself."""
+        return self._door.reply(call, parts)
+
+    def _refuse(self, call: int, status: Status) -> None:
+        self._door.finish(call, status.code, status.text, status.metadata)
+
+    def _break(self, call: int, error: Exception) -> None:
+        self._inference.tally.failed += 1
+        self._refuse(call, status_for(error, INFER))
+
+
+class _OpenCall:
+    """One call that the engine has."""
+
+    __slots__ = ("_calls", "call", "checked", "gone", "handle")
+
+    def __init__(self, calls: InferCalls, call: int, checked: Call) -> None:
+        self._calls = calls
+        self.call = call
+        self.checked = checked
+        self.handle = 0
+        self.gone = False
+
+    def done(self, outcome: Outcome) -> None:
+        """The engine's ``on_done``."""
+        if self.gone:
+            discard(outcome)
+        else:
+            self._calls.end(self, outcome)
+
+    def reply(self, parts: list[Buffer]) -> bool:
+        """Send the answer's pieces, which are copied here."""
+        return self._calls.reply(self.call, parts)

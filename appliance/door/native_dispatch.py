@@ -1,0 +1,162 @@
+"""The native door's events, each led to what serves its call. Runs on the event loop, a batch of events per callback.
+
+An event whose handling breaks ends its own call with INTERNAL and goes to the log; the next one is handled all the
+same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final
+
+from edge_appliance_door import CALL, GONE, MESSAGE, SENT, STREAM, UNARY, Door
+
+from appliance.door.failure import status_for
+from appliance.door.native_calls import InferCalls
+from appliance.door.native_stream import NativeStream
+from appliance.door.services import INFER, Services, Terms
+from appliance.engine.port import Buffer
+from appliance.inference import NO_DEADLINE
+
+POLL_S: Final = 0.005
+FLUSH_S: Final = 0.5
+"""How long connections get, once every call has ended, to take their last answers and close."""
+
+_INFER_INDEX: Final = 0
+_NS: Final = 1_000_000_000
+
+
+class Methods:
+    """What a door serves, by the index that its events name: ModelInfer, then the other unary RPCs, then streams."""
+
+    def __init__(self, services: Services) -> None:
+        unary, streaming = services.unary(), services.streaming()
+        self.paths = (INFER, *unary, *streaming)
+        self.answers = (None, *unary.values())
+        self.serves = (*[None] * len(self.answers), *streaming.values())
+
+    def table(self) -> list[tuple[str, int]]:
+        """Paths and kinds, as the door takes them."""
+        unary = len(self.answers)
+        return [(path, UNARY if index < unary else STREAM) for index, path in enumerate(self.paths)]
+
+
+class Dispatch:
+    """Serves the calls of ``door``, which it starts and closes. Owner: the event loop's thread."""
+
+    def __init__(self, door: Door, services: Services, methods: Methods) -> None:
+        self._door = door
+        self._methods = methods
+        self._inference = services.inference
+        self._loop = asyncio.get_running_loop()
+        self._poll: Callable[[], list[Any]] = door.poll
+        self._infers = InferCalls(door, services.inference)
+        self._streams: dict[int, tuple[NativeStream, asyncio.Task[None]]] = {}
+        self._watched = -1
+
+    def start(self) -> None:
+        """Accept connections and watch for events."""
+        self._door.start()
+        self._watched = self._door.fileno()
+        self._loop.add_reader(self._watched, self._on_events)
+
+    async def drain(self, grace_s: float) -> None:
+        """Take no new calls, and wait up to ``grace_s`` seconds until those under way have ended and left."""
+        self._door.drain()
+        end = time.monotonic() + grace_s
+        while self._busy() and time.monotonic() < end:  # noqa: ASYNC110  the door can only be asked
+            await asyncio.sleep(POLL_S)
+        end = min(end, time.monotonic() + FLUSH_S)
+        while self._connections() and time.monotonic() < end:  # noqa: ASYNC110
+            await asyncio.sleep(POLL_S)
+
+    async def close(self) -> None:
+        """Cut everything."""
+        if self._watched >= 0:
+            self._loop.remove_reader(self._watched)
+        self._door.close()
+        self._infers.abandon()
+        tasks = [task for _, task in self._streams.values()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _busy(self) -> bool:
+        return bool(self._infers or self._streams or self._door.statistics()["calls_open"])
+
+    def _connections(self) -> int:
+        return self._door.statistics()["connections_open"]
+
+    # --- events
+
+    def _on_events(self) -> None:
+        for event in self._poll():
+            try:
+                self._take(event)
+            except Exception as error:  # noqa: BLE001  a defect ends its own call, not the handling of events
+                status = status_for(error, "an event of the door")
+                self._door.finish(event[1], status.code, status.text)
+
+    def _take(self, event: tuple[Any, ...]) -> None:
+        kind = event[0]
+        if kind == CALL:
+            _, call, method, message, deadline_ns, metadata, _ = event
+            if method == _INFER_INDEX:
+                self._infers.begin(call, _buffer(message), deadline_ns)
+            elif message is not None:
+                self._answer(call, method, _buffer(message))
+            else:
+                self._open_stream(call, method, deadline_ns, metadata)
+        elif kind == GONE:
+            self._gone(event[1])
+        elif kind == MESSAGE:
+            stream = self._streams.get(event[1])
+            if stream is not None:
+                stream[0].received(None if event[2] is None else _buffer(event[2]))
+        elif kind == SENT:
+            stream = self._streams.get(event[1])
+            if stream is not None:
+                stream[0].sent()
+
+    def _answer(self, call: int, method: int, message: Buffer) -> None:
+        answer = self._methods.answers[method]
+        assert answer is not None
+        try:
+            answered = answer(bytes(message))
+        except Exception as error:  # noqa: BLE001  a defect ends its own request
+            status = status_for(error, self._methods.paths[method])
+            self._door.finish(call, status.code, status.text, status.metadata)
+        else:
+            self._door.reply(call, answered)
+
+    def _gone(self, call: int) -> None:
+        stream = self._streams.get(call)
+        if stream is not None:
+            stream[1].cancel()
+        else:
+            self._infers.gone(call)
+
+    # --- streams
+
+    def _open_stream(
+        self, call: int, method: int, deadline_ns: int, metadata: tuple[tuple[str, str], ...]
+    ) -> None:
+        serve = self._methods.serves[method]
+        assert serve is not None
+        stream = NativeStream(self._door, call)
+        behave = partial(serve, stream.read, stream.write, Terms(deadline_ns or NO_DEADLINE, metadata))
+        remaining_s = (deadline_ns - self._inference.engine.now_ns()) / _NS if deadline_ns else None
+        task = self._loop.create_task(stream.serve(self._methods.paths[method], remaining_s, behave))
+        self._streams[call] = (stream, task)
+        task.add_done_callback(partial(self._ended, call))
+
+    def _ended(self, call: int, _: asyncio.Task[None]) -> None:
+        del self._streams[call]
+
+
+def _buffer(message: Any) -> Buffer:
+    """Small messages are ``bytes``; large ones lie in the door's own memory, which the view keeps alive."""
+    return message if type(message) is bytes else memoryview(message)

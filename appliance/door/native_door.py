@@ -1,0 +1,88 @@
+"""The front door over ``edge_appliance_door``, our HTTP/2 server in Rust, which never takes the interpreter's lock.
+
+Listening sockets and certificates are opened here; the door carries calls, and ``native_dispatch`` leads them to what
+serves them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+
+from edge_appliance_door import Door, Tls
+
+from appliance.door.certificates import read_certificates
+from appliance.door.door import DoorConfig, DoorStatistics, LogControl
+from appliance.door.listeners import Listeners, inherited
+from appliance.door.native_dispatch import Dispatch, Methods
+from appliance.door.native_limits import limits_of
+from appliance.door.services import Services
+from appliance.engine.port import EnginePort
+from appliance.errors import OperatorError
+
+
+class NativeDoor:
+    """FrontDoor over ``edge_appliance_door``. Make and use it on the event loop's thread, inside the running loop."""
+
+    def __init__(self, engine: EnginePort, config: DoorConfig, log: LogControl) -> None:
+        self._config = config
+        self._services = Services(engine, config, log)
+        self._listeners = Listeners()
+        self._tls: Tls | None = None
+        self._dispatch: Dispatch | None = None
+
+    async def open(self) -> tuple[str, ...]:
+        """See FrontDoor."""
+        config = self._config
+        if not config.addresses:
+            return ()
+        certificates = read_certificates(config)
+        available = inherited(os.environ, os.getpid())
+        bound = self._listeners.open(config.addresses, available, reuse_port=config.reuse_port)
+        methods = Methods(self._services)
+        try:
+            self._tls = Tls(*certificates) if certificates else None
+            door = Door(
+                listeners=self._listeners.release(),
+                methods=methods.table(),
+                limits=limits_of(config),
+                tls=self._tls,
+            )
+            self._dispatch = Dispatch(door, self._services, methods)
+            self._dispatch.start()
+        except (OSError, ValueError) as error:
+            raise OperatorError(f"the native door cannot be opened: {error}") from error
+        return bound
+
+    def announce_stop(self) -> None:
+        """See FrontDoor."""
+        self._services.announce_stop()
+
+    async def reload(self) -> None:
+        """See FrontDoor. The files are read off the loop's thread: a slow disk must not stall requests."""
+        if self._tls is None:
+            return
+        loop = asyncio.get_running_loop()
+        certificates = await loop.run_in_executor(None, read_certificates, self._config)
+        assert certificates is not None
+        try:
+            self._tls.reload(*certificates)
+        except ValueError as error:
+            raise OperatorError(f"the native door refuses the certificates: {error}") from error
+
+    async def drain(self, grace_s: float) -> None:
+        """See FrontDoor."""
+        self._services.drain()
+        if self._dispatch is not None:
+            await self._dispatch.drain(grace_s)
+
+    async def close(self) -> None:
+        """See FrontDoor."""
+        dispatch, self._dispatch = self._dispatch, None
+        if dispatch is not None:
+            await dispatch.close()
+        self._listeners.close()
+
+    def statistics(self) -> DoorStatistics:
+        """See FrontDoor."""
+        return self._services.statistics()

@@ -1,0 +1,28 @@
+"""Whether the native door's package is there, loads, and is the one that this version of the appliance speaks to."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from appliance.door.door import DoorConfig
+from appliance.door.native_limits import limits_of
+
+PACKAGE: Final = "edge_appliance_door"
+HOW: Final = "'make door' builds it (with Rust's cargo)"
+
+
+def native_problem() -> str:
+    """Why the native door cannot be used, and what to do; empty when it can."""
+    try:
+        import edge_appliance_door as package
+    except ModuleNotFoundError as error:
+        if error.name == PACKAGE:
+            return f"it is not installed; {HOW}"
+        return f"it does not load ({error}); {HOW}"
+    except ImportError as error:
+        return f"it does not load ({error}); {HOW} anew"
+    if set(package.LIMITS) != set(limits_of(DoorConfig())):
+        return (
+            f"the installed one, {package.__version__}, is not of this version of the appliance; {HOW} anew"
+        )
+    return ""

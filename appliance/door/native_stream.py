@@ -1,0 +1,84 @@
+"""One streaming RPC of the native door: its events as functions to await.
+
+Nothing is read ahead of what is asked for and nothing is written before the transport has room, so that both sides hold
+one another back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Final
+
+from appliance.door.failure import status_for
+from appliance.door.status import Code, Status
+from appliance.engine.port import Buffer
+
+if TYPE_CHECKING:
+    from edge_appliance_door import Door
+
+DEADLINE_TEXT: Final = "Deadline Exceeded"
+OK: Final = 0
+
+
+class NativeStream:
+    """The stream ``call``. Once its client is gone the task that serves it is cancelled, so nothing here looks whether
+    the door still knows the call. Owner: the event loop's thread."""
+
+    def __init__(self, door: Door, call: int) -> None:
+        self._door = door
+        self._call = call
+        self._loop = asyncio.get_running_loop()
+        self._message: asyncio.Future[Buffer | None] | None = None
+        self._room: asyncio.Future[None] | None = None
+
+    # --- what serves it
+
+    async def read(self) -> Buffer | None:
+        """The next message; None when the client's side has ended."""
+        self._message = self._loop.create_future()
+        self._door.read(self._call)
+        return await self._message
+
+    async def write(self, message: bytes) -> None:
+        """Send a message as soon as the one before it has left."""
+        await self._left()
+        self._room = self._loop.create_future()
+        self._door.send(self._call, message)
+
+    async def serve(self, rpc: str, remaining_s: float | None, behave: Callable[[], Awaitable[None]]) -> None:
+        """Run ``behave``, which reads and writes, and end the stream as it ends, after ``remaining_s`` seconds at the
+        latest; ``rpc`` is named in the log."""
+        status: Status | None = None
+        try:
+            async with asyncio.timeout(remaining_s):
+                try:
+                    await behave()
+                except Exception as error:  # noqa: BLE001  a defect ends its own stream
+                    status = status_for(error, rpc)
+                await self._left()
+        except TimeoutError:
+            status = Status(Code.DEADLINE_EXCEEDED, DEADLINE_TEXT)
+        if status is None:
+            self._door.finish(self._call, OK)
+        else:
+            self._door.finish(self._call, status.code, status.text, status.metadata)
+
+    # --- the door's events
+
+    def received(self, message: Buffer | None) -> None:
+        """MESSAGE."""
+        waiting = self._message
+        if waiting is not None and not waiting.done():
+            waiting.set_result(message)
+
+    def sent(self) -> None:
+        """SENT."""
+        if self._room is not None and not self._room.done():
+            self._room.set_result(None)
+
+    async def _left(self) -> None:
+        """Wait until the last message was taken by the transport."""
+        if self._room is not None and not self._room.done():
+            # Shielded: who stops waiting must not make it look as if there were room.
+            await asyncio.shield(self._room)
