@@ -11,12 +11,17 @@ digest = $(shell cat pyproject.toml $(1) | cksum | cut -d' ' -f1)
 SERVE_STAMP := $(VENV)/.installed-$(call digest,requirements.lock)
 TEST_STAMP := $(VENV)/.installed-test-$(call digest,requirements.lock requirements-test.lock)
 CLIENTS_STAMP := $(CLIENTS)/.installed-$(call digest,requirements-clients.lock)
+DOOR_SOURCES := $(sort $(wildcard native/Cargo.* native/*.toml native/src/*.rs native/src/*/*.rs \
+  native/python/*/*.py native/python/*/*.pyi))
+DOOR_DIGEST := $(shell cat /dev/null $(DOOR_SOURCES) | cksum | cut -d' ' -f1)
+DOOR_STAMP := $(VENV)/.installed-door-$(DOOR_DIGEST)
+DOOR_FAILED := $(VENV)/.failed-door-$(DOOR_DIGEST)
 PIP := -m pip --disable-pip-version-check --quiet --no-input
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help install run test lint types unit bench wheel lock clean install-test install-clients
+.PHONY: help install door run test lint types unit bench wheel lock clean install-test install-clients install-door
 
 help: ## what each command does
 	@sed -n 's/^\([a-z][a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | awk -F'\t' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -27,10 +32,12 @@ help: ## what each command does
 
 install: $(SERVE_STAMP) ## make .venv with the 'appliance' command
 
-run: $(SERVE_STAMP) ## install and serve the models in models/
+door: $(DOOR_STAMP) ## build the native gRPC door and install it into .venv (needs Rust's cargo)
+
+run: $(SERVE_STAMP) install-door ## install and serve the models in models/
 	@exec $(BIN)/appliance serve $(ARGS)
 
-test: install-test install-clients lint types unit ## install what tests need and run everything
+test: install-test install-door install-clients lint types unit ## install what tests need and run everything
 
 lint: $(TEST_STAMP) ## ruff: rules and format
 	$(BIN)/ruff check .
@@ -49,6 +56,15 @@ wheel: $(TEST_STAMP) ## build dist/*.whl: the scheduler compiled where there is 
 	$(BIN)/python -m hatchling build -t wheel
 
 install-test: $(TEST_STAMP)
+
+# The native door where cargo is there; without it, or when it does not build, the gRPC library's door serves. A failure is
+# remembered until the sources change.
+install-door: $(SERVE_STAMP)
+	@if command -v cargo >/dev/null && [ ! -e $(DOOR_STAMP) ] && [ ! -e $(DOOR_FAILED) ]; then \
+	  $(MAKE) --no-print-directory door || touch $(DOOR_FAILED); fi
+	@if [ -e $(DOOR_FAILED) ] && [ ! -e $(DOOR_STAMP) ]; then \
+	  echo "make: the native gRPC door could not be built ('make door' tries again); going on without it"; fi
+	@echo "make: $$($(BIN)/appliance version | grep 'gRPC door')"
 
 # Other people's clients need an environment of their own. Without it their tests are skipped, and say so.
 install-clients:
@@ -81,6 +97,18 @@ $(SERVE_STAMP): | $(BIN)/python
 	@echo "make: installing the appliance and what it needs (about a minute, once)"
 	@$(BIN)/python $(PIP) install --require-hashes -r requirements.lock
 	@$(BIN)/python $(PIP) install --no-deps --no-build-isolation -e .
+	@touch $@
+
+# pip runs maturin in an environment of its own, which it throws away.
+$(DOOR_STAMP): | $(SERVE_STAMP)
+	@command -v cargo >/dev/null || { \
+	  echo "make: the native door is built with Rust's cargo, which is not on the PATH (https://rustup.rs)" >&2; exit 1; }
+	@echo "make: building the native gRPC door (about a minute, once)"
+	@rm -rf build/door
+	@CARGO_TARGET_DIR=$${CARGO_TARGET_DIR:-$(CURDIR)/build/cargo} MATURIN_PEP517_ARGS="--locked --compatibility linux" \
+	  $(BIN)/python $(PIP) wheel --no-deps --wheel-dir build/door ./native
+	@$(BIN)/python $(PIP) install --no-deps --no-index --force-reinstall build/door/*.whl
+	@rm -f $(VENV)/.installed-door-* $(DOOR_FAILED)
 	@touch $@
 
 $(TEST_STAMP): | $(SERVE_STAMP)

@@ -8,6 +8,7 @@ from importlib.util import find_spec
 
 from appliance import __version__
 from appliance.cli.failure import Exit
+from appliance.door.native_package import PACKAGE, native_problem
 
 PACKAGES = (
     "onnxruntime",
@@ -28,8 +29,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print version and kind of scheduler, or one line per part."""
-    print(f"appliance {__version__}\nscheduler: {_scheduler()}")
+    """Print version, kind of scheduler and the door that serves by default, or one line per part."""
+    print(f"appliance {__version__}\nscheduler: {_scheduler()}\ngRPC door: {_door()}")
     if arguments.all:
         print(f"python {platform.python_version()}\nsystem {platform.platform()}")
         for package in PACKAGES:
@@ -41,6 +42,16 @@ def _scheduler() -> str:
     """Whether the import system finds a compiled module before its source."""
     spec = find_spec("appliance.scheduling.scheduler")
     return "interpreted" if spec is None or (spec.origin or "").endswith(".py") else "compiled"
+
+
+def _door() -> str:
+    """What ``door = "auto"`` takes here."""
+    problem = native_problem()
+    if problem:
+        return f"grpcio (the native one: {problem})"
+    from importlib.metadata import version
+
+    return f"native {version(PACKAGE)}"
 
 
 def _print_package(package: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from importlib.util import find_spec
 
 import pytest
 
@@ -26,7 +27,10 @@ def loaded_by(*words: str) -> set[str]:
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["version"]) == Exit.OK
-    assert capsys.readouterr().out == f"appliance {__version__}\nscheduler: interpreted\n"
+    version, scheduler, door = capsys.readouterr().out.splitlines()
+    assert (version, scheduler) == (f"appliance {__version__}", "scheduler: interpreted")
+    kind = "native 0" if find_spec("edge_appliance_door") else "grpcio (the native one: "
+    assert door.startswith(f"gRPC door: {kind}")
 
 
 def test_version_of_everything(capsys: pytest.CaptureFixture[str]) -> None:
