@@ -48,7 +48,7 @@ class Listeners:
 
     def __init__(self) -> None:
         self._sockets: list[socket.socket] = []
-        self._files: list[tuple[str, int, int]] = []
+        self._files: list[Address] = []
 
     def open(
         self, addresses: Iterable[str], available: tuple[Inherited, ...], *, reuse_port: bool = False
@@ -70,17 +70,15 @@ class Listeners:
         return descriptors
 
     def close(self) -> None:
-        """Close what was not released and remove our Unix sockets' files. May be called twice."""
+        """Close what was not released and remove the files of our Unix sockets where nobody else listens by now. To be
+        called when what was released is closed; may be called twice."""
         for each in self._sockets:
             each.close()
         self._sockets.clear()
-        for path, device, node in self._files:
-            try:
-                there = os.stat(path)
-            except OSError:
-                continue
-            if (there.st_dev, there.st_ino) == (device, node):
-                os.unlink(path)
+        for address in self._files:
+            with contextlib.suppress(AddressUnavailable, FileNotFoundError):
+                check_free(address, EDGE)
+                os.unlink(address.path)
         self._files.clear()
 
     # --- our own
@@ -99,8 +97,7 @@ class Listeners:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(address.path)  # nobody listens there: check_free said so
         listener.bind(address.path)
-        there = os.stat(address.path)
-        self._files.append((address.path, there.st_dev, there.st_ino))
+        self._files.append(address)
         listener.listen(BACKLOG)
         return [address.with_port(0)]
 

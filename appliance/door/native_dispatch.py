@@ -55,6 +55,7 @@ class Dispatch:
         self._poll: Callable[[], list[Any]] = door.poll
         self._infers = InferCalls(door, services.inference)
         self._streams: dict[int, tuple[NativeStream, asyncio.Task[None]]] = {}
+        self._streams_from = len(methods.answers)
         self._watched = -1
 
     def start(self) -> None:
@@ -106,7 +107,7 @@ class Dispatch:
             _, call, method, message, deadline_ns, metadata, _ = event
             if method == _INFER_INDEX:
                 self._infers.begin(call, _buffer(message), deadline_ns)
-            elif message is not None:
+            elif method < self._streams_from:
                 self._answer(call, method, _buffer(message))
             else:
                 self._open_stream(call, method, deadline_ns, metadata)

@@ -1,0 +1,194 @@
+"""ModelInfer calls of the native door: each gets one end, memory goes back, counts are the other door's."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from typing import Any, cast
+
+import pytest
+
+from appliance.door.envelope import EnvelopeLimits
+from appliance.door.failure import BROKEN
+from appliance.door.inference import Inference, Refused
+from appliance.door.native_calls import InferCalls
+from appliance.door.status import Code
+from appliance.door.wire_pb import inference_pb2 as pb
+from appliance.errors import Cancelled, QueueFull, RunFailed
+from appliance.inference import NO_DEADLINE
+from tests.door.engine_double import EngineDouble
+from tests.door.messages import infer_request
+from tests.door.native_double import DoorDouble
+from tests.words.sample import make_version
+
+RESULT = bytes(range(8))
+REQUEST = infer_request(request_id="7").SerializeToString()
+
+
+class Rig:
+    """An engine, a door and the calls between them."""
+
+    def __init__(self) -> None:
+        self.engine = EngineDouble(make_version())
+        self.door = DoorDouble()
+        self.inference = Inference(self.engine, EnvelopeLimits())
+        self.calls = InferCalls(cast(Any, self.door), self.inference)
+
+    def begin(self, call: int, message: bytes | memoryview = REQUEST, deadline_ns: int = 0) -> None:
+        self.door.known.add(call)
+        self.calls.begin(call, message, deadline_ns)
+
+    @property
+    def counts(self) -> tuple[int, int, int, int]:
+        tally = self.inference.tally
+        return tally.requests, tally.answered, tally.failed, tally.cancelled
+
+
+@pytest.fixture
+async def rig() -> Rig:
+    return Rig()
+
+
+async def test_an_answer_is_sent_and_its_memory_given_back(rig: Rig) -> None:
+    rig.begin(1)
+    assert len(rig.calls) == 1
+    rig.engine.submissions[0].answer(RESULT)
+    response = pb.ModelInferResponse.FromString(rig.door.replies[1])
+    assert (response.id, list(response.raw_output_contents)) == ("7", [RESULT])
+    assert rig.engine.submissions[0].released == 1
+    assert (rig.counts, len(rig.calls)) == ((1, 1, 0, 0), 0)
+
+
+async def test_calls_may_end_in_any_order(rig: Rig) -> None:
+    for call in (1, 2, 3):
+        rig.begin(call, infer_request(request_id=str(call)).SerializeToString())
+    for submission in reversed(rig.engine.submissions):
+        submission.answer(RESULT)
+    assert {call: pb.ModelInferResponse.FromString(raw).id for call, raw in rig.door.replies.items()} == {
+        1: "1",
+        2: "2",
+        3: "3",
+    }
+
+
+async def test_deadlines_are_the_engines_time(rig: Rig) -> None:
+    rig.begin(1, deadline_ns=0)
+    rig.begin(2, deadline_ns=rig.engine.clock_ns + 5)
+    assert [each.deadline_ns for each in rig.engine.submissions] == [NO_DEADLINE, rig.engine.clock_ns + 5]
+
+
+async def test_what_is_late_already_is_not_read(rig: Rig) -> None:
+    rig.begin(1, b"\xff not even a message", deadline_ns=rig.engine.clock_ns)
+    assert rig.door.ends[1][:2] == (
+        Code.DEADLINE_EXCEEDED,
+        "[request id: <id_unknown>] Request timeout expired before it was read",
+    )
+    assert (rig.counts, rig.engine.submissions) == ((1, 0, 1, 0), [])
+
+
+async def test_refusals_come_with_status_text_and_trailers(rig: Rig) -> None:
+    rig.begin(1, b"\x3a\xff")
+    rig.engine.refuse_submit = QueueFull("Exceeds maximum queue size", 5_000_000)
+    rig.begin(2)
+    rig.engine.refuse_submit = None
+    rig.begin(3)
+    rig.engine.submissions[0].fail(RunFailed("model 'm' failed"))
+    assert rig.door.ends[1][0] == Code.INVALID_ARGUMENT
+    assert rig.door.ends[2] == (
+        Code.RESOURCE_EXHAUSTED,
+        "[request id: 7] Exceeds maximum queue size",
+        (("grpc-retry-pushback-ms", "5"),),
+    )
+    assert rig.door.ends[3] == (Code.INTERNAL, "[request id: 7] model 'm' failed", ())
+    assert (rig.counts, len(rig.calls)) == ((3, 0, 3, 0), 0)
+
+
+async def test_a_client_that_goes_cancels_in_the_engine_and_a_late_answer_is_released(rig: Rig) -> None:
+    rig.begin(1)
+    rig.calls.gone(1)
+    rig.calls.gone(1)
+    (submission,) = rig.engine.submissions
+    assert submission.cancelled
+    submission.answer(RESULT)
+    assert (submission.released, rig.door.replies, rig.counts) == (1, {}, (1, 0, 0, 1))
+
+
+async def test_a_client_that_went_unnoticed_costs_nothing(rig: Rig) -> None:
+    rig.begin(1)
+    rig.door.known.clear()
+    rig.engine.submissions[0].answer(RESULT)
+    rig.calls.gone(1)
+    assert (rig.engine.submissions[0].released, len(rig.calls)) == (1, 0)
+
+
+async def test_closing_lets_go_of_everything(rig: Rig) -> None:
+    for call in (1, 2):
+        rig.begin(call)
+    rig.calls.abandon()
+    assert all(submission.cancelled for submission in rig.engine.submissions)
+    assert (rig.counts, len(rig.calls)) == ((2, 0, 0, 2), 0)
+
+
+async def test_a_defect_ends_its_own_request_and_is_logged(
+    rig: Rig, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> bool:
+        raise ZeroDivisionError("made up")
+
+    rig.begin(1)
+    (submission,) = rig.engine.submissions
+    with caplog.at_level(logging.ERROR), monkeypatch.context() as patched:
+        patched.setattr(DoorDouble, "reply", broken)
+        submission.answer(RESULT)
+    assert rig.door.ends[1] == (Code.INTERNAL, BROKEN, ())
+    assert submission.released == 1
+    assert "made up" in caplog.text
+    assert rig.inference.tally.failed == 1
+    rig.begin(2)
+    rig.engine.submissions[1].answer(RESULT)
+    assert 2 in rig.door.replies
+
+
+async def test_a_large_message_is_read_where_it_lies_and_not_kept(rig: Rig) -> None:
+    memory = bytearray(REQUEST)
+    rig.begin(1, memoryview(memory).toreadonly())
+    memory.clear()  # raises BufferError while anybody still looks at it
+    (submission,) = rig.engine.submissions
+    assert (submission.request_id, submission.tensors[0]) == ("7", infer_request().raw_input_contents[0])
+    submission.answer(RESULT)
+    assert pb.ModelInferResponse.FromString(rig.door.replies[1]).id == "7"
+
+
+@pytest.mark.parametrize("broken", [b"\x3a\xff", b"\x1a\x01\xff", REQUEST[:-1], b"\xff" * 20])
+async def test_a_broken_message_is_refused_alike_wherever_it_lies(rig: Rig, broken: bytes) -> None:
+    rig.begin(1, broken)
+    rig.begin(2, memoryview(broken))
+    assert rig.door.ends[1] == rig.door.ends[2]
+    assert rig.door.ends[1][0] == Code.INVALID_ARGUMENT
+
+
+async def test_both_doors_count_alike(rig: Rig) -> None:
+    """The same story through the grpcio door's path."""
+    other = Rig()
+    story = ["answer", "fail", "cancel", "garbage", "late", "answer"]
+    for number, what in enumerate(story):
+        message = b"\xff" if what == "garbage" else REQUEST
+        rig.begin(number, message, rig.engine.clock_ns if what == "late" else 0)
+        task = asyncio.ensure_future(other.inference.unary(message, -1.0 if what == "late" else None))
+        await asyncio.sleep(0)
+        for each in (rig, other):
+            submission = each.engine.submissions[-1] if each.engine.submissions else None
+            if what == "answer":
+                assert submission is not None
+                submission.answer(RESULT)
+            elif what == "fail":
+                assert submission is not None
+                submission.fail(RunFailed("no"))
+        if what == "cancel":
+            rig.calls.gone(number)
+            rig.engine.submissions[-1].fail(Cancelled("Request cancelled"))
+            task.cancel()
+        with contextlib.suppress(Refused, asyncio.CancelledError):
+            await task
+    assert rig.counts == other.counts == (6, 2, 3, 1)

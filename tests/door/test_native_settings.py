@@ -1,0 +1,172 @@
+"""The door's settings: which door serves, its limits, its certificates, and what is told when they do not fit."""
+
+from __future__ import annotations
+
+import re
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from appliance.config import load
+from appliance.door import choice
+from appliance.door.certificates import certificate_problems, read_certificates
+from appliance.door.choice import chosen, door_problems, idle_settings
+from appliance.door.door import DoorConfig, DoorKind, inherits
+from appliance.door.native_limits import limits_of
+from appliance.door.native_package import PACKAGE, native_problem
+from appliance.errors import ConfigInvalid, OperatorError
+from tests.architecture.sources import ROOT
+from tests.door.certificate_files import make_authority, make_signed
+
+CONTRACT = ROOT / "native" / "python" / "edge_appliance_door" / "__init__.pyi"
+
+
+@pytest.fixture
+def without_native(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if the native door were not installed."""
+    monkeypatch.setattr(choice, "native_problem", lambda: "it is not installed; 'make door' builds it")
+
+
+@pytest.fixture
+def with_native(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if the native door were there."""
+    monkeypatch.setattr(choice, "native_problem", lambda: "")
+
+
+def test_every_limit_of_the_contract_has_a_setting() -> None:
+    text = CONTRACT.read_text().partition("LIMITS: Final")[2]
+    assert set(re.findall(r"``(\w+_\w+|connections)``", text)) - {"RST_STREAM"} == set(
+        limits_of(DoorConfig())
+    )
+
+
+def test_limits_are_whole_and_in_the_doors_units() -> None:
+    config = DoorConfig(
+        keepalive_s=1.5, client_ping_interval_s=3, max_connection_age_s=0, body_stall_s=0.0101
+    )
+    limits = limits_of(config)
+    assert limits["keepalive_ms"] == 1500
+    assert limits["pings_per_connection"] == 6
+    assert limits["connection_age_ms"] == 0
+    assert limits["idle_body_ms"] == 11
+    assert all(type(limit) is int for limit in limits.values())
+
+
+@pytest.mark.parametrize(
+    ("address", "is_one"),
+    [
+        ("systemd", True),
+        ("systemd:grpc", True),
+        ("systemd:8001", False),
+        ("systemdx:1", False),
+        ("unix:/s", False),
+    ],
+)
+def test_what_stands_for_inherited_sockets(address: str, is_one: bool) -> None:
+    assert inherits(address) is is_one
+
+
+@pytest.mark.usefixtures("without_native")
+def test_without_the_native_door() -> None:
+    assert chosen(DoorKind.AUTO) is chosen(DoorKind.GRPCIO) is DoorKind.GRPCIO
+    with pytest.raises(
+        OperatorError, match="the native door cannot be used: it is not installed; 'make door'"
+    ):
+        chosen(DoorKind.NATIVE)
+    config = DoorConfig(addresses=("systemd", "127.0.0.1:0"), tls_certificate="c", tls_key="k")
+    told = dict(door_problems(config))
+    assert told.keys() == {"addresses", "tls_certificate"}
+    assert all("make door" in text for text in told.values())
+    assert dict(door_problems(replace(config, door=DoorKind.NATIVE))).keys() == {"door"}
+
+
+@pytest.mark.usefixtures("with_native")
+def test_with_the_native_door() -> None:
+    assert chosen(DoorKind.AUTO) is chosen(DoorKind.NATIVE) is DoorKind.NATIVE
+    assert chosen(DoorKind.GRPCIO) is DoorKind.GRPCIO
+    config = DoorConfig(addresses=("systemd",), tls_certificate="c", tls_key="k")
+    assert not list(door_problems(config))
+    assert dict(door_problems(replace(config, door=DoorKind.GRPCIO))).keys() == {
+        "addresses",
+        "tls_certificate",
+    }
+
+
+def test_settings_that_a_door_does_not_keep_are_named() -> None:
+    config = DoorConfig(max_connections=9, body_stall_s=1, keepalive_s=9)
+    assert list(idle_settings(config, DoorKind.GRPCIO)) == ["max_connections", "body_stall_s"]
+    assert not list(idle_settings(config, DoorKind.NATIVE))
+    assert not list(idle_settings(DoorConfig(), DoorKind.GRPCIO))
+
+
+def test_a_package_that_is_not_there_or_does_not_fit_says_so(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setitem(sys.modules, PACKAGE, None)
+    assert "make door" in native_problem()
+    monkeypatch.delitem(sys.modules, PACKAGE)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / PACKAGE).mkdir()
+    module = tmp_path / PACKAGE / "__init__.py"
+    module.write_text("import edge_appliance_door._door")
+    assert native_problem().startswith("it does not load (No module named")
+    module.write_text("raise ImportError('GLIBC_9.9 not found')")
+    assert native_problem().startswith("it does not load (GLIBC_9.9 not found)")
+    module.write_text("LIMITS = ('message_bytes',)\n__version__ = '0.0.1'")
+    assert native_problem().startswith("the installed one, 0.0.1, is not of this version")
+    monkeypatch.delitem(sys.modules, PACKAGE)
+
+
+@pytest.mark.parametrize(
+    ("section", "words"),
+    [
+        ("tls_certificate = 'a'", "tls_certificate and tls_key go together"),
+        ("tls_client_ca = 'a'", "tls_client_ca asks clients for certificates"),
+        ("max_messages_bytes = 2048", "max_messages_bytes is 2048, less than one message"),
+        ("door = 'rust'", "must be one of"),
+    ],
+)
+def test_what_does_not_go_together_is_told(tmp_path: Path, section: str, words: str) -> None:
+    file = tmp_path / "c.toml"
+    file.write_text(f"[grpc]\n{section}\n")
+    with pytest.raises(ConfigInvalid, match=words) as told:
+        load(file, checked=False)
+    assert all(problem.key.startswith("grpc") for problem in told.value.problems)
+
+
+def test_certificates_are_read_and_checked(tmp_path: Path) -> None:
+    authority = make_authority(tmp_path, "authority")
+    server = make_signed(tmp_path, "server", authority)
+    good = DoorConfig(
+        tls_certificate=str(server.certificate),
+        tls_key=str(server.key),
+        tls_client_ca=str(authority.certificate),
+    )
+    assert not list(certificate_problems(good))
+    certificates = read_certificates(good)
+    assert certificates is not None
+    assert certificates.client_ca == authority.certificate.read_bytes()
+    assert read_certificates(DoorConfig()) is None
+    junk = tmp_path / "junk"
+    junk.write_text("junk")
+    wrong = {
+        "tls_certificate": replace(good, tls_certificate=str(junk)),
+        "tls_key": replace(good, tls_key=str(tmp_path / "none")),
+        "tls_client_ca": replace(good, tls_client_ca=str(junk)),
+    }
+    for key, config in wrong.items():
+        assert [found for found, _ in certificate_problems(config)] == [key]
+        with pytest.raises(OperatorError, match=f"grpc.{key}: "):
+            read_certificates(config)
+    other = replace(good, tls_key=str(authority.key))
+    assert "key values mismatch" in dict(certificate_problems(other))["tls_certificate"]
+
+
+def test_the_configuration_is_asked_for_its_certificates(tmp_path: Path) -> None:
+    file = tmp_path / "c.toml"
+    file.write_text(f"models = '{tmp_path}'\n[grpc]\ntls_certificate = '/none/c'\ntls_key = '/none/k'\n")
+    with pytest.raises(ConfigInvalid) as told:
+        load(file)
+    assert {"grpc.tls_certificate", "grpc.tls_key"} <= {problem.key for problem in told.value.problems}

@@ -1,0 +1,104 @@
+"""A stream of the native door: pressure both ways, an end after the last message, deadlines."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, cast
+
+import pytest
+
+from appliance.door.failure import BROKEN
+from appliance.door.native_stream import DEADLINE_TEXT, OK, NativeStream
+from appliance.door.status import Code
+from appliance.errors import UnknownModel
+from tests.door.native_double import DoorDouble
+from tests.door.test_stream import settle
+
+CALL = 5
+
+
+class Rig:
+    """A stream whose server copies what it reads."""
+
+    def __init__(self) -> None:
+        self.door = DoorDouble(known={CALL})
+        self.stream = NativeStream(cast(Any, self.door), CALL)
+
+    async def copy(self) -> None:
+        while (message := await self.stream.read()) is not None:
+            await self.stream.write(bytes(message))
+
+    def run(self, behave: Any, remaining_s: float | None = None) -> asyncio.Task[None]:
+        return asyncio.ensure_future(self.stream.serve("/a/b", remaining_s, behave))
+
+
+@pytest.fixture
+async def rig() -> Rig:
+    return Rig()
+
+
+async def test_nothing_is_read_or_written_ahead(rig: Rig) -> None:
+    task = rig.run(rig.copy)
+    await settle()
+    assert rig.door.reads == [CALL]
+    rig.stream.received(b"a")
+    await settle()
+    assert (rig.door.sent, len(rig.door.reads)) == ([b"a"], 2)
+    rig.stream.received(b"b")
+    await settle()
+    assert (rig.door.sent, len(rig.door.reads)) == ([b"a"], 2), "no room yet"
+    rig.stream.sent()
+    await settle()
+    assert (rig.door.sent, len(rig.door.reads)) == ([b"a", b"b"], 3)
+    rig.stream.received(None)
+    await settle()
+    assert not task.done(), "the last message has not left"
+    rig.stream.sent()
+    await task
+    assert rig.door.ends[CALL] == (OK, "", ())
+
+
+@pytest.mark.parametrize(
+    ("error", "end"),
+    [
+        (UnknownModel("no such thing"), (Code.NOT_FOUND, "no such thing", ())),
+        (ZeroDivisionError("made up"), (Code.INTERNAL, BROKEN, ())),
+    ],
+)
+async def test_an_error_is_the_end_after_what_was_written(rig: Rig, error: Exception, end: object) -> None:
+    async def fail() -> None:
+        await rig.stream.write(b"a")
+        raise error
+
+    task = rig.run(fail)
+    await settle()
+    assert rig.door.ends == {}
+    rig.stream.sent()
+    await task
+    assert rig.door.ends[CALL] == end
+
+
+async def test_a_deadline_ends_it(rig: Rig) -> None:
+    await rig.run(rig.copy, remaining_s=-1.0)
+    assert rig.door.ends[CALL] == (Code.DEADLINE_EXCEEDED, DEADLINE_TEXT, ())
+
+
+async def test_a_deadline_ends_a_client_that_takes_nothing(rig: Rig) -> None:
+    async def write() -> None:
+        await rig.stream.write(b"a")
+
+    await rig.run(write, remaining_s=0.01)
+    assert rig.door.ends[CALL][0] == Code.DEADLINE_EXCEEDED
+
+
+async def test_events_that_come_when_nobody_waits_are_dropped(rig: Rig) -> None:
+    rig.stream.received(b"a")
+    rig.stream.sent()
+    task = rig.run(rig.copy)
+    await settle()
+    task.cancel()
+    await settle()
+    rig.stream.received(b"b")
+    rig.stream.sent()
+    assert task.cancelled()
+    assert rig.door.ends == {}
