@@ -11,7 +11,7 @@ from __future__ import annotations
 from enum import Enum
 
 from appliance.scheduling.admission import RECOUNT_MAX, recount, smallest_spare, spend
-from appliance.scheduling.group import LANE_DEPTH, Group, Lane, Shape
+from appliance.scheduling.group import LANE_DEPTH, NEVER, Group, Lane, Shape
 from appliance.scheduling.queue import Waiting
 
 
@@ -23,9 +23,10 @@ class Verdict(Enum):
     HOLD = 2
 
 
-def lane_to_fill(group: Group, now_ns: int, prefetch_below_ns: int) -> Lane | None:
-    """An idle lane; or else the one that is free first, when its short batches make it worth to prefetch a
-    full one."""
+def lane_to_fill(group: Group, now_ns: int, prefetch_ns: int, margin_ns: int) -> Lane | None:
+    """An idle lane; or else the one that is free first, when that is soon and a full batch waits for it that
+    would be in time even if the lane is not free earlier than planned. If it would not, what to run is
+    decided when the lane is idle: then the time is known."""
     lanes = group.lanes
     for lane in lanes:
         if not lane.batches:
@@ -33,18 +34,34 @@ def lane_to_fill(group: Group, now_ns: int, prefetch_below_ns: int) -> Lane | No
     if not lanes:
         return None
     lane = lanes[0] if len(lanes) == 1 else min(lanes, key=lambda lane: lane.free_at(now_ns))
-    if not may_follow(lane, prefetch_below_ns):
+    if not may_follow(lane, now_ns, prefetch_ns):
         return None
-    shape = group.heads[0][3]
-    if shape.queued_rows < rows_max(group, shape) or not 0 < shape.plan_ns < prefetch_below_ns:
+    _, deadline_ns, _, shape = group.heads[0]
+    rows = rows_max(group, shape)
+    if shape.queued_rows < rows or not shape.plan_ns:
         return None
-    return lane
+    end_ns = lane.free_at(now_ns) + shape.fixed_ns + shape.per_row_ns * rows
+    return lane if end_ns + margin_ns <= deadline_ns else None
 
 
-def may_follow(lane: Lane, prefetch_below_ns: int) -> bool:
-    """Whether ``lane`` is idle, or runs one batch, so short that another should be there when it ends."""
+def may_follow(lane: Lane, now_ns: int, prefetch_ns: int) -> bool:
+    """Whether ``lane`` is idle, or runs one batch that should end so soon that another should be there then:
+    news of the end and the next batch cross two processes, and the worker would wait for both."""
     batches = lane.batches
-    return not batches or (len(batches) < LANE_DEPTH and 0 < batches[0].estimate_ns < prefetch_below_ns)
+    if not batches:
+        return True
+    return (
+        len(batches) < LANE_DEPTH and batches[0].estimate_ns > 0 and lane.free_ns - now_ns <= prefetch_ns > 0
+    )
+
+
+def next_follow(group: Group, prefetch_ns: int) -> int:
+    """When the first of the busy lanes may be given a batch to follow (NEVER: none before one is idle)."""
+    soonest_ns = NEVER
+    for lane in group.lanes:
+        if len(lane.batches) < LANE_DEPTH and lane.batches[0].estimate_ns and lane.free_ns < soonest_ns:
+            soonest_ns = lane.free_ns
+    return soonest_ns - prefetch_ns if soonest_ns < NEVER else NEVER
 
 
 def rows_max(group: Group, shape: Shape) -> int:

@@ -30,7 +30,15 @@ from appliance.scheduling.actions import (
 )
 from appliance.scheduling.admission import admit, release_hold
 from appliance.scheduling.agenda import Agenda
-from appliance.scheduling.batch import Verdict, gather, hold_until, judge, lane_to_fill, may_follow
+from appliance.scheduling.batch import (
+    Verdict,
+    gather,
+    hold_until,
+    judge,
+    lane_to_fill,
+    may_follow,
+    next_follow,
+)
 from appliance.scheduling.group import (
     LEVEL_DELAYED,
     LEVEL_ORDINARY,
@@ -216,8 +224,12 @@ class Scheduler:
         if group.eager:
             self._dirty[group] = None
         due_ns = min(entry.deadline_ns, entry.delay_at_ns) if entry.delay_at_ns else entry.deadline_ns
-        if due_ns < group.due_ns:
-            self._agenda.set(group, due_ns)
+        self._due_by(group, due_ns)
+
+    def _due_by(self, group: Group, at_ns: int) -> None:
+        """Look at ``group`` at ``at_ns`` at the latest."""
+        if at_ns < group.due_ns:
+            self._agenda.set(group, at_ns)
 
     def _unlist(self, entry: Waiting) -> None:
         """Forget a queued request that leaves otherwise than in a batch; its group has yet to."""
@@ -288,10 +300,12 @@ class Scheduler:
         """Give batches to the lanes of ``group`` that can take one."""
         config = self._config
         while group.queued:
-            lane = lane_to_fill(group, now_ns, config.prefetch_below_ns)
+            lane = lane_to_fill(group, now_ns, config.prefetch_ns, config.margin_ns)
             if lane is None:
-                group.eager = any(may_follow(lane, config.prefetch_below_ns) for lane in group.lanes)
+                group.eager = any(may_follow(lane, now_ns, config.prefetch_ns) for lane in group.lanes)
                 release_hold(group, now_ns)
+                if not group.eager and config.prefetch_ns and group.lanes:
+                    self._due_by(group, next_follow(group, config.prefetch_ns))
                 return
             shape = group.heads[0][3]
             entry = shape.queue.first()[3]
@@ -307,8 +321,7 @@ class Scheduler:
             else:
                 group.held_ns = group.held_ns or now_ns
                 until_ns = hold_until(group, shape, now_ns, config.margin_ns)
-                if until_ns < group.due_ns:
-                    self._agenda.set(group, until_ns)
+                self._due_by(group, until_ns)
                 break
         else:
             release_hold(group, now_ns)

@@ -13,11 +13,12 @@ class SchedulingConfig:
     ``max_queued_per_model`` holds for a priority level whose queue policy has no bound of its own.
 
     ``margin_ns`` is kept free before every deadline for what happens outside the worker: the way in, the way
-    out and the loop between. ``prefetch_below_ns``: a lane whose batches are shorter gets the next one before
-    it is idle. ``quantile`` of the learned service time is what plans use. ``plan_tolerance`` says how much
-    dearer per row than the best size the batch that plans assume may be. ``probe_after_refusals``: after so
-    many requests of a shape in a row were refused for their deadline without one having run, one is let
-    through on an idle lane, so that a wrong estimate can correct itself (0: never).
+    out and the loop between. ``prefetch_ns``: so long before a lane should be free it is sent its next batch,
+    if that is full (0: never before). ``quantile`` of the learned service time is what plans use.
+    ``plan_tolerance`` says how much dearer per row than the best size the batch that plans assume may be.
+    ``probe_after_refusals``: after so many requests of a shape in a row were refused for their deadline
+    without one having run, one is let through on an idle lane, so that a wrong estimate can correct itself
+    (0: never).
     """
 
     max_queued_requests: int = field(
@@ -35,12 +36,12 @@ class SchedulingConfig:
         default=1_000_000,
         metadata={"min": 0, "unit": "ns", "help": "kept free before each deadline for the way in and out"},
     )
-    prefetch_below_ns: int = field(
-        default=5_000_000,
+    prefetch_ns: int = field(
+        default=3_000_000,
         metadata={
             "min": 0,
             "unit": "ns",
-            "help": "batches shorter than this are sent before the lane is idle",
+            "help": "how long before a worker is free its next full batch is sent",
         },
     )
     quantile: float = field(

@@ -31,7 +31,7 @@ class Rig:
         **config: Any,
     ) -> None:
         config.setdefault("margin_ns", 0)
-        config.setdefault("prefetch_below_ns", 0)
+        config.setdefault("prefetch_ns", 0)
         self.scheduler = Scheduler(SchedulingConfig(**config))
         self.step(on.GroupOpened(1), 0)
         for lane in range(1, lanes + 1):

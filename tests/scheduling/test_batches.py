@@ -148,7 +148,7 @@ def lanes_of(rig: Rig, at: float) -> list[tuple[int, tuple[int, ...]]]:
 
 
 def test_a_short_full_batch_is_sent_ahead_and_not_more_than_one() -> None:
-    rig = Rig(max_batch=2, fixed=1, per_row=0.5, prefetch_below_ns=5_000_000)
+    rig = Rig(max_batch=2, fixed=1, per_row=0.5, prefetch_ns=5_000_000)
     for request in range(1, 8):
         rig.arrive(request)
     assert lanes_of(rig, 0) == [(1, (1, 2)), (1, (3, 4))]
@@ -162,14 +162,48 @@ def test_a_short_full_batch_is_sent_ahead_and_not_more_than_one() -> None:
     ids=["a batch that can grow waits", "long batches are not sent ahead"],
 )
 def test_not_sent_ahead(count: int, fixed: float) -> None:
-    rig = Rig(max_batch=2, fixed=fixed, per_row=0.5, prefetch_below_ns=5_000_000)
+    rig = Rig(max_batch=2, fixed=fixed, per_row=0.5, prefetch_ns=5_000_000)
     for request in range(1, count + 1):
         rig.arrive(request)
     assert rig.batches() == [(1, 2)]
 
 
+def test_a_long_batch_is_followed_shortly_before_its_end() -> None:
+    rig = Rig(max_batch=2, fixed=10, per_row=0.5, prefetch_ns=3_000_000)
+    for request in range(1, 7):
+        rig.arrive(request)
+    assert lanes_of(rig, 0) == [(1, (1, 2))]
+    rig.arrive(7, at=1)
+    assert rig.woken_at(1) is None, "it was wished for already"
+    assert lanes_of(rig, 7) == []
+    assert lanes_of(rig, 8) == [(1, (3, 4))]
+    assert lanes_of(rig, 9) == [], "one batch ahead and no more"
+
+
+def test_a_busy_lane_asks_to_be_looked_at_shortly_before_its_end() -> None:
+    rig = Rig(max_batch=2, fixed=10, per_row=0.5, prefetch_ns=3_000_000)
+    rig.occupy()
+    rig.arrive(1)
+    assert rig.woken_at(0) == pytest.approx(10.5 - 3)
+
+
+def test_what_may_be_late_behind_another_is_not_sent_ahead() -> None:
+    rig = Rig(max_batch=1, fixed=4, per_row=0, prefetch_ns=3_000_000)
+    rig.arrive(1, due=5)
+    rig.arrive(2, due=8.5)
+    assert lanes_of(rig, 0) == [(1, (1,))]
+    assert lanes_of(rig, 3) == [(1, (2,))], "on time: free at 4, done at 8"
+    rig = Rig(max_batch=1, fixed=4, per_row=0, prefetch_ns=3_000_000)
+    rig.arrive(1, due=5)
+    rig.arrive(2, due=8.5)
+    assert lanes_of(rig, 0) == [(1, (1,))]
+    assert lanes_of(rig, 4.4) == [], "overdue: expected to be free at 4.8, done at 8.8"
+    rig.finish(1, at=4.5)
+    assert lanes_of(rig, 4.5) == [(1, (2,))]
+
+
 def test_a_batch_sent_ahead_is_timed_from_the_end_of_the_one_before() -> None:
-    rig = Rig(max_batch=1, fixed=2, per_row=0, prefetch_below_ns=5_000_000)
+    rig = Rig(max_batch=1, fixed=2, per_row=0, prefetch_ns=5_000_000)
     rig.arrive(1)
     rig.arrive(2)
     assert lanes_of(rig, 0) == [(1, (1,)), (1, (2,))]
@@ -180,7 +214,7 @@ def test_a_batch_sent_ahead_is_timed_from_the_end_of_the_one_before() -> None:
 
 
 def test_the_lane_that_is_free_first_is_filled() -> None:
-    rig = Rig(max_batch=1, fixed=2, per_row=0, lanes=2, prefetch_below_ns=5_000_000)
+    rig = Rig(max_batch=1, fixed=2, per_row=0, lanes=2, prefetch_ns=5_000_000)
     rig.arrive(1)
     rig.batches()
     rig.arrive(2, at=1)

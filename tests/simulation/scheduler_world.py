@@ -84,7 +84,7 @@ class World:
             max_queued_bytes=rng.randrange(2_000, 20_000) if tight else 1 << 30,
             max_queued_per_model=rng.randrange(2, 20) if tight else 1000,
             margin_ns=rng.choice((0, 100 * MICROSECOND, MILLISECOND)),
-            prefetch_below_ns=rng.choice((0, 3 * MILLISECOND, 20 * MILLISECOND)),
+            prefetch_ns=rng.choice((0, 3 * MILLISECOND, 20 * MILLISECOND)),
             probe_after_refusals=rng.choice((0, 4)) if self.kind == "wild" else 0,
         )
 
