@@ -10,12 +10,25 @@ import pytest
 
 from models.generate import write_model
 from tests.appliance_process import ApplianceProcess
+from tests.doors import DOORS, EVERY_DOOR, Sections, with_door
 
 Serve = Callable[..., ApplianceProcess]
 
 
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """A test marked ``every_door`` runs once per gRPC front door."""
+    if metafunc.definition.get_closest_marker("every_door"):
+        metafunc.parametrize("door", EVERY_DOOR, indirect=True, ids=str)
+
+
 @pytest.fixture
-def serve() -> Iterator[Serve]:
+def door(request: pytest.FixtureRequest) -> Sections:
+    """Configuration that selects a front door; nothing where a test does not care."""
+    return DOORS[request.param] if hasattr(request, "param") else {}
+
+
+@pytest.fixture
+def serve(door: Sections) -> Iterator[Serve]:
     """Start a daemon: ``serve(models_dir, {"section": {"key": value}})``; it is ready when this returns and stopped at
     the end of the test. ``ready=False`` returns at once."""
     running: list[ApplianceProcess] = []
@@ -27,7 +40,7 @@ def serve() -> Iterator[Serve]:
         ready: bool = True,
         **rest: Any,
     ) -> ApplianceProcess:
-        process = ApplianceProcess(models, sections, **rest)
+        process = ApplianceProcess(models, with_door(door, sections or {}), **rest)
         running.append(process)
         return process.wait_ready() if ready else process
 

@@ -22,6 +22,8 @@ from tests.faults.clients import FAKE_SECTIONS, Stream, ask, status_of
 from tests.faults.fake_models import write_fake
 from tests.faults.test_workers import version_in
 
+pytestmark = pytest.mark.every_door
+
 
 def test_a_port_in_use_is_named_and_the_exit_status_says_so(serve: Serve, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -13,15 +12,9 @@ from appliance.tensor import Datatype
 from models.generate import write_model
 from tests.appliance_process import ApplianceProcess
 from tests.conformance.grpc.stub import Stub
+from tests.doors import DOORS, EVERY_DOOR, Sections
 from tests.faults.clients import FAKE_SECTIONS
 from tests.faults.fake_models import write_fake
-
-Sections = Mapping[str, Mapping[str, Any]]
-
-DOORS: Mapping[str, Sections] = {
-    "grpcio": {},
-}
-"""Every front door by the configuration that selects it: a further one is a further line."""
 
 DIGITS = Path(__file__).parents[3] / "models" / "digits"
 NAMES = (
@@ -44,7 +37,7 @@ NARROW = "dynamic_batching { default_queue_policy { max_queue_size: 1 } }"
 LEVELS = "dynamic_batching { priority_levels: 2 default_priority_level: 1 }"
 
 
-@pytest.fixture(scope="package", params=DOORS, ids=str)
+@pytest.fixture(scope="package", params=EVERY_DOOR, ids=str)
 def door(request: pytest.FixtureRequest) -> Sections:
     """Configuration that selects a front door."""
     return {**FAKE_SECTIONS, **DOORS[request.param]}
