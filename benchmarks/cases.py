@@ -37,15 +37,66 @@ CASES: Mapping[str, Case] = {
         title="Small MLP (64-64-64-10), batch 1 per request",
         procedure=Comparison(
             model="mlp",
-            peers=("plain_aio", "triton_python", "mlserver"),
+            peers=("appliance_grpcio", "plain_aio", "triton_python", "mlserver"),
             concurrencies=(1, 8, 32),
             targets=(
                 RatioTarget(
-                    metric="throughput", peer="plain_aio", concurrency=32, bound=Bound.AT_LEAST, limit=0.85
+                    subject="appliance_grpcio",
+                    metric="throughput",
+                    peer="plain_aio",
+                    concurrency=32,
+                    bound=Bound.AT_LEAST,
+                    limit=0.85,
                 ),
-                RatioTarget(metric="p50", peer="plain_aio", concurrency=1, bound=Bound.AT_MOST, limit=1.5),
                 RatioTarget(
-                    metric="throughput", peer="mlserver", concurrency=8, bound=Bound.AT_LEAST, limit=2.0
+                    subject="appliance_grpcio",
+                    metric="p50",
+                    peer="plain_aio",
+                    concurrency=1,
+                    bound=Bound.AT_MOST,
+                    limit=1.5,
+                ),
+                RatioTarget(
+                    subject="appliance_grpcio",
+                    metric="throughput",
+                    peer="mlserver",
+                    concurrency=8,
+                    bound=Bound.AT_LEAST,
+                    limit=2.0,
+                ),
+            ),
+        ),
+    ),
+    "native_door": Case(
+        title="The native door beside the gRPC library's and Triton: small MLP, batch 1 per request",
+        procedure=Comparison(
+            model="mlp",
+            peers=("appliance_native", "appliance_grpcio", "triton_python"),
+            concurrencies=(1, 32),
+            targets=(
+                RatioTarget(
+                    subject="appliance_native",
+                    metric="p50",
+                    peer="triton_python",
+                    concurrency=1,
+                    bound=Bound.AT_MOST,
+                    limit=0.4,
+                ),
+                RatioTarget(
+                    subject="appliance_native",
+                    metric="throughput",
+                    peer="triton_python",
+                    concurrency=32,
+                    bound=Bound.AT_LEAST,
+                    limit=3.0,
+                ),
+                RatioTarget(
+                    subject="appliance_native",
+                    metric="throughput",
+                    peer="appliance_grpcio",
+                    concurrency=32,
+                    bound=Bound.AT_LEAST,
+                    limit=7.0,
                 ),
             ),
         ),

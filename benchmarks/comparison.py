@@ -21,13 +21,15 @@ NOT_FOR_PERF_ANALYZER = frozenset({"mlserver", "echo"})  # they lack the model c
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RatioTarget:
-    """The subject's metric over a peer's at one concurrency, and the limit of the ratio."""
+    """A server's metric over a peer's at one concurrency, and the limit of the ratio. No ``subject`` means that of the
+    run; another one must be among the peers."""
 
     metric: str
     peer: str
     concurrency: int
     bound: Bound
     limit: float
+    subject: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +52,9 @@ class Comparison:
             for server in servers:
                 bench.say(f"round {number + 1} of {bench.rounds}: {server.name}")
                 self._measure(bench, server, samples, use_perf=not perf_reason)
-        return samples, tuple(judge(target, bench.subject, samples) for target in self.targets)
+        return samples, tuple(
+            judge(target, target.subject or bench.subject, samples) for target in self.targets
+        )
 
     def _measure(self, bench: Bench, server: Server, samples: Samples, *, use_perf: bool) -> None:
         with model_directory((self.model,)) as (models, names):

@@ -5,6 +5,7 @@ This is the only file that knows the appliance's command line, its configuration
 """
 
 import contextlib
+import importlib.util
 import os
 import re
 import signal
@@ -34,6 +35,7 @@ APPLIANCE = Path(sys.executable).with_name("appliance")
 APPLIANCE_CONFIG = """\
 [grpc]
 addresses = ["127.0.0.1:{grpc}"]
+door = "{door}"
 
 [http]
 addresses = ["127.0.0.1:{http}"]
@@ -212,10 +214,21 @@ def _answers_ready(ready: Callable[..., object], request: bytes) -> bool:
         return False
 
 
-def _launch_appliance(models: Path, scratch: Path, ports: Ports) -> Launch:
-    config = scratch / "appliance.toml"
-    config.write_text(APPLIANCE_CONFIG.format(grpc=ports.grpc, http=ports.http))
-    return Launch(argv=[str(APPLIANCE), "serve", "--models", str(models), "--config", str(config)])
+def _appliance(name: str, door: str, missing: Callable[[], str | None]) -> Server:
+    """The appliance with one of its front doors."""
+
+    def launch(models: Path, scratch: Path, ports: Ports) -> Launch:
+        config = scratch / "appliance.toml"
+        config.write_text(APPLIANCE_CONFIG.format(grpc=ports.grpc, http=ports.http, door=door))
+        return Launch(argv=[str(APPLIANCE), "serve", "--models", str(models), "--config", str(config)])
+
+    return Server(
+        name=name,
+        launch=launch,
+        missing=missing,
+        metrics_port=lambda ports: ports.http,
+        queue_gauge="appliance_queue_requests",
+    )
 
 
 def _launch_plain(models: Path, scratch: Path, ports: Ports) -> Launch:
@@ -254,6 +267,12 @@ def _appliance_missing() -> str | None:
     return None if APPLIANCE.exists() else f"{APPLIANCE} is not there: run `make install`"
 
 
+def _native_missing() -> str | None:
+    if importlib.util.find_spec("edge_appliance_door") is None:
+        return "the native door is not built: run `make door`"
+    return _appliance_missing()
+
+
 def _not_installed(name: str) -> Callable[[], str | None]:
     def missing() -> str | None:
         return (
@@ -272,13 +291,9 @@ def _never() -> None:
 SERVERS: Mapping[str, Server] = {
     server.name: server
     for server in (
-        Server(
-            name="appliance",
-            launch=_launch_appliance,
-            missing=_appliance_missing,
-            metrics_port=lambda ports: ports.http,
-            queue_gauge="appliance_queue_requests",
-        ),
+        _appliance("appliance", "auto", _appliance_missing),
+        _appliance("appliance_grpcio", "grpcio", _appliance_missing),
+        _appliance("appliance_native", "native", _native_missing),
         Server(name="plain_aio", launch=_launch_plain, missing=_never),
         Server(name="echo", launch=_launch_echo, missing=_never),
         Server(
