@@ -1,0 +1,252 @@
+"""What only the native door does: TLS, sockets from the service manager, and bounds that the gRPC library lacks."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import struct
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from tests.appliance_process import ApplianceProcess
+from tests.conformance.grpc.stub import Stub, failure_of
+from tests.conformance.grpc.test_streams import Sending, ask
+from tests.conftest import Serve
+from tests.door.certificate_files import Pair, make_authority, make_signed
+from tests.doors import DOORS, needs_native, with_door
+from tests.faults.clients import FAKE_SECTIONS
+from tests.faults.fake_models import write_fake
+
+NATIVE = with_door(DOORS["native"], FAKE_SECTIONS)
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
+FRAME_HEADER = 9
+GOAWAY = 7
+PING = 6
+ENHANCE_YOUR_CALM = 11
+
+pytestmark = needs_native
+
+
+@pytest.fixture
+def models(tmp_path: Path) -> Path:
+    """A directory with one model, ``m``."""
+    write_fake(tmp_path / "models", "m")
+    return tmp_path / "models"
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Pair:
+    return make_authority(tmp_path, "authority")
+
+
+def native(**settings: Any) -> Mapping[str, Mapping[str, Any]]:
+    """Sections that select the native door with ``settings``."""
+    return with_door({"grpc": settings}, NATIVE)
+
+
+def over_tls(address: str, authority: Pair, own: Pair | None = None) -> grpc.Channel:
+    """A channel that trusts ``authority`` and shows ``own``."""
+    credentials = grpc.ssl_channel_credentials(
+        authority.certificate.read_bytes(),
+        own.key.read_bytes() if own else None,
+        own.certificate.read_bytes() if own else None,
+    )
+    return grpc.secure_channel(address, credentials, options=[("grpc.use_local_subchannel_pool", 1)])
+
+
+def infer(channel: grpc.Channel) -> bytes:
+    method = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer", None, None)
+    answer: bytes = method(ask("m", "a").SerializeToString(), timeout=20)
+    return answer
+
+
+# --- TLS
+
+
+def test_certificates_are_shown_and_read_again(
+    serve: Serve, models: Path, tmp_path: Path, authority: Pair
+) -> None:
+    server = make_signed(tmp_path, "server", authority)
+    daemon = serve(models, native(tls_certificate=str(server.certificate), tls_key=str(server.key)))
+    old = over_tls(daemon.grpc, authority)
+    assert infer(old)
+    successor = make_authority(tmp_path, "successor")
+    renewed = make_signed(tmp_path, "renewed", successor)
+    server.certificate.write_bytes(renewed.certificate.read_bytes())
+    server.key.write_bytes(renewed.key.read_bytes())
+    _reload(daemon)
+    with over_tls(daemon.grpc, successor) as channel:
+        assert infer(channel)
+    assert infer(old), "a connection outlives the certificate that it began with"
+    old.close()
+    server.key.write_text("junk")
+    _reload(daemon)
+    assert "certificates cannot be used; the old ones stay" in daemon.log()
+    with over_tls(daemon.grpc, successor) as channel:
+        assert infer(channel)
+
+
+def test_clients_show_certificates_when_they_must(
+    serve: Serve, models: Path, tmp_path: Path, authority: Pair
+) -> None:
+    server = make_signed(tmp_path, "server", authority)
+    settings = {
+        "tls_certificate": str(server.certificate),
+        "tls_key": str(server.key),
+        "tls_client_ca": str(authority.certificate),
+    }
+    daemon = serve(models, native(**settings))
+    with over_tls(daemon.grpc, authority, make_signed(tmp_path, "client", authority)) as channel:
+        assert infer(channel)
+    stranger = make_signed(tmp_path, "stranger", make_authority(tmp_path, "other"))
+    for own in (None, stranger):
+        with over_tls(daemon.grpc, authority, own) as channel, pytest.raises(grpc.RpcError) as refused:
+            infer(channel)
+        assert failure_of(refused.value).code == "UNAVAILABLE"
+
+
+# --- sockets of the service manager
+
+LAUNCHER = """
+import os, sys
+os.environ.update(LISTEN_PID=str(os.getpid()), LISTEN_FDS="2", LISTEN_FDNAMES="grpc:local")
+os.dup2(int(sys.argv[1]), 103); os.dup2(int(sys.argv[2]), 104)
+os.dup2(103, 3); os.dup2(104, 4)
+os.execv(sys.executable, [sys.executable, "-c",
+    "import sys; from appliance.cli.main import main; sys.exit(main())", *sys.argv[3:]])
+"""
+
+
+def test_sockets_from_the_service_manager(models: Path, tmp_path: Path) -> None:
+    config = tmp_path / "config.toml"
+    config.write_text(
+        '[grpc]\ndoor = "native"\naddresses = ["systemd:grpc", "systemd:local"]\n[http]\naddresses = []\n'
+        '[repository]\nruntimes = ["onnx", "fake"]\n[daemon]\ndrain_notice_s = 0.0\n'
+    )
+    path = str(tmp_path / "s")
+    with (
+        socket.create_server(("127.0.0.1", 0)) as tcp,
+        socket.socket(socket.AF_UNIX) as unix,
+    ):
+        unix.bind(path)
+        unix.listen()
+        handed = (tcp.fileno(), unix.fileno())
+        words = ["serve", "--models", str(models), "--config", str(config)]
+        process = subprocess.Popen(
+            [sys.executable, "-c", LAUNCHER, *map(str, handed), *words],
+            pass_fds=handed,
+            stdout=subprocess.PIPE,
+        )
+        address = f"127.0.0.1:{tcp.getsockname()[1]}"
+    try:
+        # The sockets listened before the daemon did, so that clients may come before it is there.
+        for where in (address, f"unix:{path}"):
+            with Stub(where) as stub:
+                grpc.channel_ready_future(stub.channel).result(timeout=30)
+                assert stub.infer(ask("m", "a")).id == "a"
+    finally:
+        process.send_signal(signal.SIGTERM)
+        said, _ = process.communicate(timeout=30)
+    assert process.returncode == 0
+    assert f"Serving gRPC on {address} unix:{path} (native door)".encode() in said
+    assert os.path.exists(path)
+
+
+# --- bounds
+
+
+def test_connections_are_bounded(serve: Serve, models: Path) -> None:
+    daemon = serve(models, native(max_connections=3))
+    host, port = daemon.grpc.rsplit(":", 1)
+    held = [_connection(host, int(port)) for _ in range(3)]
+    for connection in held:
+        connection.sendall(PREFACE)
+        assert connection.recv(FRAME_HEADER)
+    with _connection(host, int(port)) as refused:
+        assert refused.recv(1) == b""
+    for connection in held:
+        connection.close()
+    with Stub(daemon.grpc) as stub:
+        grpc.channel_ready_future(stub.channel).result(timeout=30)
+        assert stub.infer(ask("m", "a")).id == "a"
+
+
+def test_who_says_nothing_is_disconnected(serve: Serve, models: Path) -> None:
+    daemon = serve(models, native(handshake_timeout_s=0.2))
+    host, port = daemon.grpc.rsplit(":", 1)
+    with _connection(host, int(port)) as silent:
+        assert silent.recv(1) == b""
+
+
+def test_who_pings_too_often_is_disconnected(serve: Serve, models: Path) -> None:
+    daemon = serve(models, native(client_ping_interval_s=10))
+    host, port = daemon.grpc.rsplit(":", 1)
+    ping = struct.pack(">I", 8)[1:] + bytes((PING, 0)) + bytes(4) + bytes(8)
+    with _connection(host, int(port)) as restless:
+        restless.sendall(PREFACE + ping * 50)
+        assert (GOAWAY, ENHANCE_YOUR_CALM) in list(_frames(restless))
+
+
+def test_requests_in_memory_are_bounded(serve: Serve, models: Path) -> None:
+    daemon = serve(models, native(max_message_bytes=1 << 20, max_messages_bytes=1 << 20))
+    with Stub(daemon.grpc) as stub:
+        failure = stub.refusal(bytes(1 << 21))
+        assert failure.code == "RESOURCE_EXHAUSTED"
+        assert stub.infer(ask("m", "a")).id == "a"
+
+
+def test_a_stream_may_be_silent_for_longer_than_a_body_may(serve: Serve, models: Path) -> None:
+    """A client that thinks between two messages has begun none."""
+    daemon = serve(models, native(body_stall_s=0.1, keepalive_s=1))
+    with Stub(daemon.grpc) as stub:
+        sending = Sending(ask("m", "a"))
+        answers = stub.stream(sending)
+        assert next(answers).infer_response.id == "a"
+        with pytest.raises(TimeoutError):
+            # Nothing may end the stream meanwhile; a second is ten times the bound.
+            _ended(answers).result(timeout=1.0)
+        sending.send(ask("m", "b"))
+        assert next(answers).infer_response.id == "b"
+        sending.end()
+        assert list(answers) == []
+
+
+def test_the_log_and_the_welcome_name_the_door(serve: Serve, models: Path) -> None:
+    daemon = serve(models, NATIVE)
+    assert daemon.stop() == 0
+    assert '"door": "native"' in daemon.log()
+    assert f"Serving gRPC on {daemon.grpc} (native door)" in daemon.log()
+
+
+def _reload(daemon: ApplianceProcess) -> None:
+    daemon.messages.clear()
+    daemon.signal(signal.SIGHUP)
+    daemon.wait_for("RELOADING=1")
+    daemon.wait_for("READY=1")
+
+
+def _connection(host: str, port: int) -> socket.socket:
+    return socket.create_connection((host, port), timeout=20)
+
+
+def _ended(call: Any) -> Future[None]:
+    """Resolves when ``call`` ends."""
+    future: Future[None] = Future()
+    call.add_callback(lambda: future.set_result(None))
+    return future
+
+
+def _frames(connection: socket.socket) -> Iterator[tuple[int, int]]:
+    """Kind of each frame, with the error code of a GOAWAY, until the end of the connection."""
+    stream = connection.makefile("rb")
+    while len(header := stream.read(FRAME_HEADER)) == FRAME_HEADER:
+        payload = stream.read(int.from_bytes(header[:3], "big"))
+        yield header[3], int.from_bytes(payload[4:8], "big") if header[3] == GOAWAY else 0
