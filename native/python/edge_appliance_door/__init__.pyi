@@ -2,7 +2,8 @@
 
 It carries calls and decides nothing: Python is handed whole messages and answers with messages and statuses. All methods
 are cheap and may be called from one Python thread, the one that polls; none blocks. A call is named by an integer that is
-never used again; a method given the id of a call that has ended does nothing and says so with False.
+never used again; a method given the id of a call that has ended does nothing and says so with False. What a call of that
+kind cannot do, or not yet (a second ``read`` before its MESSAGE), is a ValueError.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,7 +21,7 @@ CALL: Final = 0
 ``Door``; ``message`` the request of a UNARY method, as an object with the buffer protocol (``bytes`` when it is small),
 or None; ``deadline_ns`` on CLOCK_MONOTONIC (0: none); ``metadata`` the ASCII custom metadata, a tuple of (key, value)
 pairs, keys in lower case (pseudo-headers, ``grpc-*`` but not ``triton_*``, ``content-type``, ``te`` and ``user-agent`` are
-left out); ``peer`` is the address as text ("unix:" for Unix sockets)."""
+left out); ``peer`` is the address as gRPC writes it ("ipv4:10.0.0.1:5", "ipv6:[::1]:5", "unix:" for Unix sockets)."""
 MESSAGE: Final = 1
 """Event ``(MESSAGE, call, message)``: what ``read`` asked for; None when the client's side has ended."""
 SENT: Final = 2
@@ -73,8 +74,10 @@ class Door:
         """Cut everything and end the thread; returns when it has ended. May be called twice."""
 
     def statistics(self) -> dict[str, int]:
-        """Counts since the start: ``connections_open``, ``connections_total``, ``connections_refused``, ``calls_open``,
-        ``calls_total``, ``bytes_in_flight``, ``resets`` and one counter for each limit that was enforced, by its name."""
+        """Counts since the start: ``connections_open``, ``connections_total``, ``connections_refused``,
+        ``accept_failures`` (the kernel had no connection to give), ``calls_open``, ``calls_total``, ``bytes_in_flight``,
+        ``resets``, ``panics`` (faults of the door itself), and for each limit how often it was enforced, by its name;
+        that of the limit ``bytes_in_flight`` is ``bytes_in_flight_refused``. ``keepalive_ms`` counts the pings sent."""
 
 class Tls:
     """Server certificates, PEM. ``client_ca`` given: clients must show a certificate that it signed.

@@ -1,0 +1,16 @@
+"""The native front door: an HTTP/2 server for gRPC on a thread of its own. The stub beside this file documents it."""
+
+from edge_appliance_door._door import (
+    CALL,
+    GONE,
+    LIMITS,
+    MESSAGE,
+    SENT,
+    STREAM,
+    UNARY,
+    Door,
+    Tls,
+    __version__,
+)
+
+__all__ = ["CALL", "GONE", "LIMITS", "MESSAGE", "SENT", "STREAM", "UNARY", "Door", "Tls", "__version__"]

@@ -1,0 +1,136 @@
+//! The response side of a call: messages and trailers, at the pace at which the client takes them.
+
+use crate::framing::percent_encoded;
+use crate::status::{Fault, GRPC_STATUS, code, trailers};
+use bytes::Bytes;
+use h2::server::SendResponse;
+use h2::{Reason, SendStream};
+use http::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
+use http::{Response, StatusCode};
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+use tokio::time::{Sleep, sleep};
+
+const GRPC: HeaderValue = HeaderValue::from_static("application/grpc");
+const ACCEPTED_ENCODINGS: (HeaderName, HeaderValue) =
+    (HeaderName::from_static("grpc-accept-encoding"), HeaderValue::from_static("identity,gzip"));
+
+/// What was answered so far.
+pub struct Answer {
+    respond: SendResponse<Bytes>,
+    stream: Option<SendStream<Bytes>>,
+    patience: Duration,
+    ended: bool,
+}
+
+impl Answer {
+    /// Nothing yet. `patience`: how long the client may take nothing.
+    pub fn new(respond: SendResponse<Bytes>, patience: Duration) -> Self {
+        Self { respond, stream: None, patience, ended: false }
+    }
+
+    /// Ready when the client has reset the call or its connection has ended.
+    pub fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        match &mut self.stream {
+            Some(stream) => stream.poll_reset(cx).map(drop),
+            None => self.respond.poll_reset(cx).map(drop),
+        }
+    }
+
+    /// Sends one message, prefix included; done when the transport has taken it.
+    pub async fn send(&mut self, mut message: Bytes) -> Result<(), Fault> {
+        let patience = self.patience;
+        let stream = self.open()?;
+        while !message.is_empty() {
+            stream.reserve_capacity(message.len());
+            let room = match stream.capacity() {
+                0 => capacity(stream, patience).await?,
+                room => room,
+            };
+            let piece = message.split_to(room.min(message.len()));
+            stream.send_data(piece, false).map_err(|_| Fault::Gone)?;
+        }
+        Ok(())
+    }
+
+    /// One message and a good end.
+    pub async fn reply(&mut self, message: Bytes) -> Result<(), Fault> {
+        self.send(message).await?;
+        let mut good = HeaderMap::with_capacity(1);
+        good.insert(GRPC_STATUS, HeaderValue::from_static("0"));
+        self.finish(good);
+        Ok(())
+    }
+
+    /// Ends the call with these trailers; alone when nothing was sent before.
+    pub fn finish(&mut self, trailers: HeaderMap) {
+        if std::mem::replace(&mut self.ended, true) {
+            return;
+        }
+        // Errors mean that the client has gone, which then no longer matters.
+        match &mut self.stream {
+            Some(stream) => drop(stream.send_trailers(trailers)),
+            None => self.headers_only(StatusCode::OK, trailers),
+        }
+    }
+
+    /// Ends a call that the door does not let go on.
+    pub fn refuse(&mut self, fault: Fault) {
+        match fault {
+            Fault::Status(code, text) => self.finish(trailers(code, &text)),
+            Fault::Encoding(found) => {
+                let text = format!("grpc-encoding '{}' is not supported", percent_encoded(&found));
+                let mut trailers = trailers(code::UNIMPLEMENTED, &text);
+                trailers.extend([ACCEPTED_ENCODINGS]);
+                self.finish(trailers);
+            }
+            Fault::NotGrpc => {
+                let text = "this port speaks gRPC only: POST with content-type application/grpc";
+                self.headers_only(StatusCode::UNSUPPORTED_MEDIA_TYPE, trailers(code::INTERNAL, text));
+            }
+            Fault::Stalled => self.cut(Reason::ENHANCE_YOUR_CALM),
+            Fault::Gone => self.cut(Reason::CANCEL),
+        }
+    }
+
+    fn cut(&mut self, reason: Reason) {
+        match &mut self.stream {
+            Some(stream) => stream.send_reset(reason),
+            None => self.respond.send_reset(reason),
+        }
+    }
+
+    fn open(&mut self) -> Result<&mut SendStream<Bytes>, Fault> {
+        if self.stream.is_none() {
+            let mut response = Response::new(());
+            response.headers_mut().insert(CONTENT_TYPE, GRPC);
+            self.stream = Some(self.respond.send_response(response, false).map_err(|_| Fault::Gone)?);
+        }
+        self.stream.as_mut().ok_or(Fault::Gone)
+    }
+
+    fn headers_only(&mut self, status: StatusCode, headers: HeaderMap) {
+        let mut response = Response::new(());
+        *response.status_mut() = status;
+        *response.headers_mut() = headers;
+        response.headers_mut().insert(CONTENT_TYPE, GRPC);
+        let _ = self.respond.send_response(response, true);
+    }
+}
+
+async fn capacity(stream: &mut SendStream<Bytes>, patience: Duration) -> Result<usize, Fault> {
+    let mut timer: Option<Pin<Box<Sleep>>> = None;
+    poll_fn(|cx| {
+        match stream.poll_capacity(cx) {
+            Poll::Ready(Some(Ok(0))) => {} // taken by another stream meanwhile; asked again with the next change
+            Poll::Ready(Some(Ok(room))) => return Poll::Ready(Ok(room)),
+            Poll::Ready(_) => return Poll::Ready(Err(Fault::Gone)),
+            Poll::Pending => {}
+        }
+        let timer = timer.get_or_insert_with(|| Box::pin(sleep(patience)));
+        timer.as_mut().poll(cx).map(|()| Err(Fault::Stalled))
+    })
+    .await
+}

@@ -1,0 +1,284 @@
+//! One call, from its headers to its end.
+
+use crate::answer::Answer;
+use crate::body::RequestBody;
+use crate::calls::{End, Kind, Slot};
+use crate::clock::now_ns;
+use crate::conduct::SharedConduct;
+use crate::door::Core;
+use crate::framing::timeout_ns;
+use crate::limits::Limit;
+use crate::mailbox::{Arrival, Event};
+use crate::status::{Fault, code, text_metadata};
+use bytes::Bytes;
+use futures_util::FutureExt;
+use h2::RecvStream;
+use h2::server::SendResponse;
+use http::header::{CONTENT_TYPE, HeaderMap};
+use http::{Method, Request, request};
+use std::future::{Future, poll_fn};
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// What calls of one connection share.
+#[derive(Clone)]
+pub struct Caller {
+    /// The client's address as text.
+    pub peer: Arc<str>,
+    /// How it behaves.
+    pub conduct: SharedConduct,
+}
+
+/// Carries a call to its end. Never fails and never panics: a panic on the way ends the call with INTERNAL.
+pub async fn run(
+    core: Arc<Core>,
+    caller: Caller,
+    request: Request<RecvStream>,
+    respond: SendResponse<Bytes>,
+) {
+    let _open = core.statistics.call();
+    let mut answer = Answer::new(respond, core.limits.duration(Limit::WriteStallMs));
+    match unpanicked(carry(&core, &caller, request, &mut answer)).await {
+        Ok(()) => {}
+        Err(Outcome::Panicked) => {
+            core.statistics.panicked();
+            answer.refuse(Fault::status(code::INTERNAL, "the door failed within this call"));
+        }
+        Err(Outcome::Fault(fault)) => {
+            match fault {
+                Fault::Gone => {
+                    core.statistics.reset();
+                    caller.conduct.lock().reset(now_ns());
+                }
+                Fault::Stalled => core.statistics.strike(Limit::WriteStallMs),
+                _ => {}
+            }
+            answer.refuse(fault);
+        }
+    }
+}
+
+#[derive(Debug)]
+enum Outcome {
+    Fault(Fault),
+    Panicked,
+}
+
+async fn unpanicked(call: impl Future<Output = Result<(), Fault>>) -> Result<(), Outcome> {
+    match AssertUnwindSafe(call).catch_unwind().await {
+        Ok(result) => result.map_err(Outcome::Fault),
+        Err(_) => Err(Outcome::Panicked),
+    }
+}
+
+async fn carry(
+    core: &Arc<Core>,
+    caller: &Caller,
+    request: Request<RecvStream>,
+    answer: &mut Answer,
+) -> Result<(), Fault> {
+    let arrived_ns = now_ns();
+    let (head, stream) = request.into_parts();
+    let (method, kind) = admit(core, &head)?;
+    let gzip = uses_gzip(&head.headers)?;
+    let timeout = timeout(&head.headers)?;
+    let deadline_ns = timeout.map_or(0, |timeout| arrived_ns.saturating_add(timeout).min(i64::MAX as u64));
+    // A deadline only bounds the wait for a unary body; the rest is Python's to decide.
+    let body_deadline = match kind {
+        Kind::Unary => timeout.and_then(|timeout| Instant::now().checked_add(Duration::from_nanos(timeout))),
+        Kind::Stream => None,
+    };
+    let mut body = RequestBody::new(core.clone(), stream, gzip, body_deadline);
+    let message = match kind {
+        Kind::Unary => Some(body.only().await?),
+        Kind::Stream => None,
+    };
+    let ticket = Ticket::open(core, kind);
+    core.mailbox.push(Event::Call(Box::new(Arrival {
+        call: ticket.id,
+        method,
+        message,
+        deadline_ns,
+        metadata: text_metadata(&head.headers),
+        peer: caller.peer.clone(),
+    })));
+    match kind {
+        Kind::Unary => unary(&ticket, answer).await,
+        Kind::Stream => {
+            tokio::select! {
+                biased;
+                end = write(&ticket, answer) => end,
+                Err(fault) = read(&ticket, &mut body) => Err(fault),
+            }
+        }
+    }
+}
+
+/// Which method, if the request is gRPC and the method is known.
+fn admit(core: &Core, head: &request::Parts) -> Result<(u32, Kind), Fault> {
+    let content = head.headers.get(CONTENT_TYPE).map(|value| value.as_bytes());
+    if head.method != Method::POST || !content.is_some_and(|content| content.starts_with(b"application/grpc"))
+    {
+        return Err(Fault::NotGrpc);
+    }
+    let bound = core.limits.size(Limit::MetadataBytes);
+    if header_list_bytes(head) > bound {
+        core.statistics.strike(Limit::MetadataBytes);
+        return Err(Fault::status(
+            code::RESOURCE_EXHAUSTED,
+            format!("the metadata of the request is larger than {bound} bytes"),
+        ));
+    }
+    core.methods
+        .get(head.uri.path())
+        .copied()
+        .ok_or_else(|| Fault::status(code::UNIMPLEMENTED, "Method not found!"))
+}
+
+/// The size of a header list as HTTP/2 counts it: 32 bytes for each field besides its name and value.
+fn header_list_bytes(head: &request::Parts) -> usize {
+    const FIELD: usize = 32;
+    let pseudo =
+        4 * FIELD + head.uri.path().len() + head.uri.authority().map_or(0, |name| name.as_str().len());
+    head.headers.iter().map(|(key, value)| key.as_str().len() + value.len() + FIELD).sum::<usize>() + pseudo
+}
+
+fn uses_gzip(headers: &HeaderMap) -> Result<bool, Fault> {
+    match headers.get("grpc-encoding").map(|value| value.as_bytes()) {
+        None | Some(b"identity") => Ok(false),
+        Some(b"gzip") => Ok(true),
+        Some(other) => Err(Fault::Encoding(String::from_utf8_lossy(other).into_owned())),
+    }
+}
+
+fn timeout(headers: &HeaderMap) -> Result<Option<u64>, Fault> {
+    let Some(value) = headers.get("grpc-timeout") else { return Ok(None) };
+    let malformed = || {
+        Fault::status(
+            code::INVALID_ARGUMENT,
+            "grpc-timeout is malformed: up to 8 digits and a unit of HMSmun",
+        )
+    };
+    timeout_ns(value.as_bytes()).ok_or_else(malformed).map(Some)
+}
+
+/// A call that Python knows. Dropped before Python has ended it, it tells that the call is gone.
+struct Ticket {
+    core: Arc<Core>,
+    id: u64,
+    slot: Arc<Slot>,
+}
+
+impl Ticket {
+    fn open(core: &Arc<Core>, kind: Kind) -> Self {
+        let (id, slot) = core.calls.open(kind);
+        Self { core: core.clone(), id, slot }
+    }
+
+    /// Tells something of the call, unless Python has ended it meanwhile.
+    fn tell(&self, event: Event) {
+        if self.core.calls.is_live(self.id) {
+            self.core.mailbox.push(event);
+        }
+    }
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        if self.core.calls.forget(self.id) {
+            self.core.mailbox.push(Event::Gone(self.id));
+        }
+    }
+}
+
+enum Order {
+    Send(Bytes),
+    End(End),
+}
+
+/// What Python wants next of the response side; messages before the end.
+async fn order(slot: &Slot, answer: &mut Answer) -> Result<Order, Fault> {
+    poll_fn(|cx| {
+        slot.register(cx.waker());
+        if let Some(message) = slot.take_message() {
+            return Poll::Ready(Ok(Order::Send(message)));
+        }
+        if let Some(end) = slot.take_end() {
+            return Poll::Ready(Ok(Order::End(end)));
+        }
+        answer.poll_gone(cx).map(|()| Err(Fault::Gone))
+    })
+    .await
+}
+
+async fn unary(ticket: &Ticket, answer: &mut Answer) -> Result<(), Fault> {
+    match order(&ticket.slot, answer).await? {
+        Order::Send(_) => unreachable!("messages are only sent to streams"),
+        Order::End(end) => finish(end, answer).await,
+    }
+}
+
+async fn write(ticket: &Ticket, answer: &mut Answer) -> Result<(), Fault> {
+    loop {
+        match order(&ticket.slot, answer).await? {
+            Order::Send(message) => {
+                answer.send(message).await?;
+                ticket.slot.send_done();
+                ticket.tell(Event::Sent(ticket.id));
+            }
+            Order::End(end) => return finish(end, answer).await,
+        }
+    }
+}
+
+async fn finish(end: End, answer: &mut Answer) -> Result<(), Fault> {
+    match end {
+        End::Reply(message) => answer.reply(message).await,
+        End::Finish(trailers) => {
+            answer.finish(trailers);
+            Ok(())
+        }
+    }
+}
+
+/// Reads as often as Python asks; only ever returns with a fault.
+async fn read(ticket: &Ticket, body: &mut RequestBody) -> Result<(), Fault> {
+    loop {
+        poll_fn(|cx| {
+            ticket.slot.register(cx.waker());
+            if ticket.slot.take_read() { Poll::Ready(()) } else { Poll::Pending }
+        })
+        .await;
+        let message = body.next().await?;
+        ticket.slot.read_done();
+        ticket.tell(Event::Message(ticket.id, message));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_panic_ends_its_call_and_nothing_else() {
+        let outcome = unpanicked(async { panic!("on purpose") }).await;
+        assert!(matches!(outcome, Err(Outcome::Panicked)));
+        assert!(unpanicked(async { Ok(()) }).await.is_ok());
+        let outcome = unpanicked(async { Err(Fault::Gone) }).await;
+        assert!(matches!(outcome, Err(Outcome::Fault(Fault::Gone))));
+    }
+
+    #[test]
+    fn only_gzip_and_identity_are_spoken() {
+        let with = |value: &'static str| {
+            HeaderMap::from_iter([("grpc-encoding".parse().unwrap(), value.parse().unwrap())])
+        };
+        assert!(!uses_gzip(&HeaderMap::new()).unwrap());
+        assert!(!uses_gzip(&with("identity")).unwrap());
+        assert!(uses_gzip(&with("gzip")).unwrap());
+        assert!(matches!(uses_gzip(&with("snappy")), Err(Fault::Encoding(name)) if name == "snappy"));
+    }
+}

@@ -1,0 +1,200 @@
+//! One connection: TLS, HTTP/2, its calls, and the watch over its client.
+
+use crate::call::{self, Caller};
+use crate::clock::now_ns;
+use crate::conduct::{Conduct, SharedConduct, WatchedTransport};
+use crate::connections::{Admission, Listening};
+use crate::door::Core;
+use crate::limits::Limit;
+use crate::listener::Socket;
+use crate::transport::Transport;
+use crate::vigil::{Verdict, Vigil};
+use bytes::Bytes;
+use h2::server::{self, SendResponse};
+use h2::{Ping, PingPong, Reason, RecvStream};
+use http::Request;
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+use tokio::time::{Instant, Sleep, sleep, timeout_at};
+
+const STREAM_WINDOW: u32 = 8 << 20;
+const CONNECTION_WINDOW: u32 = 32 << 20;
+/// Larger frames make for fewer wake-ups; beyond this the allocator gives memory back and takes it again.
+const FRAME: u32 = 64 << 10;
+/// What may be buffered of one answer besides the answer itself.
+const SEND_BUFFER: usize = 1 << 20;
+/// Streams that were reset here are remembered for a moment, so that frames under way to them are no errors.
+const REMEMBERED_RESETS: usize = 256;
+/// Resets that a client's own errors cause, before the connection is given up.
+const ERROR_RESETS: usize = 1024;
+/// How long a connection that is cut may take to send its last frame.
+const FAREWELL: Duration = Duration::from_secs(1);
+
+type Http2 = server::Connection<WatchedTransport, Bytes>;
+
+/// Serves a connection to its end.
+pub async fn serve(core: Arc<Core>, socket: Socket, peer: Arc<str>, admission: Admission) {
+    let _admission = admission;
+    let _open = core.statistics.connection();
+    let conduct = SharedConduct::new(Conduct::new(&core.limits));
+    let until = Instant::now() + core.limits.duration(Limit::HandshakeMs);
+    let http2 = match timeout_at(until, establish(&core, socket, &conduct)).await {
+        Ok(Some(http2)) => http2,
+        Ok(None) => return,
+        Err(_) => return core.statistics.strike(Limit::HandshakeMs),
+    };
+    let caller = Caller { peer, conduct };
+    let mut driver = Driver::new(core.clone(), http2, caller.conduct.clone());
+    while let Some((request, respond)) = poll_fn(|cx| driver.poll(cx)).await {
+        tokio::spawn(call::run(core.clone(), caller.clone(), request, respond));
+    }
+}
+
+async fn establish(core: &Core, socket: Socket, conduct: &SharedConduct) -> Option<Http2> {
+    let transport = match (socket, &core.tls) {
+        (Socket::Unix(stream), _) => Transport::Unix(stream),
+        (Socket::Tcp(stream), None) => Transport::Tcp(stream),
+        (Socket::Tcp(stream), Some(tls)) => {
+            Transport::Tls(Box::new(tls.acceptor().accept(stream).await.ok()?))
+        }
+    };
+    let limits = &core.limits;
+    let metadata = limits.setting(Limit::MetadataBytes);
+    server::Builder::new()
+        .initial_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(CONNECTION_WINDOW)
+        .max_frame_size(FRAME)
+        // Up to four times as much is taken apart, so that the refusal can be a status that clients understand.
+        .max_header_list_size(metadata.saturating_mul(4))
+        .max_concurrent_streams(limits.setting(Limit::StreamsPerConnection))
+        .max_send_buffer_size(SEND_BUFFER)
+        .max_concurrent_reset_streams(REMEMBERED_RESETS)
+        .max_local_error_reset_streams(Some(ERROR_RESETS))
+        .max_pending_accept_reset_streams(limits.size(Limit::ResetsPerConnection))
+        .handshake(WatchedTransport::new(transport, conduct.clone()))
+        .await
+        .ok()
+}
+
+/// Drives HTTP/2 and looks after the client whenever there is something to look at.
+struct Driver {
+    core: Arc<Core>,
+    http2: Http2,
+    conduct: SharedConduct,
+    vigil: Vigil,
+    timer: Pin<Box<Sleep>>,
+    pings: Option<PingPong>,
+    listening: Option<Listening>,
+    leaving: bool,
+    cut: bool,
+}
+
+impl Driver {
+    fn new(core: Arc<Core>, mut http2: Http2, conduct: SharedConduct) -> Self {
+        let vigil = Vigil::new(&core.limits, now_ns());
+        let pings = http2.ping_pong();
+        let timer = Box::pin(sleep(Duration::ZERO)); // the first look sets it
+        Self { core, http2, conduct, vigil, timer, pings, listening: None, leaving: false, cut: false }
+    }
+
+    /// The next call; None when the connection has ended.
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<(Request<RecvStream>, SendResponse<Bytes>)>> {
+        self.core.bell.answer(); // when the thread is too busy to sleep, nobody else does
+        self.listening.get_or_insert_with(|| {
+            self.conduct.lock().register(cx.waker());
+            self.core.connections.listen(cx.waker())
+        });
+        loop {
+            if let Poll::Ready(next) = self.http2.poll_accept(cx) {
+                self.count_refusals();
+                return match next {
+                    Some(Ok(call)) if !self.cut => Poll::Ready(Some(call)),
+                    Some(Ok(_)) => continue,
+                    Some(Err(error)) => {
+                        self.note(&error);
+                        Poll::Ready(None)
+                    }
+                    None => Poll::Ready(None),
+                };
+            }
+            self.count_refusals();
+            if self.core.is_draining() {
+                self.leave_once();
+            }
+            if !self.cut
+                && let Some(limit) = self.breach()
+            {
+                self.cut(limit, Reason::ENHANCE_YOUR_CALM);
+                continue; // send it
+            }
+            if let Some(pings) = &mut self.pings {
+                let _ = pings.poll_pong(cx); // takes the pong, so that the next ping can be sent
+            }
+            if self.timer.as_mut().poll(cx).is_pending() {
+                return Poll::Pending;
+            }
+            if self.cut {
+                return Poll::Ready(None);
+            }
+            self.look();
+        }
+    }
+
+    fn breach(&self) -> Option<Limit> {
+        self.conduct.lock().breach()
+    }
+
+    fn leave_once(&mut self) {
+        if !std::mem::replace(&mut self.leaving, true) {
+            self.http2.graceful_shutdown();
+        }
+    }
+
+    /// Acts on what the vigil says; the loop in `poll` then lets HTTP/2 send it and sets the timer.
+    fn look(&mut self) {
+        let now = now_ns();
+        let (heard, blocked) = {
+            let conduct = self.conduct.lock();
+            (conduct.heard_ns(), conduct.blocked_ns())
+        };
+        match self.vigil.look(now, heard, blocked) {
+            Verdict::WaitUntil(then) => {
+                self.timer.as_mut().reset(Instant::now() + Duration::from_nanos(then.saturating_sub(now)));
+            }
+            Verdict::Ping => {
+                self.core.statistics.strike(Limit::KeepaliveMs);
+                if let Some(pings) = &mut self.pings {
+                    let _ = pings.send_ping(Ping::opaque()); // fails while one is under way: as good
+                }
+            }
+            Verdict::Leave => {
+                self.core.statistics.strike(Limit::ConnectionAgeMs);
+                self.leave_once();
+            }
+            Verdict::Cut(limit) => self.cut(limit, Reason::NO_ERROR),
+        }
+    }
+
+    fn cut(&mut self, limit: Limit, reason: Reason) {
+        self.core.statistics.strike(limit);
+        self.http2.abrupt_shutdown(reason);
+        self.cut = true;
+        self.timer.as_mut().reset(Instant::now() + FAREWELL);
+    }
+
+    fn count_refusals(&self) {
+        for limit in self.conduct.lock().take_refusals() {
+            self.core.statistics.strike(limit);
+        }
+    }
+
+    /// Counts the one limit that HTTP/2 itself keeps by ending the connection.
+    fn note(&self, error: &h2::Error) {
+        if !self.cut && error.is_library() && format!("{error:?}").contains("too_many_resets") {
+            self.core.statistics.strike(Limit::ResetsPerConnection);
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! How many connections there are, from where, and how to reach the tasks that must hear of a drain.
+
+use crate::limits::{Limit, Limits};
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Waker;
+
+#[derive(Default)]
+struct Register {
+    total: u64,
+    per_peer: HashMap<IpAddr, u64>,
+    next: u64,
+    tasks: HashMap<u64, Waker>,
+}
+
+/// The register of connections.
+#[derive(Clone, Default)]
+pub struct Connections(Arc<Mutex<Register>>);
+
+/// A connection that counts until this is dropped.
+pub struct Admission {
+    register: Connections,
+    peer: Option<IpAddr>,
+}
+
+/// A task that is woken by `wake_all` until this is dropped.
+pub struct Listening {
+    register: Connections,
+    id: u64,
+}
+
+impl Connections {
+    fn register(&self) -> MutexGuard<'_, Register> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Lets a connection in, or names the limit that keeps it out. Unix sockets have no peer address.
+    pub fn admit(&self, limits: &Limits, peer: Option<IpAddr>) -> Result<Admission, Limit> {
+        let mut register = self.register();
+        if register.total >= limits.get(Limit::Connections) {
+            return Err(Limit::Connections);
+        }
+        if let Some(peer) = peer {
+            let count = register.per_peer.entry(peer).or_default();
+            if *count >= limits.get(Limit::ConnectionsPerPeer) {
+                return Err(Limit::ConnectionsPerPeer);
+            }
+            *count += 1;
+        }
+        register.total += 1;
+        Ok(Admission { register: self.clone(), peer })
+    }
+
+    /// Enters a task.
+    pub fn listen(&self, task: &Waker) -> Listening {
+        let mut register = self.register();
+        register.next += 1;
+        let id = register.next;
+        register.tasks.insert(id, task.clone());
+        Listening { register: self.clone(), id }
+    }
+
+    /// Wakes every task that is entered.
+    pub fn wake_all(&self) {
+        let tasks: Vec<Waker> = self.register().tasks.values().cloned().collect();
+        tasks.into_iter().for_each(Waker::wake);
+    }
+}
+
+impl Drop for Admission {
+    fn drop(&mut self) {
+        let mut register = self.register.register();
+        register.total -= 1;
+        if let Some(peer) = self.peer
+            && let Some(count) = register.per_peer.get_mut(&peer)
+        {
+            *count -= 1;
+            if *count == 0 {
+                register.per_peer.remove(&peer);
+            }
+        }
+    }
+}
+
+impl Drop for Listening {
+    fn drop(&mut self) {
+        self.register.register().tasks.remove(&self.id);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limits::NAMES;
+
+    fn limits() -> Limits {
+        let value = |name: &str| match name {
+            "connections" => 3,
+            "connections_per_peer" => 2,
+            _ => 1000,
+        };
+        Limits::new(NAMES.iter().map(|name| (name.to_string(), value(name)))).unwrap()
+    }
+
+    #[test]
+    fn connections_are_bounded_in_total_and_per_peer() {
+        let (connections, limits) = (Connections::default(), limits());
+        let (one, two) = ("10.0.0.1".parse().ok(), "10.0.0.2".parse().ok());
+        let first = connections.admit(&limits, one).ok().unwrap();
+        let _second = connections.admit(&limits, one).ok().unwrap();
+        assert_eq!(connections.admit(&limits, one).err(), Some(Limit::ConnectionsPerPeer));
+        let _third = connections.admit(&limits, two).ok().unwrap();
+        assert_eq!(connections.admit(&limits, None).err(), Some(Limit::Connections));
+        drop(first);
+        assert!(connections.admit(&limits, one).is_ok());
+        assert_eq!(connections.register().per_peer.len(), 2);
+    }
+}

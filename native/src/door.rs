@@ -1,0 +1,158 @@
+//! The door as a whole: what its tasks share, and its thread.
+
+use crate::bell::Bell;
+use crate::budget::Budget;
+use crate::calls::{Calls, Kind};
+use crate::connections::Connections;
+use crate::limits::{Limit, Limits};
+use crate::listener::{self, ListeningSocket};
+use crate::mailbox::Mailbox;
+use crate::statistics::Statistics;
+use crate::tls::Tls;
+use std::collections::HashMap;
+use std::future::poll_fn;
+use std::io::Result;
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::*};
+use std::task::Poll;
+use std::thread::JoinHandle;
+use tokio::runtime::{Builder, Runtime};
+
+/// What Python, the thread and its tasks share.
+pub struct Core {
+    /// The bounds.
+    pub limits: Limits,
+    /// Index and kind of each method by its path.
+    pub methods: HashMap<String, (u32, Kind)>,
+    /// Certificates, if the door speaks TLS.
+    pub tls: Option<Arc<Tls>>,
+    /// Live calls.
+    pub calls: Calls,
+    /// Events to Python.
+    pub mailbox: Mailbox,
+    /// Wake-ups from Python.
+    pub bell: Bell,
+    /// Memory for request messages.
+    pub budget: Arc<Budget>,
+    /// Connections.
+    pub connections: Connections,
+    /// Counts.
+    pub statistics: Statistics,
+    draining: AtomicBool,
+    closing: AtomicBool,
+}
+
+impl Core {
+    /// A door that nobody has opened yet.
+    pub fn new(
+        limits: Limits,
+        methods: HashMap<String, (u32, Kind)>,
+        tls: Option<Arc<Tls>>,
+    ) -> Result<Arc<Self>> {
+        Ok(Arc::new(Self {
+            budget: Budget::new(limits.get(Limit::BytesInFlight)),
+            limits,
+            methods,
+            tls,
+            calls: Calls::default(),
+            mailbox: Mailbox::new()?,
+            bell: Bell::default(),
+            connections: Connections::default(),
+            statistics: Statistics::default(),
+            draining: AtomicBool::new(false),
+            closing: AtomicBool::new(false),
+        }))
+    }
+
+    /// Whether new calls are no longer wanted.
+    pub fn is_draining(&self) -> bool {
+        self.draining.load(Acquire)
+    }
+
+    /// Listeners close, clients are asked to leave.
+    pub fn drain(&self) {
+        if !self.draining.swap(true, AcqRel) {
+            self.bell.wake_thread();
+        }
+    }
+}
+
+/// The thread that serves; dropping it closes the door.
+pub struct DoorThread {
+    core: Arc<Core>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl DoorThread {
+    /// Accepts from here on.
+    pub fn start(core: Arc<Core>, listeners: Vec<ListeningSocket>) -> Result<Self> {
+        let runtime = runtime(&core)?;
+        let entered = runtime.enter();
+        for bound in listeners {
+            tokio::spawn(listener::accept(core.clone(), bound)?);
+        }
+        drop(entered);
+        let served = core.clone();
+        let thread = std::thread::Builder::new().name("door".into()).spawn(move || {
+            block_signals();
+            // What can be caught was caught in its task; this is the last resort: say so instead of falling silent.
+            if std::panic::catch_unwind(AssertUnwindSafe(|| serve(&served, runtime))).is_err() {
+                served.statistics.panicked();
+                served.mailbox.fail("the door's thread has failed; nothing is served any more".into());
+            }
+        })?;
+        Ok(Self { core, thread: Some(thread) })
+    }
+
+    /// Cuts everything; returns when the thread has ended.
+    pub fn close(&mut self) {
+        self.core.draining.store(true, Release);
+        self.core.closing.store(true, Release);
+        self.core.bell.wake_thread();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join(); // a panic was told through the mailbox
+        }
+    }
+}
+
+impl Drop for DoorThread {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+fn runtime(core: &Arc<Core>) -> Result<Runtime> {
+    let (before, after) = (core.clone(), core.clone());
+    Builder::new_current_thread()
+        .enable_all()
+        .on_thread_park(move || before.bell.before_sleep())
+        .on_thread_unpark(move || after.bell.after_sleep())
+        .build()
+}
+
+fn serve(core: &Arc<Core>, runtime: Runtime) {
+    let mut told = false;
+    runtime.block_on(poll_fn(|cx| {
+        core.bell.register(cx.waker());
+        core.bell.answer();
+        if core.closing.load(Acquire) {
+            return Poll::Ready(());
+        }
+        if core.is_draining() && !std::mem::replace(&mut told, true) {
+            core.connections.wake_all();
+        }
+        Poll::Pending
+    }));
+    drop(runtime); // with all tasks: calls that are open tell that they are gone
+}
+
+/// Signals are for Python's thread, whose system calls they are meant to interrupt.
+fn block_signals() {
+    // SAFETY: the set is filled before it is used.
+    unsafe {
+        let mut all = std::mem::zeroed();
+        libc::sigfillset(&raw mut all);
+        libc::pthread_sigmask(libc::SIG_BLOCK, &raw const all, std::ptr::null_mut());
+    }
+}

@@ -1,0 +1,244 @@
+//! gRPC over HTTP/2, the parts that are pure: prefixes of messages, `grpc-timeout`, `grpc-message`, gzip.
+
+use crate::budget::{Assembly, Budget, Message, OverBudget};
+use bytes::{Buf, Bytes};
+use flate2::bufread::GzDecoder;
+use std::io::Read;
+use std::sync::Arc;
+
+/// Length of the prefix before each message: a flag and the length, big endian.
+pub const PREFIX: usize = 5;
+
+/// What stands before a message.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Prefix {
+    /// Whether the message is compressed as `grpc-encoding` says.
+    pub compressed: bool,
+    /// Length of the message as it is sent.
+    pub length: usize,
+}
+
+impl Prefix {
+    /// Reads a prefix; None when the flag is neither 0 nor 1.
+    pub fn parse(bytes: [u8; PREFIX]) -> Option<Self> {
+        let [flag, length @ ..] = bytes;
+        (flag <= 1).then(|| Self { compressed: flag == 1, length: u32::from_be_bytes(length) as usize })
+    }
+
+    /// The prefix of an uncompressed message; None when a message cannot be that long.
+    pub fn encode(length: usize) -> Option<[u8; PREFIX]> {
+        let [a, b, c, d] = u32::try_from(length).ok()?.to_be_bytes();
+        Some([0, a, b, c, d])
+    }
+}
+
+/// Nanoseconds of a `grpc-timeout`: at most eight digits and a unit. None when it is malformed.
+pub fn timeout_ns(value: &[u8]) -> Option<u64> {
+    let (unit, digits) = value.split_last()?;
+    if digits.is_empty() || digits.len() > 8 || !digits.iter().all(u8::is_ascii_digit) {
+        return None;
+    }
+    let count = digits.iter().fold(0u64, |sum, digit| sum * 10 + u64::from(digit - b'0'));
+    let scale = match unit {
+        b'H' => 3_600_000_000_000,
+        b'M' => 60_000_000_000,
+        b'S' => 1_000_000_000,
+        b'm' => 1_000_000,
+        b'u' => 1_000,
+        b'n' => 1,
+        _ => return None,
+    };
+    Some(count.saturating_mul(scale))
+}
+
+/// Longest `grpc-message`: clients bound the trailers they accept, and a status that is refused for its length
+/// tells less than one that is cut short.
+const TEXT: usize = 4096;
+
+/// A text as `grpc-message` carries it: printable ASCII, everything else and `%` as `%XX` of its UTF-8.
+pub fn percent_encoded(text: &str) -> String {
+    let mut encoded = String::with_capacity(text.len().min(TEXT));
+    for character in text.chars() {
+        let mut utf8 = [0; 4];
+        let start = encoded.len();
+        for byte in character.encode_utf8(&mut utf8).bytes() {
+            match byte {
+                b' '..=b'~' if byte != b'%' => encoded.push(byte as char),
+                _ => encoded.push_str(&format!("%{byte:02X}")),
+            }
+        }
+        if encoded.len() > TEXT {
+            encoded.truncate(start); // whole characters only
+            break;
+        }
+    }
+    encoded
+}
+
+/// Why a compressed message cannot be had.
+#[derive(Debug, PartialEq, Eq)]
+pub enum InflateError {
+    /// It is not gzip.
+    Malformed(String),
+    /// It grows beyond the bound.
+    TooLarge,
+    /// There is no memory for it now.
+    OverBudget,
+}
+
+impl From<OverBudget> for InflateError {
+    fn from(_: OverBudget) -> Self {
+        Self::OverBudget
+    }
+}
+
+/// Decompresses one message in steps, so that a long one does not keep others waiting, and stops at the bound, so
+/// that a bomb is refused before it takes memory.
+pub struct Inflation {
+    decoder: GzDecoder<bytes::buf::Reader<Bytes>>,
+    assembly: Assembly,
+    piece: Box<[u8]>,
+}
+
+/// Bytes made in one step: some tens of microseconds.
+const STEP: usize = 32 * 1024;
+
+impl Inflation {
+    /// Begins to decompress a gzip stream of at most `bound` bytes.
+    pub fn new(compressed: Bytes, budget: &Arc<Budget>, bound: usize) -> Self {
+        Self {
+            decoder: GzDecoder::new(compressed.reader()),
+            assembly: Assembly::new(budget, bound),
+            piece: vec![0; STEP].into(),
+        }
+    }
+
+    /// Makes the next piece; true when there was none left.
+    pub fn step(&mut self) -> Result<bool, InflateError> {
+        let made =
+            self.decoder.read(&mut self.piece).map_err(|error| InflateError::Malformed(error.to_string()))?;
+        if made > self.assembly.missing() {
+            return Err(InflateError::TooLarge);
+        }
+        self.assembly.push(&self.piece[..made])?;
+        Ok(made == 0)
+    }
+
+    /// The message, after the last step.
+    pub fn finish(self) -> Message {
+        self.assembly.finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use flate2::{Compression, write::GzEncoder};
+    use std::io::Write;
+
+    fn gzip(bytes: &[u8]) -> Bytes {
+        let mut encoder = GzEncoder::new(Vec::new(), Compression::best());
+        encoder.write_all(bytes).unwrap();
+        encoder.finish().unwrap().into()
+    }
+
+    fn inflate(compressed: Bytes, budget: &Arc<Budget>, bound: usize) -> Result<Message, InflateError> {
+        let mut inflation = Inflation::new(compressed, budget, bound);
+        while !inflation.step()? {}
+        Ok(inflation.finish())
+    }
+
+    #[test]
+    fn a_prefix_is_read_as_it_is_written() {
+        let prefix = Prefix::parse(Prefix::encode(70_000).unwrap()).unwrap();
+        assert_eq!(prefix, Prefix { compressed: false, length: 70_000 });
+        assert_eq!(Prefix::parse([1, 0, 0, 1, 2]), Some(Prefix { compressed: true, length: 258 }));
+        assert_eq!(Prefix::parse([2, 0, 0, 0, 0]), None);
+        assert_eq!(Prefix::encode(1 << 33), None);
+    }
+
+    #[test]
+    fn a_timeout_is_read_in_each_unit() {
+        for (text, expected) in [
+            ("1n", 1),
+            ("25u", 25_000),
+            ("100m", 100_000_000),
+            ("3S", 3_000_000_000),
+            ("2M", 120_000_000_000),
+            ("1H", 3_600_000_000_000),
+            ("0S", 0),
+            ("99999999H", u64::MAX),
+        ] {
+            assert_eq!(timeout_ns(text.as_bytes()), Some(expected), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_malformed_timeout_is_not_guessed() {
+        for text in ["", "S", "1", "1s", "-1S", "1.5S", "123456789S", "+1S", " 1S"] {
+            assert_eq!(timeout_ns(text.as_bytes()), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_text_is_escaped_where_it_must_be() {
+        assert_eq!(percent_encoded("Method not found!"), "Method not found!");
+        assert_eq!(percent_encoded("100 %\n"), "100 %25%0A");
+        assert_eq!(percent_encoded("Größe"), "Gr%C3%B6%C3%9Fe");
+    }
+
+    #[test]
+    fn a_long_text_ends_at_a_whole_character() {
+        let encoded = percent_encoded(&"é".repeat(2000));
+        assert!(encoded.len() <= TEXT && encoded.len() > TEXT - 6);
+        assert_eq!(encoded.len() % 6, 0);
+    }
+
+    #[test]
+    fn gzip_is_undone() {
+        let budget = Budget::new(1 << 20);
+        let plain: Vec<u8> = (0..200_000u32).map(|i| (i.wrapping_mul(i) >> 7) as u8).collect();
+        let message = inflate(gzip(&plain), &budget, 200_000).unwrap();
+        assert_eq!(message.bytes, plain);
+        drop(message);
+        assert_eq!(budget.used(), 0);
+    }
+
+    #[test]
+    fn an_empty_message_may_be_compressed() {
+        let budget = Budget::new(1 << 20);
+        assert!(inflate(gzip(b""), &budget, 10).unwrap().bytes.is_empty());
+    }
+
+    #[test]
+    fn a_bomb_takes_no_more_than_the_bound() {
+        let budget = Budget::new(u64::MAX);
+        let mut inflation = Inflation::new(gzip(&vec![0; 50 << 20]), &budget, 100_000);
+        let error = loop {
+            match inflation.step() {
+                Ok(ended) => assert!(!ended),
+                Err(error) => break error,
+            }
+            assert!(budget.used() <= 100_000);
+        };
+        assert_eq!(error, InflateError::TooLarge);
+    }
+
+    #[test]
+    fn a_bomb_is_refused_when_there_is_no_memory() {
+        let budget = Budget::new(70_000);
+        let error = inflate(gzip(&vec![0; 1 << 20]), &budget, 2 << 20).err().unwrap();
+        assert_eq!(error, InflateError::OverBudget);
+        assert_eq!(budget.used(), 0);
+    }
+
+    #[test]
+    fn what_is_not_gzip_or_cut_short_is_malformed() {
+        let budget = Budget::new(1 << 20);
+        let whole = gzip(&[7; 1000]);
+        for broken in [Bytes::from_static(b"plain text"), whole.slice(..whole.len() - 9)] {
+            let error = inflate(broken, &budget, 10_000).err().unwrap();
+            assert!(matches!(error, InflateError::Malformed(_)), "{error:?}");
+        }
+    }
+}
