@@ -54,9 +54,12 @@ pub fn trailers(code: u32, text: &str) -> HeaderMap {
     trailers
 }
 
+const RETRY_PUSHBACK: &str = "grpc-retry-pushback-ms";
+
 /// Adds one entry of custom metadata; the error says what is wrong with it.
 pub fn add_metadata(trailers: &mut HeaderMap, key: &str, value: &str) -> Result<(), String> {
-    if is_reserved(key) {
+    // The one key of the protocol's own that is the server's to set: when a refused client may try again.
+    if is_reserved(key) && key != RETRY_PUSHBACK {
         return Err(format!("metadata key '{key}' belongs to the protocol"));
     }
     let name = HeaderName::from_bytes(key.as_bytes())
