@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from appliance.door.failure import status_for
 from appliance.door.inference import Call, Inference, Refused, discard
@@ -26,16 +26,20 @@ class InferCalls:
     def __len__(self) -> int:
         return len(self._open)
 
-    def begin(self, call: int, message: Buffer, deadline_ns: int) -> None:
-        """Serve ``call``; its answer follows. ``deadline_ns`` is on the engine's clock, 0 for none."""
+    def begin(self, call: int, message: Any, deadline_ns: int) -> None:
+        """Serve ``call``; its answer follows. ``message`` is as the door gives it; ``deadline_ns`` is on the engine's
+        clock, 0 for none."""
         inference = self._inference
         inference.tally.requests += 1
         try:
             if deadline_ns and deadline_ns <= inference.engine.now_ns():
                 raise inference.expired()
-            checked = inference.check(message)
-            # What lies in memory of the door's own is large: it goes back as soon as the engine has its copy.
-            kept = checked if type(message) is bytes else checked.without_tensors()
+            if type(message) is bytes:
+                kept = checked = inference.check(message)
+            else:
+                # What lies in memory of the door's own is large: it goes back as soon as the engine has its copy.
+                checked = inference.check(view_of(message))
+                kept = checked.without_tensors()
             waiting = _OpenCall(self, call, kept)
             waiting.handle = inference.submit(checked, deadline_ns or NO_DEADLINE, waiting.done)
             self._open[call] = waiting
@@ -77,6 +81,12 @@ class InferCalls:
     def _break(self, call: int, error: Exception) -> None:
         self._inference.tally.failed += 1
         self._refuse(call, status_for(error, INFER))
+
+
+def view_of(message: Any) -> Buffer:
+    """A message as the door gives it: small ones are ``bytes``, large ones lie in its own memory, which the view keeps
+    alive."""
+    return message if type(message) is bytes else memoryview(message)
 
 
 class _OpenCall:

@@ -15,10 +15,9 @@ from typing import Any, Final
 from edge_appliance_door import CALL, GONE, MESSAGE, SENT, STREAM, UNARY, Door
 
 from appliance.door.failure import status_for
-from appliance.door.native_calls import InferCalls
+from appliance.door.native_calls import InferCalls, view_of
 from appliance.door.native_stream import NativeStream
 from appliance.door.services import INFER, Services, Terms
-from appliance.engine.port import Buffer
 from appliance.inference import NO_DEADLINE
 
 POLL_S: Final = 0.005
@@ -94,9 +93,13 @@ class Dispatch:
     # --- events
 
     def _on_events(self) -> None:
+        begin = self._infers.begin
         for event in self._poll():
             try:
-                self._take(event)
+                if event[0] == CALL and event[2] == _INFER_INDEX:
+                    begin(event[1], event[3], event[4])
+                else:
+                    self._take(event)
             except Exception as error:  # noqa: BLE001  a defect ends its own call, not the handling of events
                 status = status_for(error, "an event of the door")
                 self._door.finish(event[1], status.code, status.text)
@@ -105,10 +108,8 @@ class Dispatch:
         kind = event[0]
         if kind == CALL:
             _, call, method, message, deadline_ns, metadata, _ = event
-            if method == _INFER_INDEX:
-                self._infers.begin(call, _buffer(message), deadline_ns)
-            elif method < self._streams_from:
-                self._answer(call, method, _buffer(message))
+            if method < self._streams_from:
+                self._answer(call, method, bytes(message))
             else:
                 self._open_stream(call, method, deadline_ns, metadata)
         elif kind == GONE:
@@ -116,17 +117,17 @@ class Dispatch:
         elif kind == MESSAGE:
             stream = self._streams.get(event[1])
             if stream is not None:
-                stream[0].received(None if event[2] is None else _buffer(event[2]))
+                stream[0].received(None if event[2] is None else view_of(event[2]))
         elif kind == SENT:
             stream = self._streams.get(event[1])
             if stream is not None:
                 stream[0].sent()
 
-    def _answer(self, call: int, method: int, message: Buffer) -> None:
+    def _answer(self, call: int, method: int, message: bytes) -> None:
         answer = self._methods.answers[method]
         assert answer is not None
         try:
-            answered = answer(bytes(message))
+            answered = answer(message)
         except Exception as error:  # noqa: BLE001  a defect ends its own request
             status = status_for(error, self._methods.paths[method])
             self._door.finish(call, status.code, status.text, status.metadata)
@@ -156,8 +157,3 @@ class Dispatch:
 
     def _ended(self, call: int, _: asyncio.Task[None]) -> None:
         del self._streams[call]
-
-
-def _buffer(message: Any) -> Buffer:
-    """Small messages are ``bytes``; large ones lie in the door's own memory, which the view keeps alive."""
-    return message if type(message) is bytes else memoryview(message)

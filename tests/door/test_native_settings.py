@@ -104,6 +104,7 @@ def test_settings_that_a_door_does_not_keep_are_named() -> None:
 def test_a_package_that_is_not_there_or_does_not_fit_says_so(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    monkeypatch.delitem(sys.modules, f"{PACKAGE}._door", raising=False)
     monkeypatch.setitem(sys.modules, PACKAGE, None)
     assert "make door" in native_problem()
     monkeypatch.delitem(sys.modules, PACKAGE)

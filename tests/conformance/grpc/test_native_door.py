@@ -21,7 +21,7 @@ from tests.conformance.grpc.stub import Stub, failure_of
 from tests.conformance.grpc.test_streams import Sending, ask
 from tests.conftest import Serve
 from tests.door.certificate_files import Pair, make_authority, make_signed
-from tests.doors import DOORS, needs_native, with_door
+from tests.doors import DOORS, Sections, needs_native, with_door
 from tests.faults.clients import FAKE_SECTIONS
 from tests.faults.fake_models import write_fake
 
@@ -33,6 +33,12 @@ PING = 6
 ENHANCE_YOUR_CALM = 11
 
 pytestmark = needs_native
+
+
+@pytest.fixture
+def door() -> Sections:
+    """In the place of every door."""
+    return NATIVE
 
 
 @pytest.fixture
