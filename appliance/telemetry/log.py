@@ -103,6 +103,9 @@ class LogConfig:
     request_lines_per_s: int = field(
         default=200, metadata={"min": 0, "help": "lines about requests in a second at most; 0: no bound"}
     )
+    library_lines_per_s: int = field(
+        default=20, metadata={"min": 0, "help": "lines by libraries in a second at most; 0: no bound"}
+    )
     queue_lines: int = field(
         default=10_000, metadata={"min": 1, "help": "lines that may wait to be written; more are dropped"}
     )
@@ -245,8 +248,9 @@ def configure(config: LogConfig, clock: Callable[[], int] = time.monotonic_ns) -
     if config.format is LogFormat.AUTO:
         chosen = replace(config, format=LogFormat.CONSOLE if colours else LogFormat.JSON)
     control = LogControl(chosen, Sink(_target(config), config.queue_lines), colours, clock)
+    bridge = _Bridge(control, config.library_lines_per_s, clock)
     logging.raiseExceptions = False
-    logging.basicConfig(level=control.library_level, handlers=[_Bridge(control)], force=True)
+    logging.basicConfig(level=control.library_level, handlers=[bridge], force=True)
     atexit.register(control.close)
     return control
 
@@ -279,15 +283,22 @@ class _SinkLogger:
 
 
 class _Bridge(logging.Handler):
-    """Turns records of the standard library's logging into lines."""
+    """Turns records of the standard library's logging into lines, so many in a second: under overload the gRPC library
+    has a traceback for each client that went away."""
 
-    def __init__(self, control: LogControl) -> None:
+    def __init__(self, control: LogControl, per_second: int, clock: Callable[[], int]) -> None:
         super().__init__()
         self._control = control
+        self._budget = LineBudget(per_second)
+        self._clock = clock
 
     def emit(self, record: logging.LogRecord) -> None:
+        if not self._budget.take(self._clock()):
+            return
         try:
             fields: dict[str, object] = {"logger": record.name}
+            if left_out := self._budget.left_out():
+                fields["lines_left_out"] = left_out
             if record.exc_info:
                 fields["exception"] = logging.Formatter().formatException(record.exc_info)
             self._control.line(_level_of_record(record.levelno), record.getMessage(), fields)

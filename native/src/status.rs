@@ -29,7 +29,9 @@ pub enum Fault {
     Encoding(String),
     /// It is not gRPC.
     NotGrpc,
-    /// The client has gone, there is nobody to answer.
+    /// The client has reset the call.
+    Reset,
+    /// The connection has ended, there is nobody to answer.
     Gone,
     /// The client does not take the answer.
     Stalled,
@@ -39,6 +41,11 @@ impl Fault {
     /// A status with a text that never changes.
     pub fn status(code: u32, text: impl Into<Cow<'static, str>>) -> Self {
         Self::Status(code, text.into())
+    }
+
+    /// What an error of the stream means.
+    pub fn of(error: &h2::Error) -> Self {
+        if error.is_reset() && error.is_remote() { Self::Reset } else { Self::Gone }
     }
 }
 
@@ -110,6 +117,7 @@ mod tests {
         {
             assert!(add_metadata(&mut map, key, value).is_err(), "{key}");
         }
+        add_metadata(&mut map, RETRY_PUSHBACK, "5").unwrap();
         add_metadata(&mut map, "retry-after-ms", "5").unwrap();
         add_metadata(&mut map, "retry-after-ms", "6").unwrap();
         assert_eq!(map.get_all("retry-after-ms").iter().count(), 2);

@@ -234,6 +234,21 @@ def test_the_standard_librarys_logging_ends_up_here(tmp_path: Path) -> None:
     assert "RuntimeError: boom" in lines[2]["exception"]
 
 
+@pytest.mark.usefixtures("root_logger")
+def test_a_library_that_floods_the_log_is_bounded_and_the_next_line_says_so(tmp_path: Path) -> None:
+    now_ns = 0
+    config = LogConfig(format=LogFormat.JSON, file=str(tmp_path / "log"), library_lines_per_s=3)
+    control = configure(config, lambda: now_ns)
+    for number in range(10):
+        logging.getLogger("some.library").error("again %d", number)
+    now_ns = 1_000_000_000
+    logging.getLogger("some.library").error("later")
+    control.close()
+    lines = [json.loads(line) for line in (tmp_path / "log").read_text().splitlines()]
+    assert [line["event"] for line in lines] == ["again 0", "again 1", "again 2", "later"]
+    assert lines[3]["lines_left_out"] == 7
+
+
 def test_a_log_file_that_cannot_be_opened_is_the_operators(tmp_path: Path) -> None:
     with pytest.raises(OperatorError, match=r"cannot be opened.*log\.file"):
         configure(LogConfig(file=str(tmp_path / "none" / "log")))
