@@ -137,7 +137,7 @@ def test_new_requests_are_refused_while_draining(serve: Serve, door: Sections, t
         daemon.until("it running", lambda now: now["running_requests"] == 1)
         daemon.signal(signal.SIGTERM)
         assert NOT_SERVING in states
-        daemon.wait_for("STOPPING=1")
+        daemon.until("the engine draining", lambda now: not now["accepting"])
         failure = stub.refusal(ask("slow", "b"))
         assert failure.code == "UNAVAILABLE"
         assert unary.result()
