@@ -57,13 +57,14 @@ wheel: $(TEST_STAMP) ## build dist/*.whl: the scheduler compiled where there is 
 
 install-test: $(TEST_STAMP)
 
-# The native door where cargo is there; without it, or when it does not build, the gRPC library's door serves. A failure is
-# remembered until the sources change.
+# The native door where cargo is there; without it, or when it does not build, the gRPC library's door serves. A failure
+# is remembered until the sources change.
 install-door: $(SERVE_STAMP)
 	@if command -v cargo >/dev/null && [ ! -e $(DOOR_STAMP) ] && [ ! -e $(DOOR_FAILED) ]; then \
-	  $(MAKE) --no-print-directory door || touch $(DOOR_FAILED); fi
+	  echo "make: building the native gRPC door (about a minute, once)"; mkdir -p build; \
+	  $(MAKE) --no-print-directory door >build/door.log 2>&1 || touch $(DOOR_FAILED); fi
 	@if [ -e $(DOOR_FAILED) ] && [ ! -e $(DOOR_STAMP) ]; then \
-	  echo "make: the native gRPC door could not be built ('make door' tries again); going on without it"; fi
+	  echo "make: going on without the native gRPC door: its build failed (build/door.log; 'make door' tries again)"; fi
 	@echo "make: $$($(BIN)/appliance version | grep 'gRPC door')"
 
 # Other people's clients need an environment of their own. Without it their tests are skipped, and say so.
