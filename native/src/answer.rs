@@ -31,12 +31,13 @@ impl Answer {
         Self { respond, stream: None, patience, ended: false }
     }
 
-    /// Ready when the client has reset the call or its connection has ended.
-    pub fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        match &mut self.stream {
-            Some(stream) => stream.poll_reset(cx).map(drop),
-            None => self.respond.poll_reset(cx).map(drop),
-        }
+    /// Ready with the reason when the client has reset the call or its connection has ended.
+    pub fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<Fault> {
+        let reset = match &mut self.stream {
+            Some(stream) => stream.poll_reset(cx),
+            None => self.respond.poll_reset(cx),
+        };
+        reset.map(|reset| reset.map_or_else(|error| Fault::of(&error), |_| Fault::Reset))
     }
 
     /// Sends one message, prefix included; done when the transport has taken it.
@@ -91,7 +92,7 @@ impl Answer {
                 self.headers_only(StatusCode::UNSUPPORTED_MEDIA_TYPE, trailers(code::INTERNAL, text));
             }
             Fault::Stalled => self.cut(Reason::ENHANCE_YOUR_CALM),
-            Fault::Gone => self.cut(Reason::CANCEL),
+            Fault::Reset | Fault::Gone => self.cut(Reason::CANCEL), // in case that something still hangs on it
         }
     }
 
@@ -126,7 +127,10 @@ async fn capacity(stream: &mut SendStream<Bytes>, patience: Duration) -> Result<
         match stream.poll_capacity(cx) {
             Poll::Ready(Some(Ok(0))) => {} // taken by another stream meanwhile; asked again with the next change
             Poll::Ready(Some(Ok(room))) => return Poll::Ready(Ok(room)),
-            Poll::Ready(_) => return Poll::Ready(Err(Fault::Gone)),
+            Poll::Ready(Some(Err(error))) => return Poll::Ready(Err(Fault::of(&error))),
+            Poll::Ready(None) => {
+                return stream.poll_reset(cx).map(|reset| Err(reset.map_or(Fault::Gone, |_| Fault::Reset)));
+            }
             Poll::Pending => {}
         }
         let timer = timer.get_or_insert_with(|| Box::pin(sleep(patience)));

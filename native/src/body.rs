@@ -153,7 +153,7 @@ impl RequestBody {
             match data {
                 Err(()) => return Err(self.late()),
                 Ok(None) => return Ok(None),
-                Ok(Some(Err(_))) => return Err(Fault::Gone),
+                Ok(Some(Err(error))) => return Err(Fault::of(&error)),
                 Ok(Some(Ok(data))) => {
                     let _ = self.stream.flow_control().release_capacity(data.len()); // fails only for too much
                     if !data.is_empty() {

@@ -49,7 +49,7 @@ pub async fn run(
         }
         Err(Outcome::Fault(fault)) => {
             match fault {
-                Fault::Gone => {
+                Fault::Reset => {
                     core.statistics.reset();
                     caller.conduct.lock().reset(now_ns());
                 }
@@ -209,7 +209,7 @@ async fn order(slot: &Slot, answer: &mut Answer) -> Result<Order, Fault> {
         if let Some(end) = slot.take_end() {
             return Poll::Ready(Ok(Order::End(end)));
         }
-        answer.poll_gone(cx).map(|()| Err(Fault::Gone))
+        answer.poll_gone(cx).map(Err)
     })
     .await
 }

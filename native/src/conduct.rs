@@ -1,5 +1,6 @@
 //! How one client behaves: what its frames say, when it was last heard, and whether it takes what it is sent.
 
+use crate::authority::AuthorityFilter;
 use crate::clock::now_ns;
 use crate::frames::{ACK, Frame, FrameWalker, PREFACE, kind};
 use crate::limits::{Limit, Limits, RATE_WINDOW};
@@ -139,12 +140,14 @@ impl SharedConduct {
 pub struct WatchedTransport {
     inner: Transport,
     conduct: SharedConduct,
+    authority: Option<AuthorityFilter>,
 }
 
 impl WatchedTransport {
     /// Watches from here on; HTTP/2 has not begun.
     pub fn new(inner: Transport, conduct: SharedConduct) -> Self {
-        Self { inner, conduct }
+        let authority = matches!(inner, Transport::Unix(_)).then(AuthorityFilter::default);
+        Self { inner, conduct, authority }
     }
 }
 
@@ -156,9 +159,12 @@ impl AsyncRead for WatchedTransport {
     ) -> Poll<Result<()>> {
         let before = buffer.filled().len();
         let result = Pin::new(&mut self.inner).poll_read(cx, buffer);
-        let read = &buffer.filled()[before..];
+        let read = &mut buffer.filled_mut()[before..];
         if !read.is_empty() {
             self.conduct.lock().read(read, now_ns());
+            if let Some(authority) = &mut self.authority {
+                authority.filter(read);
+            }
         }
         result
     }

@@ -4,6 +4,7 @@
 //! thread never takes the interpreter's lock. This file is all that Python sees of it.
 
 pub mod answer;
+pub mod authority;
 pub mod bell;
 pub mod body;
 pub mod budget;

@@ -23,7 +23,8 @@ or None; ``deadline_ns`` on CLOCK_MONOTONIC (0: none); ``metadata`` the ASCII cu
 pairs, keys in lower case (pseudo-headers, ``grpc-*`` but not ``triton_*``, ``content-type``, ``te`` and ``user-agent`` are
 left out); ``peer`` is the address as gRPC writes it ("ipv4:10.0.0.1:5", "ipv6:[::1]:5", "unix:" for Unix sockets)."""
 MESSAGE: Final = 1
-"""Event ``(MESSAGE, call, message)``: what ``read`` asked for; None when the client's side has ended."""
+"""Event ``(MESSAGE, call, message)``: what ``read`` asked for; None when the client's side has ended. Like SENT, it may still
+come for a call that was ended while it waited to be polled."""
 SENT: Final = 2
 """Event ``(SENT, call)``: the message given to ``send`` was taken by the transport; there is room for the next."""
 GONE: Final = 3
@@ -80,7 +81,8 @@ class Door:
         that of the limit ``bytes_in_flight`` is ``bytes_in_flight_refused``. ``keepalive_ms`` counts the pings sent."""
 
 class Tls:
-    """Server certificates, PEM. ``client_ca`` given: clients must show a certificate that it signed.
+    """Server certificates, PEM. ``client_ca`` given: clients must show a certificate that it signed. Unix sockets are
+    always in the clear.
     Raises ValueError that says which of them is unusable and why."""
 
     def __init__(self, certificate: bytes, key: bytes, client_ca: bytes = b"") -> None: ...

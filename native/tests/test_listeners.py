@@ -1,0 +1,88 @@
+"""Where a door listens, and what it refuses to be built with."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import grpc
+import pytest
+
+from edge_appliance_door import CALL, LIMITS, Door
+from native.tests import host as hosts
+from native.tests.host import ECHO, Host, listening, start, unix_listener
+
+
+def test_every_kind_of_socket_serves(tmp_path: Path) -> None:
+    if not socket.has_dualstack_ipv6():
+        pytest.skip("there is no IPv6 here")
+    six = listening(socket.AF_INET6, ("::1", 0))
+    targets = {f"unix:{tmp_path}/door": "unix:", f"[::1]:{six.getsockname()[1]}": "ipv6:[::1]:"}
+    with Host(listening(), six, unix_listener(tmp_path)) as host:
+        targets[f"127.0.0.1:{host.port}"] = "ipv4:127.0.0.1:"
+        for target, peer in targets.items():
+            future = start(host.channel(target), target.encode())
+            event = host.expect(CALL)
+            assert event[6].startswith(peer)
+            host.echo(event)
+            assert future.result() == target.encode()
+
+
+def test_a_unix_socket_is_not_bounded_per_peer(tmp_path: Path) -> None:
+    with Host(unix_listener(tmp_path), connections_per_peer=1) as host:
+        futures = [start(host.channel(f"unix:{tmp_path}/door"), b"") for _ in range(3)]
+        host.echo_until(futures)
+        assert [future.code() for future in futures] == [grpc.StatusCode.OK] * 3
+
+
+def build(**changes: object) -> Door:
+    arguments = {"listeners": [], "methods": [(ECHO, 0)], "limits": hosts.LIMITS} | changes
+    return Door(**arguments)  # type: ignore[arg-type]
+
+
+def test_sockets_that_cannot_be_used_are_named() -> None:
+    blocking = listening()
+    blocking.setblocking(True)
+    with socket.socket() as idle, blocking, listening() as good:
+        closed = listening()
+        number = closed.fileno()
+        closed.close()
+        for descriptor, problem in (
+            (blocking.fileno(), "setblocking"),
+            (idle.fileno(), "listen"),
+            (number, "cannot be a listener"),
+        ):
+            with pytest.raises(OSError, match=f"descriptor {descriptor} .*{problem}"):
+                build(listeners=[good.fileno(), descriptor])
+        with pytest.raises(OSError, match="twice"):
+            build(listeners=[good.fileno(), good.fileno()])
+        assert good.getsockname(), "still the caller's"
+
+
+@pytest.mark.parametrize("name", LIMITS)
+def test_each_limit_must_be_there_and_possible(name: str) -> None:
+    without = {key: value for key, value in hosts.LIMITS.items() if key != name}
+    with pytest.raises(ValueError, match=f"'{name}' is missing"):
+        build(limits=without)
+    for wrong in (-1, 1 << 62, "1", None):
+        with pytest.raises(ValueError, match=f"'{name}'"):
+            build(limits=without | {name: wrong})
+
+
+def test_an_unknown_limit_is_named() -> None:
+    with pytest.raises(ValueError, match="'speed'"):
+        build(limits=hosts.LIMITS | {"speed": 1})
+
+
+@pytest.mark.parametrize("methods", [[("Echo", 0)], [(ECHO, 2)], [(ECHO, 0), (ECHO, 1)]])
+def test_a_method_that_cannot_be_is_named(methods: list[tuple[str, int]]) -> None:
+    with pytest.raises(ValueError, match="Echo"):
+        build(methods=methods)
+
+
+def test_a_door_that_never_starts_gives_its_sockets_back() -> None:
+    listener = listening()
+    port = listener.getsockname()[1]
+    door = build(listeners=[listener.detach()])
+    door.close()
+    listening(address=("127.0.0.1", port)).close()

@@ -1,0 +1,110 @@
+"""Streaming calls: one message at a time in each direction."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+import grpc
+import pytest
+
+from edge_appliance_door import CALL, GONE, MESSAGE, SENT
+from native.tests.host import PATIENCE_S, TALK, Host
+
+
+def test_messages_go_both_ways_in_order() -> None:
+    with Host() as host:
+        stream = host.channel().stream_stream(TALK)(iter([b"a", b"", b"c" * 100_000]), timeout=PATIENCE_S)
+        call = host.expect(CALL)[1]
+        for expected in (b"a", b"", b"c" * 100_000):
+            assert host.door.read(call)
+            _, told, message = host.expect(MESSAGE)
+            assert told == call
+            assert memoryview(message) == expected
+            assert host.door.send(call, [b"<", memoryview(message), b">"])
+            assert host.expect(SENT)[1] == call
+            assert next(stream) == b"<" + expected + b">"
+        for _ in range(2):
+            assert host.door.read(call)
+            assert host.expect(MESSAGE)[2] is None
+        assert host.door.finish(call, 0, "", [("x-count", "3")])
+        assert list(stream) == []
+        assert ("x-count", "3") in [tuple(pair) for pair in stream.trailing_metadata()]
+
+
+def test_a_call_comes_before_any_message() -> None:
+    with Host() as host:
+        waiting = iter(lambda: b"", None)  # never asked for: the door reads nothing by itself
+        stream = host.channel().stream_stream(TALK)(itertools.islice(waiting, 1))
+        event = host.expect(CALL)
+        assert event[2:4] == (1, None)
+        host.door.finish(event[1], 9, "not now")
+        assert stream.code() == grpc.StatusCode.FAILED_PRECONDITION
+        assert stream.details() == "not now"
+
+
+def test_one_read_and_one_message_at_a_time() -> None:
+    with Host() as host:
+        stream = host.channel().stream_stream(TALK)(iter([b"1"]))
+        call = host.expect(CALL)[1]
+        host.door.read(call)
+        with pytest.raises(ValueError, match="MESSAGE"):
+            host.door.read(call)
+        host.expect(MESSAGE)
+        large = bytes(32 << 20)  # more than the client takes before it is asked for it
+        host.door.send(call, large)
+        with pytest.raises(ValueError, match="SENT"):
+            host.door.send(call, b"y")
+        assert next(stream) == large
+        host.expect(SENT)
+        host.door.send(call, b"z")
+        assert host.door.finish(call, 0), "a message that is being sent is sent before the end"
+        assert list(stream) == [b"z"]
+
+
+def test_a_client_is_no_further_ahead_than_the_windows() -> None:
+    size = 1 << 20
+    asked = itertools.count()
+    ahead = 0
+
+    def messages() -> Iterator[bytes]:
+        nonlocal ahead
+        for number in asked:
+            ahead = number
+            yield bytes(size)
+
+    with Host() as host:
+        stream = host.channel().stream_stream(TALK)(messages())
+        call = host.expect(CALL)[1]
+        for _ in range(30):
+            host.door.read(call)
+            assert len(host.expect(MESSAGE)[2]) == size
+        # 8 MiB of window, and what the client and the kernel hold.
+        assert host.door.statistics()["bytes_in_flight"] <= 4 * size
+        assert ahead < 30 + 40
+        host.door.finish(call, 0)
+        assert stream.code() == grpc.StatusCode.OK
+
+
+def test_a_slow_client_holds_up_only_its_own_stream() -> None:
+    with Host() as host:
+        slow = host.channel(**{"http2.lookahead_bytes": 65_536, "http2.bdp_probe": 0}).stream_stream(TALK)(iter(()))
+        call = host.expect(CALL)[1]
+        assert host.door.send(call, bytes(32 << 20))
+        future = host.channel().unary_unary("/test.Service/Echo").future(b"quick", timeout=PATIENCE_S)
+        host.echo_until([future])
+        assert future.result() == b"quick"
+        assert len(next(slow)) == 32 << 20
+        host.door.finish(call, 0)
+
+
+def test_a_cancelled_stream_is_gone() -> None:
+    with Host() as host:
+        stream = host.channel().stream_stream(TALK)(iter(lambda: b"x", b"y"))
+        call = host.expect(CALL)[1]
+        stream.cancel()
+        assert host.expect(GONE)[1] == call
+        assert not host.door.read(call)
+        assert not host.door.send(call, b"")
+        assert not host.door.finish(call, 0)
+        assert host.is_counted("resets", 1)
