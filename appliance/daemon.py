@@ -21,7 +21,7 @@ from pathlib import Path
 import uvloop
 
 from appliance.config import ApplianceConfig
-from appliance.door.choice import chosen, idle_settings, make_door
+from appliance.door.choice import chosen, idle_settings, make_door, passed_over
 from appliance.door.door import DoorKind
 from appliance.engine.engine import Engine
 from appliance.engine.port import IndexEntry
@@ -115,7 +115,7 @@ class Daemon:
         """Open, serve until a signal, drain, close; gives the exit status. Raises OperatorError when it cannot open."""
         first = scan(self._directory(), self._config.repository)
         self._warn_of_fakes()
-        self._warn_of_idle_settings()
+        self._warn_about_the_door()
         await self._pool.open()
         try:
             self._ticker.attach(self._engine)
@@ -245,7 +245,10 @@ class Daemon:
             reason = "repository.runtimes names it; remove 'fake' there unless this is a test"
             self._log.event("the fake runtime is for tests only", reason=reason)
 
-    def _warn_of_idle_settings(self) -> None:
+    def _warn_about_the_door(self) -> None:
+        """What was set or installed and is not used."""
+        if reason := passed_over(self._config.grpc.door):
+            self._log.event("the native door is passed over", reason=reason)
         for key in idle_settings(self._config.grpc, self._door_kind):
             note = (
                 f"the {self._door_kind.value} door has no means to keep it; the native door has ('make door')"

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import fields
+from importlib.util import find_spec
 from typing import Final
 
 from appliance.door.door import DoorConfig, DoorKind, FrontDoor, LogControl, inherits
-from appliance.door.native_package import native_problem
+from appliance.door.native_package import PACKAGE, native_problem
 from appliance.engine.port import EnginePort
 from appliance.errors import OperatorError
 
@@ -32,6 +33,11 @@ def chosen(kind: DoorKind) -> DoorKind:
     if kind is DoorKind.NATIVE and problem:
         raise OperatorError(f"the native door cannot be used: {problem}")
     return DoorKind.GRPCIO if problem else DoorKind.NATIVE
+
+
+def passed_over(kind: DoorKind) -> str:
+    """Why AUTO does not take a native door that is installed; empty when it takes it or there is none."""
+    return native_problem() if kind is DoorKind.AUTO and find_spec(PACKAGE) else ""
 
 
 def door_problems(config: DoorConfig) -> Iterator[tuple[str, str]]:

@@ -65,7 +65,7 @@ class DoorConfig:
     )
     tls_certificate: str = field(
         default="",
-        metadata={"help": "PEM file of the server's certificate chain (native door); empty: no TLS"},
+        metadata={"help": "PEM file of the server's certificate chain, for TCP (native door); empty: no TLS"},
     )
     tls_key: str = field(
         default="", metadata={"help": "PEM file of the certificate's private key (native door)"}

@@ -12,7 +12,7 @@ import pytest
 from appliance.config import load
 from appliance.door import choice
 from appliance.door.certificates import certificate_problems, read_certificates
-from appliance.door.choice import chosen, door_problems, idle_settings
+from appliance.door.choice import chosen, door_problems, idle_settings, passed_over
 from appliance.door.door import DoorConfig, DoorKind, inherits
 from appliance.door.native_limits import limits_of
 from appliance.door.native_package import PACKAGE, native_problem
@@ -92,6 +92,18 @@ def test_with_the_native_door() -> None:
         "addresses",
         "tls_certificate",
     }
+
+
+def test_an_installed_door_that_is_passed_over_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    for problem, installed, told in (
+        ("it is old", True, "it is old"),
+        ("it is not there", False, ""),
+        ("", True, ""),
+    ):
+        monkeypatch.setattr(choice, "native_problem", lambda problem=problem: problem)
+        monkeypatch.setattr(choice, "find_spec", lambda _, installed=installed: installed or None)
+        assert passed_over(DoorKind.AUTO) == told
+        assert passed_over(DoorKind.GRPCIO) == ""
 
 
 def test_settings_that_a_door_does_not_keep_are_named() -> None:
