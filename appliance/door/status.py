@@ -12,8 +12,9 @@ from appliance import errors
 PUSHBACK: Final = "grpc-retry-pushback-ms"
 UNKNOWN_ID: Final = "<id_unknown>"
 
-# Clients refuse trailers above 8 KiB, and each byte of a text can take three there.
+# Clients refuse trailers above 8 KiB, where each byte of a text can take three, and the native door sends half of that.
 _TEXT_BYTES_MAX: Final = 2000
+_FOREIGN_TEXT_BYTES_MAX: Final = 1000
 _ID_CHARACTERS_MAX: Final = 64
 
 
@@ -90,7 +91,8 @@ def inference_status(error: errors.ApplianceError, request_id: str) -> Status:
 
 def _clipped(text: str) -> str:
     encoded = text.encode(errors="replace")
-    if len(encoded) <= _TEXT_BYTES_MAX:
+    most = _TEXT_BYTES_MAX if text.isascii() else _FOREIGN_TEXT_BYTES_MAX
+    if len(encoded) <= most:
         return text
-    kept = _TEXT_BYTES_MAX // 2
+    kept = most // 2
     return encoded[:kept].decode(errors="ignore") + " [...] " + encoded[-kept:].decode(errors="ignore")

@@ -285,7 +285,8 @@ def test_unknown_models_elsewhere(stub: Stub, rpc: str) -> None:
 
 
 def test_a_cancelled_request_leaves_the_queue(stub: Stub, server: ApplianceProcess) -> None:
-    before = _cancelled(server.status(), "snail")
+    idle = server.until("nobody else's requests", lambda now: _running(now, "snail") == 0)
+    before = _cancelled(idle, "snail")
     calls = [stub.begin("ModelInfer", fake("snail")) for _ in range(2)]
     server.until("one waiting behind the other", lambda now: now["queued_requests"] == 1)
     calls[1].cancel()
