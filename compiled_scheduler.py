@@ -82,13 +82,16 @@ def obstacle() -> str:
 def built(root: Path = ROOT) -> Path:
     """A directory that holds the compiled modules of the sources in ``root``, by their places below it; made now
     if it is not there (half a minute). Two that make it at once do not disturb each other."""
-    place = root / "build" / f"scheduler-{_digest(root)}"
+    digest = _digest(root)
+    place = root / "build" / f"scheduler-{digest}"
     if place.exists():
         return place
     place.parent.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(dir=place.parent, prefix=".scheduler-") as scratch:
         tree = Path(scratch, "tree")
         shutil.copytree(root / "appliance", tree / "appliance", ignore=shutil.ignore_patterns("__pycache__"))
+        if _digest(root) != digest:
+            raise BuildFailed("the scheduler's sources changed while they were copied; build again")
         _compile(tree)
         made = Path(scratch, "made")
         for path in tree.rglob(f"*{sysconfig.get_config_var('EXT_SUFFIX')}"):
@@ -187,7 +190,11 @@ def main() -> int:
     if missing:
         print(f"cannot compile the scheduler: {missing}", file=sys.stderr)
         return 1
-    use(built())
+    try:
+        use(built())
+    except BuildFailed as failed:
+        print(failed, file=sys.stderr)
+        return 1
     del sys.argv[0]
     runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
     return 0
