@@ -15,6 +15,8 @@ const FRAME_HEADER: usize = 9;
 /// Index of `:authority` in the static table.
 const AUTHORITY: u64 = 1;
 
+const NAME: &[u8] = b":authority";
+
 /// What the next byte of a header block is.
 #[derive(Clone, Copy)]
 enum Expect {
@@ -22,7 +24,7 @@ enum Expect {
     Field,
     /// A further byte of an integer; `shift` says where it goes.
     Integer { value: u64, shift: u32, then: Then },
-    /// The length of a string, and whether a value follows the string; `authority`: whether it is that of the field.
+    /// The length of a string. `authority`: whether the field is that one; of a name, whether it may still be.
     Length { is_name: bool, authority: bool },
     /// The bytes of a string.
     Text { left: u64, is_name: bool, authority: bool },
@@ -134,11 +136,15 @@ impl AuthorityFilter {
                 }
             }
             Expect::Length { is_name, authority } => {
-                let authority = authority && *byte & 0x80 == 0; // not in Huffman code
+                let authority = (authority || is_name) && *byte & 0x80 == 0; // not in Huffman code
                 prefixed(*byte, 7, Then::Length { is_name, authority })
             }
             Expect::Text { left, is_name, authority } => {
-                if authority && *byte == b'%' {
+                let authority = match is_name {
+                    true => authority && *byte == NAME[NAME.len() - left as usize],
+                    false => authority,
+                };
+                if authority && !is_name && *byte == b'%' {
                     *byte = b'-';
                 }
                 text(left - 1, is_name, authority)
@@ -168,13 +174,15 @@ fn integer(value: u64, then: Then) -> Expect {
         Then::Done => Expect::Field,
         Then::Name if value == 0 => Expect::Length { is_name: true, authority: false },
         Then::Name => Expect::Length { is_name: false, authority: value == AUTHORITY },
-        Then::Length { is_name, authority } => text(value, is_name, authority),
+        Then::Length { is_name, authority } => {
+            text(value, is_name, authority && (!is_name || value == NAME.len() as u64))
+        }
     }
 }
 
 fn text(left: u64, is_name: bool, authority: bool) -> Expect {
     match (left, is_name) {
-        (0, true) => Expect::Length { is_name: false, authority: false },
+        (0, true) => Expect::Length { is_name: false, authority },
         (0, false) => Expect::Field,
         _ => Expect::Text { left, is_name, authority },
     }
@@ -222,7 +230,9 @@ mod tests {
         bytes.extend(frame(HEADERS, PADDED | PRIORITY, &[&[2, 0, 0, 0, 0, 9], &block[..20], b"%%"].concat()));
         bytes.extend(frame(CONTINUATION, END_HEADERS, &block[20..]));
         bytes.extend(frame(0, 1, b"\x41\x02%%"));
-        bytes.extend(frame(HEADERS, END_HEADERS, &literal(0x01, b"-", b"%")));
+        bytes.extend(frame(HEADERS, END_HEADERS, &literal(0x40, b"x:authority", b"%")));
+        bytes.extend(frame(HEADERS, END_HEADERS, &literal(0x40, b":authoritx", b"%")));
+        bytes.extend(frame(HEADERS, END_HEADERS, &literal(0x40, b":authority", b"%")));
         bytes
     }
 

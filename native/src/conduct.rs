@@ -2,7 +2,7 @@
 
 use crate::authority::AuthorityFilter;
 use crate::clock::now_ns;
-use crate::frames::{ACK, Frame, FrameWalker, PREFACE, kind};
+use crate::frames::{ACK, FrameWalker, PREFACE, kind};
 use crate::limits::{Limit, Limits, RATE_WINDOW};
 use crate::rate::Rate;
 use crate::transport::Transport;
@@ -99,12 +99,19 @@ impl Conduct {
     fn written(&mut self, bytes: &[u8]) {
         let (answered, last_headers, refusals) =
             (&mut self.answered, &mut self.last_headers, &mut self.refusals);
-        self.outbound.walk(bytes, |frame: Frame| match (frame.kind, frame.code) {
-            (kind::DATA, _) => *answered = true,
-            (kind::HEADERS, _) => (*answered, *last_headers) = (true, frame.stream),
-            (kind::RST_STREAM, REFUSED_STREAM) => refusals.push(Limit::StreamsPerConnection),
-            // Headers and at once this: the protocol's own answer (431) to a header list beyond its bound.
-            (kind::RST_STREAM, PROTOCOL_ERROR) if frame.stream == *last_headers => {
+        self.outbound.walk(bytes, |frame| match frame.kind {
+            kind::DATA => *answered = true,
+            kind::HEADERS => (*answered, *last_headers) = (true, frame.stream),
+            kind::RST_STREAM => match frame.reset_code() {
+                REFUSED_STREAM => refusals.push(Limit::StreamsPerConnection),
+                // Headers and at once this: the protocol's own answer (431) to a header list beyond its bound.
+                PROTOCOL_ERROR if frame.stream == *last_headers => refusals.push(Limit::MetadataBytes),
+                _ => {}
+            },
+            kind::GOAWAY if frame.payload.ends_with(b"too_many_resets") => {
+                refusals.push(Limit::ResetsPerConnection)
+            }
+            kind::GOAWAY if frame.payload.ends_with(b"header_list_way_too_large") => {
                 refusals.push(Limit::MetadataBytes);
             }
             _ => {}
@@ -276,7 +283,12 @@ mod tests {
         conduct.written(&frame(kind::HEADERS, 5, 11, &[0; 4]));
         conduct.written(&frame(kind::RST_STREAM, 0, 11, &PROTOCOL_ERROR.to_be_bytes()));
         conduct.written(&frame(kind::RST_STREAM, 0, 13, &PROTOCOL_ERROR.to_be_bytes()));
-        assert_eq!(conduct.take_refusals(), [Limit::StreamsPerConnection, Limit::MetadataBytes]);
+        conduct.written(&frame(kind::GOAWAY, 0, 0, b"\0\0\0\x01\0\0\0\x0btoo_many_resets"));
+        conduct.written(&frame(kind::GOAWAY, 0, 0, b"\0\0\0\x01\0\0\0\x0b"));
+        assert_eq!(
+            conduct.take_refusals(),
+            [Limit::StreamsPerConnection, Limit::MetadataBytes, Limit::ResetsPerConnection]
+        );
         assert!(conduct.take_refusals().is_empty());
     }
 }

@@ -113,11 +113,7 @@ impl Driver {
                 return match next {
                     Some(Ok(call)) if !self.cut => Poll::Ready(Some(call)),
                     Some(Ok(_)) => continue,
-                    Some(Err(error)) => {
-                        self.note(&error);
-                        Poll::Ready(None)
-                    }
-                    None => Poll::Ready(None),
+                    Some(Err(_)) | None => Poll::Ready(None), // what is worth counting was counted above
                 };
             }
             self.count_refusals();
@@ -130,8 +126,9 @@ impl Driver {
                 self.cut(limit, Reason::ENHANCE_YOUR_CALM);
                 continue; // send it
             }
-            if let Some(pings) = &mut self.pings {
-                let _ = pings.poll_pong(cx); // takes the pong, so that the next ping can be sent
+            if self.pings.as_mut().is_some_and(|pings| pings.poll_pong(cx).is_ready()) && !self.cut {
+                self.look(); // the timer still waits for this pong
+                continue;
             }
             if self.timer.as_mut().poll(cx).is_pending() {
                 return Poll::Pending;
@@ -188,13 +185,6 @@ impl Driver {
     fn count_refusals(&self) {
         for limit in self.conduct.lock().take_refusals() {
             self.core.statistics.strike(limit);
-        }
-    }
-
-    /// Counts the one limit that HTTP/2 itself keeps by ending the connection.
-    fn note(&self, error: &h2::Error) {
-        if !self.cut && error.is_library() && format!("{error:?}").contains("too_many_resets") {
-            self.core.statistics.strike(Limit::ResetsPerConnection);
         }
     }
 }

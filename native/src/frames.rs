@@ -7,6 +7,7 @@ pub mod kind {
     pub const HEADERS: u8 = 1;
     pub const RST_STREAM: u8 = 3;
     pub const PING: u8 = 6;
+    pub const GOAWAY: u8 = 7;
 }
 
 /// The acknowledgement flag of a PING.
@@ -15,24 +16,35 @@ pub const ACK: u8 = 1;
 pub const PREFACE: usize = 24;
 
 const HEADER: usize = 9;
-const CODE: usize = 4;
+/// As much of a payload as is kept: the reason of a GOAWAY in words.
+const KEPT: usize = 48;
 
 /// One frame that went by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Frame {
+pub struct Frame<'walk> {
     /// Its type.
     pub kind: u8,
     /// Its flags.
     pub flags: u8,
     /// The stream it belongs to.
     pub stream: u32,
-    /// Its error code if it is a RST_STREAM, else 0.
-    pub code: u32,
+    /// The beginning of its payload if it is a RST_STREAM or GOAWAY, else empty.
+    pub payload: &'walk [u8],
+}
+
+impl Frame<'_> {
+    /// The error code of a RST_STREAM; 0 for other frames.
+    pub fn reset_code(&self) -> u32 {
+        match self.payload {
+            [a, b, c, d] if self.kind == kind::RST_STREAM => u32::from_be_bytes([*a, *b, *c, *d]),
+            _ => 0,
+        }
+    }
 }
 
 /// Where in the byte stream the walk is.
 pub struct FrameWalker {
-    head: [u8; HEADER + CODE],
+    head: [u8; HEADER + KEPT],
     have: usize,
     skip: usize,
 }
@@ -40,11 +52,11 @@ pub struct FrameWalker {
 impl FrameWalker {
     /// A walk that begins after `preface` bytes.
     pub fn new(preface: usize) -> Self {
-        Self { head: [0; HEADER + CODE], have: 0, skip: preface }
+        Self { head: [0; HEADER + KEPT], have: 0, skip: preface }
     }
 
     /// Walks on over `bytes`, telling each frame once its header was seen.
-    pub fn walk(&mut self, mut bytes: &[u8], mut tell: impl FnMut(Frame)) {
+    pub fn walk(&mut self, mut bytes: &[u8], mut tell: impl FnMut(Frame<'_>)) {
         loop {
             let skipped = self.skip.min(bytes.len());
             self.skip -= skipped;
@@ -69,18 +81,14 @@ impl FrameWalker {
     }
 
     fn wanted(&self) -> usize {
-        let has_code = self.have >= HEADER && self.head[3] == kind::RST_STREAM && self.length() >= CODE;
-        if has_code { HEADER + CODE } else { HEADER }
+        let keeps = self.have >= HEADER && matches!(self.head[3], kind::RST_STREAM | kind::GOAWAY);
+        if keeps { HEADER + self.length().min(KEPT) } else { HEADER }
     }
 
-    fn frame(&self) -> Frame {
-        let word = |at: usize| u32::from_be_bytes(self.head[at..at + 4].try_into().expect("four bytes"));
-        Frame {
-            kind: self.head[3],
-            flags: self.head[4],
-            stream: word(5) & 0x7fff_ffff,
-            code: if self.have > HEADER { word(HEADER) } else { 0 },
-        }
+    fn frame(&self) -> Frame<'_> {
+        let [_, _, _, kind, flags, a, b, c, d, ..] = self.head;
+        let stream = u32::from_be_bytes([a, b, c, d]) & 0x7fff_ffff;
+        Frame { kind, flags, stream, payload: &self.head[HEADER..self.have] }
     }
 }
 
@@ -107,10 +115,23 @@ mod tests {
             let mut walker = FrameWalker::new(PREFACE);
             let mut told = Vec::new();
             for piece in bytes.chunks(size) {
-                walker.walk(piece, |frame| told.push((frame.kind, frame.flags, frame.stream, frame.code)));
+                walker.walk(piece, |frame| {
+                    told.push((frame.kind, frame.flags, frame.stream, frame.reset_code()))
+                });
             }
             assert_eq!(told, [(4, 0, 0, 0), (0, 1, 5, 0), (3, 0, 7, 8), (6, 1, 0, 0)], "pieces of {size}");
         }
+    }
+
+    #[test]
+    fn the_words_of_a_farewell_are_kept() {
+        let mut walker = FrameWalker::new(0);
+        let long = [&[0; 8][..], &[b'w'; 100]].concat();
+        let mut told = Vec::new();
+        for payload in [b"\0\0\0\0\0\0\0\x0btoo_many".as_slice(), &long, &[]] {
+            walker.walk(&frame(kind::GOAWAY, 0, 0, payload), |frame| told.push(frame.payload.to_vec()));
+        }
+        assert_eq!(told, [b"\0\0\0\0\0\0\0\x0btoo_many".to_vec(), long[..KEPT].to_vec(), vec![]]);
     }
 
     #[test]
@@ -118,7 +139,7 @@ mod tests {
         let mut bytes = frame(kind::RST_STREAM, 0, 1, &[9]);
         bytes.extend(frame(kind::PING, 0, 0, &[0; 8]));
         let mut told = Vec::new();
-        FrameWalker::new(0).walk(&bytes, |frame| told.push((frame.kind, frame.code)));
+        FrameWalker::new(0).walk(&bytes, |frame| told.push((frame.kind, frame.reset_code())));
         assert_eq!(told, [(3, 0), (6, 0)]);
     }
 }

@@ -40,6 +40,8 @@ Event = tuple[Any, ...]
 def listening(family: socket.AddressFamily = socket.AF_INET, address: object = ("127.0.0.1", 0)) -> socket.socket:
     """A socket as a door wants it."""
     listener = socket.socket(family)
+    if family != socket.AF_UNIX:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     listener.bind(address)
     listener.listen(128)
     listener.setblocking(False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import struct
 from typing import NamedTuple
@@ -47,9 +48,9 @@ class RawClient:
         self.socket = socket.create_connection(address, PATIENCE_S)
         self._buffer = b""
         self._encoder, self._decoder = hpack.Encoder(), hpack.Decoder()
-        self.socket.sendall(preface)
-        if preface == PREFACE:
-            self.send(SETTINGS, 0, 0, settings)
+        begin = preface + (self.frame(SETTINGS, 0, 0, settings) if preface == PREFACE else b"")
+        with contextlib.suppress(OSError):  # a door may close at once, which `receive` tells
+            self.socket.sendall(begin)
 
     def __enter__(self) -> RawClient:
         return self
@@ -117,7 +118,7 @@ class RawClient:
         while len(self._buffer) < length:
             try:
                 received = self.socket.recv(1 << 16)
-            except ConnectionResetError:
+            except (ConnectionResetError, BrokenPipeError):
                 return None
             if not received:
                 return None

@@ -124,10 +124,12 @@ def test_a_compressed_request_arrives_plain() -> None:
         future = start(host.channel(), sent, compression=grpc.Compression.Gzip)
         host.echo_until([future])
         assert future.result() == sent
-        host.channel().stream_stream(TALK)(iter([sent]), timeout=PATIENCE_S, compression=grpc.Compression.Gzip)
+        stream = host.channel().stream_stream(TALK)(iter([sent]), timeout=PATIENCE_S, compression=grpc.Compression.Gzip)
         call = host.expect(CALL)[1]
         host.door.read(call)
         assert memoryview(host.expect(MESSAGE)[2]) == sent
+        host.door.finish(call, 0)
+        assert stream.code() == grpc.StatusCode.OK
         assert host.is_counted("bytes_in_flight", 0)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import threading
 from collections.abc import Iterator
 
 import grpc
@@ -44,13 +45,15 @@ def test_a_call_comes_before_any_message() -> None:
 
 
 def test_one_read_and_one_message_at_a_time() -> None:
+    asked = threading.Event()
     with Host() as host:
-        stream = host.channel().stream_stream(TALK)(iter([b"1"]))
+        stream = host.channel().stream_stream(TALK)(b"1" for _ in range(1) if asked.wait(PATIENCE_S))
         call = host.expect(CALL)[1]
         host.door.read(call)
         with pytest.raises(ValueError, match="MESSAGE"):
             host.door.read(call)
-        host.expect(MESSAGE)
+        asked.set()
+        assert host.expect(MESSAGE)[2] == b"1"
         large = bytes(32 << 20)  # more than the client takes before it is asked for it
         host.door.send(call, large)
         with pytest.raises(ValueError, match="SENT"):
