@@ -13,7 +13,6 @@ from types import TracebackType
 from typing import Any
 
 import grpc
-
 from edge_appliance_door import CALL, GONE, MESSAGE, SENT, STREAM, UNARY, Door, Tls
 
 ECHO, TALK = "/test.Service/Echo", "/test.Service/Talk"
@@ -37,7 +36,9 @@ LIMITS = {
 Event = tuple[Any, ...]
 
 
-def listening(family: socket.AddressFamily = socket.AF_INET, address: object = ("127.0.0.1", 0)) -> socket.socket:
+def listening(
+    family: socket.AddressFamily = socket.AF_INET, address: object = ("127.0.0.1", 0)
+) -> socket.socket:
     """A socket as a door wants it."""
     listener = socket.socket(family)
     if family != socket.AF_UNIX:
@@ -68,7 +69,9 @@ class Host:
         self.door.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
         for channel in self._channels:
             channel.close()
         self.door.close()

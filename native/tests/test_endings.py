@@ -8,8 +8,8 @@ import sys
 
 import grpc
 import pytest
-
 from edge_appliance_door import CALL, GONE, Door
+
 from native.tests.host import ECHO, LIMITS, PATIENCE_S, TALK, Host, listening, start
 from native.tests.raw_client import CANCEL, GOAWAY, RST_STREAM, RawClient, framed, request
 

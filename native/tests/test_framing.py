@@ -6,8 +6,8 @@ import gzip
 
 import grpc
 import pytest
-
 from edge_appliance_door import CALL, GONE, MESSAGE
+
 from native.tests.host import PATIENCE_S, TALK, Host, start
 from native.tests.raw_client import (
     DATA,
@@ -124,7 +124,9 @@ def test_a_compressed_request_arrives_plain() -> None:
         future = start(host.channel(), sent, compression=grpc.Compression.Gzip)
         host.echo_until([future])
         assert future.result() == sent
-        stream = host.channel().stream_stream(TALK)(iter([sent]), timeout=PATIENCE_S, compression=grpc.Compression.Gzip)
+        stream = host.channel().stream_stream(TALK)(
+            iter([sent]), timeout=PATIENCE_S, compression=grpc.Compression.Gzip
+        )
         call = host.expect(CALL)[1]
         host.door.read(call)
         assert memoryview(host.expect(MESSAGE)[2]) == sent

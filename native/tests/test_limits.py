@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import grpc
 import pytest
-
 from edge_appliance_door import CALL, GONE, MESSAGE, SENT
+
 from native.tests.host import TALK, Host, start
 from native.tests.raw_client import (
     ACK,
@@ -226,7 +226,9 @@ def test_a_stream_may_stand_still_between_messages_but_not_within_one() -> None:
 def test_an_answer_without_window_is_cut() -> None:
     with Host(write_stall_ms=30) as host, RawClient(host.addresses[0]) as client:
         client.call(1, framed(b""))
-        assert host.door.reply(host.expect(CALL)[1], bytes(100_000))  # the window is 65535 and is never renewed
+        assert host.door.reply(
+            host.expect(CALL)[1], bytes(100_000)
+        )  # the window is 65535 and is never renewed
         reset = client.receive_kind(RST_STREAM)
         assert int.from_bytes(reset.payload) == ENHANCE_YOUR_CALM
         assert host.is_counted("write_stall_ms", 1)
@@ -250,7 +252,9 @@ def test_a_client_that_takes_nothing_from_its_socket_is_cut() -> None:
             client.send(WINDOW_UPDATE, 0, 0, (0x7000_0000).to_bytes(4))
             client.call(1, framed(b""))
             assert host.door.reply(host.expect(CALL)[1], bytes(60 << 20))
-            assert host.is_counted("write_stall_ms", lambda count: count >= 1)  # the answer, and then the connection
+            assert host.is_counted(
+                "write_stall_ms", lambda count: count >= 1
+            )  # the answer, and then the connection
             assert host.is_counted("connections_open", 0)
 
 
@@ -268,7 +272,8 @@ def test_resets_per_connection() -> None:
 def test_many_resets_at_once_close_the_connection() -> None:
     with Host(resets_per_connection=10) as host, RawClient(host.addresses[0]) as client:
         flood = b"".join(
-            client.head(stream) + client.frame(RST_STREAM, 0, stream, CANCEL.to_bytes(4)) for stream in range(1, 201, 2)
+            client.head(stream) + client.frame(RST_STREAM, 0, stream, CANCEL.to_bytes(4))
+            for stream in range(1, 201, 2)
         )
         client.socket.sendall(flood)
         assert client.end() == ENHANCE_YOUR_CALM

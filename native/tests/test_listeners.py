@@ -7,8 +7,8 @@ from pathlib import Path
 
 import grpc
 import pytest
-
 from edge_appliance_door import CALL, LIMITS, Door
+
 from native.tests import host as hosts
 from native.tests.host import ECHO, Host, listening, start, unix_listener
 

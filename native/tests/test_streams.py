@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import grpc
 import pytest
-
 from edge_appliance_door import CALL, GONE, MESSAGE, SENT
+
 from native.tests.host import PATIENCE_S, TALK, Host
 
 
@@ -91,7 +91,9 @@ def test_a_client_is_no_further_ahead_than_the_windows() -> None:
 
 def test_a_slow_client_holds_up_only_its_own_stream() -> None:
     with Host() as host:
-        slow = host.channel(**{"http2.lookahead_bytes": 65_536, "http2.bdp_probe": 0}).stream_stream(TALK)(iter(()))
+        slow = host.channel(**{"http2.lookahead_bytes": 65_536, "http2.bdp_probe": 0}).stream_stream(TALK)(
+            iter(())
+        )
         call = host.expect(CALL)[1]
         assert host.door.send(call, bytes(32 << 20))
         future = host.channel().unary_unary("/test.Service/Echo").future(b"quick", timeout=PATIENCE_S)

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import grpc
 import pytest
-
 from edge_appliance_door import Tls
+
 from native.tests.host import Host, start
 from native.tests.raw_client import RawClient
 from tests.door.certificate_files import Pair, make_authority, make_signed
@@ -32,7 +32,8 @@ def test_a_client_that_trusts_the_authority_is_served(tmp_path: Path) -> None:
         assert code(host, authority) == grpc.StatusCode.OK
         assert code(host, make_authority(tmp_path, "stranger")) == grpc.StatusCode.UNAVAILABLE
         large = start(
-            host.channel(credentials=grpc.ssl_channel_credentials(authority.certificate.read_bytes())), bytes(5 << 20)
+            host.channel(credentials=grpc.ssl_channel_credentials(authority.certificate.read_bytes())),
+            bytes(5 << 20),
         )
         host.echo_until([large])
         assert large.result() == bytes(5 << 20)

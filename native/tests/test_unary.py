@@ -7,8 +7,8 @@ import time
 
 import grpc
 import pytest
-
 from edge_appliance_door import CALL
+
 from native.tests.host import TALK, Host, start
 
 
@@ -154,4 +154,6 @@ def test_many_answers_in_one_turn_arrive() -> None:
         calls = [host.expect(CALL) for _ in futures]
         for _, call, _, message, *_ in reversed(calls):
             assert host.door.reply(call, message)
-        assert sorted(future.result() for future in futures) == sorted(b"%d" % number for number in range(200))
+        assert sorted(future.result() for future in futures) == sorted(
+            b"%d" % number for number in range(200)
+        )
