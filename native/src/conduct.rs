@@ -144,8 +144,8 @@ impl SharedConduct {
 }
 
 /// A transport that is watched.
-pub struct WatchedTransport {
-    inner: Transport,
+pub struct WatchedTransport<T = Transport> {
+    inner: T,
     conduct: SharedConduct,
     authority: Option<AuthorityFilter>,
 }
@@ -158,7 +158,7 @@ impl WatchedTransport {
     }
 }
 
-impl AsyncRead for WatchedTransport {
+impl<T: AsyncRead + Unpin> AsyncRead for WatchedTransport<T> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -177,7 +177,7 @@ impl AsyncRead for WatchedTransport {
     }
 }
 
-impl AsyncWrite for WatchedTransport {
+impl<T: AsyncWrite + Unpin> AsyncWrite for WatchedTransport<T> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<Result<usize>> {
         let result = Pin::new(&mut self.inner).poll_write(cx, bytes);
         let mut conduct = self.conduct.lock();
@@ -214,9 +214,9 @@ impl AsyncWrite for WatchedTransport {
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<()>> {
         let result = Pin::new(&mut self.inner).poll_flush(cx);
-        if result.is_pending() {
-            self.conduct.lock().blocked(true);
-        }
+        // Not only when pending: over TLS a write ends when its bytes lie in the session, and it is the flush that
+        // waits for the client and then tells that it took them.
+        self.conduct.lock().blocked(result.is_pending());
         result
     }
 
@@ -274,6 +274,37 @@ mod tests {
         assert_eq!(conduct.breach(), None);
         conduct.reset(3);
         assert_eq!(conduct.breach(), Some(Limit::ResetsPerConnection));
+    }
+
+    /// Takes every write at once, as a TLS session does, and blocks on flushing as long as it is told to.
+    struct Session(Arc<Mutex<bool>>);
+
+    impl AsyncWrite for Session {
+        fn poll_write(self: Pin<&mut Self>, _: &mut Context<'_>, bytes: &[u8]) -> Poll<Result<usize>> {
+            Poll::Ready(Ok(bytes.len()))
+        }
+
+        fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Result<()>> {
+            if *self.0.lock().unwrap() { Poll::Pending } else { Poll::Ready(Ok(())) }
+        }
+
+        fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+    }
+
+    #[test]
+    fn a_client_that_took_what_was_flushed_blocks_no_longer() {
+        let (shared, blocks) = (SharedConduct::new(conduct()), Arc::new(Mutex::new(true)));
+        let mut transport =
+            WatchedTransport { inner: Session(blocks.clone()), conduct: shared.clone(), authority: None };
+        let cx = &mut Context::from_waker(Waker::noop());
+        assert!(Pin::new(&mut transport).poll_write(cx, &frame(kind::DATA, 0, 1, &[0; 3])).is_ready());
+        assert!(Pin::new(&mut transport).poll_flush(cx).is_pending());
+        assert!(shared.lock().blocked_ns().is_some());
+        *blocks.lock().unwrap() = false;
+        assert!(Pin::new(&mut transport).poll_flush(cx).is_ready());
+        assert_eq!(shared.lock().blocked_ns(), None);
     }
 
     #[test]
