@@ -2,7 +2,7 @@
 
 use crate::limits::{Limit, Limits};
 use std::collections::HashMap;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 
@@ -41,6 +41,7 @@ impl Connections {
         if register.total >= limits.get(Limit::Connections) {
             return Err(Limit::Connections);
         }
+        let peer = peer.map(network);
         if let Some(peer) = peer {
             let count = register.per_peer.entry(peer).or_default();
             if *count >= limits.get(Limit::ConnectionsPerPeer) {
@@ -65,6 +66,16 @@ impl Connections {
     pub fn wake_all(&self) {
         let tasks: Vec<Waker> = self.register().tasks.values().cloned().collect();
         tasks.into_iter().for_each(Waker::wake);
+    }
+}
+
+/// What counts as one peer: an IPv4 address, or the upper half of an IPv6 address, since whoever has one of these has
+/// all that share it.
+fn network(peer: IpAddr) -> IpAddr {
+    const UPPER: u128 = u128::MAX << 64;
+    match peer.to_canonical() {
+        IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() & UPPER).into(),
+        address => address,
     }
 }
 
@@ -115,5 +126,17 @@ mod tests {
         drop(first);
         assert!(connections.admit(&limits, one).is_ok());
         assert_eq!(connections.register().per_peer.len(), 2);
+    }
+
+    #[test]
+    fn ipv6_peers_are_counted_by_their_network() {
+        let (connections, limits) = (Connections::default(), limits());
+        let admit = |address: &str| connections.admit(&limits, address.parse().ok());
+        let held = [admit("2001:db8::1").ok().unwrap(), admit("2001:db8:0:0:ffff::2").ok().unwrap()];
+        assert_eq!(admit("2001:db8::3").err(), Some(Limit::ConnectionsPerPeer));
+        assert!(admit("2001:db8:0:1::1").is_ok());
+        assert!(admit("::ffff:10.0.0.1").is_ok());
+        drop(held);
+        assert!(connections.register().per_peer.is_empty());
     }
 }

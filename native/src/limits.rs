@@ -13,7 +13,7 @@ pub enum Limit {
     StreamsPerConnection,
     /// Connections at a time.
     Connections,
-    /// Connections at a time from one IP address.
+    /// Connections at a time from one IPv4 address or one IPv6 network of 64 bits.
     ConnectionsPerPeer,
     /// Request messages held at any time, all calls together.
     BytesInFlight,
