@@ -119,9 +119,7 @@ async fn carry(
 
 /// Which method, if the request is gRPC and the method is known.
 fn admit(core: &Core, head: &request::Parts) -> Result<(u32, Kind), Fault> {
-    let content = head.headers.get(CONTENT_TYPE).map(|value| value.as_bytes());
-    if head.method != Method::POST || !content.is_some_and(|content| content.starts_with(b"application/grpc"))
-    {
+    if head.method != Method::POST || !is_grpc(&head.headers) {
         return Err(Fault::NotGrpc);
     }
     let bound = core.limits.size(Limit::MetadataBytes);
@@ -136,6 +134,13 @@ fn admit(core: &Core, head: &request::Parts) -> Result<(u32, Kind), Fault> {
         .get(head.uri.path())
         .copied()
         .ok_or_else(|| Fault::status(code::UNIMPLEMENTED, "Method not found!"))
+}
+
+/// Whether the content type is gRPC's own, with or without a message format or parameters; gRPC-Web is another protocol.
+fn is_grpc(headers: &HeaderMap) -> bool {
+    let content = headers.get(CONTENT_TYPE).map_or(&b""[..], |value| value.as_bytes());
+    let rest = content.strip_prefix(b"application/grpc");
+    rest.is_some_and(|rest| matches!(rest.first(), None | Some(b'+' | b';')))
 }
 
 /// The size of a header list as HTTP/2 counts it: 32 bytes for each field besides its name and value.
@@ -269,6 +274,20 @@ mod tests {
         assert!(unpanicked(async { Ok(()) }).await.is_ok());
         let outcome = unpanicked(async { Err(Fault::Gone) }).await;
         assert!(matches!(outcome, Err(Outcome::Fault(Fault::Gone))));
+    }
+
+    #[test]
+    fn what_only_begins_like_grpc_is_not_grpc() {
+        let with = |value: &'static str| HeaderMap::from_iter([(CONTENT_TYPE, value.parse().unwrap())]);
+        for content in ["application/grpc", "application/grpc+proto", "application/grpc;charset=utf-8"] {
+            assert!(is_grpc(&with(content)), "{content}");
+        }
+        for content in
+            ["application/grpc-web", "application/grpc-web+proto", "application/grpcx", "text/plain", ""]
+        {
+            assert!(!is_grpc(&with(content)), "{content}");
+        }
+        assert!(!is_grpc(&HeaderMap::new()));
     }
 
     #[test]
