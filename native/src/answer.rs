@@ -1,6 +1,5 @@
 //! The response side of a call: messages and trailers, at the pace at which the client takes them.
 
-use crate::framing::percent_encoded;
 use crate::status::{Fault, GRPC_STATUS, code, trailers};
 use bytes::Bytes;
 use h2::server::SendResponse;
@@ -82,7 +81,7 @@ impl Answer {
         match fault {
             Fault::Status(code, text) => self.finish(trailers(code, &text)),
             Fault::Encoding(found) => {
-                let text = format!("grpc-encoding '{}' is not supported", percent_encoded(&found));
+                let text = format!("grpc-encoding '{found}' is not supported");
                 let mut trailers = trailers(code::UNIMPLEMENTED, &text);
                 trailers.extend([ACCEPTED_ENCODINGS]);
                 self.finish(trailers);
