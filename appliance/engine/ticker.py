@@ -90,11 +90,12 @@ class Ticker:
             self._guarded(engine.hand_out)
 
     def at(self, at_ns: int) -> None:
-        """Take a turn at ``at_ns`` (monotonic) at the latest."""
+        """Take a turn at ``at_ns`` (monotonic), hardly later and never earlier: nobody would ask again."""
         if any(due <= at_ns for due, _ in self._timers):
             return
-        delay_s = max(0.0, (at_ns - time.monotonic_ns()) / 1e9)
-        self._timers.append((at_ns, self._loop.call_later(delay_s, self._fire, at_ns)))
+        # Loops round to milliseconds, some of them down.
+        milliseconds = max(0, -(-(at_ns - time.monotonic_ns()) // 1_000_000))
+        self._timers.append((at_ns, self._loop.call_later(milliseconds / 1000, self._fire, at_ns)))
 
     def broken(self, error: BaseException) -> None:
         """The engine raised where it must not: no more turns, and ``failed`` is told."""
@@ -106,7 +107,10 @@ class Ticker:
 
     def _fire(self, at_ns: int) -> None:
         self._timers = [(due, handle) for due, handle in self._timers if due != at_ns]
-        self.soon()
+        if time.monotonic_ns() < at_ns:
+            self.at(at_ns)
+        else:
+            self.soon()
 
     def _run(self) -> None:
         engine = self._engine

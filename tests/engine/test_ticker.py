@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from typing import Any
 
 from appliance.engine.ticker import HOLD_NS, PATIENCE, Ticker
 
@@ -120,6 +121,28 @@ async def test_a_timer_brings_a_turn() -> None:
     async with asyncio.timeout(10):
         while len(engine.turns) == turns:  # noqa: ASYNC110  the ticker has no event to wait for
             await asyncio.sleep(0.001)
+
+
+async def test_a_turn_that_was_asked_for_is_never_early() -> None:
+    class Hasty(asyncio.SelectorEventLoop):
+        def call_later(self, delay: float, *args: Any, **kwargs: Any) -> asyncio.TimerHandle:
+            return super().call_later(delay / 2, *args, **kwargs)
+
+    async def play() -> list[int]:
+        ticker, engine, _ = ticking()
+        await until(lambda: bool(engine.turns))
+        early: list[int] = []
+        for wait_ns in (400_000, 1_600_000, 5_000_000):
+            at_ns, turns = time.monotonic_ns() + wait_ns, len(engine.turns)
+            ticker.at(at_ns)
+            while len(engine.turns) == turns:  # noqa: ASYNC110  each iteration of the loop is what is under test
+                await asyncio.sleep(0)
+            early.append(max(0, at_ns - time.monotonic_ns()))
+        return early
+
+    with asyncio.Runner(loop_factory=Hasty) as runner:
+        early = await asyncio.to_thread(runner.run, play())
+    assert early == [0, 0, 0]
 
 
 async def test_an_engine_that_fails_gets_no_more_turns_and_somebody_is_told() -> None:
