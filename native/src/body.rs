@@ -1,7 +1,7 @@
 //! The request side of a call: DATA frames to whole messages, one at a time, so that a client is only as far ahead as
 //! the flow-control windows let it.
 
-use crate::budget::{Assembly, Message, OverBudget};
+use crate::budget::{Assembly, Budget, Message, OverBudget};
 use crate::door::Core;
 use crate::framing::{InflateError, Inflation, PREFIX, Prefix};
 use crate::limits::Limit;
@@ -17,11 +17,18 @@ use tokio::time::{Instant, Sleep, sleep_until};
 /// What of the client's side has come and was not yet asked for.
 pub struct RequestBody {
     core: Arc<Core>,
+    budget: Arc<Budget>,
     stream: RecvStream,
     rest: Bytes,
     gzip: bool,
     deadline: Option<Instant>,
+    stall: Option<Pin<Box<Sleep>>>,
+    progress: usize,
 }
+
+/// What must come in the time that a body may stand still, if less does not complete the message: a client that sends
+/// a byte now and then would hold memory for ever.
+const PROGRESS: usize = 64 * 1024;
 
 /// Whether the body may stand still.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -31,15 +38,23 @@ enum Patience {
 }
 
 impl RequestBody {
-    /// The body of a request. `deadline` bounds the wait for what a client owes.
-    pub fn new(core: Arc<Core>, stream: RecvStream, gzip: bool, deadline: Option<Instant>) -> Self {
-        Self { core, stream, rest: Bytes::new(), gzip, deadline }
+    /// The body of a request, whose messages take their memory from `budget`. `deadline` bounds the wait for what a
+    /// client owes.
+    pub fn new(
+        core: Arc<Core>,
+        budget: Arc<Budget>,
+        stream: RecvStream,
+        gzip: bool,
+        deadline: Option<Instant>,
+    ) -> Self {
+        Self { core, budget, stream, rest: Bytes::new(), gzip, deadline, stall: None, progress: 0 }
     }
 
     /// The one message of a unary call.
     pub async fn only(&mut self) -> Result<Message, Fault> {
         let none = || Fault::status(code::INTERNAL, "the request has no message");
         let message = self.message(Patience::Bounded).await?.ok_or_else(none)?;
+        self.progressed(PROGRESS);
         if !self.rest.is_empty() || self.data(Patience::Bounded).await?.is_some() {
             return Err(Fault::status(code::INTERNAL, "the request has more than one message"));
         }
@@ -53,6 +68,7 @@ impl RequestBody {
     }
 
     async fn message(&mut self, patience: Patience) -> Result<Option<Message>, Fault> {
+        self.progressed(PROGRESS);
         let Some(prefix) = self.prefix(patience).await? else { return Ok(None) };
         let Prefix { compressed, length } = Prefix::parse(prefix)
             .ok_or_else(|| Fault::status(code::INTERNAL, "the flag before a message is neither 0 nor 1"))?;
@@ -65,9 +81,7 @@ impl RequestBody {
         if length > self.core.limits.size(Limit::MessageBytes) {
             return Err(self.too_large(&format!("is {length} bytes long")));
         }
-        if !self.core.budget.has_room(length) {
-            return Err(self.over_budget());
-        }
+        self.budget.check_room(length).map_err(|over| self.over_budget(over))?;
         let message = self.contents(length).await?;
         if compressed { self.inflated(message).await.map(Some) } else { Ok(Some(message)) }
     }
@@ -96,30 +110,37 @@ impl RequestBody {
             self.rest = self.data(Patience::Bounded).await?.ok_or_else(cut_short)?;
         }
         if self.rest.len() >= length {
-            let mut reservation = self.core.budget.reserve();
-            reservation.resize(length).map_err(|_| self.over_budget())?;
+            let mut reservation = self.budget.reserve();
+            reservation.resize(length).map_err(|over| self.over_budget(over))?;
             return Ok(Message { bytes: self.rest.split_to(length), reservation });
         }
-        let mut assembly = Assembly::new(&self.core.budget, length);
+        let mut assembly = Assembly::new(&self.budget, length);
         loop {
             let piece = self.rest.split_to(assembly.missing().min(self.rest.len()));
-            assembly.push(&piece).map_err(|OverBudget| self.over_budget())?;
+            assembly.push(&piece).map_err(|over| self.over_budget(over))?;
             if assembly.missing() == 0 {
                 return Ok(assembly.finish());
             }
+            self.progressed(piece.len());
             self.rest = self.data(Patience::Bounded).await?.ok_or_else(cut_short)?;
         }
     }
 
     async fn inflated(&self, message: Message) -> Result<Message, Fault> {
         let bound = self.core.limits.size(Limit::MessageBytes);
-        let mut inflation = Inflation::new(message.bytes.clone(), &self.core.budget, bound);
+        let mut inflation = Inflation::new(message.bytes.clone(), &self.budget, bound);
         loop {
             match inflation.step() {
                 Ok(true) => return Ok(inflation.finish()),
-                Ok(false) => tokio::task::yield_now().await,
+                Ok(false) if self.deadline.is_some_and(|deadline| deadline <= Instant::now()) => {
+                    return Err(self.late());
+                }
+                Ok(false) => {
+                    self.core.bell.answer(); // a thread that only yields never sleeps, and so never looks
+                    tokio::task::yield_now().await;
+                }
                 Err(InflateError::TooLarge) => return Err(self.too_large("is longer when decompressed")),
-                Err(InflateError::OverBudget) => return Err(self.over_budget()),
+                Err(InflateError::OverBudget(over)) => return Err(self.over_budget(over)),
                 Err(InflateError::Malformed(why)) => {
                     return Err(Fault::status(
                         code::INVALID_ARGUMENT,
@@ -132,10 +153,9 @@ impl RequestBody {
 
     /// The next DATA frame that is not empty; its flow-control window is given back, since it is consumed now.
     async fn data(&mut self, patience: Patience) -> Result<Option<Bytes>, Fault> {
-        let mut timer: Option<Pin<Box<Sleep>>> = None;
         let idle = self.core.limits.duration(Limit::IdleBodyMs);
         loop {
-            let (stream, deadline) = (&mut self.stream, self.deadline);
+            let (stream, stall, deadline) = (&mut self.stream, &mut self.stall, self.deadline);
             let data = poll_fn(|cx| {
                 if let Poll::Ready(data) = stream.poll_data(cx) {
                     return Poll::Ready(Ok(data));
@@ -143,11 +163,11 @@ impl RequestBody {
                 if patience == Patience::Unbounded {
                     return Poll::Pending;
                 }
-                let timer = timer.get_or_insert_with(|| {
+                let stall = stall.get_or_insert_with(|| {
                     let idle = Instant::now() + idle;
                     Box::pin(sleep_until(deadline.map_or(idle, |deadline| deadline.min(idle))))
                 });
-                timer.as_mut().poll(cx).map(|()| Err(()))
+                stall.as_mut().poll(cx).map(|()| Err(()))
             })
             .await;
             match data {
@@ -164,6 +184,14 @@ impl RequestBody {
         }
     }
 
+    /// Notes what has come; enough of it, and the client has its time anew.
+    fn progressed(&mut self, bytes: usize) {
+        self.progress += bytes;
+        if self.progress >= PROGRESS {
+            (self.progress, self.stall) = (0, None);
+        }
+    }
+
     fn late(&self) -> Fault {
         if self.deadline.is_some_and(|deadline| deadline <= Instant::now()) {
             return Fault::status(
@@ -173,7 +201,7 @@ impl RequestBody {
         }
         self.core.statistics.strike(Limit::IdleBodyMs);
         let idle = self.core.limits.get(Limit::IdleBodyMs);
-        Fault::status(code::DEADLINE_EXCEEDED, format!("the request stood still for {idle} ms"))
+        Fault::status(code::DEADLINE_EXCEEDED, format!("the request made too little progress for {idle} ms"))
     }
 
     fn too_large(&self, how: &str) -> Fault {
@@ -185,12 +213,20 @@ impl RequestBody {
         )
     }
 
-    fn over_budget(&self) -> Fault {
-        self.core.statistics.strike(Limit::BytesInFlight);
-        let bound = self.core.limits.get(Limit::BytesInFlight);
+    fn over_budget(&self, over: OverBudget) -> Fault {
+        let (whose, bound) = match over {
+            OverBudget::Whole => {
+                self.core.statistics.strike(Limit::BytesInFlight);
+                ("all requests together", self.core.limits.get(Limit::BytesInFlight))
+            }
+            OverBudget::Share => {
+                self.core.statistics.share_refused();
+                ("the requests of one connection", self.core.limits.connection_bytes())
+            }
+        };
         Fault::status(
             code::RESOURCE_EXHAUSTED,
-            format!("there is no memory for this request now: all requests together may take {bound} bytes"),
+            format!("there is no memory for this request now: {whose} may take {bound} bytes"),
         )
     }
 }

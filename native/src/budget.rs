@@ -1,22 +1,33 @@
-//! Memory for request messages: reserved before it is allocated, given back when its holder goes.
+//! Memory for messages: reserved before it is allocated, given back when its holder goes.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// How many bytes of request messages may be held at any time.
+/// How many bytes of messages may be held at any time, by everybody or by one connection.
 pub struct Budget {
     bound: u64,
     used: AtomicU64,
+    whole: Option<Arc<Budget>>,
 }
 
 /// There is no room for what was asked.
-#[derive(Debug, PartialEq, Eq)]
-pub struct OverBudget;
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OverBudget {
+    /// In the budget of all.
+    Whole,
+    /// In the share of this one.
+    Share,
+}
 
 impl Budget {
     /// An empty budget.
     pub fn new(bound: u64) -> Arc<Self> {
-        Arc::new(Self { bound, used: AtomicU64::new(0) })
+        Arc::new(Self { bound, used: AtomicU64::new(0), whole: None })
+    }
+
+    /// A share for one holder: what is reserved in it is reserved in the whole as well.
+    pub fn share(self: &Arc<Self>, bound: u64) -> Arc<Self> {
+        Arc::new(Self { bound, used: AtomicU64::new(0), whole: Some(self.clone()) })
     }
 
     /// Bytes that are reserved now.
@@ -25,8 +36,32 @@ impl Budget {
     }
 
     /// Whether that much would find room now.
-    pub fn has_room(&self, bytes: usize) -> bool {
-        bytes as u64 <= self.bound.saturating_sub(self.used())
+    pub fn check_room(&self, bytes: usize) -> Result<(), OverBudget> {
+        self.whole.as_ref().map_or(Ok(()), |whole| whole.check_room(bytes))?;
+        if bytes as u64 > self.bound.saturating_sub(self.used()) { Err(self.over()) } else { Ok(()) }
+    }
+
+    fn over(&self) -> OverBudget {
+        if self.whole.is_some() { OverBudget::Share } else { OverBudget::Whole }
+    }
+
+    fn take(&self, bytes: u64) -> Result<(), OverBudget> {
+        self.whole.as_ref().map_or(Ok(()), |whole| whole.take(bytes))?;
+        let more = |used: u64| used.checked_add(bytes).filter(|sum| *sum <= self.bound);
+        if self.used.fetch_update(Relaxed, Relaxed, more).is_ok() {
+            return Ok(());
+        }
+        if let Some(whole) = &self.whole {
+            whole.give_back(bytes);
+        }
+        Err(self.over())
+    }
+
+    fn give_back(&self, bytes: u64) {
+        self.used.fetch_sub(bytes, Relaxed);
+        if let Some(whole) = &self.whole {
+            whole.give_back(bytes);
+        }
     }
 
     /// A reservation of nothing, to be grown.
@@ -46,15 +81,9 @@ impl Reservation {
     pub fn resize(&mut self, bytes: usize) -> Result<(), OverBudget> {
         let bytes = bytes as u64;
         if bytes <= self.bytes {
-            self.budget.used.fetch_sub(self.bytes - bytes, Relaxed);
+            self.budget.give_back(self.bytes - bytes);
         } else {
-            let more = bytes - self.bytes;
-            self.budget
-                .used
-                .fetch_update(Relaxed, Relaxed, |used| {
-                    used.checked_add(more).filter(|sum| *sum <= self.budget.bound)
-                })
-                .map_err(|_| OverBudget)?;
+            self.budget.take(bytes - self.bytes)?;
         }
         self.bytes = bytes;
         Ok(())
@@ -63,7 +92,7 @@ impl Reservation {
 
 impl Drop for Reservation {
     fn drop(&mut self) {
-        self.budget.used.fetch_sub(self.bytes, Relaxed);
+        self.budget.give_back(self.bytes);
     }
 }
 
@@ -96,7 +125,7 @@ impl Assembly {
             let capacity = needed.saturating_mul(4).max(FLOOR).min(self.bound);
             let capacity = match self.reservation.resize(capacity) {
                 Ok(()) => capacity,
-                Err(OverBudget) => self.reservation.resize(needed).map(|()| needed)?, // the last of the room
+                Err(_) => self.reservation.resize(needed).map(|()| needed)?, // the last of the room
             };
             self.buffer.reserve_exact(capacity - self.buffer.len());
         }
@@ -132,14 +161,30 @@ mod tests {
         let mut one = budget.reserve();
         let mut two = budget.reserve();
         one.resize(60).unwrap();
-        assert_eq!(two.resize(41), Err(OverBudget));
-        assert!(budget.has_room(40) && !budget.has_room(41));
+        assert_eq!(two.resize(41), Err(OverBudget::Whole));
+        assert_eq!((budget.check_room(40), budget.check_room(41)), (Ok(()), Err(OverBudget::Whole)));
         two.resize(40).unwrap();
         one.resize(10).unwrap();
         assert_eq!(budget.used(), 50);
         drop(one);
         drop(two);
         assert_eq!(budget.used(), 0);
+    }
+
+    #[test]
+    fn a_share_is_bounded_by_itself_and_by_the_whole() {
+        let whole = Budget::new(100);
+        let (one, two) = (whole.share(60), whole.share(60));
+        let (mut first, mut second) = (one.reserve(), two.reserve());
+        assert_eq!(first.resize(61), Err(OverBudget::Share));
+        first.resize(60).unwrap();
+        assert_eq!(second.resize(41), Err(OverBudget::Whole));
+        assert_eq!((whole.used(), two.used()), (60, 0), "a refusal leaves nothing behind");
+        assert_eq!(two.check_room(41), Err(OverBudget::Whole));
+        second.resize(40).unwrap();
+        assert_eq!(whole.used(), 100);
+        drop((first, second));
+        assert_eq!((whole.used(), one.used(), two.used()), (0, 0, 0));
     }
 
     #[test]
@@ -173,7 +218,7 @@ mod tests {
         let budget = Budget::new(FLOOR as u64);
         let mut assembly = Assembly::new(&budget, 1 << 20);
         assembly.push(&[0; FLOOR]).unwrap();
-        assert_eq!(assembly.push(&[0; 1]), Err(OverBudget));
+        assert_eq!(assembly.push(&[0; 1]), Err(OverBudget::Whole));
         drop(assembly);
         assert_eq!(budget.used(), 0);
     }

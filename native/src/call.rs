@@ -2,6 +2,7 @@
 
 use crate::answer::Answer;
 use crate::body::RequestBody;
+use crate::budget::Budget;
 use crate::calls::{End, Kind, Slot};
 use crate::clock::now_ns;
 use crate::conduct::SharedConduct;
@@ -24,18 +25,19 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 /// What calls of one connection share.
-#[derive(Clone)]
 pub struct Caller {
     /// The client's address as text.
     pub peer: Arc<str>,
     /// How it behaves.
     pub conduct: SharedConduct,
+    /// Its share of the memory for request messages.
+    pub requests: Arc<Budget>,
 }
 
 /// Carries a call to its end. Never fails and never panics: a panic on the way ends the call with INTERNAL.
 pub async fn run(
     core: Arc<Core>,
-    caller: Caller,
+    caller: Arc<Caller>,
     request: Request<RecvStream>,
     respond: SendResponse<Bytes>,
 ) {
@@ -91,9 +93,14 @@ async fn carry(
         Kind::Unary => timeout.and_then(|timeout| Instant::now().checked_add(Duration::from_nanos(timeout))),
         Kind::Stream => None,
     };
-    let mut body = RequestBody::new(core.clone(), stream, gzip, body_deadline);
+    let mut body = RequestBody::new(core.clone(), caller.requests.clone(), stream, gzip, body_deadline);
     let message = match kind {
-        Kind::Unary => Some(body.only().await?),
+        // The body knows of a reset while it waits for data, the answer knows of it also while there is work to do.
+        Kind::Unary => Some(tokio::select! {
+            biased;
+            message = body.only() => message?,
+            fault = poll_fn(|cx| answer.poll_gone(cx)) => return Err(fault),
+        }),
         Kind::Stream => None,
     };
     let ticket = Ticket::open(core, kind);

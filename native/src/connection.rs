@@ -46,7 +46,8 @@ pub async fn serve(core: Arc<Core>, socket: Socket, peer: Arc<str>, admission: A
         Ok(None) => return,
         Err(_) => return core.statistics.strike(Limit::HandshakeMs),
     };
-    let caller = Caller { peer, conduct };
+    let requests = core.budget.share(core.limits.connection_bytes());
+    let caller = Arc::new(Caller { peer, conduct, requests });
     let mut driver = Driver::new(core.clone(), http2, caller.conduct.clone());
     while let Some((request, respond)) = poll_fn(|cx| driver.poll(cx)).await {
         tokio::spawn(call::run(core.clone(), caller.clone(), request, respond));

@@ -3,7 +3,7 @@
 use crate::budget::{Assembly, Budget, Message, OverBudget};
 use bytes::{Buf, Bytes};
 use flate2::bufread::GzDecoder;
-use std::io::Read;
+use std::io::{BufRead, ErrorKind, Read};
 use std::sync::Arc;
 
 /// Length of the prefix before each message: a flag and the length, big endian.
@@ -83,40 +83,74 @@ pub enum InflateError {
     /// It grows beyond the bound.
     TooLarge,
     /// There is no memory for it now.
-    OverBudget,
+    OverBudget(OverBudget),
 }
 
 impl From<OverBudget> for InflateError {
-    fn from(_: OverBudget) -> Self {
-        Self::OverBudget
+    fn from(over: OverBudget) -> Self {
+        Self::OverBudget(over)
     }
 }
 
 /// Decompresses one message in steps, so that a long one does not keep others waiting, and stops at the bound, so
 /// that a bomb is refused before it takes memory.
 pub struct Inflation {
-    decoder: GzDecoder<bytes::buf::Reader<Bytes>>,
+    decoder: GzDecoder<Ration>,
     assembly: Assembly,
     piece: Box<[u8]>,
 }
 
-/// Bytes made in one step: some tens of microseconds.
+/// Bytes made in one step at most: some tens of microseconds.
 const STEP: usize = 32 * 1024;
+/// Bytes read in one step at most: empty blocks make nothing at all, and each has codes to be built.
+const RATION: usize = 1024;
+
+/// A source that gives a bounded part of what it has and then says that the rest must wait.
+struct Ration {
+    bytes: Bytes,
+    left: usize,
+}
+
+impl BufRead for Ration {
+    fn fill_buf(&mut self) -> std::io::Result<&[u8]> {
+        if self.left == 0 && !self.bytes.is_empty() {
+            return Err(ErrorKind::WouldBlock.into());
+        }
+        Ok(&self.bytes[..self.left.min(self.bytes.len())])
+    }
+
+    fn consume(&mut self, amount: usize) {
+        self.bytes.advance(amount);
+        self.left -= amount;
+    }
+}
+
+impl Read for Ration {
+    fn read(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
+        let taken = self.fill_buf()?.read(into)?;
+        self.consume(taken);
+        Ok(taken)
+    }
+}
 
 impl Inflation {
     /// Begins to decompress a gzip stream of at most `bound` bytes.
     pub fn new(compressed: Bytes, budget: &Arc<Budget>, bound: usize) -> Self {
         Self {
-            decoder: GzDecoder::new(compressed.reader()),
+            decoder: GzDecoder::new(Ration { bytes: compressed, left: 0 }),
             assembly: Assembly::new(budget, bound),
             piece: vec![0; STEP].into(),
         }
     }
 
-    /// Makes the next piece; true when there was none left.
+    /// Reads and makes the next piece, which may be empty; true when there was none left.
     pub fn step(&mut self) -> Result<bool, InflateError> {
-        let made =
-            self.decoder.read(&mut self.piece).map_err(|error| InflateError::Malformed(error.to_string()))?;
+        self.decoder.get_mut().left = RATION;
+        let made = match self.decoder.read(&mut self.piece) {
+            Ok(made) => made,
+            Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(false),
+            Err(error) => return Err(InflateError::Malformed(error.to_string())),
+        };
         if made > self.assembly.missing() {
             return Err(InflateError::TooLarge);
         }
@@ -211,6 +245,25 @@ mod tests {
     }
 
     #[test]
+    fn a_step_reads_little_even_when_it_makes_nothing() {
+        let budget = Budget::new(1 << 20);
+        let mut bytes = gzip(b"")[..10].to_vec(); // the header
+        const EMPTY: [u8; 5] = [0, 0, 0, 0xff, 0xff];
+        (0..100_000).for_each(|_| bytes.extend(EMPTY));
+        bytes.extend([1, 0, 0, 0xff, 0xff]); // the last block
+        bytes.extend([0; 8]); // sum and length of nothing
+        let length = bytes.len();
+        let mut inflation = Inflation::new(bytes.into(), &budget, 1000);
+        let mut left = length;
+        while !inflation.step().unwrap() {
+            let now = inflation.decoder.get_ref().bytes.len();
+            assert!(now < left && left - now <= RATION, "{left} -> {now}");
+            left = now;
+        }
+        assert!(inflation.finish().bytes.is_empty());
+    }
+
+    #[test]
     fn a_bomb_takes_no_more_than_the_bound() {
         let budget = Budget::new(u64::MAX);
         let mut inflation = Inflation::new(gzip(&vec![0; 50 << 20]), &budget, 100_000);
@@ -228,7 +281,7 @@ mod tests {
     fn a_bomb_is_refused_when_there_is_no_memory() {
         let budget = Budget::new(70_000);
         let error = inflate(gzip(&vec![0; 1 << 20]), &budget, 2 << 20).err().unwrap();
-        assert_eq!(error, InflateError::OverBudget);
+        assert_eq!(error, InflateError::OverBudget(OverBudget::Whole));
         assert_eq!(budget.used(), 0);
     }
 

@@ -15,7 +15,7 @@ pub enum Limit {
     Connections,
     /// Connections at a time from one IPv4 address or one IPv6 network of 64 bits.
     ConnectionsPerPeer,
-    /// Request messages held at any time, all calls together.
+    /// Request messages held at any time, all calls together; one connection may hold half of it.
     BytesInFlight,
     /// Silence after which a connection is pinged.
     KeepaliveMs,
@@ -25,7 +25,7 @@ pub enum Limit {
     ConnectionAgeMs,
     /// Time for TLS and the HTTP/2 preface.
     HandshakeMs,
-    /// Time that a request body may stand still.
+    /// Time in which a request body must make progress: 64 KiB, or what is left of its message.
     IdleBodyMs,
     /// Time that an answer may stand still.
     WriteStallMs,
@@ -111,6 +111,11 @@ impl Limits {
             ));
         }
         Ok(limits)
+    }
+
+    /// The part of a budget of `bytes_in_flight` that one connection may hold: half, and at least one message.
+    pub fn connection_bytes(&self) -> u64 {
+        self.get(Limit::MessageBytes).max(self.get(Limit::BytesInFlight) / 2)
     }
 
     /// The value of a limit, in its unit.

@@ -12,6 +12,7 @@ pub struct Statistics {
     accept_failures: AtomicU64,
     calls_open: AtomicU64,
     calls_total: AtomicU64,
+    shares_refused: AtomicU64,
     resets: AtomicU64,
     panics: AtomicU64,
     limits: [AtomicU64; COUNT],
@@ -56,6 +57,11 @@ impl Statistics {
         Open(&self.calls_open)
     }
 
+    /// A message was refused because its connection already holds its share of the memory.
+    pub fn share_refused(&self) {
+        self.shares_refused.fetch_add(1, Relaxed);
+    }
+
     /// A client reset a call before it was answered.
     pub fn reset(&self) {
         self.resets.fetch_add(1, Relaxed);
@@ -77,6 +83,7 @@ impl Statistics {
             ("calls_open", self.calls_open.load(Relaxed)),
             ("calls_total", self.calls_total.load(Relaxed)),
             ("bytes_in_flight", bytes_in_flight),
+            ("connection_bytes_refused", self.shares_refused.load(Relaxed)),
             ("resets", self.resets.load(Relaxed)),
             ("panics", self.panics.load(Relaxed)),
         ];

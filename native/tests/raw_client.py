@@ -73,6 +73,12 @@ class RawClient:
         """A call with its body in one frame."""
         self.socket.sendall(self.head(stream, headers) + self.frame(DATA, flags, stream, body))
 
+    def widen(self) -> None:
+        """Take the door's settings and its first window, so that more than 64 KiB may be sent."""
+        self.receive_kind(SETTINGS)
+        self.send(SETTINGS, ACK, 0)
+        assert self.receive_kind(WINDOW_UPDATE).stream == 0
+
     def receive(self) -> Frame | None:
         """The next frame; None when the connection has ended."""
         head = self._take(9)

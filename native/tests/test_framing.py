@@ -10,9 +10,11 @@ from edge_appliance_door import CALL, GONE, MESSAGE
 
 from native.tests.host import PATIENCE_S, TALK, Host, start
 from native.tests.raw_client import (
+    CANCEL,
     DATA,
     END_STREAM,
     PREFACE,
+    RST_STREAM,
     SETTINGS,
     Headers,
     RawClient,
@@ -74,10 +76,24 @@ def test_messages_of_a_stream_may_share_frames_and_span_them() -> None:
 
 
 @pytest.mark.parametrize(
-    "headers", [request(method="GET"), request(content_type="text/plain"), request(content_type="")]
+    "headers",
+    [
+        request(method="GET"),
+        request(content_type="text/plain"),
+        request(content_type="application/grpc-web"),
+        request(content_type=""),
+    ],
 )
 def test_what_is_not_grpc_is_told_so(headers: Headers) -> None:
     assert refusal(b"", headers)[":status"] == "415"
+
+
+@pytest.mark.parametrize("content_type", ["application/grpc+proto", "application/grpc;charset=utf-8"])
+def test_the_content_type_may_name_a_format(content_type: str) -> None:
+    with Host() as host, RawClient(host.addresses[0]) as client:
+        client.call(1, framed(b"hello"), request(content_type=content_type))
+        host.echo(host.expect(CALL))
+        assert client.answer(1)[0]["grpc-status"] == "0"
 
 
 @pytest.mark.parametrize(
@@ -118,6 +134,11 @@ def test_an_encoding_that_is_not_spoken_names_those_that_are() -> None:
     assert answer["grpc-accept-encoding"] == "identity,gzip"
 
 
+def test_the_name_of_an_encoding_is_escaped_once() -> None:
+    answer = refusal(framed(b"", flag=1), request(grpc_encoding="100%"))
+    assert answer["grpc-message"] == "grpc-encoding '100%25' is not supported"
+
+
 def test_a_compressed_request_arrives_plain() -> None:
     with Host() as host:
         sent = b"compress me " * 10_000
@@ -140,6 +161,32 @@ def test_a_bomb_is_refused_at_the_bound() -> None:
     answer = refusal(framed(bomb, flag=1), request(grpc_encoding="gzip"), message_bytes=1 << 20)
     assert answer["grpc-status"] == RESOURCE_EXHAUSTED
     assert "1048576" in answer["grpc-message"]
+
+
+def test_gzip_that_makes_nothing_does_not_keep_others_waiting() -> None:
+    four_empty_blocks = sum(0b10 << 10 * place for place in range(4)).to_bytes(5, "little")
+    nothing = gzip.compress(b"")[:10] + four_empty_blocks * 180_000 + b"\3\0" + bytes(8)
+    with Host() as host, RawClient(host.addresses[0]) as client:
+        client.widen()
+        sent = client.head(1, request(grpc_encoding="gzip"))
+        body = framed(nothing, flag=1)
+        for at in range(0, len(body), 16_384):
+            sent += client.frame(DATA, 0, 1, body[at : at + 16_384])
+        sent += client.frame(DATA, END_STREAM, 1)
+        sent += client.head(3) + client.frame(DATA, END_STREAM, 3, framed(b"small"))
+        client.socket.sendall(sent)
+        assert host.expect(CALL)[3] == b"small"
+        assert host.expect(CALL)[3] == b""
+
+
+def test_a_call_that_is_reset_while_it_is_decompressed_is_never_told() -> None:
+    with Host() as host, RawClient(host.addresses[0]) as client:
+        client.call(1, framed(gzip.compress(bytes(50 << 20)), flag=1), request(grpc_encoding="gzip"))
+        assert host.is_counted("bytes_in_flight", lambda count: count > 1 << 20)
+        client.send(RST_STREAM, 0, 1, CANCEL.to_bytes(4))
+        assert host.is_counted("calls_open", 0)
+        assert host.is_counted("bytes_in_flight", 0)
+        assert host.quiet()
 
 
 def test_broken_gzip_is_an_argument_that_is_invalid() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import select
+
 import grpc
 import pytest
 from edge_appliance_door import CALL, GONE, MESSAGE, SENT
@@ -140,6 +142,24 @@ def test_bytes_in_flight() -> None:
         assert host.is_counted("bytes_in_flight", 0)
 
 
+def test_one_connection_may_hold_half_of_the_bytes_in_flight() -> None:
+    with Host(message_bytes=1 << 20, bytes_in_flight=4 << 20) as host:
+        channel = host.channel()
+        futures = [start(channel, bytes(1_000_000)) for _ in range(2)]
+        held = [host.expect(CALL), host.expect(CALL)]
+        third = start(channel, bytes(1_000_000))
+        assert third.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert "one connection" in third.details()
+        assert host.is_counted("connection_bytes_refused", 1)
+        assert host.door.statistics()["bytes_in_flight_refused"] == 0
+        other = start(host.channel(), bytes(1_000_000))
+        held.append(host.expect(CALL))
+        while held:
+            host.echo(held.pop())
+        assert all(len(future.result()) == 1_000_000 for future in [*futures, other])
+        assert host.is_counted("bytes_in_flight", 0)
+
+
 def test_a_message_that_is_only_announced_takes_little() -> None:
     with Host() as host, RawClient(host.addresses[0]) as client:
         client.socket.sendall(client.head(1))
@@ -200,6 +220,17 @@ def test_a_body_that_stands_still_is_cut(body: bytes) -> None:
         assert "30 ms" in answer["grpc-message"]
         assert host.is_counted("idle_body_ms", 1)
         assert host.quiet()
+
+
+def test_a_body_that_trickles_is_cut() -> None:
+    with Host(idle_body_ms=100) as host, RawClient(host.addresses[0]) as client:
+        client.receive_kind(SETTINGS)
+        client.call(1, (1 << 20).to_bytes(5), flags=0)
+        while not host.door.statistics()["idle_body_ms"]:  # each byte comes long before the time is over
+            client.send(DATA, 0, 1, bytes(1))
+            select.select([], [], [], 0.005)
+        assert client.answer(1)[0]["grpc-status"] == DEADLINE_EXCEEDED
+        assert host.is_counted("bytes_in_flight", 0)
 
 
 def test_a_body_that_does_not_arrive_before_its_deadline_is_answered_by_the_door() -> None:

@@ -87,7 +87,8 @@ class Door:
         ``accept_failures`` (the kernel had no connection to give), ``calls_open``, ``calls_total``,
         ``bytes_in_flight``, ``resets``, ``panics`` (faults of the door itself), and for each limit how
         often it was enforced, by its name; that of the limit ``bytes_in_flight`` is
-        ``bytes_in_flight_refused``. ``keepalive_ms`` counts the pings sent."""
+        ``bytes_in_flight_refused``, and ``connection_bytes_refused`` where it was the half that one
+        connection may hold. ``keepalive_ms`` counts the pings sent."""
 
 class Tls:
     """Server certificates, PEM. ``client_ca`` given: clients must show a certificate that it signed. Unix
@@ -99,11 +100,13 @@ class Tls:
         unusable."""
 
 LIMITS: Final[tuple[str, ...]]
-"""``message_bytes`` (largest request message; more is RESOURCE_EXHAUSTED), ``metadata_bytes`` (largest
-header list), ``streams_per_connection``, ``connections``, ``connections_per_peer``, ``bytes_in_flight``
-(request messages held at any time, all calls together; more is RESOURCE_EXHAUSTED), ``keepalive_ms``,
-``keepalive_timeout_ms``, ``connection_age_ms`` (0: no bound), ``handshake_ms`` (TLS and HTTP/2 preface),
-``idle_body_ms`` (a request body that stands still this long is cut with DEADLINE_EXCEEDED),
-``write_stall_ms`` (an answer that the client does not take is cut), ``resets_per_connection`` (RST_STREAM
-before the call was answered, per 10 s; more closes the connection with ENHANCE_YOUR_CALM),
-``pings_per_connection`` (pings by the client per 10 s beyond those that answer data; likewise)."""
+"""``message_bytes`` (largest request message; more is RESOURCE_EXHAUSTED), ``metadata_bytes`` (largest header
+list), ``streams_per_connection``, ``connections``, ``connections_per_peer`` (by IPv4 address or IPv6
+network of 64 bits), ``bytes_in_flight`` (request messages held at any time, all calls together; more is
+RESOURCE_EXHAUSTED, as is more than half of it, or one message if that is more, over one connection),
+``keepalive_ms``, ``keepalive_timeout_ms``, ``connection_age_ms`` (0: no bound), ``handshake_ms`` (TLS and
+HTTP/2 preface), ``idle_body_ms`` (time in which a request body must progress by 64 KiB or to the end of
+its message; else it is cut with DEADLINE_EXCEEDED), ``write_stall_ms`` (an answer that the client does not
+take is cut), ``resets_per_connection`` (RST_STREAM before the call was answered, per 10 s; more closes the
+connection with ENHANCE_YOUR_CALM), ``pings_per_connection`` (pings by the client per 10 s beyond those
+that answer data; likewise)."""
