@@ -16,7 +16,8 @@ HEALTH_SERVICE = "grpc.health.v1.Health"
 FILE: bytes = health_pb2.DESCRIPTOR.serialized_pb
 """The service's description, serialised."""
 
-_NAME_CHARACTERS_MAX = 200
+_NAME_CHARACTERS_MAX = 1024
+_TOLD_CHARACTERS_MAX = 200
 
 
 class HealthService:
@@ -43,15 +44,12 @@ class HealthService:
         service = _service(message)
         health = self._health(service)
         if health is Health.SERVICE_UNKNOWN:
-            raise UnknownModel(f"no model or service '{service[:_NAME_CHARACTERS_MAX]}' is known")
+            raise UnknownModel(f"no model or service '{service[:_TOLD_CHARACTERS_MAX]}' is known")
         return _response(health)
 
     async def watch(self, read: Read, write: Write) -> None:
         """Tell the state of the service that the one message names, then every change; raises InvalidRequest."""
-        message = await read()
-        if message is None:
-            raise InvalidRequest("the message that names the service is missing")
-        service = _service(message)
+        service = await _asked(read)
         changed = asyncio.Event()
         end_watch = self._engine.watch(changed.set)
         self._watchers.add(changed)
@@ -78,11 +76,21 @@ class HealthService:
             changed.set()
 
 
+async def _asked(read: Read) -> str:
+    """The service that the one message names. The message itself goes with this frame: a watch may last for ever."""
+    message = await read()
+    if message is None:
+        raise InvalidRequest("the message that names the service is missing")
+    return _service(message)
+
+
 def _service(message: Buffer) -> str:
+    """The name in ``message``, cut where it is longer than any model's can be: it stays a name that nobody has."""
     try:
-        return str(health_pb2.HealthCheckRequest.FromString(bytes(message)).service)
+        service = str(health_pb2.HealthCheckRequest.FromString(bytes(message)).service)
     except DecodeError as error:
         raise InvalidRequest(f"the message is not a HealthCheckRequest: {error}") from error
+    return service[: _NAME_CHARACTERS_MAX + 1]
 
 
 def _response(health: Health) -> bytes:

@@ -36,8 +36,13 @@ class Reflection:
 
     async def serve(self, read: Read, write: Write) -> None:
         """Answer each message of a stream; raises InvalidRequest."""
-        while (message := await read()) is not None:
-            await write(self.answer(message))
+        while (answer := await self._next(read)) is not None:
+            await write(answer)
+            del answer  # an idle stream keeps nothing of what went over it
+
+    async def _next(self, read: Read) -> bytes | None:
+        message = await read()
+        return None if message is None else self.answer(message)
 
     def answer(self, message: Buffer) -> bytes:
         """Answer one serialised ServerReflectionRequest; raises InvalidRequest when it is none."""

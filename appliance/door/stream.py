@@ -8,14 +8,13 @@ client back. The end of the client's side waits for all answers; a cancelled str
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
 from appliance.door.inference import Call, Inference, Refused, discard
 from appliance.door.response import stream_error, stream_response
-from appliance.door.status import status_of
+from appliance.door.status import Status, status_of
 from appliance.engine.port import Buffer
 from appliance.errors import Stopping
 from appliance.inference import Answer, Outcome
@@ -24,11 +23,19 @@ Read = Callable[[], Awaitable[Buffer | None]]
 Write = Callable[[bytes], Awaitable[None]]
 
 
+class _Refusal(NamedTuple):
+    """What a Refused says. The exception itself is never kept: its traceback holds every frame that it came through,
+    and with them the message, which may lie in memory that the door counts."""
+
+    status: Status
+    request_id: str
+
+
 class _Finished(NamedTuple):
     """Something to write: an outcome of a call, or why a message never became one."""
 
     call: Call | None
-    outcome: Outcome | Refused
+    outcome: Outcome | _Refusal
 
 
 class StreamSession:
@@ -52,7 +59,7 @@ class StreamSession:
         client's side. Raises Refused to end the stream with a status."""
         self._inference.tally.streams += 1
         self._reader = asyncio.create_task(self._read_all(read))
-        self._reader.add_done_callback(lambda _: self._news.set())
+        self._reader.add_done_callback(self._read_ended)
         if self._stopping:
             self._reader.cancel()
         try:
@@ -61,8 +68,8 @@ class StreamSession:
             self._abandon()
             self._inference.tally.streams -= 1
             self._reader.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._reader
+            # Not awaited itself: its cancellation could not be told from that of the task that runs this.
+            await asyncio.wait((self._reader,))
         if self._stopping:
             raise Refused(status_of(Stopping("Server is stopping")))
 
@@ -79,6 +86,12 @@ class StreamSession:
             if message is None:
                 return
             self._take(message)
+            del message  # its memory is not an idle stream's
+
+    def _read_ended(self, reader: asyncio.Task[None]) -> None:
+        if not reader.cancelled():
+            reader.exception()  # looked at, so that it is not logged where the stream ends for another reason
+        self._news.set()
 
     def _take(self, message: Buffer) -> None:
         self._inference.tally.requests += 1
@@ -96,7 +109,7 @@ class StreamSession:
 
             self._open[number] = self._inference.submit(checked, self._deadline_ns, on_done)
         except Refused as refused:
-            self._put(_Finished(None, refused))
+            self._put(_Finished(None, _Refusal(refused.status, refused.request_id)))
 
     def _put(self, finished: _Finished) -> None:
         self._finished.append(finished)
@@ -116,16 +129,21 @@ class StreamSession:
 
     def _encode(self, finished: _Finished) -> bytes:
         call, outcome = finished
+        if isinstance(outcome, _Refusal):
+            return self._tell(outcome)
+        assert call is not None
+        final = True if call.intake.planned.empty_final_response else None
         try:
-            if isinstance(outcome, Refused):
-                raise outcome
-            assert call is not None
-            final = True if call.intake.planned.empty_final_response else None
             return self._inference.encode(call, outcome, lambda parts: stream_response(parts, final))
         except Refused as refused:
-            if self._real_statuses:
-                raise
-            return stream_error(refused.request_id, refused.status.text)
+            refusal = _Refusal(refused.status, refused.request_id)
+        return self._tell(refusal)
+
+    def _tell(self, refusal: _Refusal) -> bytes:
+        """The message about ``refusal``; raises Refused where the client asked for the status."""
+        if self._real_statuses:
+            raise Refused(refusal.status, refusal.request_id)
+        return stream_error(refusal.request_id, refusal.status.text)
 
     def _abandon(self) -> None:
         """Nobody reads any more: drop what waits and tell the engine about the rest."""

@@ -47,7 +47,7 @@ class EngineDouble:
     def __init__(self, *models: ModelVersion) -> None:
         self.models = {(model.name, model.version): model for model in models}
         self.submissions: list[Submission] = []
-        self.rejections: list[tuple[ApplianceError, str]] = []
+        self.rejections: list[tuple[str, str]] = []
         self.generation = 1
         self.accepting = True
         self.ready = True
@@ -88,7 +88,7 @@ class EngineDouble:
         return len(self.submissions) - 1
 
     def rejected(self, error: ApplianceError, request_id: str) -> None:
-        self.rejections.append((error, request_id))
+        self.rejections.append((str(error), request_id))  # the error would keep the message
 
     def cancel(self, handle: int) -> None:
         self.submissions[handle].cancelled = True
