@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from appliance.door.codec import Intake
+from appliance.door.envelope import Envelope
 from appliance.door.failure import status_for
 from appliance.door.inference import Call, Inference, Refused, discard
+from appliance.door.native_end import end_call
 from appliance.door.services import INFER
 from appliance.door.status import Status
 from appliance.engine.port import Buffer
@@ -34,13 +37,8 @@ class InferCalls:
         try:
             if deadline_ns and deadline_ns <= inference.engine.now_ns():
                 raise inference.expired()
-            if type(message) is bytes:
-                kept = checked = inference.check(message)
-            else:
-                # What lies in memory of the door's own is large: it goes back as soon as the engine has its copy.
-                checked = inference.check(view_of(message))
-                kept = checked.without_tensors()
-            waiting = _OpenCall(self, call, kept)
+            checked = inference.check(view_of(message))
+            waiting = _OpenCall(self, call, _without_message(checked))
             waiting.handle = inference.submit(checked, deadline_ns or NO_DEADLINE, waiting.done)
             self._open[call] = waiting
         except Refused as refused:
@@ -76,7 +74,7 @@ class InferCalls:
         return self._door.reply(call, parts)
 
     def _refuse(self, call: int, status: Status) -> None:
-        self._door.finish(call, status.code, status.text, status.metadata)
+        end_call(self._door, call, status)
 
     def _break(self, call: int, error: Exception) -> None:
         self._inference.tally.failed += 1
@@ -87,6 +85,13 @@ def view_of(message: Any) -> Buffer:
     """A message as the door gives it: small ones are ``bytes``, large ones lie in its own memory, which the view keeps
     alive."""
     return message if type(message) is bytes else memoryview(message)
+
+
+def _without_message(checked: Call) -> Call:
+    """What encoding the answer takes. As soon as the engine has its copy the message goes: thousands may be queued, and
+    what is large lies in memory that the door counts."""
+    envelope = Envelope(b"", checked.envelope.request_id, ())
+    return Call(envelope, checked.request_id, Intake(checked.intake.planned, ()))
 
 
 class _OpenCall:

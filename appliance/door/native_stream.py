@@ -11,8 +11,10 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Final
 
 from appliance.door.failure import status_for
+from appliance.door.native_end import end_call
 from appliance.door.status import Code, Status
 from appliance.engine.port import Buffer
+from appliance.errors import Cancelled
 
 if TYPE_CHECKING:
     from edge_appliance_door import Door
@@ -22,8 +24,7 @@ OK: Final = 0
 
 
 class NativeStream:
-    """The stream ``call``. Once its client is gone the task that serves it is cancelled, so nothing here looks whether
-    the door still knows the call. Owner: the event loop's thread."""
+    """The stream ``call``. Once its client is gone nothing here waits any more. Owner: the event loop's thread."""
 
     def __init__(self, door: Door, call: int) -> None:
         self._door = door
@@ -35,16 +36,21 @@ class NativeStream:
     # --- what serves it
 
     async def read(self) -> Buffer | None:
-        """The next message; None when the client's side has ended."""
+        """The next message; None when the client's side has ended. Raises Cancelled when the client is gone."""
+        if not self._door.read(self._call):
+            raise _cancelled()
         self._message = self._loop.create_future()
-        self._door.read(self._call)
-        return await self._message
+        try:
+            return await self._message
+        finally:
+            self._message = None  # with the message in it, whose memory is not an idle stream's
 
     async def write(self, message: bytes) -> None:
-        """Send a message as soon as the one before it has left."""
+        """Send a message as soon as the one before it has left. Raises Cancelled when the client is gone."""
         await self._left()
+        if not self._door.send(self._call, message):
+            raise _cancelled()
         self._room = self._loop.create_future()
-        self._door.send(self._call, message)
 
     async def serve(self, rpc: str, remaining_s: float | None, behave: Callable[[], Awaitable[None]]) -> None:
         """Run ``behave``, which reads and writes, and end the stream as it ends, after ``remaining_s`` seconds at the
@@ -62,7 +68,7 @@ class NativeStream:
         if status is None:
             self._door.finish(self._call, OK)
         else:
-            self._door.finish(self._call, status.code, status.text, status.metadata)
+            end_call(self._door, self._call, status)
 
     # --- the door's events
 
@@ -77,8 +83,19 @@ class NativeStream:
         if self._room is not None and not self._room.done():
             self._room.set_result(None)
 
+    def gone(self) -> None:
+        """GONE. Neither MESSAGE nor SENT will come, so whoever waits for one is let go. Cancelling the task that serves
+        is not enough: it may have been about to be cancelled for another reason and go on to its end."""
+        if self._message is not None:
+            self._message.cancel()
+        self.sent()
+
     async def _left(self) -> None:
         """Wait until the last message was taken by the transport."""
         if self._room is not None and not self._room.done():
             # Shielded: who stops waiting must not make it look as if there were room.
             await asyncio.shield(self._room)
+
+
+def _cancelled() -> Cancelled:
+    return Cancelled("the client is gone")

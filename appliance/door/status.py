@@ -90,9 +90,9 @@ def inference_status(error: errors.ApplianceError, request_id: str) -> Status:
 
 
 def _clipped(text: str) -> str:
-    encoded = text.encode(errors="replace")
+    encoded = text.encode(errors="replace")  # a file's name may hold what no encoding has
     most = _TEXT_BYTES_MAX if text.isascii() else _FOREIGN_TEXT_BYTES_MAX
     if len(encoded) <= most:
-        return text
+        return encoded.decode()
     kept = most // 2
     return encoded[:kept].decode(errors="ignore") + " [...] " + encoded[-kept:].decode(errors="ignore")

@@ -28,6 +28,7 @@ class DoorDouble:
         """Ends a call with a status."""
         if call not in self.known:
             return False
+        text.encode()  # raises UnicodeEncodeError where the real door does
         self.known.discard(call)
         self.ends[call] = (int(code), text, tuple(metadata))
         return True

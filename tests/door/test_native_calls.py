@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import sys
 from typing import Any, cast
 
 import pytest
@@ -148,6 +149,53 @@ async def test_a_defect_ends_its_own_request_and_is_logged(
     rig.begin(2)
     rig.engine.submissions[1].answer(RESULT)
     assert 2 in rig.door.replies
+
+
+@pytest.mark.parametrize("what", ["text", "anything"])
+async def test_an_end_that_the_door_cannot_send_is_told_as_internal_and_never_raised(
+    rig: Rig, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    finish = DoorDouble.finish
+
+    def picky(door: DoorDouble, call: int, code: int, *rest: Any) -> bool:
+        if code == Code.RESOURCE_EXHAUSTED:
+            raise (ValueError if what == "text" else ZeroDivisionError)("made up")
+        return finish(door, call, code, *rest)
+
+    monkeypatch.setattr(DoorDouble, "finish", picky)
+    rig.begin(1)
+    with caplog.at_level(logging.ERROR):
+        rig.engine.submissions[0].fail(QueueFull("full", 1))
+    assert rig.door.ends[1] == (Code.INTERNAL, BROKEN, ())
+    assert "made up" in caplog.text
+    assert rig.counts == (1, 0, 1, 0)
+
+
+async def test_a_text_that_no_encoding_has_is_sent_without_what_cannot_be(rig: Rig) -> None:
+    rig.begin(1)
+    rig.engine.submissions[0].fail(RunFailed("no file 'a\udcff'"))
+    assert rig.door.ends[1] == (Code.INTERNAL, "[request id: 7] no file 'a?'", ())
+
+
+async def test_a_small_message_is_not_kept_either(rig: Rig) -> None:
+    raw = bytes(range(256)) * 64
+    message = infer_request(request_id="7", shape=(1024, 4), raw=raw).SerializeToString()
+    engine = EngineDouble(make_version(max_batch_size=1024))
+    calls = InferCalls(cast(Any, rig.door), Inference(engine, EnvelopeLimits()))
+    held = sys.getrefcount(message)
+    calls.begin(1, message, 0)
+    assert engine.submissions[0].tensors == (raw,)
+    assert sys.getrefcount(message) == held
+
+
+async def test_typed_contents_are_not_kept(rig: Rig) -> None:
+    request = infer_request(request_id="7", raw=None)
+    request.inputs[0].contents.fp32_contents.extend([1, 2, 3, 4])
+    rig.begin(1, request.SerializeToString())
+    held: Any = rig.calls
+    assert held._open[1].checked.envelope.head == b""
+    rig.engine.submissions[0].answer(RESULT)
+    assert pb.ModelInferResponse.FromString(rig.door.replies[1]).id == "7"
 
 
 async def test_a_large_message_is_read_where_it_lies_and_not_kept(rig: Rig) -> None:

@@ -7,12 +7,19 @@ from typing import Any, cast
 
 import pytest
 
+from appliance.door.envelope import EnvelopeLimits
 from appliance.door.failure import BROKEN
+from appliance.door.inference import Inference
 from appliance.door.native_stream import DEADLINE_TEXT, OK, NativeStream
 from appliance.door.status import Code
-from appliance.errors import UnknownModel
+from appliance.door.stream import StreamSession
+from appliance.errors import Cancelled, UnknownModel
+from appliance.inference import NO_DEADLINE
+from tests.door.engine_double import EngineDouble
+from tests.door.messages import infer_request
 from tests.door.native_double import DoorDouble
 from tests.door.test_stream import settle
+from tests.words.sample import make_version
 
 CALL = 5
 
@@ -89,6 +96,70 @@ async def test_a_deadline_ends_a_client_that_takes_nothing(rig: Rig) -> None:
 
     await rig.run(write, remaining_s=0.01)
     assert rig.door.ends[CALL][0] == Code.DEADLINE_EXCEEDED
+
+
+@pytest.mark.parametrize("iterations", range(12))
+async def test_a_client_that_goes_at_any_moment_ends_what_serves_it(rig: Rig, iterations: int) -> None:
+    """Here while a stream ends by itself, whose last message has not left."""
+    inference = Inference(EngineDouble(make_version()), EnvelopeLimits())
+    session = StreamSession(inference, 4, NO_DEADLINE, real_statuses=True)
+    task = rig.run(lambda: session.run(rig.stream.read, rig.stream.write))
+    await settle()
+    engine = cast(EngineDouble, inference.engine)
+    rig.stream.received(infer_request().SerializeToString())
+    await settle()
+    engine.submissions[0].answer(bytes(8))
+    await settle()
+    rig.stream.received(b"\xff")
+    for _ in range(iterations):
+        await asyncio.sleep(0)
+    assert not task.done(), "the answer has not left"
+    rig.door.known.clear()
+    rig.stream.gone()
+    task.cancel()
+    await settle()
+    assert task.done()
+    assert (inference.tally.streams, rig.door.ends) == (0, {})
+
+
+@pytest.mark.parametrize("iterations", range(4))
+async def test_who_waits_is_let_go_when_the_client_is_gone(rig: Rig, iterations: int) -> None:
+    task = rig.run(rig.copy)
+    rig.stream.received(b"a")
+    for _ in range(iterations):
+        await asyncio.sleep(0)
+    rig.door.known.clear()
+    rig.stream.gone()
+    await settle()
+    assert task.done(), "without being cancelled"
+    assert rig.door.ends == {}
+
+
+async def test_a_door_that_no_longer_knows_the_call_ends_reading_and_writing(rig: Rig) -> None:
+    rig.door.known.clear()
+    with pytest.raises(Cancelled, match="the client is gone"):
+        await rig.stream.read()
+    for _ in range(2):  # nobody waits for the first one to leave
+        with pytest.raises(Cancelled, match="the client is gone"):
+            await rig.stream.write(b"a")
+
+
+async def test_an_end_that_the_door_cannot_send_is_told_as_internal(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    finish = DoorDouble.finish
+
+    def picky(door: DoorDouble, call: int, code: int, *rest: Any) -> bool:
+        if code == Code.NOT_FOUND:
+            raise ValueError("made up")
+        return finish(door, call, code, *rest)
+
+    async def fail() -> None:
+        raise UnknownModel("nobody")
+
+    monkeypatch.setattr(DoorDouble, "finish", picky)
+    await rig.run(fail)
+    assert rig.door.ends[CALL] == (Code.INTERNAL, BROKEN, ())
 
 
 async def test_events_that_come_when_nobody_waits_are_dropped(rig: Rig) -> None:
