@@ -16,6 +16,7 @@ import time
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import uvloop
@@ -58,7 +59,7 @@ class Started:
 
 def run(config: ApplianceConfig, announce: Callable[[Started], None] = lambda started: None) -> int:
     """Serve until told to stop; gives the exit status: 0, 2 when the configuration or the environment is wrong, 70 when
-    the engine failed and a new start is the only cure."""
+    the engine or the door failed and a new start is the only cure."""
     _allow_many_connections()
     try:
         log = configure(config.log)
@@ -87,7 +88,7 @@ class Daemon:
         self._config = config
         self._log = log
         self._arena = Arena(config.arena)
-        self._ticker = Ticker(loop, self._on_failure)
+        self._ticker = Ticker(loop, partial(self._on_failure, "the engine"))
         self._pool = WorkerPool(
             self._arena, config.workers, loop, self._on_worker, config.repository.runtimes
         )
@@ -106,7 +107,9 @@ class Daemon:
             log=log,
         )
         self._door_kind = chosen(config.grpc.door)
-        self._door = make_door(self._door_kind, self._engine, config.grpc, log)
+        self._door = make_door(
+            self._door_kind, self._engine, config.grpc, log, partial(self._on_failure, "the native door")
+        )
         self._http = HttpEdge(self._engine, config.http, log, metrics=config.metrics)
         self._signals = 0
         self._failed = False
@@ -199,9 +202,10 @@ class Daemon:
             self._take(found)
         notify(READY="1")
 
-    def _on_failure(self, error: BaseException) -> None:
-        """The engine broke one of its own rules: nothing it holds can be trusted, a new start can."""
-        self._log.event("the engine failed; stopping", error="".join(traceback.format_exception(error)))
+    def _on_failure(self, part: str, error: BaseException) -> None:
+        """The engine broke one of its own rules, or the door lost its thread: nothing ``part`` holds can be trusted, a
+        new start can."""
+        self._log.event(f"{part} failed; stopping", error="".join(traceback.format_exception(error)))
         self._failed = True
         self._stop.set()
 

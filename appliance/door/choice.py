@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import fields
 from importlib.util import find_spec
 from typing import Final
@@ -65,12 +65,19 @@ def idle_settings(config: DoorConfig, kind: DoorKind) -> Iterator[str]:
                 yield each.name
 
 
-def make_door(kind: DoorKind, engine: EnginePort, config: DoorConfig, log: LogControl) -> FrontDoor:
-    """A door of ``kind``, which is not AUTO, in front of ``engine``."""
+def make_door(
+    kind: DoorKind,
+    engine: EnginePort,
+    config: DoorConfig,
+    log: LogControl,
+    failed: Callable[[BaseException], None],
+) -> FrontDoor:
+    """A door of ``kind``, which is not AUTO, in front of ``engine``. ``failed`` is called when a door with a thread of
+    its own loses that: nothing is served any more."""
     if kind is DoorKind.NATIVE:
         from appliance.door.native_door import NativeDoor
 
-        return NativeDoor(engine, config, log)
+        return NativeDoor(engine, config, log, failed)
     from appliance.door.grpcio_door import GrpcioDoor
 
     return GrpcioDoor(engine, config, log)

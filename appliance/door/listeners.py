@@ -9,12 +9,14 @@ import contextlib
 import os
 import socket
 import stat
-from collections.abc import Iterable, Mapping
-from typing import Final, NamedTuple
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final, NamedTuple, TypeVar
 
 from appliance.address import Address, check_free, parse_address, unavailable
 from appliance.door.door import SYSTEMD, inherits
 from appliance.errors import AddressUnavailable
+
+T = TypeVar("T")
 
 EDGE: Final = "grpc"
 BACKLOG: Final = 4096
@@ -63,15 +65,18 @@ class Listeners:
             raise
         return tuple(bound)
 
-    def release(self) -> list[int]:
-        """The descriptors, which from now on belong to the caller. The files of Unix sockets stay ours."""
-        descriptors = [each.detach() for each in self._sockets]
+    def hand_over(self, take: Callable[[list[int]], T]) -> T:
+        """What ``take`` makes of the descriptors, which then belong to that; when it raises they stay ours, as the
+        files of Unix sockets do in any case."""
+        taken = take([each.fileno() for each in self._sockets])
+        for each in self._sockets:
+            each.detach()
         self._sockets.clear()
-        return descriptors
+        return taken
 
     def close(self) -> None:
-        """Close what was not released and remove the files of our Unix sockets where nobody else listens by now. To be
-        called when what was released is closed; may be called twice."""
+        """Close what was not handed over and remove the files of our Unix sockets where nobody else listens by now. To
+        be called when what was handed over is closed; may be called twice."""
         for each in self._sockets:
             each.close()
         self._sockets.clear()

@@ -16,6 +16,7 @@ from edge_appliance_door import CALL, GONE, MESSAGE, SENT, STREAM, UNARY, Door
 
 from appliance.door.failure import status_for
 from appliance.door.native_calls import InferCalls, view_of
+from appliance.door.native_end import end_call
 from appliance.door.native_stream import NativeStream
 from appliance.door.services import INFER, Services, Terms
 from appliance.inference import NO_DEADLINE
@@ -44,10 +45,14 @@ class Methods:
 
 
 class Dispatch:
-    """Serves the calls of ``door``, which it starts and closes. Owner: the event loop's thread."""
+    """Serves the calls of ``door``, which it starts and closes; ``failed`` is called once should the door fail. Owner:
+    the event loop's thread."""
 
-    def __init__(self, door: Door, services: Services, methods: Methods) -> None:
+    def __init__(
+        self, door: Door, services: Services, methods: Methods, failed: Callable[[BaseException], None]
+    ) -> None:
         self._door = door
+        self._failed = failed
         self._methods = methods
         self._inference = services.inference
         self._loop = asyncio.get_running_loop()
@@ -75,14 +80,18 @@ class Dispatch:
 
     async def close(self) -> None:
         """Cut everything."""
-        if self._watched >= 0:
-            self._loop.remove_reader(self._watched)
+        self._watch_no_more()
         self._door.close()
         self._infers.abandon()
         tasks = [task for _, task in self._streams.values()]
-        for task in tasks:
-            task.cancel()
+        for call in tuple(self._streams):
+            self._gone(call)
         await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _watch_no_more(self) -> None:
+        if self._watched >= 0:
+            self._loop.remove_reader(self._watched)
+            self._watched = -1
 
     def _busy(self) -> bool:
         return bool(self._infers or self._streams or self._door.statistics()["calls_open"])
@@ -93,16 +102,21 @@ class Dispatch:
     # --- events
 
     def _on_events(self) -> None:
+        try:
+            events = self._poll()
+        except Exception as error:  # noqa: BLE001  whatever it is, events are lost and calls wait for them in vain
+            self._watch_no_more()  # its descriptor stays readable
+            self._failed(error)
+            return
         begin = self._infers.begin
-        for event in self._poll():
+        for event in events:
             try:
                 if event[0] == CALL and event[2] == _INFER_INDEX:
                     begin(event[1], event[3], event[4])
                 else:
                     self._take(event)
             except Exception as error:  # noqa: BLE001  a defect ends its own call, not the handling of events
-                status = status_for(error, "an event of the door")
-                self._door.finish(event[1], status.code, status.text)
+                end_call(self._door, event[1], status_for(error, "an event of the door"))
 
     def _take(self, event: tuple[Any, ...]) -> None:
         kind = event[0]
@@ -129,14 +143,14 @@ class Dispatch:
         try:
             answered = answer(message)
         except Exception as error:  # noqa: BLE001  a defect ends its own request
-            status = status_for(error, self._methods.paths[method])
-            self._door.finish(call, status.code, status.text, status.metadata)
+            end_call(self._door, call, status_for(error, self._methods.paths[method]))
         else:
             self._door.reply(call, answered)
 
     def _gone(self, call: int) -> None:
         stream = self._streams.get(call)
         if stream is not None:
+            stream[0].gone()
             stream[1].cancel()
         else:
             self._infers.gone(call)

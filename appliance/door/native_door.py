@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Callable
 
 from edge_appliance_door import Door, Tls
 
@@ -22,10 +23,18 @@ from appliance.errors import OperatorError
 
 
 class NativeDoor:
-    """FrontDoor over ``edge_appliance_door``. Make and use it on the event loop's thread, inside the running loop."""
+    """FrontDoor over ``edge_appliance_door``. When it fails, which it cannot get over, it calls ``failed``. Make and
+    use it on the event loop's thread, inside the running loop."""
 
-    def __init__(self, engine: EnginePort, config: DoorConfig, log: LogControl) -> None:
+    def __init__(
+        self,
+        engine: EnginePort,
+        config: DoorConfig,
+        log: LogControl,
+        failed: Callable[[BaseException], None],
+    ) -> None:
         self._config = config
+        self._failed = failed
         self._services = Services(engine, config, log)
         self._listeners = Listeners()
         self._tls: Tls | None = None
@@ -41,16 +50,16 @@ class NativeDoor:
         bound = self._listeners.open(config.addresses, available, reuse_port=config.reuse_port)
         methods = Methods(self._services)
         try:
-            self._tls = Tls(*certificates) if certificates else None
-            door = Door(
-                listeners=self._listeners.release(),
-                methods=methods.table(),
-                limits=limits_of(config),
-                tls=self._tls,
+            self._tls = tls = Tls(*certificates) if certificates else None
+            door = self._listeners.hand_over(
+                lambda listeners: Door(
+                    listeners=listeners, methods=methods.table(), limits=limits_of(config), tls=tls
+                )
             )
-            self._dispatch = Dispatch(door, self._services, methods)
+            self._dispatch = Dispatch(door, self._services, methods, self._failed)
             self._dispatch.start()
         except (OSError, ValueError) as error:
+            await self.close()
             raise OperatorError(f"the native door cannot be opened: {error}") from error
         return bound
 

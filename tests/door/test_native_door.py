@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
-from collections.abc import AsyncIterator, Callable
+import socket
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +16,10 @@ from grpc import aio
 
 from appliance.door.door import DoorConfig, DoorKind, FrontDoor
 from appliance.door.failure import BROKEN
+from appliance.door.response import varint
 from appliance.door.services import INFER, INFER_STREAM
 from appliance.door.wire_pb import inference_pb2 as pb
-from appliance.errors import Cancelled, OperatorError
+from appliance.errors import Cancelled, OperatorError, RunFailed
 from tests.door.engine_double import EngineDouble, LogDouble
 from tests.door.messages import infer_request
 from tests.doors import needs_native
@@ -28,13 +31,22 @@ RESULT = bytes(range(8))
 SMALL = infer_request(request_id="7").SerializeToString()
 METADATA = "/inference.GRPCInferenceService/ServerMetadata"
 LARGE_ROWS = 8192
+PATIENCE_S = 20.0
+
+
+def raising(error: BaseException) -> None:
+    """For doors that must not fail."""
+    raise error
 
 
 class Rig:
     """A door that listens, its engine, and a client's channel to it."""
 
-    def __init__(self, door: FrontDoor, engine: EngineDouble, channel: Any) -> None:
+    def __init__(
+        self, door: FrontDoor, engine: EngineDouble, channel: Any, failures: list[BaseException]
+    ) -> None:
         self.door = door
+        self.failures = failures
         self.engine = engine
         self.channel = channel
 
@@ -43,12 +55,17 @@ class Rig:
 
     async def until(self, holds: Callable[[], bool]) -> None:
         """Let the loop run until something came about."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_S):
             while not holds():  # noqa: ASYNC110  it is the other thread's doing
                 await asyncio.sleep(0.001)
 
     async def submitted(self, number: int = 1) -> None:
         await self.until(lambda: len(self.engine.submissions) >= number)
+
+    async def gave_back(self) -> None:
+        """Wait until no message lies in the door's memory."""
+        door: Any = self.door
+        await self.until(lambda: door._dispatch._door.statistics()["bytes_in_flight"] == 0)
 
 
 @pytest.fixture
@@ -56,11 +73,21 @@ async def rig() -> AsyncIterator[Rig]:
     from appliance.door.choice import make_door
 
     engine = EngineDouble(make_version(max_batch_size=LARGE_ROWS))
-    door = make_door(DoorKind.NATIVE, engine, DoorConfig(addresses=("127.0.0.1:0",)), LogDouble())
+    failures: list[BaseException] = []
+    config = DoorConfig(addresses=("127.0.0.1:0",))
+    door = make_door(DoorKind.NATIVE, engine, config, LogDouble(), failures.append)
     (address,) = await door.open()
     async with aio.insecure_channel(address) as channel:
-        yield Rig(door, engine, channel)
+        yield Rig(door, engine, channel, failures)
     await door.close()
+
+
+@pytest.fixture
+def no_collector() -> Iterator[None]:
+    """In the daemon the cycle collector comes so seldom that memory must not wait for it."""
+    gc.disable()
+    yield
+    gc.enable()
 
 
 async def test_an_answer(rig: Rig) -> None:
@@ -107,6 +134,59 @@ async def test_a_cancelled_call_leaves_the_engine(rig: Rig) -> None:
     assert rig.door.statistics().cancelled == 1
 
 
+LARGE = 1 << 20
+WATCH = "/grpc.health.v1.Health/Watch"
+REFLECT = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo"
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        pytest.param(INFER_STREAM, b"\xff" * LARGE, id="no message"),
+        pytest.param(INFER_STREAM, b"\x3a" + varint(LARGE) + bytes(LARGE), id="no model"),
+        pytest.param(
+            INFER_STREAM, infer_request("nobody", raw=bytes(LARGE)).SerializeToString(), id="no such model"
+        ),
+        pytest.param(WATCH, b"\x0a" + varint(LARGE) + b"x" * LARGE, id="watch"),
+        pytest.param(REFLECT, b"\x1a" + varint(LARGE) + b"x" * LARGE, id="reflection"),
+    ],
+)
+@pytest.mark.usefixtures("no_collector")
+async def test_a_stream_that_was_answered_keeps_no_message(rig: Rig, path: str, message: bytes) -> None:
+    stream = rig.channel.stream_stream(path)(timeout=60)
+    await stream.write(message)
+    assert await stream.read()
+    await rig.gave_back()
+    assert not stream.done(), "it waits for the next message"
+
+
+@pytest.mark.usefixtures("no_collector")
+async def test_a_stream_that_ends_with_a_status_keeps_no_message(rig: Rig) -> None:
+    stream = rig.channel.stream_stream(INFER_STREAM)(timeout=60, metadata=(("triton_grpc_error", "true"),))
+    await stream.write(b"\xff" * LARGE)
+    with pytest.raises(aio.AioRpcError):
+        await stream.read()
+    await rig.gave_back()
+
+
+@pytest.mark.usefixtures("no_collector")
+async def test_a_large_message_of_a_stream_goes_back_before_its_answer(rig: Rig) -> None:
+    request = infer_request(shape=(LARGE_ROWS, 4), raw=bytes(16 * LARGE_ROWS))
+    stream = rig.channel.stream_stream(INFER_STREAM)(timeout=60)
+    await stream.write(request.SerializeToString())
+    await rig.submitted()
+    await rig.gave_back()
+
+
+async def test_a_text_that_cannot_be_sent_is_made_one_that_can(rig: Rig) -> None:
+    call = rig.begin()
+    await rig.submitted()
+    rig.engine.submissions[0].fail(RunFailed("no file 'a\udcff'"))
+    with pytest.raises(aio.AioRpcError) as failed:
+        await call
+    assert failed.value.details() == "[request id: 7] no file 'a?'"
+
+
 async def test_a_defect_ends_its_own_call_and_is_logged(
     rig: Rig, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -123,6 +203,30 @@ async def test_a_defect_ends_its_own_call_and_is_logged(
     assert failed.value.details() == BROKEN
     assert "made up" in caplog.text
     assert await rig.channel.unary_unary(METADATA)(b"", timeout=20)
+
+
+async def test_a_door_that_fails_says_so_once_and_is_watched_no_more(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken() -> list[Any]:
+        raise RuntimeError("the door's thread has failed")
+
+    watched: Any = rig.door
+    dispatch = watched._dispatch
+    call = rig.begin()
+    await rig.submitted()
+    with monkeypatch.context() as patched:
+        patched.setattr(dispatch, "_poll", broken)
+        rig.begin()
+        await rig.until(lambda: bool(rig.failures))
+    assert not asyncio.get_running_loop().remove_reader(dispatch._door.fileno()), (
+        "its descriptor stays readable"
+    )
+    await rig.door.close()
+    assert [str(error) for error in rig.failures] == ["the door's thread has failed"]
+    assert rig.engine.submissions[0].cancelled
+    with pytest.raises(aio.AioRpcError):
+        await call
 
 
 async def test_closing_cuts_what_is_under_way(rig: Rig) -> None:
@@ -168,7 +272,21 @@ async def test_certificates_that_the_door_refuses_are_the_operators(tmp_path: Pa
     config = DoorConfig(
         addresses=("127.0.0.1:0",), tls_certificate=str(tmp_path / "c"), tls_key=str(tmp_path / "k")
     )
-    door = make_door(DoorKind.NATIVE, EngineDouble(make_version()), config, LogDouble())
+    door = make_door(DoorKind.NATIVE, EngineDouble(make_version()), config, LogDouble(), raising)
     with pytest.raises(OperatorError, match=r"grpc\.tls_certificate: .* cannot be read: No such file"):
         await door.open()
+    await door.close()
+
+
+async def test_a_door_that_cannot_be_made_leaves_no_socket_open() -> None:
+    from appliance.door.choice import make_door
+
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        address = f"127.0.0.1:{probe.getsockname()[1]}"
+    config = DoorConfig(addresses=(address,), keepalive_s=1e300)
+    door = make_door(DoorKind.NATIVE, EngineDouble(make_version()), config, LogDouble(), raising)
+    with pytest.raises(OperatorError, match=r"the native door cannot be opened: limit 'keepalive_ms'"):
+        await door.open()
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", int(address.rsplit(":", 1)[1])), timeout=10)
     await door.close()

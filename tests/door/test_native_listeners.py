@@ -70,7 +70,7 @@ def test_a_port_in_use_is_named_and_nothing_stays_open(listeners: Listeners, tmp
         ):
             listeners.open([f"unix:{path}", address], ())
     assert not path.exists()
-    assert listeners.release() == []
+    assert listeners.hand_over(list) == []
 
 
 def test_a_port_is_shared_only_when_asked(listeners: Listeners) -> None:
@@ -96,17 +96,31 @@ def test_a_dead_socket_is_replaced_and_ours_removed_at_the_end(listeners: Listen
         dead.bind(str(path))
     assert listeners.open([f"unix:{path}"], ()) == (f"unix:{path}",)
     connect(f"unix:{path}").close()
-    (descriptor,) = listeners.release()
+    (descriptor,) = listeners.hand_over(list)
     os.close(descriptor)
     listeners.close()
     assert not path.exists()
+
+
+def test_sockets_that_nobody_takes_stay_ours(listeners: Listeners) -> None:
+    (bound,) = listeners.open(["127.0.0.1:0"], ())
+
+    def refuse(descriptors: list[int]) -> None:
+        raise ValueError("made up")
+
+    with pytest.raises(ValueError, match="made up"):
+        listeners.hand_over(refuse)
+    connect(bound).close()
+    listeners.close()
+    with pytest.raises(ConnectionRefusedError):
+        connect(bound)
 
 
 def test_a_successors_socket_is_not_removed(tmp_path: Path) -> None:
     path = tmp_path / "s"
     first, second = Listeners(), Listeners()
     first.open([f"unix:{path}"], ())
-    for descriptor in first.release():
+    for descriptor in first.hand_over(list):
         os.close(descriptor)
     second.open([f"unix:{path}"], ())
     first.close()
