@@ -31,6 +31,7 @@ FRAME_HEADER = 9
 GOAWAY = 7
 PING = 6
 ENHANCE_YOUR_CALM = 11
+EX_SOFTWARE = 70
 
 pytestmark = needs_native
 
@@ -164,6 +165,56 @@ def test_sockets_from_the_service_manager(models: Path, tmp_path: Path) -> None:
         process.communicate(timeout=30)
     assert process.returncode == 0
     assert os.path.exists(path), "the service manager's file is the service manager's"
+
+
+# --- failure
+
+FAILING = """
+import sys
+from appliance.door.native_dispatch import Dispatch
+
+def start(dispatch, start=Dispatch.start):
+    start(dispatch)
+    poll = dispatch._poll
+    def failed():
+        poll()
+        raise RuntimeError("made up")
+    dispatch._poll = failed
+
+Dispatch.start = start
+from appliance.cli.main import main
+sys.exit(main())
+"""
+
+
+def test_a_door_that_fails_ends_the_daemon_for_the_service_manager_to_start_again(
+    models: Path, tmp_path: Path
+) -> None:
+    config = tmp_path / "config.toml"
+    config.write_text(
+        '[grpc]\ndoor = "native"\naddresses = ["127.0.0.1:0"]\n[http]\naddresses = []\n'
+        '[repository]\nruntimes = ["onnx", "fake"]\n'
+    )
+    words = ["serve", "--models", str(models), "--config", str(config)]
+    process = subprocess.Popen(
+        [sys.executable, "-c", FAILING, *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    try:
+        assert process.stdout is not None
+        lines = iter(process.stdout.readline, "")
+        address = next(line.split()[3] for line in lines if line.startswith("Serving gRPC on "))
+        with Stub(address) as stub:
+            assert stub.refusal(b"").code == "UNAVAILABLE"
+        said, _ = process.communicate(timeout=30)
+    finally:
+        process.kill()
+        process.wait()
+    assert process.returncode == EX_SOFTWARE
+    assert "the native door failed; stopping" in said
+    assert "made up" in said
 
 
 # --- bounds
