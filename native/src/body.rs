@@ -2,10 +2,12 @@
 //! the flow-control windows let it.
 
 use crate::budget::{Assembly, Budget, Message, OverBudget};
+use crate::call::Caller;
 use crate::door::Core;
 use crate::framing::{InflateError, Inflation, PREFIX, Prefix};
 use crate::limits::Limit;
 use crate::status::{Fault, code};
+use crate::window::Window;
 use bytes::{Buf, Bytes};
 use h2::RecvStream;
 use std::future::{Future, poll_fn};
@@ -18,6 +20,7 @@ use tokio::time::{Instant, Sleep, sleep_until};
 pub struct RequestBody {
     core: Arc<Core>,
     budget: Arc<Budget>,
+    window: Arc<Window>,
     stream: RecvStream,
     rest: Bytes,
     gzip: bool,
@@ -38,16 +41,17 @@ enum Patience {
 }
 
 impl RequestBody {
-    /// The body of a request, whose messages take their memory from `budget`. `deadline` bounds the wait for what a
+    /// The body of a request, whose messages take their memory from the caller's share. `deadline` bounds the wait for what a
     /// client owes.
     pub fn new(
         core: Arc<Core>,
-        budget: Arc<Budget>,
+        caller: &Caller,
         stream: RecvStream,
         gzip: bool,
         deadline: Option<Instant>,
     ) -> Self {
-        Self { core, budget, stream, rest: Bytes::new(), gzip, deadline, stall: None, progress: 0 }
+        let (budget, window) = (caller.requests.clone(), caller.window.clone());
+        Self { core, budget, window, stream, rest: Bytes::new(), gzip, deadline, stall: None, progress: 0 }
     }
 
     /// The one message of a unary call.
@@ -114,6 +118,7 @@ impl RequestBody {
             reservation.resize(length).map_err(|over| self.over_budget(over))?;
             return Ok(Message { bytes: self.rest.split_to(length), reservation });
         }
+        self.window.want(length);
         let mut assembly = Assembly::new(&self.budget, length);
         loop {
             let piece = self.rest.split_to(assembly.missing().min(self.rest.len()));

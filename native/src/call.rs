@@ -11,6 +11,7 @@ use crate::framing::timeout_ns;
 use crate::limits::Limit;
 use crate::mailbox::{Arrival, Event};
 use crate::status::{Fault, code, text_metadata};
+use crate::window::Window;
 use bytes::Bytes;
 use futures_util::FutureExt;
 use h2::RecvStream;
@@ -32,6 +33,8 @@ pub struct Caller {
     pub conduct: SharedConduct,
     /// Its share of the memory for request messages.
     pub requests: Arc<Budget>,
+    /// How much it may send ahead.
+    pub window: Arc<Window>,
 }
 
 /// Carries a call to its end. Never fails and never panics: a panic on the way ends the call with INTERNAL.
@@ -93,7 +96,7 @@ async fn carry(
         Kind::Unary => timeout.and_then(|timeout| Instant::now().checked_add(Duration::from_nanos(timeout))),
         Kind::Stream => None,
     };
-    let mut body = RequestBody::new(core.clone(), caller.requests.clone(), stream, gzip, body_deadline);
+    let mut body = RequestBody::new(core.clone(), caller, stream, gzip, body_deadline);
     let message = match kind {
         // The body knows of a reset while it waits for data, the answer knows of it also while there is work to do.
         Kind::Unary => Some(tokio::select! {

@@ -9,6 +9,7 @@ use crate::limits::Limit;
 use crate::listener::Socket;
 use crate::transport::Transport;
 use crate::vigil::{Verdict, Vigil};
+use crate::window::Window;
 use bytes::Bytes;
 use h2::server::{self, SendResponse};
 use h2::{Ping, PingPong, Reason, RecvStream};
@@ -20,8 +21,6 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::time::{Instant, Sleep, sleep, timeout_at};
 
-const STREAM_WINDOW: u32 = 8 << 20;
-const CONNECTION_WINDOW: u32 = 32 << 20;
 /// Larger frames make for fewer wake-ups; beyond this the allocator gives memory back and takes it again.
 const FRAME: u32 = 64 << 10;
 /// What may be buffered of one answer besides the answer itself.
@@ -40,21 +39,22 @@ pub async fn serve(core: Arc<Core>, socket: Socket, peer: Arc<str>, admission: A
     let _admission = admission;
     let _open = core.statistics.connection();
     let conduct = SharedConduct::new(Conduct::new(&core.limits));
+    let window = core.windows.open();
     let until = Instant::now() + core.limits.duration(Limit::HandshakeMs);
-    let http2 = match timeout_at(until, establish(&core, socket, &conduct)).await {
+    let http2 = match timeout_at(until, establish(&core, socket, &conduct, &window)).await {
         Ok(Some(http2)) => http2,
         Ok(None) => return,
         Err(_) => return core.statistics.strike(Limit::HandshakeMs),
     };
     let requests = core.budget.share(core.limits.connection_bytes());
-    let caller = Arc::new(Caller { peer, conduct, requests });
-    let mut driver = Driver::new(core.clone(), http2, caller.conduct.clone());
+    let caller = Arc::new(Caller { peer, conduct, requests, window });
+    let mut driver = Driver::new(core.clone(), http2, caller.clone());
     while let Some((request, respond)) = poll_fn(|cx| driver.poll(cx)).await {
         tokio::spawn(call::run(core.clone(), caller.clone(), request, respond));
     }
 }
 
-async fn establish(core: &Core, socket: Socket, conduct: &SharedConduct) -> Option<Http2> {
+async fn establish(core: &Core, socket: Socket, conduct: &SharedConduct, window: &Window) -> Option<Http2> {
     let transport = match (socket, &core.tls) {
         (Socket::Unix(stream), _) => Transport::Unix(stream),
         (Socket::Tcp(stream), None) => Transport::Tcp(stream),
@@ -64,9 +64,10 @@ async fn establish(core: &Core, socket: Socket, conduct: &SharedConduct) -> Opti
     };
     let limits = &core.limits;
     let metadata = limits.setting(Limit::MetadataBytes);
+    let (connection_window, stream_window) = window.sizes();
     server::Builder::new()
-        .initial_window_size(STREAM_WINDOW)
-        .initial_connection_window_size(CONNECTION_WINDOW)
+        .initial_window_size(stream_window)
+        .initial_connection_window_size(connection_window)
         .max_frame_size(FRAME)
         // Up to four times as much is taken apart, so that the refusal can be a status that clients understand.
         .max_header_list_size(metadata.saturating_mul(4))
@@ -84,30 +85,44 @@ async fn establish(core: &Core, socket: Socket, conduct: &SharedConduct) -> Opti
 struct Driver {
     core: Arc<Core>,
     http2: Http2,
-    conduct: SharedConduct,
+    caller: Arc<Caller>,
     vigil: Vigil,
     timer: Pin<Box<Sleep>>,
     pings: Option<PingPong>,
     listening: Option<Listening>,
+    widening: bool,
     leaving: bool,
     cut: bool,
 }
 
 impl Driver {
-    fn new(core: Arc<Core>, mut http2: Http2, conduct: SharedConduct) -> Self {
+    fn new(core: Arc<Core>, mut http2: Http2, caller: Arc<Caller>) -> Self {
         let vigil = Vigil::new(&core.limits, now_ns());
         let pings = http2.ping_pong();
         let timer = Box::pin(sleep(Duration::ZERO)); // the first look sets it
-        Self { core, http2, conduct, vigil, timer, pings, listening: None, leaving: false, cut: false }
+        Self {
+            core,
+            http2,
+            caller,
+            vigil,
+            timer,
+            pings,
+            listening: None,
+            widening: false,
+            leaving: false,
+            cut: false,
+        }
     }
 
     /// The next call; None when the connection has ended.
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<(Request<RecvStream>, SendResponse<Bytes>)>> {
         self.core.bell.answer(); // when the thread is too busy to sleep, nobody else does
         self.listening.get_or_insert_with(|| {
-            self.conduct.lock().register(cx.waker());
+            self.caller.conduct.lock().register(cx.waker());
+            self.caller.window.register(cx.waker());
             self.core.connections.listen(cx.waker())
         });
+        self.widen();
         loop {
             if let Poll::Ready(next) = self.http2.poll_accept(cx) {
                 self.count_refusals();
@@ -141,8 +156,19 @@ impl Driver {
         }
     }
 
+    /// Tells the client of a window that has grown.
+    fn widen(&mut self) {
+        self.widening |= self.caller.window.take_growth();
+        if self.widening {
+            let (connection, stream) = self.caller.window.sizes();
+            self.http2.set_target_window_size(connection);
+            // Fails while the client has not acknowledged the settings before: tried again with the next poll.
+            self.widening = self.http2.set_initial_window_size(stream).is_err();
+        }
+    }
+
     fn breach(&self) -> Option<Limit> {
-        self.conduct.lock().breach()
+        self.caller.conduct.lock().breach()
     }
 
     fn leave_once(&mut self) {
@@ -155,7 +181,7 @@ impl Driver {
     fn look(&mut self) {
         let now = now_ns();
         let (heard, blocked) = {
-            let conduct = self.conduct.lock();
+            let conduct = self.caller.conduct.lock();
             (conduct.heard_ns(), conduct.blocked_ns())
         };
         match self.vigil.look(now, heard, blocked) {
@@ -184,7 +210,7 @@ impl Driver {
     }
 
     fn count_refusals(&self) {
-        for limit in self.conduct.lock().take_refusals() {
+        for limit in self.caller.conduct.lock().take_refusals() {
             self.core.statistics.strike(limit);
         }
     }

@@ -9,6 +9,7 @@ use crate::listener::{self, ListeningSocket};
 use crate::mailbox::Mailbox;
 use crate::statistics::Statistics;
 use crate::tls::Tls;
+use crate::window::WindowBudget;
 use std::collections::HashMap;
 use std::future::poll_fn;
 use std::io::Result;
@@ -35,6 +36,8 @@ pub struct Core {
     pub bell: Bell,
     /// Memory for request messages.
     pub budget: Arc<Budget>,
+    /// Memory for what clients send ahead.
+    pub windows: WindowBudget,
     /// Connections.
     pub connections: Connections,
     /// Counts.
@@ -52,6 +55,7 @@ impl Core {
     ) -> Result<Arc<Self>> {
         Ok(Arc::new(Self {
             budget: Budget::new(limits.get(Limit::BytesInFlight)),
+            windows: WindowBudget::new(&limits),
             limits,
             methods,
             tls,

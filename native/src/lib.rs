@@ -27,6 +27,7 @@ pub mod status;
 pub mod tls;
 pub mod transport;
 pub mod vigil;
+pub mod window;
 
 use pyo3::prelude::*;
 
