@@ -21,4 +21,7 @@ def status_for(error: Exception, rpc: str) -> Status:
     if isinstance(error, ApplianceError):
         return status_of(error)
     _LOG.error("%s broke", rpc, exc_info=error)
+    # A task keeps its exception, whose frames keep the task and the message: the door's memory would wait for the
+    # cycle collector.
+    error.__traceback__ = None
     return Status(Code.INTERNAL, BROKEN)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import inspect
+import logging
 
 import grpc
 import pytest
 
 from appliance import errors
+from appliance.door.failure import BROKEN, status_for
 from appliance.door.status import CODES, PUSHBACK, Code, inference_status, status_of
 
 EVERY = {
@@ -61,6 +63,26 @@ def test_an_error_without_a_row_of_its_own_takes_that_of_its_branch() -> None:
 )
 def test_refusals_tell_when_to_come_back_in_whole_milliseconds(wait_ns: int, milliseconds: str) -> None:
     assert status_of(errors.QueueFull("full", wait_ns)).metadata == ((PUSHBACK, milliseconds),)
+
+
+def test_a_defect_is_logged_whole_and_then_lets_go_of_what_its_frames_hold(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def broken() -> None:
+        raise ZeroDivisionError("made up")
+
+    with pytest.raises(ZeroDivisionError) as raised, caplog.at_level(logging.ERROR):
+        broken()
+    assert status_for(raised.value, "/a/b") == (Code.INTERNAL, BROKEN, ())
+    assert "in broken" in caplog.text
+    assert raised.value.__traceback__ is None
+
+
+@pytest.mark.parametrize("text", ["no file 'a\udcff'", "\ud83d" * 10_000])
+def test_texts_can_be_sent_whatever_is_in_them(text: str) -> None:
+    status = status_of(errors.LoadFailed(text))
+    assert "?" in status.text
+    assert status.text.encode()
 
 
 def test_only_refusals_tell_when_to_come_back() -> None:
