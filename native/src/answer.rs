@@ -1,5 +1,7 @@
 //! The response side of a call: messages and trailers, at the pace at which the client takes them.
 
+use crate::conduct::SharedConduct;
+use crate::limits::PROGRESS;
 use crate::status::{Fault, GRPC_STATUS, code, trailers};
 use bytes::Bytes;
 use h2::server::SendResponse;
@@ -10,7 +12,7 @@ use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
-use tokio::time::{Sleep, sleep};
+use tokio::time::{Instant, Sleep, sleep};
 
 const GRPC: HeaderValue = HeaderValue::from_static("application/grpc");
 const ACCEPTED_ENCODINGS: (HeaderName, HeaderValue) =
@@ -20,14 +22,63 @@ const ACCEPTED_ENCODINGS: (HeaderName, HeaderValue) =
 pub struct Answer {
     respond: SendResponse<Bytes>,
     stream: Option<SendStream<Bytes>>,
-    patience: Duration,
+    stall: Stall,
     ended: bool,
 }
 
+/// How often an answer may wait for one more time of patience because the client takes other answers meanwhile.
+const TURNS: u32 = 8;
+
+/// How long one message has waited for the client to take 64 KiB of it, or its rest.
+struct Stall {
+    conduct: SharedConduct,
+    patience: Duration,
+    timer: Option<Pin<Box<Sleep>>>,
+    progress: usize,
+    written: u64,
+    turns: u32,
+}
+
+impl Stall {
+    fn new(conduct: SharedConduct, patience: Duration) -> Self {
+        Self { conduct, patience, timer: None, progress: 0, written: 0, turns: 0 }
+    }
+
+    fn begin(&mut self) {
+        (self.timer, self.progress, self.turns) = (None, 0, 0);
+    }
+
+    fn progressed(&mut self, bytes: usize) {
+        self.progress += bytes;
+        if self.progress >= PROGRESS {
+            self.begin();
+        }
+    }
+
+    /// Ready when it has waited too long. A slow client with many answers takes them by turns: what it takes over its
+    /// connection counts for each of them, but not without end.
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let (conduct, patience) = (&self.conduct, self.patience);
+        let timer = self.timer.get_or_insert_with(|| {
+            self.written = conduct.lock().written_bytes();
+            Box::pin(sleep(patience))
+        });
+        while timer.as_mut().poll(cx).is_ready() {
+            let written = conduct.lock().written_bytes();
+            if written - self.written < PROGRESS as u64 || self.turns == TURNS {
+                return Poll::Ready(());
+            }
+            (self.written, self.turns) = (written, self.turns + 1);
+            timer.as_mut().reset(Instant::now() + patience);
+        }
+        Poll::Pending
+    }
+}
+
 impl Answer {
-    /// Nothing yet. `patience`: how long the client may take nothing.
-    pub fn new(respond: SendResponse<Bytes>, patience: Duration) -> Self {
-        Self { respond, stream: None, patience, ended: false }
+    /// Nothing yet. `patience`: how long the client may take next to nothing.
+    pub fn new(respond: SendResponse<Bytes>, conduct: SharedConduct, patience: Duration) -> Self {
+        Self { respond, stream: None, stall: Stall::new(conduct, patience), ended: false }
     }
 
     /// Ready with the reason when the client has reset the call or its connection has ended.
@@ -41,15 +92,17 @@ impl Answer {
 
     /// Sends one message, prefix included; done when the transport has taken it.
     pub async fn send(&mut self, mut message: Bytes) -> Result<(), Fault> {
-        let patience = self.patience;
-        let stream = self.open()?;
+        self.open()?;
+        let (Some(stream), stall) = (&mut self.stream, &mut self.stall) else { return Err(Fault::Gone) };
+        stall.begin();
         while !message.is_empty() {
             stream.reserve_capacity(message.len());
             let room = match stream.capacity() {
-                0 => capacity(stream, patience).await?,
+                0 => capacity(stream, stall).await?,
                 room => room,
             };
             let piece = message.split_to(room.min(message.len()));
+            stall.progressed(piece.len());
             stream.send_data(piece, false).map_err(|_| Fault::Gone)?;
         }
         Ok(())
@@ -102,13 +155,13 @@ impl Answer {
         }
     }
 
-    fn open(&mut self) -> Result<&mut SendStream<Bytes>, Fault> {
+    fn open(&mut self) -> Result<(), Fault> {
         if self.stream.is_none() {
             let mut response = Response::new(());
             response.headers_mut().insert(CONTENT_TYPE, GRPC);
             self.stream = Some(self.respond.send_response(response, false).map_err(|_| Fault::Gone)?);
         }
-        self.stream.as_mut().ok_or(Fault::Gone)
+        Ok(())
     }
 
     fn headers_only(&mut self, status: StatusCode, headers: HeaderMap) {
@@ -120,8 +173,7 @@ impl Answer {
     }
 }
 
-async fn capacity(stream: &mut SendStream<Bytes>, patience: Duration) -> Result<usize, Fault> {
-    let mut timer: Option<Pin<Box<Sleep>>> = None;
+async fn capacity(stream: &mut SendStream<Bytes>, stall: &mut Stall) -> Result<usize, Fault> {
     poll_fn(|cx| {
         match stream.poll_capacity(cx) {
             Poll::Ready(Some(Ok(0))) => {} // taken by another stream meanwhile; asked again with the next change
@@ -132,8 +184,7 @@ async fn capacity(stream: &mut SendStream<Bytes>, patience: Duration) -> Result<
             }
             Poll::Pending => {}
         }
-        let timer = timer.get_or_insert_with(|| Box::pin(sleep(patience)));
-        timer.as_mut().poll(cx).map(|()| Err(Fault::Stalled))
+        stall.poll(cx).map(|()| Err(Fault::Stalled))
     })
     .await
 }

@@ -76,6 +76,7 @@ impl Bell {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::budget::Budget;
     use crate::calls::Kind;
     use std::sync::atomic::AtomicUsize;
     use std::task::Wake;
@@ -90,7 +91,7 @@ mod tests {
     }
 
     fn slot(task: &Arc<Count>) -> Arc<Slot> {
-        let slot = Slot::new(Kind::Unary);
+        let slot = Slot::new(Kind::Unary, Budget::new(0));
         slot.register(&Waker::from(task.clone()));
         slot
     }

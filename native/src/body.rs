@@ -5,7 +5,7 @@ use crate::budget::{Assembly, Budget, Message, OverBudget};
 use crate::call::Caller;
 use crate::door::Core;
 use crate::framing::{InflateError, Inflation, PREFIX, Prefix};
-use crate::limits::Limit;
+use crate::limits::{Limit, PROGRESS};
 use crate::status::{Fault, code};
 use crate::window::Window;
 use bytes::{Buf, Bytes};
@@ -28,10 +28,6 @@ pub struct RequestBody {
     stall: Option<Pin<Box<Sleep>>>,
     progress: usize,
 }
-
-/// What must come in the time that a body may stand still, if less does not complete the message: a client that sends
-/// a byte now and then would hold memory for ever.
-const PROGRESS: usize = 64 * 1024;
 
 /// Whether the body may stand still.
 #[derive(Clone, Copy, PartialEq, Eq)]

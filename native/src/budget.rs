@@ -1,5 +1,6 @@
 //! Memory for messages: reserved before it is allocated, given back when its holder goes.
 
+use bytes::Bytes;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -96,6 +97,26 @@ impl Drop for Reservation {
     }
 }
 
+/// Bytes that hold their part of a budget for as long as any part of them is there.
+pub struct Held {
+    /// The bytes.
+    pub bytes: Vec<u8>,
+    /// For as many bytes.
+    pub reservation: Reservation,
+}
+
+impl AsRef<[u8]> for Held {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl From<Held> for Bytes {
+    fn from(held: Held) -> Self {
+        Self::from_owner(held)
+    }
+}
+
 /// A buffer that fills up to a bound: memory is taken as bytes really arrive, after it was reserved.
 pub struct Assembly {
     buffer: Vec<u8>,
@@ -146,7 +167,7 @@ impl Assembly {
 /// A whole request message and its part of the budget.
 pub struct Message {
     /// What the client sent, without prefix and compression.
-    pub bytes: bytes::Bytes,
+    pub bytes: Bytes,
     /// Given back when the message is dropped.
     pub reservation: Reservation,
 }
@@ -195,6 +216,19 @@ mod tests {
         assert_eq!(budget.used(), FLOOR as u64);
         assembly.push(&[2; 100_000]).unwrap();
         assert!(budget.used() <= 4 * 101_000);
+    }
+
+    #[test]
+    fn held_bytes_give_back_when_their_last_part_goes() {
+        let budget = Budget::new(100);
+        let mut reservation = budget.reserve();
+        reservation.resize(4).unwrap();
+        let mut whole = Bytes::from(Held { bytes: vec![1, 2, 3, 4], reservation });
+        let part = whole.split_to(1);
+        drop(whole);
+        assert_eq!((budget.used(), &part[..]), (4, &[1][..]));
+        drop(part);
+        assert_eq!(budget.used(), 0);
     }
 
     #[test]

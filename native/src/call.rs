@@ -33,6 +33,8 @@ pub struct Caller {
     pub conduct: SharedConduct,
     /// Its share of the memory for request messages.
     pub requests: Arc<Budget>,
+    /// Its share of the memory for answers.
+    pub answers: Arc<Budget>,
     /// How much it may send ahead.
     pub window: Arc<Window>,
 }
@@ -45,7 +47,7 @@ pub async fn run(
     respond: SendResponse<Bytes>,
 ) {
     let _open = core.statistics.call();
-    let mut answer = Answer::new(respond, core.limits.duration(Limit::WriteStallMs));
+    let mut answer = Answer::new(respond, caller.conduct.clone(), core.limits.duration(Limit::WriteStallMs));
     match unpanicked(carry(&core, &caller, request, &mut answer)).await {
         Ok(()) => {}
         Err(Outcome::Panicked) => {
@@ -106,7 +108,7 @@ async fn carry(
         }),
         Kind::Stream => None,
     };
-    let ticket = Ticket::open(core, kind);
+    let ticket = Ticket::open(core, kind, caller.answers.clone());
     core.mailbox.push(Event::Call(Box::new(Arrival {
         call: ticket.id,
         method,
@@ -188,8 +190,8 @@ struct Ticket {
 }
 
 impl Ticket {
-    fn open(core: &Arc<Core>, kind: Kind) -> Self {
-        let (id, slot) = core.calls.open(kind);
+    fn open(core: &Arc<Core>, kind: Kind, answers: Arc<Budget>) -> Self {
+        let (id, slot) = core.calls.open(kind, answers);
         Self { core: core.clone(), id, slot }
     }
 

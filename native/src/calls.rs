@@ -3,6 +3,7 @@
 //! A call is in the table from its CALL event until it ends, and only who takes it out of the table ends it: Python by
 //! `reply` or `finish`, or the door, which then tells GONE. Ids count up and are never used again.
 
+use crate::budget::Budget;
 use bytes::Bytes;
 use http::HeaderMap;
 use std::collections::HashMap;
@@ -51,13 +52,14 @@ struct Orders {
 /// Where Python leaves its orders to one call, and the call's task finds them.
 pub struct Slot {
     kind: Kind,
+    answers: Arc<Budget>,
     orders: Mutex<Orders>,
 }
 
 impl Slot {
-    /// A slot without orders.
-    pub fn new(kind: Kind) -> Arc<Self> {
-        Arc::new(Self { kind, orders: Mutex::default() })
+    /// A slot without orders, whose answers take their memory from this budget.
+    pub fn new(kind: Kind, answers: Arc<Budget>) -> Arc<Self> {
+        Arc::new(Self { kind, answers, orders: Mutex::default() })
     }
 
     fn orders(&self) -> MutexGuard<'_, Orders> {
@@ -141,9 +143,9 @@ impl Calls {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Enters a call.
-    pub fn open(&self, kind: Kind) -> (u64, Arc<Slot>) {
-        let slot = Slot::new(kind);
+    /// Enters a call, whose answers take their memory from this budget.
+    pub fn open(&self, kind: Kind, answers: Arc<Budget>) -> (u64, Arc<Slot>) {
+        let slot = Slot::new(kind, answers);
         let mut table = self.table();
         table.last += 1;
         let id = table.last;
@@ -156,6 +158,11 @@ impl Calls {
         self.table().live.contains_key(&id)
     }
 
+    /// The memory for answers to this call; None when it has ended.
+    pub fn answers(&self, id: u64) -> Option<Arc<Budget>> {
+        self.table().live.get(&id).map(|slot| slot.answers.clone())
+    }
+
     /// By the door: takes the call out; true when it was there, so that Python must be told.
     pub fn forget(&self, id: u64) -> bool {
         self.table().live.remove(&id).is_some()
@@ -163,7 +170,7 @@ impl Calls {
 
     /// By Python: asks for the next message. The slot to wake, or None when the call has ended.
     pub fn read(&self, id: u64) -> Result<Option<Arc<Slot>>, Misuse> {
-        self.order(id, Kind::Stream, |orders| {
+        self.order(id, Some(Kind::Stream), |orders| {
             if std::mem::replace(&mut orders.reading, true) {
                 return Err(Misuse::ReadTwice);
             }
@@ -174,7 +181,7 @@ impl Calls {
 
     /// By Python: one message, prefix included, to send.
     pub fn send(&self, id: u64, message: Bytes) -> Result<Option<Arc<Slot>>, Misuse> {
-        self.order(id, Kind::Stream, |orders| {
+        self.order(id, Some(Kind::Stream), |orders| {
             if std::mem::replace(&mut orders.sending, true) {
                 return Err(Misuse::SentTwice);
             }
@@ -183,15 +190,28 @@ impl Calls {
         })
     }
 
+    /// By the door, whatever Python wanted: ends the call, if it is of this kind. Python is then told GONE.
+    pub fn break_off(
+        &self,
+        id: u64,
+        only: Option<Kind>,
+        trailers: HeaderMap,
+    ) -> Result<Option<Arc<Slot>>, Misuse> {
+        self.order(id, only, |orders| {
+            orders.end = Some(End::Finish(trailers));
+            Ok(())
+        })
+    }
+
     fn order(
         &self,
         id: u64,
-        kind: Kind,
+        only: Option<Kind>,
         order: impl FnOnce(&mut Orders) -> Result<(), Misuse>,
     ) -> Result<Option<Arc<Slot>>, Misuse> {
         let table = self.table();
         let Some(slot) = table.live.get(&id) else { return Ok(None) };
-        if slot.kind != kind {
+        if only.is_some_and(|kind| kind != slot.kind) {
             return Err(Misuse::Kind(slot.kind));
         }
         order(&mut slot.orders())?;
@@ -221,9 +241,9 @@ mod tests {
     #[test]
     fn an_id_is_never_used_again() {
         let calls = Calls::default();
-        let (first, _) = calls.open(Kind::Unary);
+        let (first, _) = calls.open(Kind::Unary, Budget::new(0));
         assert!(calls.forget(first));
-        let (second, _) = calls.open(Kind::Unary);
+        let (second, _) = calls.open(Kind::Unary, Budget::new(0));
         assert_ne!(first, second);
         assert!(!calls.forget(first));
     }
@@ -231,7 +251,7 @@ mod tests {
     #[test]
     fn a_call_is_ended_once() {
         let calls = Calls::default();
-        let (id, slot) = calls.open(Kind::Unary);
+        let (id, slot) = calls.open(Kind::Unary, Budget::new(0));
         assert!(calls.end(id, Some(Kind::Unary), reply()).unwrap().is_some());
         assert!(calls.end(id, Some(Kind::Unary), reply()).unwrap().is_none());
         assert!(!calls.forget(id), "nobody needs to be told");
@@ -241,7 +261,7 @@ mod tests {
     #[test]
     fn a_call_that_is_gone_takes_no_orders() {
         let calls = Calls::default();
-        let (id, _) = calls.open(Kind::Stream);
+        let (id, _) = calls.open(Kind::Stream, Budget::new(0));
         assert!(calls.forget(id));
         assert!(calls.read(id).unwrap().is_none());
         assert!(calls.send(id, Bytes::new()).unwrap().is_none());
@@ -251,17 +271,30 @@ mod tests {
     #[test]
     fn orders_of_the_other_kind_are_mistakes_and_end_nothing() {
         let calls = Calls::default();
-        let (unary, _) = calls.open(Kind::Unary);
-        let (stream, _) = calls.open(Kind::Stream);
+        let (unary, _) = calls.open(Kind::Unary, Budget::new(0));
+        let (stream, _) = calls.open(Kind::Stream, Budget::new(0));
         assert_eq!(calls.read(unary).err(), Some(Misuse::Kind(Kind::Unary)));
         assert_eq!(calls.end(stream, Some(Kind::Unary), reply()).err(), Some(Misuse::Kind(Kind::Stream)));
         assert!(calls.is_live(unary) && calls.is_live(stream));
     }
 
     #[test]
+    fn a_call_that_is_broken_off_ends_and_python_is_told() {
+        let calls = Calls::default();
+        let (id, slot) = calls.open(Kind::Stream, Budget::new(0));
+        assert!(
+            calls.break_off(id, Some(Kind::Unary), HeaderMap::new()).is_err() && slot.take_end().is_none()
+        );
+        assert!(calls.break_off(id, None, HeaderMap::new()).unwrap().is_some());
+        assert!(slot.take_end().is_some());
+        assert!(calls.forget(id), "so that GONE is told");
+        assert!(calls.break_off(id, None, HeaderMap::new()).unwrap().is_none());
+    }
+
+    #[test]
     fn one_read_and_one_message_at_a_time() {
         let calls = Calls::default();
-        let (id, slot) = calls.open(Kind::Stream);
+        let (id, slot) = calls.open(Kind::Stream, Budget::new(0));
         calls.read(id).unwrap();
         assert_eq!(calls.read(id).err(), Some(Misuse::ReadTwice));
         assert!(slot.take_read() && !slot.take_read());

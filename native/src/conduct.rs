@@ -3,7 +3,7 @@
 use crate::authority::AuthorityFilter;
 use crate::clock::now_ns;
 use crate::frames::{ACK, FrameWalker, PREFACE, kind};
-use crate::limits::{Limit, Limits, RATE_WINDOW};
+use crate::limits::{Limit, Limits, PROGRESS, RATE_WINDOW};
 use crate::rate::Rate;
 use crate::transport::Transport;
 use std::io::{IoSlice, Result};
@@ -25,6 +25,8 @@ pub struct Conduct {
     last_headers: u32,
     heard_ns: u64,
     blocked_ns: Option<u64>,
+    taken: usize,
+    written: u64,
     breach: Option<Limit>,
     refusals: Vec<Limit>,
     task: Option<Waker>,
@@ -42,6 +44,8 @@ impl Conduct {
             last_headers: 0,
             heard_ns: now_ns(),
             blocked_ns: None,
+            taken: 0,
+            written: 0,
             breach: None,
             refusals: Vec::new(),
             task: None,
@@ -53,7 +57,12 @@ impl Conduct {
         self.heard_ns
     }
 
-    /// Since when the client has taken nothing although there is something for it.
+    /// Bytes written to the client so far.
+    pub fn written_bytes(&self) -> u64 {
+        self.written
+    }
+
+    /// Since when the client has taken next to nothing although there is something for it.
     pub fn blocked_ns(&self) -> Option<u64> {
         self.blocked_ns
     }
@@ -97,6 +106,11 @@ impl Conduct {
     }
 
     fn written(&mut self, bytes: &[u8]) {
+        self.written += bytes.len() as u64;
+        self.taken += bytes.len();
+        if self.taken >= PROGRESS {
+            self.blocked(false); // less is progress only when nothing is left, which flushing tells
+        }
         let (answered, last_headers, refusals) =
             (&mut self.answered, &mut self.last_headers, &mut self.refusals);
         self.outbound.walk(bytes, |frame| match frame.kind {
@@ -122,7 +136,7 @@ impl Conduct {
         if !blocked {
             self.blocked_ns = None;
         } else if self.blocked_ns.is_none() {
-            self.blocked_ns = Some(now_ns());
+            (self.blocked_ns, self.taken) = (Some(now_ns()), 0);
         }
     }
 }
@@ -181,7 +195,9 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for WatchedTransport<T> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<Result<usize>> {
         let result = Pin::new(&mut self.inner).poll_write(cx, bytes);
         let mut conduct = self.conduct.lock();
-        conduct.blocked(result.is_pending());
+        if result.is_pending() {
+            conduct.blocked(true);
+        }
         if let Poll::Ready(Ok(written)) = result {
             conduct.written(&bytes[..written]);
         }
@@ -196,7 +212,9 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for WatchedTransport<T> {
     ) -> Poll<Result<usize>> {
         let result = Pin::new(&mut self.inner).poll_write_vectored(cx, pieces);
         let mut conduct = self.conduct.lock();
-        conduct.blocked(result.is_pending());
+        if result.is_pending() {
+            conduct.blocked(true);
+        }
         if let Poll::Ready(Ok(mut written)) = result {
             for piece in pieces {
                 let part = written.min(piece.len());
@@ -305,6 +323,16 @@ mod tests {
         *blocks.lock().unwrap() = false;
         assert!(Pin::new(&mut transport).poll_flush(cx).is_ready());
         assert_eq!(shared.lock().blocked_ns(), None);
+    }
+
+    #[test]
+    fn a_byte_now_and_then_is_no_progress() {
+        let mut conduct = conduct();
+        conduct.blocked(true);
+        conduct.written(&frame(kind::DATA, 0, 1, &[0; 200]));
+        assert!(conduct.blocked_ns().is_some());
+        (0..PROGRESS / 200).for_each(|_| conduct.written(&frame(kind::DATA, 0, 1, &[0; 200])));
+        assert_eq!(conduct.blocked_ns(), None);
     }
 
     #[test]

@@ -47,7 +47,8 @@ pub async fn serve(core: Arc<Core>, socket: Socket, peer: Arc<str>, admission: A
         Err(_) => return core.statistics.strike(Limit::HandshakeMs),
     };
     let requests = core.budget.share(core.limits.connection_bytes());
-    let caller = Arc::new(Caller { peer, conduct, requests, window });
+    let answers = core.answers.share(core.limits.connection_bytes());
+    let caller = Arc::new(Caller { peer, conduct, requests, answers, window });
     let mut driver = Driver::new(core.clone(), http2, caller.clone());
     while let Some((request, respond)) = poll_fn(|cx| driver.poll(cx)).await {
         tokio::spawn(call::run(core.clone(), caller.clone(), request, respond));

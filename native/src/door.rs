@@ -36,6 +36,8 @@ pub struct Core {
     pub bell: Bell,
     /// Memory for request messages.
     pub budget: Arc<Budget>,
+    /// Memory for answers that clients have not taken yet, as much as for requests.
+    pub answers: Arc<Budget>,
     /// Memory for what clients send ahead.
     pub windows: WindowBudget,
     /// Connections.
@@ -55,6 +57,7 @@ impl Core {
     ) -> Result<Arc<Self>> {
         Ok(Arc::new(Self {
             budget: Budget::new(limits.get(Limit::BytesInFlight)),
+            answers: Budget::new(limits.get(Limit::BytesInFlight)),
             windows: WindowBudget::new(&limits),
             limits,
             methods,

@@ -27,7 +27,7 @@ pub enum Limit {
     HandshakeMs,
     /// Time in which a request body must make progress: 64 KiB, or what is left of its message.
     IdleBodyMs,
-    /// Time that an answer may stand still.
+    /// Time in which a client must take 64 KiB of an answer, or what is left of it.
     WriteStallMs,
     /// Calls reset before they were answered, per [`RATE_WINDOW`].
     ResetsPerConnection,
@@ -58,6 +58,10 @@ pub const NAMES: [&str; COUNT] = [
 
 /// The time over which resets and pings are counted.
 pub const RATE_WINDOW: Duration = Duration::from_secs(10);
+
+/// Bytes that are progress even when they are not the end of a message: a client that sends or takes a byte now and
+/// then would hold memory for ever.
+pub const PROGRESS: usize = 64 * 1024;
 
 const MONTH_MS: u64 = 31 * 24 * 3600 * 1000;
 const MANY: u64 = 1 << 20;

@@ -17,6 +17,16 @@ pub enum Event {
     Gone(u64),
 }
 
+impl Event {
+    /// The call that it tells of.
+    pub fn call(&self) -> u64 {
+        match self {
+            Self::Call(arrival) => arrival.call,
+            Self::Message(call, _) | Self::Sent(call) | Self::Gone(call) => *call,
+        }
+    }
+}
+
 /// What Python learns about a call.
 pub struct Arrival {
     /// Id of the call.

@@ -1,15 +1,16 @@
 //! The classes that Python sees.
 
-use crate::budget;
+use crate::budget::{self, Budget, Held};
 use crate::calls::{Calls, End, Kind, Misuse, Slot};
 use crate::door::{Core, DoorThread};
 use crate::framing::{PREFIX, Prefix};
-use crate::limits::{Limits, NAMES};
+use crate::limits::{Limit, Limits, NAMES};
 use crate::listener::{self, ListeningSocket};
 use crate::mailbox::{Arrival, Event};
 use crate::status::{add_metadata, code, trailers};
 use crate::tls;
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
+use http::HeaderMap;
 use pyo3::buffer::PyUntypedBuffer;
 use pyo3::exceptions::{PyOSError, PyRuntimeError, PyTypeError, PyValueError};
 use pyo3::ffi;
@@ -79,6 +80,19 @@ impl Door {
     }
 }
 
+impl Door {
+    /// The end of a call whose answer finds no room.
+    fn no_room(&self) -> HeaderMap {
+        self.core.statistics.answer_refused();
+        let bound = self.core.limits.get(Limit::BytesInFlight);
+        let text = format!(
+            "there is no memory for this answer now: all answers that clients have not taken yet may take {bound} \
+             bytes, and those of one connection half of it"
+        );
+        trailers(code::RESOURCE_EXHAUSTED, &text)
+    }
+}
+
 fn misused(call: u64, misuse: Misuse) -> PyErr {
     PyValueError::new_err(match misuse {
         Misuse::Kind(Kind::Unary) => {
@@ -128,16 +142,35 @@ impl Door {
 
     fn poll<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         let events = self.core.mailbox.take().map_err(PyRuntimeError::new_err)?;
-        let list = PyList::empty(py);
+        let mut told = Vec::with_capacity(events.len());
         for event in events {
-            list.append(event_tuple(py, event)?)?;
+            let call = event.call();
+            let ends = matches!(event, Event::Gone(_));
+            match event_tuple(py, event) {
+                Ok(tuple) => told.push(tuple),
+                // The others must not be lost with it. The memory is at its end: that call cannot go on.
+                Err(error) => {
+                    error.write_unraisable(py, None);
+                    if ends {
+                        self.core.mailbox.push(Event::Gone(call));
+                    } else {
+                        let end = trailers(code::INTERNAL, "the request could not be handed over");
+                        self.order(call, |calls| calls.break_off(call, None, end))?;
+                    }
+                }
+            }
         }
-        Ok(list)
+        PyList::new(py, told)
     }
 
     fn reply(&self, call: u64, message: &Bound<'_, PyAny>) -> PyResult<bool> {
-        let message = framed(message)?;
-        self.order(call, |calls| calls.end(call, Some(Kind::Unary), End::Reply(message)))
+        let pieces = pieces(message)?;
+        let Some(answers) = self.core.calls.answers(call) else { return Ok(false) };
+        let end = match framed(&pieces, &answers)? {
+            Some(message) => End::Reply(message),
+            None => End::Finish(self.no_room()),
+        };
+        self.order(call, |calls| calls.end(call, Some(Kind::Unary), end))
     }
 
     fn read(&self, call: u64) -> PyResult<bool> {
@@ -145,8 +178,12 @@ impl Door {
     }
 
     fn send(&self, call: u64, message: &Bound<'_, PyAny>) -> PyResult<bool> {
-        let message = framed(message)?;
-        self.order(call, |calls| calls.send(call, message))
+        let pieces = pieces(message)?;
+        let Some(answers) = self.core.calls.answers(call) else { return Ok(false) };
+        match framed(&pieces, &answers)? {
+            Some(message) => self.order(call, |calls| calls.send(call, message)),
+            None => self.order(call, |calls| calls.break_off(call, Some(Kind::Stream), self.no_room())),
+        }
     }
 
     #[pyo3(signature = (call, code, text = "", metadata = Vec::new()))]
@@ -177,7 +214,7 @@ impl Door {
 
     fn statistics<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let report = PyDict::new(py);
-        for (name, count) in self.core.statistics.report(self.core.budget.used()) {
+        for (name, count) in self.core.statistics.report(self.core.budget.used(), self.core.answers.used()) {
             report.set_item(name, count)?;
         }
         Ok(report)
@@ -243,27 +280,32 @@ fn handed_over(py: Python<'_>, message: Option<budget::Message>) -> PyResult<Opt
     Ok(Some(Bound::new(py, Message(message))?.into_any()))
 }
 
-/// A message from Python, with its prefix, copied.
-fn framed(message: &Bound<'_, PyAny>) -> PyResult<Bytes> {
+/// The pieces of a message from Python, or its only one.
+fn pieces<'py>(message: &Bound<'py, PyAny>) -> PyResult<Vec<Piece<'py>>> {
     if let Ok(whole) = Piece::new(message) {
-        return join(&[whole]);
+        return Ok(vec![whole]);
     }
     let wrong = || PyTypeError::new_err("a message is bytes, or a sequence of bytes and memoryviews");
     let pieces = message.try_iter().map_err(|_| wrong())?;
-    join(&pieces.map(|piece| Piece::new(&piece?)).collect::<PyResult<Vec<_>>>()?)
+    pieces.map(|piece| Piece::new(&piece?)).collect()
 }
 
-fn join(pieces: &[Piece<'_>]) -> PyResult<Bytes> {
+/// A message from Python, with its prefix, copied; None when the budget has no room for it.
+fn framed(pieces: &[Piece<'_>], answers: &Arc<Budget>) -> PyResult<Option<Bytes>> {
     let length = pieces.iter().map(Piece::len).sum();
     let prefix = Prefix::encode(length).ok_or_else(|| {
         PyValueError::new_err(format!("a message of {length} bytes is longer than gRPC can carry"))
     })?;
-    let mut frame = BytesMut::with_capacity(PREFIX + length);
+    let mut reservation = answers.reserve();
+    if reservation.resize(PREFIX + length).is_err() {
+        return Ok(None);
+    }
+    let mut frame = Vec::with_capacity(PREFIX + length);
     frame.extend_from_slice(&prefix);
     for piece in pieces {
         piece.append_to(&mut frame);
     }
-    Ok(frame.freeze())
+    Ok(Some(Held { bytes: frame, reservation }.into()))
 }
 
 /// A piece of a message, borrowed from Python.
@@ -291,7 +333,7 @@ impl<'py> Piece<'py> {
         }
     }
 
-    fn append_to(&self, frame: &mut BytesMut) {
+    fn append_to(&self, frame: &mut Vec<u8>) {
         match self {
             Self::Bytes(bytes) => frame.extend_from_slice(bytes.as_bytes()),
             Self::Buffer(buffer) if buffer.len_bytes() == 0 => {}

@@ -13,6 +13,7 @@ pub struct Statistics {
     calls_open: AtomicU64,
     calls_total: AtomicU64,
     shares_refused: AtomicU64,
+    answers_refused: AtomicU64,
     resets: AtomicU64,
     panics: AtomicU64,
     limits: [AtomicU64; COUNT],
@@ -62,6 +63,11 @@ impl Statistics {
         self.shares_refused.fetch_add(1, Relaxed);
     }
 
+    /// An answer was given up because clients have not taken those before it.
+    pub fn answer_refused(&self) {
+        self.answers_refused.fetch_add(1, Relaxed);
+    }
+
     /// A client reset a call before it was answered.
     pub fn reset(&self) {
         self.resets.fetch_add(1, Relaxed);
@@ -74,7 +80,7 @@ impl Statistics {
 
     /// All counts by name. The counter of the limit `bytes_in_flight` is `bytes_in_flight_refused`, because its
     /// own name says how many there are now.
-    pub fn report(&self, bytes_in_flight: u64) -> Vec<(&'static str, u64)> {
+    pub fn report(&self, bytes_in_flight: u64, answer_bytes: u64) -> Vec<(&'static str, u64)> {
         let mut report = vec![
             ("connections_open", self.connections_open.load(Relaxed)),
             ("connections_total", self.connections_total.load(Relaxed)),
@@ -84,6 +90,8 @@ impl Statistics {
             ("calls_total", self.calls_total.load(Relaxed)),
             ("bytes_in_flight", bytes_in_flight),
             ("connection_bytes_refused", self.shares_refused.load(Relaxed)),
+            ("answer_bytes", answer_bytes),
+            ("answer_bytes_refused", self.answers_refused.load(Relaxed)),
             ("resets", self.resets.load(Relaxed)),
             ("panics", self.panics.load(Relaxed)),
         ];
@@ -100,7 +108,7 @@ mod tests {
     use super::*;
 
     fn value(statistics: &Statistics, name: &str) -> u64 {
-        let found: Vec<_> = statistics.report(7).into_iter().filter(|(n, _)| *n == name).collect();
+        let found: Vec<_> = statistics.report(7, 8).into_iter().filter(|(n, _)| *n == name).collect();
         assert_eq!(found.len(), 1, "{name}");
         found[0].1
     }

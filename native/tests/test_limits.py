@@ -169,6 +169,17 @@ def test_a_message_that_is_only_announced_takes_little() -> None:
     assert host.is_counted("bytes_in_flight", 0)
 
 
+def test_windows_begin_small_and_grow_for_large_messages() -> None:
+    with Host() as host, RawClient(host.addresses[0]) as client:
+        begin = client.receive_kind(WINDOW_UPDATE)
+        assert (begin.stream, int.from_bytes(begin.payload)) == (0, (1 << 20) - 65_535)
+        client.socket.sendall(client.head(1))
+        client.send(DATA, 0, 1, bytes([0]) + (2 << 20).to_bytes(4) + b"x")
+        grown = client.receive_kind(WINDOW_UPDATE)
+        assert grown.stream == 0
+        assert int.from_bytes(grown.payload) >= (8 << 20) - (1 << 20)
+
+
 def test_a_silent_connection_is_pinged_and_stays_while_it_answers() -> None:
     with Host(keepalive_ms=20) as host, RawClient(host.addresses[0]) as client:
         for _ in range(3):
@@ -264,6 +275,44 @@ def test_an_answer_without_window_is_cut() -> None:
         assert int.from_bytes(reset.payload) == ENHANCE_YOUR_CALM
         assert host.is_counted("write_stall_ms", 1)
         assert host.quiet(), "Python has ended the call"
+
+
+def test_answers_that_nobody_takes_are_bounded() -> None:
+    with Host(message_bytes=1 << 20, bytes_in_flight=4 << 20) as host:
+        no_window = (4).to_bytes(2) + (0).to_bytes(4)
+        with RawClient(host.addresses[0], settings=no_window) as client:
+            for stream in (1, 3, 5):
+                client.call(stream, framed(b""))
+                assert host.door.reply(host.expect(CALL)[1], bytes(900_000))
+            assert host.door.statistics()["answer_bytes"] == 2 * 900_005
+            assert host.door.statistics()["answer_bytes_refused"] == 1
+            assert client.answer(5)[0]["grpc-status"] == RESOURCE_EXHAUSTED
+            assert serves(host), "another connection has its own half"
+        assert host.is_counted("answer_bytes", 0)
+
+
+def test_a_stream_whose_answer_finds_no_room_is_gone() -> None:
+    with Host(message_bytes=1 << 20, bytes_in_flight=1 << 20) as host:
+        with RawClient(host.addresses[0]) as client:
+            client.call(1, b"", request(TALK), flags=0)
+            call = host.expect(CALL)[1]
+            assert host.door.send(call, bytes(2 << 20))
+            assert host.expect(GONE)[1] == call
+            assert client.answer(1)[0]["grpc-status"] == RESOURCE_EXHAUSTED
+            assert not host.door.send(call, b"")
+        assert host.is_counted("answer_bytes", 0)
+
+
+def test_an_answer_that_is_taken_byte_by_byte_is_cut() -> None:
+    with Host(write_stall_ms=100) as host, RawClient(host.addresses[0]) as client:
+        client.call(1, framed(b""))
+        assert host.door.reply(host.expect(CALL)[1], bytes(100_000))  # the window is 65535
+        while not host.door.statistics()["write_stall_ms"]:  # each byte comes long before the time is over
+            client.send(WINDOW_UPDATE, 0, 1, (1).to_bytes(4))
+            client.send(WINDOW_UPDATE, 0, 0, (1).to_bytes(4))
+            select.select([], [], [], 0.005)
+        assert int.from_bytes(client.receive_kind(RST_STREAM).payload) == ENHANCE_YOUR_CALM
+        assert host.is_counted("answer_bytes", 0)
 
 
 def test_a_stream_that_is_not_taken_is_gone() -> None:
