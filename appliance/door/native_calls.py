@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from appliance.door.codec import Intake
 from appliance.door.envelope import Envelope
@@ -16,6 +16,11 @@ from appliance.inference import NO_DEADLINE, Outcome
 
 if TYPE_CHECKING:
     from edge_appliance_door import Door
+
+
+KEPT_BYTES_MAX: Final = 1024
+"""Messages up to this size stay until they are answered: they weigh no more than what is kept of a request anyway, and
+letting go of them would cost every small request a microsecond."""
 
 
 class InferCalls:
@@ -38,7 +43,8 @@ class InferCalls:
             if deadline_ns and deadline_ns <= inference.engine.now_ns():
                 raise inference.expired()
             checked = inference.check(view_of(message))
-            waiting = _OpenCall(self, call, _without_message(checked))
+            small = type(message) is bytes and len(message) <= KEPT_BYTES_MAX
+            waiting = _OpenCall(self, call, checked if small else _without_message(checked))
             waiting.handle = inference.submit(checked, deadline_ns or NO_DEADLINE, waiting.done)
             self._open[call] = waiting
         except Refused as refused:

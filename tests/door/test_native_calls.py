@@ -13,7 +13,7 @@ import pytest
 from appliance.door.envelope import EnvelopeLimits
 from appliance.door.failure import BROKEN
 from appliance.door.inference import Inference, Refused
-from appliance.door.native_calls import InferCalls
+from appliance.door.native_calls import KEPT_BYTES_MAX, InferCalls
 from appliance.door.status import Code
 from appliance.door.wire_pb import inference_pb2 as pb
 from appliance.errors import Cancelled, QueueFull, RunFailed
@@ -177,9 +177,9 @@ async def test_a_text_that_no_encoding_has_is_sent_without_what_cannot_be(rig: R
     assert rig.door.ends[1] == (Code.INTERNAL, "[request id: 7] no file 'a?'", ())
 
 
-async def test_a_small_message_is_not_kept_either(rig: Rig) -> None:
-    raw = bytes(range(256)) * 64
-    message = infer_request(request_id="7", shape=(1024, 4), raw=raw).SerializeToString()
+async def test_a_message_in_the_interpreters_memory_is_not_kept_either(rig: Rig) -> None:
+    raw = bytes(range(256)) * (KEPT_BYTES_MAX // 256)
+    message = infer_request(request_id="7", shape=(len(raw) // 16, 4), raw=raw).SerializeToString()
     engine = EngineDouble(make_version(max_batch_size=1024))
     calls = InferCalls(cast(Any, rig.door), Inference(engine, EnvelopeLimits()))
     held = sys.getrefcount(message)
@@ -189,12 +189,14 @@ async def test_a_small_message_is_not_kept_either(rig: Rig) -> None:
 
 
 async def test_typed_contents_are_not_kept(rig: Rig) -> None:
-    request = infer_request(request_id="7", raw=None)
-    request.inputs[0].contents.fp32_contents.extend([1, 2, 3, 4])
-    rig.begin(1, request.SerializeToString())
-    held: Any = rig.calls
-    assert held._open[1].checked.envelope.head == b""
-    rig.engine.submissions[0].answer(RESULT)
+    engine = EngineDouble(make_version(max_batch_size=1024))
+    calls: Any = InferCalls(cast(Any, rig.door), Inference(engine, EnvelopeLimits()))
+    request = infer_request(request_id="7", shape=(KEPT_BYTES_MAX // 16, 4), raw=None)
+    request.inputs[0].contents.fp32_contents.extend(range(KEPT_BYTES_MAX // 4))
+    calls.begin(1, request.SerializeToString(), 0)
+    assert calls._open[1].checked.envelope.head == b""
+    rig.door.known.add(1)
+    engine.submissions[0].answer(RESULT * (KEPT_BYTES_MAX // 16))
     assert pb.ModelInferResponse.FromString(rig.door.replies[1]).id == "7"
 
 
