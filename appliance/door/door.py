@@ -86,7 +86,8 @@ class DoorConfig:
         metadata={
             "min": 1024,
             "unit": "bytes",
-            "help": "all request messages in memory together; more are refused (native door)",
+            "help": "all request messages in memory together, half of it over one connection; more are refused; as "
+            "much again for answers that clients have not taken yet (native door)",
         },
     )
     max_head_bytes: int = field(
@@ -112,7 +113,10 @@ class DoorConfig:
     )
     max_connections_per_peer: int = field(
         default=8192,
-        metadata={"min": 1, "help": "open connections from one network address (native door)"},
+        metadata={
+            "min": 1,
+            "help": "open connections from one IPv4 address or IPv6 network of 64 bits (native door)",
+        },
     )
     stream_window: int = field(
         default=256,
@@ -146,7 +150,8 @@ class DoorConfig:
         metadata={
             "min": 0.1,
             "unit": "s",
-            "help": "how long a client may send no byte of a message that it has begun (native door)",
+            "help": "time in which a client must send 64 KiB of a message that it has begun, or its rest "
+            "(native door)",
         },
     )
     write_stall_s: float = field(
@@ -154,7 +159,7 @@ class DoorConfig:
         metadata={
             "min": 0.1,
             "unit": "s",
-            "help": "how long a client may take no byte of its answer (native door)",
+            "help": "time in which a client must take 64 KiB of its answer, or its rest (native door)",
         },
     )
     max_resets_per_10s: int = field(

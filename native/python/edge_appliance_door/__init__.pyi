@@ -64,13 +64,15 @@ class Door:
 
     def reply(self, call: int, message: bytes | Sequence[bytes | memoryview]) -> bool:
         """End a UNARY call well with ``message``, given whole or in pieces, which are copied before this
-        returns."""
+        returns. When clients have not taken so many answers that there is no memory for this one, it ends
+        with RESOURCE_EXHAUSTED instead, which is not told."""
 
     def read(self, call: int) -> bool:
         """Ask a STREAM call for its next message: one MESSAGE event will come, or GONE."""
 
     def send(self, call: int, message: bytes | Sequence[bytes | memoryview]) -> bool:
-        """Write one message to a STREAM call; the next only after SENT."""
+        """Write one message to a STREAM call; the next only after SENT. Without memory for it, the call ends
+        with RESOURCE_EXHAUSTED, and GONE is told."""
 
     def finish(self, call: int, code: int, text: str = "", metadata: Sequence[tuple[str, str]] = ()) -> bool:
         """End a call of either kind with a status and trailing metadata; ``code`` 0 ends a STREAM call
@@ -85,10 +87,11 @@ class Door:
     def statistics(self) -> dict[str, int]:
         """Counts since the start: ``connections_open``, ``connections_total``, ``connections_refused``,
         ``accept_failures`` (the kernel had no connection to give), ``calls_open``, ``calls_total``,
-        ``bytes_in_flight``, ``resets``, ``panics`` (faults of the door itself), and for each limit how
-        often it was enforced, by its name; that of the limit ``bytes_in_flight`` is
-        ``bytes_in_flight_refused``, and ``connection_bytes_refused`` where it was the half that one
-        connection may hold. ``keepalive_ms`` counts the pings sent."""
+        ``bytes_in_flight``, ``answer_bytes`` (answers that clients have not taken yet),
+        ``answer_bytes_refused`` (answers given up for want of memory), ``resets``, ``panics`` (faults
+        of the door itself), and for each limit how often it was enforced, by its name; that of the
+        limit ``bytes_in_flight`` is ``bytes_in_flight_refused``, and ``connection_bytes_refused`` where
+        it was the half that one connection may hold. ``keepalive_ms`` counts the pings sent."""
 
 class Tls:
     """Server certificates, PEM. ``client_ca`` given: clients must show a certificate that it signed. Unix
@@ -100,13 +103,15 @@ class Tls:
         unusable."""
 
 LIMITS: Final[tuple[str, ...]]
-"""``message_bytes`` (largest request message; more is RESOURCE_EXHAUSTED), ``metadata_bytes`` (largest header
-list), ``streams_per_connection``, ``connections``, ``connections_per_peer`` (by IPv4 address or IPv6
-network of 64 bits), ``bytes_in_flight`` (request messages held at any time, all calls together; more is
-RESOURCE_EXHAUSTED, as is more than half of it, or one message if that is more, over one connection),
-``keepalive_ms``, ``keepalive_timeout_ms``, ``connection_age_ms`` (0: no bound), ``handshake_ms`` (TLS and
-HTTP/2 preface), ``idle_body_ms`` (time in which a request body must progress by 64 KiB or to the end of
-its message; else it is cut with DEADLINE_EXCEEDED), ``write_stall_ms`` (an answer that the client does not
-take is cut), ``resets_per_connection`` (RST_STREAM before the call was answered, per 10 s; more closes the
-connection with ENHANCE_YOUR_CALM), ``pings_per_connection`` (pings by the client per 10 s beyond those
+"""``message_bytes`` (largest request message; more is RESOURCE_EXHAUSTED), ``metadata_bytes`` (largest
+header list), ``streams_per_connection``, ``connections``, ``connections_per_peer`` (by IPv4 address or
+IPv6 network of 64 bits), ``bytes_in_flight`` (request messages held at any time, all calls together; more
+is RESOURCE_EXHAUSTED, as is more than half of it, or one message if that is more, over one connection; the
+same bounds hold once more for answers that clients have not taken yet, and half of it again for what
+clients send ahead, beyond 64 KiB for each connection), ``keepalive_ms``, ``keepalive_timeout_ms``,
+``connection_age_ms`` (0: no bound), ``handshake_ms`` (TLS and HTTP/2 preface), ``idle_body_ms`` (time in
+which a request body must progress by 64 KiB or to the end of its message; else it is cut with
+DEADLINE_EXCEEDED), ``write_stall_ms`` (time in which a client must take 64 KiB of an answer, or its rest;
+else it is cut), ``resets_per_connection`` (RST_STREAM before the call was answered, per 10 s; more closes
+the connection with ENHANCE_YOUR_CALM), ``pings_per_connection`` (pings by the client per 10 s beyond those
 that answer data; likewise)."""
