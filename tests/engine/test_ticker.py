@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from contextvars import Context
 from typing import Any
 
 from appliance.engine.ticker import HOLD_NS, PATIENCE, Ticker
@@ -125,8 +126,10 @@ async def test_a_timer_brings_a_turn() -> None:
 
 def test_a_turn_that_was_asked_for_is_never_early() -> None:
     class Hasty(asyncio.SelectorEventLoop):
-        def call_later(self, delay: float, *args: Any, **kwargs: Any) -> asyncio.TimerHandle:
-            return super().call_later(delay / 2, *args, **kwargs)
+        def call_later(
+            self, delay: float, callback: Callable[..., object], *args: Any, context: Context | None = None
+        ) -> asyncio.TimerHandle:
+            return super().call_later(delay / 2, callback, *args, context=context)
 
     async def play() -> list[int]:
         ticker, engine, _ = ticking()
