@@ -252,14 +252,13 @@ mod tests {
         (0..100_000).for_each(|_| bytes.extend(EMPTY));
         bytes.extend([1, 0, 0, 0xff, 0xff]); // the last block
         bytes.extend([0; 8]); // sum and length of nothing
-        let length = bytes.len();
+        let least = bytes.len() / RATION;
         let mut inflation = Inflation::new(bytes.into(), &budget, 1000);
-        let mut left = length;
+        let mut steps = 0;
         while !inflation.step().unwrap() {
-            let now = inflation.decoder.get_ref().bytes.len();
-            assert!(now < left && left - now <= RATION, "{left} -> {now}");
-            left = now;
+            steps += 1;
         }
+        assert!(steps >= least, "{steps} steps");
         assert!(inflation.finish().bytes.is_empty());
     }
 
