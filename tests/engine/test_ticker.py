@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from contextvars import Context
 from typing import Any
+
+import pytest
 
 from appliance.engine.ticker import HOLD_NS, PATIENCE, Ticker
 
@@ -124,12 +125,13 @@ async def test_a_timer_brings_a_turn() -> None:
             await asyncio.sleep(0.001)
 
 
-def test_a_turn_that_was_asked_for_is_never_early() -> None:
-    class Hasty(asyncio.SelectorEventLoop):
-        def call_later(
-            self, delay: float, callback: Callable[..., object], *args: Any, context: Context | None = None
-        ) -> asyncio.TimerHandle:
-            return super().call_later(delay / 2, callback, *args, context=context)
+def test_a_turn_that_was_asked_for_is_never_early(monkeypatch: pytest.MonkeyPatch) -> None:
+    punctual = asyncio.SelectorEventLoop.call_later
+
+    def hasty(loop: asyncio.SelectorEventLoop, delay: float, *rest: Any) -> asyncio.TimerHandle:
+        return punctual(loop, delay / 2, *rest)
+
+    monkeypatch.setattr(asyncio.SelectorEventLoop, "call_later", hasty)
 
     async def play() -> list[int]:
         ticker, engine, _ = ticking()
@@ -143,7 +145,7 @@ def test_a_turn_that_was_asked_for_is_never_early() -> None:
             early.append(max(0, at_ns - time.monotonic_ns()))
         return early
 
-    with asyncio.Runner(loop_factory=Hasty) as runner:
+    with asyncio.Runner(loop_factory=asyncio.SelectorEventLoop) as runner:
         assert runner.run(play()) == [0, 0, 0]
 
 
