@@ -72,6 +72,13 @@ class ApplianceProcess:
         """Everything it printed so far."""
         return self.log_path.read_text(errors="replace")
 
+    def wait_log(self, text: str, timeout_s: float = START_S) -> None:
+        """Wait until what it printed holds ``text``: lines are written by a thread of their own."""
+        end = time.monotonic() + timeout_s
+        while text not in self.log():
+            assert time.monotonic() < end, f"never said '{text}':\n{self.log()}"
+            time.sleep(0.01)
+
     def wait_for(self, text: str, timeout_s: float = START_S) -> str:
         """Wait for a message to the service manager that holds ``text``; fails with the log when it ends instead."""
         end = time.monotonic() + timeout_s

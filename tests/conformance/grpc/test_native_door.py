@@ -96,7 +96,7 @@ def test_certificates_are_shown_and_read_again(
     old.close()
     server.key.write_text("junk")
     _reload(daemon)
-    assert "certificates cannot be used; the old ones stay" in daemon.log()
+    daemon.wait_log("certificates cannot be used; the old ones stay")
     with over_tls(daemon.grpc, successor) as channel:
         assert infer(channel)
 
@@ -279,8 +279,8 @@ def test_a_stream_may_be_silent_for_longer_than_a_body_may(serve: Serve, models:
 def test_the_log_and_the_welcome_name_the_door(serve: Serve, models: Path) -> None:
     daemon = serve(models, NATIVE)
     assert daemon.stop() == 0
-    assert '"door": "native"' in daemon.log()
-    assert f"Serving gRPC on {daemon.grpc} (native door)" in daemon.log()
+    daemon.wait_log('"door": "native"')
+    daemon.wait_log(f"Serving gRPC on {daemon.grpc} (native door)")
 
 
 def _reload(daemon: ApplianceProcess) -> None:
