@@ -42,9 +42,12 @@ class Call(NamedTuple):
         """What encodes the answer."""
         return self.intake.planned.form
 
-    def without_tensors(self) -> Call:
-        """What encoding the answer takes, when the message's memory should not wait for that."""
-        return self._replace(envelope=self.envelope._replace(raw=()), intake=self.intake._replace(tensors=()))
+    def without_message(self) -> Call:
+        """What encoding the answer takes. As soon as the engine has its copy the message can go: thousands may be
+        queued, and what is large lies in memory that the door counts."""
+        return Call(
+            Envelope(b"", self.envelope.request_id, ()), self.request_id, Intake(self.intake.planned, ())
+        )
 
 
 class Tally:

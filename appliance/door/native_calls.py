@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from appliance.door.codec import Intake
-from appliance.door.envelope import Envelope
 from appliance.door.failure import status_for
 from appliance.door.inference import Call, Inference, Refused, discard
 from appliance.door.native_end import end_call
@@ -44,7 +42,7 @@ class InferCalls:
                 raise inference.expired()
             checked = inference.check(view_of(message))
             small = type(message) is bytes and len(message) <= KEPT_BYTES_MAX
-            waiting = _OpenCall(self, call, checked if small else _without_message(checked))
+            waiting = _OpenCall(self, call, checked if small else checked.without_message())
             waiting.handle = inference.submit(checked, deadline_ns or NO_DEADLINE, waiting.done)
             self._open[call] = waiting
         except Refused as refused:
@@ -91,13 +89,6 @@ def view_of(message: Any) -> Buffer:
     """A message as the door gives it: small ones are ``bytes``, large ones lie in its own memory, which the view keeps
     alive."""
     return message if type(message) is bytes else memoryview(message)
-
-
-def _without_message(checked: Call) -> Call:
-    """What encoding the answer takes. As soon as the engine has its copy the message goes: thousands may be queued, and
-    what is large lies in memory that the door counts."""
-    envelope = Envelope(b"", checked.envelope.request_id, ())
-    return Call(envelope, checked.request_id, Intake(checked.intake.planned, ()))
 
 
 class _OpenCall:

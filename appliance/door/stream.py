@@ -98,7 +98,7 @@ class StreamSession:
         self._calls = number = self._calls + 1
         try:
             checked = self._inference.check(message)
-            call = checked.without_tensors()
+            call = checked.without_message()
 
             def on_done(outcome: Outcome) -> None:
                 if self._closed:

@@ -135,9 +135,12 @@ class Host:
         for future in futures:
             future.add_done_callback(lambda _: os.eventfd_write(self._done, 1))
         deadline = time.monotonic() + PATIENCE_S
-        while not all(future.done() for future in futures):
-            assert time.monotonic() < deadline, "the clients were not answered"
-            select.select([self.door.fileno(), self._done], [], [], PATIENCE_S)
+        left = len(futures)
+        while left:
+            assert time.monotonic() < deadline, f"{left} of {len(futures)} clients were not answered"
+            ready, _, _ = select.select([self.door.fileno(), self._done], [], [], PATIENCE_S)
+            if self._done in ready:
+                left -= os.eventfd_read(self._done)
             self._events.extend(self.door.poll())
             while self._events:
                 self.echo(self._events.popleft())
