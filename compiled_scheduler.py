@@ -36,6 +36,7 @@ MODULES = (
     "agenda",
     "batch",
     "events",
+    "grants",
     "group",
     "ledger",
     "profile",

@@ -22,7 +22,7 @@ from pathlib import Path
 import uvloop
 
 from appliance.config import ApplianceConfig
-from appliance.door.choice import chosen, idle_settings, make_door, passed_over
+from appliance.door.choice import chosen, idle_settings, lane_memory, make_door, passed_over
 from appliance.door.door import DoorKind
 from appliance.engine.engine import Engine
 from appliance.engine.port import IndexEntry
@@ -89,8 +89,14 @@ class Daemon:
         self._log = log
         self._arena = Arena(config.arena)
         self._ticker = Ticker(loop, partial(self._on_failure, "the engine"))
+        self._door_kind = chosen(config.grpc.door)
         self._pool = WorkerPool(
-            self._arena, config.workers, loop, self._on_worker, config.repository.runtimes
+            self._arena,
+            config.workers,
+            loop,
+            self._on_worker,
+            config.repository.runtimes,
+            rings=lane_memory(self._door_kind),
         )
         self._engine = Engine(
             config=config.engine,
@@ -106,9 +112,13 @@ class Daemon:
             memory_of=MemorySamples(time.monotonic_ns).private_bytes,
             log=log,
         )
-        self._door_kind = chosen(config.grpc.door)
         self._door = make_door(
-            self._door_kind, self._engine, config.grpc, log, partial(self._on_failure, "the native door")
+            self._door_kind,
+            self._engine,
+            config.grpc,
+            log,
+            partial(self._on_failure, "the native door"),
+            self._engine.direct,
         )
         self._http = HttpEdge(self._engine, config.http, log, metrics=config.metrics)
         self._signals = 0

@@ -9,8 +9,10 @@ from typing import Final
 
 from appliance.door.door import DoorConfig, DoorKind, FrontDoor, LogControl, inherits
 from appliance.door.native_package import PACKAGE, native_problem
+from appliance.engine.direct import DirectEngine
 from appliance.engine.port import EnginePort
 from appliance.errors import OperatorError
+from appliance.workers.port import LaneMemory
 
 NATIVE_ONLY: Final = frozenset(
     {
@@ -65,19 +67,29 @@ def idle_settings(config: DoorConfig, kind: DoorKind) -> Iterator[str]:
                 yield each.name
 
 
+def lane_memory(kind: DoorKind) -> Callable[[], LaneMemory] | None:
+    """What makes the memory that a door of ``kind`` shares with a worker; None when it shares none."""
+    if kind is not DoorKind.NATIVE:
+        return None
+    from appliance.door.native_door import LaneMemory as Memory
+
+    return Memory
+
+
 def make_door(
     kind: DoorKind,
     engine: EnginePort,
     config: DoorConfig,
     log: LogControl,
     failed: Callable[[BaseException], None],
+    direct: DirectEngine | None = None,
 ) -> FrontDoor:
     """A door of ``kind``, which is not AUTO, in front of ``engine``. ``failed`` is called when a door with a thread of
-    its own loses that: nothing is served any more."""
+    its own loses that: nothing is served any more. A native door serves by itself what ``direct`` grants it."""
     if kind is DoorKind.NATIVE:
         from appliance.door.native_door import NativeDoor
 
-        return NativeDoor(engine, config, log, failed)
+        return NativeDoor(engine, config, log, failed, direct)
     from appliance.door.grpcio_door import GrpcioDoor
 
     return GrpcioDoor(engine, config, log)

@@ -24,13 +24,14 @@ _KEPT_HEAD_BYTES_MAX = 4096
 
 
 class PlannedHead(NamedTuple):
-    """A head that fits a model. ``sizes`` are the exact bytes of each input in the request's order (-1: BYTES, whose
-    elements are counted)."""
+    """A head that fits a model. ``head`` are its bytes when it is kept, else empty. ``sizes`` are the exact bytes of
+    each input in the request's order (-1: BYTES, whose elements are counted)."""
 
     plan: RequestPlan
     form: ResponseForm
     sizes: list[int]
     empty_final_response: bool
+    head: bytes = b""
 
 
 class Intake(NamedTuple):
@@ -68,7 +69,8 @@ class InferCodec:
         tensors: tuple[Buffer, ...] = raw if decoded.typed is None else typed_tensors(decoded.typed)
         _check_tensors(planned.plan, tensors)
         if raw and len(envelope.head) <= _KEPT_HEAD_BYTES_MAX:
-            self._keep(envelope.head, planned)
+            planned = planned._replace(head=bytes(envelope.head))
+            self._keep(planned)
         return Intake(planned, tensors)
 
     def _find(self, head: bytes) -> PlannedHead | None:
@@ -88,11 +90,11 @@ class InferCodec:
                 sizes[planned.source] = planned.nbytes
         return PlannedHead(plan, ResponseForm(plan), sizes, decoded.empty_final_response)
 
-    def _keep(self, head: bytes, planned: PlannedHead) -> None:
+    def _keep(self, planned: PlannedHead) -> None:
         # Oldest first: on a hit nothing is moved, because a kept head that falls out costs one decoding.
         if len(self._kept) >= _KEPT_HEADS_MAX:
             self._kept.popitem(last=False)
-        self._kept[head] = planned
+        self._kept[planned.head] = planned
 
 
 def _check_tensors(plan: RequestPlan, tensors: tuple[Buffer, ...]) -> None:

@@ -104,8 +104,11 @@ class Inference:
             self.engine.rejected(error, request_id)
             raise self.refused(error, request_id) from error
 
-    def submit(self, call: Call, deadline_ns: int, on_done: Callable[[Outcome], None]) -> int:
-        """Give a checked call to the engine; gives its handle. Raises Refused."""
+    def submit(
+        self, call: Call, deadline_ns: int, on_done: Callable[[Outcome], None], attempts: int = 0
+    ) -> int:
+        """Give a checked call to the engine; gives its handle. ``attempts``: how often workers died with it already.
+        Raises Refused."""
         try:
             return self.engine.submit(
                 call.intake.planned.plan,
@@ -114,6 +117,7 @@ class Inference:
                 arrived_ns=self.engine.now_ns(),
                 deadline_ns=deadline_ns,
                 on_done=on_done,
+                attempts=attempts,
             )
         except ApplianceError as error:
             raise self.refused(error, call.request_id) from error

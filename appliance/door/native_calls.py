@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any, Final
 from appliance.door.failure import status_for
 from appliance.door.inference import Call, Inference, Refused, discard
 from appliance.door.native_end import end_call
+from appliance.door.native_teaching import Teacher
 from appliance.door.services import INFER
 from appliance.door.status import Status
 from appliance.engine.port import Buffer
-from appliance.inference import NO_DEADLINE, Outcome
+from appliance.inference import NO_DEADLINE, Answer, Outcome
 
 if TYPE_CHECKING:
     from edge_appliance_door import Door
@@ -24,17 +25,18 @@ letting go of them would cost every small request a microsecond."""
 class InferCalls:
     """The ModelInfer calls that are under way. Owner: the event loop's thread."""
 
-    def __init__(self, door: Door, inference: Inference) -> None:
+    def __init__(self, door: Door, inference: Inference, teacher: Teacher | None = None) -> None:
         self._door = door
+        self._teacher = teacher
         self._inference = inference
         self._open: dict[int, _OpenCall] = {}
 
     def __len__(self) -> int:
         return len(self._open)
 
-    def begin(self, call: int, message: Any, deadline_ns: int) -> None:
+    def begin(self, call: int, message: Any, deadline_ns: int, attempts: int = 0) -> None:
         """Serve ``call``; its answer follows. ``message`` is as the door gives it; ``deadline_ns`` is on the engine's
-        clock, 0 for none."""
+        clock, 0 for none; ``attempts``: how often workers died with it already."""
         inference = self._inference
         inference.tally.requests += 1
         try:
@@ -43,7 +45,7 @@ class InferCalls:
             checked = inference.check(view_of(message))
             small = type(message) is bytes and len(message) <= KEPT_BYTES_MAX
             waiting = _OpenCall(self, call, checked if small else checked.without_message())
-            waiting.handle = inference.submit(checked, deadline_ns or NO_DEADLINE, waiting.done)
+            waiting.handle = inference.submit(checked, deadline_ns or NO_DEADLINE, waiting.done, attempts)
             self._open[call] = waiting
         except Refused as refused:
             self._refuse(call, refused.status)
@@ -67,6 +69,8 @@ class InferCalls:
         """Answer with ``outcome``."""
         del self._open[waiting.call]
         try:
+            if self._teacher is not None and isinstance(outcome, Answer):
+                self._teacher.consider(waiting.checked.intake.planned, outcome)
             self._inference.encode(waiting.checked, outcome, waiting.reply)
         except Refused as refused:
             self._refuse(waiting.call, refused.status)

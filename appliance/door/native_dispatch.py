@@ -12,13 +12,15 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
-from edge_appliance_door import CALL, GONE, MESSAGE, SENT, STREAM, UNARY, Door
+from edge_appliance_door import CALL, GONE, MESSAGE, NEWS, SENT, STREAM, UNARY, Door
 
 from appliance.door.failure import status_for
 from appliance.door.native_calls import InferCalls, view_of
 from appliance.door.native_end import end_call
 from appliance.door.native_stream import NativeStream
+from appliance.door.native_teaching import Teacher
 from appliance.door.services import INFER, Services, Terms
+from appliance.engine.direct import DirectEngine
 from appliance.inference import NO_DEADLINE
 
 POLL_S: Final = 0.005
@@ -45,11 +47,16 @@ class Methods:
 
 
 class Dispatch:
-    """Serves the calls of ``door``, which it starts and closes; ``failed`` is called once should the door fail. Owner:
-    the event loop's thread."""
+    """Serves the calls of ``door``, which it starts and closes; ``failed`` is called once should the door fail. With
+    ``direct``, requests that were seen before are the door's own. Owner: the event loop's thread."""
 
     def __init__(
-        self, door: Door, services: Services, methods: Methods, failed: Callable[[BaseException], None]
+        self,
+        door: Door,
+        services: Services,
+        methods: Methods,
+        direct: DirectEngine | None,
+        failed: Callable[[BaseException], None],
     ) -> None:
         self._door = door
         self._failed = failed
@@ -57,7 +64,8 @@ class Dispatch:
         self._inference = services.inference
         self._loop = asyncio.get_running_loop()
         self._poll: Callable[[], list[Any]] = door.poll
-        self._infers = InferCalls(door, services.inference)
+        self._direct = direct
+        self._infers = InferCalls(door, services.inference, _teacher(door, services, direct))
         self._streams: dict[int, tuple[NativeStream, asyncio.Task[None]]] = {}
         self._streams_from = len(methods.answers)
         self._watched = -1
@@ -112,20 +120,26 @@ class Dispatch:
         for event in events:
             try:
                 if event[0] == CALL and event[2] == _INFER_INDEX:
-                    begin(event[1], event[3], event[4])
+                    begin(event[1], event[3], event[4], event[7])
                 else:
                     self._take(event)
             except Exception as error:  # noqa: BLE001  a defect ends its own call, not the handling of events
+                if event[0] == NEWS:
+                    self._failed(error)  # it tells of no call: the engine's accounts are no longer right
+                    return
                 end_call(self._door, event[1], status_for(error, "an event of the door"))
 
     def _take(self, event: tuple[Any, ...]) -> None:
         kind = event[0]
         if kind == CALL:
-            _, call, method, message, deadline_ns, metadata, _ = event
+            _, call, method, message, deadline_ns, metadata, _, _ = event
             if method < self._streams_from:
                 self._answer(call, method, bytes(message))
             else:
                 self._open_stream(call, method, deadline_ns, metadata)
+        elif kind == NEWS:
+            if self._direct is not None:
+                self._direct.told()
         elif kind == GONE:
             self._gone(event[1])
         elif kind == MESSAGE:
@@ -171,3 +185,13 @@ class Dispatch:
 
     def _ended(self, call: int, _: asyncio.Task[None]) -> None:
         del self._streams[call]
+
+
+def _teacher(door: Door, services: Services, direct: DirectEngine | None) -> Teacher | None:
+    """What teaches ``door`` to serve ModelInfer by itself, where workers have the means."""
+    if direct is None:
+        return None
+    grants = door.grants()
+    if not direct.attach(grants, _INFER_INDEX):
+        return None
+    return Teacher(grants, services.inference.engine, direct)

@@ -10,7 +10,7 @@ import asyncio
 import os
 from collections.abc import Callable
 
-from edge_appliance_door import Door, Tls
+from edge_appliance_door import Door, LaneMemory, Tls
 
 from appliance.door.certificates import read_certificates
 from appliance.door.door import DoorConfig, DoorStatistics, LogControl
@@ -18,13 +18,17 @@ from appliance.door.listeners import Listeners, inherited
 from appliance.door.native_dispatch import Dispatch, Methods
 from appliance.door.native_limits import limits_of
 from appliance.door.services import Services
+from appliance.engine.direct import DirectEngine
 from appliance.engine.port import EnginePort
 from appliance.errors import OperatorError
 
+__all__ = ["LaneMemory", "NativeDoor"]
+
 
 class NativeDoor:
-    """FrontDoor over ``edge_appliance_door``. When it fails, which it cannot get over, it calls ``failed``. Make and
-    use it on the event loop's thread, inside the running loop."""
+    """FrontDoor over ``edge_appliance_door``. When it fails, which it cannot get over, it calls ``failed``. With
+    ``direct`` it serves by itself what the engine grants. Make and use it on the event loop's thread, inside the
+    running loop."""
 
     def __init__(
         self,
@@ -32,7 +36,9 @@ class NativeDoor:
         config: DoorConfig,
         log: LogControl,
         failed: Callable[[BaseException], None],
+        direct: DirectEngine | None = None,
     ) -> None:
+        self._direct = direct
         self._config = config
         self._failed = failed
         self._services = Services(engine, config, log)
@@ -56,7 +62,7 @@ class NativeDoor:
                     listeners=listeners, methods=methods.table(), limits=limits_of(config), tls=tls
                 )
             )
-            self._dispatch = Dispatch(door, self._services, methods, self._failed)
+            self._dispatch = Dispatch(door, self._services, methods, self._direct, self._failed)
             self._dispatch.start()
         except (OSError, ValueError) as error:
             await self.close()

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from appliance.engine.environment import RequestLog
 from appliance.engine.request import Request
-from appliance.engine.routes import Routes
+from appliance.engine.routes import Routes, Served
 from appliance.errors import ApplianceError, InvalidRequest
 from appliance.inference import Answer, Outcome
 from appliance.telemetry.meter import Result
@@ -44,3 +44,7 @@ class Accounts:
         if served is not None:
             served.meter.ended(Result.INVALID, 0)
         self._log.rejected(model=name, version=version, request_id=request_id, error=error)
+
+    def slow(self, served: Served, request_id: str, stages_ns: Sequence[int]) -> None:
+        """A request that the door served by itself took long; ``stages_ns``: queue, gather, run, scatter, in all."""
+        self._log.slow(model=served.model, request_id=request_id, stages_ns=stages_ns)

@@ -9,17 +9,18 @@ Tensor bytes are copied once, into the slot, in ``submit``.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 
 from appliance.engine.accounts import Accounts
+from appliance.engine.batches import Batches
 from appliance.engine.environment import Pace, RequestLog
+from appliance.engine.grants import Grants
 from appliance.engine.outcome import Ended, deadline_of, died, end_of, not_ready
 from appliance.engine.placement import PlacementConfig
 from appliance.engine.port import Buffer, EngineStatus, IndexEntry
 from appliance.engine.request import Request
 from appliance.engine.roster import Roster
-from appliance.engine.routes import Catalog, Routes, Served
+from appliance.engine.routes import Catalog, Routes
 from appliance.engine.settings import EngineConfig
 from appliance.engine.shapes import Shapes
 from appliance.engine.supervisor import SupervisorConfig
@@ -87,13 +88,25 @@ class Engine:
             at=pace.at,
             report=log.event,
         )
+        self.direct = Grants(
+            config=config,
+            workers=pool,
+            scheduler=scheduler,
+            arena=arena,
+            shapes=self._shapes,
+            routes=self._routes,
+            feed=self._feed,
+            served=self._roster.served,
+            pace=pace,
+            slow=self._accounts.slow,
+            wall_ms=wall_ms,
+        )
         self._inbox: list[events.Event] = []
         self._news: list[workers.PoolEvent] = []
         self._outcomes: list[tuple[Request, Outcome, Result]] = []
         self._requests: dict[int, Request] = {}
-        self._batches: dict[int, tuple[tuple[Request, ...], Served, int]] = {}
+        self._batches = Batches()
         self._fetching: dict[int, Request] = {}
-        self._running = 0
         self._last_handle = self._admitted = 0
         self._left_queued = 0
         self._accepting = True
@@ -149,6 +162,7 @@ class Engine:
         arrived_ns: int,
         deadline_ns: int,
         on_done: Callable[[Outcome], None],
+        attempts: int = 0,
     ) -> int:
         """See EnginePort."""
         model = plan.model
@@ -158,6 +172,7 @@ class Engine:
         self._last_handle = handle = self._last_handle + 1
         deadline_ns = deadline_of(plan, arrived_ns, deadline_ns, self._config.default_deadline_ms)
         request = Request(handle, plan, served, request_id, arrived_ns, deadline_ns, on_done)
+        request.attempts = attempts
         try:
             refused = self._admit(request, tensors)
         except Exception as bug:
@@ -184,6 +199,7 @@ class Engine:
         request.measure(tensors)
         request.shape = self._shapes.take(served, request.plan)
         now_ns = self._clock()
+        self.direct.refresh(served.group)
         self._step_inbox(now_ns)
         for action in self._scheduler.step(self._arrival(request), now_ns):
             assert isinstance(action, Ended), "an arrival is queued or ends"
@@ -223,6 +239,7 @@ class Engine:
 
     def statistics(self, name: str, version: str) -> tuple[VersionStatistics, ...]:
         """See EnginePort."""
+        self.direct.collect()
         if not name:
             return tuple(served.meter.frozen() for served in self._routes.all())
         if version:
@@ -231,9 +248,8 @@ class Engine:
 
     def status(self) -> EngineStatus:
         """See EnginePort."""
-        running: Counter[int] = Counter()
-        for requests, served, _ in self._batches.values():
-            running[served.id] += len(requests)
+        self.direct.collect()
+        running = self._batches.running_by_model()
         scheduled, usage = self._scheduler.statistics(), self._arena.statistics()
         return EngineStatus(
             now_ns=self._clock(),
@@ -243,8 +259,8 @@ class Engine:
             workers=self._roster.worker_statuses(self._memory_of),
             queued_requests=scheduled.queued,
             queued_bytes=scheduled.queued_bytes,
-            running_requests=self._running,
-            arena_used_bytes=usage.allocated_bytes,
+            running_requests=self._batches.running,
+            arena_used_bytes=usage.allocated_bytes - self.direct.idle_bytes(),
             arena_limit_bytes=usage.limit_bytes,
         )
 
@@ -291,6 +307,7 @@ class Engine:
         for action in self._scheduler.step(events.Settle(), now_ns):
             self._perform(action, now_ns)
         self._left_queued = self._scheduler.queued
+        self.direct.look(now_ns)
         for request, result in finished:
             self._finish(request, result, now_ns)
         if self._changed:
@@ -310,7 +327,7 @@ class Engine:
         finished: list[tuple[Request, workers.RunResult]] = []
         for event in news:
             if type(event) is workers.RunFinished:
-                self._run_finished(event, finished)
+                self._inbox.append(self._batches.back(event, finished))
             elif type(event) is workers.Fetched:
                 request = self._fetching.pop(event.result.ticket, None)
                 if request is not None:
@@ -325,28 +342,10 @@ class Engine:
                 self._worker_exited(event, now_ns)
         return finished
 
-    def _run_finished(
-        self, event: workers.RunFinished, finished: list[tuple[Request, workers.RunResult]]
-    ) -> None:
-        requests, served, rows = self._batches.pop(event.batch)
-        self._running -= len(requests)
-        stages = (event.gather_ns, event.run_ns, event.scatter_ns)
-        served.meter.batch_finished(rows, *stages)
-        ok = True
-        for request, result in zip(requests, event.results, strict=True):
-            request.stages_ns = stages
-            request.batch_rows = rows
-            ok = ok and not result.status.failed
-            finished.append((request, result))
-        self._inbox.append(events.BatchFinished(event.batch, ok))
-
     def _worker_exited(self, event: workers.WorkerExited, now_ns: int) -> None:
-        self._roster.worker_exited(event, lambda batch: self._batches[batch][1].id, now_ns)
-        for batch in event.batches:
-            requests, _, _ = self._batches.pop(batch)
-            self._running -= len(requests)
-            for request in requests:
-                request.held = False
+        blamed, had = self.direct.worker_exited(event.worker)
+        self._roster.worker_exited(event, self._batches.model_of, blamed, had, now_ns)
+        self._batches.lost(event.batches)
         for request in [request for request in self._fetching.values() if request.worker == event.worker]:
             del self._fetching[request.handle]
             request.held = False
@@ -359,26 +358,15 @@ class Engine:
             self._pace.at(action.at_ns)
         elif type(action) is actions.Evicted:
             self._reroute(self._requests[action.request])
+        elif type(action) is actions.Grant or type(action) is actions.Revoke:
+            self.direct.perform(action)
         elif isinstance(action, Ended):
             request = self._requests[action.request]
             self._end(request, *end_of(request, action))
 
     def _dispatch(self, action: actions.Dispatch, now_ns: int) -> None:
-        requests = tuple(self._requests[handle] for handle in action.requests)
-        served = requests[0].served
-        rows = 0
-        for request in requests:
-            if request.attempts:
-                served.meter.retried()
-            request.attempts += 1
-            request.held = True
-            request.dispatched_ns = now_ns
-            request.worker = action.lane
-            rows += request.plan.rows
-        self._batches[action.batch] = (requests, served, rows)
-        self._running += len(requests)
-        items = tuple([request.item() for request in requests])
-        self._pool.dispatch(action.lane, workers.Run(action.batch, served.id, items))
+        requests = tuple([self._requests[handle] for handle in action.requests])
+        self._pool.dispatch(action.lane, self._batches.go(action, requests, now_ns))
 
     def _reroute(self, request: Request) -> None:
         """The version closed under a queued request: give it to the one that serves now, if it fits."""
@@ -463,7 +451,7 @@ class Engine:
     # --- small things
 
     def _feed(self, event: events.Event) -> None:
-        self._inbox.append(event)
+        self._inbox.append(self.direct.note(event))
         if type(event) is events.ModelClosed:
             self._shapes.forget(event.model)
 
@@ -477,14 +465,16 @@ class Engine:
             plan.head.priority,
             request.deadline_ns,
             plan.head.timeout_us,
+            request.attempts > 0,
         )
 
     def _is_idle(self, model: int) -> bool:
         served = self._roster.served(model)
-        return served is None or served.live == 0
+        return served is None or (served.live == 0 and not self.direct.in_flight(model))
 
     def _note_change(self) -> None:
         self._changed = True
+        self.direct.forget()
 
     def _announce(self) -> None:
         self._changed = False

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from appliance.engine.request import Request
 from appliance.errors import ApplianceError
+from appliance.model import ModelVersion
 from appliance.telemetry.meter import Result
 
 
@@ -16,6 +18,10 @@ class RequestLog(Protocol):
         self, *, request: Request, result: Result, error: ApplianceError | None, total_ns: int
     ) -> None:
         """Write the line; must not raise."""
+
+    def slow(self, *, model: ModelVersion, request_id: str, stages_ns: Sequence[int]) -> None:
+        """Write the line of a slow request that the door served by itself; ``stages_ns``: nanoseconds of queue, gather,
+        run, scatter and in all; must not raise."""
 
     def rejected(self, *, model: str, version: int, request_id: str, error: ApplianceError) -> None:
         """Write the line of a request that an edge refused; ``model`` "" when it never got that far; must not raise."""

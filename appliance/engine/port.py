@@ -102,10 +102,12 @@ class EnginePort(Protocol):
         arrived_ns: int,
         deadline_ns: int,
         on_done: Callable[[Outcome], None],
+        attempts: int = 0,
     ) -> int:
         """Take a request; ``tensors`` are raw bytes in the *request's* input order (sizes already checked against
         the plan), copied before this returns. ``deadline_ns`` is the transport's own deadline or NO_DEADLINE.
-        ``on_done`` is called exactly once, later, never from inside this call. Returns a handle.
+        ``on_done`` is called exactly once, later, never from inside this call. ``attempts``: how often workers died
+        with it already. Returns a handle.
 
         Raises what refuses the request at once, before its tensors are copied; ``on_done`` is then never called:
         NotReady (the plan's version is no longer the one that serves), Stopping, QueueFull, DeadlineUnreachable,

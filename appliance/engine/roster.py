@@ -295,10 +295,6 @@ class Roster:
         if served is not None:
             self._give_up(served, event.reason, now_ns)
 
-    def _workers_near(self, served: Served) -> list[Worker]:
-        group = self._groups.get(served.group)
-        return list(group.workers.values()) if group else []
-
     def _give_up(self, served: Served, reason: str, now_ns: int) -> None:
         served.state, served.reason = VersionState.UNAVAILABLE, reason
         self._report("version unavailable", model=served.key, reason=reason)
@@ -328,8 +324,11 @@ class Roster:
             served.opened = False
             self._feed(ModelClosed(served.id))
 
-    def worker_exited(self, event: WorkerExited, model_of_batch: Callable[[int], int], now_ns: int) -> None:
-        """A process is gone: close its lane, find the culprit, plan the replacement."""
+    def worker_exited(
+        self, event: WorkerExited, model_of_batch: Callable[[int], int], blamed: int, had: int, now_ns: int
+    ) -> None:
+        """A process is gone: close its lane, find the culprit, plan the replacement. ``had``: requests that it had by
+        grant, the oldest of the model ``blamed``."""
         worker = self._workers.pop(event.worker, None)
         if worker is None:
             return
@@ -339,10 +338,11 @@ class Roster:
             self._close_lane(worker, 0)
             self._end_if_empty(group)
             return
-        culprit = self._culprit(event, model_of_batch)
+        culprit = self._culprit(event, model_of_batch, blamed)
         self._report(
             "worker exited", worker=worker.id, pid=worker.pid, detail=event.detail,
-            model=culprit.key if culprit else None, batches_lost=len(event.batches), reason=event.cause.value,
+            model=culprit.key if culprit else None, batches_lost=len(event.batches), requests_handed_over=had,
+            reason=event.cause.value,
         )  # fmt: skip
         group.restarts += 1
         back_at = now_ns + self._supervisor.restart_delay_ns(group.id, now_ns - worker.started_ns)
@@ -356,13 +356,13 @@ class Roster:
             self._start_due(group, now_ns)
             self._review(group, now_ns)
 
-    def _culprit(self, event: WorkerExited, model_of_batch: Callable[[int], int]) -> Served | None:
+    def _culprit(self, event: WorkerExited, model_of: Callable[[int], int], blamed: int) -> Served | None:
         """The version that was loading or running when the process ended; None when it was idle."""
         if event.cause is ExitCause.SUPERVISOR:
             return None
         if event.batches:
-            return self._served.get(model_of_batch(event.batches[0]))
-        return self._served.get(event.loading)
+            return self._served.get(model_of(event.batches[0]))
+        return self._served.get(event.loading if event.loading >= 0 else blamed)
 
     def _close_lane(self, worker: Worker, back_at_ns: int) -> None:
         if worker.open:
@@ -469,7 +469,8 @@ class Roster:
 
     def workers_of(self, served: Served) -> tuple[int, ...]:
         """Worker ids that hold ``served``."""
-        return tuple(worker.id for worker in self._workers_near(served) if served.id in worker.loaded)
+        workers = self._groups[served.group].workers.values() if served.group in self._groups else ()
+        return tuple(worker.id for worker in workers if served.id in worker.loaded)
 
     def worker_statuses(self, memory_of: Callable[[int], int]) -> tuple[WorkerStatus, ...]:
         """All processes, for people."""

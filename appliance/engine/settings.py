@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from appliance.workers.arena import class_problems
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineConfig:
@@ -19,4 +21,20 @@ class EngineConfig:
     shapes_per_model: int = field(
         default=64,
         metadata={"min": 1, "help": "distinct request shapes whose run times are remembered per version"},
+    )
+    grant_limit: int = field(
+        default=512,
+        metadata={
+            "min": 0,
+            "max": 1024,
+            "help": "requests that the native door may have in flight to one worker by itself; 0: none",
+        },
+    )
+    grant_slots: tuple[tuple[int, int], ...] = field(
+        default=((4 << 10, 1024), (64 << 10, 128), (1 << 20, 32)),
+        metadata={
+            "help": "slots of the arena that the native door keeps for them, as [bytes, slots], ascending",
+            "shape": "a list of pairs [bytes per slot, slots], such as [[4096, 1024], [65536, 64]]",
+            "check": class_problems,
+        },
     )

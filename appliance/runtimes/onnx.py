@@ -10,7 +10,8 @@ from __future__ import annotations
 import ctypes
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
@@ -205,6 +206,16 @@ class BoundSession:
         self._keep(key, bound)
         return known
 
+    def prepared(
+        self, source: Region, feeds: tuple[Feed | None, ...], wanted: tuple[int, ...], place: Place
+    ) -> Callable[[], None] | None:
+        """The binding that ``run`` has kept: its addresses, types and shapes are checked once, and its run does nothing
+        else. ONNX Runtime fails a run whose outputs have other shapes."""
+        bound = self._bound.get((source.address, feeds, wanted, place.region.address + place.offset))
+        if bound is None or bound.needed > place.capacity:
+            return None
+        return partial(self._session.run_with_iobinding, bound.binding, None)
+
     def memory(self) -> int:
         """Unknown: a session on the CPU is part of the process's memory."""
         return 0
@@ -339,6 +350,12 @@ class TextSession:
             raise _run_error(problem) from problem
         parts = tuple(memoryview(_raw(result)) for result in results)
         return Produced(tuple(result.shape for result in results), tuple(map(len, parts)), parts)
+
+    def prepared(
+        self, source: Region, feeds: tuple[Feed | None, ...], wanted: tuple[int, ...], place: Place
+    ) -> Callable[[], None] | None:
+        """None: arrays of strings are made anew for every run."""
+        return None
 
     def memory(self) -> int:
         """Unknown: a session on the CPU is part of the process's memory."""

@@ -105,6 +105,15 @@ class Session(Protocol):
 
         Raises InvalidRequest when the input is to blame, else RunFailed, with the runtime's reason."""
 
+    def prepared(
+        self, source: Region, feeds: tuple[Feed | None, ...], wanted: tuple[int, ...], place: Place
+    ) -> Callable[[], None] | None:
+        """What ``run`` did last with these same arguments, made ready to be done again and again, on what lies at the
+        source then, with all outputs in place; None when this session cannot.
+
+        The outputs have the shapes of that run, or calling it raises, anything; it is not called again then. The
+        caller keeps both regions as they are while it keeps this, and drops it before ``close``."""
+
     def memory(self) -> int:
         """Bytes the session holds on its device as far as the runtime knows; 0 when it does not."""
 

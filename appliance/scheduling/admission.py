@@ -78,8 +78,12 @@ def admit(group: Group, entry: Waiting, now_ns: int, margin_ns: int) -> int:
 def _charge_planned(shape: Shape, entry: Waiting) -> None:
     rows, planned, plan_ns = entry.rows, shape.plan_rows, shape.plan_ns
     entry.own_ns = plan_ns
-    if rows == 1:
+    if not entry.uneven:
         entry.charge_ns = -(-plan_ns // planned)
+        return
+    if entry.retried:
+        entry.waste_ns = plan_ns if shape.queued_rows else 0
+        entry.charge_ns = plan_ns + entry.waste_ns
         return
     if rows <= planned:
         entry.charge_ns = -(-plan_ns * rows // planned)

@@ -24,16 +24,23 @@ class Verdict(Enum):
 
 
 def lane_to_fill(group: Group, now_ns: int, prefetch_ns: int, margin_ns: int) -> Lane | None:
-    """An idle lane; or else the one that is free first, when that is soon and a full batch waits for it that
-    would be in time even if the lane is not free earlier than planned. If it would not, what to run is
-    decided when the lane is idle: then the time is known."""
+    """An idle lane, or one that has only granted work, which stands back, unless the first request needs a lane that
+    is free earlier; or else the one that is free first, when that is soon and a full batch waits for it that would
+    be in time even if the lane is not free earlier than planned. If it would not, what to run is decided when
+    the lane is idle: then the time is known."""
     lanes = group.lanes
+    granted: Lane | None = None
     for lane in lanes:
         if not lane.batches:
-            return lane
+            if not lane.granted_requests:
+                return lane
+            if granted is None or lane.free_ns < granted.free_ns:
+                granted = lane
     if not lanes:
         return None
     lane = lanes[0] if len(lanes) == 1 else min(lanes, key=lambda lane: lane.free_at(now_ns))
+    if granted is not None and (granted is lane or _in_time(group, granted, now_ns, margin_ns)):
+        return granted
     if not may_follow(lane, now_ns, prefetch_ns):
         return None
     _, deadline_ns, _, shape = group.heads[0]
@@ -42,6 +49,13 @@ def lane_to_fill(group: Group, now_ns: int, prefetch_ns: int, margin_ns: int) ->
         return None
     end_ns = lane.free_at(now_ns) + shape.fixed_ns + shape.per_row_ns * rows
     return lane if end_ns + margin_ns <= deadline_ns else None
+
+
+def _in_time(group: Group, lane: Lane, now_ns: int, margin_ns: int) -> bool:
+    """Whether the most urgent request is in time after all that ``lane`` has to do."""
+    _, deadline_ns, _, shape = group.heads[0]
+    rows = shape.queue.first()[3].rows
+    return lane.free_at(now_ns) + shape.fixed_ns + shape.per_row_ns * rows + margin_ns <= deadline_ns
 
 
 def may_follow(lane: Lane, now_ns: int, prefetch_ns: int) -> bool:
@@ -75,8 +89,10 @@ def judge(group: Group, entry: Waiting, lane: Lane, start_ns: int, now_ns: int, 
     shape = entry.shape
     estimate_ns = shape.fixed_ns + shape.per_row_ns * entry.rows
     if start_ns + estimate_ns > entry.deadline_ns:
-        alone = group.queued == 1 and not lane.batches
-        return Verdict.RUN if alone else Verdict.LATE
+        if lane.batches:
+            return Verdict.LATE
+        alone = group.queued == 1 and not lane.granted_requests
+        return Verdict.RUN if alone or now_ns + estimate_ns <= entry.deadline_ns else Verdict.LATE
     if shape.model.delay_ns and not entry.retried and hold_until(group, shape, now_ns, margin_ns) > now_ns:
         return Verdict.HOLD
     return Verdict.RUN

@@ -25,10 +25,11 @@ class GroupClosed(NamedTuple):
 
 
 class LaneOpened(NamedTuple):
-    """A worker of ``group`` takes batches from now on."""
+    """A worker of ``group`` takes batches from now on. ``grantable``: also from a door, when that is granted it."""
 
     lane: int
     group: int
+    grantable: bool = False
 
 
 class LaneClosed(NamedTuple):
@@ -72,7 +73,8 @@ class ShapeClosed(NamedTuple):
 
 class Arrived(NamedTuple):
     """A checked request. ``priority`` is 0 (the model's default) or a level; ``deadline_ns`` may be
-    NO_DEADLINE; ``timeout_us`` is the request's own ``timeout`` parameter (0: none)."""
+    NO_DEADLINE; ``timeout_us`` is the request's own ``timeout`` parameter (0: none). ``retried``: a worker died
+    with it once, so that it runs alone, and is Lost if the next one dies, too."""
 
     request: int
     shape: int
@@ -81,6 +83,7 @@ class Arrived(NamedTuple):
     priority: int
     deadline_ns: int
     timeout_us: int
+    retried: bool = False
 
 
 class CancelRequested(NamedTuple):
@@ -90,10 +93,33 @@ class CancelRequested(NamedTuple):
 
 
 class BatchFinished(NamedTuple):
-    """The worker gave ``batch`` back; its service time is learned when ``learn`` is true."""
+    """The worker gave ``batch`` back; its service time is learned when ``learn`` is true. ``ns`` is how long the
+    worker was busy with it by its own account (0: it did not say). That is what is learned where granted work
+    may have run between; else it is the time since the batch was sent, or since the one before it ended."""
 
     batch: int
     learn: bool
+    ns: int = 0
+
+
+class GrantedWork(NamedTuple):
+    """What a door has under way in ``lane``: so many requests, that keep it busy for ``work_ns`` from now on, the
+    batch that runs included (``grants`` says how that is counted)."""
+
+    lane: int
+    requests: int
+    work_ns: int
+
+
+class GrantedRan(NamedTuple):
+    """``batches`` of ``rows`` rows that a door had sent to ``lane`` took ``ns`` each. To be told before the
+    GrantedWork of the same news and before the BatchFinished of what ran after them."""
+
+    lane: int
+    shape: int
+    rows: int
+    ns: int
+    batches: int
 
 
 class Settle(NamedTuple):
@@ -113,4 +139,4 @@ Membership = (
 )
 """Lanes, models and shapes come and go."""
 
-Event = Membership | Arrived | CancelRequested | BatchFinished | Settle
+Event = Membership | Arrived | CancelRequested | BatchFinished | GrantedWork | GrantedRan | Settle

@@ -28,7 +28,7 @@ BUDGET_STEP = 1 / 16
 class Running:
     """A batch in a lane. ``estimate_ns`` is the service time it was planned with."""
 
-    __slots__ = ("batch", "entries", "estimate_ns", "lane", "rows", "shape", "start_ns")
+    __slots__ = ("batch", "company", "entries", "estimate_ns", "lane", "rows", "shape", "start_ns")
 
     def __init__(
         self,
@@ -48,22 +48,43 @@ class Running:
         self.start_ns = start_ns
         """When it was dispatched, or, if later, when the batch before it ended."""
         self.estimate_ns = estimate_ns
+        self.company = 0
+        """Whether granted work ran in between, as ``grants`` has it."""
 
 
 class Lane:
     """A worker as the scheduler sees it: what it runs, and when it should be free."""
 
-    __slots__ = ("batches", "free_ns", "group", "lane")
+    __slots__ = (
+        "batches",
+        "doubtful",
+        "free_ns",
+        "grantable",
+        "granted",
+        "granted_ns",
+        "granted_requests",
+        "group",
+        "lane",
+    )
 
-    def __init__(self, lane: int, group: Group) -> None:
+    def __init__(self, lane: int, group: Group, grantable: bool = False) -> None:
         self.lane = lane
         self.group = group
         self.batches: list[Running] = []
         self.free_ns = 0
+        """When batches and granted work, if there are any, should have ended."""
+        self.grantable = grantable
+        self.granted = False
+        self.doubtful = False
+        """There may be granted work that was not told."""
+        self.granted_requests = 0
+        """What a door has under way here, as far as it has told."""
+        self.granted_ns = 0
+        """The part of that work which ``free_ns`` counts with, while batches are there that go before it."""
 
     def free_at(self, now_ns: int) -> int:
         """When it should be free. A batch that is overdue is expected to need as long again as it is late."""
-        if not self.batches:
+        if not self.batches and not self.granted_requests:
             return now_ns
         return self.free_ns if self.free_ns >= now_ns else 2 * now_ns - self.free_ns
 
@@ -113,6 +134,15 @@ class Model:
         """Queue time-out of ``level`` in ns (0: none), and whether it delays instead of refusing."""
         policy = self.batching.policy_of(level if self.batching.priority_levels else 0)
         return policy.default_timeout_us * 1000, policy.timeout_action is TimeoutAction.DELAY
+
+    def set_terms(self, entry: Waiting, priority: int, now_ns: int) -> None:
+        """Give a request that arrives its level, and the time-out of that."""
+        entry.level = self.level_of(priority)
+        time_out_ns, delays = self.time_out(entry.level)
+        if time_out_ns and delays:
+            entry.delay_at_ns = now_ns + time_out_ns
+        elif time_out_ns:
+            entry.deadline_ns = min(entry.deadline_ns, now_ns + time_out_ns)
 
     def bound_of(self, level: int) -> int:
         """How many requests may be queued at ``level`` (0: no bound of its own)."""
@@ -167,12 +197,28 @@ class Shape:
         the best."""
         fixed, per_row = self.profile.fixed_ns, self.profile.per_row_ns
         self.fixed_ns, self.per_row_ns = fixed, per_row
+        before_ns = self.plan_ns
         largest = self.model.max_batch
         if largest > 1 and (fixed or per_row):
             room = (1 + tolerance) * (fixed / largest + per_row) - per_row
             largest = min(max(int(-(-fixed // room)), 1), largest)
         self.best_rows = largest
         self.plan_ns = fixed + per_row * self.plan_rows
+        if self.queued_rows:
+            self.model.group.partial_ns += self.plan_ns - before_ns
+
+    def sized(self, entry: Waiting, tolerance: float) -> None:
+        """Note by its first request how large a row is. When nothing else is known, the profile starts from that
+        of the most recent shape of the model, in proportion to that size."""
+        self.row_bytes = max(entry.nbytes // entry.rows, 1)
+        if self.profile.known:
+            return
+        for other in reversed(self.model.shapes):
+            if other.profile.known:
+                ratio = self.row_bytes / other.row_bytes if other.row_bytes else 1.0
+                self.profile.borrow(other.profile, min(max(ratio, 1 / 8), 8.0))
+                self.learned(tolerance)
+                return
 
     def replan(self, margin_ns: int) -> None:
         """Choose the batch that plans assume: the best one, or the largest that can wait for another like it
@@ -211,6 +257,8 @@ class Group:
         "delays",
         "due_ns",
         "eager",
+        "grantable",
+        "granted",
         "group",
         "heads",
         "held_ns",
@@ -220,6 +268,7 @@ class Group:
         "models",
         "own_ns_max",
         "partial_ns",
+        "plain",
         "queued",
         "recount_in",
         "returning",
@@ -252,6 +301,12 @@ class Group:
         self.held_ns = 0
         """Since when an idle lane waits for a batch to fill (0: none waits)."""
         self.due_ns = NEVER
+        self.grantable = 0
+        """Lanes that a door may be granted."""
+        self.granted = 0
+        """Those that it is granted."""
+        self.plain = True
+        """None of its models stands in the way of that."""
 
     def enqueue(self, entry: Waiting) -> None:
         """Put ``entry`` into its shape's queue and all sums."""
@@ -329,20 +384,39 @@ class Group:
         else:
             shape.head = None
 
-    def replanned(self, shape: Shape, before_ns: int) -> None:
-        """The planned batch of ``shape`` was ``before_ns`` long until now."""
-        if shape.queued_rows:
-            self.partial_ns += shape.plan_ns - before_ns
-
     def lane_times(self, now_ns: int) -> list[int]:
         """When each lane will be free; those expected back when none is open."""
         if self.lanes:
             times = []
             for lane in self.lanes:
-                free_ns = lane.free_ns if lane.batches else now_ns
+                free_ns = lane.free_ns if lane.batches or lane.granted_requests else now_ns
                 times.append(free_ns if free_ns >= now_ns else 2 * now_ns - free_ns)
             return times
         return [max(back_ns, now_ns) for back_ns in self.returning.values()]
+
+    @property
+    def idle(self) -> bool:
+        """Nothing is queued, and no lane has anything to do."""
+        return not self.queued and not any(lane.batches or lane.granted_requests for lane in self.lanes)
+
+    def delay_due(self, now_ns: int) -> None:
+        """Put those behind all others whose queue time-out says so by now."""
+        while self.delays and self.delays.first()[1] <= now_ns:
+            entry = self.delays.first()[3]
+            self.remove(entry)
+            entry.level = LEVEL_DELAYED
+            entry.delay_at_ns = 0
+            self.enqueue(entry)
+
+    def next_due(self) -> int:
+        """When the first deadline or queue time-out of what is queued passes."""
+        due_ns = self.delays.first()[1] if self.delays else NEVER
+        for head in self.heads:
+            key = head[3].queue.seek(0)
+            while key is not None:
+                due_ns = min(due_ns, key[1])
+                key = head[3].queue.seek(key[0] + 1)
+        return due_ns
 
     def _uncount(self, entry: Waiting) -> None:
         entry.shape.model.queued_at[entry.level] -= 1

@@ -3,6 +3,7 @@ moments."""
 
 from __future__ import annotations
 
+from appliance.scheduling.grants import goes_alone
 from appliance.scheduling.group import LANE_DEPTH, Group, Model, Shape
 
 
@@ -32,6 +33,23 @@ def check_group(group: Group) -> None:
     for lane in group.lanes:
         assert len(lane.batches) <= LANE_DEPTH, "lane too full"
         assert all(running.lane is lane for running in lane.batches), "batch in the wrong lane"
+
+
+def check_grants(group: Group, seen_to: bool) -> None:
+    """Assert that the grants of ``group`` are those it may have. ``seen_to``: the next Settle looks at it."""
+    assert group.grantable == sum(lane.grantable for lane in group.lanes), "grantable lanes miscounted"
+    assert group.granted == sum(lane.granted for lane in group.lanes), "granted lanes miscounted"
+    for lane in group.lanes:
+        assert lane.grantable or not lane.granted, "granted what cannot be"
+        assert lane.doubtful or not lane.granted, "sure of what a door does"
+        assert lane.granted_requests or not lane.granted_ns, "granted work without a request"
+    plain = all(model.closed or goes_alone(model) for model in group.models)
+    assert group.plain == plain or not group.grantable, "models differ"
+    held_back = bool(group.queued) or not group.plain
+    if held_back and group.granted:
+        assert seen_to, "nobody would revoke"
+    if not held_back and group.granted < group.grantable:
+        assert seen_to, "nobody would grant"
 
 
 def _check_shape(shape: Shape) -> None:

@@ -17,6 +17,7 @@ from statistics import NormalDist
 from typing import assert_never
 
 from appliance.scheduling import events as on
+from appliance.scheduling import grants
 from appliance.scheduling.actions import (
     Action,
     Dispatch,
@@ -39,17 +40,8 @@ from appliance.scheduling.batch import (
     may_follow,
     next_follow,
 )
-from appliance.scheduling.group import (
-    LEVEL_DELAYED,
-    LEVEL_ORDINARY,
-    NEVER,
-    Group,
-    Lane,
-    Model,
-    Running,
-    Shape,
-)
-from appliance.scheduling.integrity import check_group
+from appliance.scheduling.group import LEVEL_ORDINARY, NEVER, Group, Lane, Model, Running, Shape
+from appliance.scheduling.integrity import check_grants, check_group
 from appliance.scheduling.profile import ServiceTime
 from appliance.scheduling.queue import Waiting
 from appliance.scheduling.register import Register
@@ -93,6 +85,10 @@ class Scheduler:
             return self._settle(now_ns)
         if isinstance(event, on.CancelRequested):
             return self._cancelled(event)
+        if isinstance(event, on.GrantedWork):
+            return self._granted_work(event, now_ns)
+        if isinstance(event, on.GrantedRan):
+            return self._granted_ran(event, now_ns)
         return self._changed(event, now_ns)
 
     @property
@@ -104,6 +100,16 @@ class Scheduler:
     def unsettled(self) -> bool:
         """Whether Settle has lanes to look at: something came for one that can take it, or one came back."""
         return bool(self._dirty)
+
+    @property
+    def max_queued_per_model(self) -> int:
+        """Requests that may wait per model: what a door keeps to as well."""
+        return self._config.max_queued_per_model
+
+    def price(self, shape: int) -> grants.Price:
+        """What a door may promise requests of ``shape`` by, as of now (a shape that is not open costs nothing)."""
+        known = self._shapes.get(shape)
+        return grants.Price(0, 0, self._margin_ns) if known is None else grants.price(known, self._margin_ns)
 
     def statistics(self) -> SchedulerStatistics:
         """What is queued, what runs, and what is known."""
@@ -121,6 +127,7 @@ class Scheduler:
         queued."""
         for group in self._groups.values():
             check_group(group)
+            check_grants(group, group in self._dirty)
         assert len(self._waiting) == sum(group.queued for group in self._groups.values()), "queued differs"
         assert self._queued_bytes == sum(entry.nbytes for entry in self._waiting), "queued bytes differ"
         assert len(self._running) == sum(len(lane.batches) for lane in self._lanes.values()), (
@@ -151,7 +158,7 @@ class Scheduler:
         if entry.deadline_ns < NEVER:
             shape.saw_budget(entry.deadline_ns - now_ns)
         if not shape.row_bytes:
-            self._size(shape, entry)
+            shape.sized(entry, self._config.plan_tolerance)
         late_ns = admit(group, entry, now_ns, self._margin_ns)
         if late_ns and not self._may_probe(group, shape):
             return [Refused(request, Refusal.DEADLINE, max(late_ns, self._retry_after(group, now_ns)))]
@@ -160,19 +167,15 @@ class Scheduler:
 
     def _entry(self, event: on.Arrived, shape: Shape, now_ns: int) -> Waiting:
         """The request with its level and with one deadline, the earliest of all that hold for it."""
-        request, _, rows, nbytes, priority, deadline_ns, timeout_us = event
+        request, _, rows, nbytes, priority, deadline_ns, timeout_us, retried = event
         self._sequence += 1
         entry = Waiting(request, shape, rows, nbytes, LEVEL_ORDINARY, deadline_ns, self._sequence, now_ns)
         if timeout_us:
             entry.deadline_ns = min(deadline_ns, now_ns + timeout_us * 1000)
-        model = shape.model
-        if not model.plain:
-            entry.level = model.level_of(priority)
-            time_out_ns, delays = model.time_out(entry.level)
-            if time_out_ns and delays:
-                entry.delay_at_ns = now_ns + time_out_ns
-            elif time_out_ns:
-                entry.deadline_ns = min(entry.deadline_ns, now_ns + time_out_ns)
+        if retried:
+            entry.retried = entry.uneven = True
+        if not shape.model.plain:
+            shape.model.set_terms(entry, priority, now_ns)
         return entry
 
     def _bound_reached(self, model: Model, entry: Waiting) -> Refusal | None:
@@ -193,28 +196,10 @@ class Scheduler:
         """Whether a request that seems too late is run all the same, to see whether the estimate is right."""
         shape.refused_in_a_row += 1
         after = self._config.probe_after_refusals
-        if (
-            not after
-            or shape.refused_in_a_row < after
-            or group.queued
-            or any(lane.batches for lane in group.lanes)
-        ):
+        if not after or shape.refused_in_a_row < after or not group.idle:
             return False
         shape.refused_in_a_row = 0
         return True
-
-    def _size(self, shape: Shape, entry: Waiting) -> None:
-        """Note how large a row of a new shape is. When nothing else is known, its profile starts from that of
-        the most recent shape of its model, in proportion to that size."""
-        shape.row_bytes = max(entry.nbytes // entry.rows, 1)
-        if shape.profile.known:
-            return
-        for other in reversed(shape.model.shapes):
-            if other.profile.known:
-                ratio = shape.row_bytes / other.row_bytes if other.row_bytes else 1.0
-                shape.profile.borrow(other.profile, min(max(ratio, 1 / 8), 8.0))
-                self._learned(shape)
-                return
 
     def _enqueue(self, entry: Waiting) -> None:
         group = entry.shape.model.group
@@ -248,6 +233,9 @@ class Scheduler:
         if entry is None:
             return []
         self._remove(entry)
+        group = entry.shape.model.group
+        if group.granted < group.grantable:
+            self._dirty[group] = None
         return [Dropped(entry.request)]
 
     # --- batches
@@ -258,20 +246,37 @@ class Scheduler:
             return []
         lane = running.lane
         lane.batches.remove(running)
+        lane.free_ns = now_ns + lane.granted_ns
         for after in lane.batches:
             after.start_ns = now_ns
-            lane.free_ns = now_ns + after.estimate_ns
+            lane.free_ns += after.estimate_ns
         shape = running.shape
         shape.refused_in_a_row = 0
-        if event.learn and shape.profile.observe(running.rows, now_ns - running.start_ns):
-            self._learned(shape)
+        if event.learn:
+            ns = now_ns - running.start_ns
+            if running.company:
+                ns = grants.service_ns(running, ns, event.ns)
+            if ns and shape.profile.observe(running.rows, ns):
+                shape.learned(self._config.plan_tolerance)
         self._dirty[lane.group] = None
         return []
 
-    def _learned(self, shape: Shape) -> None:
-        before_ns = shape.plan_ns
-        shape.learned(self._config.plan_tolerance)
-        shape.model.group.replanned(shape, before_ns)
+    def _granted_work(self, event: on.GrantedWork, now_ns: int) -> list[Action]:
+        lane = self._lanes.get(event.lane)
+        if lane is not None:
+            grants.told(lane, event.requests, event.work_ns, now_ns)
+            if lane.group.queued and not event.requests:
+                self._dirty[lane.group] = None
+        return []
+
+    def _granted_ran(self, event: on.GrantedRan, now_ns: int) -> list[Action]:
+        lane = self._lanes.get(event.lane)
+        if lane is not None:
+            grants.ran(lane, event.ns * event.batches, now_ns)
+        shape = self._shapes.get(event.shape)
+        if shape is not None:
+            grants.learn(shape, event.rows, event.ns, event.batches, self._config.plan_tolerance)
+        return []
 
     def _settle(self, now_ns: int) -> list[Action]:
         actions: list[Action] = []
@@ -279,7 +284,7 @@ class Scheduler:
         while agenda.first_ns <= now_ns:
             group = agenda.first()
             self._expire(group, now_ns, actions)
-            agenda.set(group, _next_due(group))
+            agenda.set(group, group.next_due())
             self._dirty[group] = None
         if self._dirty:
             for group in self._dirty:
@@ -287,6 +292,8 @@ class Scheduler:
                     self._fill(group, now_ns, actions)
                 else:
                     group.eager = True
+                if group.grantable:
+                    grants.settle(group, actions)
             self._dirty.clear()
         if self._wake_ns <= now_ns:
             self._wake_ns = NEVER
@@ -337,6 +344,8 @@ class Scheduler:
         estimate_ns = shape.fixed_ns + shape.per_row_ns * rows
         running = Running(self._batches, lane, shape, entries, rows, now_ns, estimate_ns)
         self._running[running.batch] = running
+        if lane.grantable:
+            grants.joined(lane, running, start_ns, now_ns)
         lane.batches.append(running)
         lane.free_ns = start_ns + estimate_ns
         return Dispatch(running.batch, lane.lane, shape.shape, tuple([entry.request for entry in entries]))
@@ -352,12 +361,7 @@ class Scheduler:
                     self._remove(entry)
                     actions.append(Expired(entry.request))
                 key = shape.queue.seek(level if deadline_ns <= now_ns else level + 1)
-        while group.delays and group.delays.first()[1] <= now_ns:
-            entry = group.delays.first()[3]
-            group.remove(entry)
-            entry.level = LEVEL_DELAYED
-            entry.delay_at_ns = 0
-            group.enqueue(entry)
+        group.delay_due(now_ns)
 
     # --- lanes and models come and go
 
@@ -377,6 +381,7 @@ class Scheduler:
                 model = Model(event.model, self._groups[event.group], event.max_batch, event.batching)
                 self._models[event.model] = model
                 model.group.models.append(model)
+                self._regrant(model.group)
             case on.ModelClosed():
                 return self._model_closed(event)
             case on.ShapeOpened():
@@ -393,8 +398,9 @@ class Scheduler:
         release_hold(group, now_ns)
         if group.returning:
             group.returning.pop(event.lane if event.lane in group.returning else next(iter(group.returning)))
-        lane = self._lanes[event.lane] = Lane(event.lane, group)
+        lane = self._lanes[event.lane] = Lane(event.lane, group, event.grantable)
         group.lanes.append(lane)
+        grants.opened(lane)
         self._dirty[group] = None
 
     def _lane_closed(self, event: on.LaneClosed, now_ns: int) -> list[Action]:
@@ -404,6 +410,7 @@ class Scheduler:
             group = lane.group
             release_hold(group, now_ns)
             group.lanes.remove(lane)
+            grants.closed(lane)
             for running in lane.batches:
                 del self._running[running.batch]
                 actions += self._again(running.entries, now_ns)
@@ -445,6 +452,7 @@ class Scheduler:
         model.closed = True
         evicted: list[Action] = [Evicted(request) for request in self._empty(model.shapes)]
         self._drop_if_done(model)
+        self._regrant(model.group)
         return evicted
 
     def _shape_opened(self, event: on.ShapeOpened) -> None:
@@ -453,7 +461,7 @@ class Scheduler:
         shape = Shape(event.shape, model, ServiceTime(self._lift, event.seeds))
         self._shapes[event.shape] = shape
         model.shapes.append(shape)
-        self._learned(shape)
+        shape.learned(self._config.plan_tolerance)
 
     def _shape_closed(self, event: on.ShapeClosed) -> None:
         shape = self._shapes.get(event.shape)
@@ -463,6 +471,12 @@ class Scheduler:
         del self._shapes[event.shape]
         shape.model.shapes.remove(shape)
         self._drop_if_done(shape.model)
+
+    def _regrant(self, group: Group) -> None:
+        """The models of ``group`` have changed: see in Settle to its grants."""
+        if group.grantable:
+            grants.survey(group)
+            self._dirty[group] = None
 
     def _drop_if_done(self, model: Model) -> None:
         if model.closed and not model.shapes:
@@ -483,14 +497,3 @@ class Scheduler:
         self._dirty.pop(group, None)
         del self._groups[event.group]
         return actions
-
-
-def _next_due(group: Group) -> int:
-    """When the first deadline or queue time-out of what is queued passes."""
-    due_ns = group.delays.first()[1] if group.delays else NEVER
-    for head in group.heads:
-        key = head[3].queue.seek(0)
-        while key is not None:
-            due_ns = min(due_ns, key[1])
-            key = head[3].queue.seek(key[0] + 1)
-    return due_ns

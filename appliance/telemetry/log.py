@@ -12,7 +12,7 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from enum import Enum
@@ -20,8 +20,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from appliance.errors import InvalidRequest, OperatorError, Unsupported
+from appliance.model import ModelVersion
 from appliance.telemetry.meter import Result
-from appliance.telemetry.request_line import LineBudget, LoggedRequest, request_fields
+from appliance.telemetry.request_line import LineBudget, LoggedRequest, request_fields, slow_fields
 from appliance.telemetry.sink import DescriptorTarget, FileTarget, Sink, SinkStatistics, Target
 
 
@@ -153,6 +154,15 @@ class LogControl:
         if left_out := self._budget.left_out():
             fields["lines_left_out"] = left_out
         self.line(level, "request" if error else "slow request", fields)
+
+    def slow(self, *, model: ModelVersion, request_id: str, stages_ns: Sequence[int]) -> None:
+        """Write the line of one slow request that the door served by itself."""
+        if LogLevel.INFO not in self._enabled or not self._budget.take(self._clock()):
+            return
+        fields = slow_fields(model, request_id, stages_ns)
+        if left_out := self._budget.left_out():
+            fields["lines_left_out"] = left_out
+        self.line(_level_of(Result.SUCCESS), "slow request", fields)
 
     def rejected(self, *, model: str, version: int, request_id: str, error: Exception) -> None:
         """Write the line of one request that was refused before it became one."""

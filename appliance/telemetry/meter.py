@@ -7,7 +7,7 @@ bisect and an increment per stage and nothing more. One owner: the engine's thre
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -53,6 +53,12 @@ class Histogram:
         """Count one duration."""
         self.counts[bisect_left(BOUNDS_NS, duration_ns)] += 1
         self.sum_ns += duration_ns
+
+    def merge(self, counts: Sequence[int], sum_ns: int) -> None:
+        """Count durations that were counted elsewhere; buckets behind the last given are empty."""
+        for bucket, count in enumerate(counts):
+            self.counts[bucket] += count
+        self.sum_ns += sum_ns
 
     def frozen(self) -> HistogramValue:
         """A value to show."""
@@ -176,6 +182,36 @@ class VersionMeter:
         run(stages_ns[1])
         scatter(stages_ns[2])
         total(total_ns)
+
+    def merge(
+        self,
+        rows: int,
+        batches: Sequence[tuple[int, int, int, int, int]],
+        stages: Sequence[tuple[Sequence[int], int]],
+        now_ms: int,
+    ) -> None:
+        """Count answered requests of ``rows`` rows together that were served elsewhere: ``batches`` are (rows, count,
+        gather, run, scatter) with their nanoseconds summed up; ``stages``, in the order of Stage, counts per bucket
+        (not necessarily all) and the sum in nanoseconds."""
+        self._frozen = None
+        self.inferences += rows
+        for size, count, *spent_ns in batches:
+            self.executions += count
+            entry = self.batches.setdefault(size, [0, 0, 0, 0])
+            for place, more in enumerate((count, *spent_ns)):
+                entry[place] += more
+        for stage, (counts, sum_ns) in zip(Stage, stages, strict=True):
+            self.stages[stage].merge(counts, sum_ns)
+        answered = sum(stages[-1][0])
+        self._successes += answered
+        if answered:
+            self.last_inference_ms = now_ms
+
+    def ended_many(self, result: Result, count: int) -> None:
+        """Count requests that ended at once and without tensors."""
+        if count:
+            self._frozen = None
+            self.results[result] += count
 
     def ended(self, result: Result, total_ns: int) -> None:
         """Count one request that was not answered with tensors."""

@@ -15,6 +15,7 @@ from appliance.errors import ApplianceError, LoadFailed
 from appliance.model import ModelVersion
 from appliance.runtimes.runtime import Region, Runtime, RuntimeSettings, Session
 from appliance.workers.execution import Executor, LoadedModel
+from appliance.workers.granted import GrantedRuns
 from appliance.workers.lane import LaneClosed, WorkerLane
 from appliance.workers.memory import private_bytes
 from appliance.workers.messages import Fetch, Finished, Load, Loaded, Refused, Run, Stop, Stored, Unload
@@ -26,16 +27,23 @@ REASON_CHARACTERS_MAX: Final = 8192
 
 
 class Worker:
-    """The models of one worker process and what is done with them."""
+    """The models of one worker process and what is done with them. ``granted`` runs them as well, while ``lane`` waits
+    for messages."""
 
     def __init__(
-        self, lane: WorkerLane, arena: Region, runtimes: Mapping[str, Runtime], settings: WorkerSettings
+        self,
+        lane: WorkerLane,
+        arena: Region,
+        runtimes: Mapping[str, Runtime],
+        settings: WorkerSettings,
+        granted: GrantedRuns | None = None,
     ) -> None:
         self._lane = lane
         self._runtimes = runtimes
         self._settings = RuntimeSettings(threads=settings.threads)
         self._models: dict[int, LoadedModel] = {}
         self._executor = Executor(arena)
+        self._granted = granted
 
     def serve(self) -> None:
         """Until Stop. Raises LaneClosed when the daemon is gone."""
@@ -52,6 +60,8 @@ class Worker:
             elif type(message) is Unload:
                 self._unload(message.model)
             elif type(message) is Stop:
+                if self._granted is not None:
+                    self._granted.finish()
                 return
 
     def _run(self, run: Run) -> Finished:
@@ -71,6 +81,8 @@ class Worker:
         except Exception as problem:  # noqa: BLE001 - whatever a model does wrong is an answer
             return Refused(load.model, _reason(load.version, problem))
         self._models[load.model] = model
+        if self._granted is not None:
+            self._granted.add(load.model, model)
         seeds = measure_seeds(model)
         gc.collect()
         gc.freeze()
@@ -96,17 +108,23 @@ class Worker:
 
     def _unload(self, model: int) -> None:
         loaded: LoadedModel | None = self._models.pop(model, None)
+        if self._granted is not None:
+            self._granted.drop(model)
         if loaded is not None:
             session: Session = loaded.session
             session.close()
 
 
 def run_worker(
-    lane: WorkerLane, arena: Region, runtimes: Mapping[str, Runtime], settings: WorkerSettings
+    lane: WorkerLane,
+    arena: Region,
+    runtimes: Mapping[str, Runtime],
+    settings: WorkerSettings,
+    granted: GrantedRuns | None = None,
 ) -> None:
     """Serve the lane until told to stop or the daemon is gone."""
     try:
-        Worker(lane, arena, runtimes, settings).serve()
+        Worker(lane, arena, runtimes, settings, granted).serve()
     except LaneClosed:
         return
 

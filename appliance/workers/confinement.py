@@ -6,15 +6,20 @@ Imported and used only in the supervisor's process and its children. Linux only,
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import os
 import resource
 import signal
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final
 
 from appliance.workers.port import WorkerSettings
 
 LANE_DESCRIPTOR: Final = 3
+MEMORY_DESCRIPTOR: Final = 4
+DOORBELL_DESCRIPTOR: Final = 5
+OUT_OF_THE_WAY: Final = 16
 OOM_SCORE: Final = 800
 
 _PR_SET_PDEATHSIG: Final = 1
@@ -40,11 +45,18 @@ def ignore_terminal_signals() -> None:
         signal.signal(number, signal.SIG_IGN)
 
 
-def confine(parent: int, settings: WorkerSettings) -> None:
-    """Confine this freshly forked worker. Its lane must be at LANE_DESCRIPTOR already."""
+def arrange(descriptors: Sequence[int]) -> None:
+    """Have these at LANE_DESCRIPTOR and after it, whatever was there. The first is the lane."""
+    copies = [fcntl.fcntl(each, fcntl.F_DUPFD_CLOEXEC, OUT_OF_THE_WAY) for each in descriptors]
+    for wanted, copy in enumerate(copies, LANE_DESCRIPTOR):
+        os.dup2(copy, wanted, inheritable=False)
+
+
+def confine(parent: int, settings: WorkerSettings, kept: int = 1) -> None:
+    """Confine this freshly forked worker, which keeps ``kept`` descriptors from LANE_DESCRIPTOR on."""
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    os.closerange(LANE_DESCRIPTOR + 1, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
+    os.closerange(LANE_DESCRIPTOR + kept, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
     die_with_parent(parent)
     _prctl(_PR_SET_NO_NEW_PRIVS, 1)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

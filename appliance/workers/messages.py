@@ -15,18 +15,20 @@ import msgpack  # type: ignore[import-untyped]
 from appliance.model import ModelVersion
 from appliance.workers.batch_codec import KnownResults, decode_result, decode_run, plain_results
 from appliance.workers.codec import Decoder, MessageInvalid, decoder_for, to_plain
-from appliance.workers.port import Fetch, Run, RunResult, WorkerSettings
+from appliance.workers.port import Fetch, Learn, Run, RunResult, WorkerSettings
 
 __all__ = [
     "MAX_MESSAGE_BYTES",
     "Exited",
     "Fetch",
     "Finished",
+    "Forget",
     "Fork",
     "ForkFailed",
     "Forked",
     "FromWorker",
     "Kill",
+    "Learn",
     "Load",
     "Loaded",
     "MessageInvalid",
@@ -45,7 +47,7 @@ PROTOCOL_VERSION: Final = 1
 MAX_MESSAGE_BYTES: Final = 16 << 20
 
 
-# --- daemon to worker (with Run and Fetch of the port)
+# --- daemon to worker (with Run, Fetch and Learn of the port)
 
 
 class Load(NamedTuple):
@@ -55,6 +57,12 @@ class Load(NamedTuple):
 
 class Unload(NamedTuple):
     model: int
+
+
+class Forget(NamedTuple):
+    """Plans that were learned, of which no more requests come."""
+
+    plans: tuple[int, ...]
 
 
 class Stop(NamedTuple):
@@ -127,14 +135,14 @@ class Exited(NamedTuple):
     status: int
 
 
-ToWorker = Load | Unload | Run | Fetch | Stop
+ToWorker = Load | Unload | Run | Fetch | Learn | Forget | Stop
 FromWorker = Loaded | Refused | Finished | Stored
 ToSupervisor = Fork | Kill
 FromSupervisor = Ready | Forked | ForkFailed | Exited
 Message = ToWorker | FromWorker | ToSupervisor | FromSupervisor
 
 _TYPES: Final[Sequence[type]] = (
-    *(Load, Unload, Run, Fetch, Stop),
+    *(Load, Unload, Run, Fetch, Learn, Forget, Stop),
     *(Loaded, Refused, Finished, Stored),
     *(Fork, Kill, Ready, Forked, ForkFailed, Exited),
 )
@@ -204,7 +212,7 @@ def decode(
     return message
 
 
-TO_WORKER: Final = frozenset((Load, Unload, Run, Fetch, Stop))
+TO_WORKER: Final = frozenset((Load, Unload, Run, Fetch, Learn, Forget, Stop))
 FROM_WORKER: Final = frozenset((Loaded, Refused, Finished, Stored))
 TO_SUPERVISOR: Final = frozenset((Fork, Kill))
 FROM_SUPERVISOR: Final = frozenset((Ready, Forked, ForkFailed, Exited))

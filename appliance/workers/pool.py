@@ -24,9 +24,11 @@ from appliance.workers.lane import DaemonLane, LaneBlocked, LaneClosed, SocketDa
 from appliance.workers.messages import (
     Exited,
     Fetch,
+    Forget,
     Forked,
     ForkFailed,
     FromSupervisor,
+    Learn,
     Load,
     MessageInvalid,
     Run,
@@ -37,13 +39,14 @@ from appliance.workers.messages import (
 from appliance.workers.obligations import Obligations
 from appliance.workers.port import (
     ExitCause,
+    LaneMemory,
     ModelRefused,
     PoolEvent,
     WorkerExited,
     WorkerSettings,
     WorkerStarted,
 )
-from appliance.workers.supervision import Supervisor
+from appliance.workers.supervision import Shared, Supervisor
 
 NS_PER_MS: Final = 1_000_000
 WATCH_INTERVAL_S: Final = 0.05
@@ -101,12 +104,14 @@ class _Worker:
     since when its end has been awaited; ``cause`` why it is being killed; ``orphaned`` that its supervisor died."""
 
     __slots__ = (
-        "cause", "detail", "ended", "id", "lane", "orphaned", "owes", "pid", "since_ns", "stopping", "writing",
+        "cause", "detail", "ended", "id", "lane", "memory", "orphaned", "owes", "pid", "since_ns", "stopping",
+        "writing",
     )  # fmt: skip
 
-    def __init__(self, number: int, lane: DaemonLane) -> None:
+    def __init__(self, number: int, lane: DaemonLane, memory: LaneMemory | None) -> None:
         self.id = number
         self.lane = lane
+        self.memory = memory
         self.owes = Obligations(number)
         self.pid = 0
         self.since_ns = 0
@@ -119,7 +124,11 @@ class _Worker:
 
 
 class WorkerPool:
-    """WorkerPort over forked processes. ``on_event`` only enqueues."""
+    """WorkerPort over forked processes. ``on_event`` only enqueues.
+
+    ``rings`` makes the memory that a worker shares with the native door; without, workers are reached by their sockets
+    only. ``doorbell`` is the eventfd by which workers wake the door, -1 without rings; it lives until ``close``.
+    """
 
     def __init__(
         self,
@@ -128,11 +137,14 @@ class WorkerPool:
         loop: asyncio.AbstractEventLoop,
         on_event: Callable[[PoolEvent], None],
         runtimes: Sequence[str] = ("onnx",),
+        rings: Callable[[], LaneMemory] | None = None,
     ) -> None:
         self._config = config
         self._loop = loop
         self._on_event = on_event
         self._workers: dict[int, _Worker] = {}
+        self._rings = rings
+        self._doorbell = -1 if rings is None else os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._supervisor = Supervisor(
             (arena.fd, arena.size), runtimes, loop, self._supervisor_said, self._supervisor_died
         )
@@ -156,6 +168,9 @@ class WorkerPool:
         for state in list(self._workers.values()):
             state.cause = state.cause or ExitCause.STOPPED
             self._gone(state, "killed at shutdown")
+        if self._doorbell >= 0:
+            os.close(self._doorbell)
+            self._doorbell = -1
 
     def statistics(self) -> PoolStatistics:
         """Gauges of this moment."""
@@ -168,27 +183,35 @@ class WorkerPool:
 
     # --- WorkerPort
 
+    @property
+    def doorbell(self) -> int:
+        """It lives until ``close``."""
+        return self._doorbell
+
     def start(self, worker: int, settings: WorkerSettings) -> None:
         """Fork a worker; what is said to it before it runs waits in its lane."""
         assert worker not in self._workers, f"worker {worker} exists already"
         ours, theirs = socket_pair()
-        state = _Worker(worker, SocketDaemonLane(ours))
+        memory = None if self._rings is None else self._rings()
+        state = _Worker(worker, SocketDaemonLane(ours), memory)
         self._workers[worker] = state
-        self._supervisor.fork(worker, settings, theirs)
+        shared = None if memory is None else Shared(memory, self._doorbell)
+        self._supervisor.fork(worker, settings, theirs, shared)
 
     def load(self, worker: int, model: int, version: ModelVersion) -> None:
         """Load a version; a ``run_timeout_ms`` that is no number refuses it."""
         state = self._workers.get(worker)
         if state is None:
             return  # WorkerExited is on its way
-        said = version.parameters.get(RUN_TIMEOUT_PARAMETER, str(self._config.run_timeout_ms))
-        if not said.isdecimal() or int(said) == 0:
+        run_timeout_ns = self.run_timeout_ns(version)
+        if not run_timeout_ns:
+            said = version.parameters[RUN_TIMEOUT_PARAMETER]
             reason = (
                 f"{version.key}: parameter {RUN_TIMEOUT_PARAMETER} must be milliseconds above 0, not '{said}'"
             )
             self._on_event(ModelRefused(worker, model, reason))
             return
-        state.owes.owe_load(model, version, self._config.load_timeout_ms * NS_PER_MS, int(said) * NS_PER_MS)
+        state.owes.owe_load(model, version, self._config.load_timeout_ms * NS_PER_MS, run_timeout_ns)
         self._ask(state, Load(model, version))
 
     def unload(self, worker: int, model: int) -> None:
@@ -220,6 +243,28 @@ class WorkerPool:
             return
         state.owes.owe_fetch(fetch, self._config.run_timeout_ms * NS_PER_MS)
         self._ask(state, fetch)
+
+    def run_timeout_ns(self, version: ModelVersion) -> int:
+        """The model's own time, or that of the configuration; 0 when it is no number above 0."""
+        said = version.parameters.get(RUN_TIMEOUT_PARAMETER, str(self._config.run_timeout_ms))
+        return int(said) * NS_PER_MS if said.isdecimal() else 0
+
+    def learn(self, worker: int, learn: Learn) -> None:
+        """Let a worker with rings know a plan."""
+        state = self._workers.get(worker)
+        if state is not None and state.memory is not None:
+            self._send(state, learn)
+
+    def forget(self, worker: int, plans: tuple[int, ...]) -> None:
+        """Let a worker with rings forget plans."""
+        state = self._workers.get(worker)
+        if state is not None and state.memory is not None:
+            self._send(state, Forget(plans))
+
+    def memory(self, worker: int) -> LaneMemory | None:
+        """What the worker shares with the native door."""
+        state = self._workers.get(worker)
+        return None if state is None else state.memory
 
     def stop(self, worker: int) -> None:
         """End the worker after what it holds."""
@@ -262,6 +307,8 @@ class WorkerPool:
         except LaneBlocked as problem:
             self._condemn(state, ExitCause.HUNG, str(problem))
             return
+        if state.memory is not None:
+            state.memory.mail()
         if state.lane.unsent and not state.writing:
             state.writing = True
             self._loop.add_writer(state.lane.fileno(), self._writable, state)
@@ -272,6 +319,8 @@ class WorkerPool:
         except LaneClosed:
             pass  # reading finds out
         else:
+            if state.memory is not None:
+                state.memory.mail()
             if state.lane.unsent:
                 return
         state.writing = False

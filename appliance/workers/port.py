@@ -49,6 +49,26 @@ class Fetch(NamedTuple):
     out_capacity: int
 
 
+class Learn(NamedTuple):
+    """What requests of plan ``plan`` are, of which tensors alone will come, through the lane's memory.
+
+    ``shapes``, ``sizes``, and the order of ``wanted`` are those of a RunItem of ``rows`` rows. ``out_shapes`` and
+    ``out_sizes`` are what its outputs must be, exactly. Plans of one ``kind`` may share a batch of at most ``max_rows``
+    rows; their tensors differ in the batch dimension only.
+    """
+
+    plan: int
+    model: int
+    kind: int
+    rows: int
+    max_rows: int
+    shapes: tuple[Shape | None, ...]
+    sizes: tuple[int, ...]
+    wanted: tuple[int, ...]
+    out_shapes: tuple[Shape, ...]
+    out_sizes: tuple[int, ...]
+
+
 class ItemStatus(Enum):
     """How one request of a batch ended inside the worker."""
 
@@ -150,6 +170,16 @@ class WorkerSettings(NamedTuple):
     memory_limit_bytes: int
 
 
+class LaneMemory(Protocol):
+    """The memory that a worker and the native door share; ``edge_appliance_door`` has the implementation."""
+
+    def fileno(self) -> int:
+        """The memory's descriptor, which stays this object's."""
+
+    def mail(self) -> None:
+        """Tell the worker that something was written to its socket."""
+
+
 class WorkerPort(Protocol):
     """What the engine asks of workers. Calls never block; whatever happens comes back as events."""
 
@@ -167,6 +197,23 @@ class WorkerPort(Protocol):
 
     def fetch(self, worker: int, fetch: Fetch) -> None:
         """Answer a TOO_LARGE result."""
+
+    def learn(self, worker: int, learn: Learn) -> None:
+        """Let the worker know a plan before requests of it come through its memory. A worker without memory of that
+        kind does not mind."""
+
+    def forget(self, worker: int, plans: tuple[int, ...]) -> None:
+        """No more requests of these plans will come."""
+
+    @property
+    def doorbell(self) -> int:
+        """The eventfd by which workers wake the native door; -1: workers share nothing with it."""
+
+    def run_timeout_ns(self, version: ModelVersion) -> int:
+        """How long a batch of ``version`` may run."""
+
+    def memory(self, worker: int) -> LaneMemory | None:
+        """What the worker shares with the native door; None when it shares nothing or is gone."""
 
     def stop(self, worker: int) -> None:
         """End the worker after what it holds; WorkerExited(STOPPED) follows."""

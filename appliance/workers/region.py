@@ -29,6 +29,10 @@ class Scratch:
             self._region = region_of(mmap.mmap(-1, size))
         return self._region
 
+    def holds(self, nbytes: int) -> bool:
+        """Whether ``at_least`` would give the memory that is there."""
+        return self._region is not None and len(self._region.view) >= nbytes
+
     def drop_beyond(self, nbytes: int) -> None:
         """Give the memory back when it is larger than ``nbytes``."""
         if self._region is not None and len(self._region.view) > nbytes:

@@ -15,7 +15,7 @@ import sysconfig
 from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Final, cast
+from typing import Final, NamedTuple, cast
 
 from appliance.errors import WorkerError
 from appliance.workers.messages import (
@@ -29,7 +29,7 @@ from appliance.workers.messages import (
     decode,
     encode,
 )
-from appliance.workers.port import WorkerSettings
+from appliance.workers.port import LaneMemory, WorkerSettings
 
 CONTROL_BYTES_MAX: Final = 64 << 10
 READY_TIMEOUT_S: Final = 60.0
@@ -47,6 +47,26 @@ ENVIRONMENT: Final = (
 )
 
 _log = logging.getLogger(__name__)
+
+
+class Shared(NamedTuple):
+    """What a worker shares with the native door: memory of its own, and the eventfd that wakes the door."""
+
+    memory: LaneMemory
+    doorbell: int
+
+
+class _Request(NamedTuple):
+    """``lane`` is closed when the request was sent; what is ``shared`` stays its owner's."""
+
+    message: ToSupervisor
+    lane: socket.socket | None = None
+    shared: Shared | None = None
+
+    def descriptors(self) -> list[int]:
+        """What goes with the message."""
+        lane = [] if self.lane is None else [self.lane.fileno()]
+        return lane if self.shared is None else [*lane, self.shared.memory.fileno(), self.shared.doorbell]
 
 
 class Supervisor:
@@ -71,7 +91,7 @@ class Supervisor:
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
         self._ready: asyncio.Future[None] | None = None
-        self._requests: deque[tuple[ToSupervisor, socket.socket | None]] = deque()
+        self._requests: deque[_Request] = deque()
         self._writing = False
         self._closing = False
         self._restart: asyncio.TimerHandle | None = None
@@ -97,28 +117,29 @@ class Supervisor:
                 f"is this machine out of memory or its disk very slow?"
             ) from None
 
-    def fork(self, worker: int, settings: WorkerSettings, lane: socket.socket) -> None:
+    def fork(
+        self, worker: int, settings: WorkerSettings, lane: socket.socket, shared: Shared | None = None
+    ) -> None:
         """Ask for a worker; takes ownership of its end of the lane."""
-        self._requests.append((Fork(worker, settings), lane))
+        self._requests.append(_Request(Fork(worker, settings), lane, shared))
         self._send_waiting()
 
     def kill(self, worker: int) -> None:
         """Ask for the end of a worker that was forked."""
-        self._requests.append((Kill(worker), None))
+        self._requests.append(_Request(Kill(worker)))
         self._send_waiting()
 
     def is_waiting(self, worker: int) -> bool:
         """Whether the worker's fork was not yet given to a supervisor."""
-        return any(isinstance(request, Fork) and request.worker == worker for request, _ in self._requests)
+        return any(_is_fork(waiting.message, worker) for waiting in self._requests)
 
     def withdraw(self, worker: int) -> bool:
         """Take back a fork that no supervisor has got yet; False when it is too late."""
         for waiting in self._requests:
-            request, lane = waiting
-            if isinstance(request, Fork) and request.worker == worker:
+            if _is_fork(waiting.message, worker):
                 self._requests.remove(waiting)
-                if lane is not None:
-                    lane.close()
+                if waiting.lane is not None:
+                    waiting.lane.close()
                 return True
         return False
 
@@ -132,9 +153,9 @@ class Supervisor:
         self._closing = True
         if self._restart is not None:
             self._restart.cancel()
-        for _, lane in self._requests:
-            if lane is not None:
-                lane.close()
+        for waiting in self._requests:
+            if waiting.lane is not None:
+                waiting.lane.close()
         self._requests.clear()
         self._drop_control()
         if self._process is not None:
@@ -191,18 +212,17 @@ class Supervisor:
         if self._control is None or self._ready is None or not self._ready.done():
             return
         while self._requests:
-            request, lane = self._requests[0]
+            request = self._requests[0]
             try:
-                descriptors = [] if lane is None else [lane.fileno()]
-                socket.send_fds(self._control, [encode(request)], descriptors)
+                socket.send_fds(self._control, [encode(request.message)], request.descriptors())
             except BlockingIOError:
                 self._watch_writing(True)
                 return
             except ConnectionError:
                 return  # its death is about to be read
             self._requests.popleft()
-            if lane is not None:
-                lane.close()
+            if request.lane is not None:
+                request.lane.close()
         self._watch_writing(False)
 
     def _watch_writing(self, wanted: bool) -> None:
@@ -233,7 +253,7 @@ class Supervisor:
             self._ready.set_exception(WorkerError(f"{reason} before it was ready; its reason is in the log"))
             return
         _log.warning("%s; starting another", reason)
-        self._requests = deque(waiting for waiting in self._requests if not isinstance(waiting[0], Kill))
+        self._requests = deque(waiting for waiting in self._requests if not isinstance(waiting.message, Kill))
         self._on_death(reason)
         if not self._closing:
             self._start_again()
@@ -246,6 +266,10 @@ class Supervisor:
         self._ready = self._loop.create_future()
         self._restart = self._loop.call_later(self._restart_delay_s, self._spawn)
         self._restart_delay_s = min(self._restart_delay_s * 2, RESTART_DELAY_MAX_S)
+
+
+def _is_fork(message: ToSupervisor, worker: int) -> bool:
+    return isinstance(message, Fork) and message.worker == worker
 
 
 def _status_of(process: subprocess.Popen[bytes]) -> int:

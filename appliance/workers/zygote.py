@@ -16,14 +16,17 @@ import select
 import signal
 import socket
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from appliance.errors import ApplianceError
 from appliance.runtimes.runtime import Region, Runtime, open_runtimes
 from appliance.workers.child import run_worker
 from appliance.workers.confinement import (
+    DOORBELL_DESCRIPTOR,
     LANE_DESCRIPTOR,
+    MEMORY_DESCRIPTOR,
+    arrange,
     confine,
     die_with_parent,
     ignore_terminal_signals,
@@ -46,6 +49,7 @@ from appliance.workers.port import WorkerSettings
 from appliance.workers.region import region_of
 
 CONTROL_BYTES_MAX: Final = 64 << 10
+DESCRIPTORS_MAX: Final = 3
 
 
 class Zygote:
@@ -83,48 +87,60 @@ class Zygote:
     def _take_request(self) -> bool:
         """Serve one request; False when the daemon is gone."""
         try:
-            packet, descriptors, _, _ = socket.recv_fds(self._control, CONTROL_BYTES_MAX, 1)
+            packet, descriptors, _, _ = socket.recv_fds(self._control, CONTROL_BYTES_MAX, DESCRIPTORS_MAX)
         except ConnectionError:
             return False
         if not packet:
             return False
         request = decode(packet, TO_SUPERVISOR)
         if isinstance(request, Fork):
-            self._fork(request, descriptors[0])
+            self._fork(request, descriptors)
         elif isinstance(request, Kill):
             self._kill(request.worker)
         return True
 
-    def _fork(self, request: Fork, lane: int) -> None:
+    def _fork(self, request: Fork, descriptors: Sequence[int]) -> None:
+        """``descriptors``: the worker's end of its lane and, for a worker with rings, their memory and the doorbell."""
         try:
+            if len(descriptors) > 1:
+                import appliance.workers.ring_lane  # noqa: F401 - once here, for all workers
             pid = os.fork()
-        except OSError as problem:
-            os.close(lane)
+        except (OSError, ImportError) as problem:
+            _close(descriptors)
             self._say(ForkFailed(request.worker, f"fork failed: {problem}"))
             return
         if pid == 0:
-            self._become_worker(request.settings, lane)
-        os.close(lane)
+            self._become_worker(request.settings, descriptors)
+        _close(descriptors)
         self._workers[pid] = request.worker
         self._pids[request.worker] = pid
         self._say(Forked(request.worker, pid))
 
-    def _become_worker(self, settings: WorkerSettings, lane: int) -> None:
+    def _become_worker(self, settings: WorkerSettings, descriptors: Sequence[int]) -> None:
         """In the child: confine, serve, leave. Never returns."""
         status = 1
         try:
             for end in (self._control, self._wakeup, self._wakeup_end):
                 end.detach()
-            os.dup2(lane, LANE_DESCRIPTOR, inheritable=False)
-            confine(self._pid, settings)
+            arrange(descriptors)
+            confine(self._pid, settings, kept=len(descriptors))
             rename("appliance-wkr")
             end = socket.socket(fileno=LANE_DESCRIPTOR)
-            run_worker(SocketWorkerLane(end), self._arena, self._runtimes, settings)
+            if len(descriptors) == 1:
+                run_worker(SocketWorkerLane(end), self._arena, self._runtimes, settings)
+            else:
+                self._serve_rings(end, settings)
             status = 0
         except BaseException as problem:  # noqa: BLE001 - said, and the process ends
             os.write(2, f"appliance worker {os.getpid()}: {type(problem).__name__}: {problem}\n".encode())
         finally:
             os._exit(status)
+
+    def _serve_rings(self, end: socket.socket, settings: WorkerSettings) -> None:
+        from appliance.workers.ring_lane import open_ring_lane  # the native package is optional
+
+        lane, granted = open_ring_lane(end, MEMORY_DESCRIPTOR, DOORBELL_DESCRIPTOR, self._arena)
+        run_worker(lane, self._arena, self._runtimes, settings, granted)
 
     def _kill(self, worker: int) -> None:
         pid = self._pids.get(worker)
@@ -144,6 +160,11 @@ class Zygote:
 
     def _say(self, message: FromSupervisor) -> None:
         self._control.send(encode(message))
+
+
+def _close(descriptors: Sequence[int]) -> None:
+    for each in descriptors:
+        os.close(each)
 
 
 def _note(number: int, frame: object) -> None:

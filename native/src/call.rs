@@ -8,6 +8,7 @@ use crate::clock::now_ns;
 use crate::conduct::SharedConduct;
 use crate::door::Core;
 use crate::framing::timeout_ns;
+use crate::infer::{self, Served};
 use crate::limits::Limit;
 use crate::mailbox::{Arrival, Event};
 use crate::status::{Fault, code, text_metadata};
@@ -23,7 +24,7 @@ use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout_at};
 
 /// What calls of one connection share.
 pub struct Caller {
@@ -37,6 +38,13 @@ pub struct Caller {
     pub answers: Arc<Budget>,
     /// How much it may send ahead.
     pub window: Arc<Window>,
+}
+
+/// How long after its deadline a call waits for Python's own word on it.
+const LATE: Duration = Duration::from_millis(50);
+
+fn unanswered() -> Fault {
+    Fault::status(code::DEADLINE_EXCEEDED, "the deadline passed and the engine did not answer")
 }
 
 /// Carries a call to its end. Never fails and never panics: a panic on the way ends the call with INTERNAL.
@@ -108,6 +116,15 @@ async fn carry(
         }),
         Kind::Stream => None,
     };
+    let (message, attempts) = match message {
+        Some(message) if core.direct.may_serve(method) => {
+            match infer::serve(core, &caller.answers, message, arrived_ns, deadline_ns, answer).await? {
+                Served::Done => return Ok(()),
+                Served::Engine(message, attempts) => (Some(message), attempts),
+            }
+        }
+        message => (message, 0),
+    };
     let ticket = Ticket::open(core, kind, caller.answers.clone());
     core.mailbox.push(Event::Call(Box::new(Arrival {
         call: ticket.id,
@@ -116,9 +133,13 @@ async fn carry(
         deadline_ns,
         metadata: text_metadata(&head.headers),
         peer: caller.peer.clone(),
+        attempts,
     })));
     match kind {
-        Kind::Unary => unary(&ticket, answer).await,
+        Kind::Unary => {
+            let Some(deadline) = body_deadline else { return unary(&ticket, answer).await };
+            timeout_at(deadline + LATE, unary(&ticket, answer)).await.unwrap_or_else(|_| Err(unanswered()))
+        }
         Kind::Stream => {
             tokio::select! {
                 biased;

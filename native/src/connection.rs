@@ -118,6 +118,7 @@ impl Driver {
     /// The next call; None when the connection has ended.
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<(Request<RecvStream>, SendResponse<Bytes>)>> {
         self.core.bell.answer(); // when the thread is too busy to sleep, nobody else does
+        self.core.direct.drain();
         self.listening.get_or_insert_with(|| {
             self.caller.conduct.lock().register(cx.waker());
             self.caller.window.register(cx.waker());

@@ -4,21 +4,27 @@ use crate::bell::Bell;
 use crate::budget::Budget;
 use crate::calls::{Calls, Kind};
 use crate::connections::Connections;
+use crate::direct::Direct;
 use crate::limits::{Limit, Limits};
 use crate::listener::{self, ListeningSocket};
-use crate::mailbox::Mailbox;
+use crate::mailbox::{Event, Mailbox};
 use crate::statistics::Statistics;
 use crate::tls::Tls;
 use crate::window::WindowBudget;
 use std::collections::HashMap;
 use std::future::poll_fn;
 use std::io::Result;
+use std::os::fd::OwnedFd;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::*};
 use std::task::Poll;
 use std::thread::JoinHandle;
+use std::time::Duration;
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
 use tokio::runtime::{Builder, Runtime};
+use tokio::time::sleep;
 
 /// What Python, the thread and its tasks share.
 pub struct Core {
@@ -34,6 +40,8 @@ pub struct Core {
     pub mailbox: Mailbox,
     /// Wake-ups from Python.
     pub bell: Bell,
+    /// Requests that the door serves by itself.
+    pub direct: Arc<Direct>,
     /// Memory for request messages.
     pub budget: Arc<Budget>,
     /// Memory for answers that clients have not taken yet, as much as for requests.
@@ -65,6 +73,7 @@ impl Core {
             calls: Calls::default(),
             mailbox: Mailbox::new()?,
             bell: Bell::default(),
+            direct: Arc::default(),
             connections: Connections::default(),
             statistics: Statistics::default(),
             draining: AtomicBool::new(false),
@@ -98,6 +107,13 @@ impl DoorThread {
         let entered = runtime.enter();
         for bound in listeners {
             tokio::spawn(listener::accept(core.clone(), bound)?);
+        }
+        if let Some(attached) = core.direct.attached() {
+            let bell = attached.doorbell.try_clone()?;
+            // SAFETY: the registration owns the descriptor, which stays open until it is dropped.
+            let doorbell = unsafe { AsyncFd::register_with_interest(bell, Interest::READABLE)? };
+            tokio::spawn(answer_doorbell(core.clone(), doorbell));
+            tokio::spawn(herald(core.clone()));
         }
         drop(entered);
         let served = core.clone();
@@ -133,9 +149,35 @@ fn runtime(core: &Arc<Core>) -> Result<Runtime> {
     let (before, after) = (core.clone(), core.clone());
     Builder::new_current_thread()
         .enable_all()
-        .on_thread_park(move || before.bell.before_sleep())
-        .on_thread_unpark(move || after.bell.after_sleep())
+        .on_thread_park(move || {
+            before.bell.before_sleep();
+            before.direct.before_sleep();
+        })
+        .on_thread_unpark(move || {
+            after.bell.after_sleep();
+            after.direct.after_sleep();
+        })
         .build()
+}
+
+/// Looks at the lanes whenever a worker rings. The descriptor is never read: each ring is an edge, and it never blocks.
+async fn answer_doorbell(core: Arc<Core>, doorbell: AsyncFd<OwnedFd>) {
+    while let Ok(mut ready) = doorbell.readable().await {
+        ready.clear_ready();
+        core.direct.drain();
+    }
+}
+
+/// How long news are collected before they are told: with the timer's own rounding at most 2 ms.
+const COLLECT: Duration = Duration::from_millis(1);
+
+/// Tells Python that there is something to tell.
+async fn herald(core: Arc<Core>) {
+    loop {
+        core.direct.herald.notified().await;
+        sleep(COLLECT).await;
+        core.mailbox.push(Event::News);
+    }
 }
 
 fn serve(core: &Arc<Core>, runtime: Runtime) {
@@ -143,6 +185,7 @@ fn serve(core: &Arc<Core>, runtime: Runtime) {
     runtime.block_on(poll_fn(|cx| {
         core.bell.register(cx.waker());
         core.bell.answer();
+        core.direct.drain();
         if core.closing.load(Acquire) {
             return Poll::Ready(());
         }

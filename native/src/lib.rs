@@ -14,20 +14,32 @@ pub mod clock;
 pub mod conduct;
 pub mod connection;
 pub mod connections;
+pub mod direct;
 pub mod door;
 pub mod frames;
 pub mod framing;
+pub mod grants;
+pub mod infer;
+pub mod lane;
+pub mod lane_memory;
 pub mod limits;
 pub mod listener;
 pub mod mailbox;
+pub mod news;
+pub mod plan;
 pub mod python;
 pub mod rate;
+pub mod rings;
+pub mod scan;
+pub mod slots;
 pub mod statistics;
 pub mod status;
 pub mod tls;
 pub mod transport;
 pub mod vigil;
 pub mod window;
+pub mod worker_plans;
+pub mod worker_ring;
 
 use pyo3::prelude::*;
 
@@ -35,7 +47,11 @@ use pyo3::prelude::*;
 #[pymodule]
 mod _door {
     #[pymodule_export]
+    use crate::grants::Grants;
+    #[pymodule_export]
     use crate::python::{Door, Message, Tls};
+    #[pymodule_export]
+    use crate::worker_ring::{LaneMemory, WorkerRing};
     use pyo3::prelude::*;
 
     #[pymodule_init]

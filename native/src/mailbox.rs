@@ -15,12 +15,15 @@ pub enum Event {
     Sent(u64),
     /// The call ended without Python.
     Gone(u64),
+    /// There is something to tell of requests that the door served by itself.
+    News,
 }
 
 impl Event {
-    /// The call that it tells of.
+    /// The call that it tells of; 0: of none.
     pub fn call(&self) -> u64 {
         match self {
+            Self::News => 0,
             Self::Call(arrival) => arrival.call,
             Self::Message(call, _) | Self::Sent(call) | Self::Gone(call) => *call,
         }
@@ -41,6 +44,8 @@ pub struct Arrival {
     pub metadata: Vec<(HeaderName, HeaderValue)>,
     /// The client's address as text.
     pub peer: Arc<str>,
+    /// How often workers died with it.
+    pub attempts: u32,
 }
 
 #[derive(Default)]

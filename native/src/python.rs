@@ -4,6 +4,7 @@ use crate::budget::{self, Budget, Held};
 use crate::calls::{Calls, End, Kind, Misuse, Slot};
 use crate::door::{Core, DoorThread};
 use crate::framing::{PREFIX, Prefix};
+use crate::grants::Grants;
 use crate::limits::{Limit, Limits, NAMES};
 use crate::listener::{self, ListeningSocket};
 use crate::mailbox::{Arrival, Event};
@@ -27,6 +28,7 @@ const CALL: u8 = 0;
 const MESSAGE: u8 = 1;
 const SENT: u8 = 2;
 const GONE: u8 = 3;
+const NEWS: u8 = 4;
 
 /// Up to here a message is copied into `bytes`; above, Python reads it where it lies.
 const COPIED: usize = 64 * 1024;
@@ -41,6 +43,7 @@ pub fn add_constants(module: &Bound<'_, PyModule>) -> PyResult<()> {
         ("MESSAGE", MESSAGE),
         ("SENT", SENT),
         ("GONE", GONE),
+        ("NEWS", NEWS),
     ] {
         module.add(name, value)?;
     }
@@ -199,6 +202,10 @@ impl Door {
         self.order(call, |calls| calls.end(call, only, End::Finish(trailers)))
     }
 
+    fn grants(&self) -> Grants {
+        Grants(self.core.clone())
+    }
+
     fn drain(&self) {
         self.core.drain();
         let mut stage = self.stage();
@@ -260,15 +267,16 @@ fn event_tuple(py: Python<'_>, event: Event) -> PyResult<Bound<'_, PyTuple>> {
         Event::Message(call, message) => (MESSAGE, call, handed_over(py, message)?).into_pyobject(py),
         Event::Sent(call) => (SENT, call).into_pyobject(py),
         Event::Gone(call) => (GONE, call).into_pyobject(py),
+        Event::News => (NEWS,).into_pyobject(py),
     }
 }
 
 fn call_tuple(py: Python<'_>, arrival: Arrival) -> PyResult<Bound<'_, PyTuple>> {
-    let Arrival { call, method, message, deadline_ns, metadata, peer } = arrival;
+    let Arrival { call, method, message, deadline_ns, metadata, peer, attempts } = arrival;
     let message = handed_over(py, message)?;
     let pairs = metadata.iter().map(|(key, value)| (key.as_str(), value.to_str().unwrap_or_default()));
     let metadata = PyTuple::new(py, pairs.collect::<Vec<_>>())?;
-    (CALL, call, method, message, deadline_ns, metadata, &*peer).into_pyobject(py)
+    (CALL, call, method, message, deadline_ns, metadata, &*peer, attempts).into_pyobject(py)
 }
 
 /// A message as Python gets it. What is copied gives its memory back here, what is not when Python drops it.

@@ -63,6 +63,12 @@ pub fn trailers(code: u32, text: &str) -> HeaderMap {
 
 const RETRY_PUSHBACK: &str = "grpc-retry-pushback-ms";
 
+/// Says when a client that was refused may try again; never at once.
+pub fn pushback(trailers: &mut HeaderMap, after_ns: u64) {
+    let milliseconds = after_ns.div_ceil(1_000_000).max(1);
+    trailers.insert(HeaderName::from_static(RETRY_PUSHBACK), HeaderValue::from(milliseconds));
+}
+
 /// Adds one entry of custom metadata; the error says what is wrong with it.
 pub fn add_metadata(trailers: &mut HeaderMap, key: &str, value: &str) -> Result<(), String> {
     // The one key of the protocol's own that is the server's to set: when a refused client may try again.

@@ -17,8 +17,8 @@ def test_a_call_is_told_with_all_that_python_needs() -> None:
         before = time.monotonic_ns()
         metadata = [("x-tenant", "a"), ("x-tenant", "b"), ("triton_request", "7"), ("x-bin", b"\x00")]
         future = start(host.channel(), b"hello", timeout=10, metadata=metadata)
-        kind, call, method, message, deadline, custom, peer = host.event()
-        assert (kind, method, message) == (CALL, 0, b"hello")
+        kind, call, method, message, deadline, custom, peer, attempts = host.event()
+        assert (kind, method, message, attempts) == (CALL, 0, b"hello", 0)
         assert isinstance(message, bytes)
         assert before + 9_000_000_000 < deadline <= time.monotonic_ns() + 10_200_000_000  # clients round up
         assert custom == (("x-tenant", "a"), ("x-tenant", "b"), ("triton_request", "7"))
@@ -30,7 +30,7 @@ def test_a_call_is_told_with_all_that_python_needs() -> None:
 def test_a_call_without_deadline_and_with_an_empty_message() -> None:
     with Host() as host:
         future = start(host.channel(), b"", timeout=None)
-        _, call, _, message, deadline, custom, _ = host.expect(CALL)
+        _, call, _, message, deadline, custom, *_ = host.expect(CALL)
         assert (message, deadline, custom) == (b"", 0, ())
         host.door.reply(call, b"")
         assert future.result(timeout=10) == b""

@@ -27,7 +27,7 @@ LEVELS: Mapping[str, int] = {
 VENDORS: Mapping[str, tuple[str, ...]] = {
     "PIL": ("appliance/cli/picture.py",),
     "aiohttp": ("appliance/http/",),
-    "edge_appliance_door": ("appliance/door/native_",),
+    "edge_appliance_door": ("appliance/door/native_", "appliance/workers/ring_lane.py"),
     "google": ("appliance/door/", "appliance/cli/oip_client.py"),
     "grpc": ("appliance/door/grpcio_door.py", "appliance/cli/oip_client.py"),
     "grpc_health": ("appliance/door/health_service.py",),

@@ -80,6 +80,7 @@ class EngineDouble:
         arrived_ns: int,
         deadline_ns: int,
         on_done: Callable[[Outcome], None],
+        attempts: int = 0,
     ) -> int:
         if self.refuse_submit is not None:
             raise self.refuse_submit

@@ -16,9 +16,10 @@ from appliance.scheduling.settings import SchedulingConfig
 from appliance.workers import port
 from appliance.workers.arena import Arena, ArenaConfig
 from tests.simulation.engine_world import SilentLog
+from tests.workers.without_memory import WithoutMemory
 
 
-class Rig:
+class Rig(WithoutMemory):
     """``engine`` serves one version; ``work`` lets its worker answer everything that was dispatched."""
 
     def __init__(

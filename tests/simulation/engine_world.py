@@ -37,6 +37,7 @@ from appliance.validation import plan_request
 from appliance.workers import port
 from appliance.workers.arena import Arena, ArenaConfig, aligned
 from tests.words.sample import make_version
+from tests.workers.without_memory import WithoutMemory
 
 MS = 1_000_000
 ARENA = ArenaConfig(classes=((4096, 64), (65536, 16)), memory_limit_bytes=1 << 20)
@@ -67,7 +68,7 @@ class World:
         self.now = until
 
 
-class ScriptedWorkers:
+class ScriptedWorkers(WithoutMemory):
     """Implements WorkerPort. ``trouble`` is the chance that a batch, a load or a start goes wrong."""
 
     def __init__(
@@ -192,6 +193,9 @@ class SilentLog:
     """Takes lines and keeps none."""
 
     def request(self, **fields: Any) -> None:
+        """Nothing to do."""
+
+    def slow(self, **fields: Any) -> None:
         """Nothing to do."""
 
     def rejected(self, **fields: Any) -> None:

@@ -7,6 +7,7 @@ for.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -46,6 +47,7 @@ class Request:
     number: int
     state: State = State.QUEUED
     losses: int = 0
+    """How many workers died with it."""
 
     @property
     def key(self) -> tuple[int, int, int]:
@@ -60,6 +62,8 @@ class Scope:
     promises: bool
     """Service times are never longer than estimated, and no lane fails: an admitted deadline must be met."""
     margin_ns: int
+    excuse_ns: Callable[[Request, int], int] | None = None
+    """How much later than promised a request may be as of a time, because of what the scheduler could not know."""
 
 
 @dataclass(slots=True)
@@ -75,6 +79,11 @@ class Referee:
     requests: dict[int, Request] = field(default_factory=dict)
     queued: dict[int, Request] = field(default_factory=dict)
     batches: dict[int, tuple[int, list[int]]] = field(default_factory=dict)
+    grantable: set[int] = field(default_factory=set)
+    granted: set[int] = field(default_factory=set)
+    granted_work: set[int] = field(default_factory=set)
+    """Lanes with requests of a door's, as far as was told."""
+    closed: set[int] = field(default_factory=set)
     wake_ns: int = NO_DEADLINE
     outcomes: dict[str, int] = field(default_factory=dict)
     late: int = 0
@@ -113,6 +122,8 @@ class Referee:
             case on.LaneOpened():
                 self.lanes[event.lane] = event.group
                 self.returning.pop(event.lane, None)
+                if event.grantable:
+                    self.grantable.add(event.lane)
             case on.LaneClosed():
                 self._lane_closed(event)
             case on.GroupClosed():
@@ -120,6 +131,12 @@ class Referee:
                     self._lane_closed(on.LaneClosed(lane, 0))
             case on.ModelOpened():
                 self.models[event.model] = event
+            case on.GrantedWork():
+                self.granted_work.discard(event.lane)
+                if event.requests and event.lane in self.lanes:
+                    self.granted_work.add(event.lane)
+            case on.ModelClosed():
+                self.closed.add(event.model)
             case on.ShapeOpened():
                 self.shapes[event.shape] = event.model
             case on.BatchFinished():
@@ -136,6 +153,9 @@ class Referee:
 
     def _lane_closed(self, event: on.LaneClosed) -> None:
         group = self.lanes.pop(event.lane)
+        self.grantable.discard(event.lane)
+        self.granted.discard(event.lane)
+        self.granted_work.discard(event.lane)
         if event.back_at_ns:
             self.returning[event.lane] = group
         for batch in [batch for batch, (lane, _) in self.batches.items() if lane == event.lane]:
@@ -155,9 +175,14 @@ class Referee:
             limit_ns = known.deadline_ns - (self.scope.margin_ns if self.scope.promises else 0)
             if now_ns > limit_ns:
                 self.late += 1
+                late_ns = now_ns - limit_ns
                 self.require(
-                    not self.scope.promises, f"request {request} was answered {now_ns - limit_ns} ns late"
+                    not self.scope.promises or late_ns <= self._excuse(known, now_ns),
+                    f"request {request} was answered {late_ns} ns late",
                 )
+
+    def _excuse(self, known: Request, now_ns: int) -> int:
+        return 0 if self.scope.excuse_ns is None else self.scope.excuse_ns(known, now_ns)
 
     # --- actions
 
@@ -196,6 +221,7 @@ class Referee:
             delay_at_ns=delay_at_ns,
             arrived_ns=now_ns,
             number=len(self.requests),
+            losses=int(event.retried),
         )
 
     def _check_refusal(self, known: Request, now_ns: int) -> None:
@@ -211,7 +237,10 @@ class Referee:
                 self._dispatched(action)
             case do.Expired(request):
                 known = self._end(request, "expired")
-                self.require(not self.scope.promises, f"request {request} was admitted and expired")
+                self.require(
+                    not self.scope.promises or self._excuse(known, now_ns) > self.scope.margin_ns,
+                    f"request {request} was admitted and expired",
+                )
                 self.require(isinstance(event, on.Settle), "expired outside Settle")
                 self.require(known.deadline_ns < NO_DEADLINE, "expired without a deadline")
             case do.Dropped(request):
@@ -229,6 +258,16 @@ class Referee:
                 self.require(at_ns > now_ns, "wake-up in the past")
                 self.require(at_ns != self.wake_ns, "told the same wish twice")
                 self.wake_ns = at_ns
+            case do.Grant(lane):
+                self.require(isinstance(event, on.Settle), "granted outside Settle")
+                self.require(lane in self.grantable - self.granted, f"lane {lane} cannot be granted now")
+                self.granted.add(lane)
+                self._count("granted")
+            case do.Revoke(lane):
+                self.require(isinstance(event, on.Settle), "revoked outside Settle")
+                self.require(lane in self.granted, f"lane {lane} is not granted")
+                self.granted.discard(lane)
+                self._count("revoked")
             case do.Refused():
                 raise RuleBroken(f"{action} without an arrival")
 
@@ -273,13 +312,26 @@ class Referee:
             self.require(request.deadline_ns > now_ns, "late and still queued")
             due_ns = min(request.deadline_ns, request.delay_at_ns or NO_DEADLINE)
             self.require(self.wake_ns <= due_ns, "nothing will wake up for a deadline")
-        busy = {lane for lane, _ in self.batches.values()}
+        self._check_grants()
+        busy = {lane for lane, _ in self.batches.values()} | self.granted_work
         for lane, group in self.lanes.items():
             if lane not in busy:
                 waiting = [request for request in self.queued.values() if request.group == group]
                 self.require(
                     not waiting or self._may_wait(waiting, now_ns), f"lane {lane} idles while requests wait"
                 )
+
+    def _check_grants(self) -> None:
+        """A lane is granted when nothing waits for it and no open model of its group orders or holds its queue."""
+        crowded = {request.group for request in self.queued.values()}
+        for model, opened in self.models.items():
+            batching, policy = opened.batching, opened.batching.default_queue_policy
+            special = batching.priority_levels or batching.max_queue_delay_us or policy.max_queue_size
+            if model not in self.closed and (special or policy.default_timeout_us):
+                crowded.add(opened.group)
+        for lane in self.grantable:
+            may = self.lanes[lane] not in crowded
+            self.require(may == (lane in self.granted), f"lane {lane} {'not' if may else 'still'} granted")
 
     def _may_wait(self, waiting: list[Request], now_ns: int) -> bool:
         """Whether an idle lane may let these fill a batch: all of one shape, fewer than wanted, the oldest

@@ -24,6 +24,8 @@ KINDS = ("exact", "early", "wild", "exact", "wild")
 MICROSECOND = 1_000
 MILLISECOND = 1_000_000
 Trace = Callable[[int, object, object], None]
+Happening = on.Event | Callable[[], None] | None
+"""What is planned for a time: news for the scheduler, something else, or only a Settle."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -54,7 +56,7 @@ class World:
         self.referee = Referee(self.config, scope)
         self.now_ns = self.random.randrange(1, 1 << 45)
         self._trace = trace
-        self._calendar: list[tuple[int, int, on.Event | None]] = []
+        self._calendar: list[tuple[int, int, Happening]] = []
         self._ticket = 0
         self._lanes: dict[int, int] = {}
         self._lane_ends: dict[int, int] = {}
@@ -198,7 +200,7 @@ class World:
                 rng.randrange(self.now_ns, end_ns + 1), on.ModelClosed(rng.choice(self._templates).model)
             )
 
-    def _at(self, at_ns: int, event: on.Event | None) -> None:
+    def _at(self, at_ns: int, event: Happening) -> None:
         self._ticket += 1
         heapq.heappush(self._calendar, (at_ns, self._ticket, event))
 
@@ -208,10 +210,14 @@ class World:
         """Everything that happens at one instant, and the Settle that ends it."""
         self.now_ns = self._calendar[0][0]
         while self._calendar and self._calendar[0][0] == self.now_ns:
-            event = heapq.heappop(self._calendar)[2]
-            if event is not None and self._possible(event):
-                self._step(event)
+            self._happen(heapq.heappop(self._calendar)[2])
         self._step(on.Settle())
+
+    def _happen(self, event: Happening) -> None:
+        if callable(event):
+            event()
+        elif event is not None and self._possible(event):
+            self._step(event)
 
     def _possible(self, event: on.Event) -> bool:
         """Whether the engine would say this now: accidents were planned without knowing each other."""

@@ -5,12 +5,31 @@ from edge_appliance_door._door import (
     GONE,
     LIMITS,
     MESSAGE,
+    NEWS,
     SENT,
     STREAM,
     UNARY,
     Door,
+    Grants,
+    LaneMemory,
     Tls,
+    WorkerRing,
     __version__,
 )
 
-__all__ = ["CALL", "GONE", "LIMITS", "MESSAGE", "SENT", "STREAM", "UNARY", "Door", "Tls", "__version__"]
+__all__ = [
+    "CALL",
+    "GONE",
+    "LIMITS",
+    "MESSAGE",
+    "NEWS",
+    "SENT",
+    "STREAM",
+    "UNARY",
+    "Door",
+    "Grants",
+    "LaneMemory",
+    "Tls",
+    "WorkerRing",
+    "__version__",
+]

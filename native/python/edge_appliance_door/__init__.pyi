@@ -19,12 +19,13 @@ STREAM: Final = 1
 """Kind of a method whose request messages are asked for one by one."""
 
 CALL: Final = 0
-"""Event ``(CALL, call, method, message, deadline_ns, metadata, peer)``: an RPC arrived. ``method`` is the
+"""Event ``(CALL, call, method, message, deadline_ns, metadata, peer, attempts)``: an RPC arrived. ``method`` is the
 index given to ``Door``; ``message`` the request of a UNARY method, as an object with the buffer protocol
 (``bytes`` when it is small), or None; ``deadline_ns`` on CLOCK_MONOTONIC (0: none); ``metadata`` the ASCII
 custom metadata, a tuple of (key, value) pairs, keys in lower case (pseudo-headers, ``grpc-*`` but not
 ``triton_*``, ``content-type``, ``te`` and ``user-agent`` are left out); ``peer`` is the address as gRPC
-writes it ("ipv4:10.0.0.1:5", "ipv6:[::1]:5", "unix:" for Unix sockets)."""
+writes it ("ipv4:10.0.0.1:5", "ipv6:[::1]:5", "unix:" for Unix sockets); ``attempts`` how often a worker died with
+it while the door served it by itself."""
 MESSAGE: Final = 1
 """Event ``(MESSAGE, call, message)``: what ``read`` asked for; None when the client's side has ended. Like
 SENT, it may still come for a call that was ended while it waited to be polled."""
@@ -34,6 +35,9 @@ next."""
 GONE: Final = 3
 """Event ``(GONE, call)``: the client cancelled, its deadline passed or it went away before the call was
 ended. The id is dead."""
+
+NEWS: Final = 4
+"""Event ``(NEWS,)``: ``Grants.news`` has something to tell, of at most 2 ms ago."""
 
 class Door:
     """``listeners`` are descriptors of listening, non-blocking TCP or Unix sockets, which the door takes
@@ -78,6 +82,9 @@ class Door:
         """End a call of either kind with a status and trailing metadata; ``code`` 0 ends a STREAM call
         well."""
 
+    def grants(self) -> Grants:
+        """What the door may serve by itself."""
+
     def drain(self) -> None:
         """Send GOAWAY, close the listeners and take no new calls; those under way go on."""
 
@@ -93,6 +100,88 @@ class Door:
         limit ``bytes_in_flight`` is ``bytes_in_flight_refused``, and ``connection_bytes_refused`` where
         it was the half that one connection may hold. ``keepalive_ms`` counts the pings sent."""
 
+class Grants:
+    """Requests that a door serves by itself: it recognises those that it was taught by their head, copies their
+    tensors into a slot, gives them to a lane that was granted and has room, and answers from what the worker
+    leaves there. Whatever does not go well arrives as a CALL as if nothing had happened. All methods return at
+    once."""
+
+    def attach(
+        self,
+        *,
+        method: int,
+        arena: int,
+        arena_bytes: int,
+        doorbell: int,
+        slots: Sequence[tuple[int, Sequence[int]]],
+        bounds_ns: Sequence[int],
+        slow_ns: int,
+    ) -> None:
+        """Before ``Door.start``, once: the index of the method; the descriptor of the arena and its size, whose
+        ``slots``, as size and offsets, ascending, are the door's from now on; the eventfd that workers write to;
+        the bounds of the buckets in which durations are counted; the duration above which a request is told by
+        itself (0: none is). Raises ValueError or OSError."""
+
+    def open_lane(self, lane: int, group: int, memory: int) -> None:
+        """A worker's lane, without a grant; ``memory`` is the descriptor of a LaneMemory, fresh. Raises ValueError
+        when it is open already, OSError when that is no lane's memory."""
+
+    def close_lane(self, lane: int) -> tuple[int, int]:
+        """The worker's process has ended: what it had arrives as CALLs with ``attempts`` 1. Gives the model of what
+        it had had for longest (-1: nothing), and how many requests it had."""
+
+    def grant(self, lane: int, limit: int) -> bool:
+        """Up to ``limit`` requests (at most 1024) may be in flight on the lane. False: there is no such lane."""
+
+    def revoke(self, lane: int) -> bool:
+        """Nothing is given to the lane any more once this has returned."""
+
+    def load(self, lane: int) -> tuple[int, int, int]:
+        """Requests in flight, the work that they are in ns, and when the oldest was given to the worker (0: none)."""
+
+    def teach(
+        self,
+        head: bytes,
+        *,
+        plan: int,
+        kind: int,
+        model: int,
+        group: int,
+        rows: int,
+        inputs: Sequence[tuple[int, int]],
+        out_offset: int,
+        span: int,
+        opening: bytes,
+        described: bytes,
+        outputs: Sequence[tuple[bytes, int, int]],
+        late_text: str,
+        default_timeout_ns: int,
+    ) -> None:
+        """Requests with this ``head`` (all of the message but id and raw tensors) have inputs of exactly these
+        (bytes, offset in the slot), in the request's order, and are answered with ``opening``, the id,
+        ``described``, and the outputs as (bytes before it, offset in the slot, bytes). The worker writes them from
+        ``out_offset``; ``span`` is what the slot must hold. ValueError when a tensor leaves its slot."""
+
+    def forget(self, model: int | None = None) -> None:
+        """Unlearn what was taught of a model, or all. What is in flight ends as it would have."""
+
+    def price(self, kind: int, charge_per_row_ns: int, batch_ns: int, margin_ns: int) -> None:
+        """What requests of a kind cost from now on: one that could not be answered ``margin_ns`` before its deadline
+        is refused with RESOURCE_EXHAUSTED and ``late_text``, unless nothing is in flight or something has a later
+        deadline: then it is a CALL."""
+
+    def in_flight(self, model: int) -> int:
+        """Requests of a model that a worker may still touch."""
+
+    def free_slots(self) -> list[int]:
+        """How many slots of each size are free."""
+
+    def news(self) -> tuple[list[tuple[object, ...]], list[int]]:
+        """What happened since the last call, in sums per (model, kind, lane): (model, kind, lane, requests, rows,
+        batches, stages, refused, cancelled, slow). ``batches`` are (rows, count, gather, run, scatter);
+        ``stages`` are queue, gather, run, scatter and total as (counts per bucket, sum); ``slow`` are (id, those
+        five) of some requests that took long; all in ns. Then the lanes whose workers said what cannot be."""
+
 class Tls:
     """Server certificates, PEM. ``client_ca`` given: clients must show a certificate that it signed. Unix
     sockets are always in the clear. Raises ValueError that says which of them is unusable and why."""
@@ -101,6 +190,63 @@ class Tls:
     def reload(self, certificate: bytes, key: bytes, client_ca: bytes = b"") -> None:
         """Use these from the next connection on; raises ValueError and keeps the old ones when they are
         unusable."""
+
+class LaneMemory:
+    """The memory that the door and one worker share: their two rings. Made by the daemon, one for each worker process;
+    the worker and the door map it by its descriptor, which stays this object's. Raises OSError when there is none."""
+
+    def __init__(self) -> None: ...
+    def fileno(self) -> int: ...
+    def mail(self) -> None:
+        """Tell the worker that something was written to its socket. Cheap; from any thread."""
+
+class WorkerRing:
+    """The worker's end of its lane. Used in the worker's process only, by one thread.
+
+    ``memory_fd`` is that of a ``LaneMemory`` and ``doorbell_fd`` the eventfd that the door sleeps on; both are
+    duplicated. ``arena`` is writable memory, in which all offsets count. Raises OSError when the descriptors are
+    not such, ValueError when the arena is read-only.
+    """
+
+    def __init__(self, memory_fd: int, doorbell_fd: int, arena: memoryview) -> None: ...
+    def wait(self, timeout_ms: int) -> int:
+        """Sleep until something is there, at most ``timeout_ms``: bit 0 mail, bit 1 submissions; 0 after that
+        time, or earlier for no reason. Mail is told once: read the socket until nothing is left there."""
+
+    def learn(
+        self,
+        plan: int,
+        kind: int,
+        rows: int,
+        max_rows: int,
+        input_sizes: Sequence[int],
+        output_sizes: Sequence[int],
+    ) -> None:
+        """Know a plan: bytes of its tensors for ``rows`` rows, in the model's input order and in the order of the
+        wanted outputs. Each lies at the next multiple of 64 from ``offset`` or ``out_offset``. Raises ValueError
+        for a plan that is known, has no rows, or whose rows have other sizes than those of its kind."""
+
+    def forget(self, plan: int) -> None:
+        """Know it no more; nothing when it was not known."""
+
+    def take(self) -> tuple[int, int, int, int, int, int] | None:
+        """The next batch as (kind, plan, rows, count, offset, out_offset): as many submissions from the front as
+        are of one kind and have ``max_rows`` rows together, at least one. Plan and offsets, in bytes of the arena,
+        are those of the first. None when nothing waits or mail has come, which goes first.
+
+        On the way, what is late is completed EXPIRED, what is of an unknown plan or lies outside of the arena
+        HAND_OVER. Raises RuntimeError when the batch before has not been completed."""
+
+    def gather(self, address: int, nbytes: int) -> None:
+        """Copy the inputs of the batch to ``nbytes`` of memory at ``address``: input after input, each at the next
+        multiple of 64, row after row. Raises ValueError when they do not fit."""
+
+    def scatter(self, address: int, nbytes: int) -> None:
+        """Copy outputs that lie so to the places of the requests."""
+
+    def complete(self, status: int, gather_ns: int, run_ns: int, scatter_ns: int) -> None:
+        """Tell the end of all requests of the batch: 0 OK, 1 HAND_OVER (Python shall try), 2 EXPIRED; and what its
+        steps took."""
 
 LIMITS: Final[tuple[str, ...]]
 """``message_bytes`` (largest request message; more is RESOURCE_EXHAUSTED), ``metadata_bytes`` (largest

@@ -1,0 +1,400 @@
+"""What the door may do by itself: teaches it, grants it lanes, and keeps the engine's accounts of what it did.
+
+The scheduler says which lane is granted and when that ends. What the door tells comes late, in sums; whoever asks for
+figures gets those of this moment, because they are fetched first. One owner: the engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
+
+from appliance.engine.direct import DirectDoor, Tally, Taught
+from appliance.engine.environment import Pace
+from appliance.engine.layout import Layout
+from appliance.engine.outcome import late_text
+from appliance.engine.routes import Routes, Served
+from appliance.engine.settings import EngineConfig
+from appliance.engine.shapes import Shapes
+from appliance.inference import RequestPlan
+from appliance.scheduling import actions, events
+from appliance.scheduling.scheduler import Scheduler
+from appliance.telemetry.meter import BOUNDS_NS, Result
+from appliance.tensor import Datatype, byte_size
+from appliance.workers.arena import Arena, aligned
+from appliance.workers.port import ExitCause, Learn, Shape, WorkerPort
+
+KINDS_PER_MODEL: Final = 32
+LOOK_NS: Final = 250_000_000
+"""How often lanes with requests in flight are looked at when nothing is told."""
+STOCK_SHARE: Final = 8
+"""The part of the arena that the door's own slots may take."""
+
+
+class _Kind(NamedTuple):
+    """Requests that may share a batch, and what the scheduler knows them by."""
+
+    kind: int
+    shape: int
+    served: Served
+
+
+class Grants:
+    """Implements DirectEngine. ``feed`` takes scheduler events; ``served`` finds a version by its id; ``slow`` takes
+    requests that took long: version, id, and nanoseconds of queue, gather, run, scatter and in all."""
+
+    def __init__(
+        self,
+        *,
+        config: EngineConfig,
+        workers: WorkerPort,
+        scheduler: Scheduler,
+        arena: Arena,
+        shapes: Shapes,
+        feed: Callable[[events.Event], None],
+        routes: Routes,
+        served: Callable[[int], Served | None],
+        pace: Pace,
+        slow: Callable[[Served, str, Sequence[int]], None],
+        wall_ms: Callable[[], int],
+    ) -> None:
+        self._config = config
+        self._default_timeout_ns = config.default_deadline_ms * 1_000_000
+        self._slow_ns = config.slow_request_ms * 1_000_000
+        self._workers = workers
+        self._scheduler = scheduler
+        self._arena = arena
+        self._shapes = shapes
+        self._feed = feed
+        self._routes = routes
+        self._served = served
+        self._pace = pace
+        self._slow = slow
+        self._wall_ms = wall_ms
+        self._door: DirectDoor | None = None
+        self._sizes: list[int] = []
+        self._largest = 0
+        self._groups: dict[int, int] = {}
+        """The group of each lane that the door knows."""
+        self._granted: set[int] = set()
+        self._kinds: dict[tuple[int, tuple[int, ...]], _Kind] = {}
+        self._by_kind: dict[int, _Kind] = {}
+        self._prices: dict[int, tuple[int, int, int]] = {}
+        self._unpriced: set[int] = set()
+        """Kinds whose price may have changed."""
+        self._last_kind = self._last_plan = 0
+        self._lessons: dict[tuple[object, ...], Learn] = {}
+        self._look_ns = 0
+        self.requests = 0
+        """Answered without the engine so far."""
+
+    # --- the door's side (DirectEngine)
+
+    def attach(self, door: DirectDoor, method: int) -> bool:
+        """See DirectEngine."""
+        if self._workers.doorbell < 0 or not self._config.grant_limit:
+            return False
+        slots = self._stock()
+        door.attach(
+            method=method,
+            arena=self._arena.fd,
+            arena_bytes=self._arena.size,
+            doorbell=self._workers.doorbell,
+            slots=slots,
+            bounds_ns=BOUNDS_NS,
+            slow_ns=self._slow_ns,
+        )
+        self._sizes = [size for size, _ in slots]
+        self._largest = max((size for size, offsets in slots if offsets), default=0)
+        self._door = door
+        return True
+
+    def _stock(self) -> list[tuple[int, list[int]]]:
+        """Slots for the door, which keeps them: as many as are wanted, within its share of the arena."""
+        left = self._arena.statistics().limit_bytes // STOCK_SHARE
+        stock = []
+        for size, wanted in self._config.grant_slots:
+            slots = [self._arena.allocate(size) for _ in range(min(wanted, left // size))]
+            offsets = [slot.offset for slot in slots if slot is not None]
+            left -= size * len(offsets)
+            stock.append((size, offsets))
+        return stock
+
+    def teach(self, plan: RequestPlan, shapes: Sequence[Shape]) -> Taught | None:
+        """See DirectEngine."""
+        served = self._servable(plan)
+        if served is None:
+            return None
+        layout = served.layout(plan)
+        lesson = self._lesson(served, plan, layout, shapes)
+        if lesson is None:
+            return None
+        starts = _starts(layout.sizes)
+        order = sorted(
+            (planned.source, size, start)
+            for planned, size, start in zip(plan.inputs, layout.sizes, starts, strict=True)
+            if planned.source >= 0
+        )
+        out_starts = [layout.input_span + start for start in _starts(lesson.out_sizes)]
+        return Taught(
+            plan=lesson.plan,
+            kind=lesson.kind,
+            model=served.id,
+            group=served.group,
+            rows=lesson.rows,
+            inputs=tuple((size, start) for _, size, start in order),
+            out_offset=layout.input_span,
+            span=layout.input_span + sum(map(aligned, lesson.out_sizes)),
+            outputs=tuple(out_starts[layout.wanted.index(planned.position)] for planned in plan.outputs),
+            late_text=late_text(plan.model.name),
+            default_timeout_ns=self._default_timeout_ns,
+        )
+
+    def told(self) -> None:
+        """See DirectEngine."""
+        self._pace.soon()
+        self.collect()
+
+    # --- the engine's side
+
+    def note(self, event: events.Event) -> events.Event:
+        """What the scheduler is about to be told of lanes and models concerns the door as well."""
+        if self._door is None:
+            return event
+        if type(event) is events.LaneOpened:
+            return self._lane_opened(event)
+        if type(event) is events.LaneClosed:
+            self._revoke(event.lane)
+        elif type(event) is events.ModelClosed:
+            self._model_closed(event.model)
+        return event
+
+    def worker_exited(self, worker: int) -> tuple[int, int]:
+        """Its process has ended: the model of the request that it had had for longest (-1: none), and how many it had.
+        They come back as requests of their own."""
+        if self._door is None or self._groups.pop(worker, None) is None:
+            return -1, 0
+        self.collect()
+        return self._door.close_lane(worker)
+
+    def forget(self) -> None:
+        """What requests mean may have changed: the door shall ask again."""
+        if self._door is not None:
+            self._door.forget()
+
+    def in_flight(self, model: int) -> int:
+        """Requests of a model that a worker may still touch on the door's behalf."""
+        return 0 if self._door is None else self._door.in_flight(model)
+
+    def idle_bytes(self) -> int:
+        """Bytes of the arena that the door keeps and does not use now."""
+        if self._door is None:
+            return 0
+        return sum(size * free for size, free in zip(self._sizes, self._door.free_slots(), strict=True))
+
+    def perform(self, action: actions.Grant | actions.Revoke) -> None:
+        """Do what the scheduler decided."""
+        door = self._door
+        assert door is not None, "a grant without a door"
+        if type(action) is actions.Grant:
+            if door.grant(action.lane, self._config.grant_limit):
+                self._granted.add(action.lane)
+            return
+        self._revoke(action.lane)
+        self._tell_load(door, action.lane)
+
+    def refresh(self, group: int) -> None:
+        """Tell the scheduler what is in flight in a group, before it decides about a request."""
+        door = self._door
+        if door is None:
+            return
+        for lane in self._granted:
+            if self._groups.get(lane) == group:
+                self._tell_load(door, lane)
+
+    def collect(self) -> None:
+        """Fetch what the door has to tell."""
+        door = self._door
+        if door is None:
+            return
+        told, broken = door.news()
+        for fields in told:
+            self._book(Tally._make(fields))
+        for lane in self._granted:
+            self._tell_load(door, lane)
+        for lane in broken:
+            self._workers.kill(lane, ExitCause.NONSENSE)
+
+    def look(self, now_ns: int) -> None:
+        """At the end of a turn: name prices that have changed, end workers that hang."""
+        door = self._door
+        if door is None:
+            return
+        if self._unpriced:
+            self._name_prices(door)
+        if now_ns < self._look_ns:
+            return
+        busy = False
+        for lane in self._groups:
+            oldest_ns = door.load(lane)[2]
+            busy = busy or oldest_ns > 0
+            if oldest_ns and now_ns - oldest_ns > self._run_timeout_ns(lane):
+                self._workers.kill(lane, ExitCause.HUNG)
+        if busy:
+            self._look_ns = now_ns + LOOK_NS
+            self._pace.at(self._look_ns)
+
+    def _name_prices(self, door: DirectDoor) -> None:
+        for number in self._unpriced:
+            kind = self._by_kind.get(number)
+            price = self._scheduler.price(kind.shape) if kind else None
+            if price is not None and self._prices.get(number) != price:
+                self._prices[number] = price
+                door.price(number, *price)
+        self._unpriced.clear()
+
+    def _book(self, tally: Tally) -> None:
+        """Take what the door did into the accounts, as if the engine had done it."""
+        kind = self._by_kind.get(tally.kind)
+        served = self._served(tally.model)
+        if served is None:
+            return
+        meter = served.meter
+        meter.merge(tally.rows, tally.batches, tally.stages, self._wall_ms())
+        meter.ended_many(Result.REFUSED, tally.refused)
+        meter.ended_many(Result.CANCELLED, tally.cancelled)
+        self.requests += tally.requests
+        for request_id, stages_ns in tally.slow:
+            self._slow(served, request_id.decode(errors="replace"), stages_ns)
+        if kind is None:
+            return
+        self._unpriced.add(kind.kind)
+        for rows, count, gather_ns, run_ns, scatter_ns in tally.batches:
+            spent_ns = (gather_ns + run_ns + scatter_ns) // count
+            self._feed(events.GrantedRan(tally.lane, kind.shape, rows, spent_ns, count))
+
+    # --- lanes
+
+    def _lane_opened(self, event: events.LaneOpened) -> events.LaneOpened:
+        door, memory = self._door, self._workers.memory(event.lane)
+        if door is None or memory is None:
+            return event
+        for lesson in self._lessons.values():
+            served = self._served(lesson.model)
+            if served is not None and served.group == event.group:
+                self._workers.learn(event.lane, lesson)
+        door.open_lane(event.lane, event.group, memory.fileno())
+        self._groups[event.lane] = event.group
+        return event._replace(grantable=True)
+
+    def _revoke(self, lane: int) -> None:
+        assert self._door is not None
+        self._door.revoke(lane)
+        self._granted.discard(lane)
+
+    def _tell_load(self, door: DirectDoor, lane: int) -> None:
+        requests, work_ns, _ = door.load(lane)
+        self._feed(events.GrantedWork(lane, requests, work_ns))
+
+    def _run_timeout_ns(self, lane: int) -> int:
+        """The longest that any model of the lane's group may run."""
+        group = self._groups[lane]
+        models = [kind.served.model for kind in self._by_kind.values() if kind.served.group == group]
+        return max(map(self._workers.run_timeout_ns, models), default=0)
+
+    # --- lessons
+
+    def _servable(self, plan: RequestPlan) -> Served | None:
+        """What serves ``plan``, if the door could."""
+        head = plan.head
+        if self._door is None or head.timeout_us or any(planned.classification for planned in plan.outputs):
+            return None
+        served = self._routes.find(plan.model.name, plan.model.version)
+        if (
+            served is None
+            or served.model is not plan.model
+            or not served.opened
+            or not served.layout(plan).sizes
+        ):
+            return None
+        if any(spec.datatype is Datatype.BYTES for spec in served.model.outputs):
+            return None
+        return served
+
+    def _lesson(
+        self, served: Served, plan: RequestPlan, layout: Layout, shapes: Sequence[Shape]
+    ) -> Learn | None:
+        """What workers must know of ``plan``; the same for all plans that look the same to them."""
+        by_position = dict(zip((planned.position for planned in plan.outputs), shapes, strict=True))
+        out_shapes = tuple(by_position[position] for position in layout.wanted)
+        key = (served.id, layout.shapes, layout.wanted, out_shapes)
+        known = self._lessons.get(key)
+        if known is not None:
+            return known
+        out_sizes = tuple(
+            byte_size(served.model.outputs[position].datatype, shape)
+            for position, shape in zip(layout.wanted, out_shapes, strict=True)
+        )
+        if layout.input_span + sum(map(aligned, out_sizes)) > self._largest:
+            return None
+        kind = self._kind(served, plan, layout)
+        if kind is None:
+            return None
+        self._last_plan += 1
+        lesson = Learn(
+            plan=self._last_plan,
+            model=served.id,
+            kind=kind.kind,
+            rows=plan.rows,
+            max_rows=served.model.max_batch_size if layout.merging else 1,
+            shapes=layout.shapes,
+            sizes=layout.sizes,
+            wanted=layout.wanted,
+            out_shapes=out_shapes,
+            out_sizes=out_sizes,
+        )
+        self._lessons[key] = lesson
+        for lane, group in self._groups.items():
+            if group == served.group:
+                self._workers.learn(lane, lesson)
+        return lesson
+
+    def _kind(self, served: Served, plan: RequestPlan, layout: Layout) -> _Kind | None:
+        """The kind of ``plan``. It keeps its shape open for as long as its model is, so there are not many."""
+        shape = self._shapes.take(served, plan)
+        kind = self._kinds.get((shape, layout.wanted))
+        if kind is not None:
+            self._shapes.give(shape)
+            return kind
+        if sum(kind.served is served for kind in self._kinds.values()) >= KINDS_PER_MODEL:
+            self._shapes.give(shape)
+            return None
+        self._last_kind += 1
+        kind = _Kind(self._last_kind, shape, served)
+        self._unpriced.add(kind.kind)
+        self._kinds[shape, layout.wanted] = self._by_kind[kind.kind] = kind
+        return kind
+
+    def _model_closed(self, model: int) -> None:
+        """Nothing of it is given to workers any more, and they need not know of it."""
+        assert self._door is not None
+        self._door.forget(model)
+        self.collect()
+        gone = [key for key, lesson in self._lessons.items() if lesson.model == model]
+        plans = tuple(self._lessons.pop(key).plan for key in gone)
+        for lane in self._groups if plans else ():
+            self._workers.forget(lane, plans)
+        for key, kind in list(self._kinds.items()):
+            if kind.served.id == model:
+                del self._kinds[key], self._by_kind[kind.kind]
+                self._prices.pop(kind.kind, None)
+                self._shapes.give(kind.shape)
+
+
+def _starts(sizes: Sequence[int]) -> list[int]:
+    """Where tensors of these sizes begin that lie back to back, aligned."""
+    starts, position = [], 0
+    for size in sizes:
+        starts.append(position)
+        position += aligned(size)
+    return starts

@@ -1,0 +1,249 @@
+"""Runs what the native door gives a worker directly, without a message for each request.
+
+The ring forms the batches, copies their tensors and tells their ends; what is left to do here is to run. A request
+alone runs where it lies, a batch in scratch memory; either way through a run that its session has prepared for those
+addresses, so that hardly more than the model itself is paid for. Whatever is not exactly as it was taught - outputs of
+other shapes, a failure, a model that is not there - is handed over to the engine, which runs it again and has words.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple, Protocol
+
+from appliance.runtimes.alignment import aligned
+from appliance.runtimes.runtime import Feed, Place, Produced, Region
+from appliance.workers.execution import SCRATCH_KEPT_BYTES, LoadedModel
+from appliance.workers.port import Learn, Shape
+from appliance.workers.region import Scratch
+
+OK: Final = 0
+HAND_OVER: Final = 1
+MAIL: Final = 1
+SUBMISSIONS: Final = 2
+PREPARED_MAX: Final = 1024
+FINISH_BATCHES_MAX: Final = 1024
+
+
+class Ring(Protocol):
+    """What is used of ``edge_appliance_door.WorkerRing``, whose stub documents it."""
+
+    def learn(
+        self,
+        plan: int,
+        kind: int,
+        rows: int,
+        max_rows: int,
+        input_sizes: Sequence[int],
+        output_sizes: Sequence[int],
+    ) -> None: ...
+    def forget(self, plan: int) -> None: ...
+    def wait(self, timeout_ms: int) -> int: ...
+    def take(self) -> tuple[int, int, int, int, int, int] | None: ...
+    def gather(self, address: int, nbytes: int) -> None: ...
+    def scatter(self, address: int, nbytes: int) -> None: ...
+    def complete(self, status: int, gather_ns: int, run_ns: int, scatter_ns: int) -> None: ...
+
+
+class _Unexpected(Exception):
+    """A run that ended otherwise than was taught."""
+
+
+class _Merged(NamedTuple):
+    """A batch of one kind and so many rows, in scratch memory."""
+
+    source: Region
+    feeds: tuple[Feed | None, ...]
+    in_bytes: int
+    place: Place
+    shapes: tuple[Shape, ...]
+    sizes: tuple[int, ...]
+    run: Callable[[], None] | None
+
+
+class GrantedRuns:
+    """The plans that a worker was taught, and their runs. Owner of scratch memory of its own."""
+
+    def __init__(self, ring: Ring, arena: Region) -> None:
+        self._ring = ring
+        self._arena = arena
+        self._models: dict[int, LoadedModel] = {}
+        self._lessons: dict[int, Learn] = {}
+        self._alone: dict[tuple[int, int, int], Callable[[], None]] = {}
+        self._merged: dict[tuple[int, int], _Merged] = {}
+        self._gathered = Scratch()
+        self._spread = Scratch()
+
+    # --- what is known
+
+    def add(self, model: int, loaded: LoadedModel) -> None:
+        """A model that plans may name."""
+        self._models[model] = loaded
+
+    def drop(self, model: int) -> None:
+        """A model that is about to be closed. Its plans are handed over until they are forgotten."""
+        self._models.pop(model, None)
+        self._alone.clear()
+        self._merged.clear()
+
+    def learn(self, lesson: Learn) -> None:
+        """Know a plan. One that cannot be is not, and its requests are handed over."""
+        row_bytes = max(_span(lesson.sizes), _span(lesson.out_sizes)) // max(lesson.rows, 1)
+        max_rows = min(lesson.max_rows, SCRATCH_KEPT_BYTES // max(row_bytes, 1))
+        try:
+            self._ring.learn(lesson.plan, lesson.kind, lesson.rows, max_rows, lesson.sizes, lesson.out_sizes)
+        except (ValueError, OverflowError):
+            return
+        self._lessons[lesson.plan] = lesson
+
+    def forget(self, plans: Sequence[int]) -> None:
+        """Know plans no more."""
+        kinds = set()
+        for plan in plans:
+            self._ring.forget(plan)
+            lesson = self._lessons.pop(plan, None)
+            if lesson is not None:
+                kinds.add(lesson.kind)
+        gone = set(plans)
+        self._alone = {key: run for key, run in self._alone.items() if key[0] not in gone}
+        self._merged = {key: merged for key, merged in self._merged.items() if key[0] not in kinds}
+
+    # --- serving
+
+    def serve(self) -> None:
+        """Run what waits, until nothing does or mail has come."""
+        while self.serve_one():
+            pass
+
+    def finish(self) -> None:
+        """Run what the door has submitted before the worker leaves; within bounds, for it may go on."""
+        for _ in range(FINISH_BATCHES_MAX):
+            if not self.serve_one() and not self._ring.wait(0) & SUBMISSIONS:
+                return
+
+    def serve_one(self) -> bool:
+        """Run one batch; false when there is none, or mail goes first."""
+        batch = self._ring.take()
+        if batch is None:
+            return False
+        kind, plan, rows, count, offset, out_offset = batch
+        if count > 1:
+            self._serve_merged(kind, plan, rows)
+            return True
+        run = self._alone.get((plan, offset, out_offset))
+        begin = time.monotonic_ns()
+        try:
+            if run is None:
+                self._run_alone(plan, offset, out_offset)
+            else:
+                run()
+        except Exception:  # noqa: BLE001 - whatever it is, the run that follows it says it
+            self._give_up(kind)
+        else:
+            self._ring.complete(OK, 0, time.monotonic_ns() - begin, 0)
+        return True
+
+    def _serve_merged(self, kind: int, plan: int, rows: int) -> None:
+        ring, clock = self._ring, time.monotonic_ns
+        begin = clock()
+        try:
+            merged = self._merged.get((kind, rows))
+            if merged is None:
+                merged = self._lay_out(plan, rows)
+            ring.gather(merged.source.address, merged.in_bytes)
+            gathered = clock()
+            if merged.run is None:
+                self._run_merged(plan, rows, merged)
+            else:
+                merged.run()
+            ran = clock()
+            ring.scatter(merged.place.region.address, merged.place.capacity)
+        except Exception:  # noqa: BLE001 - as above
+            self._give_up(kind)
+        else:
+            ring.complete(OK, gathered - begin, ran - gathered, clock() - ran)
+
+    def _give_up(self, kind: int) -> None:
+        """Hand the batch over; what was prepared for its kind is not to be used again."""
+        plans = {plan for plan, lesson in self._lessons.items() if lesson.kind == kind}
+        self._alone = {key: run for key, run in self._alone.items() if key[0] not in plans}
+        self._merged = {key: merged for key, merged in self._merged.items() if key[0] != kind}
+        self._ring.complete(HAND_OVER, 0, 0, 0)
+
+    # --- runs that are not prepared, and preparing them
+
+    def _taught(self, plan: int) -> tuple[Learn, LoadedModel]:
+        lesson = self._lessons[plan]
+        model = self._models.get(lesson.model)
+        if model is None:
+            raise _Unexpected(f"model {lesson.model} is not loaded")
+        return lesson, model
+
+    def _run_alone(self, plan: int, offset: int, out_offset: int) -> None:
+        """Run a request in its place, and have that prepared where the session can."""
+        lesson, model = self._taught(plan)
+        feeds = _feeds(lesson.shapes, lesson.sizes, offset)
+        place = Place(self._arena, out_offset, _span(lesson.out_sizes))
+        produced = model.session.run(self._arena, feeds, lesson.wanted, place)
+        _settle(produced, lesson.out_shapes, lesson.out_sizes, place)
+        run = model.session.prepared(self._arena, feeds, lesson.wanted, place)
+        if run is None:
+            return
+        if len(self._alone) >= PREPARED_MAX:
+            self._alone.clear()
+        self._alone[plan, offset, out_offset] = run
+
+    def _lay_out(self, plan: int, rows: int) -> _Merged:
+        """Where the tensors of a batch go. Prepared runs end with the scratch memory that they were prepared for."""
+        lesson = self._lessons[plan]
+        sizes = tuple(size // lesson.rows * rows for size in lesson.sizes)
+        out_sizes = tuple(size // lesson.rows * rows for size in lesson.out_sizes)
+        shapes = tuple(None if shape is None else (rows, *shape[1:]) for shape in lesson.shapes)
+        in_bytes, out_bytes = _span(sizes), _span(out_sizes)
+        if not (self._gathered.holds(in_bytes) and self._spread.holds(out_bytes)):
+            self._merged.clear()
+        source = self._gathered.at_least(in_bytes)
+        return _Merged(
+            source,
+            _feeds(shapes, sizes, 0),
+            in_bytes,
+            Place(self._spread.at_least(out_bytes), 0, out_bytes),
+            tuple((rows, *shape[1:]) for shape in lesson.out_shapes),
+            out_sizes,
+            None,
+        )
+
+    def _run_merged(self, plan: int, rows: int, merged: _Merged) -> None:
+        """Run a batch in scratch memory, and have that prepared where the session can."""
+        lesson, model = self._taught(plan)
+        source, feeds, _, place, shapes, sizes, _ = merged
+        _settle(model.session.run(source, feeds, lesson.wanted, place), shapes, sizes, place)
+        run = model.session.prepared(source, feeds, lesson.wanted, place)
+        if len(self._merged) >= PREPARED_MAX:
+            self._merged.clear()
+        self._merged[lesson.kind, rows] = merged._replace(run=run)
+
+
+def _span(sizes: Sequence[int]) -> int:
+    """Bytes that tensors of these sizes take."""
+    return sum(map(aligned, sizes))
+
+
+def _feeds(shapes: Sequence[Shape | None], sizes: Sequence[int], offset: int) -> tuple[Feed | None, ...]:
+    """Inputs that lie one after the other from ``offset``."""
+    feeds: list[Feed | None] = []
+    for shape, size in zip(shapes, sizes, strict=True):
+        feeds.append(None if shape is None else Feed(shape, offset, size))
+        offset += aligned(size)
+    return tuple(feeds)
+
+
+def _settle(produced: Produced, shapes: tuple[Shape, ...], sizes: tuple[int, ...], place: Place) -> None:
+    """Have the outputs in their place. Raises _Unexpected when they are not what was taught."""
+    if produced.shapes != shapes or produced.sizes != sizes:
+        raise _Unexpected(f"outputs of shapes {produced.shapes}, where {shapes} were taught")
+    position = place.offset
+    for part in produced.parts or ():
+        place.region.view[position : position + len(part)] = part
+        position += aligned(len(part))

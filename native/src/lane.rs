@@ -1,0 +1,401 @@
+//! One lane as the door sees it: the requests that it has given to one worker, and what became of them.
+//!
+//! The worker is not trusted: a completion counts only when it names a request that is in flight, by number and
+//! generation, and the times it tells are bounded by the door's own.
+
+use crate::direct::Price;
+use crate::lane_memory::{Completion, DoorEnd, Submission, status};
+use crate::news::{Answered, Batches, News, Subject};
+use crate::plan::Plan;
+use crate::slots::{Slot, Slots};
+use bytes::Bytes;
+use std::sync::Arc;
+use std::task::Waker;
+
+/// Requests in flight at most, whatever was granted: as many as the rings hold.
+pub const DEPTH: u32 = 1024;
+
+/// What became of a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    /// Its outputs lie in its slot.
+    Ran(Stages),
+    /// The engine shall serve it; whether a worker died with it.
+    HandOver {
+        /// How often it was tried in vain.
+        attempts: u32,
+    },
+}
+
+/// Where its time went, in nanoseconds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Stages {
+    /// From its arrival until the worker took it.
+    pub queue_ns: u64,
+    /// Making its batch.
+    pub gather_ns: u64,
+    /// Running it.
+    pub run_ns: u64,
+    /// Splitting it.
+    pub scatter_ns: u64,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum State {
+    Free,
+    /// Its tensors are being copied.
+    Filling,
+    /// The worker has it.
+    Running,
+    /// The worker has it, and its client has gone.
+    Abandoned,
+    /// It is over, and its call has not yet looked.
+    Over(Outcome),
+}
+
+struct Entry {
+    generation: u32,
+    state: State,
+    plan: Option<Arc<Plan>>,
+    slot: Option<Slot>,
+    arrived_ns: u64,
+    submitted_ns: u64,
+    charge_ns: u64,
+    waker: Option<Waker>,
+}
+
+/// What names a request in a lane.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ticket {
+    number: u32,
+    generation: u32,
+}
+
+impl Ticket {
+    fn wire(self) -> u64 {
+        u64::from(self.generation) << 32 | u64::from(self.number)
+    }
+
+    fn of_wire(wire: u64) -> Self {
+        Self { number: wire as u32, generation: (wire >> 32) as u32 }
+    }
+}
+
+/// A lane; see the head of this file.
+pub struct Lane {
+    /// Its id, the worker's.
+    pub id: u32,
+    /// The lanes with the same models.
+    pub group: u32,
+    /// Requests that may be in flight without asking; 0: none.
+    pub limit: u32,
+    /// The worker said what cannot be.
+    pub broken: bool,
+    /// Its process has ended; it stays until the last call has looked.
+    pub closed: bool,
+    end: DoorEnd,
+    entries: Vec<Entry>,
+    free: Vec<u32>,
+    used: u32,
+    charges_ns: u64,
+    last: (u32, u64),
+    latest_deadline_ns: u64,
+}
+
+impl Lane {
+    /// A lane without a grant.
+    pub fn new(id: u32, group: u32, end: DoorEnd) -> Self {
+        Self {
+            id,
+            group,
+            limit: 0,
+            broken: false,
+            closed: false,
+            end,
+            entries: Vec::new(),
+            free: Vec::new(),
+            used: 0,
+            charges_ns: 0,
+            last: (0, 0),
+            latest_deadline_ns: 0,
+        }
+    }
+
+    /// Requests that are not over, those of clients that have gone included.
+    pub fn in_flight(&self) -> u32 {
+        self.used
+    }
+
+    /// The work in flight at the published prices: the batch that runs, which no charge covers, and all charges.
+    pub fn work_ns(&self) -> u64 {
+        if self.used == 0 { 0 } else { self.charges_ns + self.last.1 }
+    }
+
+    /// Whether nothing in flight is due later than this.
+    pub fn is_latest(&self, deadline_ns: u64) -> bool {
+        deadline_ns >= self.latest_deadline_ns
+    }
+
+    /// Whether one more may be given to it.
+    pub fn has_room(&self) -> bool {
+        self.used < self.limit.min(DEPTH) && !self.broken && !self.closed
+    }
+
+    /// When the oldest request in flight was submitted; 0: there is none.
+    pub fn oldest_ns(&self) -> u64 {
+        self.running().map(|entry| entry.submitted_ns).min().unwrap_or(0)
+    }
+
+    fn running(&self) -> impl Iterator<Item = &Entry> {
+        self.entries.iter().filter(|entry| matches!(entry.state, State::Running | State::Abandoned))
+    }
+
+    /// Requests of a model that the worker may touch.
+    pub fn in_flight_of(&self, model: u32) -> usize {
+        let of_model = |entry: &&Entry| entry.plan.as_ref().is_some_and(|plan| plan.model == model);
+        let open = |entry: &&Entry| !matches!(entry.state, State::Free | State::Over(_));
+        self.entries.iter().filter(open).filter(of_model).count()
+    }
+
+    /// Takes up a request whose tensors will be copied into `slot`. It is charged with its rows, with those that the batch
+    /// before it wastes when it does not fit, and with a batch where it follows one of another kind.
+    pub fn reserve(&mut self, plan: &Arc<Plan>, slot: Slot, arrived_ns: u64, price: Price) -> Ticket {
+        let mut charge_ns = price.charge_per_row_ns * (2 * u64::from(plan.rows)).saturating_sub(1);
+        if self.used > 0 && self.last.0 != plan.kind {
+            charge_ns += price.batch_ns;
+        }
+        self.last = (plan.kind, price.batch_ns);
+        let number = self.free.pop().unwrap_or_else(|| {
+            self.entries.push(Entry {
+                generation: 0,
+                state: State::Free,
+                plan: None,
+                slot: None,
+                arrived_ns: 0,
+                submitted_ns: 0,
+                charge_ns: 0,
+                waker: None,
+            });
+            self.entries.len() as u32 - 1
+        });
+        let entry = &mut self.entries[number as usize];
+        debug_assert_eq!(entry.state, State::Free);
+        entry.generation = entry.generation.wrapping_add(1);
+        entry.state = State::Filling;
+        entry.plan = Some(plan.clone());
+        entry.slot = Some(slot);
+        (entry.arrived_ns, entry.charge_ns) = (arrived_ns, charge_ns);
+        self.used += 1;
+        self.charges_ns += charge_ns;
+        Ticket { number, generation: entry.generation }
+    }
+
+    /// Gives it to the worker. False when it no longer may be: the caller then forgets it.
+    pub fn submit(&mut self, ticket: Ticket, deadline_ns: u64, now_ns: u64) -> bool {
+        if self.limit == 0 || self.broken || self.closed {
+            return false;
+        }
+        let entry = &mut self.entries[ticket.number as usize];
+        let (Some(plan), Some(slot)) = (&entry.plan, entry.slot) else { return false };
+        if !plan.is_live() {
+            return false;
+        }
+        let submission = Submission {
+            ticket: ticket.wire(),
+            offset: slot.offset as u64,
+            out_offset: (slot.offset + plan.out_offset) as u64,
+            deadline_ns,
+            plan: plan.plan,
+            rows: plan.rows,
+            ..Submission::default()
+        };
+        if !self.end.submit(&submission) {
+            return false;
+        }
+        entry.state = State::Running;
+        entry.submitted_ns = now_ns;
+        self.latest_deadline_ns = self.latest_deadline_ns.max(deadline_ns);
+        true
+    }
+
+    /// The outcome, if it is over; else who is to be woken when it is.
+    pub fn poll(&mut self, ticket: Ticket, task: &Waker) -> Option<Outcome> {
+        let entry = &mut self.entries[ticket.number as usize];
+        if let State::Over(outcome) = entry.state {
+            return Some(outcome);
+        }
+        if !entry.waker.as_ref().is_some_and(|known| known.will_wake(task)) {
+            entry.waker = Some(task.clone());
+        }
+        None
+    }
+
+    /// Its call is done with it: the slot goes back as soon as the worker is done with it, too. True when the worker
+    /// still has it.
+    pub fn release(&mut self, ticket: Ticket, slots: &mut Slots) -> bool {
+        let entry = &mut self.entries[ticket.number as usize];
+        if entry.generation != ticket.generation {
+            return false;
+        }
+        match entry.state {
+            State::Running => {
+                entry.state = State::Abandoned;
+                entry.waker = None;
+                true
+            }
+            State::Filling | State::Over(_) => {
+                self.clear(ticket.number, slots);
+                false
+            }
+            State::Free | State::Abandoned => false,
+        }
+    }
+
+    fn clear(&mut self, number: u32, slots: &mut Slots) {
+        let entry = &mut self.entries[number as usize];
+        if let Some(slot) = entry.slot.take() {
+            slots.give(slot);
+        }
+        if !matches!(entry.state, State::Over(_)) {
+            self.used -= 1;
+            self.charges_ns -= entry.charge_ns;
+        }
+        entry.state = State::Free;
+        (entry.plan, entry.waker) = (None, None);
+        self.free.push(number);
+        if self.used == 0 {
+            self.latest_deadline_ns = 0;
+        }
+    }
+
+    fn over(&mut self, number: u32, outcome: Outcome) {
+        let entry = &mut self.entries[number as usize];
+        entry.state = State::Over(outcome);
+        self.used -= 1;
+        self.charges_ns -= entry.charge_ns;
+        if self.used == 0 {
+            self.latest_deadline_ns = 0;
+        }
+        if let Some(waker) = self.entries[number as usize].waker.take() {
+            waker.wake();
+        }
+    }
+
+    /// Takes what the worker has completed; how many.
+    pub fn drain(&mut self, slots: &mut Slots, news: &mut News, now_ns: u64) -> u32 {
+        let mut taken = 0;
+        while !self.broken && !self.closed {
+            let Some(completion) = self.end.take() else { break };
+            taken += 1;
+            if !self.complete(&completion, slots, news, now_ns) {
+                self.distrust(news);
+            }
+        }
+        if self.end.broken() && !self.broken {
+            self.distrust(news);
+        }
+        taken
+    }
+
+    /// Nothing that this worker says counts from here on; the engine has it killed, and `close` follows.
+    fn distrust(&mut self, news: &mut News) {
+        self.broken = true;
+        news.broken(self.id);
+    }
+
+    fn complete(&mut self, told: &Completion, slots: &mut Slots, news: &mut News, now_ns: u64) -> bool {
+        let ticket = Ticket::of_wire(told.ticket);
+        let Some(entry) = self.entries.get(ticket.number as usize) else { return false };
+        let running = matches!(entry.state, State::Running | State::Abandoned);
+        if entry.generation != ticket.generation || !running {
+            return false;
+        }
+        let Some(plan) = &entry.plan else { return false };
+        let subject: Subject = (plan.model, plan.kind, self.id);
+        let outcome = match told.status {
+            status::OK => {
+                let stages = stages(told, entry.arrived_ns, entry.submitted_ns, now_ns);
+                if told.first == 1 {
+                    let Stages { gather_ns, run_ns, scatter_ns, .. } = stages;
+                    news.batch(subject, told.batch_rows, Batches { count: 0, gather_ns, run_ns, scatter_ns });
+                }
+                Outcome::Ran(stages)
+            }
+            status::HAND_OVER | status::EXPIRED => Outcome::HandOver { attempts: 0 },
+            _ => return false,
+        };
+        if entry.state == State::Abandoned {
+            self.clear(ticket.number, slots);
+        } else {
+            self.over(ticket.number, outcome);
+        }
+        true
+    }
+
+    /// A request was answered.
+    pub fn answered(&self, ticket: Ticket, stages: Stages, id: &Bytes, now_ns: u64, news: &mut News) {
+        let entry = &self.entries[ticket.number as usize];
+        let Some(plan) = &entry.plan else { return };
+        let total_ns = now_ns.saturating_sub(entry.arrived_ns);
+        let Stages { queue_ns, gather_ns, run_ns, scatter_ns } = stages;
+        let answered =
+            Answered { rows: plan.rows, stages_ns: [queue_ns, gather_ns, run_ns, scatter_ns, total_ns] };
+        news.answered((plan.model, plan.kind, self.id), id, &answered);
+    }
+
+    /// Its process has ended: what it had is handed over, and its memory is the door's again. The model of what it had
+    /// had for longest, and how many requests it had.
+    pub fn close(&mut self, slots: &mut Slots) -> (Option<u32>, usize) {
+        self.closed = true;
+        self.limit = 0;
+        let oldest = self.running().min_by_key(|entry| entry.submitted_ns);
+        let blamed = oldest.and_then(|entry| entry.plan.as_ref()).map(|plan| plan.model);
+        let mut had = 0;
+        for number in 0..self.entries.len() as u32 {
+            match self.entries[number as usize].state {
+                State::Running => self.over(number, Outcome::HandOver { attempts: 1 }),
+                State::Abandoned => self.clear(number, slots),
+                State::Free | State::Filling | State::Over(_) => continue,
+            }
+            had += 1;
+        }
+        (blamed, had)
+    }
+
+    /// Whether no call needs it any more.
+    pub fn is_done(&self) -> bool {
+        self.closed && self.free.len() == self.entries.len()
+    }
+
+    /// The thread is about to sleep: completions must ring.
+    pub fn arm(&self) {
+        self.end.arm();
+    }
+
+    /// The thread is awake.
+    pub fn disarm(&self) {
+        self.end.disarm();
+    }
+
+    /// Whether there is something to take.
+    pub fn pending(&self) -> bool {
+        !self.broken && !self.closed && self.end.pending()
+    }
+}
+
+/// What the worker tells of times, as far as it can be true.
+fn stages(told: &Completion, arrived_ns: u64, submitted_ns: u64, now_ns: u64) -> Stages {
+    let started_ns = told.started_ns.clamp(submitted_ns, now_ns.max(submitted_ns));
+    let mut left = now_ns.saturating_sub(started_ns);
+    let mut bounded = |ns: u64| {
+        let ns = ns.min(left);
+        left -= ns;
+        ns
+    };
+    Stages {
+        queue_ns: started_ns.saturating_sub(arrived_ns),
+        gather_ns: bounded(told.gather_ns),
+        run_ns: bounded(told.run_ns),
+        scatter_ns: bounded(told.scatter_ns),
+    }
+}

@@ -1,0 +1,314 @@
+//! What Python has taught: requests that it has seen and checked, and how their tensors and answers look.
+
+use bytes::{BufMut, Bytes, BytesMut};
+use std::collections::HashMap;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::*};
+
+/// The tag before each output in an answer's `raw_output_contents`, and before its id.
+const ID: u8 = 3 << 3 | 2;
+/// More heads than Python ever keeps are a mistake.
+pub const PLANS: usize = 8192;
+
+/// A tensor in a slot.
+#[derive(Clone, Copy, Debug)]
+pub struct Place {
+    /// Where it begins, from the slot's begin.
+    pub offset: usize,
+    /// Its bytes.
+    pub size: usize,
+}
+
+/// An output in the answer.
+pub struct Output {
+    /// Tag and length, where they are not part of what describes the answer.
+    pub prefix: Box<[u8]>,
+    /// Where the worker leaves it.
+    pub place: Place,
+}
+
+/// One head, checked against one model version.
+pub struct Plan {
+    /// Its id towards the worker.
+    pub plan: u32,
+    /// Which others may share its batches.
+    pub kind: u32,
+    /// The model version.
+    pub model: u32,
+    /// The lanes that serve it.
+    pub group: u32,
+    /// Rows of the batch dimension.
+    pub rows: u32,
+    /// Where each input goes, in the order of the request.
+    pub inputs: Box<[Place]>,
+    /// Where the outputs begin.
+    pub out_offset: usize,
+    /// What the slot must hold.
+    pub span: usize,
+    /// The beginning of the answer, before the id.
+    pub opening: Box<[u8]>,
+    /// What follows the id.
+    pub described: Box<[u8]>,
+    /// The outputs, in the order of the answer.
+    pub outputs: Box<[Output]>,
+    /// What a client that cannot be served in time is told.
+    pub late_text: Box<str>,
+    /// Deadline of requests that bring none; 0: none.
+    pub default_timeout_ns: u64,
+    live: AtomicBool,
+}
+
+impl Plan {
+    /// Whether it still holds.
+    pub fn is_live(&self) -> bool {
+        self.live.load(Acquire)
+    }
+
+    /// Whether tensors that lie there in a message are what the plan asks for.
+    pub fn fits(&self, raw: &[Range<usize>]) -> bool {
+        raw.len() == self.inputs.len()
+            && raw.iter().zip(&self.inputs).all(|(range, place)| range.len() == place.size)
+    }
+
+    /// The length of the answer to a request with this id.
+    pub fn answer_length(&self, id: &[u8]) -> usize {
+        let outputs =
+            self.outputs.iter().map(|output| output.prefix.len() + output.place.size).sum::<usize>();
+        let id = if id.is_empty() { 0 } else { 1 + varint_length(id.len()) + id.len() };
+        self.opening.len() + id + self.described.len() + outputs
+    }
+
+    /// Writes the answer; `copy` appends a tensor.
+    pub fn write_answer(&self, id: &[u8], into: &mut BytesMut, mut copy: impl FnMut(Place, &mut BytesMut)) {
+        into.put_slice(&self.opening);
+        if !id.is_empty() {
+            into.put_u8(ID);
+            put_varint(id.len(), into);
+            into.put_slice(id);
+        }
+        into.put_slice(&self.described);
+        for output in &self.outputs {
+            into.put_slice(&output.prefix);
+            copy(output.place, into);
+        }
+    }
+}
+
+fn varint_length(value: usize) -> usize {
+    (1..).find(|bytes| value >> (7 * bytes) == 0).unwrap_or(10)
+}
+
+fn put_varint(mut value: usize, into: &mut BytesMut) {
+    while value > 127 {
+        into.put_u8(value as u8 | 128);
+        value >>= 7;
+    }
+    into.put_u8(value as u8);
+}
+
+/// What Python says of a plan.
+pub struct Lesson {
+    /// Its id towards the worker.
+    pub plan: u32,
+    /// Which others may share its batches.
+    pub kind: u32,
+    /// The model version.
+    pub model: u32,
+    /// The lanes that serve it.
+    pub group: u32,
+    /// Rows of the batch dimension.
+    pub rows: u32,
+    /// Size and offset of each input.
+    pub inputs: Vec<(usize, usize)>,
+    /// Where the outputs begin.
+    pub out_offset: usize,
+    /// What the slot must hold.
+    pub span: usize,
+    /// See [`Plan`].
+    pub opening: Vec<u8>,
+    /// See [`Plan`].
+    pub described: Vec<u8>,
+    /// Prefix, offset and size of each output.
+    pub outputs: Vec<(Vec<u8>, usize, usize)>,
+    /// See [`Plan`].
+    pub late_text: String,
+    /// See [`Plan`].
+    pub default_timeout_ns: u64,
+}
+
+impl Lesson {
+    /// The plan, or what is wrong with it: what leaves its slot would reach into another's.
+    fn learn(self) -> Result<Plan, String> {
+        let within =
+            |offset: usize, size: usize| offset.checked_add(size).is_some_and(|end| end <= self.span);
+        let inputs: Box<[Place]> = self.inputs.iter().map(|&(size, offset)| Place { offset, size }).collect();
+        let outputs: Box<[Output]> = self
+            .outputs
+            .iter()
+            .map(|(prefix, offset, size)| Output {
+                prefix: prefix.as_slice().into(),
+                place: Place { offset: *offset, size: *size },
+            })
+            .collect();
+        let mut places = inputs.iter().copied().chain(outputs.iter().map(|output| output.place));
+        if self.out_offset > self.span || !places.all(|place| within(place.offset, place.size)) {
+            return Err(format!(
+                "a tensor of plan {} lies outside of its slot of {} bytes",
+                self.plan, self.span
+            ));
+        }
+        Ok(Plan {
+            plan: self.plan,
+            kind: self.kind,
+            model: self.model,
+            group: self.group,
+            rows: self.rows,
+            inputs,
+            out_offset: self.out_offset,
+            span: self.span,
+            opening: self.opening.into(),
+            described: self.described.into(),
+            outputs,
+            late_text: self.late_text.into(),
+            default_timeout_ns: self.default_timeout_ns,
+            live: AtomicBool::new(true),
+        })
+    }
+}
+
+/// The plans by head.
+#[derive(Default)]
+pub struct Plans(HashMap<Box<[u8]>, Arc<Plan>>);
+
+impl Plans {
+    /// Takes a plan up for requests with this head.
+    pub fn teach(&mut self, head: Vec<u8>, lesson: Lesson) -> Result<(), String> {
+        if self.0.len() >= PLANS && !self.0.contains_key(head.as_slice()) {
+            return Err(format!("more than {PLANS} plans"));
+        }
+        let plan = Arc::new(lesson.learn()?);
+        if let Some(before) = self.0.insert(head.into(), plan) {
+            before.live.store(false, Release);
+        }
+        Ok(())
+    }
+
+    /// The plan for a head.
+    pub fn find(&self, head: &[u8]) -> Option<&Arc<Plan>> {
+        self.0.get(head)
+    }
+
+    /// Drops the plans of a model, or all.
+    pub fn forget(&mut self, model: Option<u32>) {
+        self.0.retain(|_, plan| {
+            let keep = model.is_some_and(|model| model != plan.model);
+            if !keep {
+                plan.live.store(false, Release);
+            }
+            keep
+        });
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether nothing was taught.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+/// A request message as it was, made of its parts: the head first, then id and tensors.
+pub fn rebuilt(head: &[u8], id: &[u8], tensors: &[&[u8]]) -> Bytes {
+    const RAW: u8 = 7 << 3 | 2;
+    let mut message = BytesMut::with_capacity(
+        head.len() + id.len() + tensors.iter().map(|tensor| tensor.len() + 6).sum::<usize>() + 6,
+    );
+    message.put_slice(head);
+    for (tag, piece) in
+        [(ID, id)].into_iter().filter(|(_, id)| !id.is_empty()).chain(tensors.iter().map(|t| (RAW, *t)))
+    {
+        message.put_u8(tag);
+        put_varint(piece.len(), &mut message);
+        message.put_slice(piece);
+    }
+    message.freeze()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scan::Scanned;
+
+    /// A plan with one input of 8 bytes and one output of 4, in a slot of 128.
+    fn lesson(plan: u32, model: u32) -> Lesson {
+        Lesson {
+            plan,
+            kind: 1,
+            model,
+            group: 1,
+            rows: 1,
+            inputs: vec![(8, 0)],
+            out_offset: 64,
+            span: 128,
+            opening: b"open".to_vec(),
+            described: b"described".to_vec(),
+            outputs: vec![(b"".to_vec(), 64, 4)],
+            late_text: "late".into(),
+            default_timeout_ns: 0,
+        }
+    }
+
+    #[test]
+    fn an_answer_is_as_long_as_was_said() {
+        let mut lesson = lesson(1, 1);
+        lesson.outputs.push((vec![0x32, 4], 68, 4));
+        let plan = lesson.learn().unwrap();
+        for id in ["", "7", &"x".repeat(200)] {
+            let mut answer = BytesMut::new();
+            plan.write_answer(id.as_bytes(), &mut answer, |place, into| into.put_bytes(9, place.size));
+            assert_eq!(answer.len(), plan.answer_length(id.as_bytes()));
+            assert!(answer.starts_with(b"open") && answer.ends_with(&[9, 9, 9, 9, 0x32, 4, 9, 9, 9, 9]));
+        }
+    }
+
+    #[test]
+    fn what_leaves_its_slot_is_not_learnt() {
+        let mut plans = Plans::default();
+        for (offset, size) in [(121, 8), (usize::MAX, 8), (0, 129)] {
+            assert!(
+                plans.teach(b"h".to_vec(), Lesson { inputs: vec![(size, offset)], ..lesson(1, 1) }).is_err()
+            );
+        }
+        assert!(plans.teach(b"h".to_vec(), Lesson { out_offset: 129, ..lesson(1, 1) }).is_err());
+        assert!(plans.is_empty());
+    }
+
+    #[test]
+    fn what_was_forgotten_or_taught_anew_is_dead() {
+        let mut plans = Plans::default();
+        plans.teach(b"a".to_vec(), lesson(1, 1)).unwrap();
+        plans.teach(b"b".to_vec(), lesson(2, 2)).unwrap();
+        let (a, b) = (plans.find(b"a").unwrap().clone(), plans.find(b"b").unwrap().clone());
+        plans.forget(Some(1));
+        assert!(!a.is_live() && b.is_live() && plans.find(b"a").is_none() && plans.len() == 1);
+        plans.teach(b"b".to_vec(), lesson(3, 2)).unwrap();
+        assert!(!b.is_live());
+        plans.forget(None);
+        assert!(plans.is_empty());
+    }
+
+    #[test]
+    fn a_message_that_is_rebuilt_reads_the_same() {
+        let head = [b"\x0a\x01m".as_slice(), b"\x2a\x02in"].concat();
+        let large = vec![1; 300];
+        let message = rebuilt(&head, b"42", &[&large, b""]);
+        let mut scanned = Scanned::default();
+        scanned.read(&message).unwrap();
+        assert_eq!((&scanned.head, &message[scanned.id.clone()]), (&head, &b"42"[..]));
+        assert_eq!(scanned.raw.iter().map(|range| range.len()).collect::<Vec<_>>(), [300, 0]);
+    }
+}

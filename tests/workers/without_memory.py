@@ -1,0 +1,26 @@
+"""The part of WorkerPort that concerns the native door, for workers that share no memory with one."""
+
+from __future__ import annotations
+
+from appliance.model import ModelVersion
+from appliance.workers import port
+
+
+class WithoutMemory:
+    """To be mixed in."""
+
+    @property
+    def doorbell(self) -> int:
+        return -1
+
+    def memory(self, worker: int) -> port.LaneMemory | None:
+        return None
+
+    def learn(self, worker: int, learn: port.Learn) -> None:
+        raise AssertionError("nobody can use it")
+
+    def forget(self, worker: int, plans: tuple[int, ...]) -> None:
+        raise AssertionError("nothing was learned")
+
+    def run_timeout_ns(self, version: ModelVersion) -> int:
+        return 10_000_000_000
