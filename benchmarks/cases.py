@@ -1,32 +1,14 @@
 """The cases: what is measured and what it has to reach. Entries only; each kind of measuring has its own module."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Protocol
 
+from benchmarks.case import Case
 from benchmarks.comparison import Comparison, RatioTarget
+from benchmarks.door_cases import DOOR_CASES
 from benchmarks.generator import GeneratorCheck
 from benchmarks.overload import Overload
-from benchmarks.plan import Bench
-from benchmarks.results import Bound, Verdict
-from benchmarks.samples import Samples
+from benchmarks.results import Bound
 from benchmarks.sizes import IdleLimits, ManyModels
-
-
-class Procedure(Protocol):
-    """A way of measuring."""
-
-    def run(self, bench: Bench) -> tuple[Samples, tuple[Verdict, ...]]:
-        """Measure and judge."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
-    """A named measurement."""
-
-    title: str
-    procedure: Procedure
-
 
 CASES: Mapping[str, Case] = {
     "generator": Case(
@@ -63,40 +45,6 @@ CASES: Mapping[str, Case] = {
                     concurrency=8,
                     bound=Bound.AT_LEAST,
                     limit=2.0,
-                ),
-            ),
-        ),
-    ),
-    "native_door": Case(
-        title="The native door beside the gRPC library's and Triton: small MLP, batch 1 per request",
-        procedure=Comparison(
-            model="mlp",
-            peers=("appliance_native", "appliance_grpcio", "triton_python"),
-            concurrencies=(1, 32),
-            targets=(
-                RatioTarget(
-                    subject="appliance_native",
-                    metric="p50",
-                    peer="triton_python",
-                    concurrency=1,
-                    bound=Bound.AT_MOST,
-                    limit=0.4,
-                ),
-                RatioTarget(
-                    subject="appliance_native",
-                    metric="throughput",
-                    peer="triton_python",
-                    concurrency=32,
-                    bound=Bound.AT_LEAST,
-                    limit=3.0,
-                ),
-                RatioTarget(
-                    subject="appliance_native",
-                    metric="throughput",
-                    peer="appliance_grpcio",
-                    concurrency=32,
-                    bound=Bound.AT_LEAST,
-                    limit=7.0,
                 ),
             ),
         ),
@@ -152,4 +100,5 @@ CASES: Mapping[str, Case] = {
         title="1,000 small models from 1,000 directories",
         procedure=ManyModels(models=1000, ready_s=60.0, memory_mib=4096.0, p50_ratio=1.1),
     ),
+    **DOOR_CASES,
 }

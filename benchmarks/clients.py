@@ -1,7 +1,7 @@
 """Runs the load generators as processes of their own and reads what they say.
 
-Two of them: our own (`benchmarks.load`, open and closed loop) and perf_analyzer (closed loop), which is an
-independent implementation and cheaper per call, so that it is preferred where it can talk to every server compared.
+Our own two (`benchmarks.load` and the `load` of `benchmarks/native`, which take the same options and say the same
+things) make open and closed loops. perf_analyzer and lg (closed loop here) are independent implementations.
 """
 
 import csv
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.cache import ROOT
-from benchmarks.payload import shape_arguments
+from benchmarks.payload import port_names, shape_arguments
 from benchmarks.peers.setup import install_folder, installed
 
 RESOURCE_EXHAUSTED = 8
@@ -32,7 +32,8 @@ class LoadFailed(RuntimeError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offer:
-    """A load for `benchmarks.load`: a rate (open loop) or a concurrency (closed loop), for so long."""
+    """A load: a rate (open loop) or a concurrency (closed loop), for so long. `expect_bytes` (the length of every good
+    answer; 0: any) and `authority` (a PEM file; TLS) are known to the native generator only."""
 
     seconds: float
     rate: float = 0.0
@@ -42,11 +43,13 @@ class Offer:
     bound_ms: float = 50.0
     seed: int = 1
     channels: int = 0
+    expect_bytes: int = 0
+    authority: Path | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadReport:
-    """What `benchmarks.load` saw. Rates per second, latencies in microseconds from the due time."""
+    """What a generator saw. Rates per second, latencies in microseconds from the due time."""
 
     offered: float
     throughput: float
@@ -68,12 +71,15 @@ class LoadReport:
         return max(kinds, key=lambda kind: kind["count"]) if kinds else None
 
 
-def run_load(target: str, payload: bytes, offer: Offer) -> LoadReport:
-    """Offer the load to `target` and wait for the report."""
+def run_load(target: str, payload: bytes, offer: Offer, *, native: bool = False) -> LoadReport:
+    """Offer the load to `target` with one of our own generators and wait for the report."""
+    program = (
+        [str(install_folder("native") / "load")] if native else [sys.executable, "-m", "benchmarks.load"]
+    )
     with tempfile.NamedTemporaryFile(prefix="payload-") as file:
         file.write(payload)
         file.flush()
-        argv = [sys.executable, "-m", "benchmarks.load", "--target", target, "--payload", file.name]
+        argv = [*program, "--target", target, "--payload", file.name]
         limit = offer.seconds + offer.warm_up_s + SLACK_S
         done = subprocess.run(
             [*argv, *_arguments(offer)], capture_output=True, text=True, timeout=limit, check=False, cwd=ROOT
@@ -93,7 +99,10 @@ def _arguments(offer: Offer) -> list[str]:
         "--channels": offer.channels,
         "--seed": offer.seed,
     }
-    return shape + [word for key, value in rest.items() for word in (key, str(value))]
+    if offer.expect_bytes:
+        rest["--expect-bytes"] = offer.expect_bytes
+    secure = ["--ca", str(offer.authority)] if offer.authority else []
+    return shape + secure + [word for key, value in rest.items() for word in (key, str(value))]
 
 
 def read_report(fields: dict[str, Any]) -> LoadReport:
@@ -107,7 +116,7 @@ def read_report(fields: dict[str, Any]) -> LoadReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PerfReport:
-    """perf_analyzer's figures: answers per second, latencies in microseconds."""
+    """Figures of an independent generator: answers per second, latencies in microseconds."""
 
     throughput: float
     p50_us: float
@@ -145,6 +154,19 @@ def read_perf(table: str) -> PerfReport:
     row = next(csv.DictReader(table.splitlines()))
     rate, p50, p99 = (float(row[key]) for key in ("Inferences/Second", "p50 latency", "p99 latency"))
     return PerfReport(throughput=rate, p50_us=p50, p99_us=p99)
+
+
+def run_lg(target: str, served_name: str, model: Path, concurrency: int, seconds: float) -> PerfReport:
+    """One closed-loop measurement with lg at batch size 1, after a second of warm-up."""
+    argv = [str(install_folder("lg") / "lg"), "-u", target, "-m", served_name, "-c", str(concurrency)]
+    for name, datatype, shape in port_names(model)[0]:
+        argv += ["-i", f"{name}:{datatype}:{','.join(str(max(size, 1)) for size in shape)}"]
+    argv += ["-d", str(seconds), "-w", "1"]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=seconds + SLACK_S, check=False)
+    found = json.loads(done.stdout) if not done.returncode else {}
+    if found.get("err", {"": done.stderr[-600:]}):
+        raise LoadFailed(f"lg against {target} failed: {found.get('err') or done.stderr.strip()[-600:]}")
+    return PerfReport(throughput=found["thr"], p50_us=found["p50"], p99_us=found["p99"])
 
 
 def _perf_process(

@@ -26,6 +26,7 @@ class BenchmarkModel:
 BENCHMARK_MODELS = {
     "mlp": BenchmarkModel(source="mlp", max_batch_size=32),
     "burn_2ms": BenchmarkModel(source="burn_2ms", max_batch_size=8),
+    "burn_2ms_of_4": BenchmarkModel(source="burn_2ms", max_batch_size=4),
     "burn_10ms": BenchmarkModel(source="burn_10ms", max_batch_size=8),
     "big_mean": BenchmarkModel(source="big_mean", max_batch_size=8),
 }

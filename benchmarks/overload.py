@@ -96,9 +96,10 @@ class Overload:
                 for share in LADDER:
                     report = self._offer(bench, instance, capacity.total * share, LADDER_SECONDS, number)
                     _record(samples, instance, f"{share:g}x total", report)
-        bench.say(f"{self.heavy_factor:g}x of total capacity for {self.heavy_seconds:.0f} s")
+        seconds = bench.at_length(self.heavy_seconds)
+        bench.say(f"{self.heavy_factor:g}x of total capacity for {seconds:.0f} s")
         with samples.watching_others(instance.process.pid), QueueProbe(instance) as probe:
-            heavy = self._offer(bench, instance, capacity.total * self.heavy_factor, self.heavy_seconds, 0)
+            heavy = self._offer(bench, instance, capacity.total * self.heavy_factor, seconds, 0)
         _record(samples, instance, "heavy", heavy)
         _record_growth(samples, instance, heavy, probe)
 
@@ -224,10 +225,11 @@ class QueueProbe:
 def measure_capacity(model: str) -> Capacity:
     """Lower quartile of the run times of the model in this process, one thread."""
     session = Session(model_file(model))
-    return Capacity(batch_1_ms=_run_ms(session, 1), batch_8_ms=_run_ms(session, BATCH))
+    return Capacity(batch_1_ms=run_ms(session, 1), batch_8_ms=run_ms(session, BATCH))
 
 
-def _run_ms(session: Session, batch: int) -> float:
+def run_ms(session: Session, batch: int) -> float:
+    """Lower quartile of the run times at a batch size, in ms."""
     feed = {name: np.zeros([batch, *shape[1:]], np.float32) for name, _, shape in session.inputs}
     times = []
     for _ in range(TIMED_RUNS):

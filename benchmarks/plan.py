@@ -14,14 +14,17 @@ from benchmarks.samples import Samples
 from benchmarks.servers import SERVERS, Running, Server, running, wait_models_ready
 
 READY_TIMEOUT_S = 90.0
+SMOKE_SECONDS = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bench:
-    """Settings and tools of one run of the kit. `subject` is the server the targets are about."""
+    """Settings and tools of one run of the kit. `subject` is the server the targets are about; with `smoke`, long parts
+    are cut short, to see that everything runs."""
 
     rounds: int
     seconds: float
+    smoke: bool
     subject: str
     only: tuple[str, ...]
     writer: RequestWriter
@@ -39,6 +42,10 @@ class Bench:
                 continue
             chosen.append(SERVERS[name])
         return chosen
+
+    def at_length(self, seconds: float) -> float:
+        """The length of a part that has to be longer than the others."""
+        return min(seconds, SMOKE_SECONDS) if self.smoke else seconds
 
     def say(self, text: str) -> None:
         """A line of progress."""

@@ -82,6 +82,21 @@ def _rollup(pid: int) -> dict[str, int]:
     return {key: int(rest.split()[0]) * 1024 for key, rest in pairs}
 
 
+def mapped_rss(pid: int, library: str) -> int:
+    """Resident bytes of the mappings of one process whose file has `library` in its path."""
+    try:
+        lines = (PROC / str(pid) / "smaps").read_text().splitlines()
+    except OSError:
+        return 0
+    total, inside = 0, False
+    for line in lines:
+        if not line.split(" ", 1)[0].endswith(":"):  # a mapping begins
+            inside = library in line
+        elif inside and line.startswith("Rss:"):
+            total += int(line.split()[1]) * 1024
+    return total
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadMark:
     """One look at the clock, the machine's busy time, the time stolen by other guests and our own CPU time."""
@@ -92,13 +107,12 @@ class LoadMark:
     own_s: float
 
 
-def mark(server_root: int | None) -> LoadMark:
-    """Look now. Own time is this process, its reaped children and the tree under `server_root`."""
+def mark(*server_roots: int) -> LoadMark:
+    """Look now. Own time is this process, its reaped children and the trees under `server_roots`."""
     busy, steal = _machine_times()
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     own = sum(usage.ru_utime + usage.ru_stime for usage in used)
-    if server_root is not None:
-        own += cpu_seconds(descendants(server_root))
+    own += sum(cpu_seconds(descendants(root)) for root in server_roots)
     return LoadMark(wall_s=time.monotonic(), busy_s=busy, steal_s=steal, own_s=own)
 
 

@@ -13,11 +13,12 @@ from types import FrameType
 from rich.console import Console
 
 from benchmarks.cache import cache_directory
-from benchmarks.cases import CASES, Case
+from benchmarks.case import Case
+from benchmarks.cases import CASES
 from benchmarks.environment import observe
 from benchmarks.models import BENCHMARK_MODELS, ModelsUnavailable, model_file
 from benchmarks.payload import RequestWriter
-from benchmarks.plan import Bench
+from benchmarks.plan import SMOKE_SECONDS, Bench
 from benchmarks.report import DOCUMENT, write_report
 from benchmarks.results import CaseResult, load, save
 from benchmarks.servers import SERVERS
@@ -65,6 +66,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--date", default=datetime.datetime.now(datetime.UTC).date().isoformat())
     parser.add_argument("--fresh-models", action="store_true", help="make and calibrate the models anew")
+    parser.add_argument(
+        "--smoke", action="store_true", help="one short round: see that it runs; the figures mean nothing"
+    )
     parser.add_argument("--strict", action="store_true", help="status 2 when a target is not met")
     return parser
 
@@ -89,8 +93,9 @@ def main() -> int:
         console.print(f"[red]cannot make the models:[/] {problem}")
         return 1
     bench = Bench(
-        rounds=arguments.rounds,
-        seconds=arguments.seconds,
+        rounds=1 if arguments.smoke else arguments.rounds,
+        seconds=SMOKE_SECONDS / 4 if arguments.smoke else arguments.seconds,
+        smoke=arguments.smoke,
         subject=arguments.subject,
         only=tuple(filter(None, arguments.servers.split(","))),
         writer=RequestWriter(),

@@ -27,12 +27,12 @@ class Samples:
             self.notes.append(text)
 
     @contextmanager
-    def watching_others(self, server_root: int) -> Iterator[None]:
+    def watching_others(self, *server_roots: int) -> Iterator[None]:
         """Record how many cores others kept busy during the block."""
-        before = mark(server_root)
+        before = mark(*server_roots)
         yield
         if time.monotonic() - before.wall_s > 0.5:  # the kernel's ticks say nothing about less
-            self.foreign.append(round(foreign_cores(before, mark(server_root)), 3))
+            self.foreign.append(round(foreign_cores(before, mark(*server_roots)), 3))
 
     def measurements(self) -> tuple[Measurement, ...]:
         """All samples as values."""

@@ -6,8 +6,10 @@ This is the only file that knows the appliance's command line, its configuration
 
 import contextlib
 import importlib.util
+import json
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -17,6 +19,7 @@ import time
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import grpc
@@ -24,22 +27,18 @@ import grpc
 from benchmarks.cache import ROOT
 from benchmarks.payload import RequestWriter
 from benchmarks.peers import mlserver, triton
-from benchmarks.peers.setup import install_folder, installed
+from benchmarks.peers.setup import install_folder, missing
 from benchmarks.process import descendants
 
 MODEL_READY = "/inference.GRPCInferenceService/ModelReady"
 READY_ANSWER = b"\x08\x01"
+HTTP_READY = "/v2/health/ready"
 POLL_S = 0.005
 STOP_GRACE_S = 15.0
 APPLIANCE = Path(sys.executable).with_name("appliance")
-APPLIANCE_CONFIG = """\
-[grpc]
-addresses = ["127.0.0.1:{grpc}"]
-door = "{door}"
-
-[http]
-addresses = ["127.0.0.1:{http}"]
-"""
+STALLING = ROOT / "benchmarks" / "stalling"
+STALL_COUNT = "BENCH_STALL_COUNT"
+ROOM_FOR_CONNECTIONS = 19000
 
 
 class ServerFailed(RuntimeError):
@@ -57,10 +56,11 @@ class Ports:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
-    """A command line and what its process needs."""
+    """A command line and what its process needs. `authority` signed its certificate, when it speaks TLS."""
 
     argv: list[str]
     environment: Mapping[str, str] = field(default_factory=dict)
+    authority: Path | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +79,7 @@ class Running:
     """A started server; owned by the `running` block that made it."""
 
     server: Server
+    launch: Launch
     process: subprocess.Popen[bytes]
     ports: Ports
     log: Path
@@ -88,6 +89,14 @@ class Running:
     def target(self) -> str:
         """HOST:PORT of its gRPC service."""
         return f"127.0.0.1:{self.ports.grpc}"
+
+    def channel(self) -> grpc.Channel:
+        """A channel to its gRPC service; close it."""
+        if self.launch.authority is None:
+            return grpc.insecure_channel(self.target)
+        return grpc.secure_channel(
+            self.target, grpc.ssl_channel_credentials(self.launch.authority.read_bytes())
+        )
 
     def processes(self) -> list[int]:
         """Its living processes, the first one first."""
@@ -119,10 +128,11 @@ def gauge_sum(exposition: str, name: str) -> float | None:
 
 
 @contextlib.contextmanager
-def running(server: Server, models: Path) -> Iterator[Running]:
+def running(server: Server, models: Path, *, grpc_port: int | None = None) -> Iterator[Running]:
     """Start `server` over the model directory; it is ended and reaped at the end of the block."""
     with tempfile.TemporaryDirectory(prefix=f"bench-{server.name}-") as scratch:
-        ports = Ports(**dict(zip(("grpc", "http", "metrics"), free_ports(3), strict=True)))
+        free, http, metrics = free_ports(3)
+        ports = Ports(grpc=grpc_port or free, http=http, metrics=metrics)
         launch = server.launch(models, Path(scratch), ports)
         log = Path(scratch) / "server.log"
         with log.open("wb") as output:
@@ -137,7 +147,9 @@ def running(server: Server, models: Path) -> Iterator[Running]:
                 start_new_session=True,
             )
         try:
-            yield Running(server=server, process=process, ports=ports, log=log, started_s=started)
+            yield Running(
+                server=server, launch=launch, process=process, ports=ports, log=log, started_s=started
+            )
         finally:
             stop(process)
 
@@ -176,15 +188,38 @@ def free_ports(count: int) -> list[int]:
 
 def wait_listening(instance: Running, timeout_s: float) -> None:
     """Until its gRPC port accepts connections."""
+
+    def listens() -> bool:
+        with socket.socket() as probe:
+            return probe.connect_ex(("127.0.0.1", instance.ports.grpc)) == 0
+
+    _wait(instance, listens, "listening", timeout_s)
+
+
+def wait_http_ready(instance: Running, timeout_s: float) -> None:
+    """Until it says over HTTP that it and its models are ready, whatever it does on its gRPC port."""
+
+    def ready() -> bool:
+        try:
+            with urllib.request.urlopen(
+                f"http://127.0.0.1:{instance.ports.http}{HTTP_READY}", timeout=2
+            ) as answer:
+                return bool(answer.status == 200)
+        except OSError:
+            return False
+
+    _wait(instance, ready, "ready", timeout_s)
+
+
+def _wait(instance: Running, condition: Callable[[], bool], word: str, timeout_s: float) -> None:
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:
         instance.check_alive()
-        with socket.socket() as probe:
-            if probe.connect_ex(("127.0.0.1", instance.ports.grpc)) == 0:
-                return
+        if condition():
+            return
         time.sleep(POLL_S)
     tail = instance.log.read_text(errors="replace")[-3000:]
-    raise ServerFailed(f"{instance.server.name} did not listen within {timeout_s:.0f} s: {tail}")
+    raise ServerFailed(f"{instance.server.name} was not {word} within {timeout_s:.0f} s: {tail}")
 
 
 def wait_models_ready(
@@ -193,18 +228,12 @@ def wait_models_ready(
     """Until every named model answers that it is ready."""
     wait_listening(instance, timeout_s)
     deadline = time.monotonic() + timeout_s
-    with grpc.insecure_channel(instance.target) as channel:
+    with instance.channel() as channel:
         ready = channel.unary_unary(MODEL_READY, None, None)
         for name in names:
             request = writer.model_ready(name)
-            while not _answers_ready(ready, request):
-                instance.check_alive()
-                if time.monotonic() > deadline:
-                    tail = instance.log.read_text(errors="replace")[-3000:]
-                    raise ServerFailed(
-                        f"{instance.server.name}: {name} not ready in {timeout_s:.0f} s: {tail}"
-                    )
-                time.sleep(POLL_S)
+            left = deadline - time.monotonic()
+            _wait(instance, partial(_answers_ready, ready, request), f"ready with {name}", left)
 
 
 def _answers_ready(ready: Callable[..., object], request: bytes) -> bool:
@@ -214,13 +243,35 @@ def _answers_ready(ready: Callable[..., object], request: bytes) -> bool:
         return False
 
 
-def _appliance(name: str, door: str, missing: Callable[[], str | None]) -> Server:
-    """The appliance with one of its front doors."""
+Prepare = Callable[[Path], Mapping[str, object]]
+
+
+def _appliance(
+    name: str,
+    door: str,
+    missing: Callable[[], str | None],
+    *,
+    grpc_settings: Prepare = lambda scratch: {},
+    stalls: str = "",
+) -> Server:
+    """The appliance with one of its front doors, with more settings of the gRPC door, or with its interpreter held."""
 
     def launch(models: Path, scratch: Path, ports: Ports) -> Launch:
+        settings = grpc_settings(scratch)
         config = scratch / "appliance.toml"
-        config.write_text(APPLIANCE_CONFIG.format(grpc=ports.grpc, http=ports.http, door=door))
-        return Launch(argv=[str(APPLIANCE), "serve", "--models", str(models), "--config", str(config)])
+        config.write_text(
+            _toml("grpc", {"addresses": [f"127.0.0.1:{ports.grpc}"], "door": door, **settings})
+            + _toml("http", {"addresses": [f"127.0.0.1:{ports.http}"]})
+        )
+        count = scratch / "stalls"
+        path = os.pathsep.join(filter(None, [str(STALLING), os.environ.get("PYTHONPATH")]))
+        stalling = {"PYTHONPATH": path, "BENCH_STALL": stalls, STALL_COUNT: str(count)}
+        certificate = settings.get("tls_certificate")
+        return Launch(
+            argv=[str(APPLIANCE), "serve", "--models", str(models), "--config", str(config)],
+            environment=stalling if stalls else {},
+            authority=Path(str(certificate)) if certificate else None,
+        )
 
     return Server(
         name=name,
@@ -231,6 +282,36 @@ def _appliance(name: str, door: str, missing: Callable[[], str | None]) -> Serve
     )
 
 
+def _toml(section: str, values: Mapping[str, object]) -> str:
+    """One section; strings, numbers and lists are written alike in TOML and JSON."""
+    return "\n".join([f"[{section}]", *(f"{key} = {json.dumps(value)}" for key, value in values.items()), ""])
+
+
+def _with_tls(scratch: Path) -> Mapping[str, object]:
+    """A certificate that is its own authority."""
+    key, certificate = scratch / "key.pem", scratch / "certificate.pem"
+    request = [
+        "req",
+        "-x509",
+        "-newkey",
+        "ec",
+        "-pkeyopt",
+        "ec_paramgen_curve:prime256v1",
+        "-nodes",
+        "-days",
+        "2",
+    ]
+    names = ["-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1,DNS:localhost"]
+    extensions = ["-addext", "basicConstraints=critical,CA:FALSE"]
+    files = ["-keyout", str(key), "-out", str(certificate)]
+    subprocess.run(["openssl", *request, *names, *extensions, *files], check=True, capture_output=True)
+    return {"tls_certificate": str(certificate), "tls_key": str(key)}
+
+
+def _with_room(scratch: Path) -> Mapping[str, object]:
+    return {"max_connections": ROOM_FOR_CONNECTIONS, "max_connections_per_peer": ROOM_FOR_CONNECTIONS}
+
+
 def _launch_plain(models: Path, scratch: Path, ports: Ports) -> Launch:
     arguments = ["--models", str(models), "--port", str(ports.grpc)]
     return Launch(argv=[sys.executable, "-m", "benchmarks.peers.plain_aio", *arguments])
@@ -238,6 +319,10 @@ def _launch_plain(models: Path, scratch: Path, ports: Ports) -> Launch:
 
 def _launch_echo(models: Path, scratch: Path, ports: Ports) -> Launch:
     return Launch(argv=[sys.executable, "-m", "benchmarks.peers.echo", "--port", str(ports.grpc)])
+
+
+def _launch_native_echo(models: Path, scratch: Path, ports: Ports) -> Launch:
+    return Launch(argv=[str(install_folder("native") / "echo"), "--port", str(ports.grpc)])
 
 
 def _launch_triton(models: Path, scratch: Path, ports: Ports) -> Launch:
@@ -273,15 +358,12 @@ def _native_missing() -> str | None:
     return _appliance_missing()
 
 
-def _not_installed(name: str) -> Callable[[], str | None]:
-    def missing() -> str | None:
-        return (
-            None
-            if installed(name)
-            else f"{name} is not installed: run `python -m benchmarks.peers.setup {name}`"
-        )
-
-    return missing
+def _tls_missing() -> str | None:
+    return (
+        _native_missing()
+        if shutil.which("openssl")
+        else "the openssl command is not here to make a certificate"
+    )
 
 
 def _never() -> None:
@@ -294,15 +376,25 @@ SERVERS: Mapping[str, Server] = {
         _appliance("appliance", "auto", _appliance_missing),
         _appliance("appliance_grpcio", "grpcio", _appliance_missing),
         _appliance("appliance_native", "native", _native_missing),
+        _appliance("appliance_tls", "native", _tls_missing, grpc_settings=_with_tls),
+        _appliance("appliance_stalled", "native", _native_missing, stalls="20 4"),
+        _appliance("appliance_roomy", "native", _native_missing, grpc_settings=_with_room),
+        _appliance(
+            "appliance_shared", "native", _native_missing, grpc_settings=lambda scratch: {"reuse_port": True}
+        ),
+        _appliance(
+            "appliance_doorless", "auto", _appliance_missing, grpc_settings=lambda scratch: {"addresses": []}
+        ),
         Server(name="plain_aio", launch=_launch_plain, missing=_never),
         Server(name="echo", launch=_launch_echo, missing=_never),
+        Server(name="native_echo", launch=_launch_native_echo, missing=partial(missing, "native")),
         Server(
             name="triton_python",
             launch=_launch_triton,
-            missing=_not_installed("triton"),
+            missing=partial(missing, "triton"),
             metrics_port=lambda ports: ports.metrics,
             queue_gauge="nv_inference_pending_request_count",
         ),
-        Server(name="mlserver", launch=_launch_mlserver, missing=_not_installed("mlserver")),
+        Server(name="mlserver", launch=_launch_mlserver, missing=partial(missing, "mlserver")),
     )
 }

@@ -13,19 +13,22 @@ from pathlib import Path
 
 import grpc
 
-from benchmarks.clients import LoadFailed, Offer, run_load
+from benchmarks.clients import LoadFailed, Offer
 from benchmarks.load import INFER
+from benchmarks.loading import record_load
 from benchmarks.models import model_file
 from benchmarks.plan import Bench, model_directory, ready_server
-from benchmarks.process import memory
+from benchmarks.process import mapped_rss, memory
 from benchmarks.results import Bound, Verdict
 from benchmarks.samples import Samples
 from benchmarks.servers import (
     POLL_S,
     SERVERS,
     Running,
+    Server,
     ServerFailed,
     running,
+    wait_http_ready,
     wait_listening,
     wait_models_ready,
 )
@@ -123,7 +126,7 @@ def first_answer_s(server: Running, payload: bytes) -> float:
     """Seconds from exec to the first good ModelInfer, tried again and again once the port is open."""
     wait_listening(server, FIRST_ANSWER_TIMEOUT_S)
     deadline = time.monotonic() + FIRST_ANSWER_TIMEOUT_S
-    with grpc.insecure_channel(server.target) as channel:
+    with server.channel() as channel:
         infer = channel.unary_unary(INFER, None, None)
         while time.monotonic() < deadline:
             server.check_alive()
@@ -138,26 +141,31 @@ def first_answer_s(server: Running, payload: bytes) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ManyModels:
-    """A thousand small models, each from a directory of its own."""
+    """A thousand small models, each from a directory of its own. No ``subject`` means that of the run."""
 
     models: int
     ready_s: float
     memory_mib: float
     p50_ratio: float
+    subject: str = ""
+    native: bool = False
 
     def run(self, bench: Bench) -> tuple[Samples, tuple[Verdict, ...]]:
         """One start with all of them; latency of one is compared with the same model alone, in rounds."""
         samples = Samples()
-        for server in bench.available((bench.subject,), samples):
+        subject = self.subject or bench.subject
+        for server in bench.available((subject,), samples):
             with (
                 collecting_failures(server.name, samples),
                 model_directory((SMALL_MODEL,), copies=self.models) as many,
             ):
-                self._measure(bench, many, samples)
-        return samples, self._verdicts(bench.subject, samples)
+                self._measure(bench, server, many, samples)
+        return samples, self._verdicts(subject, samples)
 
-    def _measure(self, bench: Bench, many: tuple[Path, tuple[str, ...]], samples: Samples) -> None:
-        subject, (models, names) = SERVERS[bench.subject], many
+    def _measure(
+        self, bench: Bench, subject: Server, many: tuple[Path, tuple[str, ...]], samples: Samples
+    ) -> None:
+        models, names = many
         bench.say(f"start with {self.models} models")
         with (
             running(subject, models) as crowd,
@@ -171,8 +179,13 @@ class ManyModels:
             with ready_server(bench, subject, alone_models, alone_names) as alone:
                 for number in range(bench.rounds):
                     bench.say(f"round {number + 1} of {bench.rounds}: one of them, then the same alone")
-                    _p50(bench, crowd, names[len(names) // 2], "one of many", samples)
-                    _p50(bench, alone, alone_names[0], "alone", samples)
+                    self._p50(bench, crowd, names[len(names) // 2], "one of many", samples)
+                    self._p50(bench, alone, alone_names[0], "alone", samples)
+
+    def _p50(self, bench: Bench, server: Running, served_name: str, setting: str, samples: Samples) -> None:
+        payload = bench.writer.infer(served_name, model_file(SMALL_MODEL))
+        offer = Offer(concurrency=1, seconds=bench.seconds)
+        record_load(server, setting, payload, offer, samples, native=self.native)
 
     def _verdicts(self, subject: str, samples: Samples) -> tuple[Verdict, ...]:
         crowded = samples.median(subject, "one of many", "p50")
@@ -195,11 +208,46 @@ class ManyModels:
         )
 
 
-def _p50(bench: Bench, server: Running, served_name: str, setting: str, samples: Samples) -> None:
-    payload = bench.writer.infer(served_name, model_file(SMALL_MODEL))
-    with samples.watching_others(server.process.pid):
-        report = run_load(server.target, payload, Offer(concurrency=1, seconds=bench.seconds))
-    if report.failed:
-        samples.errors.append(f"{setting}: calls failed: {dict(report.messages)}")
-    samples.add(server.server.name, setting, "p50", "us", report.ok["p50"])
-    samples.add(server.server.name, setting, "p99", "us", report.ok["p99"])
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DoorMemory:
+    """What a gRPC door adds to the idle daemon: with it, and without any gRPC address. What the daemon without one has
+    in memory of the door's ``library`` counts as added, too."""
+
+    models: int
+    subject: str
+    peers: tuple[str, ...]
+    without: str
+    library: str
+    adds_mb: float
+
+    def run(self, bench: Bench) -> tuple[Samples, tuple[Verdict, ...]]:
+        """Start each once per round."""
+        samples = Samples()
+        servers = bench.available((self.subject, *self.peers, self.without), samples)
+        for number in range(bench.rounds):
+            for server in servers:
+                bench.say(f"round {number + 1} of {bench.rounds}: {server.name}")
+                with (
+                    collecting_failures(server.name, samples),
+                    model_directory((SMALL_MODEL,), copies=self.models) as (models, _),
+                    running(server, models) as instance,
+                ):
+                    wait_http_ready(instance, FIRST_ANSWER_TIMEOUT_S)
+                    time.sleep(SETTLE_S)
+                    record_memory(instance, samples)
+                    mapped = mapped_rss(instance.process.pid, self.library)
+                    samples.add(server.name, "daemon", "of the door's library", "MiB", mapped / MIB)
+        return samples, self._verdicts(samples)
+
+    def _verdicts(self, samples: Samples) -> tuple[Verdict, ...]:
+        verdicts = []
+        for metric in ("RSS", "private"):
+            ours = samples.median(self.subject, "daemon", metric)
+            bare = samples.median(self.without, "daemon", metric)
+            loaded = samples.median(self.without, "daemon", "of the door's library")
+            added = None
+            if ours is not None and bare is not None and loaded is not None:
+                added = (ours - bare + (loaded if metric == "RSS" else 0.0)) * MIB / 1e6
+            text = f"{metric} of the idle daemon, {self.subject} over {self.without}"
+            verdicts.append(at_most(text, self.adds_mb, added, "MB more"))
+        return tuple(verdicts)

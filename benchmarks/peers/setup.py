@@ -2,7 +2,9 @@
 
 Everything goes under the kit's cache folder, each peer in a folder of its own, so that no package of theirs meets ours.
 Triton needs Debian's libb64-0d only for perf_analyzer; the command says so when it is absent. Running it again does
-nothing for what is already there; delete a folder to have it made anew.
+nothing for what is already there; delete a folder to have it made anew. `native` is not a peer but the kit's own load
+generator and echo server, and is made anew when its sources change; `lg` is another load generator, whose source lies
+beside the repository where there is one.
 """
 
 import argparse
@@ -15,8 +17,9 @@ from pathlib import Path
 
 from rich.console import Console
 
-from benchmarks.cache import cache_directory
+from benchmarks.cache import ROOT, cache_directory
 from benchmarks.environment import package_version
+from benchmarks.peers import native
 from benchmarks.peers.triton import python_library_folder
 
 TRITON_WHEEL = "nvidia-pytriton==0.7.0"
@@ -24,6 +27,7 @@ PERF_ANALYZER_WHEEL = "tritonclient==2.51.0"
 CUDA_RUNTIME_WHEEL = "nvidia-cuda-runtime-cu12"
 MLSERVER = "mlserver>=1.7.1,<2"
 B64_LIBRARY = "libb64.so.0d"
+LG_BUILD = ROOT.parent / "shared" / "tools" / "lg" / "build.sh"
 DONE_MARK = "installed"
 
 
@@ -33,8 +37,19 @@ def install_folder(name: str) -> Path:
 
 
 def installed(name: str) -> bool:
-    """Whether the peer's installation was completed."""
-    return (install_folder(name) / DONE_MARK).exists()
+    """Whether the peer's installation was completed, and from the sources of today."""
+    mark = install_folder(name) / DONE_MARK
+    return mark.exists() and mark.read_text() == _made_from(name)
+
+
+def _made_from(name: str) -> str:
+    return native.sources_digest() if name == "native" else ""
+
+
+def missing(name: str) -> str | None:
+    """Why the peer cannot run here, or None."""
+    command = f"python -m benchmarks.peers.setup {name}"
+    return None if installed(name) else f"{name} is not installed: run `{command}`"
 
 
 def _pip(*arguments: str, python: str = sys.executable) -> None:
@@ -76,10 +91,20 @@ def _perf_analyzer(folder: Path) -> None:
     (folder / "perf_analyzer").chmod(0o755)
 
 
+def _lg(folder: Path) -> None:
+    if not LG_BUILD.exists():
+        raise RuntimeError(
+            f"its source is not here: {LG_BUILD.relative_to(ROOT.parent)} beside the repository"
+        )
+    subprocess.run(["sh", str(LG_BUILD), str(folder / "lg")], check=True)
+
+
 INSTALLERS: dict[str, Callable[[Path], None]] = {
     "triton": _triton,
     "mlserver": _mlserver,
     "perf_analyzer": _perf_analyzer,
+    "native": native.build,
+    "lg": _lg,
 }
 
 
@@ -96,7 +121,7 @@ def install(name: str, console: Console) -> bool:
         except (subprocess.CalledProcessError, OSError, RuntimeError) as problem:
             console.print(f"[red]{name}[/] could not be installed: {problem}")
             return False
-    (folder / DONE_MARK).touch()
+    (folder / DONE_MARK).write_text(_made_from(name))
     console.print(f"[green]{name}[/] installed in {folder}")
     return True
 

@@ -1,0 +1,152 @@
+"""The cases of the native front door: what is measured and what it has to reach. Entries only."""
+
+from collections.abc import Mapping
+
+from benchmarks.case import Case
+from benchmarks.comparison import LG, NATIVE, OWN, Comparison, LimitTarget, RatioTarget
+from benchmarks.idle_connections import IdleConnections
+from benchmarks.loading import SERVER_CPU
+from benchmarks.results import Bound
+from benchmarks.saturation import Saturation
+from benchmarks.scale import Scale
+from benchmarks.sizes import DoorMemory, ManyModels
+from benchmarks.stalls import Stalls
+
+SUBJECT = "appliance_native"
+
+
+def _ratio(metric: str, peer: str, concurrency: int, bound: Bound, limit: float) -> RatioTarget:
+    return RatioTarget(metric=metric, peer=peer, concurrency=concurrency, bound=bound, limit=limit)
+
+
+def _cpu_at_most(microseconds: float, concurrency: int) -> LimitTarget:
+    return LimitTarget(
+        metric=SERVER_CPU, concurrency=concurrency, bound=Bound.AT_MOST, limit=microseconds, unit="us"
+    )
+
+
+DOOR_CASES: Mapping[str, Case] = {
+    "door_generators": Case(
+        title="The load generators against a bare echo server on the door's stack",
+        procedure=Comparison(
+            model="mlp",
+            subject="native_echo",
+            peers=(),
+            concurrencies=(1, 8, 32, 64),
+            tools=(NATIVE, LG, OWN),
+            targets=(),
+        ),
+    ),
+    "door_c1": Case(
+        title="The native door, one request at a time: small MLP",
+        procedure=Comparison(
+            model="mlp",
+            subject=SUBJECT,
+            peers=("native_echo", "triton_python", "appliance_grpcio"),
+            concurrencies=(1,),
+            tools=(NATIVE, LG),
+            every_tool=True,
+            targets=(
+                _ratio("p50", "native_echo", 1, Bound.AT_MOST, 1.3),
+                _ratio("p50", "triton_python", 1, Bound.AT_MOST, 0.4),
+                _cpu_at_most(55.0, 1),
+            ),
+        ),
+    ),
+    "door_c32": Case(
+        title="The native door, 32 requests at a time: small MLP",
+        procedure=Comparison(
+            model="mlp",
+            subject=SUBJECT,
+            peers=("native_echo", "triton_python", "appliance_grpcio"),
+            concurrencies=(32,),
+            tools=(NATIVE, LG),
+            every_tool=True,
+            targets=(
+                _ratio("throughput", "native_echo", 32, Bound.AT_LEAST, 0.75),
+                _ratio("throughput", "triton_python", 32, Bound.AT_LEAST, 3.0),
+                _ratio("throughput", "appliance_grpcio", 32, Bound.AT_LEAST, 7.0),
+                _cpu_at_most(15.0, 32),
+            ),
+        ),
+    ),
+    "door_600k": Case(
+        title="The native door with inputs of 600 KB",
+        procedure=Comparison(
+            model="big_mean",
+            subject=SUBJECT,
+            peers=("plain_aio",),
+            concurrencies=(8,),
+            tools=(NATIVE, LG),
+            every_tool=True,
+            targets=(_ratio("throughput", "plain_aio", 8, Bound.AT_LEAST, 5.0),),
+        ),
+    ),
+    "door_overload": Case(
+        title="The native door at three times its capacity: 2 ms per batch of 4, deadlines of 10 ms",
+        procedure=Saturation(
+            model="burn_2ms_of_4",
+            batch=4,
+            subject=SUBJECT,
+            deadline_ms=10.0,
+            factor=3.0,
+            seconds=60.0,
+            nearly=0.8,
+            goodput_share=0.97,
+            refusal_p50_ms=0.2,
+            refusal_p99_ms=1.0,
+            drift=0.05,
+            tail_ratio=2.5,
+        ),
+    ),
+    "door_stall": Case(
+        title="The native door with the interpreter held for 20 ms four times a second",
+        procedure=Stalls(model="mlp", subject="appliance_stalled", calm=SUBJECT, rate=2000.0, p99_ms=2.0),
+    ),
+    "door_idle": Case(
+        title="The native door with 10,000 idle connections",
+        procedure=IdleConnections(
+            model="mlp",
+            subject="appliance_roomy",
+            connections=10_000,
+            rate=2000.0,
+            memory_mb=200.0,
+            p99_ratio=1.1,
+        ),
+    ),
+    "door_tls": Case(
+        title="The native door with TLS and without",
+        procedure=Comparison(
+            model="mlp",
+            subject="appliance_tls",
+            peers=(SUBJECT,),
+            concurrencies=(1, 32),
+            tools=(NATIVE,),
+            targets=(
+                _ratio(SERVER_CPU, SUBJECT, 1, Bound.AT_MOST, 1.35),
+                _ratio(SERVER_CPU, SUBJECT, 32, Bound.AT_MOST, 1.35),
+            ),
+        ),
+    ),
+    "door_memory": Case(
+        title="What a gRPC door adds to the idle daemon",
+        procedure=DoorMemory(
+            models=5,
+            subject=SUBJECT,
+            peers=("appliance_grpcio",),
+            without="appliance_doorless",
+            library="edge_appliance_door",
+            adds_mb=15.0,
+        ),
+    ),
+    "door_models": Case(
+        title="The native door with 1,000 published models",
+        procedure=ManyModels(
+            models=1000, ready_s=60.0, memory_mib=4096.0, p50_ratio=1.05, subject=SUBJECT, native=True
+        ),
+    ),
+    "door_scale": Case(
+        title="The native door on one core, and two daemons on one port",
+        procedure=Scale(model="mlp", subject=SUBJECT, shared="appliance_shared", concurrencies=(32, 128)),
+    ),
+}
