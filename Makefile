@@ -5,6 +5,8 @@ VENV := .venv
 CLIENTS := .venv-clients
 BIN := $(VENV)/bin
 ARGS ?= --models models
+MINUTES ?= 10
+FUZZ ?= scan
 PYTEST_ARGS ?=
 # What is installed is named by what it was made from, so that nothing is made twice or left old.
 digest = $(shell cat pyproject.toml $(1) | cksum | cut -d' ' -f1)
@@ -21,7 +23,7 @@ PIP := -m pip --disable-pip-version-check --quiet --no-input
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help install door run test lint types unit bench wheel lock clean install-test install-clients install-door
+.PHONY: help install door run test lint types unit bench fuzz wheel lock clean install-test install-clients install-door
 
 help: ## what each command does
 	@sed -n 's/^\([a-z][a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | awk -F'\t' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -29,6 +31,7 @@ help: ## what each command does
 	@echo "  PYTHON=python3.12   which Python makes the environments (3.11 to 3.13)"
 	@echo "  ARGS='--models DIR' what 'make run' gives to 'appliance serve'"
 	@echo "  PYTEST_ARGS='-k x'  what 'make test' and 'make unit' give to pytest"
+	@echo "  MINUTES=60          how long 'make fuzz' searches; FUZZ=frames or framing: what it searches"
 
 install: $(SERVE_STAMP) ## make .venv with the 'appliance' command
 
@@ -51,6 +54,9 @@ unit: $(TEST_STAMP) ## the tests alone
 
 bench: $(TEST_STAMP) ## measure, beside the peers that are installed (python -m benchmarks.peers.setup)
 	$(BIN)/python -m benchmarks
+
+fuzz: ## fuzz what the native door reads from the network (needs Rust's cargo and a C++ compiler)
+	native/fuzz/fuzz.sh run $(FUZZ) $(MINUTES)
 
 wheel: $(TEST_STAMP) ## build dist/*.whl: the scheduler compiled where there is a C compiler, else as it is
 	$(BIN)/python -m hatchling build -t wheel

@@ -16,17 +16,18 @@ from typing import Final
 
 from appliance.binding import bind
 from appliance.door.certificates import certificate_problems
-from appliance.door.choice import door_problems
+from appliance.door.choice import door_problems, front_problems
 from appliance.door.door import DoorConfig
 from appliance.engine.placement import PlacementConfig
 from appliance.engine.settings import EngineConfig
 from appliance.engine.supervisor import SupervisorConfig
 from appliance.errors import ConfigInvalid, Problem
-from appliance.http.config import HttpConfig
+from appliance.http.config import HttpConfig, HttpNative
 from appliance.repository.directory import RepositoryConfig
 from appliance.scheduling.settings import SchedulingConfig
-from appliance.telemetry.log import LogConfig
+from appliance.telemetry.log import LogConfig, file_problems
 from appliance.telemetry.prometheus import MetricsConfig
+from appliance.telemetry.trace import TraceConfig
 from appliance.workers.arena import ArenaConfig
 from appliance.workers.pool import WorkersConfig
 
@@ -88,6 +89,9 @@ class ApplianceConfig:
         default_factory=ArenaConfig, metadata={"help": "shared memory between daemon and workers"}
     )
     metrics: MetricsConfig = field(default_factory=MetricsConfig, metadata={"help": "Prometheus metrics"})
+    trace: TraceConfig = field(
+        default_factory=TraceConfig, metadata={"help": "traces of single requests, for OpenTelemetry"}
+    )
     log: LogConfig = field(default_factory=LogConfig, metadata={"help": "the log"})
 
 
@@ -118,9 +122,16 @@ def _bound(table: Table, file: str, checked: bool) -> ApplianceConfig:
 def _unfit(config: ApplianceConfig) -> Iterator[tuple[str, str]]:
     """Keys of settings that cannot be had together, or not on this machine, and why."""
     yield from (("arena.classes", text) for text in _too_small(config))
+    if config.trace.one_in:
+        problems = (
+            file_problems(config.trace.file) if config.trace.file else ("traces need a file; name one",)
+        )
+        yield from (("trace.file", text) for text in problems)
     if config.grpc.addresses:
         for key, text in (*door_problems(config.grpc), *certificate_problems(config.grpc)):
             yield f"grpc.{key}", text
+    if config.http.addresses and config.http.native is HttpNative.ON:
+        yield from (("http.native", f"is on, but {text}") for text in front_problems(config.grpc))
 
 
 def _too_small(config: ApplianceConfig) -> Iterator[str]:

@@ -34,6 +34,7 @@ from appliance.repository.directory import RepositoryScan, scan
 from appliance.scheduling.scheduler import Scheduler
 from appliance.telemetry.log import LogControl, configure
 from appliance.telemetry.notify import notify
+from appliance.telemetry.trace import open_tracer
 from appliance.workers.arena import Arena
 from appliance.workers.memory import MemorySamples
 from appliance.workers.pool import WorkerPool
@@ -88,6 +89,7 @@ class Daemon:
         self._config = config
         self._log = log
         self._arena = Arena(config.arena)
+        self._tracer = open_tracer(config.trace)
         self._ticker = Ticker(loop, partial(self._on_failure, "the engine"))
         self._door_kind = chosen(config.grpc.door)
         self._pool = WorkerPool(
@@ -111,6 +113,7 @@ class Daemon:
             pace=self._ticker,
             memory_of=MemorySamples(time.monotonic_ns).private_bytes,
             log=log,
+            tracer=self._tracer,
         )
         self._door = make_door(
             self._door_kind,
@@ -119,8 +122,17 @@ class Daemon:
             log,
             partial(self._on_failure, "the native door"),
             self._engine.direct,
+            self._tracer,
         )
-        self._http = HttpEdge(self._engine, config.http, log, metrics=config.metrics)
+        self._http = HttpEdge(
+            self._engine,
+            config.http,
+            log,
+            metrics=config.metrics,
+            door=self._door.figures,
+            tracer=self._tracer,
+            front=self._door.front(),
+        )
         self._signals = 0
         self._failed = False
         self._stop = asyncio.Event()
@@ -246,11 +258,13 @@ class Daemon:
         await asyncio.gather(self._door.drain(left), self._http.drain(left))
 
     async def _close(self) -> None:
+        await self._http.close()  # its last answers may have to go through the door
         await self._door.close()
-        await self._http.close()
         self._engine.stop_workers()
         await self._pool.close()
         self._arena.close()
+        if self._tracer is not None:
+            self._tracer.close()
         self._log.event("stopped")
 
     # --- small things

@@ -11,16 +11,25 @@ from appliance.door.native_package import native_problem
 
 Sections = Mapping[str, Mapping[str, Any]]
 
+NATIVE: Sections = {"grpc": {"door": "native"}}
 DOORS: Mapping[str, Sections] = {
     "grpcio": {"grpc": {"door": "grpcio"}},
-    "native": {"grpc": {"door": "native"}},
+    "native": NATIVE,
 }
 """Every front door by the configuration that selects it: a further one is a further line."""
 
+GRANTED = "granted"
+WAYS: Mapping[str, Sections] = {**DOORS, GRANTED: NATIVE}
+"""The ways that a request can take through an appliance: asked again and again, the native door serves it by itself."""
+
 NO_NATIVE = native_problem()
 needs_native = pytest.mark.skipif(bool(NO_NATIVE), reason=f"the native door: {NO_NATIVE}")
-EVERY_DOOR = [pytest.param(name, marks=[needs_native] if name == "native" else []) for name in DOORS]
+EVERY_WAY = [
+    pytest.param(name, marks=[needs_native] if sections is NATIVE else []) for name, sections in WAYS.items()
+]
 """Their names as parameters of tests; one that cannot be had here is skipped and says why."""
+EVERY_DOOR = EVERY_WAY[: len(DOORS)]
+"""The same of the doors alone."""
 
 
 def with_door(door: Sections, sections: Sections) -> Sections:

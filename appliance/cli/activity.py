@@ -16,11 +16,13 @@ NOTHING: Mapping[str, ModelSnapshot] = {}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Activity:
-    """One model version over an interval. None: nothing ended. ``refused_per_s`` counts all that got no tensors."""
+    """One model version over an interval. None: nothing ended. ``refused_per_s`` counts all that got no tensors,
+    ``granted`` is the part of the answered ones that the door served without asking the engine."""
 
     model: ModelSnapshot
     rate_per_s: float
     refused_per_s: float
+    granted: float | None
     p50_us: float | None
     p99_us: float | None
     batch_mean: float | None
@@ -30,6 +32,16 @@ class Activity:
     def memory_bytes(self) -> int:
         """Private memory of the processes that serve it, shared ones counted whole."""
         return sum(worker.memory_bytes for worker in self.workers)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerActivity:
+    """One worker over an interval: the requests that it got, and the part that the door gave it by itself (None: it got
+    none)."""
+
+    worker: WorkerSnapshot
+    rate_per_s: float
+    granted: float | None
 
 
 def since_start(now: Snapshot) -> tuple[Activity, ...]:
@@ -43,6 +55,27 @@ def between(before: Snapshot, now: Snapshot) -> tuple[Activity, ...]:
         return since_start(now)
     seconds = max((now.now_ns - before.now_ns) / 1e9, 1e-9)
     return _all({model.key: model for model in before.models}, now, seconds)
+
+
+def workers_between(before: Snapshot | None, now: Snapshot) -> tuple[WorkerActivity, ...]:
+    """What each worker got between the two; since the start of the appliance without ``before``."""
+    if before is None or before.started_ns != now.started_ns:
+        known: Mapping[int, WorkerSnapshot] = {}
+        seconds = max(now.uptime_s, 1e-9)
+    else:
+        known = {worker.worker: worker for worker in before.workers}
+        seconds = max((now.now_ns - before.now_ns) / 1e9, 1e-9)
+    return tuple(_worker_activity(known.get(worker.worker), worker, seconds) for worker in now.workers)
+
+
+def _worker_activity(before: WorkerSnapshot | None, now: WorkerSnapshot, seconds: float) -> WorkerActivity:
+    granted = now.granted - (before.granted if before else 0)
+    given = granted + now.asked - (before.asked if before else 0)
+    return WorkerActivity(worker=now, rate_per_s=given / seconds, granted=_share(granted, given))
+
+
+def _share(part: int, whole: int) -> float | None:
+    return part / whole if whole > 0 else None
 
 
 def busiest_first(activities: Sequence[Activity]) -> list[Activity]:
@@ -87,6 +120,7 @@ def _activity(
         model=now,
         rate_per_s=answered / seconds,
         refused_per_s=(ended - answered) / seconds,
+        granted=_share(now.granted - (before.granted if before else 0), answered),
         p50_us=quantile_us(counts, bounds_us, 0.50),
         p99_us=quantile_us(counts, bounds_us, 0.99),
         batch_mean=rows / batches if batches > 0 else None,

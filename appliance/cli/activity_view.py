@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from appliance.cli.activity import Activity
+from appliance.cli.activity import Activity, WorkerActivity
 from appliance.cli.failure import printable
 from appliance.cli.snapshot import Snapshot
 
@@ -25,6 +25,7 @@ _COLUMNS = (
     "state",
     "rate/s",
     "refused",
+    "grant",
     "p50",
     "p99",
     "queue",
@@ -33,29 +34,60 @@ _COLUMNS = (
     "worker",
     "memory",
 )
-_LEFT = frozenset({"model", "state", "worker"})
+_WORKER_COLUMNS = ("worker", "pid", "state", "requests/s", "grant", "lane", "restarts", "memory", "models")
+_LEFT = frozenset({"model", "state", "worker", "lane", "models"})
 
 
-def view(snapshot: Snapshot, activities: Sequence[Activity], rows: int | None = None) -> RenderableType:
-    """Heading, table and the reasons of what is not ready; at most ``rows`` models when given."""
+def view(
+    snapshot: Snapshot,
+    activities: Sequence[Activity],
+    rows: int | None = None,
+    workers: Sequence[WorkerActivity] = (),
+) -> RenderableType:
+    """Heading, table and the reasons of what is not ready, at most ``rows`` models when given; then the table of
+    ``workers``, if there are any."""
     shown = activities if rows is None or len(activities) <= rows else activities[: max(rows - 1, 1)]
-    parts: list[RenderableType] = [_heading(snapshot), _table(shown)]
+    table = _table(_COLUMNS, [list(_cells(activity)) for activity in shown])
+    parts: list[RenderableType] = [_heading(snapshot), table]
     if len(shown) < len(activities):
         parts.append(Text(f"... {len(activities) - len(shown)} more", style="dim"))
     parts.extend(_reasons(shown))
+    if workers:
+        parts += [Text(), _table(_WORKER_COLUMNS, [list(_worker_cells(activity)) for activity in workers])]
     return Group(*parts)
 
 
-def as_json(snapshot: Snapshot, activities: Sequence[Activity]) -> dict[str, Any]:
-    """What the table shows, as plain JSON values."""
+def as_json(
+    snapshot: Snapshot, activities: Sequence[Activity], workers: Sequence[WorkerActivity] = ()
+) -> dict[str, Any]:
+    """What the tables show, as plain JSON values."""
     return {
         "server": snapshot.server,
         "accepting": snapshot.accepting,
         "uptime_s": round(snapshot.uptime_s, 3),
         "queued_requests": snapshot.queued_requests,
         "running_requests": snapshot.running_requests,
+        "slots": snapshot.slots,
+        "slots_used": snapshot.slots_used,
+        "workers": [_worker_json(activity) for activity in workers],
         "models": [_model_json(activity) for activity in activities],
     }
+
+
+def _worker_json(activity: WorkerActivity) -> dict[str, Any]:
+    worker = activity.worker
+    return {
+        "worker": worker.worker,
+        "pid": worker.pid,
+        "state": worker.state,
+        "rate_per_s": round(activity.rate_per_s, 3),
+        "granted": _rounded(activity.granted),
+        "granted_now": worker.granted_now,
+    }
+
+
+def _rounded(share: float | None) -> float | None:
+    return None if share is None else round(share, 4)
 
 
 def _model_json(activity: Activity) -> dict[str, Any]:
@@ -67,6 +99,7 @@ def _model_json(activity: Activity) -> dict[str, Any]:
         "reason": model.reason,
         "rate_per_s": round(activity.rate_per_s, 3),
         "refused_per_s": round(activity.refused_per_s, 3),
+        "granted": _rounded(activity.granted),
         "p50_us": activity.p50_us,
         "p99_us": activity.p99_us,
         "queued": model.queued,
@@ -87,17 +120,19 @@ def _heading(snapshot: Snapshot) -> Text:
         f"; {snapshot.queued_requests} queued, {snapshot.running_requests} running, "
         f"{used:.1f} of {limit:.0f} MiB"
     )
+    if snapshot.slots:
+        text.append(f", {snapshot.slots_used} slots")
     return text
 
 
-def _table(activities: Sequence[Activity]) -> Table:
+def _table(columns: Sequence[str], rows: Sequence[Sequence[Text]]) -> Table:
     """Where the screen is narrow, names of models give way and nothing else does."""
-    rows = [list(_cells(activity)) for activity in activities]
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
-    for index, column in enumerate(_COLUMNS):
+    for index, column in enumerate(columns):
         widest = max([len(column), *(len(row[index]) for row in rows)])
         side: Literal["left", "right"] = "left" if column in _LEFT else "right"
-        table.add_column(column, justify=side, no_wrap=True, min_width=widest if index else len(column))
+        yields = column.startswith("model")
+        table.add_column(column, justify=side, no_wrap=True, min_width=len(column) if yields else widest)
     for row in rows:
         table.add_row(*row)
     return table
@@ -109,13 +144,27 @@ def _cells(activity: Activity) -> Iterator[Text]:
     yield Text(printable(model.state), style=STATE_STYLES.get(model.state, ""))
     yield Text(_rate(activity.rate_per_s))
     yield Text(_rate(activity.refused_per_s), style="yellow" if activity.refused_per_s else "")
+    yield Text(_share(activity.granted))
     yield Text(_latency(activity.p50_us))
     yield Text(_latency(activity.p99_us))
     yield Text(str(model.queued))
     yield Text(str(model.running))
     yield Text("-" if activity.batch_mean is None else f"{activity.batch_mean:.1f}")
     yield Text(_pids(activity))
-    yield Text(f"{activity.memory_bytes / MEBIBYTE:.0f} MiB" if activity.memory_bytes else "-")
+    yield Text(_memory(activity.memory_bytes))
+
+
+def _worker_cells(activity: WorkerActivity) -> Iterator[Text]:
+    worker = activity.worker
+    yield Text(str(worker.worker))
+    yield Text(str(worker.pid or "-"))
+    yield Text(printable(worker.state))
+    yield Text(_rate(activity.rate_per_s))
+    yield Text(_share(activity.granted))
+    yield Text("granted" if worker.granted_now else "asks", "green" if worker.granted_now else "dim")
+    yield Text(str(worker.restarts))
+    yield Text(_memory(worker.memory_bytes))
+    yield Text(printable(" ".join(worker.models)))
 
 
 def _pids(activity: Activity) -> str:
@@ -127,6 +176,17 @@ def _reasons(activities: Sequence[Activity]) -> Iterator[Text]:
     for activity in activities:
         if activity.model.reason:
             yield Text(printable(f"{activity.model.key}: {activity.model.reason}"), style="red")
+
+
+def _memory(count: int) -> str:
+    return f"{count / MEBIBYTE:.0f} MiB" if count else "-"
+
+
+def _share(share: float | None) -> str:
+    """As a percentage that says 0 and 100 only when it is that."""
+    if share is None:
+        return "-"
+    return f"{share:.0%}" if share in (0, 1) else f"{min(max(share * 100, 0.1), 99.9):.1f}%"
 
 
 def _rate(per_second: float) -> str:

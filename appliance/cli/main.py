@@ -23,6 +23,7 @@ COMMANDS: Final[Mapping[str, str]] = MappingProxyType(
         "infer": "send one request to a model and show the answer",
         "status": "show what a running appliance serves",
         "top": "watch rates, latencies, queues and workers",
+        "trace": "show where the time of one traced request went",
         "config": "check a configuration file, or show the one in force",
         "version": "show the version",
     }

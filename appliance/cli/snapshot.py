@@ -32,7 +32,8 @@ class HistogramSnapshot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerSnapshot:
-    """A worker process."""
+    """A worker process. ``asked`` and ``granted`` count the requests that the engine and the door gave it,
+    ``granted_now`` says whether the door may; all nothing where the server does not tell."""
 
     worker: int
     pid: int
@@ -40,12 +41,15 @@ class WorkerSnapshot:
     models: tuple[str, ...]
     memory_bytes: int
     restarts: int
+    asked: int
+    granted: int
+    granted_now: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSnapshot:
-    """A model version. ``requests`` counts those that ended, by outcome, ``inferences`` rows answered,
-    ``executions`` batches run and ``executed_rows`` their rows, answered or not."""
+    """A model version. ``requests`` counts those that ended, by outcome, ``granted`` those answered without the engine,
+    ``inferences`` rows answered, ``executions`` batches run and ``executed_rows`` their rows, answered or not."""
 
     name: str
     version: int
@@ -55,6 +59,7 @@ class ModelSnapshot:
     running: int
     workers: tuple[int, ...]
     requests: Mapping[str, int]
+    granted: int
     inferences: int
     executions: int
     executed_rows: int
@@ -74,7 +79,7 @@ class ModelSnapshot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """An appliance at one moment."""
+    """An appliance at one moment. ``slots`` are places that the door keeps for requests it serves by itself."""
 
     server: str
     accepting: bool
@@ -84,6 +89,8 @@ class Snapshot:
     running_requests: int
     arena_used_bytes: int
     arena_limit_bytes: int
+    slots: int
+    slots_used: int
     bounds_us: tuple[float, ...]
     workers: tuple[WorkerSnapshot, ...]
     models: tuple[ModelSnapshot, ...]
@@ -146,6 +153,8 @@ def _snapshot(fields: Mapping[str, Any]) -> Snapshot:
         running_requests=fields["running_requests"],
         arena_used_bytes=fields["arena_used_bytes"],
         arena_limit_bytes=fields["arena_limit_bytes"],
+        slots=sum(slots["count"] for slots in fields.get("slots", ())),
+        slots_used=sum(slots["used"] for slots in fields.get("slots", ())),
         bounds_us=tuple(fields["bounds_us"]),
         workers=tuple(map(_worker, fields["workers"])),
         models=tuple(map(_model, fields["models"])),
@@ -160,6 +169,9 @@ def _worker(fields: Mapping[str, Any]) -> WorkerSnapshot:
         models=tuple(fields["models"]),
         memory_bytes=fields["memory_bytes"],
         restarts=fields["restarts"],
+        asked=fields.get("asked", 0),
+        granted=fields.get("granted", 0),
+        granted_now=fields.get("granted_now", False),
     )
 
 
@@ -174,6 +186,7 @@ def _model(fields: Mapping[str, Any]) -> ModelSnapshot:
         running=fields["running"],
         workers=tuple(fields["workers"]),
         requests=fields["requests"],
+        granted=fields.get("granted", 0),
         inferences=fields["inferences"],
         executions=fields["executions"],
         executed_rows=fields["executed_rows"],

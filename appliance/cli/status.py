@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from appliance.cli.activity import since_start
+from appliance.cli.activity import since_start, workers_between
 from appliance.cli.failure import Exit
 from appliance.cli.snapshot import DEFAULT_URL, fetch, parse
 
@@ -13,6 +13,7 @@ from appliance.cli.snapshot import DEFAULT_URL, fetch, parse
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.add_argument("--url", default=DEFAULT_URL, help=f"HTTP address (default {DEFAULT_URL})")
+    parser.add_argument("--workers", action="store_true", help="show the worker processes, too")
     parser.add_argument("--json", action="store_true", help="print the document that /status.json gives")
 
 
@@ -27,5 +28,6 @@ def run(arguments: argparse.Namespace) -> int:
 
     from appliance.cli.activity_view import view
 
-    Console().print(view(snapshot, since_start(snapshot)))
+    workers = workers_between(None, snapshot) if arguments.workers else ()
+    Console().print(view(snapshot, since_start(snapshot), workers=workers))
     return Exit.OK

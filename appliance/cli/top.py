@@ -12,12 +12,12 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
-from appliance.cli.activity import Activity, between, busiest_first
+from appliance.cli.activity import Activity, WorkerActivity, between, busiest_first, workers_between
 from appliance.cli.failure import Exit
 from appliance.cli.keys import Keys
 from appliance.cli.snapshot import DEFAULT_URL, Snapshot, fetch, parse
 
-Show = Callable[[Snapshot, Sequence[Activity]], None]
+Show = Callable[[Snapshot, Sequence[Activity], Sequence[WorkerActivity]], None]
 FRAME_LINES = 5
 """Lines of a screen that are not models: heading, column names, the count of more, the help, the cursor's."""
 
@@ -26,6 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.add_argument("--url", default=DEFAULT_URL, help=f"HTTP address (default {DEFAULT_URL})")
     parser.add_argument("--interval", type=_seconds, default=1.0, metavar="S", help="seconds (default 1)")
+    parser.add_argument("--workers", action="store_true", help="show the worker processes, too")
     parser.add_argument("--once", action="store_true", help="show one interval and end")
     parser.add_argument("--json", action="store_true", help="print one JSON object for each interval")
 
@@ -37,7 +38,8 @@ def run(arguments: argparse.Namespace) -> int:
         keys = stack.enter_context(Keys(live))
         show = stack.enter_context(_screen() if live else _printer(arguments.json))
         for before, now in _samples(arguments.url, keys, arguments.interval):
-            show(now, busiest_first(between(before, now)))
+            workers = workers_between(before, now) if arguments.workers or arguments.json else ()
+            show(now, busiest_first(between(before, now)), workers)
             if arguments.once:
                 break
     return Exit.OK
@@ -57,11 +59,11 @@ def _printer(json_wanted: bool) -> Iterator[Show]:
 
     from appliance.cli.activity_view import as_json, view
 
-    def show(snapshot: Snapshot, activities: Sequence[Activity]) -> None:
+    def show(snapshot: Snapshot, activities: Sequence[Activity], workers: Sequence[WorkerActivity]) -> None:
         if json_wanted:
-            print(json.dumps(as_json(snapshot, activities)), flush=True)
+            print(json.dumps(as_json(snapshot, activities, workers)), flush=True)
         else:
-            Console().print(view(snapshot, activities))
+            Console().print(view(snapshot, activities, workers=workers))
 
     yield show
 
@@ -77,9 +79,14 @@ def _screen() -> Iterator[Show]:
     with Live(screen=True, auto_refresh=False) as live:
         live.update(Text("waiting for the first interval"), refresh=True)
 
-        def show(snapshot: Snapshot, activities: Sequence[Activity]) -> None:
-            rows = max(os.get_terminal_size().lines - FRAME_LINES, 1)
-            live.update(Group(view(snapshot, activities, rows), Text("q: quit", style="dim")), refresh=True)
+        def show(
+            snapshot: Snapshot, activities: Sequence[Activity], workers: Sequence[WorkerActivity]
+        ) -> None:
+            lines = os.get_terminal_size().lines - FRAME_LINES
+            shown = workers[: lines // 2]
+            rows = max(lines - (len(shown) + 2 if shown else 0), 1)
+            table = view(snapshot, activities, rows, shown)
+            live.update(Group(table, Text("q: quit", style="dim")), refresh=True)
 
         yield show
 

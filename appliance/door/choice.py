@@ -12,6 +12,7 @@ from appliance.door.native_package import PACKAGE, native_problem
 from appliance.engine.direct import DirectEngine
 from appliance.engine.port import EnginePort
 from appliance.errors import OperatorError
+from appliance.telemetry.trace import Tracer
 from appliance.workers.port import LaneMemory
 
 NATIVE_ONLY: Final = frozenset(
@@ -59,6 +60,16 @@ def door_problems(config: DoorConfig) -> Iterator[tuple[str, str]]:
         yield "tls_certificate", f"the grpcio door speaks no TLS; {native}"
 
 
+def front_problems(config: DoorConfig) -> Iterator[str]:
+    """What keeps the native door from listening for HTTP."""
+    if config.door is DoorKind.GRPCIO:
+        yield "grpc.door is grpcio, and only the native door can listen for HTTP"
+    elif problem := native_problem():
+        yield f"the native door cannot be used: {problem}"
+    elif not config.addresses:
+        yield "grpc.addresses is empty, so that no door is open that could listen for HTTP"
+
+
 def idle_settings(config: DoorConfig, kind: DoorKind) -> Iterator[str]:
     """Keys that were set and that a door of ``kind`` does not keep."""
     if kind is DoorKind.GRPCIO:
@@ -83,13 +94,15 @@ def make_door(
     log: LogControl,
     failed: Callable[[BaseException], None],
     direct: DirectEngine | None = None,
+    tracer: Tracer | None = None,
 ) -> FrontDoor:
     """A door of ``kind``, which is not AUTO, in front of ``engine``. ``failed`` is called when a door with a thread of
-    its own loses that: nothing is served any more. A native door serves by itself what ``direct`` grants it."""
+    its own loses that: nothing is served any more. A native door serves by itself what ``direct`` grants it.
+    ``tracer`` traces some of what the door asks of the engine."""
     if kind is DoorKind.NATIVE:
         from appliance.door.native_door import NativeDoor
 
-        return NativeDoor(engine, config, log, failed, direct)
+        return NativeDoor(engine, config, log, failed, direct, tracer)
     from appliance.door.grpcio_door import GrpcioDoor
 
-    return GrpcioDoor(engine, config, log)
+    return GrpcioDoor(engine, config, log, tracer)

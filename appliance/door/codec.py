@@ -24,14 +24,17 @@ _KEPT_HEAD_BYTES_MAX = 4096
 
 
 class PlannedHead(NamedTuple):
-    """A head that fits a model. ``head`` are its bytes when it is kept, else empty. ``sizes`` are the exact bytes of
-    each input in the request's order (-1: BYTES, whose elements are counted)."""
+    """A head that fits a model. ``head`` are its bytes when it is kept, else empty, and ``generation`` is that of the
+    engine for which it was planned. ``sizes`` are the exact bytes of each input in the request's order (-1:
+    BYTES, whose elements are counted).
+    """
 
     plan: RequestPlan
     form: ResponseForm
     sizes: list[int]
     empty_final_response: bool
     head: bytes = b""
+    generation: int = -1
 
 
 class Intake(NamedTuple):
@@ -69,7 +72,7 @@ class InferCodec:
         tensors: tuple[Buffer, ...] = raw if decoded.typed is None else typed_tensors(decoded.typed)
         _check_tensors(planned.plan, tensors)
         if raw and len(envelope.head) <= _KEPT_HEAD_BYTES_MAX:
-            planned = planned._replace(head=bytes(envelope.head))
+            planned = planned._replace(head=bytes(envelope.head), generation=self._generation)
             self._keep(planned)
         return Intake(planned, tensors)
 

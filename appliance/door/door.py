@@ -8,6 +8,8 @@ from enum import Enum
 from typing import Final, Protocol
 
 from appliance.address import address_problems
+from appliance.engine.front import HttpFront
+from appliance.telemetry.door_metrics import DoorFigures
 
 MEBIBYTE = 1 << 20
 SERVICE = "inference.GRPCInferenceService"
@@ -35,6 +37,16 @@ def inherits(address: str) -> bool:
 def listening_problems(addresses: Sequence[str]) -> Iterator[str]:
     """What is wrong with the door's addresses, one text for each that cannot be read."""
     return address_problems([address for address in addresses if not inherits(address)])
+
+
+def client_name_problems(names: Sequence[str]) -> Iterator[str]:
+    """What is wrong with names of clients, one text for each that no certificate could bear."""
+    for name in names:
+        domain = name.removeprefix("*.")
+        if not 0 < len(name) < 256 or not name.isprintable():
+            yield f"{name!r} is no name: it must have 1 to 255 printable characters"
+        elif "*" in domain or (domain != name and ":" in domain) or not domain:
+            yield f"'{name}': a wildcard is only '*.' at the front of a DNS name, as in '*.site.example'"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +87,15 @@ class DoorConfig:
         metadata={
             "help": "PEM file of authorities; clients must then show a certificate that one of them signed "
             "(native door)"
+        },
+    )
+    tls_client_names: tuple[str, ...] = field(
+        default=(),
+        metadata={
+            "help": "who may come with such a certificate: the first URI among its alternative names, else the first "
+            "DNS name, else the common name; *. at the front stands for one label of a DNS name; empty: everybody "
+            "(native door)",
+            "check": client_name_problems,
         },
     )
     max_message_bytes: int = field(
@@ -177,6 +198,10 @@ class DoorConfig:
             raise ValueError(
                 "tls_client_ca asks clients for certificates, which takes tls_certificate and tls_key"
             )
+        if self.tls_client_names and not self.tls_client_ca:
+            raise ValueError(
+                "tls_client_names names clients by their certificates, for which tls_client_ca asks"
+            )
         if self.max_messages_bytes < self.max_message_bytes:
             raise ValueError(
                 f"max_messages_bytes is {self.max_messages_bytes}, less than one message of max_message_bytes, "
@@ -222,8 +247,14 @@ class FrontDoor(Protocol):
     async def close(self) -> None:
         """Close at once what is still open. May be called twice, and without ``open``."""
 
+    def front(self) -> HttpFront | None:
+        """What listens for HTTP in the edge's place while the door is open; None: this door has no such thing."""
+
     def statistics(self) -> DoorStatistics:
         """A value to show."""
+
+    def figures(self) -> DoorFigures:
+        """What ``/metrics`` tells of it."""
 
 
 class LogControl(Protocol):

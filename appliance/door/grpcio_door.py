@@ -19,13 +19,15 @@ import grpc
 from grpc import aio
 
 from appliance.address import Address, check_free, parse_address, unavailable
-from appliance.door.door import DoorConfig, DoorStatistics, LogControl, inherits
+from appliance.door.door import DoorConfig, DoorKind, DoorStatistics, LogControl, inherits
 from appliance.door.failure import status_for
-from appliance.door.inference import Refused
+from appliance.door.inference import NOBODY, Refused
 from appliance.door.services import INFER, AnswerMessage, ServeStream, Services, Terms
 from appliance.door.status import Status
 from appliance.engine.port import EnginePort
 from appliance.errors import AddressUnavailable, OperatorError
+from appliance.telemetry.door_metrics import DoorFigures
+from appliance.telemetry.trace import Tracer
 
 Context = aio.ServicerContext[Any, Any]
 UnaryBehaviour = Callable[[bytes, Context], Awaitable[bytes]]
@@ -39,9 +41,11 @@ EDGE = "grpc"
 class GrpcioDoor:
     """FrontDoor over grpc.aio. Make and use it on the event loop's thread, inside the running loop."""
 
-    def __init__(self, engine: EnginePort, config: DoorConfig, log: LogControl) -> None:
+    def __init__(
+        self, engine: EnginePort, config: DoorConfig, log: LogControl, tracer: Tracer | None = None
+    ) -> None:
         self._config = config
-        self._services = Services(engine, config, log)
+        self._services = Services(engine, config, log, tracer)
         self._server: aio.Server | None = None
 
     # --- FrontDoor
@@ -86,9 +90,17 @@ class GrpcioDoor:
         if server is not None:
             await server.stop(None)
 
+    def front(self) -> None:
+        """See FrontDoor. The library speaks no HTTP/1."""
+        return
+
     def statistics(self) -> DoorStatistics:
         """See FrontDoor."""
         return self._services.statistics()
+
+    def figures(self) -> DoorFigures:
+        """See FrontDoor. The library counts nothing that it would tell."""
+        return DoorFigures(door=DoorKind.GRPCIO.value, counts={}, limits={})
 
     # --- RPCs
 
@@ -110,7 +122,11 @@ class GrpcioDoor:
     async def _infer(self, message: bytes, context: Context) -> bytes:
         inference = self._services.inference
         try:
-            return await inference.unary(message, context.time_remaining())
+            caller = NOBODY
+            if inference.tracer is not None:
+                metadata = context.invocation_metadata() or ()
+                caller = inference.caller("", INFER, inference.engine.now_ns(), metadata)
+            return await inference.unary(message, context.time_remaining(), caller)
         except Refused as refused:
             await _abort(context, refused.status)
         except Exception as error:  # noqa: BLE001  a defect ends its own request

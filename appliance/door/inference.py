@@ -6,8 +6,8 @@ Whoever waits may go at any moment: the engine is told, and an answer that comes
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import NamedTuple, TypeVar
+from collections.abc import Callable, Iterable
+from typing import Final, NamedTuple, TypeVar
 
 from appliance.door.codec import InferCodec, Intake
 from appliance.door.envelope import Envelope, EnvelopeLimits, request_id_text
@@ -16,6 +16,7 @@ from appliance.door.status import Status, inference_status
 from appliance.engine.port import Buffer, EnginePort
 from appliance.errors import ApplianceError, DeadlineExpired
 from appliance.inference import NO_DEADLINE, Answer, Outcome
+from appliance.telemetry.trace import TRACEPARENT, Trace, Tracer
 
 T = TypeVar("T")
 _NS = 1_000_000_000
@@ -30,12 +31,24 @@ class Refused(Exception):
         self.request_id = request_id
 
 
+class Caller(NamedTuple):
+    """Who sent a message: ``client`` by its certificate (empty: that is not known); and where it is noted how the
+    message fares, if it is."""
+
+    client: str = ""
+    trace: Trace | None = None
+
+
+NOBODY: Final = Caller()
+
+
 class Call(NamedTuple):
     """A message taken apart and checked, not yet given to the engine."""
 
     envelope: Envelope
     request_id: str
     intake: Intake
+    caller: Caller
 
     @property
     def form(self) -> ResponseForm:
@@ -45,9 +58,8 @@ class Call(NamedTuple):
     def without_message(self) -> Call:
         """What encoding the answer takes. As soon as the engine has its copy the message can go: thousands may be
         queued, and what is large lies in memory that the door counts."""
-        return Call(
-            Envelope(b"", self.envelope.request_id, ()), self.request_id, Intake(self.intake.planned, ())
-        )
+        envelope = Envelope(b"", self.envelope.request_id, ())
+        return Call(envelope, self.request_id, Intake(self.intake.planned, ()), self.caller)
 
 
 class Tally:
@@ -62,8 +74,9 @@ class Tally:
 class Inference:
     """Takes inferences to the engine and back."""
 
-    def __init__(self, engine: EnginePort, limits: EnvelopeLimits) -> None:
+    def __init__(self, engine: EnginePort, limits: EnvelopeLimits, tracer: Tracer | None = None) -> None:
         self.engine = engine
+        self.tracer = tracer
         self.tally = Tally()
         self._codec = InferCodec(engine, limits)
         self._loop = asyncio.get_running_loop()
@@ -74,14 +87,14 @@ class Inference:
             return NO_DEADLINE
         return min(self.engine.now_ns() + int(remaining_s * _NS), NO_DEADLINE)
 
-    async def unary(self, message: bytes, remaining_s: float | None) -> bytes:
+    async def unary(self, message: bytes, remaining_s: float | None, caller: Caller = NOBODY) -> bytes:
         """Serve one ModelInferRequest; gives the serialised ModelInferResponse. ``remaining_s`` are the seconds left
         until the transport's deadline (None: it has none). Raises Refused."""
         self.tally.requests += 1
         if remaining_s is not None and remaining_s <= 0:
             raise self.expired()
         future: asyncio.Future[Outcome] = self._loop.create_future()
-        call = self.check(message)
+        call = self.check(message, caller)
         handle = self.submit(call, self.deadline_ns(remaining_s), _resolver(future))
         try:
             outcome = await future
@@ -93,15 +106,25 @@ class Inference:
             raise
         return self.encode(call, outcome, b"".join)
 
-    def check(self, message: Buffer) -> Call:
+    def caller(
+        self, client: str, rpc: str, arrived_ns: int, metadata: Iterable[tuple[str, str | bytes]]
+    ) -> Caller:
+        """Who sends a message of ``rpc`` that arrived at ``arrived_ns``, with these ``metadata``."""
+        if self.tracer is None:
+            return Caller(client) if client else NOBODY
+        parent = next((value for key, value in metadata if key == TRACEPARENT), "")
+        trace = self.tracer.begin(rpc, arrived_ns, parent if isinstance(parent, str) else "")
+        return Caller(client, trace) if client or trace else NOBODY
+
+    def check(self, message: Buffer, caller: Caller = NOBODY) -> Call:
         """Take a message apart and check it against what the engine serves now; raises Refused."""
         request_id = ""
         try:
             envelope = self._codec.open(message)
             request_id = request_id_text(envelope.request_id)
-            return Call(envelope, request_id, self._codec.intake(envelope))
+            return Call(envelope, request_id, self._codec.intake(envelope), caller)
         except ApplianceError as error:
-            self.engine.rejected(error, request_id)
+            self.engine.rejected(error, request_id, caller.client)
             raise self.refused(error, request_id) from error
 
     def submit(
@@ -118,14 +141,18 @@ class Inference:
                 deadline_ns=deadline_ns,
                 on_done=on_done,
                 attempts=attempts,
+                client=call.caller.client,
+                trace=call.caller.trace,
             )
         except ApplianceError as error:
+            self._answered(call.caller)
             raise self.refused(error, call.request_id) from error
 
     def encode(self, call: Call, outcome: Outcome, join: Callable[[list[Buffer]], T]) -> T:
         """What ``join`` makes of the pieces of the ModelInferResponse, which it must copy: their memory is given back
         when it returns. Raises Refused when the outcome is an error."""
         if not isinstance(outcome, Answer):
+            self._answered(call.caller)
             raise self.refused(outcome, call.request_id) from outcome
         try:
             encoded = join(call.form.parts(call.envelope.request_id, outcome))
@@ -133,8 +160,13 @@ class Inference:
             raise self.refused(error, call.request_id) from error
         finally:
             outcome.release()
+            self._answered(call.caller)
         self.tally.answered += 1
         return encoded
+
+    def _answered(self, caller: Caller) -> None:
+        if caller.trace is not None and self.tracer is not None:
+            self.tracer.end(caller.trace, caller.client)
 
     def expired(self) -> Refused:
         """The refusal of a request whose deadline passed before it was looked at. Nobody waits any more: under

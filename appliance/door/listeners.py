@@ -46,9 +46,12 @@ def inherited(environment: Mapping[str, str], pid: int) -> tuple[Inherited, ...]
 
 
 class Listeners:
-    """Sockets that listen. Owner: the event loop's thread."""
+    """Sockets that listen, for the section ``edge`` of the configuration. ``dual_stack``: the unspecified address of
+    version 6 takes clients of version 4, too. Owner: the event loop's thread."""
 
-    def __init__(self) -> None:
+    def __init__(self, edge: str = EDGE, *, dual_stack: bool = True) -> None:
+        self._edge = edge
+        self._dual_stack = dual_stack
         self._sockets: list[socket.socket] = []
         self._files: list[Address] = []
 
@@ -82,7 +85,7 @@ class Listeners:
         self._sockets.clear()
         for address in self._files:
             with contextlib.suppress(AddressUnavailable, FileNotFoundError):
-                check_free(address, EDGE)
+                check_free(address, self._edge)
                 os.unlink(address.path)
         self._files.clear()
 
@@ -94,10 +97,10 @@ class Listeners:
             return self._listen_unix(address) if address.path else self._listen_port(address, reuse_port)
         except (OSError, UnicodeError) as error:
             reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
-            raise unavailable(address, EDGE, reason) from error
+            raise unavailable(address, self._edge, reason) from error
 
     def _listen_unix(self, address: Address) -> list[str]:
-        check_free(address, EDGE)
+        check_free(address, self._edge)
         listener = self._new(socket.AF_UNIX)
         with contextlib.suppress(FileNotFoundError):
             os.unlink(address.path)  # nobody listens there: check_free said so
@@ -120,7 +123,9 @@ class Listeners:
                 listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
             if family == socket.AF_INET6:
                 # "[::]" is every address of the machine, those of version 4 too, as the gRPC library has it.
-                listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, int(target[0] != "::"))
+                listener.setsockopt(
+                    socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, int(target[0] != "::" or not self._dual_stack)
+                )
             listener.bind((target[0], port, *target[2:]))
             listener.listen(BACKLOG)
             port = listener.getsockname()[1]
@@ -144,8 +149,8 @@ class Listeners:
                 f"the sockets it gave are named {names}" if names else "it gave no sockets to this process"
             )
             raise AddressUnavailable(
-                f"{EDGE} cannot listen on {text}: {given}; name one in a .socket unit with FileDescriptorName= and "
-                f"start that unit, or set {EDGE}.addresses to another address"
+                f"{self._edge} cannot listen on {text}: {given}; name one in a .socket unit with FileDescriptorName= "
+                f"and start that unit, or set {self._edge}.addresses to another address"
             )
         return [self._adopt(each) for each in chosen]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from appliance.door.failure import status_for
-from appliance.door.inference import Call, Inference, Refused, discard
+from appliance.door.inference import NOBODY, Call, Caller, Inference, Refused, discard
 from appliance.door.native_end import end_call
 from appliance.door.native_teaching import Teacher
 from appliance.door.services import INFER
@@ -34,7 +34,9 @@ class InferCalls:
     def __len__(self) -> int:
         return len(self._open)
 
-    def begin(self, call: int, message: Any, deadline_ns: int, attempts: int = 0) -> None:
+    def begin(
+        self, call: int, message: Any, deadline_ns: int, attempts: int = 0, caller: Caller = NOBODY
+    ) -> None:
         """Serve ``call``; its answer follows. ``message`` is as the door gives it; ``deadline_ns`` is on the engine's
         clock, 0 for none; ``attempts``: how often workers died with it already."""
         inference = self._inference
@@ -42,7 +44,7 @@ class InferCalls:
         try:
             if deadline_ns and deadline_ns <= inference.engine.now_ns():
                 raise inference.expired()
-            checked = inference.check(view_of(message))
+            checked = inference.check(view_of(message), caller)
             small = type(message) is bytes and len(message) <= KEPT_BYTES_MAX
             waiting = _OpenCall(self, call, checked if small else checked.without_message())
             waiting.handle = inference.submit(checked, deadline_ns or NO_DEADLINE, waiting.done, attempts)

@@ -7,16 +7,19 @@ same.
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
-from edge_appliance_door import CALL, GONE, MESSAGE, NEWS, SENT, STREAM, UNARY, Door
+from edge_appliance_door import CALL, GONE, HTTP, MESSAGE, NEWS, SENT, STREAM, TURNED_AWAY, UNARY, Door
 
 from appliance.door.failure import status_for
+from appliance.door.inference import NOBODY, Caller
 from appliance.door.native_calls import InferCalls, view_of
 from appliance.door.native_end import end_call
+from appliance.door.native_front import NativeFront
 from appliance.door.native_stream import NativeStream
 from appliance.door.native_teaching import Teacher
 from appliance.door.services import INFER, Services, Terms
@@ -27,6 +30,7 @@ POLL_S: Final = 0.005
 FLUSH_S: Final = 0.5
 """How long connections get, once every call has ended, to take their last answers and close."""
 
+_LOG = logging.getLogger(__name__)
 _INFER_INDEX: Final = 0
 _NS: Final = 1_000_000_000
 
@@ -48,7 +52,8 @@ class Methods:
 
 class Dispatch:
     """Serves the calls of ``door``, which it starts and closes; ``failed`` is called once should the door fail. With
-    ``direct``, requests that were seen before are the door's own. Owner: the event loop's thread."""
+    ``direct``, requests that were seen before are the door's own; ``front`` is told of the door once that has started.
+    Owner: the event loop's thread."""
 
     def __init__(
         self,
@@ -57,15 +62,19 @@ class Dispatch:
         methods: Methods,
         direct: DirectEngine | None,
         failed: Callable[[BaseException], None],
+        front: NativeFront,
     ) -> None:
         self._door = door
+        self._front = front
         self._failed = failed
         self._methods = methods
         self._inference = services.inference
         self._loop = asyncio.get_running_loop()
         self._poll: Callable[[], list[Any]] = door.poll
         self._direct = direct
-        self._infers = InferCalls(door, services.inference, _teacher(door, services, direct))
+        teacher = _teacher(door, services, direct)
+        self._serves = direct if teacher is not None else None
+        self._infers = InferCalls(door, services.inference, teacher)
         self._streams: dict[int, tuple[NativeStream, asyncio.Task[None]]] = {}
         self._streams_from = len(methods.answers)
         self._watched = -1
@@ -75,6 +84,11 @@ class Dispatch:
         self._door.start()
         self._watched = self._door.fileno()
         self._loop.add_reader(self._watched, self._on_events)
+        self._front.attach(self._door, self._serves)
+
+    def counts(self) -> dict[str, int]:
+        """What the door counted, by its own names."""
+        return self._door.statistics()
 
     async def drain(self, grace_s: float) -> None:
         """Take no new calls, and wait up to ``grace_s`` seconds until those under way have ended and left."""
@@ -116,32 +130,40 @@ class Dispatch:
             self._watch_no_more()  # its descriptor stays readable
             self._failed(error)
             return
-        begin = self._infers.begin
+        begin, plain = self._infers.begin, self._inference.tracer is None
         for event in events:
             try:
                 if event[0] == CALL and event[2] == _INFER_INDEX:
-                    begin(event[1], event[3], event[4], event[7])
+                    caller = NOBODY if plain and not event[8] else self._caller(INFER, event)
+                    begin(event[1], event[3], event[4], event[7], caller)
                 else:
                     self._take(event)
             except Exception as error:  # noqa: BLE001  a defect ends its own call, not the handling of events
-                if event[0] == NEWS:
-                    self._failed(error)  # it tells of no call: the engine's accounts are no longer right
+                if event[0] in (NEWS, HTTP):
+                    self._failed(
+                        error
+                    )  # it tells of no call: accounts are no longer right, or a client waits in vain
                     return
                 end_call(self._door, event[1], status_for(error, "an event of the door"))
 
     def _take(self, event: tuple[Any, ...]) -> None:
         kind = event[0]
         if kind == CALL:
-            _, call, method, message, deadline_ns, metadata, _, _ = event
-            if method < self._streams_from:
-                self._answer(call, method, bytes(message))
+            if event[2] < self._streams_from:
+                self._answer(event[1], event[2], bytes(event[3]))
             else:
-                self._open_stream(call, method, deadline_ns, metadata)
+                self._open_stream(event)
         elif kind == NEWS:
             if self._direct is not None:
                 self._direct.told()
         elif kind == GONE:
             self._gone(event[1])
+        elif kind == TURNED_AWAY:
+            _LOG.warning(
+                "a client was turned away: grpc.tls_client_names has no %r, from %s", event[2], event[1]
+            )
+        elif kind == HTTP:
+            self._front.adopted(*event[1:])
         elif kind == MESSAGE:
             stream = self._streams.get(event[1])
             if stream is not None:
@@ -150,6 +172,10 @@ class Dispatch:
             stream = self._streams.get(event[1])
             if stream is not None:
                 stream[0].sent()
+
+    def _caller(self, rpc: str, event: tuple[Any, ...]) -> Caller:
+        """Who sent a CALL."""
+        return self._inference.caller(event[8], rpc, event[9], event[5])
 
     def _answer(self, call: int, method: int, message: bytes) -> None:
         answer = self._methods.answers[method]
@@ -171,13 +197,14 @@ class Dispatch:
 
     # --- streams
 
-    def _open_stream(
-        self, call: int, method: int, deadline_ns: int, metadata: tuple[tuple[str, str], ...]
-    ) -> None:
+    def _open_stream(self, event: tuple[Any, ...]) -> None:
+        _, call, method, _, deadline_ns, metadata, _, _, client, _ = event
         serve = self._methods.serves[method]
         assert serve is not None
         stream = NativeStream(self._door, call)
-        behave = partial(serve, stream.read, stream.write, Terms(deadline_ns or NO_DEADLINE, metadata))
+        behave = partial(
+            serve, stream.read, stream.write, Terms(deadline_ns or NO_DEADLINE, metadata, client)
+        )
         remaining_s = (deadline_ns - self._inference.engine.now_ns()) / _NS if deadline_ns else None
         task = self._loop.create_task(stream.serve(self._methods.paths[method], remaining_s, behave))
         self._streams[call] = (stream, task)

@@ -13,14 +13,18 @@ from collections.abc import Callable
 from edge_appliance_door import Door, LaneMemory, Tls
 
 from appliance.door.certificates import read_certificates
-from appliance.door.door import DoorConfig, DoorStatistics, LogControl
+from appliance.door.door import DoorConfig, DoorKind, DoorStatistics, LogControl
 from appliance.door.listeners import Listeners, inherited
 from appliance.door.native_dispatch import Dispatch, Methods
-from appliance.door.native_limits import limits_of
+from appliance.door.native_front import NativeFront
+from appliance.door.native_limits import SETTINGS, limits_of
 from appliance.door.services import Services
 from appliance.engine.direct import DirectEngine
+from appliance.engine.front import HttpFront
 from appliance.engine.port import EnginePort
 from appliance.errors import OperatorError
+from appliance.telemetry.door_metrics import DoorFigures
+from appliance.telemetry.trace import Tracer
 
 __all__ = ["LaneMemory", "NativeDoor"]
 
@@ -37,14 +41,16 @@ class NativeDoor:
         log: LogControl,
         failed: Callable[[BaseException], None],
         direct: DirectEngine | None = None,
+        tracer: Tracer | None = None,
     ) -> None:
         self._direct = direct
         self._config = config
         self._failed = failed
-        self._services = Services(engine, config, log)
+        self._services = Services(engine, config, log, tracer)
         self._listeners = Listeners()
         self._tls: Tls | None = None
         self._dispatch: Dispatch | None = None
+        self._front = NativeFront()
 
     async def open(self) -> tuple[str, ...]:
         """See FrontDoor."""
@@ -56,13 +62,13 @@ class NativeDoor:
         bound = self._listeners.open(config.addresses, available, reuse_port=config.reuse_port)
         methods = Methods(self._services)
         try:
-            self._tls = tls = Tls(*certificates) if certificates else None
+            self._tls = tls = Tls(*certificates, config.tls_client_names) if certificates else None
             door = self._listeners.hand_over(
                 lambda listeners: Door(
                     listeners=listeners, methods=methods.table(), limits=limits_of(config), tls=tls
                 )
             )
-            self._dispatch = Dispatch(door, self._services, methods, self._direct, self._failed)
+            self._dispatch = Dispatch(door, self._services, methods, self._direct, self._failed, self._front)
             self._dispatch.start()
         except (OSError, ValueError) as error:
             await self.close()
@@ -98,6 +104,16 @@ class NativeDoor:
             await dispatch.close()
         self._listeners.close()
 
+    def front(self) -> HttpFront:
+        """See FrontDoor."""
+        return self._front
+
     def statistics(self) -> DoorStatistics:
         """See FrontDoor."""
         return self._services.statistics()
+
+    def figures(self) -> DoorFigures:
+        """See FrontDoor."""
+        counts = self._dispatch.counts() if self._dispatch is not None else {}
+        limits = {setting: counts[name] for name, setting in SETTINGS.items() if name in counts}
+        return DoorFigures(door=DoorKind.NATIVE.value, counts=counts, limits=limits)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Final
 
 from appliance.door.door import DoorConfig
@@ -10,6 +11,27 @@ from appliance.door.door import DoorConfig
 PING_PERIOD_S: Final = 10.0
 PING_STRIKES: Final = 2
 """Pings in excess that are forgiven, as the gRPC library forgives them."""
+
+
+SETTINGS: Final[Mapping[str, str]] = {
+    "message_bytes": "max_message_bytes",
+    "metadata_bytes": "max_metadata_bytes",
+    "streams_per_connection": "max_concurrent_streams",
+    "connections": "max_connections",
+    "connections_per_peer": "max_connections_per_peer",
+    "bytes_in_flight_refused": "max_messages_bytes",
+    "connection_bytes_refused": "max_messages_bytes_connection",
+    "answer_bytes_refused": "max_messages_bytes_answers",
+    "keepalive_timeout_ms": "keepalive_timeout_s",
+    "connection_age_ms": "max_connection_age_s",
+    "handshake_ms": "handshake_timeout_s",
+    "idle_body_ms": "body_stall_s",
+    "write_stall_ms": "write_stall_s",
+    "resets_per_connection": "max_resets_per_10s",
+    "pings_per_connection": "client_ping_interval_s",
+}
+"""The settings that clients can run into, by the names under which the door counts that. What it counts under
+``keepalive_ms`` are the pings that it sent."""
 
 
 def limits_of(config: DoorConfig) -> dict[str, int]:

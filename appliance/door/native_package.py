@@ -8,6 +8,8 @@ from appliance.door.door import DoorConfig
 from appliance.door.native_limits import limits_of
 
 PACKAGE: Final = "edge_appliance_door"
+VERSION: Final = "0.2"
+"""What both sides say to one another changes with it."""
 HOW: Final = "'make door' builds it (with Rust's cargo)"
 
 
@@ -21,7 +23,8 @@ def native_problem() -> str:
         return f"it does not load ({error}); {HOW}"
     except ImportError as error:
         return f"it does not load ({error}); {HOW} anew"
-    if set(package.LIMITS) != set(limits_of(DoorConfig())):
+    spoken = package.__version__.startswith(f"{VERSION}.")
+    if not spoken or set(package.LIMITS) != set(limits_of(DoorConfig())):
         return (
             f"the installed one, {package.__version__}, is not of this version of the appliance; {HOW} anew"
         )

@@ -31,12 +31,15 @@ class Teacher:
         self._generation = -1
 
     def consider(self, planned: PlannedHead, answer: Answer) -> None:
-        """Teach requests with the head of ``planned``, whose ``answer`` is not yet released, if that was not done."""
+        """Teach requests with the head of ``planned``, whose ``answer`` is not yet released, if that was not done. What
+        was planned before the present generation may be another version's by now."""
         if self._engine.generation != self._generation:
             self._generation = self._engine.generation
             self._asked.clear()
         head = planned.head
-        if not head or head in self._asked or len(self._asked) >= HEADS_MAX:
+        if not head or planned.generation != self._generation:
+            return
+        if head in self._asked or len(self._asked) >= HEADS_MAX:
             return
         self._asked.add(head)
         taught = self._direct.teach(planned.plan, [output.shape for output in answer.outputs])

@@ -16,11 +16,12 @@ from appliance.door.envelope import EnvelopeLimits
 from appliance.door.handlers import Handlers
 from appliance.door.health_service import FILE as HEALTH_FILE
 from appliance.door.health_service import HEALTH_SERVICE, HealthService
-from appliance.door.inference import Inference
+from appliance.door.inference import Caller, Inference
 from appliance.door.reflection import METHOD, V1, V1ALPHA, Reflection
 from appliance.door.stream import Read, StreamSession, Write
 from appliance.door.wire_pb.pool import descriptor_files
 from appliance.engine.port import EnginePort
+from appliance.telemetry.trace import Tracer
 
 INFER: Final = f"/{SERVICE}/ModelInfer"
 INFER_STREAM: Final = f"/{SERVICE}/ModelStreamInfer"
@@ -32,6 +33,7 @@ class Terms(NamedTuple):
 
     deadline_ns: int
     metadata: Iterable[tuple[str, str | bytes]]
+    client: str = ""
 
 
 AnswerMessage = Callable[[bytes], bytes]
@@ -41,9 +43,11 @@ ServeStream = Callable[[Read, Write, Terms], Awaitable[None]]
 class Services:
     """The RPCs of one door and what they have open. Owner: the event loop's thread."""
 
-    def __init__(self, engine: EnginePort, config: DoorConfig, log: LogControl) -> None:
+    def __init__(
+        self, engine: EnginePort, config: DoorConfig, log: LogControl, tracer: Tracer | None = None
+    ) -> None:
         limits = EnvelopeLimits(tensors_max=config.max_tensors, head_bytes_max=config.max_head_bytes)
-        self.inference = Inference(engine, limits)
+        self.inference = Inference(engine, limits, tracer)
         self._handlers = Handlers(engine, log)
         self._health = HealthService(engine)
         health_file = descriptor_pb2.FileDescriptorProto.FromString(HEALTH_FILE)
@@ -91,10 +95,14 @@ class Services:
         )
 
     async def _infer_stream(self, read: Read, write: Write, terms: Terms) -> None:
-        real_statuses = any(
-            key == REAL_STATUSES and value in ("true", b"true") for key, value in terms.metadata
-        )
-        session = StreamSession(self.inference, self._window, terms.deadline_ns, real_statuses)
+        metadata = tuple(terms.metadata)
+        real_statuses = any(key == REAL_STATUSES and value in ("true", b"true") for key, value in metadata)
+
+        def caller() -> Caller:
+            """Whoever sends the message that came now."""
+            return self.inference.caller(terms.client, INFER_STREAM, self.inference.engine.now_ns(), metadata)
+
+        session = StreamSession(self.inference, self._window, terms.deadline_ns, real_statuses, caller)
         self._sessions.add(session)
         try:
             if self._draining:

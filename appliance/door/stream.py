@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
-from appliance.door.inference import Call, Inference, Refused, discard
+from appliance.door.inference import NOBODY, Call, Caller, Inference, Refused, discard
 from appliance.door.response import stream_error, stream_response
 from appliance.door.status import Status, status_of
 from appliance.engine.port import Buffer
@@ -39,10 +39,19 @@ class _Finished(NamedTuple):
 
 
 class StreamSession:
-    """Serves one stream. Owner: the task that awaits ``run``; outcomes come on the same thread."""
+    """Serves one stream; ``caller`` gives whoever sends the message that came now. Owner: the task that awaits ``run``;
+    outcomes come on the same thread."""
 
-    def __init__(self, inference: Inference, window: int, deadline_ns: int, real_statuses: bool) -> None:
+    def __init__(
+        self,
+        inference: Inference,
+        window: int,
+        deadline_ns: int,
+        real_statuses: bool,
+        caller: Callable[[], Caller] = lambda: NOBODY,
+    ) -> None:
         self._inference = inference
+        self._caller = caller
         self._window = asyncio.Semaphore(window)
         self._deadline_ns = deadline_ns
         self._real_statuses = real_statuses
@@ -97,7 +106,7 @@ class StreamSession:
         self._inference.tally.requests += 1
         self._calls = number = self._calls + 1
         try:
-            checked = self._inference.check(message)
+            checked = self._inference.check(message, self._caller())
             call = checked.without_message()
 
             def on_done(outcome: Outcome) -> None:

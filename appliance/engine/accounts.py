@@ -28,6 +28,8 @@ class Accounts:
         """``request`` ended at ``now_ns`` with ``outcome``."""
         total_ns = now_ns - request.arrived_ns
         meter = request.served.meter
+        if request.trace is not None:
+            request.trace.ended(request, result, None if isinstance(outcome, Answer) else outcome, now_ns)
         if isinstance(outcome, Answer):
             queue_ns = request.dispatched_ns - request.arrived_ns
             meter.succeeded(request.plan.rows, queue_ns, request.stages_ns, total_ns, self._wall_ms())
@@ -37,14 +39,14 @@ class Accounts:
         meter.ended(result, total_ns)
         self._log.request(request=request, result=result, error=outcome, total_ns=total_ns)
 
-    def rejected(self, error: ApplianceError, request_id: str) -> None:
+    def rejected(self, error: ApplianceError, request_id: str, client: str) -> None:
         """An edge refused a request before it became one."""
         name, version = error.model if isinstance(error, InvalidRequest) else ("", 0)
         served = self._routes.find(name, version)
         if served is not None:
             served.meter.ended(Result.INVALID, 0)
-        self._log.rejected(model=name, version=version, request_id=request_id, error=error)
+        self._log.rejected(model=name, version=version, request_id=request_id, client=client, error=error)
 
-    def slow(self, served: Served, request_id: str, stages_ns: Sequence[int]) -> None:
+    def slow(self, served: Served, request_id: str, client: str, stages_ns: Sequence[int]) -> None:
         """A request that the door served by itself took long; ``stages_ns``: queue, gather, run, scatter, in all."""
-        self._log.slow(model=served.model, request_id=request_id, stages_ns=stages_ns)
+        self._log.slow(model=served.model, request_id=request_id, client=client, stages_ns=stages_ns)

@@ -14,11 +14,11 @@ from appliance.workers.port import Run, RunFinished, RunResult
 
 
 class Batches:
-    """By batch id. ``running`` counts the requests in them."""
+    """By batch id. ``given`` counts the requests that each worker got so far."""
 
     def __init__(self) -> None:
         self._batches: dict[int, tuple[tuple[Request, ...], Served, int]] = {}
-        self.running = 0
+        self.given: dict[int, int] = {}
 
     def go(self, action: Dispatch, requests: tuple[Request, ...], now_ns: int) -> Run:
         """``requests`` are given to a worker; what that is told."""
@@ -33,13 +33,12 @@ class Batches:
             request.worker = action.lane
             rows += request.plan.rows
         self._batches[action.batch] = (requests, served, rows)
-        self.running += len(requests)
+        self.given[action.lane] = self.given.get(action.lane, 0) + len(requests)
         return Run(action.batch, served.id, tuple([request.item() for request in requests]))
 
     def back(self, event: RunFinished, finished: list[tuple[Request, RunResult]]) -> BatchFinished:
         """A batch came back: its requests are added to ``finished``; what the scheduler is told."""
         requests, served, rows = self._batches.pop(event.batch)
-        self.running -= len(requests)
         stages = (event.gather_ns, event.run_ns, event.scatter_ns)
         served.meter.batch_finished(rows, *stages)
         ok = True
@@ -50,11 +49,11 @@ class Batches:
             finished.append((request, result))
         return BatchFinished(event.batch, ok, sum(stages))
 
-    def lost(self, batches: Iterable[int]) -> None:
+    def lost(self, worker: int, batches: Iterable[int]) -> None:
         """They ended with their worker, which touches their requests' memory no more."""
+        self.given.pop(worker, None)
         for batch in batches:
             requests, _, _ = self._batches.pop(batch)
-            self.running -= len(requests)
             for request in requests:
                 request.held = False
 

@@ -20,7 +20,8 @@ in nanoseconds."""
 class Tally(NamedTuple):
     """What came of the requests of one ``kind`` on one ``lane`` since it was last told. ``batches`` are (rows, count,
     gather, run, scatter) with nanoseconds of all of them together; ``stages`` are queue, gather, run, scatter and
-    total; ``slow`` are (request id, those five in nanoseconds) of some that took long."""
+    total; ``budget_ns`` is the shortest time that one of them brought until its deadline (0: none had one); ``slow``
+    are (request id, those five in nanoseconds, client) of some that took long."""
 
     model: int
     kind: int
@@ -31,7 +32,9 @@ class Tally(NamedTuple):
     stages: list[Stage]
     refused: int
     cancelled: int
-    slow: list[tuple[bytes, list[int]]]
+    expired: int
+    budget_ns: int
+    slow: list[tuple[bytes, list[int], str]]
 
 
 class DirectDoor(Protocol):
@@ -43,16 +46,16 @@ class DirectDoor(Protocol):
         method: int,
         arena: int,
         arena_bytes: int,
-        doorbell: int,
         slots: Sequence[tuple[int, Sequence[int]]],
         bounds_ns: Sequence[int],
         slow_ns: int,
     ) -> None:
-        """What it shares with workers: the arena's descriptor, the descriptor that workers write to when it sleeps, and
-        slots of the arena as (bytes, offsets), which are its own from now on."""
+        """What it shares with workers: the arena's descriptor, and slots of the arena as (bytes, offsets), which are
+        its own from now on."""
 
-    def open_lane(self, lane: int, group: int, memory: int) -> None:
-        """A worker's lane, without a grant; ``memory`` is the descriptor of its rings."""
+    def open_lane(self, lane: int, group: int, memory: int, doorbell: int) -> None:
+        """A worker's lane, without a grant; ``memory`` is the descriptor of its rings, ``doorbell`` the one that the
+        worker writes to when the door sleeps."""
 
     def close_lane(self, lane: int) -> tuple[int, int]:
         """The worker's process has ended. What it had comes to the engine; gives the model of what it had had for
@@ -65,17 +68,26 @@ class DirectDoor(Protocol):
         """Nothing more is given to the lane once this has returned."""
 
     def load(self, lane: int) -> tuple[int, int, int]:
-        """Requests in flight, the work that they are at the named prices in ns, and when the oldest was given (0: there
-        is none)."""
+        """Requests that the worker has, the work that they are at the named prices in ns, and since when it has
+        something to do and has completed nothing (0: it has nothing)."""
 
     def forget(self, model: int | None = None) -> None:
         """Unlearn what was taught of a model, or all."""
 
-    def price(self, kind: int, charge_per_row_ns: int, batch_ns: int, margin_ns: int) -> None:
+    def price(
+        self, kind: int, charge_per_row_ns: int, batch_ns: int, margin_ns: int, batch_rows: int
+    ) -> None:
         """What requests of a kind cost from now on, for refusing those that would be late."""
 
     def in_flight(self, model: int) -> int:
         """Requests of a model that a worker may still touch."""
+
+    def sample(self, one_in: int) -> None:
+        """Trace one request in so many."""
+
+    def traces(self) -> list[tuple[int, int, int, bytes, bytes, tuple[int, ...]]]:
+        """The traced requests that were answered since this was asked: model, lane, rows, request id, ``traceparent``
+        of the client, and the stamps of a Trace."""
 
     def free_slots(self) -> list[int]:
         """How many of its slots are free, by size."""

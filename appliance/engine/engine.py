@@ -17,7 +17,7 @@ from appliance.engine.environment import Pace, RequestLog
 from appliance.engine.grants import Grants
 from appliance.engine.outcome import Ended, deadline_of, died, end_of, not_ready
 from appliance.engine.placement import PlacementConfig
-from appliance.engine.port import Buffer, EngineStatus, IndexEntry
+from appliance.engine.port import Buffer, EngineStatus, IndexEntry, LaneUse
 from appliance.engine.request import Request
 from appliance.engine.roster import Roster
 from appliance.engine.routes import Catalog, Routes
@@ -40,6 +40,7 @@ from appliance.model import ModelVersion, VersionState
 from appliance.scheduling import actions, events
 from appliance.scheduling.scheduler import Scheduler
 from appliance.telemetry.meter import Result, VersionStatistics
+from appliance.telemetry.trace import Trace, Tracer
 from appliance.validation import plan_request
 from appliance.workers import port as workers
 from appliance.workers.arena import Arena
@@ -63,6 +64,7 @@ class Engine:
         pace: Pace,
         memory_of: Callable[[int], int],
         log: RequestLog,
+        tracer: Tracer | None = None,
     ) -> None:
         self._config = config
         self._scheduler = scheduler
@@ -99,6 +101,7 @@ class Engine:
             served=self._roster.served,
             pace=pace,
             slow=self._accounts.slow,
+            tracer=tracer,
             wall_ms=wall_ms,
         )
         self._inbox: list[events.Event] = []
@@ -163,6 +166,8 @@ class Engine:
         deadline_ns: int,
         on_done: Callable[[Outcome], None],
         attempts: int = 0,
+        client: str = "",
+        trace: Trace | None = None,
     ) -> int:
         """See EnginePort."""
         model = plan.model
@@ -172,7 +177,7 @@ class Engine:
         self._last_handle = handle = self._last_handle + 1
         deadline_ns = deadline_of(plan, arrived_ns, deadline_ns, self._config.default_deadline_ms)
         request = Request(handle, plan, served, request_id, arrived_ns, deadline_ns, on_done)
-        request.attempts = attempts
+        request.attempts, request.client, request.trace = attempts, client, trace
         try:
             refused = self._admit(request, tensors)
         except Exception as bug:
@@ -183,6 +188,8 @@ class Engine:
             self._shapes.give(request.shape)
             self._accounts.ended(request, error, result, self._clock())
             raise error
+        if trace is not None:
+            trace.admitted_ns = self._clock()
         self._requests[handle] = request
         served.live += 1
         self._admitted += 1
@@ -209,9 +216,9 @@ class Engine:
         self._scheduler.step(events.CancelRequested(request.handle), now_ns)
         return QueueFull("Exceeds maximum queue size: no memory left for tensors"), Result.REFUSED
 
-    def rejected(self, error: ApplianceError, request_id: str) -> None:
+    def rejected(self, error: ApplianceError, request_id: str, client: str = "") -> None:
         """See EnginePort."""
-        self._accounts.rejected(error, request_id)
+        self._accounts.rejected(error, request_id, client)
 
     def cancel(self, handle: int) -> None:
         """See EnginePort."""
@@ -249,20 +256,24 @@ class Engine:
     def status(self) -> EngineStatus:
         """See EnginePort."""
         self.direct.collect()
-        running = self._batches.running_by_model()
+        running = self._batches.running_by_model() + self.direct.running_by_model()
         scheduled, usage = self._scheduler.statistics(), self._arena.statistics()
         return EngineStatus(
             now_ns=self._clock(),
             started_ns=self._started_ns,
             accepting=self._accepting,
             versions=self._roster.version_statuses(scheduled.queued_by_model, running),
-            workers=self._roster.worker_statuses(self._memory_of),
+            workers=self._roster.worker_statuses(self._memory_of, self._lane_use),
             queued_requests=scheduled.queued,
             queued_bytes=scheduled.queued_bytes,
-            running_requests=self._batches.running,
+            running_requests=running.total(),
             arena_used_bytes=usage.allocated_bytes - self.direct.idle_bytes(),
             arena_limit_bytes=usage.limit_bytes,
+            slots=self.direct.slots(),
         )
+
+    def _lane_use(self, worker: int) -> LaneUse:
+        return LaneUse(self._batches.given.get(worker, 0), *self.direct.use(worker))
 
     def watch(self, changed: Callable[[], None]) -> Callable[[], None]:
         """See EnginePort."""
@@ -345,7 +356,7 @@ class Engine:
     def _worker_exited(self, event: workers.WorkerExited, now_ns: int) -> None:
         blamed, had = self.direct.worker_exited(event.worker)
         self._roster.worker_exited(event, self._batches.model_of, blamed, had, now_ns)
-        self._batches.lost(event.batches)
+        self._batches.lost(event.worker, event.batches)
         for request in [request for request in self._fetching.values() if request.worker == event.worker]:
             del self._fetching[request.handle]
             request.held = False

@@ -19,11 +19,13 @@ class RequestLog(Protocol):
     ) -> None:
         """Write the line; must not raise."""
 
-    def slow(self, *, model: ModelVersion, request_id: str, stages_ns: Sequence[int]) -> None:
+    def slow(self, *, model: ModelVersion, request_id: str, client: str, stages_ns: Sequence[int]) -> None:
         """Write the line of a slow request that the door served by itself; ``stages_ns``: nanoseconds of queue, gather,
         run, scatter and in all; must not raise."""
 
-    def rejected(self, *, model: str, version: int, request_id: str, error: ApplianceError) -> None:
+    def rejected(
+        self, *, model: str, version: int, request_id: str, client: str, error: ApplianceError
+    ) -> None:
         """Write the line of a request that an edge refused; ``model`` "" when it never got that far; must not raise."""
 
     def event(self, what: str, **fields: object) -> None:

@@ -6,6 +6,7 @@ figures gets those of this moment, because they are fetched first. One owner: th
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
@@ -13,13 +14,17 @@ from appliance.engine.direct import DirectDoor, Tally, Taught
 from appliance.engine.environment import Pace
 from appliance.engine.layout import Layout
 from appliance.engine.outcome import late_text
+from appliance.engine.port import SlotUse
 from appliance.engine.routes import Routes, Served
 from appliance.engine.settings import EngineConfig
 from appliance.engine.shapes import Shapes
 from appliance.inference import RequestPlan
+from appliance.model import Batching
 from appliance.scheduling import actions, events
+from appliance.scheduling.grants import Price
 from appliance.scheduling.scheduler import Scheduler
 from appliance.telemetry.meter import BOUNDS_NS, Result
+from appliance.telemetry.trace import Tracer
 from appliance.tensor import Datatype, byte_size
 from appliance.workers.arena import Arena, aligned
 from appliance.workers.port import ExitCause, Learn, Shape, WorkerPort
@@ -41,7 +46,8 @@ class _Kind(NamedTuple):
 
 class Grants:
     """Implements DirectEngine. ``feed`` takes scheduler events; ``served`` finds a version by its id; ``slow`` takes
-    requests that took long: version, id, and nanoseconds of queue, gather, run, scatter and in all."""
+    requests that took long: version, id, client, and nanoseconds of queue, gather, run, scatter and in all; ``tracer``
+    those that were traced."""
 
     def __init__(
         self,
@@ -55,7 +61,8 @@ class Grants:
         routes: Routes,
         served: Callable[[int], Served | None],
         pace: Pace,
-        slow: Callable[[Served, str, Sequence[int]], None],
+        slow: Callable[[Served, str, str, Sequence[int]], None],
+        tracer: Tracer | None,
         wall_ms: Callable[[], int],
     ) -> None:
         self._config = config
@@ -70,16 +77,22 @@ class Grants:
         self._served = served
         self._pace = pace
         self._slow = slow
+        self._tracer = tracer
         self._wall_ms = wall_ms
         self._door: DirectDoor | None = None
-        self._sizes: list[int] = []
+        self._stocked: list[tuple[int, int]] = []
+        """Sizes of the door's slots, and how many there are."""
         self._largest = 0
         self._groups: dict[int, int] = {}
         """The group of each lane that the door knows."""
         self._granted: set[int] = set()
+        self._told: set[int] = set()
+        """Lanes whose load the scheduler is told: the granted ones, and others until they have drained."""
+        self._answered: dict[int, int] = {}
+        """Requests answered under grants, by lane."""
         self._kinds: dict[tuple[int, tuple[int, ...]], _Kind] = {}
         self._by_kind: dict[int, _Kind] = {}
-        self._prices: dict[int, tuple[int, int, int]] = {}
+        self._prices: dict[int, Price] = {}
         self._unpriced: set[int] = set()
         """Kinds whose price may have changed."""
         self._last_kind = self._last_plan = 0
@@ -92,20 +105,21 @@ class Grants:
 
     def attach(self, door: DirectDoor, method: int) -> bool:
         """See DirectEngine."""
-        if self._workers.doorbell < 0 or not self._config.grant_limit:
+        if not self._workers.rings or not self._config.grant_limit:
             return False
         slots = self._stock()
         door.attach(
             method=method,
             arena=self._arena.fd,
             arena_bytes=self._arena.size,
-            doorbell=self._workers.doorbell,
             slots=slots,
             bounds_ns=BOUNDS_NS,
             slow_ns=self._slow_ns,
         )
-        self._sizes = [size for size, _ in slots]
+        self._stocked = [(size, len(offsets)) for size, offsets in slots]
         self._largest = max((size for size, offsets in slots if offsets), default=0)
+        if self._tracer is not None:
+            door.sample(self._tracer.one_in)
         self._door = door
         return True
 
@@ -165,6 +179,7 @@ class Grants:
             return self._lane_opened(event)
         if type(event) is events.LaneClosed:
             self._revoke(event.lane)
+            self._told.discard(event.lane)
         elif type(event) is events.ModelClosed:
             self._model_closed(event.model)
         return event
@@ -175,6 +190,7 @@ class Grants:
         if self._door is None or self._groups.pop(worker, None) is None:
             return -1, 0
         self.collect()
+        self._answered.pop(worker, None)
         return self._door.close_lane(worker)
 
     def forget(self) -> None:
@@ -186,11 +202,33 @@ class Grants:
         """Requests of a model that a worker may still touch on the door's behalf."""
         return 0 if self._door is None else self._door.in_flight(model)
 
+    def running_by_model(self) -> Counter[int]:
+        """How many requests of each model version the door has in flight."""
+        door = self._door
+        if door is None or not any(door.load(lane)[0] for lane in self._groups):
+            return Counter()
+        models = {kind.served.id for kind in self._by_kind.values()}
+        return Counter({model: door.in_flight(model) for model in models})
+
     def idle_bytes(self) -> int:
         """Bytes of the arena that the door keeps and does not use now."""
         if self._door is None:
             return 0
-        return sum(size * free for size, free in zip(self._sizes, self._door.free_slots(), strict=True))
+        return sum(slots.size_bytes * (slots.slots - slots.used) for slots in self.slots())
+
+    def slots(self) -> tuple[SlotUse, ...]:
+        """The door's slots, by size."""
+        if self._door is None:
+            return ()
+        free = self._door.free_slots()
+        return tuple(
+            SlotUse(size, count, count - left)
+            for (size, count), left in zip(self._stocked, free, strict=True)
+        )
+
+    def use(self, lane: int) -> tuple[int, bool]:
+        """How many requests were answered on a lane under grants, and whether it is granted now."""
+        return self._answered.get(lane, 0), lane in self._granted
 
     def perform(self, action: actions.Grant | actions.Revoke) -> None:
         """Do what the scheduler decided."""
@@ -199,28 +237,31 @@ class Grants:
         if type(action) is actions.Grant:
             if door.grant(action.lane, self._config.grant_limit):
                 self._granted.add(action.lane)
+                self._told.add(action.lane)
             return
         self._revoke(action.lane)
-        self._tell_load(door, action.lane)
+        self.collect()
 
     def refresh(self, group: int) -> None:
         """Tell the scheduler what is in flight in a group, before it decides about a request."""
-        door = self._door
-        if door is None:
-            return
-        for lane in self._granted:
-            if self._groups.get(lane) == group:
-                self._tell_load(door, lane)
+        if any(self._groups.get(lane) == group for lane in self._told):
+            self.collect()
 
     def collect(self) -> None:
         """Fetch what the door has to tell."""
         door = self._door
         if door is None:
             return
+        if self._tracer is not None:
+            for trace in door.traces():
+                if (served := self._served(trace[0])) is not None:
+                    self._tracer.granted(served.model, trace)
         told, broken = door.news()
         for fields in told:
             self._book(Tally._make(fields))
-        for lane in self._granted:
+        for lane in tuple(
+            self._told
+        ):  # after what ran: a load that fell for no reason would look like idle time
             self._tell_load(door, lane)
         for lane in broken:
             self._workers.kill(lane, ExitCause.NONSENSE)
@@ -236,9 +277,9 @@ class Grants:
             return
         busy = False
         for lane in self._groups:
-            oldest_ns = door.load(lane)[2]
-            busy = busy or oldest_ns > 0
-            if oldest_ns and now_ns - oldest_ns > self._run_timeout_ns(lane):
+            owing_ns = door.load(lane)[2]
+            busy = busy or owing_ns > 0
+            if owing_ns and now_ns - owing_ns > self._run_timeout_ns(lane):
                 self._workers.kill(lane, ExitCause.HUNG)
         if busy:
             self._look_ns = now_ns + LOOK_NS
@@ -263,12 +304,17 @@ class Grants:
         meter.merge(tally.rows, tally.batches, tally.stages, self._wall_ms())
         meter.ended_many(Result.REFUSED, tally.refused)
         meter.ended_many(Result.CANCELLED, tally.cancelled)
+        meter.ended_many(Result.EXPIRED, tally.expired)
         self.requests += tally.requests
-        for request_id, stages_ns in tally.slow:
-            self._slow(served, request_id.decode(errors="replace"), stages_ns)
+        if tally.lane in self._groups:
+            self._answered[tally.lane] = self._answered.get(tally.lane, 0) + tally.requests
+        for request_id, stages_ns, client in tally.slow:
+            self._slow(served, request_id.decode(errors="replace"), client, stages_ns)
         if kind is None:
             return
         self._unpriced.add(kind.kind)
+        if tally.budget_ns:
+            self._feed(events.BudgetSeen(kind.shape, tally.budget_ns))
         for rows, count, gather_ns, run_ns, scatter_ns in tally.batches:
             spent_ns = (gather_ns + run_ns + scatter_ns) // count
             self._feed(events.GrantedRan(tally.lane, kind.shape, rows, spent_ns, count))
@@ -283,7 +329,7 @@ class Grants:
             served = self._served(lesson.model)
             if served is not None and served.group == event.group:
                 self._workers.learn(event.lane, lesson)
-        door.open_lane(event.lane, event.group, memory.fileno())
+        door.open_lane(event.lane, event.group, memory.fileno(), memory.doorbell())
         self._groups[event.lane] = event.group
         return event._replace(grantable=True)
 
@@ -294,6 +340,8 @@ class Grants:
 
     def _tell_load(self, door: DirectDoor, lane: int) -> None:
         requests, work_ns, _ = door.load(lane)
+        if not requests and lane not in self._granted:
+            self._told.discard(lane)
         self._feed(events.GrantedWork(lane, requests, work_ns))
 
     def _run_timeout_ns(self, lane: int) -> int:
@@ -319,7 +367,7 @@ class Grants:
             return None
         if any(spec.datatype is Datatype.BYTES for spec in served.model.outputs):
             return None
-        return served
+        return served if _as_they_come(served.model.batching or Batching()) else None
 
     def _lesson(
         self, served: Served, plan: RequestPlan, layout: Layout, shapes: Sequence[Shape]
@@ -389,6 +437,13 @@ class Grants:
                 del self._kinds[key], self._by_kind[kind.kind]
                 self._prices.pop(kind.kind, None)
                 self._shapes.give(kind.shape)
+
+
+def _as_they_come(batching: Batching) -> bool:
+    """Whether requests are served as they come: neither ordered nor bounded nor delayed."""
+    policy = batching.default_queue_policy
+    bounded = policy.default_timeout_us or policy.max_queue_size
+    return not (batching.priority_levels or bounded or batching.max_queue_delay_us)
 
 
 def _starts(sizes: Sequence[int]) -> list[int]:

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from appliance.errors import ApplianceError
 from appliance.inference import Outcome, RequestPlan
 from appliance.model import ModelVersion, VersionState
 from appliance.telemetry.meter import VersionStatistics
+from appliance.telemetry.trace import Trace
 
 Buffer = bytes | memoryview
 
@@ -27,6 +28,23 @@ class IndexEntry:
     reason: str
 
 
+class LaneUse(NamedTuple):
+    """Who gave a worker its requests. ``asked``: those that the engine gave it, ``granted``: those that were answered
+    under grants; ``granted_now``: whether the door may give it requests by itself."""
+
+    asked: int = 0
+    granted: int = 0
+    granted_now: bool = False
+
+
+class SlotUse(NamedTuple):
+    """The slots of one size that the door keeps for requests under grants."""
+
+    size_bytes: int
+    slots: int
+    used: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerStatus:
     """A worker process. ``models`` are ``name/version``; ``memory_bytes`` is its private memory (0: unknown)."""
@@ -37,6 +55,7 @@ class WorkerStatus:
     models: tuple[str, ...]
     memory_bytes: int
     restarts: int
+    use: LaneUse
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +86,7 @@ class EngineStatus:
     running_requests: int
     arena_used_bytes: int
     arena_limit_bytes: int
+    slots: tuple[SlotUse, ...] = ()
 
 
 class EnginePort(Protocol):
@@ -103,18 +123,21 @@ class EnginePort(Protocol):
         deadline_ns: int,
         on_done: Callable[[Outcome], None],
         attempts: int = 0,
+        client: str = "",
+        trace: Trace | None = None,
     ) -> int:
         """Take a request; ``tensors`` are raw bytes in the *request's* input order (sizes already checked against
         the plan), copied before this returns. ``deadline_ns`` is the transport's own deadline or NO_DEADLINE.
         ``on_done`` is called exactly once, later, never from inside this call. ``attempts``: how often workers died
-        with it already. Returns a handle.
+        with it already; ``client``: who asks, by its certificate (empty: that is not known); ``trace``: where to
+        note how it goes. Returns a handle.
 
         Raises what refuses the request at once, before its tensors are copied; ``on_done`` is then never called:
         NotReady (the plan's version is no longer the one that serves), Stopping, QueueFull, DeadlineUnreachable,
         DeadlineExpired.
         """
 
-    def rejected(self, error: ApplianceError, request_id: str) -> None:
+    def rejected(self, error: ApplianceError, request_id: str, client: str = "") -> None:
         """An edge refused a request before it got here: counted and logged like any other failure."""
 
     def cancel(self, handle: int) -> None:

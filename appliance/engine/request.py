@@ -9,6 +9,7 @@ from appliance.engine.layout import UNKNOWN
 from appliance.engine.port import Buffer
 from appliance.engine.routes import Served
 from appliance.inference import Answer, Outcome, OutputTensor, RequestPlan
+from appliance.telemetry.trace import Trace
 from appliance.workers.arena import Arena, Slot, aligned
 from appliance.workers.port import RunItem, RunResult
 
@@ -21,6 +22,7 @@ class Request:
         "attempts",
         "batch_rows",
         "cancelled",
+        "client",
         "deadline_ns",
         "dispatched_ns",
         "done",
@@ -38,6 +40,7 @@ class Request:
         "sizes",
         "slot",
         "stages_ns",
+        "trace",
         "worker",
     )  # fmt: skip
 
@@ -70,6 +73,8 @@ class Request:
         self.stages_ns = (0, 0, 0)
         self.worker = -1
         self.attempts = 0
+        self.client = ""
+        self.trace: Trace | None = None
         self.held = False
         self.cancelled = False
         self.done = False

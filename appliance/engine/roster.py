@@ -9,13 +9,13 @@ one that serves.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 
 from appliance.engine.layout import merges
 from appliance.engine.placement import GroupLoad, Placement, PlacementConfig, place
-from appliance.engine.port import VersionStatus, WorkerStatus
+from appliance.engine.port import LaneUse, VersionStatus, WorkerStatus
 from appliance.engine.routes import Catalog, Routes, Served
 from appliance.engine.supervisor import Supervisor, SupervisorConfig
+from appliance.engine.workforce import Group, Worker
 from appliance.model import Batching, ModelVersion, VersionState
 from appliance.scheduling.events import (
     Event,
@@ -38,37 +38,6 @@ from appliance.workers.port import (
 )
 
 NEVER_NS = 1 << 62
-
-
-@dataclass(slots=True, kw_only=True)
-class Worker:
-    """A process of a group. ``number`` picks its processors; ``loaded`` are the model ids it holds."""
-
-    id: int
-    group: int
-    number: int
-    started_ns: int
-    pid: int = 0
-    open: bool = False
-    stopping: bool = False
-    loaded: set[int] = field(default_factory=set)
-
-
-@dataclass(slots=True, kw_only=True)
-class Group:
-    """Processes that hold the same models. ``due_ns`` holds when each missing process is to be started; ``load_ns`` is
-    the longest its models took to load, for predicting when a replacement serves."""
-
-    id: int
-    device: str
-    shared: bool
-    processes: int
-    models: list[Served] = field(default_factory=list)
-    workers: dict[int, Worker] = field(default_factory=dict)
-    due_ns: list[int] = field(default_factory=list)
-    restarts: int = 0
-    load_ns: int = 0
-    closing: bool = False
 
 
 class Roster:
@@ -472,16 +441,19 @@ class Roster:
         workers = self._groups[served.group].workers.values() if served.group in self._groups else ()
         return tuple(worker.id for worker in workers if served.id in worker.loaded)
 
-    def worker_statuses(self, memory_of: Callable[[int], int]) -> tuple[WorkerStatus, ...]:
-        """All processes, for people."""
+    def worker_statuses(
+        self, memory_of: Callable[[int], int], use_of: Callable[[int], LaneUse]
+    ) -> tuple[WorkerStatus, ...]:
+        """All processes, for people; ``memory_of`` knows the bytes of a process, ``use_of`` who gave work to a lane."""
         return tuple(
             WorkerStatus(
                 worker=worker.id,
                 pid=worker.pid,
-                state=_state_of(worker),
+                state=worker.state,
                 models=tuple(self._keys(worker.loaded, self._served)),
                 memory_bytes=memory_of(worker.pid) if worker.pid else 0,
                 restarts=self._groups[worker.group].restarts if worker.group in self._groups else 0,
+                use=use_of(worker.id),
             )
             for worker in self._workers.values()
         )
@@ -489,11 +461,3 @@ class Roster:
     @staticmethod
     def _keys(models: Iterable[int], served: Mapping[int, Served]) -> list[str]:
         return sorted(served[model].key for model in models if model in served)
-
-
-def _state_of(worker: Worker) -> str:
-    if worker.stopping:
-        return "stopping"
-    if not worker.pid:
-        return "starting"
-    return "serving" if worker.open else "loading"

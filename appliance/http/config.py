@@ -4,10 +4,19 @@ or slow."""
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from enum import Enum
 
 from appliance.address import address_problems
 
 MEBIBYTE = 1 << 20
+
+
+class HttpNative(Enum):
+    """Whether the native door listens in the edge's place. AUTO: where that door serves requests by itself."""
+
+    AUTO = "auto"
+    ON = "on"
+    OFF = "off"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,6 +29,13 @@ class HttpConfig:
         metadata={
             "help": "where to listen: host:port, [v6]:port or unix:/path",
             "check": address_problems,
+        },
+    )
+    native: HttpNative = field(
+        default=HttpNative.AUTO,
+        metadata={
+            "help": "whether the native gRPC door listens here, answers by itself inferences with binary tensors that "
+            "were seen before, and passes all else on: on, off, or auto: where that door serves"
         },
     )
     max_body_bytes: int = field(

@@ -24,13 +24,25 @@ Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
 
 class Connection(web.RequestHandler):
-    """One client connection. Times are the loop's; 0 means that nothing is being waited for."""
+    """One client connection. Times are the loop's; 0 means that nothing is being waited for. A connection that somebody
+    else accepted brings its ``client`` along, and how many ``attempts`` at its first request have failed."""
 
-    __slots__ = ("_server", "busy", "head_since", "refused", "unsent_bytes", "write_since")
+    __slots__ = (
+        "_client",
+        "_server",
+        "attempts",
+        "busy",
+        "head_since",
+        "refused",
+        "unsent_bytes",
+        "write_since",
+    )
 
-    def __init__(self, server: HttpServer, **settings: Any) -> None:
+    def __init__(self, server: HttpServer, client: str = "", attempts: int = 0, **settings: Any) -> None:
         super().__init__(server, **settings)
         self._server = server
+        self._client = client
+        self.attempts = attempts
         self.busy = False
         self.refused = False
         self.head_since = 0.0
@@ -46,6 +58,11 @@ class Connection(web.RequestHandler):
             stream.close()
             return
         super().connection_made(transport)
+
+    @property
+    def peername(self) -> Any:
+        """The address of the client; who accepted the connection knows it better than the socket."""
+        return (self._client,) if self._client else super().peername
 
     def data_received(self, data: bytes) -> None:
         """Note when the first byte of a request head came."""
@@ -146,6 +163,10 @@ class HttpServer(web.Server):
     def __call__(self) -> Connection:
         return Connection(self, loop=self._loop, **self._kwargs)
 
+    def adopt(self, client: str, attempts: int) -> Connection:
+        """A connection that was accepted elsewhere, from ``client``."""
+        return Connection(self, client, attempts, loop=self._loop, **self._kwargs)
+
     def _request(
         self, message: Any, payload: Any, protocol: Any, writer: Any, task: asyncio.Task[None]
     ) -> web.BaseRequest:
@@ -176,6 +197,14 @@ class HttpServer(web.Server):
             self.in_flight -= 1
             if not self.in_flight:
                 self._idle.set()
+
+
+def take_attempts(request: web.BaseRequest) -> int:
+    """How often workers died with ``request`` before it came here."""
+    connection = request.protocol
+    assert isinstance(connection, Connection)
+    attempts, connection.attempts = connection.attempts, 0
+    return attempts
 
 
 LINGER_S: Final = 2.0

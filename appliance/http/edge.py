@@ -6,17 +6,22 @@ It asks the engine through its port and knows nothing of the gRPC door.
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from aiohttp import web
 
 from appliance.address import Address, check_free, parse_address, unavailable
+from appliance.engine.front import FrontFigures, FrontTerms, HttpFront
 from appliance.engine.port import EnginePort
-from appliance.errors import ApplianceError
+from appliance.errors import ApplianceError, OperatorError
 from appliance.http.body import BodyReader
-from appliance.http.config import HttpConfig
-from appliance.http.connection import SWEEP_S, HttpServer
+from appliance.http.config import HttpConfig, HttpNative
+from appliance.http.connection import SWEEP_S, TOO_MANY_CONNECTIONS, HttpServer
 from appliance.http.control import ControlHandler, LogSettings
 from appliance.http.inference import InferenceHandler
 from appliance.http.metrics import HttpStatistics, MetricsHandler
@@ -24,14 +29,19 @@ from appliance.http.protocol_api import ProtocolHandler
 from appliance.http.router import RouteHandler, Router
 from appliance.http.status import CLIENT_CLOSED_REQUEST, error_response
 from appliance.http.status_handler import StatusHandler
+from appliance.identity import SERVER_NAME
+from appliance.telemetry.door_metrics import DoorFigures
 from appliance.telemetry.prometheus import MetricsConfig
+from appliance.telemetry.trace import Tracer
 
 BACKLOG = 1024
 EDGE = "http"
+POLL_S = 0.005
 
 
 class HttpEdge:
-    """Serves HTTP for ``engine``. Make and use it inside a running event loop; open once, close once."""
+    """Serves HTTP for ``engine``. ``door`` gives the figures of the gRPC door; ``front`` is what may listen in
+    the edge's place. Make and use it inside a running event loop; open once, close once."""
 
     def __init__(
         self,
@@ -40,17 +50,23 @@ class HttpEdge:
         log: LogSettings,
         *,
         metrics: MetricsConfig | None = None,
+        door: Callable[[], DoorFigures] | None = None,
+        tracer: Tracer | None = None,
+        front: HttpFront | None = None,
     ) -> None:
         self._config = config
+        self._front = front
+        self._adopting: set[asyncio.Task[None]] = set()
         self._bodies = BodyReader(config)
         self._protocol = ProtocolHandler(engine)
         self._router = Router(
             [
-                *_inference_routes(InferenceHandler(engine, config, self._bodies)),
+                *_inference_routes(InferenceHandler(engine, config, self._bodies, tracer, front)),
                 *_protocol_routes(self._protocol),
                 *_control_routes(ControlHandler(engine, self._bodies, log)),
                 *_people_routes(
-                    StatusHandler(engine), MetricsHandler(engine, metrics or MetricsConfig(), self.statistics)
+                    StatusHandler(engine),
+                    MetricsHandler(engine, metrics or MetricsConfig(), self.statistics, door),
                 ),
             ]
         )
@@ -64,8 +80,12 @@ class HttpEdge:
         """Listen on every configured address; gives them as bound, with real ports. Raises
         AddressUnavailable."""
         bound: list[str] = []
-        for text in self._config.addresses:
-            bound += await self._listen(parse_address(text))
+        front = self._front = self._chosen_front()
+        if front is not None:
+            bound += front.open(_terms(self._config), self._adopt)
+        else:
+            for text in self._config.addresses:
+                bound += await self._listen(parse_address(text))
         self._sweep()
         return tuple(bound)
 
@@ -85,6 +105,8 @@ class HttpEdge:
         try:
             async with asyncio.timeout(grace_s):
                 await self._server.idle()
+                while self._front is not None and self._front.figures().serving:  # noqa: ASYNC110  it can only be asked
+                    await asyncio.sleep(POLL_S)
         except TimeoutError:
             pass
 
@@ -95,18 +117,48 @@ class HttpEdge:
         self.stop_accepting()
         self._server.pre_shutdown()
         await self._server.shutdown(0.1)
+        if self._front is not None:
+            await self._front.end()
         for path in self._socket_files:
             path.unlink(missing_ok=True)
 
     def statistics(self) -> HttpStatistics:
         """What this edge did and has open."""
-        return HttpStatistics(
+        own = HttpStatistics(
             answers=tuple(sorted(self._answers.items())),
             connections=len(self._server.connections),
             refused_connections=self._server.refused_connections,
             in_flight=self._server.in_flight,
             body_bytes=self._bodies.held_bytes,
         )
+        return own if self._front is None else _with_front(own, self._front.figures())
+
+    def _chosen_front(self) -> HttpFront | None:
+        """What listens in the edge's place, if anything does."""
+        wanted, front = self._config.native, self._front
+        if wanted is HttpNative.OFF or not self._config.addresses:
+            return None
+        if front is not None and front.available and (front.serves or wanted is HttpNative.ON):
+            return front
+        if wanted is HttpNative.ON:
+            raise OperatorError(
+                "http.native is on, but no native gRPC door serves that could listen for HTTP"
+            )
+        return None
+
+    def _adopt(self, descriptor: int, client: str, attempts: int) -> None:
+        """Take a connection over from the front."""
+        task = asyncio.get_running_loop().create_task(self._connect(descriptor, client, attempts))
+        self._adopting.add(task)
+        task.add_done_callback(self._adopting.discard)
+
+    async def _connect(self, descriptor: int, client: str, attempts: int) -> None:
+        stream = socket.socket(fileno=descriptor)
+        connect = asyncio.get_running_loop().connect_accepted_socket
+        try:
+            await connect(partial(self._server.adopt, client, attempts), stream)
+        except OSError:
+            stream.close()  # the front sees it, and ends the client's connection
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
         try:
@@ -140,6 +192,32 @@ class HttpEdge:
     def _sweep(self) -> None:
         self._server.sweep()
         self._sweeping = asyncio.get_running_loop().call_later(SWEEP_S, self._sweep)
+
+
+def _terms(config: HttpConfig) -> FrontTerms:
+    """What whoever listens in the edge's place must keep."""
+    return FrontTerms(
+        addresses=config.addresses,
+        max_connections=config.max_connections,
+        max_header_bytes=config.max_header_bytes,
+        max_headers=config.max_headers,
+        keepalive_s=config.keepalive_s,
+        write_stall_s=config.write_stall_s,
+        compress_min_bytes=config.compress_min_bytes,
+        server=SERVER_NAME,
+        full=TOO_MANY_CONNECTIONS,
+    )
+
+
+def _with_front(own: HttpStatistics, front: FrontFigures) -> HttpStatistics:
+    """The figures of both. A connection that the edge has is one of the front's."""
+    return replace(
+        own,
+        answers=tuple(sorted((Counter(dict(own.answers)) + Counter(dict(front.answers))).items())),
+        connections=front.connections,
+        refused_connections=own.refused_connections + front.refused_connections,
+        in_flight=own.in_flight + front.serving,
+    )
 
 
 Routes = list[tuple[str, str, RouteHandler]]

@@ -62,12 +62,19 @@ async def encode(
             described.append(f'{start}"parameters":{{"binary_data_size":{len(raw)}}}}}')
         else:
             described.append(f'{start}"data":[{await _text(output, raw)}]}}')
-    identity = f'"id":{quoted(request_id)},' if request_id else ""
-    head = (
-        f'{{"model_name":{quoted(model.name)},"model_version":"{model.version}",{identity}'
-        f'"outputs":[{",".join(described)}]}}'
-    ).encode()
+    outputs_text = f'"outputs":[{",".join(described)}]}}'.encode()
+    head = opening(model) + identity(request_id) + outputs_text
     return InferResponse(head_bytes=len(head), parts=[head, *tensors], binary=bool(tensors))
+
+
+def opening(model: ModelVersion) -> bytes:
+    """What every answer of ``model`` begins with."""
+    return f'{{"model_name":{quoted(model.name)},"model_version":"{model.version}",'.encode()
+
+
+def identity(request_id: str) -> bytes:
+    """What follows that: the id, where there is one."""
+    return f'"id":{quoted(request_id)},'.encode() if request_id else b""
 
 
 async def _text(output: OutputTensor, raw: bytes) -> str:

@@ -12,11 +12,13 @@ from typing import Final
 
 from aiohttp import web
 
+from appliance.engine.front import HttpFront
 from appliance.engine.port import Buffer, EnginePort
 from appliance.errors import ApplianceError, MessageTooLarge
 from appliance.http.body import Body, BodyReader
 from appliance.http.compression import fold, response_encoding
 from appliance.http.config import HttpConfig
+from appliance.http.connection import take_attempts
 from appliance.http.infer_request import (
     HEAD_LENGTH_HEADER,
     head_length,
@@ -28,9 +30,12 @@ from appliance.http.infer_request import (
 from appliance.http.infer_response import InferResponse, copied_outputs, encode
 from appliance.http.plan_cache import PlanCache, Planned
 from appliance.http.status import error_response
+from appliance.http.teaching import Teacher
 from appliance.inference import NO_DEADLINE, Answer, Outcome
+from appliance.telemetry.trace import TRACEPARENT, Trace, Tracer
 from appliance.validation import plan_request
 
+EDGE: Final = "http"
 SEPARATE_BYTES: Final = 64 * 1024
 """Answers from this size on go to the transport part by part: joining them would copy every tensor again."""
 
@@ -38,11 +43,16 @@ SEPARATE_BYTES: Final = 64 * 1024
 class Exchange:
     """One request on its way through the handler. Owner: the task that handles it."""
 
-    __slots__ = ("arrived_ns", "request_id")
+    __slots__ = ("arrived_ns", "attempts", "request_id", "target", "text", "trace")
 
-    def __init__(self, arrived_ns: int) -> None:
+    def __init__(self, arrived_ns: int, trace: Trace | None, target: str, attempts: int) -> None:
         self.arrived_ns = arrived_ns
+        self.target = target
+        self.attempts = attempts
         self.request_id = ""
+        self.trace = trace
+        self.text = b""
+        """Its JSON, if requests like it may be taught."""
 
 
 class Pending:
@@ -62,6 +72,8 @@ class Pending:
             arrived_ns=exchange.arrived_ns,
             deadline_ns=NO_DEADLINE,
             on_done=self._done,
+            trace=exchange.trace,
+            attempts=exchange.attempts,
         )
 
     def _done(self, outcome: Outcome) -> None:
@@ -93,22 +105,38 @@ def _released(future: asyncio.Future[Outcome]) -> asyncio.Future[Outcome]:
 
 
 class InferenceHandler:
-    """Handles ``POST /v2/models/NAME[/versions/VERSION]/infer``."""
+    """Handles ``POST /v2/models/NAME[/versions/VERSION]/infer``; what it served once it teaches to ``front``."""
 
-    def __init__(self, engine: EnginePort, config: HttpConfig, bodies: BodyReader) -> None:
+    def __init__(
+        self,
+        engine: EnginePort,
+        config: HttpConfig,
+        bodies: BodyReader,
+        tracer: Tracer | None = None,
+        front: HttpFront | None = None,
+    ) -> None:
+        self._teacher = None if front is None else Teacher(front, engine)
         self._engine = engine
+        self._tracer = tracer
         self._config = config
         self._bodies = bodies
         self._plans = PlanCache()
 
     async def infer(self, request: web.BaseRequest, name: str, version: str = "") -> web.StreamResponse:
         """Answer one request; errors become error answers."""
-        exchange = Exchange(self._engine.now_ns())
+        arrived_ns = self._engine.now_ns()
+        tracer = self._tracer
+        traceparent = request.headers.get(TRACEPARENT, "") if tracer else ""
+        trace = tracer.begin(EDGE, arrived_ns, traceparent) if tracer else None
+        exchange = Exchange(arrived_ns, trace, request.raw_path, take_attempts(request))
         try:
             planned, pending = await self._checked(request, name, version, exchange)
             response = await self._encoded(planned, await pending.answer(), exchange)
         except ApplianceError as error:
             return error_response(error, f"[request id: {exchange.request_id or '<id_unknown>'}] {error}")
+        finally:
+            if tracer and exchange.trace:
+                tracer.end(exchange.trace)
         return await self._send(request, response)
 
     async def _checked(
@@ -143,7 +171,8 @@ class InferenceHandler:
                 f"request has {length} bytes of JSON, more than the limit of {self._config.max_json_bytes} bytes; "
                 "send large tensors as binary tensor data"
             )
-        exchange.request_id, text = split_id(bytes(memoryview(body)[:length]))
+        whole = bytes(memoryview(body)[:length])
+        exchange.request_id, text = split_id(whole)
         generation = self._engine.generation
         planned = self._plans.get((name, version, text), generation)
         if planned is None:
@@ -152,6 +181,8 @@ class InferenceHandler:
             planned = Planned(request=head, plan=plan_request(self._engine.resolve(name, version), head.head))
             self._plans.put((name, version, text), generation, planned)
         exchange.request_id = exchange.request_id or planned.request.request_id
+        if self._teacher is not None and self._teacher.wants(planned, whole):
+            exchange.text = whole
         return planned
 
     def _raw_plan(self, name: str, version: str, nbytes: int) -> Planned:
@@ -164,10 +195,11 @@ class InferenceHandler:
             outputs = copied_outputs(answer, planned.plan.head)
         finally:
             answer.release()
-        asked = planned.request
-        return await encode(
-            outputs, answer.model, exchange.request_id, asked.binary_outputs, asked.binary_default
-        )
+        asked, request_id = planned.request, exchange.request_id
+        encoded = await encode(outputs, answer.model, request_id, asked.binary_outputs, asked.binary_default)
+        if self._teacher is not None and exchange.text:
+            self._teacher.consider(exchange.target, exchange.text, planned, request_id, outputs, encoded)
+        return encoded
 
     async def _send(self, request: web.BaseRequest, answer: InferResponse) -> web.StreamResponse:
         headers = {"Content-Type": "application/octet-stream" if answer.binary else "application/json"}

@@ -13,10 +13,11 @@ from typing import Final
 
 from aiohttp import web
 
-from appliance.engine.port import EnginePort, EngineStatus, VersionStatus, WorkerStatus
+from appliance.engine.port import EnginePort, EngineStatus, SlotUse, VersionStatus, WorkerStatus
 from appliance.http.compression import compressor, response_encoding
 from appliance.http.overview import overview
 from appliance.model import VersionState
+from appliance.telemetry.door_metrics import DoorFigures, door_families
 from appliance.telemetry.exposition import CONTENT_TYPE, Family, exposition, label_text, sample
 from appliance.telemetry.prometheus import MetricsConfig, ProcessMetrics
 from appliance.telemetry.triton_metrics import triton_families
@@ -38,10 +39,17 @@ class HttpStatistics:
 
 
 class MetricsHandler:
-    """Handles ``GET /metrics``."""
+    """Handles ``GET /metrics``. ``own`` and ``door`` give the figures of this edge and of the gRPC door."""
 
-    def __init__(self, engine: EnginePort, config: MetricsConfig, own: Callable[[], HttpStatistics]) -> None:
+    def __init__(
+        self,
+        engine: EnginePort,
+        config: MetricsConfig,
+        own: Callable[[], HttpStatistics],
+        door: Callable[[], DoorFigures] | None,
+    ) -> None:
         self._engine = engine
+        self._door = door
         self._config = config
         self._own = own
         self._process = ProcessMetrics()
@@ -63,6 +71,8 @@ class MetricsHandler:
         yield self._process.text()
         yield from exposition(engine_families(status, versions, self._config))
         yield from exposition(http_families(self._own()))
+        if self._door is not None:
+            yield from exposition(door_families(self._door()))
 
 
 async def _all_labelled(status: EngineStatus) -> list[Labelled]:
@@ -113,6 +123,7 @@ def engine_families(
     yield _gauge(
         "appliance_arena_limit_bytes", "Shared memory there may be for tensors.", status.arena_limit_bytes
     )
+    yield from _slot_families(status.slots)
     yield from _worker_families(status.workers)
     yield from _state_families(status.versions, [version.labels for version in versions])
     yield from version_families(versions, stages=config.stage_histograms)
@@ -151,6 +162,23 @@ def _worker_families(workers: Iterable[WorkerStatus]) -> Iterator[Family]:
     restarts = [(labels, worker.restarts) for labels, worker in pairs]
     meaning = "Times the worker was started again after it died."
     yield _family("appliance_worker_restarts_total", "counter", meaning, restarts)
+    asked = [(f'{labels},by="engine"', worker.use.asked) for labels, worker in pairs]
+    granted = [(f'{labels},by="grant"', worker.use.granted) for labels, worker in pairs]
+    meaning = "Requests that the worker got, from the engine or from the door under a grant."
+    yield _family("appliance_worker_requests_total", "counter", meaning, [*asked, *granted])
+    now = [(labels, int(worker.use.granted_now)) for labels, worker in pairs]
+    meaning = "1 while the door may give the worker requests without asking the engine."
+    yield _family("appliance_worker_granted", "gauge", meaning, now)
+
+
+def _slot_families(slots: Iterable[SlotUse]) -> Iterator[Family]:
+    pairs = [(label_text({"bytes": str(slot.size_bytes)}), slot) for slot in slots]
+    kept = [(labels, slot.slots) for labels, slot in pairs]
+    yield _family(
+        "appliance_door_slots", "gauge", "Places that the door keeps for requests under grants.", kept
+    )
+    free = [(labels, slot.slots - slot.used) for labels, slot in pairs]
+    yield _family("appliance_door_free_slots", "gauge", "Those of them that are free.", free)
 
 
 def _state_families(versions: Iterable[VersionStatus], labels: Iterable[str]) -> Iterator[Family]:

@@ -40,6 +40,9 @@ def status_header(status: EngineStatus) -> dict[str, Json]:
         "running_requests": status.running_requests,
         "arena_used_bytes": status.arena_used_bytes,
         "arena_limit_bytes": status.arena_limit_bytes,
+        "slots": [
+            {"size_bytes": slot.size_bytes, "count": slot.slots, "used": slot.used} for slot in status.slots
+        ],
         "bounds_us": list(BOUNDS_US),
         "workers": [_worker_document(worker) for worker in status.workers],
         "models": [],
@@ -62,6 +65,7 @@ def model_document(version: VersionStatus) -> dict[str, Json]:
         "executions": statistics.executions,
         "executed_rows": executed_rows(statistics),
         "retries": statistics.retries,
+        "granted": statistics.granted,
         "batch_mean": batch_mean(statistics),
         "last_inference_ms": statistics.last_inference_ms,
         "stages": dict(_stage_documents(statistics)),
@@ -87,6 +91,9 @@ def _worker_document(worker: WorkerStatus) -> dict[str, Json]:
         "models": list(worker.models),
         "memory_bytes": worker.memory_bytes,
         "restarts": worker.restarts,
+        "asked": worker.use.asked,
+        "granted": worker.use.granted,
+        "granted_now": worker.use.granted_now,
     }
 
 

@@ -12,6 +12,7 @@ Enabled only where the configuration names it. The version's parameter ``mode`` 
 - ``fail_at_load``: raises LoadFailed
 - ``eat_memory``: allocates ``bytes`` more with every run and keeps them
 - ``wrong``: writes the bytes ``say`` (hexadecimal) into the worker's lane, then goes on as identity
+- ``scrawl``: does what ``scrawl`` names to the memory shared with the native door, provoked as ``crash`` is
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from appliance.errors import LoadFailed, RunFailed
 from appliance.model import ModelVersion
 from appliance.runtimes.alignment import aligned
 from appliance.runtimes.runtime import Feed, Place, Port, Produced, Region, RuntimeSettings, Session
+from appliance.runtimes.scrawl import scrawl
 from appliance.tensor import FREE, TensorSpec
 
 LANE_DESCRIPTOR: Final = 3
@@ -115,6 +117,8 @@ class FakeSession:
             _hang()
         elif self._mode == "fail" and self._is_provoked(source, feeds):
             raise RunFailed("told to fail")
+        elif self._mode == "scrawl" and self._is_provoked(source, feeds):
+            scrawl(self._parameters.get("scrawl", "stranger"))
         elif self._mode == "eat_memory":
             self._eat()
         elif self._mode == "wrong":

@@ -155,16 +155,16 @@ class LogControl:
             fields["lines_left_out"] = left_out
         self.line(level, "request" if error else "slow request", fields)
 
-    def slow(self, *, model: ModelVersion, request_id: str, stages_ns: Sequence[int]) -> None:
+    def slow(self, *, model: ModelVersion, request_id: str, client: str, stages_ns: Sequence[int]) -> None:
         """Write the line of one slow request that the door served by itself."""
         if LogLevel.INFO not in self._enabled or not self._budget.take(self._clock()):
             return
-        fields = slow_fields(model, request_id, stages_ns)
+        fields = slow_fields(model, request_id, client, stages_ns)
         if left_out := self._budget.left_out():
             fields["lines_left_out"] = left_out
         self.line(_level_of(Result.SUCCESS), "slow request", fields)
 
-    def rejected(self, *, model: str, version: int, request_id: str, error: Exception) -> None:
+    def rejected(self, *, model: str, version: int, request_id: str, client: str, error: Exception) -> None:
         """Write the line of one request that was refused before it became one."""
         level = _level_of(Result.INVALID)
         if level not in self._enabled or not self._budget.take(self._clock()):
@@ -176,6 +176,8 @@ class LogControl:
         }
         if model:
             fields |= {"model": model, "version": version}
+        if client:
+            fields["client"] = client
         if left_out := self._budget.left_out():
             fields["lines_left_out"] = left_out
         self.line(level, "request", fields)

@@ -104,7 +104,8 @@ class BatchStatistics:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VersionStatistics:
     """All figures of one model version. ``inferences`` counts rows, ``executions`` batches; ``last_inference_ms`` is
-    milliseconds since the epoch (0: none yet). ``retries`` counts requests run again after a worker died."""
+    milliseconds since the epoch (0: none yet). ``retries`` counts requests run again after a worker died, ``granted``
+    the answered ones that a front door served by itself."""
 
     name: str
     version: int
@@ -112,6 +113,7 @@ class VersionStatistics:
     inferences: int
     executions: int
     retries: int
+    granted: int
     results: Mapping[Result, int]
     failed_ns: int
     stages: Mapping[Stage, HistogramValue]
@@ -126,6 +128,7 @@ class VersionMeter:
         "batches",
         "executions",
         "failed_ns",
+        "granted",
         "inferences",
         "last_inference_ms",
         "name",
@@ -141,7 +144,7 @@ class VersionMeter:
         self.last_inference_ms = 0
         self.inferences = 0
         self.executions = 0
-        self.retries = 0
+        self.retries = self.granted = 0
         self.results = dict.fromkeys(Result, 0)
         self.failed_ns = 0
         self.stages = {stage: Histogram() for stage in Stage}
@@ -204,6 +207,7 @@ class VersionMeter:
             self.stages[stage].merge(counts, sum_ns)
         answered = sum(stages[-1][0])
         self._successes += answered
+        self.granted += answered
         if answered:
             self.last_inference_ms = now_ms
 
@@ -233,6 +237,7 @@ class VersionMeter:
             inferences=self.inferences,
             executions=self.executions,
             retries=self.retries,
+            granted=self.granted,
             results={**self.results, Result.SUCCESS: self._successes},
             failed_ns=self.failed_ns,
             stages={stage: histogram.frozen() for stage, histogram in self.stages.items()},

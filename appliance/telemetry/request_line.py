@@ -20,6 +20,10 @@ class LoggedRequest(Protocol):
         """The caller's id, or ""."""
 
     @property
+    def client(self) -> str:
+        """Who asked, by its certificate, or ""."""
+
+    @property
     def plan(self) -> RequestPlan:
         """What was asked, checked."""
 
@@ -65,16 +69,20 @@ def request_fields(
         fields["scatter_us"] = scatter_ns // 1_000
         fields["batch_rows"] = request.batch_rows
         fields["attempts"] = request.attempts
+    if request.client:
+        fields["client"] = request.client
     if error is not None:
         fields["error"] = str(error)
     return fields
 
 
-def slow_fields(model: ModelVersion, request_id: str, stages_ns: Sequence[int]) -> dict[str, object]:
+def slow_fields(
+    model: ModelVersion, request_id: str, client: str, stages_ns: Sequence[int]
+) -> dict[str, object]:
     """The fields of the line of a request that the door served by itself; ``stages_ns`` are queue, gather, run, scatter
     and in all."""
     queue_ns, gather_ns, run_ns, scatter_ns, total_ns = stages_ns
-    return {
+    fields: dict[str, object] = {
         "outcome": Result.SUCCESS.value,
         "model": model.name,
         "version": model.version,
@@ -85,6 +93,9 @@ def slow_fields(model: ModelVersion, request_id: str, stages_ns: Sequence[int]) 
         "run_us": run_ns // 1_000,
         "scatter_us": scatter_ns // 1_000,
     }
+    if client:
+        fields["client"] = client
+    return fields
 
 
 class LineBudget:

@@ -1,4 +1,4 @@
-"""Where log lines go: a file descriptor or a bounded file, written by a thread of its own.
+"""Where log lines and traces go: a file descriptor or a bounded file, written by a thread of its own.
 
 ``write`` never blocks and never raises: a full disk, a closed terminal or a reader that stopped reading costs lines,
 which are counted, and nothing else. A file is opened again when it was moved away, and moved to ``NAME.1`` by itself
@@ -90,16 +90,16 @@ class FileTarget:
 
 
 class Sink:
-    """Takes lines from any thread; one thread of its own writes them in order."""
+    """Takes lines from any thread; one thread of its own, ``name``, writes them in order."""
 
-    def __init__(self, target: Target, queue_lines: int) -> None:
+    def __init__(self, target: Target, queue_lines: int, name: str = "log") -> None:
         self._target = target
         self._queue_lines = queue_lines
         self._lines: SimpleQueue[bytes] = SimpleQueue()
         self._refused = 0
         self._failed = 0
         self._written = 0
-        self._thread = Thread(target=self._run, name="log", daemon=True)
+        self._thread = Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
     @property

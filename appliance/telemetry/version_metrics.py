@@ -50,6 +50,12 @@ def version_families(versions: Sequence[Labelled], *, stages: bool) -> Iterator[
         "Requests run again after a worker died.",
         lambda figures: figures.retries,
     )
+    yield _counter(
+        versions,
+        "appliance_granted_requests_total",
+        "Answered requests that the door served under a grant, without asking the engine.",
+        lambda figures: figures.granted,
+    )
     name = "appliance_request_duration_seconds"
     yield Family(
         name,

@@ -46,7 +46,7 @@ from appliance.workers.port import (
     WorkerSettings,
     WorkerStarted,
 )
-from appliance.workers.supervision import Shared, Supervisor
+from appliance.workers.supervision import Supervisor
 
 NS_PER_MS: Final = 1_000_000
 WATCH_INTERVAL_S: Final = 0.05
@@ -127,7 +127,7 @@ class WorkerPool:
     """WorkerPort over forked processes. ``on_event`` only enqueues.
 
     ``rings`` makes the memory that a worker shares with the native door; without, workers are reached by their sockets
-    only. ``doorbell`` is the eventfd by which workers wake the door, -1 without rings; it lives until ``close``.
+    only.
     """
 
     def __init__(
@@ -144,7 +144,6 @@ class WorkerPool:
         self._on_event = on_event
         self._workers: dict[int, _Worker] = {}
         self._rings = rings
-        self._doorbell = -1 if rings is None else os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._supervisor = Supervisor(
             (arena.fd, arena.size), runtimes, loop, self._supervisor_said, self._supervisor_died
         )
@@ -168,9 +167,6 @@ class WorkerPool:
         for state in list(self._workers.values()):
             state.cause = state.cause or ExitCause.STOPPED
             self._gone(state, "killed at shutdown")
-        if self._doorbell >= 0:
-            os.close(self._doorbell)
-            self._doorbell = -1
 
     def statistics(self) -> PoolStatistics:
         """Gauges of this moment."""
@@ -184,9 +180,9 @@ class WorkerPool:
     # --- WorkerPort
 
     @property
-    def doorbell(self) -> int:
-        """It lives until ``close``."""
-        return self._doorbell
+    def rings(self) -> bool:
+        """See WorkerPort."""
+        return self._rings is not None
 
     def start(self, worker: int, settings: WorkerSettings) -> None:
         """Fork a worker; what is said to it before it runs waits in its lane."""
@@ -195,8 +191,7 @@ class WorkerPool:
         memory = None if self._rings is None else self._rings()
         state = _Worker(worker, SocketDaemonLane(ours), memory)
         self._workers[worker] = state
-        shared = None if memory is None else Shared(memory, self._doorbell)
-        self._supervisor.fork(worker, settings, theirs, shared)
+        self._supervisor.fork(worker, settings, theirs, memory)
 
     def load(self, worker: int, model: int, version: ModelVersion) -> None:
         """Load a version; a ``run_timeout_ms`` that is no number refuses it."""

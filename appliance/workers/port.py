@@ -176,6 +176,9 @@ class LaneMemory(Protocol):
     def fileno(self) -> int:
         """The memory's descriptor, which stays this object's."""
 
+    def doorbell(self) -> int:
+        """The eventfd by which the worker wakes the door; as above."""
+
     def mail(self) -> None:
         """Tell the worker that something was written to its socket."""
 
@@ -206,8 +209,8 @@ class WorkerPort(Protocol):
         """No more requests of these plans will come."""
 
     @property
-    def doorbell(self) -> int:
-        """The eventfd by which workers wake the native door; -1: workers share nothing with it."""
+    def rings(self) -> bool:
+        """Whether workers share memory with the native door."""
 
     def run_timeout_ns(self, version: ModelVersion) -> int:
         """How long a batch of ``version`` may run."""

@@ -49,24 +49,17 @@ ENVIRONMENT: Final = (
 _log = logging.getLogger(__name__)
 
 
-class Shared(NamedTuple):
-    """What a worker shares with the native door: memory of its own, and the eventfd that wakes the door."""
-
-    memory: LaneMemory
-    doorbell: int
-
-
 class _Request(NamedTuple):
-    """``lane`` is closed when the request was sent; what is ``shared`` stays its owner's."""
+    """``lane`` is closed when the request was sent; what is ``shared`` with the native door stays its owner's."""
 
     message: ToSupervisor
     lane: socket.socket | None = None
-    shared: Shared | None = None
+    shared: LaneMemory | None = None
 
     def descriptors(self) -> list[int]:
         """What goes with the message."""
         lane = [] if self.lane is None else [self.lane.fileno()]
-        return lane if self.shared is None else [*lane, self.shared.memory.fileno(), self.shared.doorbell]
+        return lane if self.shared is None else [*lane, self.shared.fileno(), self.shared.doorbell()]
 
 
 class Supervisor:
@@ -118,7 +111,7 @@ class Supervisor:
             ) from None
 
     def fork(
-        self, worker: int, settings: WorkerSettings, lane: socket.socket, shared: Shared | None = None
+        self, worker: int, settings: WorkerSettings, lane: socket.socket, shared: LaneMemory | None = None
     ) -> None:
         """Ask for a worker; takes ownership of its end of the lane."""
         self._requests.append(_Request(Fork(worker, settings), lane, shared))

@@ -7,6 +7,7 @@ use crate::door::Core;
 use crate::framing::{InflateError, Inflation, PREFIX, Prefix};
 use crate::limits::{Limit, PROGRESS};
 use crate::status::{Fault, code};
+use crate::upload::{Progress, Upload};
 use crate::window::Window;
 use bytes::{Buf, Bytes};
 use h2::RecvStream;
@@ -27,6 +28,17 @@ pub struct RequestBody {
     deadline: Option<Instant>,
     stall: Option<Pin<Box<Sleep>>>,
     progress: usize,
+}
+
+/// From this length on it pays to copy a message as it arrives.
+const UPLOAD: usize = 32 * 1024;
+
+/// The one message of a unary call.
+pub enum Received {
+    /// As it came.
+    Message(Message),
+    /// Its tensors are where the worker wants them.
+    Upload(Upload),
 }
 
 /// Whether the body may stand still.
@@ -50,15 +62,69 @@ impl RequestBody {
         Self { core, budget, window, stream, rest: Bytes::new(), gzip, deadline, stall: None, progress: 0 }
     }
 
-    /// The one message of a unary call.
-    pub async fn only(&mut self) -> Result<Message, Fault> {
+    /// The one message of a unary call. Where the door may serve it by itself (`direct`), a large one goes into its slot
+    /// as it arrives.
+    pub async fn only(&mut self, direct: bool, arrived_ns: u64, deadline_ns: u64) -> Result<Received, Fault> {
         let none = || Fault::status(code::INTERNAL, "the request has no message");
-        let message = self.message(Patience::Bounded).await?.ok_or_else(none)?;
+        self.progressed(PROGRESS);
+        let prefix = self.prefix(Patience::Bounded).await?.ok_or_else(none)?;
+        let prefix = self.announced(prefix)?;
+        let upload = direct && !prefix.compressed && prefix.length >= UPLOAD;
+        let uploaded = if upload { self.upload(&prefix, arrived_ns, deadline_ns).await? } else { None };
+        let received = match uploaded {
+            Some(received) => received,
+            None => Received::Message(self.announced_message(prefix).await?),
+        };
         self.progressed(PROGRESS);
         if !self.rest.is_empty() || self.data(Patience::Bounded).await?.is_some() {
             return Err(Fault::status(code::INTERNAL, "the request has more than one message"));
         }
-        Ok(message)
+        Ok(received)
+    }
+
+    /// None: nothing was taken, the message is to be gathered.
+    async fn upload(
+        &mut self,
+        prefix: &Prefix,
+        arrived_ns: u64,
+        deadline_ns: u64,
+    ) -> Result<Option<Received>, Fault> {
+        if self.rest.is_empty() {
+            self.rest = self.data(Patience::Bounded).await?.ok_or_else(cut_short)?;
+        }
+        if self.rest.len() >= prefix.length {
+            return Ok(None);
+        }
+        let first = &self.rest;
+        let begun = Upload::begin(&self.core.direct, first, prefix.length, arrived_ns, deadline_ns);
+        let Some(mut upload) = begun else { return Ok(None) };
+        self.window.want(prefix.length);
+        self.rest.advance(upload.opening_length());
+        upload.skip_opening();
+        while upload.missing() > 0 {
+            if self.rest.is_empty() {
+                self.rest = self.data(Patience::Bounded).await?.ok_or_else(cut_short)?;
+            }
+            let piece = self.rest.split_to(upload.missing().min(self.rest.len()));
+            self.progressed(piece.len());
+            if let Progress::Strange(taken) = upload.push(&piece) {
+                let mut assembly = Assembly::new(&self.budget, prefix.length);
+                for known in [&upload.restore()[..], &piece[taken..]] {
+                    assembly.push(known).map_err(|over| self.over_budget(over))?;
+                }
+                drop(upload);
+                return self.gather(assembly).await.map(|message| Some(Received::Message(message)));
+            }
+        }
+        Ok(Some(Received::Upload(upload)))
+    }
+
+    /// A message that was uploaded, after all as one: its tensors leave their slot.
+    pub fn restored(&self, upload: &Upload) -> Result<Message, Fault> {
+        let message = upload.restore();
+        let mut assembly = Assembly::new(&self.budget, message.len());
+        assembly.push(&message).map_err(|over| self.over_budget(over))?;
+        Ok(assembly.finish())
     }
 
     /// The next message of a stream; None when the client's side has ended. The client may take its time between
@@ -70,6 +136,12 @@ impl RequestBody {
     async fn message(&mut self, patience: Patience) -> Result<Option<Message>, Fault> {
         self.progressed(PROGRESS);
         let Some(prefix) = self.prefix(patience).await? else { return Ok(None) };
+        let prefix = self.announced(prefix)?;
+        self.announced_message(prefix).await.map(Some)
+    }
+
+    /// What a prefix announces, if it may be.
+    fn announced(&self, prefix: [u8; PREFIX]) -> Result<Prefix, Fault> {
         let Prefix { compressed, length } = Prefix::parse(prefix)
             .ok_or_else(|| Fault::status(code::INTERNAL, "the flag before a message is neither 0 nor 1"))?;
         if compressed && !self.gzip {
@@ -82,8 +154,12 @@ impl RequestBody {
             return Err(self.too_large(&format!("is {length} bytes long")));
         }
         self.budget.check_room(length).map_err(|over| self.over_budget(over))?;
-        let message = self.contents(length).await?;
-        if compressed { self.inflated(message).await.map(Some) } else { Ok(Some(message)) }
+        Ok(Prefix { compressed, length })
+    }
+
+    async fn announced_message(&mut self, prefix: Prefix) -> Result<Message, Fault> {
+        let message = self.contents(prefix.length).await?;
+        if prefix.compressed { self.inflated(message).await } else { Ok(message) }
     }
 
     async fn prefix(&mut self, mut patience: Patience) -> Result<Option<[u8; PREFIX]>, Fault> {
@@ -115,7 +191,10 @@ impl RequestBody {
             return Ok(Message { bytes: self.rest.split_to(length), reservation });
         }
         self.window.want(length);
-        let mut assembly = Assembly::new(&self.budget, length);
+        self.gather(Assembly::new(&self.budget, length)).await
+    }
+
+    async fn gather(&mut self, mut assembly: Assembly) -> Result<Message, Fault> {
         loop {
             let piece = self.rest.split_to(assembly.missing().min(self.rest.len()));
             assembly.push(&piece).map_err(|over| self.over_budget(over))?;

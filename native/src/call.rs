@@ -1,14 +1,14 @@
 //! One call, from its headers to its end.
 
 use crate::answer::Answer;
-use crate::body::RequestBody;
+use crate::body::{Received, RequestBody};
 use crate::budget::Budget;
 use crate::calls::{End, Kind, Slot};
 use crate::clock::now_ns;
 use crate::conduct::SharedConduct;
 use crate::door::Core;
 use crate::framing::timeout_ns;
-use crate::infer::{self, Served};
+use crate::infer::{self, HandedOver, Served};
 use crate::limits::Limit;
 use crate::mailbox::{Arrival, Event};
 use crate::status::{Fault, code, text_metadata};
@@ -30,6 +30,8 @@ use tokio::time::{Instant, timeout_at};
 pub struct Caller {
     /// The client's address as text.
     pub peer: Arc<str>,
+    /// Who it is by its certificate; empty: that is not known.
+    pub client: Arc<str>,
     /// How it behaves.
     pub conduct: SharedConduct,
     /// Its share of the memory for request messages.
@@ -107,32 +109,48 @@ async fn carry(
         Kind::Stream => None,
     };
     let mut body = RequestBody::new(core.clone(), caller, stream, gzip, body_deadline);
-    let message = match kind {
+    let direct = core.direct.may_serve(method);
+    let received = match kind {
         // The body knows of a reset while it waits for data, the answer knows of it also while there is work to do.
         Kind::Unary => Some(tokio::select! {
             biased;
-            message = body.only() => message?,
+            received = body.only(direct, arrived_ns, deadline_ns) => received?,
             fault = poll_fn(|cx| answer.poll_gone(cx)) => return Err(fault),
         }),
         Kind::Stream => None,
     };
-    let (message, attempts) = match message {
-        Some(message) if core.direct.may_serve(method) => {
-            match infer::serve(core, &caller.answers, message, arrived_ns, deadline_ns, answer).await? {
+    let (message, attempts, handed_ns, _asked) = match received {
+        None => (None, 0, 0, None),
+        Some(Received::Message(message)) if !direct => (Some(message), 0, 0, None),
+        Some(received) => {
+            match infer::serve(
+                core,
+                caller,
+                &body,
+                received,
+                (arrived_ns, deadline_ns),
+                &head.headers,
+                answer,
+            )
+            .await?
+            {
                 Served::Done => return Ok(()),
-                Served::Engine(message, attempts) => (Some(message), attempts),
+                Served::Engine(HandedOver { message, attempts, deadline_ns, asked }) => {
+                    (Some(message), attempts, deadline_ns, asked)
+                }
             }
         }
-        message => (message, 0),
     };
     let ticket = Ticket::open(core, kind, caller.answers.clone());
     core.mailbox.push(Event::Call(Box::new(Arrival {
         call: ticket.id,
         method,
         message,
-        deadline_ns,
+        deadline_ns: if deadline_ns > 0 { deadline_ns } else { handed_ns },
         metadata: text_metadata(&head.headers),
         peer: caller.peer.clone(),
+        client: caller.client.clone(),
+        arrived_ns,
         attempts,
     })));
     match kind {

@@ -5,6 +5,7 @@ use crate::clock::now_ns;
 use crate::conduct::{Conduct, SharedConduct, WatchedTransport};
 use crate::connections::{Admission, Listening};
 use crate::door::Core;
+use crate::identity::identity;
 use crate::limits::Limit;
 use crate::listener::Socket;
 use crate::transport::Transport;
@@ -41,27 +42,44 @@ pub async fn serve(core: Arc<Core>, socket: Socket, peer: Arc<str>, admission: A
     let conduct = SharedConduct::new(Conduct::new(&core.limits));
     let window = core.windows.open();
     let until = Instant::now() + core.limits.duration(Limit::HandshakeMs);
-    let http2 = match timeout_at(until, establish(&core, socket, &conduct, &window)).await {
-        Ok(Some(http2)) => http2,
+    let (http2, client) = match timeout_at(until, establish(&core, socket, &peer, &conduct, &window)).await {
+        Ok(Some(established)) => established,
         Ok(None) => return,
         Err(_) => return core.statistics.strike(Limit::HandshakeMs),
     };
     let requests = core.budget.share(core.limits.connection_bytes());
     let answers = core.answers.share(core.limits.connection_bytes());
-    let caller = Arc::new(Caller { peer, conduct, requests, answers, window });
+    let caller = Arc::new(Caller { peer, client, conduct, requests, answers, window });
     let mut driver = Driver::new(core.clone(), http2, caller.clone());
     while let Some((request, respond)) = poll_fn(|cx| driver.poll(cx)).await {
         tokio::spawn(call::run(core.clone(), caller.clone(), request, respond));
     }
 }
 
-async fn establish(core: &Core, socket: Socket, conduct: &SharedConduct, window: &Window) -> Option<Http2> {
-    let transport = match (socket, &core.tls) {
-        (Socket::Unix(stream), _) => Transport::Unix(stream),
-        (Socket::Tcp(stream), None) => Transport::Tcp(stream),
-        (Socket::Tcp(stream), Some(tls)) => {
-            Transport::Tls(Box::new(tls.acceptor().accept(stream).await.ok()?))
-        }
+/// The handshakes: HTTP/2, and who the client is (empty: that is not known).
+async fn establish(
+    core: &Core,
+    socket: Socket,
+    peer: &Arc<str>,
+    conduct: &SharedConduct,
+    window: &Window,
+) -> Option<(Http2, Arc<str>)> {
+    let (transport, client) = match (socket, &core.tls) {
+        (Socket::Unix(stream), _) => (Transport::Unix(stream), None),
+        (Socket::Tcp(stream), None) => (Transport::Tcp(stream), None),
+        (Socket::Tcp(stream), Some(tls)) => match tls.acceptor().accept(stream).await {
+            Ok(stream) => {
+                let certificate = stream.get_ref().1.peer_certificates().and_then(<[_]>::first);
+                let client = certificate.and_then(identity);
+                (Transport::Tls(Box::new(stream)), client)
+            }
+            Err(_) => {
+                if let Some(client) = tls.turned_away() {
+                    core.turned_away(peer, client);
+                }
+                return None;
+            }
+        },
     };
     let limits = &core.limits;
     let metadata = limits.setting(Limit::MetadataBytes);
@@ -80,6 +98,7 @@ async fn establish(core: &Core, socket: Socket, conduct: &SharedConduct, window:
         .handshake(WatchedTransport::new(transport, conduct.clone()))
         .await
         .ok()
+        .map(|http2| (http2, client.unwrap_or_default().into()))
 }
 
 /// Drives HTTP/2 and looks after the client whenever there is something to look at.

@@ -5,19 +5,22 @@
 //! whenever it turns round are atomic.
 
 use crate::clock::now_ns;
+use crate::http_answer;
 use crate::lane::{Lane, Outcome, Stages, Ticket};
 use crate::lane_memory::DoorEnd;
 use crate::news::{News, Subject, Tally};
 use crate::plan::{Lesson, Plan, Plans};
-use crate::scan::Scanned;
+use crate::scan::{Opening, Scanned};
 use crate::slots::{Arena, Slot, Slots};
+use crate::trace::{Trace, Traces};
 use bytes::{Bytes, BytesMut};
 use std::collections::HashMap;
+use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::*};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::{Context, Poll};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, mpsc, oneshot};
 
 /// What a request of one kind costs, as the engine has learnt. The arithmetic is that of `scheduling/grants.py`.
 #[derive(Clone, Copy, Default)]
@@ -26,29 +29,102 @@ pub struct Price {
     pub charge_per_row_ns: u64,
     /// The largest batch that it may run in.
     pub batch_ns: u64,
+    /// Rows of that batch; 0: whatever the kind allows.
+    pub batch_rows: u32,
     /// Kept free before a deadline.
     pub margin_ns: u64,
+}
+
+impl Price {
+    /// What so many rows are charged: with the rows that the batch before them wastes when they do not fit.
+    pub fn charge(&self, rows: u32) -> u64 {
+        self.charge_per_row_ns * (2 * u64::from(rows)).saturating_sub(1)
+    }
+
+    /// How long a request of so many rows needs when its turn has come.
+    pub fn own_ns(&self, rows: u32) -> u64 {
+        self.charge_per_row_ns * u64::from(rows.saturating_sub(1)) + self.batch_ns
+    }
 }
 
 /// What the door shares with workers.
 pub struct Attached {
     /// Where tensors lie.
     pub arena: Arena,
-    /// Written to by workers when they have completed something and the thread sleeps.
-    pub doorbell: OwnedFd,
     /// The method that can be served.
     pub method: u32,
+}
+
+/// What wakes the thread for one lane.
+pub struct Doorbell {
+    /// Written to by the worker when it has completed something and the thread sleeps.
+    pub ring: OwnedFd,
+    /// Ready when the lane is closed.
+    pub closed: oneshot::Receiver<()>,
+}
+
+/// Lanes that serve the same models, and what the engine has been left of these.
+#[derive(Default)]
+struct Group {
+    lanes: Vec<u32>,
+    asked: u32,
+    asked_ns: u64,
+    latest_ns: u64,
 }
 
 struct State {
     plans: Plans,
     prices: HashMap<u32, Price>,
     lanes: HashMap<u32, Lane>,
-    groups: HashMap<u32, Vec<u32>>,
+    bells: HashMap<u32, oneshot::Sender<()>>,
+    groups: HashMap<u32, Group>,
     slots: Slots,
     news: News,
+    traces: Traces,
     announced: bool,
     scanned: Scanned,
+}
+
+impl State {
+    fn lanes_of(&self, group: &Group) -> impl Iterator<Item = &Lane> {
+        group.lanes.iter().filter_map(|lane| self.lanes.get(lane))
+    }
+
+    /// The granted lane with the least work that has room.
+    fn lane_for(&self, group: u32) -> Option<u32> {
+        let open = self.lanes_of(self.groups.get(&group)?).filter(|lane| lane.has_room());
+        open.min_by_key(|lane| (lane.work_ns(), lane.in_flight())).map(|lane| lane.id)
+    }
+
+    /// Whether a request would be in time, and if not, whose business that is.
+    fn timeliness(&self, plan: &Plan, price: Price, deadline_ns: u64) -> Timeliness {
+        let Some(group) = self.groups.get(&plan.group).filter(|group| !group.lanes.is_empty()) else {
+            return Timeliness::Engine;
+        };
+        if deadline_ns == 0 {
+            return Timeliness::InTime;
+        }
+        let ahead_ns = self.lanes_of(group).map(|lane| lane.ahead_ns(plan.kind, price)).min().unwrap_or(0);
+        let work_ns = ahead_ns + group.asked_ns / group.lanes.len() as u64;
+        let end_ns = now_ns() + work_ns + price.own_ns(plan.rows) + price.margin_ns;
+        if end_ns <= deadline_ns {
+            return Timeliness::InTime;
+        }
+        let last_ns = deadline_ns + price.batch_ns + price.margin_ns;
+        let last = group.latest_ns <= last_ns && self.lanes_of(group).all(|lane| lane.is_latest(last_ns));
+        let busy = group.asked > 0 || self.lanes_of(group).any(|lane| lane.given() > 0);
+        if last && busy { Timeliness::Late(end_ns - deadline_ns) } else { Timeliness::Engine }
+    }
+}
+
+/// What is to be done about a request and its deadline.
+enum Timeliness {
+    /// It can be taken.
+    InTime,
+    /// By so much it cannot be in time, and being about the last in the order of deadlines the engine would refuse it, too.
+    Late(u64),
+    /// The engine decides: it may let it overtake others, and where nothing is ahead of it, try whether the price is right.
+    Engine,
 }
 
 /// See the head of this file.
@@ -57,6 +133,8 @@ pub struct Direct {
     state: Mutex<State>,
     taught: AtomicBool,
     in_flight: AtomicUsize,
+    hang: mpsc::UnboundedSender<Doorbell>,
+    hung: Mutex<Option<mpsc::UnboundedReceiver<Doorbell>>>,
     /// Woken when there is something to tell.
     pub herald: Notify,
 }
@@ -67,21 +145,45 @@ pub enum Admission {
     Flight(Box<Flight>),
     /// It cannot be in time: what its client is told, and when it would be worth trying again.
     Late(String, u64),
-    /// It is the engine's.
-    Engine,
+    /// It is the engine's. What is known of it counts as work ahead of others while this is held.
+    Engine(Option<Asked>),
+}
+
+/// A request that was left to the engine.
+pub struct Asked {
+    direct: Arc<Direct>,
+    group: u32,
+    charge_ns: u64,
+}
+
+impl Drop for Asked {
+    fn drop(&mut self) {
+        if let Some(group) = self.direct.state().groups.get_mut(&self.group) {
+            group.asked -= 1;
+            group.asked_ns -= self.charge_ns;
+            if group.asked == 0 {
+                group.latest_ns = 0;
+            }
+        }
+    }
 }
 
 impl Default for Direct {
     fn default() -> Self {
+        let (hang, hung) = mpsc::unbounded_channel();
         Self {
+            hang,
+            hung: Mutex::new(Some(hung)),
             attached: OnceLock::new(),
             state: Mutex::new(State {
                 plans: Plans::default(),
                 prices: HashMap::new(),
                 lanes: HashMap::new(),
+                bells: HashMap::new(),
                 groups: HashMap::new(),
                 slots: Slots::default(),
                 news: News::new(Vec::new(), 0),
+                traces: Traces::default(),
                 announced: false,
                 scanned: Scanned::default(),
             }),
@@ -121,29 +223,35 @@ impl Direct {
     }
 
     /// A worker's lane, without a grant.
-    pub fn open_lane(&self, lane: u32, group: u32, end: DoorEnd) -> Result<(), String> {
+    pub fn open_lane(&self, lane: u32, group: u32, end: DoorEnd, ring: OwnedFd) -> Result<(), String> {
         let mut state = self.state();
         if state.lanes.contains_key(&lane) {
             return Err(format!("lane {lane} is open already"));
         }
+        let (bell, closed) = oneshot::channel();
+        self.hang.send(Doorbell { ring, closed }).map_err(|_| "the door is closed".to_string())?;
+        state.bells.insert(lane, bell);
         state.lanes.insert(lane, Lane::new(lane, group, end));
-        state.groups.entry(group).or_default().push(lane);
+        state.groups.entry(group).or_default().lanes.push(lane);
         Ok(())
+    }
+
+    /// The doorbells of lanes, as they open. Once.
+    pub fn doorbells(&self) -> Option<mpsc::UnboundedReceiver<Doorbell>> {
+        self.hung.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
     /// The worker's process has ended.
     pub fn close_lane(&self, lane: u32) -> (Option<u32>, usize) {
         let mut state = self.state();
+        state.bells.remove(&lane);
         let State { lanes, groups, slots, news, .. } = &mut *state;
         let Some(closing) = lanes.get_mut(&lane) else { return (None, 0) };
         self.count(closing.drain(slots, news, now_ns()) as usize);
         let (blamed, had) = closing.close(slots);
         self.count(had);
         if let Some(others) = groups.get_mut(&closing.group) {
-            others.retain(|other| *other != lane);
-            if others.is_empty() {
-                groups.remove(&closing.group);
-            }
+            others.lanes.retain(|other| *other != lane);
         }
         lanes.retain(|_, lane| !lane.is_done());
         (blamed, had)
@@ -157,11 +265,11 @@ impl Direct {
         true
     }
 
-    /// Requests and work in flight on a lane, and since when the oldest has been.
+    /// Requests and work that the worker of a lane has, and since when it owes something.
     pub fn load(&self, lane: u32) -> (u32, u64, u64) {
         let state = self.state();
         let Some(lane) = state.lanes.get(&lane) else { return (0, 0, 0) };
-        (lane.in_flight(), lane.work_ns(), if lane.in_flight() > 0 { lane.oldest_ns() } else { 0 })
+        (lane.given(), lane.work_ns(), lane.owing_ns())
     }
 
     /// Takes up a plan for requests with this head.
@@ -195,6 +303,16 @@ impl Direct {
         state.news.take()
     }
 
+    /// Traces one request in so many from here on; 0: none.
+    pub fn sample(&self, one_in: u64) {
+        self.state().traces.sample(one_in);
+    }
+
+    /// The traced requests that were answered since the last time.
+    pub fn traces(&self) -> Vec<Trace> {
+        self.state().traces.take()
+    }
+
     /// Slots of each size that are free.
     pub fn free_slots(&self) -> Vec<usize> {
         self.state().slots.free()
@@ -221,56 +339,130 @@ impl Direct {
     /// Looks at a request. A flight is counted against its lane from here on.
     pub fn admit(self: &Arc<Self>, message: &Bytes, arrived_ns: u64, deadline_ns: u64) -> Admission {
         let mut state = self.state();
-        let State { plans, prices, lanes, groups, slots, news, scanned, .. } = &mut *state;
-        let Some(plan) = scanned.read(message).and_then(|()| plans.find(&scanned.head)) else {
-            return Admission::Engine;
-        };
-        if !plan.fits(&scanned.raw) {
-            return Admission::Engine;
+        let state = &mut *state;
+        if state.scanned.read(message).is_none() {
+            return Admission::Engine(None);
         }
-        let open = groups.get(&plan.group).map_or(&[][..], Vec::as_slice);
-        let least = open.iter().filter_map(|lane| lanes.get(lane)).filter(|lane| lane.has_room());
-        let Some(lane) = least.min_by_key(|lane| (lane.work_ns(), lane.in_flight())).map(|lane| lane.id)
-        else {
-            return Admission::Engine;
+        let Some(plan) = state.plans.find(&state.scanned.head).cloned() else {
+            return Admission::Engine(None);
         };
-        let Some(lane) = lanes.get_mut(&lane) else { return Admission::Engine };
+        if !plan.fits(&state.scanned.raw) {
+            return Admission::Engine(None);
+        }
+        let id = message.slice(state.scanned.id.clone());
+        let raw = state.scanned.raw.iter().map(|range| range.start).collect();
+        self.book(state, plan, id, raw, (arrived_ns, deadline_ns))
+    }
+
+    /// Whether anything was taught.
+    pub fn has_lessons(&self) -> bool {
+        self.taught.load(Acquire)
+    }
+
+    /// Whether requests with this head and so many bytes of tensors were taught.
+    pub fn knows(&self, head: &[u8], bytes: usize) -> bool {
+        self.state().plans.find(head).is_some_and(|plan| plan.input_bytes() == bytes)
+    }
+
+    /// Looks at an HTTP request that was taken apart: its tensors stand one after another in its message. It is the
+    /// engine's when the body of its answer would not be below `bound`.
+    pub fn admit_http(
+        self: &Arc<Self>,
+        head: &[u8],
+        id: Bytes,
+        tensors: Range<usize>,
+        bound: usize,
+        arrived_ns: u64,
+    ) -> Admission {
+        let mut state = self.state();
+        let Some(plan) = state.plans.find(head).cloned() else { return Admission::Engine(None) };
+        if plan.input_bytes() != tensors.len() || http_answer::lengths(&plan, &id).1 >= bound {
+            return Admission::Engine(None);
+        }
+        let starts = plan.inputs.iter().scan(tensors.start, |next, place| {
+            let start = *next;
+            *next += place.size;
+            Some(start)
+        });
+        let raw = starts.collect();
+        self.book(&mut state, plan, id, raw, (arrived_ns, 0))
+    }
+
+    /// Looks at a request whose tensors are yet to come. None also when it would be late: that is said when it has come.
+    pub fn admit_upload(
+        self: &Arc<Self>,
+        piece: &Bytes,
+        opening: &Opening,
+        arrived_ns: u64,
+        deadline_ns: u64,
+    ) -> Option<Box<Flight>> {
+        let admission = {
+            let mut state = self.state();
+            let plan = state.plans.find(&opening.head)?.clone();
+            state.lane_for(plan.group)?;
+            let id = piece.slice(opening.id.clone());
+            self.book(&mut state, plan, id, Vec::new(), (arrived_ns, deadline_ns))
+        };
+        match admission {
+            Admission::Flight(flight) => Some(flight),
+            Admission::Late(..) | Admission::Engine(_) => None, // dropped without the lock, which it takes
+        }
+    }
+
+    /// Gives a request to the lane with the least work, refuses it, or leaves it to the engine.
+    fn book(
+        self: &Arc<Self>,
+        state: &mut State,
+        plan: Arc<Plan>,
+        id: Bytes,
+        raw: Vec<usize>,
+        (arrived_ns, deadline_ns): (u64, u64),
+    ) -> Admission {
         let deadline_ns = match (deadline_ns, plan.default_timeout_ns) {
             (0, 0) => 0,
             (0, default) => arrived_ns + default,
             (deadline, _) => deadline,
         };
-        let price = prices.get(&plan.kind).copied().unwrap_or_default();
-        let id = message.slice(scanned.id.clone());
-        if deadline_ns > 0 {
-            let own_ns = price.charge_per_row_ns * u64::from(plan.rows.saturating_sub(1)) + price.batch_ns;
-            let end_ns = now_ns() + lane.work_ns() + own_ns + price.margin_ns;
-            if end_ns > deadline_ns {
-                // Last in the order of deadlines, the engine would refuse it, too. Whether the price is right only a
-                // request can show, so on an idle lane the engine decides.
-                if lane.in_flight() == 0 || !lane.is_latest(deadline_ns) {
-                    return Admission::Engine;
-                }
-                news.refused((plan.model, plan.kind, lane.id));
-                let text = format!("[request id: {}] {}", shown(&id), plan.late_text);
-                self.announce(&mut state);
-                return Admission::Late(text, end_ns - deadline_ns);
+        let price = state.prices.get(&plan.kind).copied().unwrap_or_default();
+        match state.timeliness(&plan, price, deadline_ns) {
+            Timeliness::InTime => {}
+            Timeliness::Late(late_ns) => {
+                state.news.refused((plan.model, plan.kind, 0));
+                state.news.budget((plan.model, plan.kind, 0), deadline_ns.saturating_sub(arrived_ns));
+                self.announce(state);
+                return Admission::Late(format!("[request id: {}] {}", shown(&id), plan.late_text), late_ns);
             }
+            Timeliness::Engine => return self.ask(state, &plan, price, deadline_ns),
         }
-        let Some(slot) = slots.take(plan.span) else { return Admission::Engine };
-        let ticket = lane.reserve(plan, slot, arrived_ns, price);
+        let Some(lane) = state.lane_for(plan.group) else {
+            return self.ask(state, &plan, price, deadline_ns);
+        };
+        let Some(slot) = state.slots.take(plan.span) else {
+            return self.ask(state, &plan, price, deadline_ns);
+        };
+        let Some(given) = state.lanes.get_mut(&lane) else { return Admission::Engine(None) };
+        let ticket = given.reserve(&plan, slot, arrived_ns, price);
         self.in_flight.fetch_add(1, Relaxed);
-        Admission::Flight(Box::new(Flight {
-            direct: self.clone(),
-            lane: lane.id,
-            ticket,
-            plan: plan.clone(),
-            slot,
-            id,
-            deadline_ns,
-            raw: scanned.raw.iter().map(|range| range.start).collect(),
-            landed: None,
-        }))
+        if deadline_ns > 0 {
+            state.news.budget((plan.model, plan.kind, lane), deadline_ns.saturating_sub(arrived_ns));
+        }
+        let mut trace = state.traces.pick();
+        if let Some(trace) = &mut trace {
+            (trace.arrived_ns, trace.admitted_ns) = (arrived_ns, now_ns());
+        }
+        let direct = self.clone();
+        let flight = Flight { direct, lane, ticket, plan, slot, id, deadline_ns, raw, landed: None, trace };
+        Admission::Flight(Box::new(flight))
+    }
+
+    /// Leaves a request to the engine; what is ahead of others grows by it until it has ended.
+    fn ask(self: &Arc<Self>, state: &mut State, plan: &Plan, price: Price, deadline_ns: u64) -> Admission {
+        let Some(group) = state.groups.get_mut(&plan.group) else { return Admission::Engine(None) };
+        let charge_ns = price.charge(plan.rows);
+        group.asked += 1;
+        group.asked_ns += charge_ns;
+        group.latest_ns = group.latest_ns.max(deadline_ns);
+        Admission::Engine(Some(Asked { direct: self.clone(), group: plan.group, charge_ns }))
     }
 
     /// Takes what workers have completed and wakes whose it was.
@@ -313,6 +505,15 @@ impl Direct {
     }
 }
 
+/// How a request came back from its worker.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Landing {
+    /// It can be answered.
+    Well,
+    /// Its deadline is over, or was when its turn came.
+    Late,
+}
+
 /// A request that the door serves. Dropped before it landed, its client has gone.
 pub struct Flight {
     direct: Arc<Direct>,
@@ -324,20 +525,57 @@ pub struct Flight {
     deadline_ns: u64,
     raw: Vec<usize>,
     landed: Option<Stages>,
+    trace: Option<Box<Trace>>,
 }
 
 impl Flight {
-    /// Copies the tensors of the message into the slot and gives them to the worker, of which the engine is told. False:
+    /// Its trace, if it is traced.
+    pub fn trace(&mut self) -> Option<&mut Trace> {
+        self.trace.as_deref_mut()
+    }
+
+    /// Its deadline, that of its plan if it brought none; 0: none.
+    pub fn deadline_ns(&self) -> u64 {
+        self.deadline_ns
+    }
+
+    /// Its id.
+    pub fn id(&self) -> &Bytes {
+        &self.id
+    }
+
+    /// What was taught of it.
+    pub fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    /// Copies bytes into its slot.
+    pub fn write(&self, offset: usize, bytes: &[u8]) {
+        if let Some(attached) = self.direct.attached.get() {
+            attached.arena.write(self.slot.offset + offset, bytes);
+        }
+    }
+
+    /// Appends bytes of its slot.
+    pub fn read(&self, offset: usize, size: usize, into: &mut BytesMut) {
+        if let Some(attached) = self.direct.attached.get() {
+            attached.arena.append_to(self.slot.offset + offset, size, into);
+        }
+    }
+
+    /// Copies the tensors of the message into the slot (an upload's are there) and gives them to the worker, of which the engine is told. False:
     /// it is the engine's.
     pub fn depart(&mut self, message: &[u8]) -> bool {
-        let Some(attached) = self.direct.attached.get() else { return false };
         for (start, place) in self.raw.iter().zip(&self.plan.inputs) {
-            attached.arena.write(self.slot.offset + place.offset, &message[*start..*start + place.size]);
+            self.write(place.offset, &message[*start..*start + place.size]);
         }
         let mut state = self.direct.state();
         let now = now_ns();
         let lane = state.lanes.get_mut(&self.lane);
         let departed = lane.is_some_and(|lane| lane.submit(self.ticket, self.deadline_ns, now));
+        if let Some(trace) = &mut self.trace {
+            trace.dispatched_ns = now;
+        }
         if departed && !std::mem::replace(&mut state.announced, true) {
             self.direct.herald.notify_one();
         }
@@ -345,15 +583,17 @@ impl Flight {
     }
 
     /// Ready when the worker is done with it. An error: the engine's, after so many attempts.
-    pub fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), u32>> {
+    pub fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<Landing, u32>> {
         let mut state = self.direct.state();
         let Some(lane) = state.lanes.get_mut(&self.lane) else { return Poll::Ready(Err(0)) };
         match lane.poll(self.ticket, cx.waker()) {
             None => Poll::Pending,
             Some(Outcome::Ran(stages)) => {
                 self.landed = Some(stages);
-                Poll::Ready(Ok(()))
+                let late = self.deadline_ns > 0 && now_ns() > self.deadline_ns;
+                Poll::Ready(Ok(if late { Landing::Late } else { Landing::Well }))
             }
+            Some(Outcome::Expired) => Poll::Ready(Ok(Landing::Late)),
             Some(Outcome::HandOver { attempts }) => Poll::Ready(Err(attempts)),
         }
     }
@@ -365,20 +605,38 @@ impl Flight {
 
     /// Appends the answer; only once it has landed.
     pub fn answer(&self, into: &mut BytesMut) {
-        let Some(attached) = self.direct.attached.get() else { return };
-        self.plan.write_answer(&self.id, into, |place, into| {
-            attached.arena.append_to(self.slot.offset + place.offset, place.size, into);
-        });
+        self.plan.write_answer(&self.id, into, |place, into| self.read(place.offset, place.size, into));
     }
 
     /// Counts it as answered.
     pub fn finish(self) {
+        self.finish_for("");
+    }
+
+    /// Counts it as answered; `client` is who asked, by its certificate (empty: that is not known).
+    pub fn finish_for(mut self, client: &str) {
+        let (trace, now) = (self.trace.take(), now_ns());
         let mut state = self.direct.state();
-        let State { lanes, news, .. } = &mut *state;
+        let State { lanes, news, traces, .. } = &mut *state;
         if let (Some(lane), Some(stages)) = (lanes.get(&self.lane), self.landed) {
-            lane.answered(self.ticket, stages, &self.id, now_ns(), news);
+            lane.answered(self.ticket, stages, (&self.id, client), now, news);
+            if let Some(trace) = trace {
+                let Plan { model, rows, .. } = *self.plan;
+                let (lane, id, replied_ns) = (self.lane, self.id.clone(), now);
+                traces.end(Trace { model, lane, rows, id, stages, replied_ns, ..*trace });
+            }
         }
         self.direct.announce(&mut state);
+    }
+
+    /// Counts it as expired; what its client is told.
+    pub fn expire(self) -> String {
+        let when = if self.landed.is_some() { " while it ran" } else { "" };
+        let text = format!("[request id: {}] Request timeout expired{when}", shown(&self.id));
+        let mut state = self.direct.state();
+        state.news.expired((self.plan.model, self.plan.kind, self.lane));
+        self.direct.announce(&mut state);
+        text
     }
 
     /// Counts it as given up by its client.
@@ -413,279 +671,5 @@ fn shown(id: &[u8]) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::lane_memory::{Completion, LaneMemory, Submission, WorkerEnd, status};
-    use crate::plan::rebuilt;
-    use std::os::fd::{AsRawFd, FromRawFd};
-    use std::task::Waker;
-
-    const HEAD: &[u8] = b"\x0a\x01m";
-    const SLOT: usize = 128;
-    const SLOTS: usize = 8;
-
-    /// A door with one lane, and the worker at its other end.
-    struct Rig {
-        direct: Arc<Direct>,
-        worker: WorkerEnd,
-    }
-
-    fn descriptor(made: i32) -> OwnedFd {
-        assert!(made >= 0);
-        // SAFETY: just made, and nobody else's.
-        unsafe { OwnedFd::from_raw_fd(made) }
-    }
-
-    impl Rig {
-        fn new() -> Self {
-            // SAFETY: a valid name and no other pointers.
-            let memory = descriptor(unsafe { libc::memfd_create(c"arena".as_ptr(), 0) });
-            // SAFETY: no pointers.
-            assert_eq!(unsafe { libc::ftruncate(memory.as_raw_fd(), (SLOT * SLOTS) as i64) }, 0);
-            // SAFETY: no pointers.
-            let doorbell = descriptor(unsafe { libc::eventfd(0, libc::EFD_NONBLOCK) });
-            let direct = Arc::new(Direct::default());
-            let arena = Arena::map(memory.as_raw_fd(), SLOT * SLOTS).unwrap();
-            let ring = doorbell.try_clone().unwrap();
-            let slots = vec![(SLOT, (0..SLOTS).map(|number| number * SLOT).collect())];
-            direct.attach(Attached { arena, doorbell, method: 0 }, slots, vec![1_000_000], 0).unwrap();
-            let lane = LaneMemory::create().unwrap();
-            let worker = WorkerEnd::new(LaneMemory::open(lane.fd()).unwrap(), ring);
-            direct.open_lane(1, 1, DoorEnd::new(Arc::new(lane))).unwrap();
-            direct.teach(HEAD.to_vec(), lesson(1)).unwrap();
-            Self { direct, worker }
-        }
-
-        fn granted() -> Self {
-            let rig = Self::new();
-            assert!(rig.direct.grant(1, 4));
-            rig
-        }
-
-        fn admit(&self, deadline_ns: u64) -> Admission {
-            self.direct.admit(&message(), now_ns(), deadline_ns)
-        }
-
-        fn fly(&self) -> Flight {
-            let Admission::Flight(mut flight) = self.admit(0) else { panic!("not admitted") };
-            assert!(flight.depart(&message()));
-            *flight
-        }
-
-        fn complete(&mut self, status: u32) -> Submission {
-            let taken = self.worker.peek(0);
-            self.worker.advance(1);
-            let now = now_ns();
-            let (ticket, first) = (taken.ticket, 1);
-            let run_ns = 10;
-            let told = Completion {
-                ticket,
-                status,
-                first,
-                batch_rows: 1,
-                started_ns: now,
-                run_ns,
-                ..Default::default()
-            };
-            self.worker.complete([told]);
-            self.direct.drain();
-            taken
-        }
-
-        fn free(&self) -> usize {
-            self.direct.free_slots()[0]
-        }
-    }
-
-    fn lesson(model: u32) -> Lesson {
-        Lesson {
-            plan: 1,
-            kind: 1,
-            model,
-            group: 1,
-            rows: 1,
-            inputs: vec![(8, 0)],
-            out_offset: 64,
-            span: 128,
-            opening: b"open".to_vec(),
-            described: b"described".to_vec(),
-            outputs: vec![(b"".to_vec(), 64, 4)],
-            late_text: "too late".into(),
-            default_timeout_ns: 0,
-        }
-    }
-
-    fn message() -> Bytes {
-        rebuilt(HEAD, b"42", &[b"12345678"])
-    }
-
-    fn poll(flight: &mut Flight) -> Poll<Result<(), u32>> {
-        flight.poll(&mut Context::from_waker(Waker::noop()))
-    }
-
-    #[test]
-    fn a_request_flies_and_lands() {
-        let mut rig = Rig::granted();
-        let mut flight = rig.fly();
-        assert!(poll(&mut flight).is_pending());
-        assert_eq!(rig.direct.load(1).0, 1);
-        let taken = rig.complete(status::OK);
-        assert_eq!((taken.plan, taken.rows, taken.out_offset - taken.offset), (1, 1, 64));
-        assert_eq!(poll(&mut flight), Poll::Ready(Ok(())));
-        let mut answer = BytesMut::new();
-        rig.direct.attached().unwrap().arena.write(taken.out_offset as usize, b"good");
-        flight.answer(&mut answer);
-        assert_eq!(&answer[..], b"open\x1a\x0242describedgood");
-        assert_eq!(answer.len(), flight.answer_length());
-        flight.finish();
-        assert_eq!((rig.free(), rig.direct.load(1)), (SLOTS, (0, 0, 0)));
-        let (told, broken) = rig.direct.news();
-        let (subject, tally) = &told[0];
-        assert_eq!((*subject, tally.requests, tally.rows, broken.len()), ((1, 1, 1), 1, 1, 0));
-        assert_eq!((tally.batches[&1].count, tally.batches[&1].run_ns <= 10), (1, true));
-    }
-
-    #[test]
-    fn what_was_not_taught_or_granted_is_the_engines() {
-        let rig = Rig::new();
-        assert!(matches!(rig.admit(0), Admission::Engine), "no grant");
-        rig.direct.grant(1, 4);
-        let (other, short) = (rebuilt(b"\x0a\x01n", b"", &[b"12345678"]), rebuilt(HEAD, b"", &[b"1234567"]));
-        for strange in [other, short, Bytes::from_static(b"\xff")] {
-            assert!(matches!(rig.direct.admit(&strange, 0, 0), Admission::Engine));
-        }
-        assert!(rig.direct.may_serve(0) && !rig.direct.may_serve(1));
-        rig.direct.forget(Some(1));
-        assert!(!rig.direct.may_serve(0));
-    }
-
-    #[test]
-    fn no_more_than_was_granted_is_in_flight() {
-        let rig = Rig::granted();
-        let flights: Vec<_> = (0..4).map(|_| rig.fly()).collect();
-        assert!(matches!(rig.admit(0), Admission::Engine));
-        drop(flights);
-        assert_eq!(rig.direct.load(1).0, 4, "the worker still has them");
-        assert_eq!(rig.free(), SLOTS - 4);
-    }
-
-    #[test]
-    fn after_a_revocation_nothing_departs() {
-        let rig = Rig::granted();
-        let Admission::Flight(mut flight) = rig.admit(0) else { panic!() };
-        rig.direct.grant(1, 0);
-        assert!(!flight.depart(&message()));
-        drop(flight);
-        assert_eq!((rig.free(), rig.direct.load(1).0), (SLOTS, 0));
-    }
-
-    #[test]
-    fn what_was_forgotten_does_not_depart() {
-        let rig = Rig::granted();
-        let Admission::Flight(mut flight) = rig.admit(0) else { panic!() };
-        assert_eq!(rig.direct.in_flight_of(1), 1);
-        rig.direct.forget(None);
-        assert!(!flight.depart(&message()));
-    }
-
-    #[test]
-    fn a_failure_is_handed_over() {
-        let mut rig = Rig::granted();
-        for status in [status::HAND_OVER, status::EXPIRED] {
-            let mut flight = rig.fly();
-            rig.complete(status);
-            assert_eq!(poll(&mut flight), Poll::Ready(Err(0)));
-        }
-        assert_eq!(rig.free(), SLOTS);
-        assert!(rig.direct.news().0.iter().all(|(_, tally)| tally.requests == 0));
-    }
-
-    #[test]
-    fn a_dead_workers_requests_are_handed_over_as_tried() {
-        let rig = Rig::granted();
-        let (mut one, two) = (rig.fly(), rig.fly());
-        drop(two); // its client has gone
-        assert_eq!(rig.direct.close_lane(1), (Some(1), 2));
-        assert_eq!(poll(&mut one), Poll::Ready(Err(1)));
-        drop(one);
-        assert_eq!(rig.free(), SLOTS);
-        assert_eq!(rig.direct.close_lane(1), (None, 0));
-        assert!(!rig.direct.grant(1, 4));
-    }
-
-    #[test]
-    fn a_client_that_goes_leaves_the_slot_to_the_worker() {
-        let mut rig = Rig::granted();
-        rig.fly().cancel();
-        assert_eq!(rig.free(), SLOTS - 1);
-        rig.complete(status::OK);
-        assert_eq!(rig.free(), SLOTS);
-        let (told, _) = rig.direct.news();
-        assert_eq!((told[0].1.cancelled, told[0].1.requests), (1, 0));
-    }
-
-    #[test]
-    fn an_old_ticket_or_nonsense_breaks_the_lane_and_nothing_else() {
-        for (ticket, status) in [(0, status::OK), (7, status::OK), (1 << 32, 9), (2 << 32, status::OK)] {
-            let mut rig = Rig::granted();
-            let mut flight = rig.fly();
-            rig.worker.advance(1);
-            rig.worker.complete([Completion { ticket, status, ..Default::default() }]);
-            rig.direct.drain();
-            assert!(poll(&mut flight).is_pending(), "{ticket:x}");
-            assert_eq!(rig.direct.news().1, [1]);
-            assert!(matches!(rig.admit(0), Admission::Engine), "nothing is given to it");
-            rig.direct.close_lane(1);
-            assert_eq!(poll(&mut flight), Poll::Ready(Err(1)));
-        }
-    }
-
-    #[test]
-    fn times_beyond_belief_are_cut() {
-        let mut rig = Rig::granted();
-        let mut flight = rig.fly();
-        let taken = rig.worker.peek(0);
-        rig.worker.advance(1);
-        let forever = u64::MAX;
-        rig.worker.complete([Completion {
-            ticket: taken.ticket,
-            first: 1,
-            started_ns: forever,
-            gather_ns: forever,
-            run_ns: forever,
-            scatter_ns: forever,
-            ..Default::default()
-        }]);
-        rig.direct.drain();
-        assert!(poll(&mut flight).is_ready());
-        flight.finish();
-        let (told, _) = rig.direct.news();
-        assert!(told[0].1.stages.iter().all(|stage| stage.sum_ns < 1_000_000_000));
-    }
-
-    #[test]
-    fn what_would_be_late_is_refused_when_it_is_last() {
-        let rig = Rig::granted();
-        let second = 1_000_000_000;
-        rig.direct.price(1, Price { charge_per_row_ns: second, batch_ns: 2 * second, margin_ns: 0 });
-        let soon = now_ns() + second / 2;
-        assert!(matches!(rig.admit(soon), Admission::Engine), "on an idle lane the engine tries");
-        let _first = rig.fly();
-        let Admission::Late(text, late_ns) = rig.admit(soon) else { panic!() };
-        assert_eq!(text, "[request id: 42] too late");
-        assert!((4 * second..5 * second).contains(&late_ns), "{late_ns}");
-        let Admission::Flight(mut later) = rig.admit(now_ns() + 9 * second) else { panic!() };
-        assert!(later.depart(&message()));
-        assert!(matches!(rig.admit(soon), Admission::Engine), "it might overtake");
-        let (told, _) = rig.direct.news();
-        assert_eq!(told[0].1.refused, 1);
-    }
-
-    #[test]
-    fn without_a_slot_it_is_the_engines() {
-        let rig = Rig::granted();
-        rig.direct.grant(1, 100);
-        let _flights: Vec<_> = (0..SLOTS).map(|_| rig.fly()).collect();
-        assert!(matches!(rig.admit(0), Admission::Engine));
-    }
-}
+#[path = "direct_tests.rs"]
+mod tests;

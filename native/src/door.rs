@@ -3,11 +3,14 @@
 use crate::bell::Bell;
 use crate::budget::Budget;
 use crate::calls::{Calls, Kind};
+use crate::clock::now_ns;
 use crate::connections::Connections;
-use crate::direct::Direct;
-use crate::limits::{Limit, Limits};
+use crate::direct::{Direct, Doorbell};
+use crate::http_front::{self, Figures, Front};
+use crate::limits::{Limit, Limits, RATE_WINDOW};
 use crate::listener::{self, ListeningSocket};
 use crate::mailbox::{Event, Mailbox};
+use crate::rate::Rate;
 use crate::statistics::Statistics;
 use crate::tls::Tls;
 use crate::window::WindowBudget;
@@ -16,15 +19,19 @@ use std::future::poll_fn;
 use std::io::Result;
 use std::os::fd::OwnedFd;
 use std::panic::AssertUnwindSafe;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::*};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Poll;
 use std::thread::JoinHandle;
 use std::time::Duration;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
-use tokio::runtime::{Builder, Runtime};
+use tokio::runtime::{Builder, Handle, Runtime};
+use tokio::sync::oneshot;
 use tokio::time::sleep;
+
+/// Clients that were turned away, told in a stretch of time; the others are only counted.
+const TURNED_AWAY: u64 = 50;
 
 /// What Python, the thread and its tasks share.
 pub struct Core {
@@ -52,6 +59,9 @@ pub struct Core {
     pub connections: Connections,
     /// Counts.
     pub statistics: Statistics,
+    turned_away: Mutex<Rate>,
+    /// Counts of HTTP.
+    pub http: Figures,
     draining: AtomicBool,
     closing: AtomicBool,
 }
@@ -76,6 +86,8 @@ impl Core {
             direct: Arc::default(),
             connections: Connections::default(),
             statistics: Statistics::default(),
+            turned_away: Mutex::new(Rate::new(TURNED_AWAY, RATE_WINDOW)),
+            http: Figures::default(),
             draining: AtomicBool::new(false),
             closing: AtomicBool::new(false),
         }))
@@ -84,6 +96,24 @@ impl Core {
     /// Whether new calls are no longer wanted.
     pub fn is_draining(&self) -> bool {
         self.draining.load(Acquire)
+    }
+
+    /// Counts a client that was turned away for its name, and tells some of them.
+    pub fn turned_away(&self, peer: &Arc<str>, client: String) {
+        self.statistics.client_refused();
+        if !self.turned_away.lock().unwrap_or_else(PoisonError::into_inner).exceeded(now_ns()) {
+            self.mailbox.push(Event::TurnedAway(peer.clone(), client));
+        }
+    }
+
+    /// An answer finds no room: counts it, and says so.
+    pub fn no_room(&self) -> String {
+        self.statistics.answer_refused();
+        let bound = self.limits.get(Limit::BytesInFlight);
+        format!(
+            "there is no memory for this answer now: all answers that clients have not taken yet may take {bound} bytes, \
+             and those of one connection half of it"
+        )
     }
 
     /// Listeners close, clients are asked to leave.
@@ -97,6 +127,7 @@ impl Core {
 /// The thread that serves; dropping it closes the door.
 pub struct DoorThread {
     core: Arc<Core>,
+    runtime: Handle,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -108,14 +139,12 @@ impl DoorThread {
         for bound in listeners {
             tokio::spawn(listener::accept(core.clone(), bound)?);
         }
-        if let Some(attached) = core.direct.attached() {
-            let bell = attached.doorbell.try_clone()?;
-            // SAFETY: the registration owns the descriptor, which stays open until it is dropped.
-            let doorbell = unsafe { AsyncFd::register_with_interest(bell, Interest::READABLE)? };
-            tokio::spawn(answer_doorbell(core.clone(), doorbell));
+        if core.direct.attached().is_some() {
+            tokio::spawn(watch_lanes(core.clone()));
             tokio::spawn(herald(core.clone()));
         }
         drop(entered);
+        let handle = runtime.handle().clone();
         let served = core.clone();
         let thread = std::thread::Builder::new().name("door".into()).spawn(move || {
             block_signals();
@@ -125,7 +154,19 @@ impl DoorThread {
                 served.mailbox.fail("the door's thread has failed; nothing is served any more".into());
             }
         })?;
-        Ok(Self { core, thread: Some(thread) })
+        Ok(Self { core, runtime: handle, thread: Some(thread) })
+    }
+
+    /// Accepts HTTP as well from here on.
+    pub fn serve_http(&self, front: Front, listeners: Vec<ListeningSocket>) -> Result<()> {
+        let (front, entered) = (Arc::new(front), self.runtime.enter());
+        let accepting: Result<Vec<_>> = listeners
+            .into_iter()
+            .map(|bound| http_front::accept(self.core.clone(), front.clone(), bound))
+            .collect();
+        accepting?.into_iter().for_each(|accept| drop(self.runtime.spawn(accept)));
+        drop(entered);
+        Ok(())
     }
 
     /// Cuts everything; returns when the thread has ended.
@@ -160,11 +201,29 @@ fn runtime(core: &Arc<Core>) -> Result<Runtime> {
         .build()
 }
 
+/// Has the doorbell of each lane answered. What was rung before it is watched counts.
+async fn watch_lanes(core: Arc<Core>) {
+    let Some(mut doorbells) = core.direct.doorbells() else { return };
+    while let Some(Doorbell { ring, closed }) = doorbells.recv().await {
+        // SAFETY: the registration owns the descriptor, which stays open until it is dropped.
+        match unsafe { AsyncFd::register_with_interest(ring, Interest::READABLE) } {
+            Ok(ring) => drop(tokio::spawn(answer_doorbell(core.clone(), ring, closed))),
+            Err(error) => core.mailbox.fail(format!("the doorbell of a lane cannot be watched: {error}")),
+        }
+    }
+}
+
 /// Looks at the lanes whenever a worker rings. The descriptor is never read: each ring is an edge, and it never blocks.
-async fn answer_doorbell(core: Arc<Core>, doorbell: AsyncFd<OwnedFd>) {
-    while let Ok(mut ready) = doorbell.readable().await {
-        ready.clear_ready();
-        core.direct.drain();
+async fn answer_doorbell(core: Arc<Core>, ring: AsyncFd<OwnedFd>, mut closed: oneshot::Receiver<()>) {
+    loop {
+        tokio::select! {
+            rung = ring.readable() => {
+                let Ok(mut rung) = rung else { return };
+                rung.clear_ready();
+                core.direct.drain();
+            }
+            _ = &mut closed => return,
+        }
     }
 }
 

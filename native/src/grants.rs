@@ -2,10 +2,13 @@
 
 use crate::direct::{Attached, Price};
 use crate::door::Core;
+use crate::http_head::is_inference;
+use crate::http_json;
 use crate::lane_memory::{DoorEnd, LaneMemory};
 use crate::news::{Subject, Tally};
 use crate::plan::Lesson;
 use crate::slots::Arena;
+use crate::trace::Trace;
 use pyo3::exceptions::{PyOSError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PyTuple};
@@ -18,31 +21,30 @@ pub struct Grants(pub Arc<Core>);
 
 #[pymethods]
 impl Grants {
-    #[pyo3(signature = (*, method, arena, arena_bytes, doorbell, slots, bounds_ns, slow_ns))]
+    #[pyo3(signature = (*, method, arena, arena_bytes, slots, bounds_ns, slow_ns))]
     #[allow(clippy::too_many_arguments)]
     fn attach(
         &self,
         method: u32,
         arena: RawFd,
         arena_bytes: usize,
-        doorbell: RawFd,
         slots: Vec<(usize, Vec<usize>)>,
         bounds_ns: Vec<u64>,
         slow_ns: u64,
     ) -> PyResult<()> {
         let arena = Arena::map(arena, arena_bytes)?;
+        let attached = Attached { arena, method };
+        self.0.direct.attach(attached, slots, bounds_ns, slow_ns).map_err(PyValueError::new_err)
+    }
+
+    fn open_lane(&self, lane: u32, group: u32, memory: RawFd, doorbell: RawFd) -> PyResult<()> {
+        let memory = Arc::new(LaneMemory::open(memory)?);
         if doorbell < 0 {
             return Err(PyOSError::new_err("the doorbell is no descriptor"));
         }
         // SAFETY: the caller holds the descriptor open during this call; it is only duplicated.
         let doorbell = unsafe { BorrowedFd::borrow_raw(doorbell) }.try_clone_to_owned()?;
-        let attached = Attached { arena, doorbell, method };
-        self.0.direct.attach(attached, slots, bounds_ns, slow_ns).map_err(PyValueError::new_err)
-    }
-
-    fn open_lane(&self, lane: u32, group: u32, memory: RawFd) -> PyResult<()> {
-        let memory = Arc::new(LaneMemory::open(memory)?);
-        self.0.direct.open_lane(lane, group, DoorEnd::new(memory)).map_err(PyValueError::new_err)
+        self.0.direct.open_lane(lane, group, DoorEnd::new(memory), doorbell).map_err(PyValueError::new_err)
     }
 
     fn close_lane(&self, lane: u32) -> (i64, usize) {
@@ -100,17 +102,34 @@ impl Grants {
         self.0.direct.teach(head, lesson).map_err(PyValueError::new_err)
     }
 
+    #[staticmethod]
+    fn http_head<'py>(py: Python<'py>, target: &str, json: &[u8]) -> Option<Bound<'py, PyBytes>> {
+        let mut key = Vec::new();
+        let known =
+            is_inference(target.as_bytes()) && http_json::key(target.as_bytes(), json, &mut key).is_some();
+        known.then(|| PyBytes::new(py, &key))
+    }
+
     #[pyo3(signature = (model = None))]
     fn forget(&self, model: Option<u32>) {
         self.0.direct.forget(model);
     }
 
-    fn price(&self, kind: u32, charge_per_row_ns: u64, batch_ns: u64, margin_ns: u64) {
-        self.0.direct.price(kind, Price { charge_per_row_ns, batch_ns, margin_ns });
+    #[pyo3(signature = (kind, charge_per_row_ns, batch_ns, margin_ns, batch_rows = 0))]
+    fn price(&self, kind: u32, charge_per_row_ns: u64, batch_ns: u64, margin_ns: u64, batch_rows: u32) {
+        self.0.direct.price(kind, Price { charge_per_row_ns, batch_ns, margin_ns, batch_rows });
     }
 
     fn in_flight(&self, model: u32) -> usize {
         self.0.direct.in_flight_of(model)
+    }
+
+    fn sample(&self, one_in: u64) {
+        self.0.direct.sample(one_in);
+    }
+
+    fn traces<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyTuple>>> {
+        self.0.direct.traces().into_iter().map(|trace| traced(py, &trace)).collect()
     }
 
     fn free_slots(&self) -> Vec<usize> {
@@ -127,17 +146,34 @@ impl Grants {
     }
 }
 
+fn traced<'py>(py: Python<'py>, trace: &Trace) -> PyResult<Bound<'py, PyTuple>> {
+    let Trace { model, lane, rows, id, parent, arrived_ns, admitted_ns, dispatched_ns, stages, replied_ns } =
+        trace;
+    let taken_ns = arrived_ns + stages.queue_ns;
+    let ran_ns = taken_ns + stages.gather_ns;
+    let split_ns = ran_ns + stages.run_ns;
+    let ended_ns = split_ns + stages.scatter_ns;
+    let stamps =
+        [*arrived_ns, *admitted_ns, *dispatched_ns, taken_ns, ran_ns, split_ns, ended_ns, *replied_ns];
+    let stamps = PyTuple::new(py, stamps)?;
+    (model, lane, rows, PyBytes::new(py, id), PyBytes::new(py, parent), stamps).into_pyobject(py)
+}
+
 fn told_of<'py>(py: Python<'py>, subject: Subject, tally: Tally) -> PyResult<Bound<'py, PyTuple>> {
     let (model, kind, lane) = subject;
     let batches: Vec<_> = tally
         .batches
-        .into_iter()
-        .map(|(rows, sums)| (rows, sums.count, sums.gather_ns, sums.run_ns, sums.scatter_ns))
+        .iter()
+        .map(|(rows, sums)| (*rows, sums.count, sums.gather_ns, sums.run_ns, sums.scatter_ns))
         .collect();
     let stages: Vec<_> =
-        tally.stages.into_iter().map(|histogram| (histogram.counts, histogram.sum_ns)).collect();
-    let slow: Vec<_> =
-        tally.slow.iter().map(|slow| (PyBytes::new(py, &slow.id), slow.stages_ns.to_vec())).collect();
-    (model, kind, lane, tally.requests, tally.rows, batches, stages, tally.refused, tally.cancelled, slow)
+        tally.stages.iter().map(|histogram| (histogram.counts.clone(), histogram.sum_ns)).collect();
+    let slow: Vec<_> = tally
+        .slow
+        .iter()
+        .map(|slow| (PyBytes::new(py, &slow.id), slow.stages_ns.to_vec(), &slow.client))
+        .collect();
+    let Tally { requests, rows, refused, cancelled, expired, budget_ns, .. } = tally;
+    (model, kind, lane, requests, rows, batches, stages, refused, cancelled, expired, budget_ns, slow)
         .into_pyobject(py)
 }

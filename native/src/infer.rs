@@ -2,85 +2,143 @@
 //! answered here: it is the engine's, as if it had just arrived.
 
 use crate::answer::Answer;
-use crate::budget::{Budget, Message};
-use crate::direct::{Admission, Flight};
+use crate::body::{Received, RequestBody};
+use crate::budget::{Message, Reservation};
+use crate::call::Caller;
+use crate::direct::{Admission, Asked, Flight, Landing};
 use crate::door::Core;
 use crate::framing::{PREFIX, Prefix};
 use crate::status::{Fault, code, pushback, trailers};
+use crate::upload::Upload;
 use bytes::{BufMut, Bytes, BytesMut};
+use http::HeaderMap;
 use std::future::poll_fn;
-use std::sync::Arc;
 use std::task::Poll;
 
 /// What became of a request.
 pub enum Served {
     /// It is answered.
     Done,
-    /// It is the engine's, after so many attempts.
-    Engine(Message, u32),
+    /// It is the engine's.
+    Engine(HandedOver),
+}
+
+/// A request that the door does not serve after all.
+pub struct HandedOver {
+    /// As it came.
+    pub message: Message,
+    /// How often a worker died with it.
+    pub attempts: u32,
+    /// Its deadline, if only the door knows it; 0: it does not.
+    pub deadline_ns: u64,
+    /// To be held until it has ended.
+    pub asked: Option<Asked>,
+}
+
+/// A request that the door serves, and what is needed to hand it over.
+enum Guest {
+    Message(Box<Flight>, Message),
+    Upload(Upload),
+}
+
+impl Guest {
+    fn flight(&mut self) -> &mut Flight {
+        match self {
+            Self::Message(flight, _) => flight,
+            Self::Upload(upload) => &mut upload.flight,
+        }
+    }
+
+    fn into_flight(self) -> Flight {
+        match self {
+            Self::Message(flight, _) => *flight,
+            Self::Upload(upload) => *upload.flight,
+        }
+    }
+
+    fn depart(&mut self) -> bool {
+        match self {
+            Self::Message(flight, message) => flight.depart(&message.bytes),
+            Self::Upload(upload) => upload.flight.depart(&[]),
+        }
+    }
+
+    fn hand_over(self, body: &RequestBody, attempts: u32) -> Result<Served, Fault> {
+        let (message, deadline_ns) = match self {
+            Self::Message(flight, message) => (message, flight.deadline_ns()),
+            Self::Upload(upload) => (body.restored(&upload)?, upload.flight.deadline_ns()),
+        };
+        Ok(Served::Engine(HandedOver { message, attempts, deadline_ns, asked: None }))
+    }
 }
 
 /// Serves a request if that was taught and granted.
 pub async fn serve(
     core: &Core,
-    answers: &Arc<Budget>,
-    message: Message,
-    arrived_ns: u64,
-    deadline_ns: u64,
+    caller: &Caller,
+    body: &RequestBody,
+    received: Received,
+    (arrived_ns, deadline_ns): (u64, u64),
+    headers: &HeaderMap,
     answer: &mut Answer,
 ) -> Result<Served, Fault> {
-    let mut flight = match core.direct.admit(&message.bytes, arrived_ns, deadline_ns) {
-        Admission::Flight(flight) => flight,
-        Admission::Engine => return Ok(Served::Engine(message, 0)),
-        Admission::Late(text, late_ns) => {
-            let mut trailers = trailers(code::RESOURCE_EXHAUSTED, &text);
-            pushback(&mut trailers, late_ns);
-            answer.finish(trailers);
-            return Ok(Served::Done);
-        }
+    let mut guest = match received {
+        Received::Upload(upload) => Guest::Upload(upload),
+        Received::Message(message) => match core.direct.admit(&message.bytes, arrived_ns, deadline_ns) {
+            Admission::Flight(flight) => Guest::Message(flight, message),
+            Admission::Engine(asked) => {
+                return Ok(Served::Engine(HandedOver { message, attempts: 0, deadline_ns: 0, asked }));
+            }
+            Admission::Late(text, late_ns) => {
+                let mut trailers = trailers(code::RESOURCE_EXHAUSTED, &text);
+                pushback(&mut trailers, late_ns);
+                answer.finish(trailers);
+                return Ok(Served::Done);
+            }
+        },
     };
-    if !flight.depart(&message.bytes) {
-        return Ok(Served::Engine(message, 0));
+    if let Some(trace) = guest.flight().trace()
+        && let Some(parent) = headers.get("traceparent")
+    {
+        trace.note_parent(parent.as_bytes());
     }
-    let landed = poll_fn(|cx| match flight.poll(cx) {
+    if !guest.depart() {
+        return guest.hand_over(body, 0);
+    }
+    let landed = poll_fn(|cx| match guest.flight().poll(cx) {
         Poll::Ready(landed) => Poll::Ready(Ok(landed)),
         Poll::Pending => answer.poll_gone(cx).map(Err),
     })
     .await;
     match landed {
-        Ok(Ok(())) => reply(core, *flight, answers, answer).await,
-        Ok(Err(attempts)) => Ok(Served::Engine(message, attempts)),
+        Ok(Ok(Landing::Late)) => Err(Fault::status(code::DEADLINE_EXCEEDED, guest.into_flight().expire())),
+        Ok(Ok(Landing::Well)) => reply(core, guest.into_flight(), caller, answer).await,
+        Ok(Err(attempts)) => guest.hand_over(body, attempts),
         Err(fault) => {
-            flight.cancel();
+            guest.into_flight().cancel();
             Err(fault)
         }
     }
 }
 
 /// Answers, if there is memory for the answer; else the engine says so.
-async fn reply(
-    core: &Core,
-    flight: Flight,
-    answers: &Arc<Budget>,
-    answer: &mut Answer,
-) -> Result<Served, Fault> {
+async fn reply(core: &Core, flight: Flight, caller: &Caller, answer: &mut Answer) -> Result<Served, Fault> {
     let length = flight.answer_length();
-    let mut reservation = answers.reserve();
+    let mut reservation = caller.answers.reserve();
     let Some(prefix) = Prefix::encode(length).filter(|_| reservation.resize(PREFIX + length).is_ok()) else {
-        core.statistics.answer_refused();
-        let text = "there is no memory for this answer now: clients have not taken those before it";
-        return Err(Fault::status(code::RESOURCE_EXHAUSTED, text));
+        flight.finish_for(&caller.client); // the model has answered it
+        return Err(Fault::status(code::RESOURCE_EXHAUSTED, core.no_room()));
     };
     let mut frame = BytesMut::with_capacity(PREFIX + length);
     frame.put_slice(&prefix);
     flight.answer(&mut frame);
-    flight.finish();
+    flight.finish_for(&caller.client);
     answer.reply(held(frame, reservation)).await?;
     Ok(Served::Done)
 }
 
-fn held(frame: BytesMut, reservation: crate::budget::Reservation) -> Bytes {
-    struct Owner(BytesMut, #[allow(dead_code)] crate::budget::Reservation);
+fn held(frame: BytesMut, reservation: Reservation) -> Bytes {
+    struct Owner(BytesMut, #[allow(dead_code)] Reservation);
     impl AsRef<[u8]> for Owner {
         fn as_ref(&self) -> &[u8] {
             &self.0

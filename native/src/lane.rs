@@ -20,6 +20,8 @@ pub const DEPTH: u32 = 1024;
 pub enum Outcome {
     /// Its outputs lie in its slot.
     Ran(Stages),
+    /// Its deadline could no longer be met when its turn came.
+    Expired,
     /// The engine shall serve it; whether a worker died with it.
     HandOver {
         /// How often it was tried in vain.
@@ -60,7 +62,9 @@ struct Entry {
     slot: Option<Slot>,
     arrived_ns: u64,
     submitted_ns: u64,
+    sequence: u64,
     charge_ns: u64,
+    price: Price,
     waker: Option<Waker>,
 }
 
@@ -97,9 +101,14 @@ pub struct Lane {
     entries: Vec<Entry>,
     free: Vec<u32>,
     used: u32,
+    /// Those of them that the worker has.
+    given: u32,
     charges_ns: u64,
-    last: (u32, u64),
+    /// Kind and price of the one submitted last.
+    last: (u32, Price),
     latest_deadline_ns: u64,
+    completed_ns: u64,
+    submitted: u64,
 }
 
 impl Lane {
@@ -115,9 +124,12 @@ impl Lane {
             entries: Vec::new(),
             free: Vec::new(),
             used: 0,
+            given: 0,
             charges_ns: 0,
-            last: (0, 0),
+            last: (0, Price::default()),
             latest_deadline_ns: 0,
+            submitted: 0,
+            completed_ns: 0,
         }
     }
 
@@ -126,9 +138,27 @@ impl Lane {
         self.used
     }
 
-    /// The work in flight at the published prices: the batch that runs, which no charge covers, and all charges.
+    /// Requests that the worker has. Those whose tensors are still coming, for which a client may take its time, are no
+    /// work yet.
+    pub fn given(&self) -> u32 {
+        self.given
+    }
+
+    /// The work that the worker has at the published prices: the batch that runs, which no charge covers, and all charges.
     pub fn work_ns(&self) -> u64 {
-        if self.used == 0 { 0 } else { self.charges_ns + self.last.1 }
+        if self.given == 0 { 0 } else { self.charges_ns + self.last.1.batch_ns }
+    }
+
+    /// The work ahead of one more request of a kind.
+    pub fn ahead_ns(&self, kind: u32, price: Price) -> u64 {
+        self.work_ns() + self.closes_ns(kind, price)
+    }
+
+    /// What the batch before wastes when a request does not join it, being of another kind, or of another plan.
+    fn closes_ns(&self, kind: u32, price: Price) -> u64 {
+        let (last, before) = self.last;
+        let joins = last == kind && before.batch_rows == price.batch_rows;
+        if self.given == 0 || joins { 0 } else { before.batch_ns }
     }
 
     /// Whether nothing in flight is due later than this.
@@ -141,9 +171,11 @@ impl Lane {
         self.used < self.limit.min(DEPTH) && !self.broken && !self.closed
     }
 
-    /// When the oldest request in flight was submitted; 0: there is none.
-    pub fn oldest_ns(&self) -> u64 {
-        self.running().map(|entry| entry.submitted_ns).min().unwrap_or(0)
+    /// Since when the worker has something to do and has completed nothing; 0: it has nothing. A request that waits in a
+    /// long queue which moves is no sign of a worker that hangs.
+    pub fn owing_ns(&self) -> u64 {
+        let oldest_ns = self.running().map(|entry| entry.submitted_ns).min();
+        oldest_ns.map_or(0, |oldest_ns| oldest_ns.max(self.completed_ns))
     }
 
     fn running(&self) -> impl Iterator<Item = &Entry> {
@@ -157,14 +189,8 @@ impl Lane {
         self.entries.iter().filter(open).filter(of_model).count()
     }
 
-    /// Takes up a request whose tensors will be copied into `slot`. It is charged with its rows, with those that the batch
-    /// before it wastes when it does not fit, and with a batch where it follows one of another kind.
+    /// Takes up a request whose tensors will be copied into `slot`.
     pub fn reserve(&mut self, plan: &Arc<Plan>, slot: Slot, arrived_ns: u64, price: Price) -> Ticket {
-        let mut charge_ns = price.charge_per_row_ns * (2 * u64::from(plan.rows)).saturating_sub(1);
-        if self.used > 0 && self.last.0 != plan.kind {
-            charge_ns += price.batch_ns;
-        }
-        self.last = (plan.kind, price.batch_ns);
         let number = self.free.pop().unwrap_or_else(|| {
             self.entries.push(Entry {
                 generation: 0,
@@ -173,7 +199,9 @@ impl Lane {
                 slot: None,
                 arrived_ns: 0,
                 submitted_ns: 0,
+                sequence: 0,
                 charge_ns: 0,
+                price: Price::default(),
                 waker: None,
             });
             self.entries.len() as u32 - 1
@@ -184,13 +212,14 @@ impl Lane {
         entry.state = State::Filling;
         entry.plan = Some(plan.clone());
         entry.slot = Some(slot);
-        (entry.arrived_ns, entry.charge_ns) = (arrived_ns, charge_ns);
+        (entry.arrived_ns, entry.charge_ns, entry.price) = (arrived_ns, 0, price);
         self.used += 1;
-        self.charges_ns += charge_ns;
         Ticket { number, generation: entry.generation }
     }
 
-    /// Gives it to the worker. False when it no longer may be: the caller then forgets it.
+    /// Gives it to the worker. It is charged with its rows, with those that the batch before it wastes when it does not
+    /// fit, and with that whole batch where it does not join it. False when it no longer may be given: the caller then
+    /// forgets it.
     pub fn submit(&mut self, ticket: Ticket, deadline_ns: u64, now_ns: u64) -> bool {
         if self.limit == 0 || self.broken || self.closed {
             return false;
@@ -204,16 +233,28 @@ impl Lane {
             ticket: ticket.wire(),
             offset: slot.offset as u64,
             out_offset: (slot.offset + plan.out_offset) as u64,
-            deadline_ns,
+            start_by_ns: deadline_ns
+                .saturating_sub(entry.price.own_ns(plan.rows))
+                .max(u64::from(deadline_ns > 0)),
             plan: plan.plan,
             rows: plan.rows,
+            batch_rows: entry.price.batch_rows,
             ..Submission::default()
         };
+        let (kind, rows, price) = (plan.kind, plan.rows, entry.price);
         if !self.end.submit(&submission) {
             return false;
         }
+        let charge_ns = price.charge(rows) + self.closes_ns(kind, price);
+        self.last = (kind, price);
+        self.charges_ns += charge_ns;
+        self.given += 1;
+        let entry = &mut self.entries[ticket.number as usize];
+        entry.charge_ns = charge_ns;
         entry.state = State::Running;
         entry.submitted_ns = now_ns;
+        self.submitted += 1;
+        entry.sequence = self.submitted;
         self.latest_deadline_ns = self.latest_deadline_ns.max(deadline_ns);
         true
     }
@@ -258,12 +299,15 @@ impl Lane {
         }
         if !matches!(entry.state, State::Over(_)) {
             self.used -= 1;
+        }
+        if entry.state == State::Abandoned {
+            self.given -= 1;
             self.charges_ns -= entry.charge_ns;
         }
         entry.state = State::Free;
         (entry.plan, entry.waker) = (None, None);
         self.free.push(number);
-        if self.used == 0 {
+        if self.given == 0 {
             self.latest_deadline_ns = 0;
         }
     }
@@ -272,8 +316,9 @@ impl Lane {
         let entry = &mut self.entries[number as usize];
         entry.state = State::Over(outcome);
         self.used -= 1;
+        self.given -= 1;
         self.charges_ns -= entry.charge_ns;
-        if self.used == 0 {
+        if self.given == 0 {
             self.latest_deadline_ns = 0;
         }
         if let Some(waker) = self.entries[number as usize].waker.take() {
@@ -281,20 +326,22 @@ impl Lane {
         }
     }
 
-    /// Takes what the worker has completed; how many.
+    /// Takes what the worker has completed; how many requests that were. What it cannot have completed does not count.
     pub fn drain(&mut self, slots: &mut Slots, news: &mut News, now_ns: u64) -> u32 {
-        let mut taken = 0;
+        let mut ended = 0;
         while !self.broken && !self.closed {
             let Some(completion) = self.end.take() else { break };
-            taken += 1;
-            if !self.complete(&completion, slots, news, now_ns) {
+            if self.complete(&completion, slots, news, now_ns) {
+                ended += 1;
+                self.completed_ns = now_ns;
+            } else {
                 self.distrust(news);
             }
         }
         if self.end.broken() && !self.broken {
             self.distrust(news);
         }
-        taken
+        ended
     }
 
     /// Nothing that this worker says counts from here on; the engine has it killed, and `close` follows.
@@ -321,7 +368,8 @@ impl Lane {
                 }
                 Outcome::Ran(stages)
             }
-            status::HAND_OVER | status::EXPIRED => Outcome::HandOver { attempts: 0 },
+            status::HAND_OVER => Outcome::HandOver { attempts: 0 },
+            status::EXPIRED => Outcome::Expired,
             _ => return false,
         };
         if entry.state == State::Abandoned {
@@ -332,34 +380,52 @@ impl Lane {
         true
     }
 
-    /// A request was answered.
-    pub fn answered(&self, ticket: Ticket, stages: Stages, id: &Bytes, now_ns: u64, news: &mut News) {
+    /// A request was answered; `who` are its id and its client.
+    pub fn answered(
+        &self,
+        ticket: Ticket,
+        stages: Stages,
+        who: (&Bytes, &str),
+        now_ns: u64,
+        news: &mut News,
+    ) {
         let entry = &self.entries[ticket.number as usize];
         let Some(plan) = &entry.plan else { return };
         let total_ns = now_ns.saturating_sub(entry.arrived_ns);
         let Stages { queue_ns, gather_ns, run_ns, scatter_ns } = stages;
         let answered =
             Answered { rows: plan.rows, stages_ns: [queue_ns, gather_ns, run_ns, scatter_ns, total_ns] };
-        news.answered((plan.model, plan.kind, self.id), id, &answered);
+        news.answered((plan.model, plan.kind, self.id), who, &answered);
     }
 
-    /// Its process has ended: what it had is handed over, and its memory is the door's again. The model of what it had
-    /// had for longest, and how many requests it had.
+    /// Its process has ended: what it had is handed over, and its memory is the door's again. The model of what it had had
+    /// for longest, and how many requests it had. Only those that may have been in the batch that ran count as tried: the
+    /// worker takes them in their order, and the others have nothing to do with its death.
     pub fn close(&mut self, slots: &mut Slots) -> (Option<u32>, usize) {
         self.closed = true;
         self.limit = 0;
-        let oldest = self.running().min_by_key(|entry| entry.submitted_ns);
-        let blamed = oldest.and_then(|entry| entry.plan.as_ref()).map(|plan| plan.model);
-        let mut had = 0;
-        for number in 0..self.entries.len() as u32 {
-            match self.entries[number as usize].state {
-                State::Running => self.over(number, Outcome::HandOver { attempts: 1 }),
-                State::Abandoned => self.clear(number, slots),
-                State::Free | State::Filling | State::Over(_) => continue,
+        let mut had: Vec<u32> =
+            (0..self.entries.len() as u32).filter(|number| self.is_running(*number)).collect();
+        had.sort_by_key(|number| self.entries[*number as usize].sequence);
+        let first = had.first().and_then(|number| self.entries[*number as usize].plan.clone());
+        let mut rows = 0;
+        for number in &had {
+            let entry = &self.entries[*number as usize];
+            let (Some(first), Some(plan)) = (&first, &entry.plan) else { continue };
+            let bound = entry.price.batch_rows;
+            let alike = plan.kind == first.kind && (rows == 0 || bound == 0 || rows + plan.rows <= bound);
+            rows = if alike { rows + plan.rows } else { u32::MAX / 2 };
+            if entry.state == State::Abandoned {
+                self.clear(*number, slots);
+            } else {
+                self.over(*number, Outcome::HandOver { attempts: u32::from(alike) });
             }
-            had += 1;
         }
-        (blamed, had)
+        (first.map(|plan| plan.model), had.len())
+    }
+
+    fn is_running(&self, number: u32) -> bool {
+        matches!(self.entries[number as usize].state, State::Running | State::Abandoned)
     }
 
     /// Whether no call needs it any more.

@@ -19,6 +19,14 @@ pub mod door;
 pub mod frames;
 pub mod framing;
 pub mod grants;
+pub mod http_answer;
+pub mod http_client;
+pub mod http_connection;
+pub mod http_front;
+pub mod http_head;
+pub mod http_json;
+pub mod http_pass;
+pub mod identity;
 pub mod infer;
 pub mod lane;
 pub mod lane_memory;
@@ -26,16 +34,21 @@ pub mod limits;
 pub mod listener;
 pub mod mailbox;
 pub mod news;
+pub mod parts;
 pub mod plan;
 pub mod python;
 pub mod rate;
+#[cfg(test)]
+mod rig;
 pub mod rings;
 pub mod scan;
 pub mod slots;
 pub mod statistics;
 pub mod status;
 pub mod tls;
+pub mod trace;
 pub mod transport;
+pub mod upload;
 pub mod vigil;
 pub mod window;
 pub mod worker_plans;
@@ -48,6 +61,8 @@ use pyo3::prelude::*;
 mod _door {
     #[pymodule_export]
     use crate::grants::Grants;
+    #[pymodule_export]
+    use crate::parts::scan;
     #[pymodule_export]
     use crate::python::{Door, Message, Tls};
     #[pymodule_export]

@@ -13,12 +13,18 @@ use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 
 /// How long to wait when the kernel has no connection to give, for instance for want of descriptors.
-const BREATHER: Duration = Duration::from_millis(50);
+pub const BREATHER: Duration = Duration::from_millis(50);
 
 /// A socket that was checked and belongs to the door.
 pub struct ListeningSocket {
     descriptor: OwnedFd,
     family: libc::c_int,
+}
+
+impl AsRawFd for ListeningSocket {
+    fn as_raw_fd(&self) -> RawFd {
+        self.descriptor.as_raw_fd()
+    }
 }
 
 /// An accepted connection.
@@ -79,13 +85,17 @@ pub fn take_over(descriptors: &[RawFd]) -> std::result::Result<Vec<ListeningSock
     Ok(descriptors.iter().zip(families).map(bound).collect())
 }
 
-enum Listener {
+/// A socket that the runtime listens on.
+pub enum Listener {
+    /// For TCP.
     Tcp(TcpListener),
+    /// A Unix socket.
     Unix(UnixListener),
 }
 
 impl Listener {
-    fn new(bound: ListeningSocket) -> Result<Self> {
+    /// Takes it in; to be called within the runtime.
+    pub fn new(bound: ListeningSocket) -> Result<Self> {
         Ok(if bound.family == libc::AF_UNIX {
             Self::Unix(UnixListener::from_std(bound.descriptor.into())?)
         } else {
@@ -93,7 +103,8 @@ impl Listener {
         })
     }
 
-    fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<Result<(Socket, Option<SocketAddr>)>> {
+    /// The next connection, and its peer's address over TCP.
+    pub fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<Result<(Socket, Option<SocketAddr>)>> {
         match self {
             Self::Tcp(listener) => {
                 listener.poll_accept(cx).map_ok(|(stream, address)| (Socket::Tcp(stream), Some(address)))

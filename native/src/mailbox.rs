@@ -17,13 +17,17 @@ pub enum Event {
     Gone(u64),
     /// There is something to tell of requests that the door served by itself.
     News,
+    /// A client was turned away for its name: its address, and who it is by its certificate.
+    TurnedAway(Arc<str>, String),
+    /// The edge's end of an HTTP connection, its client's address, and how often a worker died with its first request.
+    Http(OwnedFd, Arc<str>, u32),
 }
 
 impl Event {
     /// The call that it tells of; 0: of none.
     pub fn call(&self) -> u64 {
         match self {
-            Self::News => 0,
+            Self::News | Self::TurnedAway(..) | Self::Http(..) => 0,
             Self::Call(arrival) => arrival.call,
             Self::Message(call, _) | Self::Sent(call) | Self::Gone(call) => *call,
         }
@@ -44,6 +48,10 @@ pub struct Arrival {
     pub metadata: Vec<(HeaderName, HeaderValue)>,
     /// The client's address as text.
     pub peer: Arc<str>,
+    /// Who the client is by its certificate; empty: that is not known.
+    pub client: Arc<str>,
+    /// When its headers came.
+    pub arrived_ns: u64,
     /// How often workers died with it.
     pub attempts: u32,
 }

@@ -43,6 +43,8 @@ pub struct Batches {
 pub struct Slow {
     /// Its id.
     pub id: Bytes,
+    /// Its client, by its certificate.
+    pub client: String,
     /// Queue, gather, run, scatter, total.
     pub stages_ns: [u64; 5],
 }
@@ -62,6 +64,10 @@ pub struct Tally {
     pub refused: u64,
     /// Given up by their clients.
     pub cancelled: u64,
+    /// Answered too late.
+    pub expired: u64,
+    /// The shortest time that one of them brought until its deadline; 0: none had one.
+    pub budget_ns: u64,
     /// The slow ones, some of them.
     pub slow: Vec<Slow>,
 }
@@ -110,8 +116,8 @@ impl News {
         batches.scatter_ns += stages.scatter_ns;
     }
 
-    /// A request was answered.
-    pub fn answered(&mut self, subject: Subject, id: &Bytes, how: &Answered) {
+    /// A request was answered; its id and its client.
+    pub fn answered(&mut self, subject: Subject, (id, client): (&Bytes, &str), how: &Answered) {
         let slow = self.slow_ns > 0 && how.stages_ns[4] > self.slow_ns;
         let buckets = how.stages_ns.map(|ns| self.bounds_ns.partition_point(|bound| *bound < ns));
         let tally = self.of(subject);
@@ -121,7 +127,8 @@ impl News {
             histogram.observe(buckets[place], how.stages_ns[place]);
         }
         if slow && tally.slow.len() < SLOW {
-            tally.slow.push(Slow { id: id.clone(), stages_ns: how.stages_ns });
+            let (id, client) = (id.clone(), client.to_string());
+            tally.slow.push(Slow { id, client, stages_ns: how.stages_ns });
         }
     }
 
@@ -133,6 +140,17 @@ impl News {
     /// A client went away.
     pub fn cancelled(&mut self, subject: Subject) {
         self.of(subject).cancelled += 1;
+    }
+
+    /// A request brought so much time until its deadline.
+    pub fn budget(&mut self, subject: Subject, ns: u64) {
+        let known = &mut self.of(subject).budget_ns;
+        *known = if *known == 0 { ns } else { ns.min(*known) };
+    }
+
+    /// The outputs came after the deadline.
+    pub fn expired(&mut self, subject: Subject) {
+        self.of(subject).expired += 1;
     }
 
     /// A worker said what cannot be.
@@ -154,7 +172,7 @@ mod tests {
     fn durations_are_counted_between_the_bounds() {
         let mut news = News::new(vec![10, 20], 0);
         for ns in [10, 11, 20, 21] {
-            news.answered((1, 2, 3), &Bytes::new(), &Answered { rows: 2, stages_ns: [ns; 5] });
+            news.answered((1, 2, 3), (&Bytes::new(), ""), &Answered { rows: 2, stages_ns: [ns; 5] });
         }
         let (tallies, _) = news.take();
         let (subject, tally) = &tallies[0];
@@ -165,15 +183,23 @@ mod tests {
     }
 
     #[test]
+    fn the_shortest_budget_is_told() {
+        let mut news = News::new(vec![], 0);
+        [30, 10, 20].into_iter().for_each(|ns| news.budget((1, 1, 1), ns));
+        assert_eq!(news.take().0[0].1.budget_ns, 10);
+    }
+
+    #[test]
     fn slow_requests_are_told_up_to_a_bound() {
         let mut news = News::new(vec![], 5);
         for ns in 0..200 {
             let answered = Answered { rows: 1, stages_ns: [0, 0, 0, 0, ns] };
-            news.answered((1, 1, 1), &Bytes::from_static(b"id"), &answered);
+            news.answered((1, 1, 1), (&Bytes::from_static(b"id"), "camera"), &answered);
         }
         let (tallies, _) = news.take();
         assert_eq!(tallies[0].1.slow.len(), SLOW);
-        assert_eq!((tallies[0].1.slow[0].stages_ns[4], &tallies[0].1.slow[0].id[..]), (6, &b"id"[..]));
+        let slow = &tallies[0].1.slow[0];
+        assert_eq!((slow.stages_ns[4], &slow.id[..], &slow.client[..]), (6, &b"id"[..], "camera"));
         assert_eq!(tallies[0].1.requests, 200);
     }
 

@@ -71,6 +71,11 @@ impl Plan {
             && raw.iter().zip(&self.inputs).all(|(range, place)| range.len() == place.size)
     }
 
+    /// The bytes of all inputs together.
+    pub fn input_bytes(&self) -> usize {
+        self.inputs.iter().map(|place| place.size).sum()
+    }
+
     /// The length of the answer to a request with this id.
     pub fn answer_length(&self, id: &[u8]) -> usize {
         let outputs =

@@ -5,7 +5,9 @@ use crate::calls::{Calls, End, Kind, Misuse, Slot};
 use crate::door::{Core, DoorThread};
 use crate::framing::{PREFIX, Prefix};
 use crate::grants::Grants;
-use crate::limits::{Limit, Limits, NAMES};
+use crate::http_front::Front;
+use crate::identity::Names;
+use crate::limits::{Limits, NAMES};
 use crate::listener::{self, ListeningSocket};
 use crate::mailbox::{Arrival, Event};
 use crate::status::{add_metadata, code, trailers};
@@ -18,7 +20,7 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList, PyMapping, PyTuple};
 use std::collections::HashMap;
-use std::os::fd::RawFd;
+use std::os::fd::{AsRawFd, IntoRawFd, RawFd};
 use std::os::raw::c_int;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -29,6 +31,8 @@ const MESSAGE: u8 = 1;
 const SENT: u8 = 2;
 const GONE: u8 = 3;
 const NEWS: u8 = 4;
+const TURNED_AWAY: u8 = 5;
+const HTTP: u8 = 6;
 
 /// Up to here a message is copied into `bytes`; above, Python reads it where it lies.
 const COPIED: usize = 64 * 1024;
@@ -44,6 +48,8 @@ pub fn add_constants(module: &Bound<'_, PyModule>) -> PyResult<()> {
         ("SENT", SENT),
         ("GONE", GONE),
         ("NEWS", NEWS),
+        ("TURNED_AWAY", TURNED_AWAY),
+        ("HTTP", HTTP),
     ] {
         module.add(name, value)?;
     }
@@ -86,13 +92,7 @@ impl Door {
 impl Door {
     /// The end of a call whose answer finds no room.
     fn no_room(&self) -> HeaderMap {
-        self.core.statistics.answer_refused();
-        let bound = self.core.limits.get(Limit::BytesInFlight);
-        let text = format!(
-            "there is no memory for this answer now: all answers that clients have not taken yet may take {bound} \
-             bytes, and those of one connection half of it"
-        );
-        trailers(code::RESOURCE_EXHAUSTED, &text)
+        trailers(code::RESOURCE_EXHAUSTED, &self.core.no_room())
     }
 }
 
@@ -137,6 +137,27 @@ impl Door {
             }
             Stage::Closed => Err(PyRuntimeError::new_err("the door is closed")),
         }
+    }
+
+    #[pyo3(signature = (*, listeners, limits, server, full))]
+    fn serve_http(
+        &self,
+        listeners: Vec<RawFd>,
+        limits: &Bound<'_, PyMapping>,
+        server: String,
+        full: Vec<u8>,
+    ) -> PyResult<()> {
+        let front = Front::new(&limit_pairs(limits)?, server, full).map_err(PyValueError::new_err)?;
+        let Stage::Serving(thread) = &*self.stage() else {
+            return Err(PyRuntimeError::new_err("the door is not serving"));
+        };
+        let bound = listener::take_over(&listeners).map_err(PyOSError::new_err)?;
+        Ok(thread.serve_http(front, bound)?)
+    }
+
+    fn end_http(&self) {
+        self.core.http.end();
+        self.core.connections.wake_all();
     }
 
     fn fileno(&self) -> RawFd {
@@ -224,6 +245,9 @@ impl Door {
         for (name, count) in self.core.statistics.report(self.core.budget.used(), self.core.answers.used()) {
             report.set_item(name, count)?;
         }
+        for (name, count) in self.core.http.report() {
+            report.set_item(name, count)?;
+        }
         Ok(report)
     }
 }
@@ -268,15 +292,23 @@ fn event_tuple(py: Python<'_>, event: Event) -> PyResult<Bound<'_, PyTuple>> {
         Event::Sent(call) => (SENT, call).into_pyobject(py),
         Event::Gone(call) => (GONE, call).into_pyobject(py),
         Event::News => (NEWS,).into_pyobject(py),
+        Event::TurnedAway(peer, client) => (TURNED_AWAY, &*peer, client).into_pyobject(py),
+        Event::Http(connection, peer, attempts) => {
+            let told = (HTTP, connection.as_raw_fd(), &*peer, attempts).into_pyobject(py)?;
+            let _ = connection.into_raw_fd(); // Python's from here on
+            Ok(told)
+        }
     }
 }
 
 fn call_tuple(py: Python<'_>, arrival: Arrival) -> PyResult<Bound<'_, PyTuple>> {
-    let Arrival { call, method, message, deadline_ns, metadata, peer, attempts } = arrival;
+    let Arrival { call, method, message, deadline_ns, metadata, peer, attempts, client, arrived_ns } =
+        arrival;
     let message = handed_over(py, message)?;
     let pairs = metadata.iter().map(|(key, value)| (key.as_str(), value.to_str().unwrap_or_default()));
     let metadata = PyTuple::new(py, pairs.collect::<Vec<_>>())?;
-    (CALL, call, method, message, deadline_ns, metadata, &*peer, attempts).into_pyobject(py)
+    (CALL, call, method, message, deadline_ns, metadata, &*peer, attempts, &*client, arrived_ns)
+        .into_pyobject(py)
 }
 
 /// A message as Python gets it. What is copied gives its memory back here, what is not when Python drops it.
@@ -392,9 +424,10 @@ pub struct Tls(Arc<tls::Tls>);
 #[pymethods]
 impl Tls {
     #[new]
-    #[pyo3(signature = (certificate, key, client_ca = b"".as_slice()))]
-    fn new(certificate: &[u8], key: &[u8], client_ca: &[u8]) -> PyResult<Self> {
-        let tls = tls::Tls::new(certificate, key, client_ca).map_err(PyValueError::new_err)?;
+    #[pyo3(signature = (certificate, key, client_ca = b"".as_slice(), client_names = Vec::new()))]
+    fn new(certificate: &[u8], key: &[u8], client_ca: &[u8], client_names: Vec<String>) -> PyResult<Self> {
+        let names = Names::new(client_names);
+        let tls = tls::Tls::new(certificate, key, client_ca, names).map_err(PyValueError::new_err)?;
         Ok(Self(Arc::new(tls)))
     }
 

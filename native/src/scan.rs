@@ -12,7 +12,8 @@ const ID: u8 = 3 << 3 | 2;
 const PARAMETERS: u8 = 4 << 3 | 2;
 const INPUTS: u8 = 5 << 3 | 2;
 const OUTPUTS: u8 = 6 << 3 | 2;
-const RAW: u8 = 7 << 3 | 2;
+/// Tag of a raw tensor.
+pub const RAW: u8 = 7 << 3 | 2;
 
 /// Longest head that is recognised.
 pub const HEAD: usize = 4096;
@@ -71,6 +72,35 @@ impl Scanned {
         self.head.extend_from_slice(piece);
         Some(())
     }
+}
+
+/// What a message begins with, up to its first raw tensor, where id and all of the head stand before that.
+pub struct Opening {
+    /// Everything but the id.
+    pub head: Vec<u8>,
+    /// Where the id lies; empty when there is none.
+    pub id: Range<usize>,
+    /// Where the first raw tensor's tag is.
+    pub end: usize,
+}
+
+impl Opening {
+    /// Reads the opening from a message's first piece. None when that is not of the common kind, or not whole.
+    pub fn read(piece: &[u8]) -> Option<Self> {
+        let end = first_raw(piece)?;
+        let mut scanned = Scanned::default();
+        scanned.read(&piece[..end])?;
+        Some(Self { head: scanned.head, id: scanned.id, end })
+    }
+}
+
+fn first_raw(piece: &[u8]) -> Option<usize> {
+    let mut position = 0;
+    while *piece.get(position)? != RAW {
+        let (length, body) = length_at(piece, position + 1)?;
+        position = body.checked_add(length).filter(|end| *end <= 2 * HEAD)?;
+    }
+    Some(position)
 }
 
 /// The length that begins at `position`, and where what it measures begins.
@@ -137,6 +167,23 @@ mod tests {
         scanned.read(&field(NAME, b"m")).unwrap();
         assert!(scanned.raw.is_empty() && scanned.id.is_empty() && scanned.head == field(NAME, b"m"));
         assert!(scanned.read(&field(RAW, b"2")[..2]).is_none());
+    }
+
+    #[test]
+    fn an_opening_ends_at_the_first_tensor() {
+        let (name, id, input) = (field(NAME, b"m"), field(ID, b"42"), field(INPUTS, b"in"));
+        let message = [name.clone(), id.clone(), input.clone(), field(RAW, &[7; 300])].concat();
+        for cut in 0..message.len() {
+            match Opening::read(&message[..cut]) {
+                None => assert!(cut <= message.len() - 303),
+                Some(opening) => {
+                    assert_eq!(opening.end, message.len() - 303);
+                    assert_eq!(opening.head, [name.clone(), input.clone()].concat());
+                    assert_eq!(&message[opening.id], b"42");
+                }
+            }
+        }
+        assert!(Opening::read(&[field(NAME, &[b'm'; 2 * HEAD]), field(RAW, b"")].concat()).is_none());
     }
 
     #[test]

@@ -9,6 +9,7 @@ pub struct Statistics {
     connections_open: AtomicU64,
     connections_total: AtomicU64,
     connections_refused: AtomicU64,
+    clients_refused: AtomicU64,
     accept_failures: AtomicU64,
     calls_open: AtomicU64,
     calls_total: AtomicU64,
@@ -44,6 +45,11 @@ impl Statistics {
     /// A connection was turned away.
     pub fn connection_refused(&self) {
         self.connections_refused.fetch_add(1, Relaxed);
+    }
+
+    /// A client was turned away for its name.
+    pub fn client_refused(&self) {
+        self.clients_refused.fetch_add(1, Relaxed);
     }
 
     /// The kernel gave no connection, for instance because the process has no descriptor left.
@@ -85,6 +91,7 @@ impl Statistics {
             ("connections_open", self.connections_open.load(Relaxed)),
             ("connections_total", self.connections_total.load(Relaxed)),
             ("connections_refused", self.connections_refused.load(Relaxed)),
+            ("clients_refused", self.clients_refused.load(Relaxed)),
             ("accept_failures", self.accept_failures.load(Relaxed)),
             ("calls_open", self.calls_open.load(Relaxed)),
             ("calls_total", self.calls_total.load(Relaxed)),

@@ -1,34 +1,105 @@
-//! TLS: certificates that can be replaced while the door serves.
+//! TLS: certificates that can be replaced while the door serves, and which clients may come with theirs.
 
-use std::sync::{Arc, PoisonError, RwLock};
+use crate::identity::{Names, identity};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::crypto::{CryptoProvider, ring};
 use tokio_rustls::rustls::pki_types::pem::PemObject;
-use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use tokio_rustls::rustls::server::{
-    NoClientAuth, ServerConfig, WebPkiClientVerifier, danger::ClientCertVerifier,
+use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
+use tokio_rustls::rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use tokio_rustls::rustls::server::{NoClientAuth, ServerConfig, WebPkiClientVerifier};
+use tokio_rustls::rustls::{
+    CertificateError, DigitallySignedStruct, DistinguishedName, Error, RootCertStore, SignatureScheme,
+    client::danger::HandshakeSignatureValid,
 };
-use tokio_rustls::rustls::{Error, RootCertStore};
 
 /// What new connections are served with.
-pub struct Tls(RwLock<Arc<ServerConfig>>);
+pub struct Tls {
+    config: RwLock<Arc<ServerConfig>>,
+    names: Names,
+    turned_away: Arc<Mutex<Option<String>>>,
+}
 
 impl Tls {
-    /// Checks that the three fit; the error says which does not and why.
-    pub fn new(certificate: &[u8], key: &[u8], client_ca: &[u8]) -> Result<Self, String> {
-        Ok(Self(RwLock::new(config(certificate, key, client_ca)?)))
+    /// Checks that the three fit; the error says which does not and why. Of the clients whose certificates `client_ca`
+    /// signed only those with these names may come.
+    pub fn new(certificate: &[u8], key: &[u8], client_ca: &[u8], names: Names) -> Result<Self, String> {
+        if client_ca.is_empty() && !names.is_empty() {
+            return Err("client_names: without client_ca no client is asked who it is".to_string());
+        }
+        let turned_away = Arc::default();
+        let config = RwLock::new(config(certificate, key, client_ca, &names, &turned_away)?);
+        Ok(Self { config, names, turned_away })
     }
 
     /// Replaces them from the next connection on, or leaves everything as it is.
     pub fn reload(&self, certificate: &[u8], key: &[u8], client_ca: &[u8]) -> Result<(), String> {
-        let config = config(certificate, key, client_ca)?;
-        *self.0.write().unwrap_or_else(PoisonError::into_inner) = config;
+        let config = config(certificate, key, client_ca, &self.names, &self.turned_away)?;
+        *self.config.write().unwrap_or_else(PoisonError::into_inner) = config;
         Ok(())
     }
 
     /// For the connection that is being accepted.
     pub fn acceptor(&self) -> TlsAcceptor {
-        self.0.read().unwrap_or_else(PoisonError::into_inner).clone().into()
+        self.config.read().unwrap_or_else(PoisonError::into_inner).clone().into()
+    }
+
+    /// Who was turned away by its name, when asked right after a handshake has failed: it fails within the one step in
+    /// which the certificate is looked at, and all handshakes run on one thread.
+    pub fn turned_away(&self) -> Option<String> {
+        self.turned_away.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+}
+
+/// Asks who a client is once it is known that its certificate can be trusted. A session that is resumed was let in so
+/// under the same names, and is not asked again.
+#[derive(Debug)]
+struct NamedClients {
+    trusted: Arc<dyn ClientCertVerifier>,
+    names: Names,
+    turned_away: Arc<Mutex<Option<String>>>,
+}
+
+impl ClientCertVerifier for NamedClients {
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        self.trusted.root_hint_subjects()
+    }
+
+    fn verify_client_cert(
+        &self,
+        certificate: &CertificateDer<'_>,
+        chain: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<ClientCertVerified, Error> {
+        let verified = self.trusted.verify_client_cert(certificate, chain, now)?;
+        let identity = identity(certificate);
+        if identity.as_deref().is_some_and(|identity| self.names.admit(identity)) {
+            return Ok(verified);
+        }
+        *self.turned_away.lock().unwrap_or_else(PoisonError::into_inner) = Some(identity.unwrap_or_default());
+        Err(CertificateError::ApplicationVerificationFailure.into()) // "access denied", in TLS's words
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.trusted.verify_tls12_signature(message, certificate, signature)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.trusted.verify_tls13_signature(message, certificate, signature)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.trusted.supported_verify_schemes()
     }
 }
 
@@ -55,11 +126,21 @@ fn verifier(client_ca: &[u8], provider: &Arc<CryptoProvider>) -> Result<Arc<dyn 
         .map_err(|error| format!("client_ca: {error}"))
 }
 
-fn config(certificate: &[u8], key: &[u8], client_ca: &[u8]) -> Result<Arc<ServerConfig>, String> {
+fn config(
+    certificate: &[u8],
+    key: &[u8],
+    client_ca: &[u8],
+    names: &Names,
+    turned_away: &Arc<Mutex<Option<String>>>,
+) -> Result<Arc<ServerConfig>, String> {
     let provider = Arc::new(ring::default_provider());
     let chain = certificates(certificate, "certificate")?;
     let key = PrivateKeyDer::from_pem_slice(key).map_err(|error| format!("key: {error}"))?;
-    let verifier = verifier(client_ca, &provider)?;
+    let mut verifier = verifier(client_ca, &provider)?;
+    if !names.is_empty() {
+        let turned_away = turned_away.clone();
+        verifier = Arc::new(NamedClients { trusted: verifier, names: names.clone(), turned_away });
+    }
     let mut config = ServerConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
         .map_err(|error| format!("TLS: {error}"))?
@@ -80,8 +161,11 @@ mod tests {
 
     #[test]
     fn what_cannot_be_used_is_named() {
-        assert!(Tls::new(b"", b"", b"").err().unwrap().starts_with("certificate: "));
+        let made = |certificate: &[u8]| Tls::new(certificate, b"", b"", Names::default());
+        assert!(made(b"").err().unwrap().starts_with("certificate: "));
         let broken = b"-----BEGIN CERTIFICATE-----\n!\n-----END CERTIFICATE-----\n";
-        assert!(Tls::new(broken, b"", b"").err().unwrap().starts_with("certificate: "));
+        assert!(made(broken).err().unwrap().starts_with("certificate: "));
+        let names = Names::new(vec!["camera".to_string()]);
+        assert!(Tls::new(b"", b"", b"", names).err().unwrap().starts_with("client_names: "));
     }
 }

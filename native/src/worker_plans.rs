@@ -48,7 +48,7 @@ impl Plan {
     pub fn fits(&self, offset: u64, out_offset: u64, length: usize) -> bool {
         let within = |offset: u64, span: usize| {
             let end = usize::try_from(offset).ok().and_then(|offset| offset.checked_add(span));
-            offset % ALIGNMENT as u64 == 0 && end.is_some_and(|end| end <= length)
+            offset.is_multiple_of(ALIGNMENT as u64) && end.is_some_and(|end| end <= length)
         };
         within(offset, self.in_span) && within(out_offset, self.out_span)
     }

@@ -11,27 +11,35 @@ use pyo3::buffer::PyUntypedBuffer;
 use pyo3::exceptions::{PyOSError, PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use std::io;
-use std::os::fd::{BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::time::Duration;
 
 /// The memory of one lane, held by the daemon; see the stub of the package.
 #[pyclass(frozen, module = "edge_appliance_door")]
-pub struct LaneMemory(lane_memory::LaneMemory);
+pub struct LaneMemory {
+    memory: lane_memory::LaneMemory,
+    doorbell: OwnedFd,
+}
 
 #[pymethods]
 impl LaneMemory {
     #[new]
     fn new() -> PyResult<Self> {
-        Ok(Self(lane_memory::LaneMemory::create().map_err(PyOSError::new_err)?))
+        let memory = lane_memory::LaneMemory::create().map_err(PyOSError::new_err)?;
+        Ok(Self { memory, doorbell: lane_memory::doorbell().map_err(PyOSError::new_err)? })
     }
 
     fn fileno(&self) -> RawFd {
-        self.0.fd()
+        self.memory.fd()
+    }
+
+    fn doorbell(&self) -> RawFd {
+        self.doorbell.as_raw_fd()
     }
 
     fn mail(&self) {
-        self.0.mail();
+        self.memory.mail();
     }
 }
 
@@ -48,16 +56,23 @@ struct Request {
 struct Batch {
     requests: Vec<Request>,
     rows: u32,
+    /// The least that one of them allows.
+    bound: u32,
     started_ns: u64,
 }
 
 impl Batch {
     /// Whether a request of this plan may run with those that are in it.
-    fn takes(&self, plan: &Plan) -> bool {
+    fn takes(&self, plan: &Plan, batch_rows: u32) -> bool {
         self.requests.first().is_none_or(|first| {
-            plan.kind == first.plan.kind && self.rows.saturating_add(plan.rows) <= first.plan.max_rows
+            let bound = first.plan.max_rows.min(self.bound).min(allowed(batch_rows));
+            plan.kind == first.plan.kind && self.rows.saturating_add(plan.rows) <= bound
         })
     }
+}
+
+fn allowed(batch_rows: u32) -> u32 {
+    if batch_rows == 0 { u32::MAX } else { batch_rows }
 }
 
 /// The worker's end of its lane; see the stub of the package.
@@ -86,7 +101,7 @@ impl WorkerRing {
             end: WorkerEnd::new(memory, duplicate(doorbell_fd).map_err(PyOSError::new_err)?),
             arena,
             plans: Plans::default(),
-            batch: Batch::default(),
+            batch: Batch { bound: u32::MAX, ..Batch::default() },
             ended: Vec::new(),
         })
     }
@@ -147,7 +162,7 @@ impl WorkerRing {
             ..Completion::default()
         }));
         self.batch.requests.clear();
-        self.batch.rows = 0;
+        (self.batch.rows, self.batch.bound) = (0, u32::MAX);
     }
 }
 
@@ -163,7 +178,8 @@ impl WorkerRing {
         while waiting > 0 {
             let submission = self.end.peek(0);
             match self.judge(&submission, now_ns) {
-                Ok(request) if self.batch.takes(&request.plan) => {
+                Ok(request) if self.batch.takes(&request.plan, submission.batch_rows) => {
+                    self.batch.bound = self.batch.bound.min(allowed(submission.batch_rows));
                     self.batch.rows += request.plan.rows;
                     self.batch.requests.push(request);
                 }
@@ -186,8 +202,8 @@ impl WorkerRing {
 
     /// What is to run, or the status with which it ends at once.
     fn judge(&self, submission: &Submission, now_ns: u64) -> Result<Request, u32> {
-        let &Submission { ticket, offset, out_offset, deadline_ns, rows, .. } = submission;
-        if deadline_ns != 0 && deadline_ns <= now_ns {
+        let &Submission { ticket, offset, out_offset, start_by_ns, rows, .. } = submission;
+        if start_by_ns != 0 && start_by_ns <= now_ns {
             return Err(status::EXPIRED);
         }
         let plan = self.plans.get(submission.plan).ok_or(status::HAND_OVER)?;

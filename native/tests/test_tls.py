@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import socket
+import ssl
+import time
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
-from edge_appliance_door import Tls
+from edge_appliance_door import CALL, TURNED_AWAY, Tls
 
 from native.tests.host import Host, start
 from native.tests.raw_client import RawClient
-from tests.door.certificate_files import Pair, make_authority, make_signed
+from tests.door.certificate_files import Pair, make_authority, make_named, make_signed
 
 
 def pem(pair: Pair) -> tuple[bytes, bytes]:
@@ -57,6 +61,152 @@ def test_clients_must_show_a_certificate_of_the_authority(tmp_path: Path) -> Non
         assert code(host, authority, make_signed(tmp_path, "client", authority)) == grpc.StatusCode.OK
         assert code(host, authority) == grpc.StatusCode.UNAVAILABLE
         assert code(host, authority, make_signed(tmp_path, "other", stranger)) == grpc.StatusCode.UNAVAILABLE
+
+
+NAMED = {
+    "uri": ("/CN=common", "DNS:host.site.example,URI:spiffe://site/camera,URI:spiffe://site/second"),
+    "dns": ("/CN=common", "IP:10.0.0.1,DNS:Host.site.example,DNS:second.site.example"),
+    "common": ("/O=site/CN=gateway 7", ""),
+    "letters": ("/CN=Kamera Süd", ""),
+    "nobody": ("/O=site", ""),
+    "long": ("/O=site", "URI:" + "x" * 256),
+    "newline": ("/O=site", "URI:a\tb"),
+}
+"""Subjects and alternative names of certificates, by what is special about them."""
+IDENTITIES = {
+    "uri": "spiffe://site/camera",
+    "dns": "Host.site.example",
+    "common": "gateway 7",
+    "letters": "Kamera Süd",
+    "nobody": "",
+    "long": "",
+    "newline": "",
+}
+
+
+def call_over_tls(host: Host, root: Pair, client: Pair) -> Any:
+    """A call under way over a new connection that shows ``client``."""
+    certificate, key = pem(client)
+    credentials = grpc.ssl_channel_credentials(root.certificate.read_bytes(), key, certificate)
+    return start(host.channel(credentials=credentials), b"hello")
+
+
+@pytest.mark.parametrize("kind", NAMED)
+def test_a_client_is_who_its_certificate_says(tmp_path: Path, kind: str) -> None:
+    authority = make_authority(tmp_path, "authority")
+    server, client = (
+        make_signed(tmp_path, "server", authority),
+        make_named(tmp_path, kind, authority, *NAMED[kind]),
+    )
+    with Host(tls=Tls(*pem(server), authority.certificate.read_bytes())) as host:
+        call = call_over_tls(host, authority, client)
+        event = host.expect(CALL)
+        assert event[8] == IDENTITIES[kind]
+        assert 0 < time.monotonic_ns() - event[9] < 60e9
+        host.echo(event)
+        assert call.result() == b"hello"
+
+
+def test_clients_without_certificates_and_in_the_clear_are_nobody(tmp_path: Path) -> None:
+    authority = make_authority(tmp_path, "authority")
+    with Host(tls=Tls(*pem(make_signed(tmp_path, "server", authority)))) as host:
+        credentials = grpc.ssl_channel_credentials(authority.certificate.read_bytes())
+        call = start(host.channel(credentials=credentials), b"hello")
+        event = host.expect(CALL)
+        assert event[8] == ""
+        host.echo(event)
+        assert call.result() == b"hello"
+    with Host() as host:
+        call = start(host.channel(), b"hello")
+        event = host.expect(CALL)
+        assert event[8] == ""
+        host.echo(event)
+        assert call.result() == b"hello"
+
+
+@pytest.mark.parametrize(
+    ("kind", "names", "admitted"),
+    [
+        ("uri", ["spiffe://site/camera"], True),
+        ("uri", ["spiffe://site/second", "host.site.example", "common"], False),
+        ("dns", ["*.site.example"], True),
+        ("dns", ["host.SITE.example"], True),
+        ("dns", ["*.example", "second.site.example", "common"], False),
+        ("common", ["other", "gateway 7"], True),
+        ("common", ["gateway"], False),
+        ("nobody", ["", "*.site.example"], False),
+    ],
+)
+def test_only_who_is_named_may_come(tmp_path: Path, kind: str, names: list[str], admitted: bool) -> None:
+    authority = make_authority(tmp_path, "authority")
+    server = make_signed(tmp_path, "server", authority)
+    client = make_named(tmp_path, kind, authority, *NAMED[kind])
+    tls = Tls(*pem(server), authority.certificate.read_bytes(), names)
+    with Host(tls=tls) as host:
+        tls.reload(*pem(server), authority.certificate.read_bytes())  # which changes no names
+        call = call_over_tls(host, authority, client)
+        if admitted:
+            host.echo_until([call])
+            assert call.result() == b"hello"
+            assert host.door.statistics()["clients_refused"] == 0
+        else:
+            event = host.expect(TURNED_AWAY)
+            assert event[1].startswith("ipv4:127.0.0.1:")
+            assert event[2] == IDENTITIES[kind]
+            call.cancel()
+            assert host.door.statistics()["clients_refused"] >= 1
+
+
+def test_who_is_turned_away_is_told_why_in_the_handshake(tmp_path: Path) -> None:
+    authority = make_authority(tmp_path, "authority")
+    server, client = (make_signed(tmp_path, name, authority) for name in ("server", "client"))
+    with Host(tls=Tls(*pem(server), authority.certificate.read_bytes(), ["other"])) as host:
+        for version in (ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3):
+            assert "ACCESS_DENIED" in str(handshake(host, authority, client, version))
+            host.expect(TURNED_AWAY)
+
+
+def test_a_stranger_to_the_authority_is_not_asked_for_its_name(tmp_path: Path) -> None:
+    authority, other = make_authority(tmp_path, "authority"), make_authority(tmp_path, "other")
+    server = make_signed(tmp_path, "server", authority)
+    stranger = make_named(tmp_path, "stranger", other, "/CN=camera")
+    with Host(tls=Tls(*pem(server), authority.certificate.read_bytes(), ["camera"])) as host:
+        assert handshake(host, authority, stranger, ssl.TLSVersion.TLSv1_3) is not None
+        assert host.quiet()
+        assert host.door.statistics()["clients_refused"] == 0
+
+
+def test_many_who_are_turned_away_are_counted_and_some_told(tmp_path: Path) -> None:
+    authority = make_authority(tmp_path, "authority")
+    server, client = (make_signed(tmp_path, name, authority) for name in ("server", "client"))
+    with Host(tls=Tls(*pem(server), authority.certificate.read_bytes(), ["other"])) as host:
+        for _ in range(70):
+            assert handshake(host, authority, client, ssl.TLSVersion.TLSv1_3) is not None
+        assert host.is_counted("clients_refused", 70)
+        assert len(host.door.poll()) == 50
+
+
+def handshake(host: Host, root: Pair, client: Pair, version: ssl.TLSVersion) -> Exception | None:
+    """What a handshake ends with, and the first read after it: with TLS 1.3 a client learns only then."""
+    context = ssl.create_default_context(cafile=str(root.certificate))
+    context.load_cert_chain(client.certificate, client.key)
+    context.minimum_version = context.maximum_version = version
+    context.set_alpn_protocols(["h2"])
+    try:
+        with (
+            socket.create_connection(("127.0.0.1", host.port), timeout=20) as raw,
+            context.wrap_socket(raw, server_hostname="127.0.0.1") as secure,
+        ):
+            secure.recv(1)
+    except OSError as error:
+        return error
+    return None
+
+
+def test_names_without_an_authority_are_refused(tmp_path: Path) -> None:
+    server = make_signed(tmp_path, "server", make_authority(tmp_path, "authority"))
+    with pytest.raises(ValueError, match=r"^client_names: "):
+        Tls(*pem(server), b"", ["camera"])
 
 
 def test_new_certificates_serve_new_connections_and_old_ones_stay(tmp_path: Path) -> None:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import io
 import json
+import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
+from rich.console import Console
 
-from appliance.cli.activity import between, busiest_first, quantile_us, since_start
+from appliance.cli.activity import between, busiest_first, quantile_us, since_start, workers_between
+from appliance.cli.activity_view import as_json, view
 from appliance.cli.failure import CommandFailed, Exit
 from appliance.cli.snapshot import Snapshot, parse
 
@@ -56,6 +61,46 @@ def test_batches_whose_requests_failed_count_with_their_rows() -> None:
     before = document(10, [model("a", [1], rows=4, batches=1)])
     now = document(12, [model("a", [1], rows=4, batches=6, failed_rows=10)])
     assert [activity.batch_mean for activity in between(before, now)] == [2.0]
+
+
+def with_grants(now_s: int, answered: int, granted: int, asked: int, given: int) -> Snapshot:
+    """One model and one worker, from a server that tells of grants."""
+    fields = {
+        **model("a", [answered]), "granted": granted,
+    }  # fmt: skip
+    snapshot = document(now_s, [fields])
+    worker = replace(snapshot.workers[0], asked=asked, granted=given, granted_now=True)
+    return replace(snapshot, workers=(worker,), slots=8, slots_used=3)
+
+
+def test_the_share_that_was_granted_is_that_of_the_interval() -> None:
+    before, now = with_grants(10, 100, 10, 90, 10), with_grants(12, 300, 190, 110, 190)
+    (activity,) = between(before, now)
+    assert activity.granted == 0.9
+    (worker,) = workers_between(before, now)
+    assert (worker.granted, worker.rate_per_s) == (0.9, 100.0)
+    (worker,) = workers_between(None, now)
+    assert worker.granted == 190 / 300
+
+
+def test_a_server_that_tells_of_no_grants_has_none() -> None:
+    before, now = document(10, [model("a", [1])]), document(12, [model("a", [3])])
+    assert [activity.granted for activity in between(before, now)] == [0.0]
+    assert [worker.granted for worker in workers_between(before, now)] == [None]
+    assert (now.slots, now.workers[0].granted_now) == (0, False)
+
+
+def test_tables_and_json_say_what_was_granted() -> None:
+    before, now = with_grants(10, 100, 10, 90, 10), with_grants(12, 300, 190, 110, 190)
+    console = Console(width=120, record=True, file=io.StringIO())
+    console.print(view(now, between(before, now), workers=workers_between(before, now)))
+    text = console.export_text()
+    assert "3 slots" in text
+    assert re.search(r"a/1 +READY +100 +0 +90.0%", text)
+    assert re.search(r"4 +77 +ready +100 +90.0% +granted +0", text)
+    shown = as_json(now, between(before, now), workers_between(before, now))
+    assert shown["models"][0]["granted"] == 0.9
+    assert (shown["workers"][0]["granted"], shown["workers"][0]["granted_now"]) == (0.9, True)
 
 
 def test_a_quiet_interval_has_no_latency() -> None:

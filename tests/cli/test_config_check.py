@@ -48,6 +48,8 @@ CANNOT_SERVE = {
     ),
     'log.file = "none/log"': ("log.file", "directory 'none' does not exist"),
     'log.file = "."': ("log.file", "'.' is a directory"),
+    'trace.one_in = 1\ntrace.file = "none/traces"': ("trace.file", "directory 'none' does not exist"),
+    'trace.one_in = 1\ntrace.file = ""': ("trace.file", "traces need a file"),
     'models = "none"': ("models", "'none' cannot be read: No such file or directory"),
     'models = "a-file"': ("models", "'a-file' cannot be read: Not a directory"),
 }
@@ -132,6 +134,8 @@ def test_the_command_line_does_not_hide_a_section_that_is_no_table() -> None:
         'log.file = "/dev/full"',
         'log.file = "new"',
         'log.file = "a-file"',
+        'trace.one_in = 1\ntrace.file = "a-file"',
+        'trace.file = "none/traces"',
         'grpc.addresses = []\nhttp.addresses = ["[::1]:0", "unix:/x"]',
         "arena.classes = [[65536, 4]]\ngrpc.max_message_bytes = 65536\nhttp.max_body_bytes = 65536",
         f"workers.cpus = [[{min(os.sched_getaffinity(0))}], []]",

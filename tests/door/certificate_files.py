@@ -29,11 +29,17 @@ def make_authority(folder: Path, name: str) -> Pair:
 
 def make_signed(folder: Path, name: str, authority: Pair, host: str = "localhost") -> Pair:
     """A certificate for ``host`` and 127.0.0.1 that ``authority`` signed."""
+    return make_named(folder, name, authority, f"/CN={name}", f"DNS:{host},IP:127.0.0.1")
+
+
+def make_named(folder: Path, name: str, authority: Pair, subject: str, alternative: str = "") -> Pair:
+    """A certificate for this subject, with these alternative names, as the openssl command writes both."""
     pair = Pair(folder / f"{name}.pem", folder / f"{name}.key")
     request, extensions = folder / f"{name}.csr", folder / f"{name}.ext"
-    extensions.write_text(f"subjectAltName=DNS:{host},IP:127.0.0.1\nbasicConstraints=CA:FALSE\n")
+    names = f"subjectAltName={alternative}\n" if alternative else ""
+    extensions.write_text(f"{names}basicConstraints=CA:FALSE\n")
     _openssl(
-        "req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-subj", f"/CN={name}",
+        "req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-utf8", "-subj", subject,
         "-keyout", str(pair.key), "-out", str(request),
     )  # fmt: skip
     _openssl(

@@ -10,6 +10,7 @@ from appliance.errors import ApplianceError, Cancelled, InvalidRequest, NotReady
 from appliance.inference import Answer, Outcome, OutputTensor, RequestPlan
 from appliance.model import ModelVersion, VersionState
 from appliance.telemetry.meter import VersionMeter, VersionStatistics
+from appliance.telemetry.trace import Trace
 
 
 @dataclass(slots=True)
@@ -21,6 +22,8 @@ class Submission:
     request_id: str
     deadline_ns: int
     on_done: Callable[[Outcome], None]
+    client: str = ""
+    trace: Trace | None = None
     released: int = 0
     cancelled: bool = False
 
@@ -81,14 +84,16 @@ class EngineDouble:
         deadline_ns: int,
         on_done: Callable[[Outcome], None],
         attempts: int = 0,
+        client: str = "",
+        trace: Trace | None = None,
     ) -> int:
         if self.refuse_submit is not None:
             raise self.refuse_submit
         copied = tuple(bytes(tensor) for tensor in tensors)
-        self.submissions.append(Submission(plan, copied, request_id, deadline_ns, on_done))
+        self.submissions.append(Submission(plan, copied, request_id, deadline_ns, on_done, client, trace))
         return len(self.submissions) - 1
 
-    def rejected(self, error: ApplianceError, request_id: str) -> None:
+    def rejected(self, error: ApplianceError, request_id: str, client: str = "") -> None:
         self.rejections.append((str(error), request_id))  # the error would keep the message
 
     def cancel(self, handle: int) -> None:

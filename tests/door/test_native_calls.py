@@ -12,12 +12,13 @@ import pytest
 
 from appliance.door.envelope import EnvelopeLimits
 from appliance.door.failure import BROKEN
-from appliance.door.inference import Inference, Refused
+from appliance.door.inference import Caller, Inference, Refused
 from appliance.door.native_calls import KEPT_BYTES_MAX, InferCalls
 from appliance.door.status import Code
 from appliance.door.wire_pb import inference_pb2 as pb
 from appliance.errors import Cancelled, QueueFull, RunFailed
 from appliance.inference import NO_DEADLINE
+from appliance.telemetry.trace import TraceConfig, Tracer
 from tests.door.engine_double import EngineDouble
 from tests.door.messages import infer_request
 from tests.door.native_double import DoorDouble
@@ -25,6 +26,16 @@ from tests.words.sample import make_version
 
 RESULT = bytes(range(8))
 REQUEST = infer_request(request_id="7").SerializeToString()
+
+
+class SinkDouble:
+    """Keeps lines."""
+
+    def __init__(self) -> None:
+        self.lines: list[bytes] = []
+
+    def write(self, line: bytes) -> None:
+        self.lines.append(line)
 
 
 class Rig:
@@ -59,6 +70,34 @@ async def test_an_answer_is_sent_and_its_memory_given_back(rig: Rig) -> None:
     assert (response.id, list(response.raw_output_contents)) == ("7", [RESULT])
     assert rig.engine.submissions[0].released == 1
     assert (rig.counts, len(rig.calls)) == ((1, 1, 0, 0), 0)
+
+
+async def test_the_engine_is_told_who_asks(rig: Rig) -> None:
+    rig.door.known |= {1, 2}
+    rig.calls.begin(1, REQUEST, 0, 0, Caller("camera"))
+    rig.begin(2)
+    assert [each.client for each in rig.engine.submissions] == ["camera", ""]
+
+
+async def test_a_traced_call_is_told_when_its_answer_was_given(rig: Rig) -> None:
+    sink = SinkDouble()
+    inference = Inference(rig.engine, EnvelopeLimits(), Tracer(TraceConfig(one_in=2), cast(Any, sink)))
+    calls = InferCalls(cast(Any, rig.door), inference)
+    for call in (1, 2, 3):
+        rig.door.known.add(call)
+        calls.begin(call, REQUEST, 0, 0, inference.caller("camera", "/rpc", 7, (("key", "value"),)))
+    traces = [each.trace for each in rig.engine.submissions]
+    assert [trace is not None for trace in traces] == [False, True, False]
+    assert traces[1] is not None
+    traces[1].attributes["appliance.request.id"] = "7"  # as the engine does
+    for submission in rig.engine.submissions:
+        assert not sink.lines
+        submission.answer(RESULT)
+        if submission.trace is not None:
+            break
+    assert traces[1].replied_ns > traces[1].arrived_ns == 7
+    (line,) = sink.lines
+    assert b'"camera"' in line
 
 
 async def test_calls_may_end_in_any_order(rig: Rig) -> None:

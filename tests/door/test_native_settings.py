@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
@@ -13,8 +13,8 @@ from appliance.config import load
 from appliance.door import choice
 from appliance.door.certificates import certificate_problems, read_certificates
 from appliance.door.choice import chosen, door_problems, idle_settings, passed_over
-from appliance.door.door import DoorConfig, DoorKind, inherits
-from appliance.door.native_limits import limits_of
+from appliance.door.door import DoorConfig, DoorKind, client_name_problems, inherits
+from appliance.door.native_limits import SETTINGS, limits_of
 from appliance.door.native_package import PACKAGE, native_problem
 from appliance.errors import ConfigInvalid, OperatorError
 from tests.architecture.sources import ROOT
@@ -40,6 +40,29 @@ def test_every_limit_of_the_contract_has_a_setting() -> None:
     assert set(re.findall(r"``(\w+_\w+|connections)``", text)) - {"RST_STREAM"} == set(
         limits_of(DoorConfig())
     )
+
+
+def test_every_limit_that_clients_can_run_into_is_counted_by_its_setting() -> None:
+    """``bytes_in_flight`` counts what there is now, and what was refused under other names."""
+    counted = {name.removesuffix("_refused") for name in SETTINGS} - {"connection_bytes", "answer_bytes"}
+    assert counted == set(limits_of(DoorConfig())) - {"keepalive_ms"}
+    settings = {field.name for field in fields(DoorConfig)}
+    bounds = {setting.removesuffix("_connection").removesuffix("_answers") for setting in SETTINGS.values()}
+    assert bounds <= settings
+
+
+@pytest.mark.parametrize("name", ["camera", "*.site.example", "spiffe://site/camera", "gateway 7", "Süd"])
+def test_names_of_clients(name: str) -> None:
+    assert list(client_name_problems([name])) == []
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["", "*", "*.", "a*.example", "*.*.example", "**", "a.*.example", "*.spiffe://x", "a\tb", "x" * 256],
+)
+def test_what_is_no_name_of_a_client(name: str) -> None:
+    (problem,) = client_name_problems([name, "camera"])
+    assert "name" in problem
 
 
 def test_limits_are_whole_and_in_the_doors_units() -> None:
@@ -137,6 +160,7 @@ def test_a_package_that_is_not_there_or_does_not_fit_says_so(
     [
         ("tls_certificate = 'a'", "tls_certificate and tls_key go together"),
         ("tls_client_ca = 'a'", "tls_client_ca asks clients for certificates"),
+        ("tls_client_names = ['a']", "for which tls_client_ca asks"),
         ("max_messages_bytes = 2048", "max_messages_bytes is 2048, less than one message"),
         ("door = 'rust'", "must be one of"),
     ],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from appliance.engine.port import EngineStatus, VersionStatus, WorkerStatus
+from appliance.engine.port import EngineStatus, LaneUse, SlotUse, VersionStatus, WorkerStatus
 from appliance.model import VersionState
 from appliance.telemetry.meter import Result, VersionMeter
 
@@ -20,6 +20,7 @@ def busy_meter() -> VersionMeter:
         if result is not Result.SUCCESS:
             meter.ended(result, 1_000)
     meter.retries = 2
+    meter.granted = 2
     return meter
 
 
@@ -36,15 +37,30 @@ def made_up_status() -> EngineStatus:
         ),
         workers=(
             WorkerStatus(
-                worker=1, pid=4711, state="serving", models=("busy/3",), memory_bytes=30 << 20, restarts=1
+                worker=1,
+                pid=4711,
+                state="serving",
+                models=("busy/3",),
+                memory_bytes=30 << 20,
+                restarts=1,
+                use=LaneUse(asked=4, granted=2, granted_now=True),
             ),
-            WorkerStatus(worker=2, pid=0, state="starting", models=("busy/3",), memory_bytes=0, restarts=0),
+            WorkerStatus(
+                worker=2,
+                pid=0,
+                state="starting",
+                models=("busy/3",),
+                memory_bytes=0,
+                restarts=0,
+                use=LaneUse(),
+            ),
         ),
         queued_requests=5,
         queued_bytes=1280,
         running_requests=2,
         arena_used_bytes=4096,
         arena_limit_bytes=1 << 30,
+        slots=(SlotUse(4096, 128, 3), SlotUse(65536, 16, 0)),
     )
 
 

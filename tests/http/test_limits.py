@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import http.client
 import json
+import re
 import socket
 import struct
 from collections.abc import Callable, Iterator
@@ -14,6 +15,8 @@ import pytest
 
 from models.generate import write_model
 from tests.appliance_process import ApplianceProcess
+from tests.doors import Sections
+from tests.fronts import EVERY_FRONT, FRONTS, with_front
 
 BIG = 3 * 224 * 224 * 4
 LIMITS = {
@@ -30,12 +33,18 @@ INFER = b"POST /v2/models/mlp/infer HTTP/1.1\r\nHost: x\r\n"
 Connect = Callable[[], socket.socket]
 
 
+@pytest.fixture(scope="module", params=EVERY_FRONT, ids=str)
+def front(request: pytest.FixtureRequest) -> Sections:
+    """Configuration that selects who listens."""
+    return FRONTS[request.param]
+
+
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApplianceProcess]:
+def server(front: Sections, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApplianceProcess]:
     root = tmp_path_factory.mktemp("models")
     for name in ("mlp", "identity_fp32", "burn_10ms"):
         write_model(name, root)
-    with ApplianceProcess(root, {"http": LIMITS}) as process:
+    with ApplianceProcess(root, with_front(front, {"http": LIMITS})) as process:
         yield process.wait_ready()
 
 
@@ -100,9 +109,9 @@ def _answers(connect: Connect) -> None:
 
 def test_requests_in_a_pipeline_are_answered_in_order(connect: Connect) -> None:
     connection = connect()
-    connection.sendall(b"".join(_sized(_mlp(id=str(index))) for index in range(5)))
-    for index in range(5):
-        assert json.loads(_reply(connection).read())["id"] == str(index)
+    requests = [_sized(_mlp(id=str(index))) for index in range(5)]
+    connection.sendall(b"".join(requests) + _sized(_mlp(id="5"), b"Connection: close"))
+    assert re.findall(rb'"id":"(\d)"', _to_the_end(connection)) == [b"%d" % index for index in range(6)]
 
 
 def test_a_body_without_a_length_comes_in_chunks(connect: Connect) -> None:
@@ -334,10 +343,11 @@ def test_a_client_that_goes_takes_its_request_with_it(server: ApplianceProcess, 
     _answers(connect)
 
 
-def test_a_socket_file_is_served_and_taken_away(tmp_path: Path) -> None:
+def test_a_socket_file_is_served_and_taken_away(front: Sections, tmp_path: Path) -> None:
     models = write_model("mlp", tmp_path / "models").parent
     path = tmp_path / "http.sock"
-    with ApplianceProcess(models, {"http": {"addresses": ["127.0.0.1:0", f"unix:{path}"]}}) as process:
+    addresses = ["127.0.0.1:0", f"unix:{path}"]
+    with ApplianceProcess(models, with_front(front, {"http": {"addresses": addresses}})) as process:
         process.wait_ready()
         with socket.socket(socket.AF_UNIX) as connection:
             connection.settimeout(20)
@@ -348,9 +358,9 @@ def test_a_socket_file_is_served_and_taken_away(tmp_path: Path) -> None:
     assert not path.exists()
 
 
-def test_a_port_in_use_is_named(server: ApplianceProcess, tmp_path: Path) -> None:
+def test_a_port_in_use_is_named(server: ApplianceProcess, front: Sections, tmp_path: Path) -> None:
     models = write_model("mlp", tmp_path / "models").parent
-    with ApplianceProcess(models, {"http": {"addresses": [server.http]}}) as process:
+    with ApplianceProcess(models, with_front(front, {"http": {"addresses": [server.http]}})) as process:
         assert process.process.wait(30) == 2
         assert f"http cannot listen on {server.http}" in process.log()
         assert "in use" in process.log()

@@ -10,6 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 
 from appliance.http.metrics import HttpStatistics, engine_families, http_families
+from appliance.telemetry.door_metrics import FAMILIES, DoorFigures, door_families
 from appliance.telemetry.exposition import Family, exposition, sample
 from appliance.telemetry.meter import BOUNDS_NS, Result, Stage
 from appliance.telemetry.prometheus import MetricsConfig, ProcessMetrics
@@ -20,11 +21,17 @@ from tests.http.engine_figures import AWKWARD_NAME, busy_meter, made_up_status
 SECTIONS = (
     ("## Models", {"model", "version"}),
     ("## The appliance", set[str]()),
+    ("## The gRPC door", set[str]()),
     ("## Names for Triton dashboards", {"model", "version"}),
 )
 ALL = MetricsConfig(triton_names=True)
 OWN = HttpStatistics(
     answers=((200, 7), (429, 1)), connections=3, refused_connections=1, in_flight=2, body_bytes=10
+)
+DOOR = DoorFigures(
+    door="native",
+    counts={name: 5 + place for place, (name, *_) in enumerate(FAMILIES)},
+    limits={"max_connections": 1, "body_stall_s": 0},
 )
 BUSY = {"model": "busy", "version": "3"}
 
@@ -32,7 +39,7 @@ BUSY = {"model": "busy", "version": "3"}
 def _text(config: MetricsConfig = ALL) -> str:
     status = made_up_status()
     versions = [labelled(version.statistics) for version in status.versions]
-    families = [*engine_families(status, versions, config), *http_families(OWN)]
+    families = [*engine_families(status, versions, config), *http_families(OWN), *door_families(DOOR)]
     return "".join(exposition(families))
 
 
@@ -62,7 +69,26 @@ def test_counters_say_what_the_meters_say() -> None:
     assert _value(text, "appliance_batches_total", rows="2", **BUSY) == 1
     assert _value(text, "appliance_batches_total", rows="4", **BUSY) == 1
     assert _value(text, "appliance_retries_total", **BUSY) == 2
+    assert _value(text, "appliance_granted_requests_total", **BUSY) == 2
+    assert _value(text, "appliance_worker_requests_total", worker="1", by="engine") == 4
+    assert _value(text, "appliance_worker_requests_total", worker="1", by="grant") == 2
     assert _value(text, "appliance_http_responses_total", code="429") == 1
+
+
+def test_the_door_says_what_it_counted() -> None:
+    text = _text()
+    assert _value(text, "appliance_door_info", door="native") == 1
+    assert _value(text, "appliance_door_open_connections") == 5
+    assert _value(text, "appliance_door_limits_total", limit="max_connections") == 1
+    assert _value(text, "appliance_door_limits_total", limit="body_stall_s") == 0
+    assert _value(text, "appliance_door_free_slots", bytes="4096") == 125
+
+
+def test_of_a_door_that_counts_nothing_only_the_name_is_told() -> None:
+    text = "".join(exposition(door_families(DoorFigures(door="grpcio", counts={}, limits={}))))
+    assert [line for line in text.splitlines() if not line.startswith("#")] == [
+        'appliance_door_info{door="grpcio"} 1'
+    ]
 
 
 def test_gauges_say_what_the_status_says() -> None:
@@ -72,6 +98,8 @@ def test_gauges_say_what_the_status_says() -> None:
     assert _value(text, "appliance_worker_up", worker="1") == 1
     assert _value(text, "appliance_worker_up", worker="2") == 0
     assert _value(text, "appliance_worker_restarts_total", worker="1") == 1
+    assert _value(text, "appliance_worker_granted", worker="1") == 1
+    assert _value(text, "appliance_worker_granted", worker="2") == 0
     assert _value(text, "appliance_version_state", state="READY", **BUSY) == 1
     assert _value(text, "appliance_version_state", state="LOADING", **BUSY) == 0
     assert _value(text, "appliance_version_state", state="UNAVAILABLE", model=AWKWARD_NAME, version="1") == 1

@@ -16,6 +16,8 @@ import pytest
 
 from models.generate import write_model
 from tests.appliance_process import ApplianceProcess
+from tests.doors import Sections
+from tests.fronts import EVERY_FRONT, FRONTS, with_front
 
 CROWD = 40
 
@@ -25,6 +27,12 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("models")
     write_model("burn_10ms", root)
     return root
+
+
+@pytest.fixture(params=EVERY_FRONT, ids=str)
+def front(request: pytest.FixtureRequest) -> Sections:
+    """Configuration that selects who listens."""
+    return FRONTS[request.param]
 
 
 @pytest.fixture
@@ -66,8 +74,10 @@ def _replies(crowd: list[socket.socket]) -> list[tuple[int, str, str | None]]:
     return found
 
 
-def test_a_full_queue_is_429_with_a_time_to_come_back(models: Path, crowd: list[socket.socket]) -> None:
-    with ApplianceProcess(models, {"scheduling": {"max_queued_requests": 4}}) as server:
+def test_a_full_queue_is_429_with_a_time_to_come_back(
+    models: Path, front: Sections, crowd: list[socket.socket]
+) -> None:
+    with ApplianceProcess(models, with_front(front, {"scheduling": {"max_queued_requests": 4}})) as server:
         server.wait_ready()
         _send_at_once(server, crowd, _request(server))
         replies = _replies(crowd)
@@ -81,9 +91,9 @@ def test_a_full_queue_is_429_with_a_time_to_come_back(models: Path, crowd: list[
 
 
 def test_what_cannot_be_in_time_is_429_or_504_and_never_late(
-    models: Path, crowd: list[socket.socket]
+    models: Path, front: Sections, crowd: list[socket.socket]
 ) -> None:
-    with ApplianceProcess(models) as server:
+    with ApplianceProcess(models, front) as server:
         server.wait_ready()
         _send_at_once(server, crowd, _request(server))
         assert {status for status, _, _ in _replies(crowd)} == {200}
@@ -93,8 +103,10 @@ def test_what_cannot_be_in_time_is_429_or_504_and_never_late(
             assert (status, "deadline" in text or "timeout" in text) in ((429, True), (504, True))
 
 
-def test_what_was_accepted_is_answered_after_sigterm(models: Path, crowd: list[socket.socket]) -> None:
-    with ApplianceProcess(models) as server:
+def test_what_was_accepted_is_answered_after_sigterm(
+    models: Path, front: Sections, crowd: list[socket.socket]
+) -> None:
+    with ApplianceProcess(models, front) as server:
         server.wait_ready()
         _send_at_once(server, crowd, _request(server))
 
@@ -109,9 +121,9 @@ def test_what_was_accepted_is_answered_after_sigterm(models: Path, crowd: list[s
 
 
 def test_while_draining_new_requests_are_503_and_readiness_is_gone(
-    models: Path, crowd: list[socket.socket]
+    models: Path, front: Sections, crowd: list[socket.socket]
 ) -> None:
-    with ApplianceProcess(models, {"daemon": {"drain_notice_s": 20.0}}) as server:
+    with ApplianceProcess(models, with_front(front, {"daemon": {"drain_notice_s": 20.0}})) as server:
         server.wait_ready()
         assert server.get("/v2/health/ready") == b""
         server.signal(signal.SIGTERM)

@@ -7,6 +7,7 @@ dimensions.
 from __future__ import annotations
 
 import mmap
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -47,12 +48,25 @@ class Memory:
     def run(self, session: Session, wanted: tuple[int, ...]) -> Produced:
         return session.run(self.source, self.feeds, wanted, self.place)
 
+    def prepared(self, session: Session, wanted: tuple[int, ...]) -> Callable[[], None] | None:
+        return session.prepared(self.source, self.feeds, wanted, self.place)
+
+    def put(self, *arrays: Array) -> None:
+        """Other values in place of the first ones."""
+        for feed, array in zip(self.feeds, arrays, strict=True):
+            assert feed is not None
+            self.source.view[feed.offset : feed.offset + feed.nbytes] = array.tobytes()
+
     def outputs(self, produced: Produced) -> list[bytes]:
         """The bytes that were produced, wherever they are."""
         if produced.parts is not None:
             return [bytes(part) for part in produced.parts]
+        return self.in_place(produced.sizes)
+
+    def in_place(self, sizes: Sequence[int]) -> list[bytes]:
+        """The bytes of tensors that lie one after the other in the place."""
         found, position = [], self.place.offset
-        for size in produced.sizes:
+        for size in sizes:
             found.append(bytes(self.place.region.view[position : position + size]))
             position += aligned(size)
         return found
@@ -119,6 +133,33 @@ class RuntimeConformance:
             memory = Memory(a, b)
             for _ in range(2):
                 assert memory.outputs(memory.run(session, (0, 1))) == [a.tobytes(), b.tobytes()]
+
+    def test_a_prepared_run_does_the_same_again_on_what_lies_there_then(self, rig: Rig) -> None:
+        session = rig.runtime.load(rig.version, RuntimeSettings())
+        memory = Memory(make_array(Datatype.FP32, (2, 3)), make_array(Datatype.FP32, (4, 1)), capacity=128)
+        for wanted in ((0, 1), (1,)):
+            for _ in range(2):
+                memory.run(session, wanted)
+            prepared = memory.prepared(session, wanted)
+            assert prepared is not None
+            for seed in range(3):
+                arrays = make_array(Datatype.FP32, (2, 3), seed), make_array(Datatype.FP32, (4, 1), seed + 10)
+                memory.put(*arrays)
+                memory.place.region.view[:] = b"\xee" * len(memory.place.region.view)
+                prepared()
+                assert memory.in_place([arrays[index].nbytes for index in wanted]) == [
+                    arrays[index].tobytes() for index in wanted
+                ]
+                after = bytes(memory.place.region.view)
+                start, end = memory.place.offset, memory.place.offset + memory.place.capacity
+                assert set(after[:start] + after[end:]) == {0xEE}
+
+    def test_nothing_is_prepared_for_a_place_that_is_too_small(self, rig: Rig) -> None:
+        session = rig.runtime.load(rig.version, RuntimeSettings())
+        memory = Memory(make_array(Datatype.FP32, (2, 3)), make_array(Datatype.FP32, (4, 1)), capacity=64)
+        for _ in range(2):
+            memory.run(session, (0, 1))
+        assert memory.prepared(session, (0, 1)) is None
 
     def test_memory_and_close(self, rig: Rig) -> None:
         session = rig.runtime.load(rig.version, RuntimeSettings())

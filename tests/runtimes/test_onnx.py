@@ -73,6 +73,35 @@ def test_a_failed_run_in_place_does_not_end_running_in_place(tmp_path: Path) -> 
     assert good.outputs(good.run(session, (0,))) == [np.float32(2).tobytes()]
 
 
+def test_nothing_is_prepared_before_it_ran_in_place(tmp_path: Path) -> None:
+    session, memory = load_mlp(tmp_path), Memory(np.ones((2, 64), np.float32))
+    for number in range(3):
+        assert (memory.prepared(session, (0,)) is None) == (number < 2)
+        memory.run(session, (0,))
+
+
+def test_a_prepared_run_whose_outputs_get_another_shape_fails(tmp_path: Path) -> None:
+    model = model_bytes(
+        "nonzero",
+        [node("NonZero", ["x"], ["y"])],
+        inputs=[tensor_port("x", "FP32", ["n"])],
+        outputs=[tensor_port("y", "INT64", [1, "k"])],
+    )
+    path = tmp_path / "model.onnx"
+    path.write_bytes(model)
+    version = version_of(path, [spec("x", Datatype.FP32, -1)], [spec("y", Datatype.INT64, 1, -1)])
+    session, memory = OnnxRuntime().load(version, SETTINGS), Memory(np.array([0, 1, 1], np.float32))
+    for _ in range(2):
+        memory.run(session, (0,))
+    prepared = memory.prepared(session, (0,))
+    assert prepared is not None
+    prepared()
+    for other in ([0, 0, 1], [1, 1, 1]):
+        memory.put(np.array(other, np.float32))
+        with pytest.raises(Exception, match=r"(?i)shape"):
+            prepared()
+
+
 @pytest.mark.parametrize(
     ("operator", "shapes", "reason"),
     [

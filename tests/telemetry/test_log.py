@@ -36,6 +36,8 @@ class EndedRequest:
     stages_ns: tuple[int, int, int] = (0, 0, 0)
     batch_rows: int = 0
     attempts: int = 0
+    client: str = ""
+    worker: int = 3
 
 
 def ended(request_id: str = "7", **fields: Any) -> EndedRequest:
@@ -98,6 +100,15 @@ def test_a_refused_request_tells_why(log: Log) -> None:
     assert (line["outcome"], line["request_id"], line["rows"], line["total_us"]) == ("refused", "7", 2, 5_000)
     assert line["error"] == "Exceeds maximum queue size"
     assert "queue_us" not in line
+
+
+def test_lines_say_who_asked_where_that_is_known(log: Log) -> None:
+    error = QueueFull("full")
+    log.control.request(request=ended(), result=Result.REFUSED, error=error, total_ns=1)
+    log.control.request(request=ended(client="camera"), result=Result.REFUSED, error=error, total_ns=1)
+    log.control.rejected(model="", version=0, request_id="1", client="spiffe://site/x", error=error)
+    log.control.slow(model=make_version(), request_id="2", client="camera", stages_ns=[1, 2, 3, 4, 10])
+    assert [line.get("client") for line in log.lines()] == [None, "camera", "spiffe://site/x", "camera"]
 
 
 def test_a_slow_request_tells_where_the_time_went(log: Log) -> None:

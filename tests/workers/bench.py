@@ -18,6 +18,7 @@ from appliance.workers.arena import Arena, ArenaConfig, Slot
 from appliance.workers.pool import WorkerPool, WorkersConfig
 from appliance.workers.port import (
     Fetch,
+    LaneMemory,
     ModelLoaded,
     ModelRefused,
     PoolEvent,
@@ -102,12 +103,18 @@ class Placed(NamedTuple):
 class Bench:
     """An arena, a pool and an inbox."""
 
-    def __init__(self, *, runtimes: tuple[str, ...] = ("onnx", "fake"), **config: Any) -> None:
+    def __init__(
+        self,
+        *,
+        runtimes: tuple[str, ...] = ("onnx", "fake"),
+        rings: Callable[[], LaneMemory] | None = None,
+        **config: Any,
+    ) -> None:
         self.loop = asyncio.new_event_loop()
         self.arena = Arena(SMALL_ARENA)
         self.events: asyncio.Queue[PoolEvent] = asyncio.Queue()
         self.pool = WorkerPool(
-            self.arena, WorkersConfig(**config), self.loop, self.events.put_nowait, runtimes
+            self.arena, WorkersConfig(**config), self.loop, self.events.put_nowait, runtimes, rings
         )
         self.pids: dict[int, int] = {}
         self._ids = itertools.count(1)

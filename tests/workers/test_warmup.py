@@ -68,6 +68,11 @@ class RecordingSession:
             tuple(view for _, view in given),
         )
 
+    def prepared(
+        self, source: Region, feeds: tuple[Feed | None, ...], wanted: tuple[int, ...], place: Place
+    ) -> None:
+        return None
+
     def memory(self) -> int:
         return 0
 

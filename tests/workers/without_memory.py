@@ -10,8 +10,8 @@ class WithoutMemory:
     """To be mixed in."""
 
     @property
-    def doorbell(self) -> int:
-        return -1
+    def rings(self) -> bool:
+        return False
 
     def memory(self, worker: int) -> port.LaneMemory | None:
         return None

@@ -84,6 +84,13 @@ impl Lane {
     }
 }
 
+/// All orders in which no thread is interrupted more than three times: the number of all takes too long.
+fn explore(scenario: impl Fn() + Send + Sync + 'static) {
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = Some(3);
+    model.check(scenario);
+}
+
 fn submission(ticket: u64) -> Submission {
     Submission { ticket, offset: ticket + 100, rows: 1, ..Submission::default() }
 }
@@ -117,9 +124,7 @@ fn serve(lane: &Lane, count: u64) -> u64 {
 #[test]
 fn every_request_comes_back() {
     const COUNT: u64 = 3; // more than the ring of the model holds
-    let mut model = loom::model::Builder::new();
-    model.preemption_bound = Some(3);
-    model.check(|| {
+    explore(|| {
         let lane = Lane::new();
         let other = lane.clone();
         let worker = thread::spawn(move || serve(&other, COUNT));
@@ -144,7 +149,7 @@ fn every_request_comes_back() {
 /// Python posts mail while the door submits: both wake a worker that sleeps, and neither takes the other's wake-up.
 #[test]
 fn mail_and_a_request_both_wake() {
-    loom::model(|| {
+    explore(|| {
         let lane = Lane::new();
         let other = lane.clone();
         let python = thread::spawn(move || {
@@ -170,7 +175,7 @@ fn mail_and_a_request_both_wake() {
 /// Mail that was posted before a request was submitted, on whatever thread, is seen with it: a plan is not overtaken.
 #[test]
 fn a_request_does_not_overtake_mail() {
-    loom::model(|| {
+    explore(|| {
         let lane = Lane::new();
         let other = lane.clone();
         let python = thread::spawn(move || {

@@ -3,11 +3,13 @@
 from edge_appliance_door._door import (
     CALL,
     GONE,
+    HTTP,
     LIMITS,
     MESSAGE,
     NEWS,
     SENT,
     STREAM,
+    TURNED_AWAY,
     UNARY,
     Door,
     Grants,
@@ -15,16 +17,19 @@ from edge_appliance_door._door import (
     Tls,
     WorkerRing,
     __version__,
+    scan,
 )
 
 __all__ = [
     "CALL",
     "GONE",
+    "HTTP",
     "LIMITS",
     "MESSAGE",
     "NEWS",
     "SENT",
     "STREAM",
+    "TURNED_AWAY",
     "UNARY",
     "Door",
     "Grants",
@@ -32,4 +37,5 @@ __all__ = [
     "Tls",
     "WorkerRing",
     "__version__",
+    "scan",
 ]

@@ -19,13 +19,15 @@ STREAM: Final = 1
 """Kind of a method whose request messages are asked for one by one."""
 
 CALL: Final = 0
-"""Event ``(CALL, call, method, message, deadline_ns, metadata, peer, attempts)``: an RPC arrived. ``method`` is the
-index given to ``Door``; ``message`` the request of a UNARY method, as an object with the buffer protocol
-(``bytes`` when it is small), or None; ``deadline_ns`` on CLOCK_MONOTONIC (0: none); ``metadata`` the ASCII
-custom metadata, a tuple of (key, value) pairs, keys in lower case (pseudo-headers, ``grpc-*`` but not
-``triton_*``, ``content-type``, ``te`` and ``user-agent`` are left out); ``peer`` is the address as gRPC
-writes it ("ipv4:10.0.0.1:5", "ipv6:[::1]:5", "unix:" for Unix sockets); ``attempts`` how often a worker died with
-it while the door served it by itself."""
+"""Event ``(CALL, call, method, message, deadline_ns, metadata, peer, attempts, client, arrived_ns)``: an RPC arrived.
+``method`` is the index given to ``Door``; ``message`` the request of a UNARY method, as an object with the buffer
+protocol (``bytes`` when it is small), or None; ``deadline_ns`` on CLOCK_MONOTONIC (0: none); ``metadata`` the ASCII
+custom metadata, a tuple of (key, value) pairs, keys in lower case (pseudo-headers, ``grpc-*`` but not ``triton_*``,
+``content-type``, ``te`` and ``user-agent`` are left out); ``peer`` is the address as gRPC writes it
+("ipv4:10.0.0.1:5", "ipv6:[::1]:5", "unix:" for Unix sockets); ``attempts`` how often a worker died with it while the
+door served it by itself; ``client`` who the client is by its certificate: the first URI among the alternative names
+of the subject, else the first DNS name, else the common name ("": it showed none, or none of these up to 255 bytes);
+``arrived_ns`` when its headers came, on CLOCK_MONOTONIC."""
 MESSAGE: Final = 1
 """Event ``(MESSAGE, call, message)``: what ``read`` asked for; None when the client's side has ended. Like
 SENT, it may still come for a call that was ended while it waited to be polled."""
@@ -38,6 +40,15 @@ ended. The id is dead."""
 
 NEWS: Final = 4
 """Event ``(NEWS,)``: ``Grants.news`` has something to tell, of at most 2 ms ago."""
+TURNED_AWAY: Final = 5
+"""Event ``(TURNED_AWAY, peer, client)``: a client whose certificate is good was turned away for its name, within the
+TLS handshake. At most 50 in ten seconds are told; ``clients_refused`` counts all."""
+
+HTTP: Final = 6
+"""Event ``(HTTP, descriptor, client, attempts)``: a connected Unix stream socket, Python's from here on, that speaks
+for an HTTP connection: whatever ``client`` (its IP address, or "" over a Unix socket) sends that the door does not
+serve by itself comes over it, byte for byte, and what is answered goes back. ``attempts`` is how often a worker died
+with the first request on it while the door served that."""
 
 class Door:
     """``listeners`` are descriptors of listening, non-blocking TCP or Unix sockets, which the door takes
@@ -85,6 +96,21 @@ class Door:
     def grants(self) -> Grants:
         """What the door may serve by itself."""
 
+    def serve_http(
+        self, *, listeners: Sequence[int], limits: Mapping[str, int], server: str, full: bytes
+    ) -> None:
+        """Serve HTTP/1.1 as well on these listening sockets, which the door takes over. ``limits`` are
+        ``connections`` (one more is sent ``full`` and closed), ``line_bytes`` and ``headers`` (requests
+        beyond either are passed on), ``keepalive_ms`` (a connection that waits longer for a request is
+        closed), ``write_stall_ms`` (a client that takes no byte for so long is cut off) and
+        ``compress_bytes`` (answers from this size on are passed on for clients that accept exactly gzip or
+        deflate). ``server`` names the server in answers. Raises ValueError and OSError, and RuntimeError
+        before ``start``."""
+
+    def end_http(self) -> None:
+        """Take no more HTTP connections and close those that wait for a request; the others end with what they
+        serve."""
+
     def drain(self) -> None:
         """Send GOAWAY, close the listeners and take no new calls; those under way go on."""
 
@@ -93,12 +119,17 @@ class Door:
 
     def statistics(self) -> dict[str, int]:
         """Counts since the start: ``connections_open``, ``connections_total``, ``connections_refused``,
-        ``accept_failures`` (the kernel had no connection to give), ``calls_open``, ``calls_total``,
-        ``bytes_in_flight``, ``answer_bytes`` (answers that clients have not taken yet),
-        ``answer_bytes_refused`` (answers given up for want of memory), ``resets``, ``panics`` (faults
-        of the door itself), and for each limit how often it was enforced, by its name; that of the
-        limit ``bytes_in_flight`` is ``bytes_in_flight_refused``, and ``connection_bytes_refused`` where
-        it was the half that one connection may hold. ``keepalive_ms`` counts the pings sent."""
+        ``clients_refused`` (turned away for the name in their certificate), ``accept_failures`` (the kernel
+        had no connection to give), ``calls_open``, ``calls_total``, ``bytes_in_flight``, ``answer_bytes``
+        (answers that clients have not taken yet), ``answer_bytes_refused`` (answers given up for want of
+        memory), ``resets``, ``panics`` (faults of the door itself), and for each limit how often it was
+        enforced, by its name; that of the limit ``bytes_in_flight`` is ``bytes_in_flight_refused``, and
+        ``connection_bytes_refused`` where it was the half that one connection may hold. ``keepalive_ms``
+        counts the pings sent. Of HTTP: ``http_listeners``, ``http_connections_open``,
+        ``http_connections_refused``, ``http_serving`` (requests that the door serves by itself now),
+        ``http_answered``, ``http_late`` and ``http_expired`` (how it ended them), ``http_passed`` (requests
+        handed to the edge), ``http_tunnels`` (connections handed to it for good) and ``http_stalled``
+        (clients that took nothing of an answer)."""
 
 class Grants:
     """Requests that a door serves by itself: it recognises those that it was taught by their head, copies their
@@ -112,19 +143,18 @@ class Grants:
         method: int,
         arena: int,
         arena_bytes: int,
-        doorbell: int,
         slots: Sequence[tuple[int, Sequence[int]]],
         bounds_ns: Sequence[int],
         slow_ns: int,
     ) -> None:
-        """Before ``Door.start``, once: the index of the method; the descriptor of the arena and its size, whose
-        ``slots``, as size and offsets, ascending, are the door's from now on; the eventfd that workers write to;
-        the bounds of the buckets in which durations are counted; the duration above which a request is told by
-        itself (0: none is). Raises ValueError or OSError."""
+        """Before ``Door.start``, once: the index of the method; the descriptor of the arena and its size,
+        whose ``slots``, as size and offsets, ascending, are the door's from now on; the bounds of the buckets
+        in which durations are counted; the duration above which a request is told by itself (0: none is).
+        Raises ValueError or OSError."""
 
-    def open_lane(self, lane: int, group: int, memory: int) -> None:
-        """A worker's lane, without a grant; ``memory`` is the descriptor of a LaneMemory, fresh. Raises ValueError
-        when it is open already, OSError when that is no lane's memory."""
+    def open_lane(self, lane: int, group: int, memory: int, doorbell: int) -> None:
+        """A worker's lane, without a grant; ``memory`` and ``doorbell`` are the descriptors of a LaneMemory, fresh.
+        Raises ValueError when it is open already, OSError when that is no lane's memory."""
 
     def close_lane(self, lane: int) -> tuple[int, int]:
         """The worker's process has ended: what it had arrives as CALLs with ``attempts`` 1. Gives the model of what
@@ -137,7 +167,8 @@ class Grants:
         """Nothing is given to the lane any more once this has returned."""
 
     def load(self, lane: int) -> tuple[int, int, int]:
-        """Requests in flight, the work that they are in ns, and when the oldest was given to the worker (0: none)."""
+        """Requests that the worker has, the work that they are in ns, and since when it has something to do and
+        has completed nothing (0: it has nothing)."""
 
     def teach(
         self,
@@ -162,10 +193,18 @@ class Grants:
         ``described``, and the outputs as (bytes before it, offset in the slot, bytes). The worker writes them from
         ``out_offset``; ``span`` is what the slot must hold. ValueError when a tensor leaves its slot."""
 
+    @staticmethod
+    def http_head(target: str, json: bytes) -> bytes | None:
+        """What ``teach`` takes as the head of HTTP requests with this target and this JSON before their tensors,
+        whatever the id in it is. None for what is no inference, or uncommon: those requests are never the door's.
+        ``opening`` is then the answer's JSON up to the id and ``described`` what follows it."""
+
     def forget(self, model: int | None = None) -> None:
         """Unlearn what was taught of a model, or all. What is in flight ends as it would have."""
 
-    def price(self, kind: int, charge_per_row_ns: int, batch_ns: int, margin_ns: int) -> None:
+    def price(
+        self, kind: int, charge_per_row_ns: int, batch_ns: int, margin_ns: int, batch_rows: int = 0
+    ) -> None:
         """What requests of a kind cost from now on: one that could not be answered ``margin_ns`` before its deadline
         is refused with RESOURCE_EXHAUSTED and ``late_text``, unless nothing is in flight or something has a later
         deadline: then it is a CALL."""
@@ -177,26 +216,44 @@ class Grants:
         """How many slots of each size are free."""
 
     def news(self) -> tuple[list[tuple[object, ...]], list[int]]:
-        """What happened since the last call, in sums per (model, kind, lane): (model, kind, lane, requests, rows,
-        batches, stages, refused, cancelled, slow). ``batches`` are (rows, count, gather, run, scatter);
-        ``stages`` are queue, gather, run, scatter and total as (counts per bucket, sum); ``slow`` are (id, those
-        five) of some requests that took long; all in ns. Then the lanes whose workers said what cannot be."""
+        """What happened since the last call, in sums per (model, kind, lane): (model, kind, lane, requests,
+        rows, batches, stages, refused, cancelled, expired, budget_ns, slow). ``batches`` are (rows, count,
+        gather, run, scatter); ``stages`` are queue, gather, run, scatter and total as (counts per bucket,
+        sum); ``slow`` are (id, those five, client) of some requests that took long; all in ns. Then the lanes
+        whose workers said what cannot be."""
+
+    def sample(self, one_in: int) -> None:
+        """Trace one request in so many of those that the door serves by itself; 0, as at first: none."""
+
+    def traces(self) -> list[tuple[int, int, int, bytes, bytes, tuple[int, ...]]]:
+        """The traced requests that were answered since the last call, at most 64: (model, lane, rows, request id,
+        ``traceparent`` of the client, stamps). The stamps are when it arrived, was taken, was given to the worker,
+        was taken by that, was put into a batch, had run, had its outputs split off, and was answered, on
+        CLOCK_MONOTONIC in ns. NEWS tells that there are some."""
 
 class Tls:
-    """Server certificates, PEM. ``client_ca`` given: clients must show a certificate that it signed. Unix
-    sockets are always in the clear. Raises ValueError that says which of them is unusable and why."""
+    """Server certificates, PEM. ``client_ca`` given: clients must show a certificate that it signed, and that
+    bears one of ``client_names``, if there are any; ``*.`` at the front of one stands for one label of a
+    host's name. Others are turned away within the handshake, with the alert "access denied". Unix sockets are
+    always in the clear. Raises ValueError that says which of them is unusable and why."""
 
-    def __init__(self, certificate: bytes, key: bytes, client_ca: bytes = b"") -> None: ...
+    def __init__(
+        self, certificate: bytes, key: bytes, client_ca: bytes = b"", client_names: Sequence[str] = ()
+    ) -> None: ...
     def reload(self, certificate: bytes, key: bytes, client_ca: bytes = b"") -> None:
         """Use these from the next connection on; raises ValueError and keeps the old ones when they are
         unusable."""
 
 class LaneMemory:
-    """The memory that the door and one worker share: their two rings. Made by the daemon, one for each worker process;
-    the worker and the door map it by its descriptor, which stays this object's. Raises OSError when there is none."""
+    """The memory that the door and one worker share: their two rings. Made by the daemon, one for each worker
+    process; the worker and the door map it by its descriptor, which stays this object's. Raises OSError when
+    there is none."""
 
     def __init__(self) -> None: ...
     def fileno(self) -> int: ...
+    def doorbell(self) -> int:
+        """The eventfd that the worker writes to when the door sleeps; this lane's alone."""
+
     def mail(self) -> None:
         """Tell the worker that something was written to its socket. Cheap; from any thread."""
 
@@ -247,6 +304,12 @@ class WorkerRing:
     def complete(self, status: int, gather_ns: int, run_ns: int, scatter_ns: int) -> None:
         """Tell the end of all requests of the batch: 0 OK, 1 HAND_OVER (Python shall try), 2 EXPIRED; and what its
         steps took."""
+
+def scan(message: bytes) -> tuple[bytes, bytes, list[tuple[int, int]]] | None:
+    """What the door's scanner reads in a ModelInferRequest, for tests: the head, the id (empty: none), and
+    where each raw tensor begins and ends. None for messages that go the long way: fields that are not length-
+    delimited or unknown, more than 64 tensors, a head of more than 4096 bytes, two ids, an id that is not
+    UTF-8, a broken encoding."""
 
 LIMITS: Final[tuple[str, ...]]
 """``message_bytes`` (largest request message; more is RESOURCE_EXHAUSTED), ``metadata_bytes`` (largest

@@ -1,4 +1,8 @@
-"""One daemon per front door, with models for every row of the table."""
+"""One daemon per front door, with models for every row of the table.
+
+Tests that infer run once more against the native door, with each of their requests sent several times, so that the door
+serves it by itself.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +10,15 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+import grpc
 import pytest
 
 from appliance.tensor import Datatype
 from models.generate import write_model
 from tests.appliance_process import ApplianceProcess
+from tests.conformance.grpc.repeating import TIMES, async_repeating, repeating
 from tests.conformance.grpc.stub import Stub
-from tests.doors import DOORS, EVERY_DOOR, Sections
+from tests.doors import EVERY_DOOR, GRANTED, WAYS, Sections
 from tests.faults.clients import FAKE_SECTIONS
 from tests.faults.fake_models import write_fake
 
@@ -31,6 +37,8 @@ NAMES = (
     "string_concat",
     "variable",
 )
+UNTAUGHT = frozenset({"identity_bytes", "string_concat", "levels", "narrow", "snail"})
+"""Models whose requests are the engine's: outputs of text, priorities, a bounded queue; and one never asked twice."""
 OWN_WORKERS = {"placement": {"max_processes": 64}}
 """A model that hangs on purpose must not share its worker with those that other tests ask."""
 NARROW = "dynamic_batching { default_queue_policy { max_queue_size: 1 } }"
@@ -38,13 +46,35 @@ LEVELS = "dynamic_batching { priority_levels: 2 default_priority_level: 1 }"
 
 
 @pytest.fixture(scope="package", params=EVERY_DOOR, ids=str)
-def door(request: pytest.FixtureRequest) -> Sections:
-    """Configuration that selects a front door."""
-    return {**FAKE_SECTIONS, **DOORS[request.param]}
+def way(request: pytest.FixtureRequest) -> str:
+    """Which way requests take; modules that infer ask for every one there is."""
+    return str(request.param)
 
 
 @pytest.fixture(scope="package")
-def server(door: Sections, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApplianceProcess]:
+def door(way: str) -> Sections:
+    """Configuration that selects a front door."""
+    return {**FAKE_SECTIONS, **WAYS[way]}
+
+
+@pytest.fixture(scope="package")
+def times(way: str) -> int:
+    """How often each blocking inference is sent."""
+    return TIMES if way == GRANTED else 1
+
+
+@pytest.fixture(autouse=True)
+def _repeated(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the channels of clients repeat what they send, where a test wants that."""
+    if "way" in request.fixturenames and request.getfixturevalue("way") == GRANTED:
+        monkeypatch.setattr(grpc, "insecure_channel", repeating(grpc.insecure_channel))
+        monkeypatch.setattr(grpc.aio, "insecure_channel", async_repeating(grpc.aio.insecure_channel))
+
+
+@pytest.fixture(scope="package")
+def server(
+    door: Sections, times: int, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ApplianceProcess]:
     """The daemon, ready."""
     root = tmp_path_factory.mktemp("models")
     for name in NAMES:
@@ -53,12 +83,21 @@ def server(door: Sections, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     write_fake(root, "slow", mode="delay", delay_ms=150)
     write_fake(root, "narrow", mode="delay", delay_ms=300, batched=False, extra=NARROW)
     write_fake(root, "snail", mode="delay", delay_ms=1500, batched=False)
-    write_fake(root, "stuck", mode="hang", batched=False)
+    write_fake(root, "stuck", mode="hang", batched=False, run_timeout_ms=4000)
     write_fake(root, "levels", batched=False, extra=LEVELS)
     write_fake(root, "failing", mode="fail")
     write_fake(root, "pair", versions=(1, 3))
     with ApplianceProcess(root, {**door, **OWN_WORKERS}) as process:
         yield process.wait_ready()
+        if times > 1:
+            _were_granted(process)
+
+
+def _were_granted(process: ApplianceProcess) -> None:
+    """What was answered more than once was the door's own, but for what it cannot serve."""
+    answered = [entry for entry in process.status()["models"] if entry["requests"]["success"]]
+    asked = {(entry["name"], entry["version"]) for entry in answered if not entry["granted"]}
+    assert {name for name, _ in asked} <= UNTAUGHT, f"never granted: {sorted(asked)}"
 
 
 @pytest.fixture

@@ -29,12 +29,18 @@ class Stub:
             address, options=[*NO_LIMIT, ("grpc.use_local_subchannel_pool", 1)]
         )
 
-    def call(self, rpc: str, request: Any = b"", timeout_s: float = 30.0) -> bytes:
+    def call(
+        self,
+        rpc: str,
+        request: Any = b"",
+        timeout_s: float | None = 30.0,
+        metadata: tuple[tuple[str, str], ...] = (),
+    ) -> bytes:
         """Serialised answer of a unary RPC; ``request`` is a message or bytes. Raises grpc.RpcError."""
-        answer: bytes = self._method(rpc)(request, timeout=timeout_s)
+        answer: bytes = self._method(rpc)(request, timeout=timeout_s, metadata=metadata)
         return answer
 
-    def begin(self, rpc: str, request: Any, timeout_s: float = 30.0) -> Any:
+    def begin(self, rpc: str, request: Any, timeout_s: float | None = 30.0) -> Any:
         """Start a unary RPC; gives its future."""
         return self._method(rpc).future(request, timeout=timeout_s)
 

@@ -16,6 +16,7 @@ from tritonclient.utils import InferenceServerException
 
 from appliance.tensor import Datatype
 from tests.appliance_process import ApplianceProcess
+from tests.doors import EVERY_WAY
 
 DIGITS = Path(__file__).parents[3] / "models" / "digits"
 RANDOM = np.random.default_rng(7)
@@ -38,6 +39,9 @@ VALUES: dict[Datatype, Any] = {
         [[b"", b"text", b"in\x00side"], ["\u00e4".encode(), b" ", b"x" * 300]], np.object_
     ),
 }
+
+
+pytestmark = pytest.mark.parametrize("way", EVERY_WAY, indirect=True)
 
 
 @pytest.fixture
@@ -194,7 +198,7 @@ def test_configuration_and_index(client: Any) -> None:
     assert broken.reason
 
 
-def test_statistics_count(client: Any) -> None:
+def test_statistics_count(client: Any, times: int) -> None:
     def figures() -> tuple[int, int, int]:
         stats = client.get_inference_statistics("rank_2", "1").model_stats[0]
         return (
@@ -207,7 +211,7 @@ def test_statistics_count(client: Any) -> None:
     for _ in range(3):
         client.infer("rank_2", [feed("x", np.zeros((2, 2), np.float32), Datatype.FP32)])
     after = figures()
-    assert after[1] - before[1] == 3
+    assert after[1] - before[1] == 3 * times
     assert after[0] > before[0]
     assert after[2] > before[2]
     assert {stats.name for stats in client.get_inference_statistics().model_stats} >= {"mlp", "pair"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
@@ -20,10 +21,11 @@ from tests.appliance_process import ApplianceProcess
 from tests.conformance.grpc.stub import Stub, failure_of
 from tests.conformance.grpc.test_streams import Sending, ask
 from tests.conftest import Serve
-from tests.door.certificate_files import Pair, make_authority, make_signed
+from tests.door.certificate_files import Pair, make_authority, make_named, make_signed
 from tests.doors import DOORS, Sections, needs_native, with_door
 from tests.faults.clients import FAKE_SECTIONS
 from tests.faults.fake_models import write_fake
+from tests.faults.granted import granted_of
 
 NATIVE = with_door(DOORS["native"], FAKE_SECTIONS)
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
@@ -69,9 +71,9 @@ def over_tls(address: str, authority: Pair, own: Pair | None = None) -> grpc.Cha
     return grpc.secure_channel(address, credentials, options=[("grpc.use_local_subchannel_pool", 1)])
 
 
-def infer(channel: grpc.Channel) -> bytes:
+def infer(channel: grpc.Channel, model: str = "m") -> bytes:
     method = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer", None, None)
-    answer: bytes = method(ask("m", "a").SerializeToString(), timeout=20)
+    answer: bytes = method(ask(model, "a").SerializeToString(), timeout=20)
     return answer
 
 
@@ -118,6 +120,42 @@ def test_clients_show_certificates_when_they_must(
         with over_tls(daemon.grpc, authority, own) as channel, pytest.raises(grpc.RpcError) as refused:
             infer(channel)
         assert failure_of(refused.value).code == "UNAVAILABLE"
+
+
+def test_only_clients_that_are_named_may_come_and_the_log_says_who(
+    serve: Serve, models: Path, tmp_path: Path, authority: Pair
+) -> None:
+    write_fake(models, "broken", mode="fail")
+    server = make_signed(tmp_path, "server", authority)
+    settings = {
+        "tls_certificate": str(server.certificate),
+        "tls_key": str(server.key),
+        "tls_client_ca": str(authority.certificate),
+        "tls_client_names": ["spiffe://site/camera", "*.site.example"],
+    }
+    daemon = serve(models, native(**settings))
+    camera = make_named(tmp_path, "camera", authority, "/CN=x", "URI:spiffe://site/camera")
+    with over_tls(daemon.grpc, authority, camera) as channel:
+        for _ in range(20):
+            assert infer(channel)
+        assert granted_of(daemon, "m") > 0
+        with pytest.raises(grpc.RpcError):
+            infer(channel, "broken")
+    daemon.wait_log("spiffe://site/camera")
+    (line,) = [json.loads(line) for line in daemon.log().splitlines() if "spiffe" in line]
+    assert (line["model"], line["outcome"], line["client"]) == ("broken", "failed", "spiffe://site/camera")
+    with over_tls(
+        daemon.grpc, authority, make_named(tmp_path, "host", authority, "/CN=a.site.example")
+    ) as channel:
+        assert infer(channel)
+    other = make_named(tmp_path, "other", authority, "/CN=a.site.example.org")
+    with over_tls(daemon.grpc, authority, other) as channel, pytest.raises(grpc.RpcError) as refused:
+        infer(channel)
+    assert failure_of(refused.value).code == "UNAVAILABLE"
+    daemon.wait_log(
+        "a client was turned away: grpc.tls_client_names has no 'a.site.example.org', from ipv4:127"
+    )
+    assert "appliance_door_refused_clients_total 0" not in daemon.get("/metrics").decode()
 
 
 # --- sockets of the service manager

@@ -12,9 +12,12 @@ import pytest
 from appliance.door.wire_pb import inference_pb2 as pb
 from tests.appliance_process import ApplianceProcess
 from tests.conformance.grpc.stub import Stub, failure_of
+from tests.doors import EVERY_WAY
 
 ROW = struct.pack("<64f", *[0.5] * 64)
 MEBIBYTE = 1 << 20
+
+pytestmark = pytest.mark.parametrize("way", EVERY_WAY, indirect=True)
 
 
 def mlp(**changes: Any) -> pb.ModelInferRequest:

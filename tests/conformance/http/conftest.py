@@ -1,4 +1,8 @@
-"""One daemon for the whole suite, with a sample model of every kind."""
+"""One daemon for whoever may listen for HTTP, with a sample model of every kind.
+
+Tests that infer run once more through the native door, with each of their requests sent several times, so that the
+door serves it by itself.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +11,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import tritonclient.http as triton
+import tritonclient.http.aio as aio
 
 from appliance.tensor import Datatype
 from models.generate import write_model
 from tests.appliance_process import ApplianceProcess
+from tests.conformance.http.repeating import async_repeating, repeating
+from tests.fronts import EVERY_FRONT, TAUGHT, WAYS
 
 DIGITS = Path(__file__).parents[3] / "models" / "digits"
 NAMES = (
@@ -31,12 +39,25 @@ NAMES = (
 )
 
 
+@pytest.fixture(scope="package", params=EVERY_FRONT, ids=str)
+def way(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Which way requests take; modules that infer ask for every one there is."""
+    way = str(request.param)
+    with pytest.MonkeyPatch.context() as patched:
+        if way == TAUGHT:
+            for client, several in ((triton, repeating), (aio, async_repeating)):
+                patched.setattr(
+                    client.InferenceServerClient, "infer", several(client.InferenceServerClient.infer)
+                )
+        yield way
+
+
 @pytest.fixture(scope="package")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApplianceProcess]:
+def server(way: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApplianceProcess]:
     """The daemon, ready."""
     root = tmp_path_factory.mktemp("models")
     for name in NAMES:
         write_model(name, root)
     shutil.copytree(DIGITS, root / "digits")
-    with ApplianceProcess(root) as process:
+    with ApplianceProcess(root, WAYS[way]) as process:
         yield process.wait_ready()

@@ -11,6 +11,9 @@ import tritonclient.http.aio as triton
 from tritonclient.utils import InferenceServerException
 
 from tests.appliance_process import ApplianceProcess
+from tests.fronts import EVERY_WAY
+
+pytestmark = pytest.mark.parametrize("way", EVERY_WAY, indirect=True)
 
 
 @pytest.fixture

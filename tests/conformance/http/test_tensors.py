@@ -14,6 +14,7 @@ from tritonclient.utils import InferenceServerException
 
 from appliance.tensor import Datatype
 from tests.appliance_process import ApplianceProcess
+from tests.fronts import EVERY_WAY
 
 NUMPY: dict[Datatype, Any] = {
     Datatype.BOOL: np.bool_,
@@ -31,6 +32,8 @@ NUMPY: dict[Datatype, Any] = {
     Datatype.BYTES: np.object_,
 }
 HAS_JSON = [datatype for datatype in NUMPY if datatype is not Datatype.FP16]
+
+pytestmark = pytest.mark.parametrize("way", EVERY_WAY, indirect=True)
 
 
 @pytest.fixture

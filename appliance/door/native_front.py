@@ -1,0 +1,145 @@
+"""HTTP in front of the edge, by the native door: it listens, serves what it was taught, and hands all else over."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import Sequence
+from typing import Final
+
+from edge_appliance_door import Door, Grants
+
+from appliance.door.listeners import Listeners
+from appliance.engine.direct import DirectEngine
+from appliance.engine.front import Adopt, FrontFigures, FrontTerms
+from appliance.errors import OperatorError
+from appliance.inference import RequestPlan
+from appliance.workers.port import Shape
+
+POLL_S: Final = 0.005
+FLUSH_S: Final = 0.5
+"""How long clients get to take their last answers."""
+
+STATUSES: Final = ((200, "http_answered"), (429, "http_late"), (504, "http_expired"))
+"""The answers that the door makes, and under which names it counts them."""
+
+
+class NativeFront:
+    """HttpFront over the native door. Owner: the event loop's thread."""
+
+    def __init__(self) -> None:
+        self._listeners = Listeners("http", dual_stack=False)
+        self._door: Door | None = None
+        self._direct: DirectEngine | None = None
+        self._grants: Grants | None = None
+        self._adopt: Adopt | None = None
+
+    def attach(self, door: Door, direct: DirectEngine | None) -> None:
+        """``door`` serves from here on; with ``direct``, what it was taught by itself."""
+        self._door = door
+        self._direct = direct
+        self._grants = door.grants()
+
+    @property
+    def available(self) -> bool:
+        """See HttpFront."""
+        return self._door is not None
+
+    @property
+    def serves(self) -> bool:
+        """See HttpFront."""
+        return self._direct is not None
+
+    def open(self, terms: FrontTerms, adopt: Adopt) -> tuple[str, ...]:
+        """See HttpFront."""
+        door = self._door
+        assert door is not None, "a front without a door"
+        self._adopt = adopt
+        bound = self._listeners.open(terms.addresses, ())
+        try:
+            self._listeners.hand_over(
+                lambda listeners: door.serve_http(
+                    listeners=listeners, limits=_limits(terms), server=terms.server, full=terms.full
+                )
+            )
+        except (OSError, ValueError) as error:
+            self._listeners.close()
+            raise OperatorError(f"the native door cannot listen for HTTP: {error}") from error
+        return bound
+
+    def adopted(self, descriptor: int, client: str, attempts: int) -> None:
+        """The door has handed a connection over."""
+        assert self._adopt is not None, "a connection before anybody listened"
+        self._adopt(descriptor, client, attempts)
+
+    def head_of(self, target: str, text: bytes) -> bytes | None:
+        """See HttpFront."""
+        return None if self._grants is None else self._grants.http_head(target, text)
+
+    def teach(
+        self,
+        head: bytes,
+        plan: RequestPlan,
+        shapes: Sequence[Shape],
+        sizes: Sequence[int],
+        opening: bytes,
+        described: bytes,
+    ) -> None:
+        """See HttpFront."""
+        taught = None if self._direct is None else self._direct.teach(plan, shapes)
+        if taught is None or self._grants is None:
+            return
+        self._grants.teach(
+            head,
+            plan=taught.plan,
+            kind=taught.kind,
+            model=taught.model,
+            group=taught.group,
+            rows=taught.rows,
+            inputs=taught.inputs,
+            out_offset=taught.out_offset,
+            span=taught.span,
+            opening=opening,
+            described=described,
+            outputs=[(b"", offset, size) for offset, size in zip(taught.outputs, sizes, strict=True)],
+            late_text=taught.late_text,
+            default_timeout_ns=taught.default_timeout_ns,
+        )
+
+    def figures(self) -> FrontFigures:
+        """See HttpFront."""
+        counts = {} if self._door is None else self._door.statistics()
+        return FrontFigures(
+            connections=counts.get("http_connections_open", 0),
+            refused_connections=counts.get("http_connections_refused", 0),
+            serving=counts.get("http_serving", 0),
+            answers=tuple((status, counts[name]) for status, name in STATUSES if counts.get(name)),
+        )
+
+    async def end(self) -> None:
+        """See HttpFront."""
+        door = self._door
+        if door is None or self._adopt is None:
+            return
+        door.end_http()
+        end = time.monotonic() + FLUSH_S
+        while _busy(door.statistics()) and time.monotonic() < end:  # noqa: ASYNC110  the door can only be asked
+            await asyncio.sleep(POLL_S)
+        self._listeners.close()
+
+
+def _busy(counts: dict[str, int]) -> bool:
+    return bool(counts["http_listeners"] or counts["http_connections_open"])
+
+
+def _limits(terms: FrontTerms) -> dict[str, int]:
+    """By the door's names."""
+    return {
+        "connections": terms.max_connections,
+        "line_bytes": terms.max_header_bytes,
+        "headers": terms.max_headers,
+        "keepalive_ms": math.ceil(terms.keepalive_s * 1000),
+        "write_stall_ms": math.ceil(terms.write_stall_s * 1000),
+        "compress_bytes": terms.compress_min_bytes,
+    }

@@ -1,0 +1,84 @@
+"""What may listen for HTTP in the edge's place, as a port: it serves by itself requests that it was taught, and hands
+the connections of all others to the edge.
+
+An edge and a door know nothing of one another; both know this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from appliance.inference import RequestPlan
+from appliance.workers.port import Shape
+
+Adopt = Callable[[int, str, int], None]
+"""Takes a connection over: the descriptor of a stream, the client's network address ("": it has none), and how often a
+worker died with the first request on it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FrontTerms:
+    """Where a front listens and what it must keep. Sizes are bytes, times seconds. ``server`` is what answers name
+    themselves; ``full`` is the whole answer to a connection too many."""
+
+    addresses: tuple[str, ...]
+    max_connections: int
+    max_header_bytes: int
+    max_headers: int
+    keepalive_s: float
+    write_stall_s: float
+    compress_min_bytes: int
+    server: str
+    full: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FrontFigures:
+    """What a front did by itself and has open: ``answers`` are pairs of status and count, ``serving`` counts requests
+    that it is serving now."""
+
+    connections: int
+    refused_connections: int
+    serving: int
+    answers: tuple[tuple[int, int], ...]
+
+
+class HttpFront(Protocol):
+    """Listens for HTTP in front of the edge. All calls come from the event loop's thread."""
+
+    @property
+    def available(self) -> bool:
+        """Whether it can listen: its door is open."""
+
+    @property
+    def serves(self) -> bool:
+        """Whether there may be requests that it serves by itself; else it is only a way round."""
+
+    def open(self, terms: FrontTerms, adopt: Adopt) -> tuple[str, ...]:
+        """Listen; gives the addresses as bound. Connections that it does not serve by itself are given to ``adopt``.
+        Raises AddressUnavailable and OperatorError."""
+
+    def head_of(self, target: str, text: bytes) -> bytes | None:
+        """What makes a request recognisable that has this target and this JSON before its tensors, whatever its id is;
+        None: nothing does."""
+
+    def teach(
+        self,
+        head: bytes,
+        plan: RequestPlan,
+        shapes: Sequence[Shape],
+        sizes: Sequence[int],
+        opening: bytes,
+        described: bytes,
+    ) -> None:
+        """Requests with ``head`` are of ``plan``, and their outputs have these shapes and sizes in bytes. Their answers
+        are ``opening``, the id as a member of a JSON object where there is one, ``described``, and the outputs."""
+
+    def figures(self) -> FrontFigures:
+        """A value to show."""
+
+    async def end(self) -> None:
+        """Take no more connections, let clients take what they were sent, and close those that wait. May be called
+        twice, and without ``open``."""

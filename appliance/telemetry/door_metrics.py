@@ -1,0 +1,64 @@
+"""The figures of the gRPC door as Prometheus families. Pure. docs/METRICS.md describes each of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from appliance.telemetry.exposition import Family, label_text, sample
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DoorFigures:
+    """What a door counted since it opened and has open now. ``door`` is its name; ``counts`` are by the names of
+    FAMILIES and empty where the door does not know; ``limits`` says how often each bound was enforced, by its
+    setting."""
+
+    door: str
+    counts: Mapping[str, int]
+    limits: Mapping[str, int]
+
+
+FAMILIES: Final = (
+    ("connections_open", "appliance_door_open_connections", "gauge", "Open gRPC connections."),
+    ("connections_total", "appliance_door_connections_total", "counter", "gRPC connections taken in."),
+    (
+        "connections_refused",
+        "appliance_door_refused_connections_total",
+        "counter",
+        "gRPC connections closed at once because there were too many.",
+    ),
+    (
+        "clients_refused",
+        "appliance_door_refused_clients_total",
+        "counter",
+        "TLS clients whose certificate names none of grpc.tls_client_names.",
+    ),
+    (
+        "accept_failures",
+        "appliance_door_accept_failures_total",
+        "counter",
+        "Times the system had no connection to give, for instance for want of descriptors.",
+    ),
+    ("calls_open", "appliance_door_open_calls", "gauge", "RPCs under way."),
+    ("calls_total", "appliance_door_calls_total", "counter", "RPCs taken in."),
+    ("bytes_in_flight", "appliance_door_request_bytes", "gauge", "Bytes held in request messages."),
+    ("answer_bytes", "appliance_door_answer_bytes", "gauge", "Bytes of answers that clients have yet to take."),
+    ("resets", "appliance_door_resets_total", "counter", "RPCs that clients cancelled before their answer."),
+    ("panics", "appliance_door_panics_total", "counter", "Defects of the door itself, each within one RPC."),
+)  # fmt: skip
+
+
+def door_families(figures: DoorFigures) -> Iterator[Family]:
+    """All families; those that the door knows nothing of have no samples."""
+    name = "appliance_door_info"
+    samples = [sample(name, label_text({"door": figures.door}), 1)]
+    yield Family(name, "gauge", "Which gRPC door serves; always 1.", samples)
+    for key, name, kind, meaning in FAMILIES:
+        yield Family(
+            name, kind, meaning, [sample(name, "", figures.counts[key])] if key in figures.counts else ()
+        )
+    name = "appliance_door_limits_total"
+    enforced = [sample(name, label_text({"limit": key}), count) for key, count in figures.limits.items()]
+    yield Family(name, "counter", "Times a bound was enforced, by the setting of [grpc].", enforced)

@@ -1,0 +1,218 @@
+"""Traces of single requests, some of them: where the time of each went, stage by stage, as OpenTelemetry reads it.
+
+A request that is not traced costs a count. One that is gets a Trace, into which its edge and the engine write when it
+was where; nothing here decides what becomes of it. Lines are written by a Sink, so that nothing here blocks or raises
+once the file is open.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, Protocol
+
+from appliance import __version__
+from appliance.errors import OperatorError
+from appliance.identity import SERVER_NAME
+from appliance.model import ModelVersion
+from appliance.telemetry.meter import Result
+from appliance.telemetry.otlp import Parent, Told, parent_of, trace_line
+from appliance.telemetry.request_line import LineBudget, LoggedRequest
+from appliance.telemetry.sink import FileTarget, Sink
+
+FILE: Final = "traces.jsonl"
+SPAN: Final = "infer"
+"""What a request is called in its trace."""
+TRACEPARENT: Final = "traceparent"
+CLOSE_S: Final = 2.0
+TEXT_MAX: Final = 256
+"""Characters of what clients choose, such as ids."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TraceConfig:
+    """The ``[trace]`` section."""
+
+    one_in: int = field(
+        default=0,
+        metadata={
+            "min": 0,
+            "help": "trace one request in so many, and those whose client says so by a W3C traceparent; 0: none",
+        },
+    )
+    file: str = field(
+        default=FILE,
+        metadata={
+            "help": "file to append traces to, a line of OTLP JSON for each; 'appliance trace' reads it"
+        },
+    )
+    max_file_bytes: int = field(
+        default=64 << 20,
+        metadata={"min": 4096, "unit": "bytes", "help": "the file moves to NAME.1 at this size"},
+    )
+    traces_per_s: int = field(
+        default=100, metadata={"min": 1, "help": "traces written in a second at most; more are left out"}
+    )
+    queue_lines: int = field(
+        default=1_000, metadata={"min": 1, "help": "traces that may wait to be written; more are dropped"}
+    )
+
+
+class Traced(LoggedRequest, Protocol):
+    """A request of the engine's that has ended."""
+
+    @property
+    def worker(self) -> int:
+        """Who served it; negative: nobody."""
+
+
+class Trace:
+    """One request on its way, in nanoseconds of the monotonic clock. Its edge makes it and ends it."""
+
+    __slots__ = (
+        "_stamps_ns",
+        "admitted_ns",
+        "arrived_ns",
+        "attributes",
+        "edge",
+        "error",
+        "parent",
+        "replied_ns",
+    )
+
+    def __init__(self, edge: str, arrived_ns: int, parent: Parent | None) -> None:
+        self.edge = edge
+        self.parent = parent
+        self.arrived_ns = arrived_ns
+        self.admitted_ns = 0
+        self._stamps_ns = (0, 0, 0, 0, 0)
+        self.replied_ns = 0
+        self.attributes: dict[str, str | int] = {}
+        self.error = ""
+
+    def ended(self, request: Traced, result: Result, error: Exception | None, now_ns: int) -> None:
+        """What the engine knows. A worker tells how long its steps took, not when: they are taken to have ended when
+        the engine heard of it, so that the way back counts as part of the hand-over."""
+        model = request.plan.model
+        self.attributes = _described(model, request.request_id, "asked", request.worker, request.plan.rows)
+        self.attributes |= {
+            "appliance.outcome": result.value,
+            "appliance.batch.rows": request.batch_rows,
+            "appliance.attempts": request.attempts,
+        }
+        self.error = "" if error is None else str(error)
+        if not request.dispatched_ns:
+            return
+        self._stamps_ns = (request.dispatched_ns, 0, 0, 0, 0)
+        if request.batch_rows:
+            gather_ns, run_ns, scatter_ns = request.stages_ns
+            ran_ns = now_ns - scatter_ns
+            gathered_ns = ran_ns - run_ns
+            steps_ns = (gathered_ns - gather_ns, gathered_ns, ran_ns, now_ns)
+            taken, gathered, ran, split = (max(request.dispatched_ns, step_ns) for step_ns in steps_ns)
+            self._stamps_ns = (request.dispatched_ns, taken, gathered, ran, split)
+
+    @property
+    def stamps_ns(self) -> tuple[int, ...]:
+        """When it arrived, was admitted, was dispatched, was taken by the worker, was in a batch, had run, had its
+        outputs split off, and was answered; 0: never."""
+        return (self.arrived_ns, self.admitted_ns, *self._stamps_ns, self.replied_ns)
+
+
+class Tracer:
+    """Says which requests are traced, and writes what became of them. Clocks are ``now_ns``, monotonic, and
+    ``wall_ns``. Owner: the event loop's thread."""
+
+    def __init__(
+        self,
+        config: TraceConfig,
+        sink: Sink,
+        now_ns: Callable[[], int] = time.monotonic_ns,
+        wall_ns: Callable[[], int] = time.time_ns,
+        random_bits: Callable[[int], int] = random.getrandbits,
+    ) -> None:
+        self.one_in = config.one_in
+        self._sink = sink
+        self._now_ns = now_ns
+        self._wall_ns = wall_ns
+        self._random_bits = random_bits
+        self._budget = LineBudget(config.traces_per_s)
+        self._seen = 0
+        self._resource: Mapping[str, str | int] = {
+            "service.name": SERVER_NAME,
+            "service.version": __version__,
+            "process.pid": os.getpid(),
+        }
+
+    def begin(self, edge: str, arrived_ns: int, traceparent: str) -> Trace | None:
+        """A request has arrived at ``edge``; ``traceparent`` is its client's ("": it sent none). None: it is not
+        traced."""
+        self._seen += 1
+        parent = parent_of(traceparent) if traceparent else None
+        wanted = parent.sampled if parent else self._seen % self.one_in == 0
+        if not wanted or not self._budget.take(arrived_ns):
+            return None
+        return Trace(edge, arrived_ns, parent)
+
+    def end(self, trace: Trace, client: str = "") -> None:
+        """Its answer was given to the transport. ``client`` is who it is by its certificate. What never became a
+        request of the engine's is not written."""
+        if trace.attributes:
+            trace.replied_ns = self._now_ns()
+            self._write(trace, trace.stamps_ns, client)
+
+    def granted(self, model: ModelVersion, told: tuple[int, int, int, bytes, bytes, tuple[int, ...]]) -> None:
+        """A request was served under a grant: what the door told of it."""
+        _, lane, rows, request_id, traceparent, stamps_ns = told
+        parent = parent_of(traceparent.decode("ascii", "replace"))
+        if (parent is not None and not parent.sampled) or not self._budget.take(stamps_ns[0]):
+            return
+        trace = Trace("", stamps_ns[0], parent)
+        trace.attributes = _described(model, request_id.decode(errors="replace"), "granted", lane, rows)
+        trace.attributes["appliance.outcome"] = Result.SUCCESS.value
+        self._write(trace, stamps_ns, "")
+
+    def close(self) -> None:
+        """Write what is queued, within CLOSE_S seconds."""
+        self._sink.close(CLOSE_S)
+
+    def _write(self, trace: Trace, stamps_ns: Sequence[int], client: str) -> None:
+        if trace.edge:
+            trace.attributes["appliance.edge"] = trace.edge
+        if client:
+            trace.attributes["appliance.client"] = client
+        offset_ns = self._wall_ns() - self._now_ns()
+        stamps_ns = [stamp_ns + offset_ns if stamp_ns else 0 for stamp_ns in stamps_ns]
+        told = Told(SPAN, trace.parent, stamps_ns, trace.attributes, trace.error[:TEXT_MAX])
+        self._sink.write(trace_line(told, self._resource, self._random_bits))
+
+
+def open_tracer(config: TraceConfig) -> Tracer | None:
+    """A tracer that writes to the configured file; None when nothing is to be traced. Raises OperatorError when the
+    file cannot be opened."""
+    if not config.one_in:
+        return None
+    try:
+        target = FileTarget(Path(config.file), config.max_file_bytes)
+    except OSError as error:
+        raise OperatorError(
+            f"trace file '{config.file}' cannot be opened: {error.strerror}; change trace.file in the configuration"
+        ) from error
+    return Tracer(config, Sink(target, config.queue_lines, "traces"))
+
+
+def _described(
+    model: ModelVersion, request_id: str, path: str, worker: int, rows: int
+) -> dict[str, str | int]:
+    return {
+        "appliance.request.id": request_id[:TEXT_MAX],
+        "appliance.model": model.name,
+        "appliance.model.version": model.version,
+        "appliance.path": path,
+        "appliance.worker": worker,
+        "appliance.rows": rows,
+    }

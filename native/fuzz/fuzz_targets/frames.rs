@@ -1,0 +1,5 @@
+//! The fuzzer of the HTTP/2 frame walker.
+
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|input: &[u8]| door_fuzz::frames_check::check(input));

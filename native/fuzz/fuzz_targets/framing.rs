@@ -1,0 +1,5 @@
+//! The fuzzer of gRPC framing.
+
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|input: &[u8]| door_fuzz::framing_check::check(input));

@@ -1,0 +1,5 @@
+//! The fuzzer of the request scanner.
+
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|input: &[u8]| door_fuzz::scan_check::check(input));

@@ -1,0 +1,239 @@
+//! Tests of `direct.rs`, on a real lane.
+
+use super::*;
+use crate::lane_memory::{Completion, status};
+use crate::plan::rebuilt;
+use crate::rig::{HEAD, Rig, SLOTS, message};
+use std::task::Waker;
+
+fn poll(flight: &mut Flight) -> Poll<Result<Landing, u32>> {
+    flight.poll(&mut Context::from_waker(Waker::noop()))
+}
+
+#[test]
+fn a_request_flies_and_lands() {
+    let mut rig = Rig::granted();
+    let mut flight = rig.fly();
+    assert!(poll(&mut flight).is_pending());
+    assert_eq!(rig.direct.load(1).0, 1);
+    let taken = rig.complete(status::OK);
+    assert_eq!((taken.plan, taken.rows, taken.out_offset - taken.offset), (1, 1, 64));
+    assert_eq!(poll(&mut flight), Poll::Ready(Ok(Landing::Well)));
+    let mut answer = BytesMut::new();
+    rig.direct.attached().unwrap().arena.write(taken.out_offset as usize, b"good");
+    flight.answer(&mut answer);
+    assert_eq!(&answer[..], b"open\x1a\x0242describedgood");
+    assert_eq!(answer.len(), flight.answer_length());
+    flight.finish();
+    assert_eq!((rig.free(), rig.direct.load(1)), (SLOTS, (0, 0, 0)));
+    let (told, broken) = rig.direct.news();
+    let (subject, tally) = &told[0];
+    assert_eq!((*subject, tally.requests, tally.rows, broken.len()), ((1, 1, 1), 1, 1, 0));
+    assert_eq!((tally.batches[&1].count, tally.batches[&1].run_ns <= 10), (1, true));
+}
+
+#[test]
+fn what_was_not_taught_or_granted_is_the_engines() {
+    let rig = Rig::new();
+    assert!(matches!(rig.admit(0), Admission::Engine(_)), "no grant");
+    rig.direct.grant(1, 4);
+    let (other, short) = (rebuilt(b"\x0a\x01n", b"", &[b"12345678"]), rebuilt(HEAD, b"", &[b"1234567"]));
+    for strange in [other, short, Bytes::from_static(b"\xff")] {
+        assert!(matches!(rig.direct.admit(&strange, 0, 0), Admission::Engine(_)));
+    }
+    assert!(rig.direct.may_serve(0) && !rig.direct.may_serve(1));
+    rig.direct.forget(Some(1));
+    assert!(!rig.direct.may_serve(0));
+}
+
+#[test]
+fn no_more_than_was_granted_is_in_flight() {
+    let rig = Rig::granted();
+    let flights: Vec<_> = (0..4).map(|_| rig.fly()).collect();
+    assert!(matches!(rig.admit(0), Admission::Engine(_)));
+    drop(flights);
+    assert_eq!(rig.direct.load(1).0, 4, "the worker still has them");
+    assert_eq!(rig.free(), SLOTS - 4);
+}
+
+#[test]
+fn after_a_revocation_nothing_departs() {
+    let rig = Rig::granted();
+    let Admission::Flight(mut flight) = rig.admit(0) else { panic!() };
+    rig.direct.grant(1, 0);
+    assert!(!flight.depart(&message()));
+    drop(flight);
+    assert_eq!((rig.free(), rig.direct.load(1).0), (SLOTS, 0));
+}
+
+#[test]
+fn what_was_forgotten_does_not_depart() {
+    let rig = Rig::granted();
+    let Admission::Flight(mut flight) = rig.admit(0) else { panic!() };
+    assert_eq!(rig.direct.in_flight_of(1), 1);
+    rig.direct.forget(None);
+    assert!(!flight.depart(&message()));
+}
+
+#[test]
+fn a_failure_is_handed_over() {
+    let mut rig = Rig::granted();
+    let mut flight = rig.fly();
+    rig.complete(status::HAND_OVER);
+    assert_eq!(poll(&mut flight), Poll::Ready(Err(0)));
+    drop(flight);
+    assert_eq!(rig.free(), SLOTS);
+    assert!(rig.direct.news().0.iter().all(|(_, tally)| tally.requests == 0));
+}
+
+#[test]
+fn a_dead_workers_requests_are_handed_over_as_tried() {
+    let rig = Rig::granted();
+    let (mut one, two) = (rig.fly(), rig.fly());
+    drop(two); // its client has gone
+    assert_eq!(rig.direct.close_lane(1), (Some(1), 2));
+    assert_eq!(poll(&mut one), Poll::Ready(Err(1)));
+    drop(one);
+    assert_eq!(rig.free(), SLOTS);
+    assert_eq!(rig.direct.close_lane(1), (None, 0));
+    assert!(!rig.direct.grant(1, 4));
+}
+
+#[test]
+fn a_client_that_goes_leaves_the_slot_to_the_worker() {
+    let mut rig = Rig::granted();
+    rig.fly().cancel();
+    assert_eq!(rig.free(), SLOTS - 1);
+    rig.complete(status::OK);
+    assert_eq!(rig.free(), SLOTS);
+    let (told, _) = rig.direct.news();
+    assert_eq!((told[0].1.cancelled, told[0].1.requests), (1, 0));
+}
+
+#[test]
+fn an_old_ticket_or_nonsense_breaks_the_lane_and_nothing_else() {
+    for (ticket, status) in [(0, status::OK), (7, status::OK), (1 << 32, 9), (2 << 32, status::OK)] {
+        let mut rig = Rig::granted();
+        let mut flight = rig.fly();
+        rig.worker.advance(1);
+        rig.worker.complete([Completion { ticket, status, ..Default::default() }]);
+        rig.direct.drain();
+        assert!(poll(&mut flight).is_pending(), "{ticket:x}");
+        assert_eq!(rig.direct.news().1, [1]);
+        assert!(matches!(rig.admit(0), Admission::Engine(_)), "nothing is given to it");
+        rig.direct.close_lane(1);
+        assert_eq!(poll(&mut flight), Poll::Ready(Err(1)));
+        assert_eq!(rig.direct.in_flight.load(Relaxed), 0, "what never was has not ended");
+    }
+}
+
+#[test]
+fn times_beyond_belief_are_cut() {
+    let mut rig = Rig::granted();
+    let mut flight = rig.fly();
+    let taken = rig.worker.peek(0);
+    rig.worker.advance(1);
+    let forever = u64::MAX;
+    rig.worker.complete([Completion {
+        ticket: taken.ticket,
+        first: 1,
+        started_ns: forever,
+        gather_ns: forever,
+        run_ns: forever,
+        scatter_ns: forever,
+        ..Default::default()
+    }]);
+    rig.direct.drain();
+    assert!(poll(&mut flight).is_ready());
+    flight.finish();
+    let (told, _) = rig.direct.news();
+    assert!(told[0].1.stages.iter().all(|stage| stage.sum_ns < 1_000_000_000));
+}
+
+#[test]
+fn what_would_be_late_is_refused_when_it_is_last() {
+    let rig = Rig::granted();
+    let second = 1_000_000_000;
+    rig.direct
+        .price(1, Price { charge_per_row_ns: second, batch_ns: 2 * second, margin_ns: 0, batch_rows: 0 });
+    let soon = now_ns() + second / 2;
+    assert!(matches!(rig.admit(soon), Admission::Engine(_)), "on an idle lane the engine tries");
+    let _first = rig.fly();
+    let Admission::Late(text, late_ns) = rig.admit(soon) else { panic!() };
+    assert_eq!(text, "[request id: 42] too late");
+    assert!((4 * second..5 * second).contains(&late_ns), "{late_ns}");
+    let Admission::Flight(mut later) = rig.admit(now_ns() + 9 * second) else { panic!() };
+    assert!(later.depart(&message()));
+    assert!(matches!(rig.admit(soon), Admission::Engine(_)), "it might overtake");
+    let (told, _) = rig.direct.news();
+    assert_eq!(told.iter().map(|(_, tally)| tally.refused).sum::<u64>(), 1);
+}
+
+#[test]
+fn without_a_slot_it_is_the_engines() {
+    let rig = Rig::granted();
+    rig.direct.grant(1, 100);
+    let _flights: Vec<_> = (0..SLOTS).map(|_| rig.fly()).collect();
+    assert!(matches!(rig.admit(0), Admission::Engine(_)));
+}
+
+#[test]
+fn what_the_engine_was_left_is_ahead_of_others() {
+    let rig = Rig::new();
+    let second = 1_000_000_000;
+    rig.direct.price(1, Price { charge_per_row_ns: second, batch_ns: second, margin_ns: 0, batch_rows: 0 });
+    let in_time = now_ns() + 3 * second;
+    let asked: Vec<_> = (0..2).map(|_| rig.admit(in_time)).collect();
+    assert!(asked.iter().all(|asked| matches!(asked, Admission::Engine(Some(_)))));
+    assert!(matches!(rig.admit(in_time), Admission::Late(..)), "without a grant, too");
+    drop(asked);
+    assert!(matches!(rig.admit(in_time), Admission::Engine(Some(_))));
+}
+
+#[test]
+fn what_could_no_longer_be_in_time_when_its_turn_came_has_expired() {
+    let mut rig = Rig::granted();
+    let mut flight = rig.fly();
+    rig.complete(status::EXPIRED);
+    assert_eq!(poll(&mut flight), Poll::Ready(Ok(Landing::Late)));
+    assert_eq!(flight.expire(), "[request id: 42] Request timeout expired");
+    assert_eq!((rig.free(), rig.direct.news().0[0].1.expired), (SLOTS, 1));
+}
+
+#[test]
+fn the_worker_is_told_when_it_is_too_late_to_begin_and_what_may_run_together() {
+    let rig = Rig::granted();
+    let price = Price { charge_per_row_ns: 1_000, batch_ns: 5_000, margin_ns: 0, batch_rows: 5 };
+    rig.direct.price(1, price);
+    let deadline = now_ns() + 1_000_000_000;
+    let Admission::Flight(mut flight) = rig.admit(deadline) else { panic!() };
+    assert!(flight.depart(&message()));
+    let told = rig.worker.peek(0);
+    assert_eq!((told.start_by_ns, told.batch_rows), (deadline - 5_000, 5));
+}
+
+#[test]
+fn only_what_may_have_run_counts_as_tried() {
+    let rig = Rig::granted();
+    let price = Price { charge_per_row_ns: 1, batch_ns: 2, margin_ns: 0, batch_rows: 2 };
+    rig.direct.price(1, price);
+    let mut flights: Vec<_> = (0..4).map(|_| rig.fly()).collect();
+    assert_eq!(rig.direct.close_lane(1), (Some(1), 4));
+    let tried: Vec<_> = flights.iter_mut().map(poll).collect();
+    assert_eq!(tried, [1, 1, 0, 0].map(|attempts| Poll::Ready(Err(attempts))));
+}
+
+#[test]
+fn what_has_not_come_yet_is_no_work() {
+    let rig = Rig::granted();
+    rig.direct.price(1, Price { charge_per_row_ns: 1_000, batch_ns: 2_000, batch_rows: 0, margin_ns: 0 });
+    let Admission::Flight(mut coming) = rig.admit(0) else { panic!("not admitted") };
+    assert_eq!((rig.free(), rig.direct.load(1)), (SLOTS - 1, (0, 0, 0)), "its client may take its time");
+    let there = rig.fly();
+    assert_eq!((rig.direct.load(1).0, rig.direct.load(1).1), (1, 3_000));
+    assert!(coming.depart(&message()));
+    assert_eq!((rig.direct.load(1).0, rig.direct.load(1).1), (2, 4_000));
+    drop((coming, there));
+    rig.direct.close_lane(1);
+    assert_eq!((rig.free(), rig.direct.load(1)), (SLOTS, (0, 0, 0)));
+}

@@ -1,0 +1,184 @@
+//! The client's side of an HTTP connection: what has come of it and was not yet used, and the time that it may take.
+
+use crate::listener::Socket;
+use bytes::{Buf, BytesMut};
+use std::future::{Future, poll_fn};
+use std::io::Result;
+use std::pin::{Pin, pin};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWrite};
+use tokio::net::{TcpStream, UnixStream};
+use tokio::time::{Instant, Sleep, sleep};
+
+/// Room for what is read at a time.
+pub const ROOM: usize = 16 * 1024;
+/// How much of a client that has nothing more to say is read and thrown away, so that it gets to read its last answer.
+const LINGER_BYTES: usize = 64 << 20;
+const LINGER: Duration = Duration::from_secs(1);
+
+/// A stream of either family; no TLS.
+pub enum Stream {
+    /// Over TCP.
+    Tcp(TcpStream),
+    /// Over a Unix socket.
+    Unix(UnixStream),
+}
+
+macro_rules! each {
+    ($self:expr, $stream:ident => $action:expr) => {
+        match $self {
+            Stream::Tcp($stream) => $action,
+            Stream::Unix($stream) => $action,
+        }
+    };
+}
+
+impl From<Socket> for Stream {
+    fn from(socket: Socket) -> Self {
+        match socket {
+            Socket::Tcp(stream) => Self::Tcp(stream),
+            Socket::Unix(stream) => Self::Unix(stream),
+        }
+    }
+}
+
+impl Stream {
+    /// Appends what has come, `room` bytes at most beyond what fits anyway; 0 at the end. Memory is only taken when
+    /// something is there.
+    pub fn poll_read(
+        &mut self,
+        cx: &mut Context<'_>,
+        into: &mut BytesMut,
+        room: usize,
+    ) -> Poll<Result<usize>> {
+        ready!(each!(&self, stream => stream.poll_read_ready(cx)))?;
+        into.reserve(room);
+        each!(self, stream => pin!(stream.read_buf(into)).poll(cx))
+    }
+
+    /// Sends from the front of `bytes`.
+    pub fn poll_write(&mut self, cx: &mut Context<'_>, bytes: &mut impl Buf) -> Poll<Result<usize>> {
+        let written = ready!(each!(self, stream => Pin::new(stream).poll_write(cx, bytes.chunk())))?;
+        bytes.advance(written);
+        Poll::Ready(Ok(written))
+    }
+
+    /// Says that no more will be sent.
+    pub fn poll_shutdown(&mut self, cx: &mut Context<'_>) -> Poll<Result<()>> {
+        each!(self, stream => Pin::new(stream).poll_shutdown(cx))
+    }
+}
+
+/// The time that a client has taken nothing although there was something.
+struct Stall {
+    patience: Duration,
+    timer: Option<Pin<Box<Sleep>>>,
+}
+
+/// The client; what it has sent and was not used lies in `inbound`.
+pub struct Client {
+    stream: Stream,
+    /// What has come.
+    pub inbound: BytesMut,
+    /// Nothing more will come.
+    pub ended: bool,
+    stall: Stall,
+}
+
+impl Client {
+    /// A client that has just connected and may leave an answer untouched for `patience`.
+    pub fn new(socket: Socket, patience: Duration) -> Self {
+        let stall = Stall { patience, timer: None };
+        Self { stream: socket.into(), inbound: BytesMut::new(), ended: false, stall }
+    }
+
+    /// Ready when more has come or the client has ended. An error: it is gone.
+    pub fn poll_read(&mut self, cx: &mut Context<'_>, room: usize) -> Poll<Result<()>> {
+        if self.ended {
+            return Poll::Pending;
+        }
+        let read = ready!(self.stream.poll_read(cx, &mut self.inbound, room))?;
+        self.ended = read == 0;
+        Poll::Ready(Ok(()))
+    }
+
+    /// Ready when the client is not there any more; meanwhile up to `bound` bytes are kept of what it sends ahead.
+    pub fn poll_gone(&mut self, cx: &mut Context<'_>, bound: usize) -> Poll<()> {
+        while !self.ended && self.inbound.len() < bound {
+            if ready!(self.poll_read(cx, ROOM)).is_err() {
+                self.ended = true;
+            }
+        }
+        if self.ended { Poll::Ready(()) } else { Poll::Pending }
+    }
+
+    /// Sends from the front of `bytes`. An error when the client is gone, or took nothing for too long.
+    pub fn poll_write(&mut self, cx: &mut Context<'_>, bytes: &mut impl Buf) -> Poll<Result<()>> {
+        match self.stream.poll_write(cx, bytes) {
+            Poll::Ready(written) => {
+                self.stall.timer = None;
+                Poll::Ready(written.map(|_| ()))
+            }
+            Poll::Pending => {
+                let patience = self.stall.patience;
+                let timer = self.stall.timer.get_or_insert_with(|| Box::pin(sleep(patience)));
+                ready!(timer.as_mut().poll(cx));
+                Poll::Ready(Err(std::io::ErrorKind::TimedOut.into()))
+            }
+        }
+    }
+
+    /// Sends all of it. An error as `poll_write`.
+    pub async fn write(&mut self, mut bytes: BytesMut) -> Result<()> {
+        while !bytes.is_empty() {
+            poll_fn(|cx| self.poll_write(cx, &mut bytes)).await?;
+        }
+        Ok(())
+    }
+
+    /// Reads until `length` bytes are there. False when they do not come until then, or the client ends before.
+    pub async fn fill(&mut self, length: usize, until: Instant) -> bool {
+        if self.inbound.len() >= length {
+            return true;
+        }
+        let mut timer = None;
+        poll_fn(|cx| {
+            while self.inbound.len() < length && !self.ended {
+                let room = length - self.inbound.len();
+                match self.poll_read(cx, room) {
+                    Poll::Ready(Ok(())) => {}
+                    Poll::Ready(Err(_)) => self.ended = true,
+                    Poll::Pending => {
+                        let timer = timer.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(until)));
+                        return timer.as_mut().poll(cx).map(|()| false);
+                    }
+                }
+            }
+            Poll::Ready(self.inbound.len() >= length)
+        })
+        .await
+    }
+
+    /// Ends the connection so that the client gets to read what it was sent.
+    pub async fn leave(mut self) {
+        let over = Box::pin(sleep(LINGER));
+        let farewell = async {
+            if poll_fn(|cx| self.stream.poll_shutdown(cx)).await.is_err() {
+                return;
+            }
+            let mut read = 0;
+            while !self.ended && read < LINGER_BYTES {
+                self.inbound.clear();
+                if poll_fn(|cx| self.poll_read(cx, ROOM)).await.is_err() {
+                    return;
+                }
+                read += self.inbound.len();
+            }
+        };
+        tokio::select! {
+            () = farewell => {}
+            () = over => {}
+        }
+    }
+}

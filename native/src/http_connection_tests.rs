@@ -1,0 +1,183 @@
+use super::*;
+use crate::direct::Price;
+use crate::http_front;
+use crate::lane_memory::status;
+use crate::limits::{Limits, NAMES};
+use crate::mailbox::Event;
+use crate::rig::{Rig, SLOTS, lesson};
+use std::collections::HashMap;
+use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::UnixStream;
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+
+const JSON: &str = r#"{"id":"","inputs":[]}"#;
+const TARGET: &str = "/v2/models/m/infer";
+
+/// A client, the door between, and the worker.
+struct Wire {
+    rig: Rig,
+    core: Arc<Core>,
+    client: UnixStream,
+    connection: JoinHandle<()>,
+}
+
+fn wire() -> Wire {
+    let rig = Rig::granted();
+    let mut key = Vec::new();
+    http_json::key(TARGET.as_bytes(), JSON.as_bytes(), &mut key).unwrap();
+    rig.direct.teach(key, lesson(1)).unwrap();
+    let limits = Limits::new(NAMES.iter().map(|name| (name.to_string(), 1 << 16))).unwrap();
+    let mut core = Core::new(limits, HashMap::new(), None).unwrap();
+    Arc::get_mut(&mut core).unwrap().direct = rig.direct.clone();
+    let limits: Vec<_> = http_front::NAMES.iter().map(|name| (name.to_string(), 60_000)).collect();
+    let front = Arc::new(Front::new(&limits, "s".into(), Vec::new()).unwrap());
+    let (client, socket) = UnixStream::pair().unwrap();
+    let admitted = Admitted::new(&core);
+    let serving = serve(core.clone(), front, Socket::Unix(socket), "".into(), admitted);
+    Wire { rig, core, client, connection: tokio::spawn(serving) }
+}
+
+fn request(id: &str) -> Vec<u8> {
+    let json = JSON.replacen(r#""""#, &format!("\"{id}\""), 1);
+    format!(
+        "POST {TARGET} HTTP/1.1\r\nContent-Length: {}\r\nInference-Header-Content-Length: {}\r\n\r\n{json}12345678",
+        json.len() + 8,
+        json.len()
+    )
+    .into_bytes()
+}
+
+impl Wire {
+    async fn send(&mut self, request: &[u8]) {
+        self.client.write_all(request).await.unwrap();
+    }
+
+    /// Until the worker has so many requests.
+    async fn given(&self, count: u32) {
+        while self.rig.direct.load(1).0 != count {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    }
+
+    async fn answer(&mut self) -> String {
+        let mut answer = vec![0; 4096];
+        let length = timeout(Duration::from_secs(20), self.client.read(&mut answer)).await.unwrap().unwrap();
+        String::from_utf8(answer[..length].to_vec()).unwrap()
+    }
+
+    /// What the edge was handed: attempts.
+    async fn handed(&self) -> u32 {
+        loop {
+            for event in self.core.mailbox.take().unwrap() {
+                if let Event::Http(_, _, attempts) = event {
+                    return attempts;
+                }
+            }
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    }
+
+    async fn end(self) -> Rig {
+        drop(self.client);
+        self.connection.await.unwrap();
+        assert_eq!(self.core.http.connections.load(Relaxed), 0);
+        assert_eq!(self.core.http.serving.load(Relaxed), 0);
+        assert_eq!((self.core.budget.used(), self.core.answers.used()), (0, 0));
+        self.rig
+    }
+}
+
+#[tokio::test]
+async fn what_was_taught_is_answered_from_the_slot() {
+    let mut wire = wire();
+    for id in ["", "7", "a b"] {
+        wire.send(&request(id)).await;
+        wire.given(1).await;
+        let at = wire.rig.worker.peek(0);
+        let arena = &wire.rig.direct.attached().unwrap().arena;
+        let mut tensor = BytesMut::new();
+        arena.append_to(at.offset as usize, 8, &mut tensor);
+        assert_eq!(&tensor[..], b"12345678");
+        arena.write(at.out_offset as usize, b"good");
+        wire.rig.complete(status::OK);
+        let named = if id.is_empty() { String::new() } else { format!("\"id\":\"{id}\",") };
+        let json = format!("open{named}described");
+        let answer = wire.answer().await;
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+        assert_eq!(body, format!("{json}good"));
+        assert!(head.contains(&format!("Inference-Header-Content-Length: {}\r\n", json.len())), "{head}");
+        assert!(head.contains(&format!("\r\nContent-Length: {}\r\n", json.len() + 4)), "{head}");
+    }
+    assert_eq!(wire.core.http.answered.load(Relaxed), 3);
+    assert_eq!(wire.end().await.free(), SLOTS);
+}
+
+#[tokio::test]
+async fn what_the_worker_cannot_do_is_the_edges_with_its_attempts() {
+    for (dies, attempts) in [(false, 0), (true, 1)] {
+        let mut wire = wire();
+        wire.send(&request("7")).await;
+        wire.given(1).await;
+        if dies {
+            wire.rig.direct.close_lane(1);
+        } else {
+            wire.rig.complete(status::HAND_OVER);
+        }
+        assert_eq!(wire.handed().await, attempts);
+        assert_eq!(wire.end().await.free(), SLOTS);
+    }
+}
+
+#[tokio::test]
+async fn what_would_be_late_is_refused_and_what_was_late_said_to_be() {
+    let mut wire = wire();
+    let second = 1_000_000_000;
+    let mut key = Vec::new();
+    http_json::key(TARGET.as_bytes(), JSON.as_bytes(), &mut key).unwrap();
+    let mut limited = lesson(1);
+    limited.default_timeout_ns = second / 2;
+    wire.rig.direct.teach(key, limited).unwrap();
+    wire.send(&request("7")).await;
+    wire.given(1).await;
+    wire.rig.complete(status::EXPIRED);
+    let late = wire.answer().await;
+    assert!(late.starts_with("HTTP/1.1 504 Gateway Timeout\r\n"), "{late}");
+    assert!(late.contains("{\"error\": \"[request id: 7] Request timeout expired"), "{late}");
+    wire.rig
+        .direct
+        .price(1, Price { charge_per_row_ns: second, batch_ns: 2 * second, batch_rows: 1, margin_ns: 0 });
+    let _ahead = wire.rig.fly();
+    wire.send(&request("8")).await;
+    let refused = wire.answer().await;
+    assert!(refused.starts_with("HTTP/1.1 429 Too Many Requests\r\nRetry-After: "), "{refused}");
+    assert!(refused.ends_with("\r\n\r\n{\"error\": \"[request id: 8] too late\"}"), "{refused}");
+    assert_eq!((wire.core.http.expired.load(Relaxed), wire.core.http.late.load(Relaxed)), (1, 1));
+    wire.end().await;
+}
+
+#[tokio::test]
+async fn a_client_that_goes_cancels_its_request() {
+    let mut wire = wire();
+    wire.send(&request("7")).await;
+    wire.given(1).await;
+    let mut rig = wire.end().await;
+    assert_eq!(rig.direct.news().0[0].1.cancelled, 1);
+    rig.complete(status::OK);
+    assert_eq!(rig.free(), SLOTS);
+}
+
+#[tokio::test]
+async fn without_a_grant_or_a_lesson_it_is_the_edges() {
+    let mut revoked = wire();
+    revoked.rig.direct.grant(1, 0);
+    revoked.send(&request("7")).await;
+    assert_eq!(revoked.handed().await, 0);
+    revoked.end().await;
+    let mut forgotten = wire();
+    forgotten.rig.direct.forget(None);
+    forgotten.send(&request("7")).await;
+    assert_eq!(forgotten.handed().await, 0);
+    forgotten.end().await;
+}

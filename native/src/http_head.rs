@@ -1,0 +1,350 @@
+//! HTTP/1.1 heads, as far as the door must understand them: how long a message is, and whether it is an inference
+//! request that it might serve.
+//!
+//! What is common is recognised by rules that are stricter than the protocol's. Everything else is *odd*, which is no
+//! error: from there on the whole connection is the edge's, byte for byte, and the edge alone says what it means. So the
+//! two can never disagree about where a request ends.
+
+use std::ops::Range;
+
+/// Longest head that is looked at.
+pub const HEAD: usize = 16 * 1024;
+
+/// What the edge bounds, which therefore is its to refuse.
+#[derive(Clone, Copy, Debug)]
+pub struct Bounds {
+    /// Longest line.
+    pub line_bytes: usize,
+    /// Most headers.
+    pub headers: usize,
+}
+
+/// What a connection begins with.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Head {
+    /// Not all of it is there.
+    Partial,
+    /// The edge's.
+    Odd,
+    /// A request whose end is known.
+    Request(Request),
+}
+
+/// A request whose end is known, and after which the connection goes on.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Request {
+    /// Bytes of the head.
+    pub head: usize,
+    /// Bytes of the body.
+    pub body: usize,
+    /// What it asks for, if that is an inference.
+    pub infer: Option<Infer>,
+}
+
+/// An inference request with binary tensors.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Infer {
+    /// Where its target lies.
+    pub target: Range<usize>,
+    /// Bytes of JSON before the tensors.
+    pub json: usize,
+    /// Its client might want an answer with binary tensors compressed.
+    pub compress: bool,
+    /// What its client traces it as part of.
+    pub parent: Option<Box<[u8]>>,
+}
+
+/// A response whose end is known, and after which the connection goes on.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Response {
+    /// Bytes of the head.
+    pub head: usize,
+    /// Bytes of the body.
+    pub body: usize,
+}
+
+/// The headers that matter, each of which may come once.
+#[derive(Default)]
+struct Headers<'a> {
+    content_length: Option<&'a [u8]>,
+    json_length: Option<&'a [u8]>,
+    content_encoding: Option<&'a [u8]>,
+    accept_encoding: Option<&'a [u8]>,
+    connection: Option<&'a [u8]>,
+    parent: Option<&'a [u8]>,
+}
+
+/// Reads the head at the beginning of `bytes`.
+pub fn request(bytes: &[u8], bounds: &Bounds) -> Head {
+    match end_of_head(bytes) {
+        Some(head) => parse_request(bytes, head, bounds).map_or(Head::Odd, Head::Request),
+        None if bytes.len() < HEAD && b"GET ".iter().zip(bytes).all(|(a, b)| a == b) => Head::Partial,
+        None if bytes.len() < HEAD && b"POST ".iter().zip(bytes).all(|(a, b)| a == b) => Head::Partial,
+        None => Head::Odd,
+    }
+}
+
+fn parse_request(bytes: &[u8], head: usize, bounds: &Bounds) -> Option<Request> {
+    let (line, rest) = split_line(&bytes[..head - 2])?;
+    let (post, target) = match line {
+        [b'P', b'O', b'S', b'T', b' ', target @ ..] => (true, target),
+        [b'G', b'E', b'T', b' ', target @ ..] => (false, target),
+        _ => return None,
+    };
+    let target = target.strip_suffix(b" HTTP/1.1")?;
+    if line.len() >= bounds.line_bytes || target.first() != Some(&b'/') || !target.iter().all(is_visible) {
+        return None;
+    }
+    let headers = Headers::read(rest, bounds)?;
+    let body = headers.content_length.map_or(Some(0), number)?;
+    let start = if post { 5 } else { 4 };
+    let infer =
+        (post && is_inference(target)).then(|| headers.infer(start..start + target.len(), body)).flatten();
+    Some(Request { head, body, infer })
+}
+
+/// Reads the head of what the edge answers. None within: it is odd.
+pub fn response(bytes: &[u8]) -> Option<Option<Response>> {
+    let Some(head) = end_of_head(bytes) else { return (bytes.len() >= HEAD).then_some(None) };
+    Some(parse_response(bytes, head))
+}
+
+fn parse_response(bytes: &[u8], head: usize) -> Option<Response> {
+    let (line, rest) = split_line(&bytes[..head - 2])?;
+    let status = line.strip_prefix(b"HTTP/1.1 ")?.get(..3)?;
+    if !(b'2'..=b'5').contains(&status[0]) || matches!(status, b"204" | b"304") {
+        return None;
+    }
+    let headers = Headers::read(rest, &Bounds { line_bytes: HEAD, headers: HEAD })?;
+    Some(Response { head, body: number(headers.content_length?)? })
+}
+
+impl<'a> Headers<'a> {
+    fn read(mut rest: &'a [u8], bounds: &Bounds) -> Option<Self> {
+        let mut found = Self::default();
+        let mut count = 0;
+        while !rest.is_empty() {
+            let (line, next) = split_line(rest)?;
+            rest = next;
+            count += 1;
+            if line.len() >= bounds.line_bytes || count > bounds.headers {
+                return None;
+            }
+            let colon = line.iter().position(|byte| *byte == b':')?;
+            let (name, value) = (&line[..colon], line[colon + 1..].trim_ascii());
+            if name.is_empty() || !name.iter().all(is_token) || !value.iter().all(is_text) {
+                return None;
+            }
+            found.take(name, value)?;
+        }
+        let persistent = found.connection.is_none_or(|value| value.eq_ignore_ascii_case(b"keep-alive"));
+        persistent.then_some(found)
+    }
+
+    /// None: with this header the request is the edge's.
+    fn take(&mut self, name: &[u8], value: &'a [u8]) -> Option<()> {
+        let is = |known: &str| name.eq_ignore_ascii_case(known.as_bytes());
+        let place = match name.len() {
+            14 if is("content-length") => &mut self.content_length,
+            31 if is("inference-header-content-length") => &mut self.json_length,
+            16 if is("content-encoding") => &mut self.content_encoding,
+            15 if is("accept-encoding") => &mut self.accept_encoding,
+            10 if is("connection") => &mut self.connection,
+            11 if is("traceparent") => &mut self.parent,
+            17 if is("transfer-encoding") => return None,
+            6 if is("expect") => return None,
+            7 if is("upgrade") => return None,
+            _ => return Some(()),
+        };
+        place.replace(value).is_none().then_some(())
+    }
+
+    fn infer(&self, target: Range<usize>, body: usize) -> Option<Infer> {
+        if self.content_encoding.is_some() {
+            return None;
+        }
+        let json = number(self.json_length?).filter(|json| (1..=body).contains(json))?;
+        let compress = self.accept_encoding.is_some_and(may_compress);
+        Some(Infer { target, json, compress, parent: self.parent.map(Into::into) })
+    }
+}
+
+/// Whether an answer with binary tensors may have to be compressed, which is the edge's to do: for clients that name
+/// exactly one coding. Weights are not looked at.
+fn may_compress(accepted: &[u8]) -> bool {
+    let mut codings =
+        accepted.split(|byte| *byte == b',').map(<[u8]>::trim_ascii).filter(|one| !one.is_empty());
+    let (first, second) = (codings.next(), codings.next());
+    let squeezes =
+        |coding: &[u8]| coding.eq_ignore_ascii_case(b"gzip") || coding.eq_ignore_ascii_case(b"deflate");
+    accepted.contains(&b';') || (second.is_none() && first.is_some_and(squeezes))
+}
+
+/// Whether a target is that of an inference.
+pub fn is_inference(target: &[u8]) -> bool {
+    target.starts_with(b"/v2/models/") && target.ends_with(b"/infer") && !target.contains(&b'?')
+}
+
+/// Where the head ends, its empty line included.
+fn end_of_head(bytes: &[u8]) -> Option<usize> {
+    let bytes = &bytes[..bytes.len().min(HEAD)];
+    let mut from = 0;
+    while let Some(found) = bytes[from..].iter().position(|byte| *byte == b'\n') {
+        let end = from + found + 1;
+        if bytes[..end].ends_with(b"\r\n\r\n") {
+            return Some(end);
+        }
+        from = end;
+    }
+    None
+}
+
+/// A line without its end, and what follows.
+fn split_line(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
+    let end = bytes.iter().position(|byte| *byte == b'\n')?;
+    Some((bytes[..end].strip_suffix(b"\r")?, &bytes[end + 1..]))
+}
+
+fn number(digits: &[u8]) -> Option<usize> {
+    if digits.is_empty() || digits.len() > 15 || !digits.iter().all(u8::is_ascii_digit) {
+        return None;
+    }
+    Some(digits.iter().fold(0, |sum, digit| sum * 10 + usize::from(digit - b'0')))
+}
+
+fn is_visible(byte: &u8) -> bool {
+    byte.is_ascii_graphic()
+}
+
+fn is_text(byte: &u8) -> bool {
+    matches!(byte, b'\t' | b' '..=b'~')
+}
+
+fn is_token(byte: &u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(byte)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BOUNDS: Bounds = Bounds { line_bytes: 200, headers: 8 };
+
+    fn read(lines: &[&str]) -> Head {
+        request((lines.join("\r\n") + "\r\n\r\n").as_bytes(), &BOUNDS)
+    }
+
+    fn infer(lines: &[&str]) -> Option<Infer> {
+        let all = [&["POST /v2/models/m/infer HTTP/1.1", "Host: x", "Content-Length: 30"], lines].concat();
+        match read(&all) {
+            Head::Request(request) => request.infer,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn the_end_of_a_request_is_known() {
+        for (lines, body) in [
+            (&["GET /v2 HTTP/1.1", "Host: x"][..], 0),
+            (&["GET / HTTP/1.1"], 0),
+            (&["POST /v2/repository/index HTTP/1.1", "content-LENGTH:  12 ", "Connection: Keep-Alive"], 12),
+        ] {
+            let Head::Request(request) = read(lines) else { panic!("{lines:?}") };
+            assert_eq!((request.body, request.infer), (body, None));
+            assert_eq!(request.head, lines.join("\r\n").len() + 4);
+        }
+    }
+
+    #[test]
+    fn an_inference_with_binary_tensors_is_seen() {
+        let target = 5..5 + "/v2/models/m/infer".len();
+        let seen = |compress| Some(Infer { target: target.clone(), json: 20, compress, parent: None });
+        let length = "Inference-Header-Content-Length: 20";
+        assert_eq!(infer(&[length]), seen(false));
+        for (accepted, compress) in [
+            ("gzip, deflate", false),
+            ("identity", false),
+            ("", false),
+            ("GZIP", true),
+            ("deflate,", true),
+            ("gzip;q=0", true),
+        ] {
+            assert_eq!(
+                infer(&[length, &format!("Accept-Encoding: {accepted}")]),
+                seen(compress),
+                "{accepted}"
+            );
+        }
+        for other in ["X: y", "Inference-Header-Content-Length: 31", "Inference-Header-Content-Length: 0"] {
+            assert_eq!(infer(&[other]), None, "{other}");
+        }
+        assert_eq!(infer(&[length, "Content-Encoding: gzip"]), None);
+        let traced = infer(&[length, "Traceparent: 00-x"]).unwrap();
+        assert_eq!(traced.parent.as_deref(), Some(&b"00-x"[..]));
+    }
+
+    #[test]
+    fn what_is_not_common_is_odd() {
+        for lines in [
+            &["PUT /v2 HTTP/1.1"][..],
+            &["HEAD /v2 HTTP/1.1"],
+            &["GET /v2 HTTP/1.0"],
+            &["GET /v2  HTTP/1.1"],
+            &["GET v2 HTTP/1.1"],
+            &["GET /\u{e4} HTTP/1.1"],
+            &["GET /v2 HTTP/1.1", "Host : x"],
+            &["GET /v2 HTTP/1.1", " folded: x"],
+            &["GET /v2 HTTP/1.1", "X: \u{1}"],
+            &["GET /v2 HTTP/1.1", "X: a\nY: b"],
+            &["GET /v2 HTTP/1.1", "broken"],
+            &["GET /v2 HTTP/1.1", "Connection: close"],
+            &["GET /v2 HTTP/1.1", "Connection: upgrade"],
+            &["GET /v2 HTTP/1.1", "Upgrade: h2c"],
+            &["POST /v2 HTTP/1.1", "Transfer-Encoding: chunked"],
+            &["POST /v2 HTTP/1.1", "Expect: 100-continue", "Content-Length: 1"],
+            &["POST /v2 HTTP/1.1", "Content-Length: 1", "Content-Length: 1"],
+            &["POST /v2 HTTP/1.1", "Content-Length: -1"],
+            &["POST /v2 HTTP/1.1", "Content-Length: +1"],
+            &["POST /v2 HTTP/1.1", "Content-Length: 1, 1"],
+            &["POST /v2 HTTP/1.1", "Content-Length:"],
+            &["POST /v2 HTTP/1.1", "Content-Length: 1234567890123456"],
+            &["GET /v2 HTTP/1.1", "1:1", "2:1", "3:1", "4:1", "5:1", "6:1", "7:1", "8:1", "9:1"],
+            &["", "GET /v2 HTTP/1.1"],
+        ] {
+            assert_eq!(read(lines), Head::Odd, "{lines:?}");
+        }
+        let long = format!("X: {}", "x".repeat(200));
+        assert_eq!(read(&["GET /v2 HTTP/1.1", &long]), Head::Odd);
+        assert_eq!(request(&[b'x'; 10], &BOUNDS), Head::Odd);
+    }
+
+    #[test]
+    fn a_head_that_has_not_come_is_waited_for_but_not_for_ever() {
+        let whole = b"POST /v2 HTTP/1.1\r\nHost: x\r\n\r\n";
+        for length in 0..whole.len() {
+            assert_eq!(request(&whole[..length], &BOUNDS), Head::Partial, "{length}");
+        }
+        assert_eq!(request(b"GE", &BOUNDS), Head::Partial);
+        assert_eq!(request(b"GET /v2 HTTP/1.1\n\n", &BOUNDS), Head::Partial, "the edge's after a moment");
+        let endless = [b"GET /".as_slice(), &[b'a'; HEAD]].concat();
+        assert_eq!(request(&endless, &BOUNDS), Head::Odd);
+    }
+
+    #[test]
+    fn the_end_of_a_response_is_known_or_it_is_odd() {
+        let read = |text: &str| response(text.as_bytes());
+        let good = "HTTP/1.1 404 Not Found\r\nContent-Length: 5\r\nServer: x\r\n\r\n";
+        assert_eq!(read(good), Some(Some(Response { head: good.len(), body: 5 })));
+        assert_eq!(read(&good[..20]), None);
+        for odd in [
+            "HTTP/1.1 100 Continue\r\n\r\n",
+            "HTTP/1.1 204 No Content\r\nContent-Length: 5\r\n\r\n",
+            "HTTP/1.1 200 OK\r\n\r\n",
+            "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n",
+            "HTTP/1.1 413 Too Large\r\nContent-Length: 5\r\nConnection: close\r\n\r\n",
+            "HTTP/1.0 200 OK\r\nContent-Length: 5\r\n\r\n",
+        ] {
+            assert_eq!(read(odd), Some(None), "{odd}");
+        }
+    }
+}

@@ -1,0 +1,228 @@
+//! Carries bytes between a client and the edge, both ways, at the pace of whoever is slower.
+//!
+//! Nothing is changed on the way, so headers between two neighbours stay between these: the client's neighbour is the
+//! edge. Where the ends of request and response are known, the connection comes back for the next request; else it is
+//! a tunnel until one of the two ends it.
+
+use crate::direct::Asked;
+use crate::door::Core;
+use crate::http_client::{Client, ROOM, Stream};
+use crate::http_head::{self, Request};
+use crate::mailbox::Event;
+use bytes::{Buf, BytesMut};
+use std::future::poll_fn;
+use std::io::Result;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::task::{Context, Poll};
+use tokio::net::UnixStream;
+use tokio::time::Instant;
+
+/// What is kept of one direction at most, besides what the kernel keeps.
+const HELD: usize = 64 * 1024;
+
+/// The door's end of a connection to the edge.
+pub struct Edge {
+    stream: Stream,
+    inbound: BytesMut,
+    ended: bool,
+    shut: bool,
+    deaf: bool,
+    /// When it was last needed.
+    pub used: Instant,
+}
+
+impl Edge {
+    /// Hands the edge a connection for the client at this address. `attempts`: how often a worker died with the first
+    /// request on it.
+    pub fn open(core: &Core, peer: &Arc<str>, attempts: u32) -> Result<Self> {
+        let (ours, theirs) = std::os::unix::net::UnixStream::pair()?;
+        ours.set_nonblocking(true)?;
+        theirs.set_nonblocking(true)?;
+        let stream = Stream::Unix(UnixStream::from_std(ours)?);
+        core.mailbox.push(Event::Http(theirs.into(), peer.clone(), attempts));
+        Ok(Self {
+            stream,
+            inbound: BytesMut::new(),
+            ended: false,
+            shut: false,
+            deaf: false,
+            used: Instant::now(),
+        })
+    }
+}
+
+/// What is still to come of a request and its response.
+struct Exchange {
+    request: usize,
+    /// None: its head has not come.
+    response: Option<usize>,
+    _asked: Option<Asked>,
+}
+
+/// How it went.
+pub enum Passed {
+    /// The next request can be looked at.
+    Whole,
+    /// The connection is over: the edge has ended it.
+    Over,
+    /// The client is not there any more.
+    Gone,
+}
+
+/// Carries a request whose end is known, at the front of what the client has sent, and its response. `asked` is held
+/// until both are through, or nobody knows where they end.
+pub async fn exchange(
+    core: &Core,
+    client: &mut Client,
+    edge: &mut Edge,
+    request: &Request,
+    asked: Option<Asked>,
+) -> Passed {
+    core.http.passed.fetch_add(1, Relaxed);
+    let exchange = Exchange { request: request.head + request.body, response: None, _asked: asked };
+    carry(core, client, edge, Some(exchange)).await
+}
+
+/// Carries everything until one of the two ends it.
+pub async fn tunnel(core: &Core, client: &mut Client, edge: &mut Edge) -> Passed {
+    core.http.tunnels.fetch_add(1, Relaxed);
+    carry(core, client, edge, None).await
+}
+
+async fn carry(core: &Core, client: &mut Client, edge: &mut Edge, exchange: Option<Exchange>) -> Passed {
+    let mut flow = Flow { core, client, edge, exchange };
+    let passed = poll_fn(|cx| flow.poll(cx)).await;
+    edge.used = Instant::now();
+    passed.unwrap_or_else(|error| {
+        if error.kind() == std::io::ErrorKind::TimedOut {
+            core.http.stalled.fetch_add(1, Relaxed);
+        }
+        Passed::Gone
+    })
+}
+
+struct Flow<'a> {
+    core: &'a Core,
+    client: &'a mut Client,
+    edge: &'a mut Edge,
+    /// None: a tunnel.
+    exchange: Option<Exchange>,
+}
+
+impl Flow<'_> {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<Passed>> {
+        self.core.bell.answer(); // when the thread is too busy to sleep, nobody else does
+        self.core.direct.drain();
+        loop {
+            let mut moved = self.read_client(cx)?;
+            moved |= self.write_edge(cx);
+            moved |= self.read_edge(cx);
+            self.look_at_response();
+            moved |= self.write_client(cx)?;
+            if self.edge.ended && self.edge.inbound.is_empty() {
+                return Poll::Ready(Ok(Passed::Over));
+            }
+            if matches!(self.exchange, Some(Exchange { request: 0, response: Some(0), .. })) {
+                return Poll::Ready(Ok(Passed::Whole));
+            }
+            if !moved {
+                return Poll::Pending;
+            }
+        }
+    }
+
+    /// From here on it is a tunnel.
+    fn let_go(&mut self) {
+        if self.exchange.take().is_some() {
+            self.core.http.tunnels.fetch_add(1, Relaxed);
+        }
+    }
+
+    fn read_client(&mut self, cx: &mut Context<'_>) -> Result<bool> {
+        if self.client.ended || self.client.inbound.len() >= HELD {
+            return Ok(false);
+        }
+        match self.client.poll_read(cx, ROOM) {
+            Poll::Ready(read) => read?,
+            Poll::Pending => return Ok(false),
+        }
+        if self.client.ended {
+            self.let_go(); // what it means is the edge's to say
+        }
+        Ok(true)
+    }
+
+    fn write_edge(&mut self, cx: &mut Context<'_>) -> bool {
+        let Self { client, edge, exchange, .. } = self;
+        let bound = exchange.as_ref().map_or(usize::MAX, |exchange| exchange.request);
+        let mut sent = 0;
+        while !edge.deaf && sent < bound && !client.inbound.is_empty() {
+            match edge.stream.poll_write(cx, &mut (&mut client.inbound).take(bound - sent)) {
+                Poll::Ready(Ok(written)) => sent += written,
+                Poll::Ready(Err(_)) => edge.deaf = true,
+                Poll::Pending => break,
+            }
+        }
+        if let Some(exchange) = exchange {
+            exchange.request -= sent;
+        }
+        let mut moved = sent > 0;
+        if edge.deaf && !client.inbound.is_empty() {
+            client.inbound.clear(); // nobody wants it; but the answer may yet come
+            moved = true;
+        }
+        if client.ended && client.inbound.is_empty() && !edge.shut {
+            edge.shut = edge.stream.poll_shutdown(cx).is_ready();
+        }
+        moved
+    }
+
+    fn read_edge(&mut self, cx: &mut Context<'_>) -> bool {
+        let edge = &mut *self.edge;
+        if edge.ended || edge.inbound.len() >= HELD {
+            return false;
+        }
+        match edge.stream.poll_read(cx, &mut edge.inbound, ROOM) {
+            Poll::Ready(read) => {
+                edge.ended = !matches!(read, Ok(1..));
+                true
+            }
+            Poll::Pending => false,
+        }
+    }
+
+    /// Learns from the response's head where its end is; it is held back until then.
+    fn look_at_response(&mut self) {
+        let Some(Exchange { response: response @ None, .. }) = &mut self.exchange else { return };
+        match http_head::response(&self.edge.inbound) {
+            Some(Some(head)) => *response = Some(head.head + head.body),
+            Some(None) => self.let_go(),
+            None if self.edge.ended => self.let_go(),
+            None => {}
+        }
+    }
+
+    fn write_client(&mut self, cx: &mut Context<'_>) -> Result<bool> {
+        let mut moved = false;
+        loop {
+            let bound = match &self.exchange {
+                None => usize::MAX,
+                Some(Exchange { response: None | Some(0), .. }) => return Ok(moved),
+                Some(Exchange { response: Some(left), .. }) => *left,
+            };
+            if self.edge.inbound.is_empty() {
+                return Ok(moved);
+            }
+            let before = self.edge.inbound.len();
+            match self.client.poll_write(cx, &mut (&mut self.edge.inbound).take(bound)) {
+                Poll::Ready(written) => written?,
+                Poll::Pending => return Ok(moved),
+            }
+            moved = true;
+            if let Some(Exchange { response: Some(left), .. }) = &mut self.exchange {
+                *left -= before - self.edge.inbound.len();
+            }
+        }
+    }
+}

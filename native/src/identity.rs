@@ -1,0 +1,179 @@
+//! Who a TLS client is, by its certificate, and who may come.
+//!
+//! The certificate was verified before: what is read here was signed by an authority that the operator trusts. The names
+//! are read by the code that verified it; only the common name, which that has no use for, is read here.
+
+use tokio_rustls::rustls::pki_types::CertificateDer;
+use webpki::EndEntityCert;
+
+/// Longer names are taken for none.
+const LENGTH: usize = 255;
+/// The wildcard of a pattern, and what separates it from the rest.
+const WILDCARD: &str = "*.";
+/// DER of what comes before a common name: the object identifier 2.5.4.3.
+const COMMON_NAME: &[u8] = &[0x55, 0x04, 0x03];
+
+/// The first URI among the alternative names of the subject, else the first DNS name, else the common name.
+pub fn identity(certificate: &CertificateDer<'_>) -> Option<String> {
+    let parsed = EndEntityCert::try_from(certificate).ok()?;
+    let found = parsed.valid_uri_names().next().or_else(|| parsed.valid_dns_names().next());
+    let found = found.or_else(|| common_name(parsed.subject()))?;
+    let usable = (1..=LENGTH).contains(&found.len()) && !found.chars().any(char::is_control);
+    usable.then(|| found.to_string())
+}
+
+/// One element of DER: its tag, its contents, and what follows it. Lengths up to 65,535.
+fn element(der: &[u8]) -> Option<(u8, &[u8], &[u8])> {
+    let (&tag, rest) = der.split_first()?;
+    let (&first, rest) = rest.split_first()?;
+    let (length, rest) = match first {
+        0..=0x7f => (usize::from(first), rest),
+        0x81 => (usize::from(*rest.first()?), &rest[1..]),
+        0x82 => (usize::from(u16::from_be_bytes([*rest.first()?, *rest.get(1)?])), &rest[2..]),
+        _ => return None,
+    };
+    let (contents, rest) = rest.split_at_checked(length)?;
+    Some((tag, contents, rest))
+}
+
+/// The contents of an element of this kind at the front, and what follows it.
+fn expected(der: &[u8], tag: u8) -> Option<(&[u8], &[u8])> {
+    element(der).filter(|(found, ..)| *found == tag).map(|(_, contents, rest)| (contents, rest))
+}
+
+/// The last common name of a subject, given as the contents of its sequence: the most specific one.
+fn common_name(mut subject: &[u8]) -> Option<&str> {
+    const OBJECT_IDENTIFIER: u8 = 0x06;
+    const UTF8_STRING: u8 = 0x0c;
+    const PRINTABLE_STRING: u8 = 0x13;
+    const IA5_STRING: u8 = 0x16;
+    const SEQUENCE: u8 = 0x30;
+    const SET: u8 = 0x31;
+    let mut last = None;
+    while !subject.is_empty() {
+        let (mut names, rest) = expected(subject, SET)?;
+        subject = rest;
+        while !names.is_empty() {
+            let (name, others) = expected(names, SEQUENCE)?;
+            names = others;
+            let (kind, value) = expected(name, OBJECT_IDENTIFIER)?;
+            if kind == COMMON_NAME {
+                let (tag, text, _) = element(value)?;
+                // Other kinds of strings, long deprecated, are no names.
+                last = matches!(tag, UTF8_STRING | PRINTABLE_STRING | IA5_STRING)
+                    .then(|| std::str::from_utf8(text).ok())
+                    .flatten();
+            }
+        }
+    }
+    last
+}
+
+/// Who may come: identities, or patterns with `*` as their leftmost label.
+#[derive(Debug, Default, Clone)]
+pub struct Names(Vec<String>);
+
+impl Names {
+    /// These; none: everybody with a certificate.
+    pub fn new(names: Vec<String>) -> Self {
+        Self(names)
+    }
+
+    /// Whether everybody with a certificate may come.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Whether this one may.
+    pub fn admit(&self, identity: &str) -> bool {
+        self.0.iter().any(|name| match name.strip_prefix(WILDCARD) {
+            Some(domain) => identity
+                .split_once('.')
+                .is_some_and(|(label, rest)| is_label(label) && rest.eq_ignore_ascii_case(domain)),
+            // A URI is told by its colon; letters count there.
+            None if identity.contains(':') => name == identity,
+            None => name.eq_ignore_ascii_case(identity),
+        })
+    }
+}
+
+/// What a wildcard stands for: one label of a host's name, and no wildcard again.
+fn is_label(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn admits(names: &[&str], identity: &str) -> bool {
+        Names::new(names.iter().map(ToString::to_string).collect()).admit(identity)
+    }
+
+    #[test]
+    fn names_are_compared_as_hosts_are() {
+        assert!(admits(&["camera.site.example"], "Camera.site.example"));
+        assert!(!admits(&["camera.site.example"], "camera.site.example.org"));
+        assert!(admits(&["gateway 7"], "gateway 7"));
+        assert!(!admits(&[""], "camera"));
+    }
+
+    #[test]
+    fn a_wildcard_stands_for_one_label() {
+        let names = ["*.site.example"];
+        for identity in ["a.site.example", "A-1.SITE.example", "a_b.site.example"] {
+            assert!(admits(&names, identity), "{identity}");
+        }
+        for identity in
+            ["site.example", ".site.example", "a.b.site.example", "*.site.example", "a.site.example.org", ""]
+        {
+            assert!(!admits(&names, identity), "{identity}");
+        }
+    }
+
+    #[test]
+    fn uris_are_compared_letter_by_letter_and_have_no_wildcards() {
+        assert!(admits(&["spiffe://site/camera"], "spiffe://site/camera"));
+        assert!(!admits(&["spiffe://site/camera"], "spiffe://site/Camera"));
+        assert!(!admits(&["*.site.example"], "spiffe://a.site.example"));
+        assert!(!admits(&["*.site.example/x"], "spiffe:.site.example/x"));
+    }
+
+    fn der(tag: u8, contents: &[u8]) -> Vec<u8> {
+        let length = u8::try_from(contents.len()).unwrap();
+        let head = if length < 0x80 { vec![tag, length] } else { vec![tag, 0x81, length] };
+        [&head[..], contents].concat()
+    }
+
+    fn named(kind: &[u8], tag: u8, text: &[u8]) -> Vec<u8> {
+        der(0x31, &der(0x30, &[der(0x06, kind), der(tag, text)].concat()))
+    }
+
+    #[test]
+    fn the_last_common_name_counts() {
+        let organisation = named(&[0x55, 0x04, 0x0a], 0x0c, b"site");
+        let subject = [organisation, named(COMMON_NAME, 0x13, b"first"), named(COMMON_NAME, 0x0c, b"last")];
+        assert_eq!(common_name(&subject.concat()), Some("last"));
+        assert_eq!(common_name(&[]), None);
+        assert_eq!(common_name(&named(COMMON_NAME, 0x0c, b"\xff")), None);
+        assert_eq!(common_name(&named(COMMON_NAME, 0x1e, b"\0a")), None);
+        let long = [b'x'; 200];
+        assert_eq!(common_name(&named(COMMON_NAME, 0x0c, &long[..100])).map(str::len), Some(100));
+    }
+
+    #[test]
+    fn what_is_cut_or_strange_has_no_name_and_breaks_nothing() {
+        let subject = named(COMMON_NAME, 0x0c, b"camera");
+        for end in 0..subject.len() {
+            assert_eq!(common_name(&subject[..end]), None);
+        }
+        for place in 0..subject.len() {
+            for value in 0..=255 {
+                let mut changed = subject.clone();
+                changed[place] = value;
+                let _ = common_name(&changed);
+            }
+        }
+        assert_eq!(identity(&CertificateDer::from(subject)), None);
+    }
+}

@@ -1,0 +1,158 @@
+"""The daemon's own troubles while its native door serves requests by itself: killed, held, reloading, draining."""
+
+from __future__ import annotations
+
+import os
+import select
+import shutil
+import signal
+from pathlib import Path
+
+import pytest
+
+from appliance.door.services import INFER
+from native.tests.raw_client import RawClient, framed, request
+from tests.appliance_process import ApplianceProcess
+from tests.conformance.grpc.stub import Stub
+from tests.conftest import Serve
+from tests.doors import Sections, needs_native
+from tests.faults.clients import Stream
+from tests.faults.fake_models import write_fake
+from tests.faults.granted import NATIVE, granted_of, message, teach, until_empty
+from tests.faults.held_interpreter import Hold
+from tests.faults.test_workers import version_in
+
+pytestmark = needs_native
+DEADLINE_EXCEEDED = "4"
+
+
+@pytest.fixture
+def door() -> Sections:
+    """In the place of every door."""
+    return NATIVE
+
+
+def test_granted_work_goes_on_while_the_interpreter_is_held_and_the_rest_ends_by_its_deadline(
+    serve: Serve, tmp_path: Path
+) -> None:
+    models = tmp_path / "models"
+    write_fake(models, "m")
+    write_fake(models, "other")
+    hold = Hold(tmp_path / "hold")
+    daemon = serve(models, environment=hold.environment)
+    teach(daemon, "m")
+    before = version_in(daemon.status(), "m")
+    host, port = daemon.grpc.rsplit(":", 1)
+    with Stub(daemon.grpc) as stub:
+        with hold, RawClient((host, int(port))) as raw:
+            for index in range(200):
+                assert stub.infer(message("m", request_id=str(index))).id == str(index)
+            # A client that does not look at its own clock: the door has to end this one.
+            raw.call(1, framed(message("other").SerializeToString()), request(INFER, grpc_timeout="200m"))
+            headers, data = raw.answer(1)
+            assert (headers["grpc-status"], data) == (DEADLINE_EXCEEDED, b"")
+        assert stub.infer(message("other", request_id="after")).id == "after"
+    after = version_in(until_empty(daemon), "m")
+    assert after["granted"] == before["granted"] + 200
+    assert after["requests"]["success"] == before["requests"]["success"] + 200
+    assert after["stages"]["total"]["count"] == after["requests"]["success"]
+
+
+def processes_under(pid: int) -> list[int]:
+    """Descriptors of all processes that descend from ``pid``."""
+    found, parents = [], {pid}
+    for folder in sorted(Path("/proc").glob("[0-9]*"), key=lambda path: int(path.name)):
+        try:
+            parent = int((folder / "stat").read_text().rsplit(")", 1)[1].split()[1])
+        except OSError:
+            continue
+        if parent in parents:
+            parents.add(int(folder.name))
+            found.append(os.pidfd_open(int(folder.name)))
+    return found
+
+
+def test_a_killed_daemon_leaves_no_process_and_its_port_is_free_at_once(serve: Serve, tmp_path: Path) -> None:
+    write_fake(tmp_path, "m")
+    daemon = serve(tmp_path)
+    teach(daemon, "m")
+    family = processes_under(daemon.pid)
+    assert len(family) >= 2, "the supervisor and a worker"
+    with Stream(daemon.grpc, "m", threads=8) as stream:
+        stream.wait_for(100)
+        daemon.signal(signal.SIGKILL)
+        stream.wait_for(8, "UNAVAILABLE")
+        daemon.process.wait()
+        successor = serve(tmp_path, {"grpc": {"addresses": [daemon.grpc]}})
+        teach(successor, "m")
+    assert set(stream.outcomes) == {"OK", "UNAVAILABLE"}
+    assert stream.wrong == 0
+    for process in family:
+        ended, _, _ = select.select([process], [], [], 10.0)
+        os.close(process)
+        assert ended, "a process outlived its daemon"
+
+
+def test_models_change_under_granted_load_without_a_failed_request(serve: Serve, tmp_path: Path) -> None:
+    write_fake(tmp_path, "m")
+    write_fake(tmp_path, "still")
+    daemon = serve(tmp_path)
+    teach(daemon, "m", "still")
+    with Stream(daemon.grpc, "m", threads=8) as moving, Stream(daemon.grpc, "still", threads=2) as still:
+        for version in range(2, 6):
+            moving.wait_for(50)
+            write_fake(tmp_path, "m", versions=(version,))
+            shutil.rmtree(tmp_path / "m" / str(version - 1))
+            _reload(daemon)
+            daemon.until("the next version alone", lambda now, version=version: _versions(now) == [version])
+            moving.wait_for(50)
+            daemon.until("it under a grant", lambda now, version=version: _granted(now, version) > 0)
+        config = tmp_path / "m" / "config.pbtxt"
+        config.write_text(config.read_text().replace("max_batch_size: 8", "max_batch_size: 4"))
+        _reload(daemon)
+        moving.wait_for(100)
+        still.wait_for(50)
+    assert set(moving.outcomes) == set(still.outcomes) == {"OK"}
+    assert moving.wrong == still.wrong == 0
+    until_empty(daemon)
+
+
+def _reload(daemon: ApplianceProcess) -> None:
+    daemon.messages.clear()
+    daemon.signal(signal.SIGHUP)
+    daemon.wait_for("RELOADING=1")
+    daemon.wait_for("READY=1")
+
+
+def _versions(document: dict[str, list[dict[str, object]]]) -> list[object]:
+    return [entry["version"] for entry in document["models"] if entry["name"] == "m"]
+
+
+def _granted(document: object, version: int) -> int:
+    return int(version_in(document, "m", version)["granted"])
+
+
+def test_sigterm_under_granted_load_answers_what_was_accepted(serve: Serve, tmp_path: Path) -> None:
+    write_fake(tmp_path, "m", mode="delay", delay_ms=20)
+    daemon = serve(tmp_path)
+    teach(daemon, "m")
+    with Stream(daemon.grpc, "m", threads=16) as stream:
+        stream.wait_for(50)
+        assert granted_of(daemon, "m") > 1
+        daemon.signal(signal.SIGTERM)
+        assert daemon.process.wait(30) == 0
+    assert set(stream.outcomes) <= {"OK", "UNAVAILABLE"}
+    assert stream.wrong == 0
+    assert "Traceback" not in daemon.log()
+
+
+def test_sigterm_waits_for_what_is_in_the_ring(serve: Serve, tmp_path: Path) -> None:
+    write_fake(tmp_path, "slow", mode="delay", delay_ms=100, batched=False)
+    daemon = serve(tmp_path)
+    teach(daemon, "slow")
+    with Stub(daemon.grpc) as stub:
+        calls = [stub.begin("ModelInfer", message("slow", request_id=str(index))) for index in range(10)]
+        daemon.until("all of them inside", lambda now: now["running_requests"] == 10)
+        daemon.signal(signal.SIGTERM)
+        assert all(call.result() for call in calls)
+    assert daemon.process.wait(30) == 0
