@@ -34,6 +34,8 @@ LOOK_NS: Final = 250_000_000
 """How often lanes with requests in flight are looked at when nothing is told."""
 STOCK_SHARE: Final = 8
 """The part of the arena that the door's own slots may take."""
+SLOT_SHARE: Final = 4
+"""The part of the arena's slots of one size that they may be: the engine needs some, if only to see each head once."""
 
 
 class _Kind(NamedTuple):
@@ -128,7 +130,10 @@ class Grants:
         left = self._arena.statistics().limit_bytes // STOCK_SHARE
         stock = []
         for size, wanted in self._config.grant_slots:
-            slots = [self._arena.allocate(size) for _ in range(min(wanted, left // size))]
+            slots = [
+                self._arena.allocate(size)
+                for _ in range(min(wanted, left // size, self._arena.slots_for(size) // SLOT_SHARE))
+            ]
             offsets = [slot.offset for slot in slots if slot is not None]
             left -= size * len(offsets)
             stock.append((size, offsets))

@@ -24,29 +24,29 @@ class Verdict(Enum):
 
 
 def lane_to_fill(group: Group, now_ns: int, prefetch_ns: int, margin_ns: int) -> Lane | None:
-    """An idle lane, or one that has only granted work, which stands back, unless the first request needs a lane that
-    is free earlier; or else the one that is free first, when that is soon and a full batch waits for it that would
+    """An idle lane; or else the one that is free first, when that is soon and a full batch waits for it that would
     be in time even if the lane is not free earlier than planned. If it would not, what to run is decided when
-    the lane is idle: then the time is known."""
+    the lane is idle: then the time is known. Nothing is sent ahead to share the fate of a request that a worker
+    died with, nor is such a one. A lane with only granted work, which stands back, need not wait for
+    a full batch then, nor for anything when the first request would be late otherwise."""
     lanes = group.lanes
-    granted: Lane | None = None
     for lane in lanes:
-        if not lane.batches:
-            if not lane.granted_requests:
-                return lane
-            if granted is None or lane.free_ns < granted.free_ns:
-                granted = lane
+        if not lane.batches and (not lane.granted_requests or lane.free_ns <= now_ns):
+            return lane
     if not lanes:
         return None
     lane = lanes[0] if len(lanes) == 1 else min(lanes, key=lambda lane: lane.free_at(now_ns))
-    if granted is not None and (granted is lane or _in_time(group, granted, now_ns, margin_ns)):
-        return granted
-    if not may_follow(lane, now_ns, prefetch_ns):
-        return None
     _, deadline_ns, _, shape = group.heads[0]
+    first = shape.queue.first()[3]
+    if not lane.batches:
+        soon = lane.free_ns - now_ns <= prefetch_ns and not first.retried
+        return lane if soon or not _in_time(group, lane, now_ns, margin_ns) else None
+    if not may_follow(lane, now_ns, prefetch_ns) or first.retried or lane.batches[0].entries[0].retried:
+        return None
     rows = rows_max(group, shape)
     if shape.queued_rows < rows or not shape.plan_ns:
         return None
+    rows = max(rows, first.rows)
     end_ns = lane.free_at(now_ns) + shape.fixed_ns + shape.per_row_ns * rows
     return lane if end_ns + margin_ns <= deadline_ns else None
 
@@ -58,12 +58,20 @@ def _in_time(group: Group, lane: Lane, now_ns: int, margin_ns: int) -> bool:
     return lane.free_at(now_ns) + shape.fixed_ns + shape.per_row_ns * rows + margin_ns <= deadline_ns
 
 
+def start_at(group: Group, lane: Lane, now_ns: int, margin_ns: int) -> int:
+    """When the most urgent request would start in ``lane``: after all that this has to do, or at once if it is late
+    otherwise and only granted work is there, which stands back."""
+    if lane.granted_requests and not lane.batches and not _in_time(group, lane, now_ns, margin_ns):
+        return now_ns
+    return lane.free_at(now_ns)
+
+
 def may_follow(lane: Lane, now_ns: int, prefetch_ns: int) -> bool:
     """Whether ``lane`` is idle, or runs one batch that should end so soon that another should be there then:
     news of the end and the next batch cross two processes, and the worker would wait for both."""
     batches = lane.batches
     if not batches:
-        return True
+        return not lane.granted_requests or lane.free_ns - now_ns <= prefetch_ns
     return (
         len(batches) < LANE_DEPTH and batches[0].estimate_ns > 0 and lane.free_ns - now_ns <= prefetch_ns > 0
     )
@@ -73,7 +81,9 @@ def next_follow(group: Group, prefetch_ns: int) -> int:
     """When the first of the busy lanes may be given a batch to follow (NEVER: none before one is idle)."""
     soonest_ns = NEVER
     for lane in group.lanes:
-        if len(lane.batches) < LANE_DEPTH and lane.batches[0].estimate_ns and lane.free_ns < soonest_ns:
+        batches = lane.batches
+        sure = not batches or (len(batches) < LANE_DEPTH and batches[0].estimate_ns > 0)
+        if sure and lane.free_ns < soonest_ns:
             soonest_ns = lane.free_ns
     return soonest_ns - prefetch_ns if soonest_ns < NEVER else NEVER
 
@@ -89,10 +99,8 @@ def judge(group: Group, entry: Waiting, lane: Lane, start_ns: int, now_ns: int, 
     shape = entry.shape
     estimate_ns = shape.fixed_ns + shape.per_row_ns * entry.rows
     if start_ns + estimate_ns > entry.deadline_ns:
-        if lane.batches:
-            return Verdict.LATE
-        alone = group.queued == 1 and not lane.granted_requests
-        return Verdict.RUN if alone or now_ns + estimate_ns <= entry.deadline_ns else Verdict.LATE
+        alone = group.queued == 1 and not lane.batches and not lane.granted_requests
+        return Verdict.RUN if alone else Verdict.LATE
     if shape.model.delay_ns and not entry.retried and hold_until(group, shape, now_ns, margin_ns) > now_ns:
         return Verdict.HOLD
     return Verdict.RUN
@@ -113,15 +121,15 @@ def hold_until(group: Group, shape: Shape, now_ns: int, margin_ns: int) -> int:
 
 
 def gather(
-    group: Group, shape: Shape, start_ns: int, margin_ns: int, now_ns: int
+    group: Group, shape: Shape, lane: Lane, start_ns: int, margin_ns: int, now_ns: int
 ) -> tuple[list[Waiting], int]:
-    """The first requests of ``shape`` that make its next batch when it starts at ``start_ns``, and their
-    rows.
+    """The first requests of ``shape`` that make its next batch when it starts in ``lane`` at ``start_ns``, and their
+    rows; beside granted work not more than was planned.
 
     A request whose worker died with it runs alone. Where the model waits for batches to fill, a preferred
     size is made exactly when the others can bear the rest becoming a batch of its own.
     """
-    limit = rows_max(group, shape)
+    limit = shape.plan_rows if lane.granted_requests else rows_max(group, shape)
     if shape.model.delay_ns:
         limit = _preferred(group, shape, now_ns) or limit
     fixed_ns, per_row_ns = shape.fixed_ns + start_ns + margin_ns, shape.per_row_ns

@@ -122,6 +122,13 @@ class GrantedRan(NamedTuple):
     batches: int
 
 
+class BudgetSeen(NamedTuple):
+    """The shortest time until a deadline that requests of ``shape`` brought to a door, of late."""
+
+    shape: int
+    budget_ns: int
+
+
 class Settle(NamedTuple):
     """End of a turn: dispatch what can be dispatched, expire what is late. Also sent when a timer asked for
     it."""
@@ -139,4 +146,7 @@ Membership = (
 )
 """Lanes, models and shapes come and go."""
 
-Event = Membership | Arrived | CancelRequested | BatchFinished | GrantedWork | GrantedRan | Settle
+DoorNews = GrantedWork | GrantedRan | BudgetSeen
+"""What a door tells, late, of requests that it serves by itself."""
+
+Event = Membership | Arrived | CancelRequested | BatchFinished | DoorNews | Settle

@@ -2,20 +2,22 @@
 
 A lane is granted while nothing is queued for its group and none of the group's models orders, bounds or delays its
 queue; so what a door sends overtakes nobody. The door tells late, and in batch, what it has under way: for plans
-the lane is busy with that until ``news + work_ns``. The worker takes what the scheduler sends it before what the
-door does, and one batch at a time. So a batch that is sent to a granted lane waits for one granted batch at most,
-and the granted work behind it ends later by as much as that batch takes.
+the lane is busy with that until ``news + work_ns``. What comes to the scheduler meanwhile waits, unless that is
+soon, so that batches form, and ends the grant. The worker takes what the scheduler sends it before what the door
+does, or by turns. So a batch that is sent to a granted lane waits for one granted batch at most, and the granted
+work behind it ends later by as much as that batch takes.
 
 What promises cannot know is granted work that was not told yet: a request may be late by it, and a granted one by the
 batches sent to its lane meanwhile. The simulation holds them to no more than that.
 
 A door promises by ``Price``, as ``admission`` does for a queue without levels, in the order of arrival. A request of r
-rows is charged ``charge_per_row_ns`` * (2r - 1), and a batch more when the one sent to the lane before it is of
-another kind, because the worker batches only what is side by side. The work under way is one batch of the oldest
-request's kind, for what runs, and the charges of all requests behind the oldest. A request is in time if now + work
-under way + ``charge_per_row_ns`` * (r - 1) + ``batch_ns`` + ``margin_ns`` is not after its deadline. A door does not
-refuse what it cannot promise on a lane with nothing under way: only the scheduler can try whether its estimate is
-right.
+rows is charged ``charge_per_row_ns`` * (2r - 1), and the batch of the one sent to the lane before it when it is of
+another kind or has other ``batch_rows``, because the worker merges only what is alike and side by side: that batch is
+closed early. The work under way is one batch, for what runs, of the longest kind sent since the lane was idle, and
+all charges. A request is in time if now + work under way + what it closes + ``charge_per_row_ns`` * (r - 1) +
+``batch_ns`` + ``margin_ns`` is not after its deadline; of the batch that runs, the time since the last completion, or
+since the lane was idle, may be taken off. A door does not refuse what it cannot promise on a lane with nothing
+under way: only the scheduler can try whether its estimate is right.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from typing import NamedTuple
 
 from appliance.scheduling.actions import Action, Grant, Revoke
 from appliance.scheduling.admission import spend
-from appliance.scheduling.group import Group, Lane, Model, Running, Shape
+from appliance.scheduling.group import NEVER, Group, Lane, Model, Running, Shape
 
 DOUBTFUL = 1
 MIXED = 2
@@ -34,21 +36,23 @@ LEARNED_MAX = 4
 
 
 class Price(NamedTuple):
-    """What a door admits by. ``batch_ns`` is how long the largest batch takes. All zero but the margin: nothing is
+    """What a door admits by. ``batch_ns`` is how long the planned batch takes, and ``batch_rows`` its rows, beyond
+    which the worker merges nothing: the requests before could not bear it. All zero but margin and rows: nothing is
     known yet, and everything is promised."""
 
     charge_per_row_ns: int
     batch_ns: int
     margin_ns: int
+    batch_rows: int
 
 
-def price(shape: Shape, margin_ns: int) -> Price:
-    """The price of ``shape`` as of now. The batch is the largest one, because a worker by itself fills a batch with
-    what comes later, without asking whether those before can bear it."""
+def price(shape: Shape | None, margin_ns: int) -> Price:
+    """The price of ``shape`` as of now."""
+    if shape is None:
+        return Price(0, 0, margin_ns, 0)
     if not shape.queued_rows:
         shape.replan(margin_ns)
-    batch_ns = shape.fixed_ns + shape.per_row_ns * shape.model.max_batch
-    return Price(-(-shape.plan_ns // shape.plan_rows), batch_ns, margin_ns)
+    return Price(-(-shape.plan_ns // shape.plan_rows), shape.plan_ns, margin_ns, shape.plan_rows)
 
 
 def goes_alone(model: Model) -> bool:
@@ -92,8 +96,9 @@ def closed(lane: Lane) -> None:
     lane.group.granted -= lane.granted
 
 
-def told(lane: Lane, requests: int, work_ns: int, now_ns: int) -> None:
-    """The door has ``requests`` under way in ``lane``, that take ``work_ns`` from now on."""
+def told(lane: Lane, requests: int, work_ns: int, now_ns: int) -> bool:
+    """The door has ``requests`` under way in ``lane``, that take ``work_ns`` from now on. Whether something queued
+    waits for the lane, which has drained."""
     before_ns = lane.free_at(now_ns)
     work_ns = work_ns if requests else 0
     if lane.batches:
@@ -107,6 +112,7 @@ def told(lane: Lane, requests: int, work_ns: int, now_ns: int) -> None:
     lane.granted_requests = requests
     lane.granted_ns = work_ns
     _put_ahead(lane, before_ns, now_ns)
+    return bool(lane.group.queued and not requests)
 
 
 def ran(lane: Lane, ns: int, now_ns: int) -> None:
@@ -127,15 +133,24 @@ def learn(shape: Shape, rows: int, ns: int, batches: int, tolerance: float) -> N
             shape.learned(tolerance)
 
 
-def joined(lane: Lane, running: Running, start_ns: int, now_ns: int) -> None:
-    """``running`` goes to ``lane``, which is done with all else at ``start_ns``. What of that is granted work waits
-    from now on."""
+def drained(group: Group) -> int:
+    """When the first lane should be free that has only granted work (NEVER: none has)."""
+    return min(
+        (lane.free_ns for lane in group.lanes if lane.granted_requests and not lane.batches), default=NEVER
+    )
+
+
+def joined(lane: Lane, running: Running, now_ns: int) -> int:
+    """``running`` goes to ``lane``; when that is done with all else. What of that is granted work stands back from now
+    on."""
+    end_ns = lane.free_at(now_ns)
     if lane.granted_requests:
         running.company = MIXED
         if not lane.batches:
-            lane.granted_ns = start_ns - now_ns
+            lane.granted_ns = end_ns - now_ns
     elif lane.doubtful:
         running.company = DOUBTFUL
+    return end_ns
 
 
 def service_ns(running: Running, passed_ns: int, told_ns: int) -> int:

@@ -39,6 +39,7 @@ from appliance.scheduling.batch import (
     lane_to_fill,
     may_follow,
     next_follow,
+    start_at,
 )
 from appliance.scheduling.group import LEVEL_ORDINARY, NEVER, Group, Lane, Model, Running, Shape
 from appliance.scheduling.integrity import check_grants, check_group
@@ -85,10 +86,8 @@ class Scheduler:
             return self._settle(now_ns)
         if isinstance(event, on.CancelRequested):
             return self._cancelled(event)
-        if isinstance(event, on.GrantedWork):
-            return self._granted_work(event, now_ns)
-        if isinstance(event, on.GrantedRan):
-            return self._granted_ran(event, now_ns)
+        if isinstance(event, on.GrantedWork | on.GrantedRan | on.BudgetSeen):
+            return self._told(event, now_ns)
         return self._changed(event, now_ns)
 
     @property
@@ -108,8 +107,7 @@ class Scheduler:
 
     def price(self, shape: int) -> grants.Price:
         """What a door may promise requests of ``shape`` by, as of now (a shape that is not open costs nothing)."""
-        known = self._shapes.get(shape)
-        return grants.Price(0, 0, self._margin_ns) if known is None else grants.price(known, self._margin_ns)
+        return grants.price(self._shapes.get(shape), self._margin_ns)
 
     def statistics(self) -> SchedulerStatistics:
         """What is queued, what runs, and what is known."""
@@ -261,19 +259,20 @@ class Scheduler:
         self._dirty[lane.group] = None
         return []
 
-    def _granted_work(self, event: on.GrantedWork, now_ns: int) -> list[Action]:
-        lane = self._lanes.get(event.lane)
-        if lane is not None:
-            grants.told(lane, event.requests, event.work_ns, now_ns)
-            if lane.group.queued and not event.requests:
+    def _told(self, event: on.DoorNews, now_ns: int) -> list[Action]:
+        if isinstance(event, on.GrantedWork):
+            lane = self._lanes.get(event.lane)
+            if lane is not None and grants.told(lane, event.requests, event.work_ns, now_ns):
                 self._dirty[lane.group] = None
-        return []
-
-    def _granted_ran(self, event: on.GrantedRan, now_ns: int) -> list[Action]:
+            return []
+        shape = self._shapes.get(event.shape)
+        if isinstance(event, on.BudgetSeen):
+            if shape is not None:
+                shape.saw_budget(event.budget_ns)
+            return []
         lane = self._lanes.get(event.lane)
         if lane is not None:
             grants.ran(lane, event.ns * event.batches, now_ns)
-        shape = self._shapes.get(event.shape)
         if shape is not None:
             grants.learn(shape, event.rows, event.ns, event.batches, self._config.plan_tolerance)
         return []
@@ -313,10 +312,12 @@ class Scheduler:
                 release_hold(group, now_ns)
                 if not group.eager and config.prefetch_ns and group.lanes:
                     self._due_by(group, next_follow(group, config.prefetch_ns))
+                if group.grantable:
+                    self._due_by(group, grants.drained(group))
                 return
             shape = group.heads[0][3]
             entry = shape.queue.first()[3]
-            start_ns = lane.free_at(now_ns)
+            start_ns = start_at(group, lane, now_ns, config.margin_ns)
             verdict = judge(group, entry, lane, start_ns, now_ns, config.margin_ns)
             if verdict is Verdict.RUN:
                 if group.held_ns:
@@ -335,7 +336,7 @@ class Scheduler:
         group.eager = True
 
     def _dispatch(self, group: Group, shape: Shape, lane: Lane, start_ns: int, now_ns: int) -> Dispatch:
-        entries, rows = gather(group, shape, start_ns, self._margin_ns, now_ns)
+        entries, rows = gather(group, shape, lane, start_ns, self._margin_ns, now_ns)
         group.take(shape, entries)
         for entry in entries:
             self._waiting.remove(entry.request)
@@ -345,7 +346,7 @@ class Scheduler:
         running = Running(self._batches, lane, shape, entries, rows, now_ns, estimate_ns)
         self._running[running.batch] = running
         if lane.grantable:
-            grants.joined(lane, running, start_ns, now_ns)
+            start_ns = grants.joined(lane, running, now_ns)
         lane.batches.append(running)
         lane.free_ns = start_ns + estimate_ns
         return Dispatch(running.batch, lane.lane, shape.shape, tuple([entry.request for entry in entries]))

@@ -175,6 +175,10 @@ class Arena:
             self._allocated_max = self._allocated
         return slot
 
+    def slots_for(self, nbytes: int) -> int:
+        """How many slots there are of the smallest size that holds ``nbytes``; 0 when none does."""
+        return next((count for size, count in self._config.classes if size >= nbytes), 0)
+
     def free(self, slot: Slot) -> None:
         """Give a slot back; the caller must have dropped every view of it that anybody may still write through."""
         charge = slot.size

@@ -93,7 +93,7 @@ impl State {
     /// The granted lane with the least work that has room.
     fn lane_for(&self, group: u32) -> Option<u32> {
         let open = self.lanes_of(self.groups.get(&group)?).filter(|lane| lane.has_room());
-        open.min_by_key(|lane| (lane.work_ns(), lane.in_flight())).map(|lane| lane.id)
+        open.min_by_key(|lane| (lane.work_ns(0), lane.in_flight())).map(|lane| lane.id)
     }
 
     /// Whether a request would be in time, and if not, whose business that is.
@@ -104,9 +104,11 @@ impl State {
         if deadline_ns == 0 {
             return Timeliness::InTime;
         }
-        let ahead_ns = self.lanes_of(group).map(|lane| lane.ahead_ns(plan.kind, price)).min().unwrap_or(0);
+        let now_ns = now_ns();
+        let ahead = self.lanes_of(group).map(|lane| lane.ahead_ns(plan.kind, price, now_ns));
+        let ahead_ns = ahead.min().unwrap_or(0);
         let work_ns = ahead_ns + group.asked_ns / group.lanes.len() as u64;
-        let end_ns = now_ns() + work_ns + price.own_ns(plan.rows) + price.margin_ns;
+        let end_ns = now_ns + work_ns + price.own_ns(plan.rows) + price.margin_ns;
         if end_ns <= deadline_ns {
             return Timeliness::InTime;
         }
@@ -269,7 +271,7 @@ impl Direct {
     pub fn load(&self, lane: u32) -> (u32, u64, u64) {
         let state = self.state();
         let Some(lane) = state.lanes.get(&lane) else { return (0, 0, 0) };
-        (lane.given(), lane.work_ns(), lane.owing_ns())
+        (lane.given(), lane.work_ns(now_ns()), lane.owing_ns())
     }
 
     /// Takes up a plan for requests with this head.

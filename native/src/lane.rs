@@ -107,7 +107,10 @@ pub struct Lane {
     /// Kind and price of the one submitted last.
     last: (u32, Price),
     latest_deadline_ns: u64,
-    completed_ns: u64,
+    /// Since when the batch that runs can have been running.
+    begun_ns: u64,
+    /// The longest batch of a kind that was submitted since the lane was idle.
+    longest_ns: u64,
     submitted: u64,
 }
 
@@ -129,7 +132,8 @@ impl Lane {
             last: (0, Price::default()),
             latest_deadline_ns: 0,
             submitted: 0,
-            completed_ns: 0,
+            begun_ns: 0,
+            longest_ns: 0,
         }
     }
 
@@ -144,14 +148,16 @@ impl Lane {
         self.given
     }
 
-    /// The work that the worker has at the published prices: the batch that runs, which no charge covers, and all charges.
-    pub fn work_ns(&self) -> u64 {
-        if self.given == 0 { 0 } else { self.charges_ns + self.last.1.batch_ns }
+    /// The work that the worker has at the published prices: all charges, and what may be left of the batch that runs, which
+    /// no charge covers.
+    pub fn work_ns(&self, now_ns: u64) -> u64 {
+        let passed_ns = now_ns.saturating_sub(self.begun_ns);
+        if self.given == 0 { 0 } else { self.charges_ns + self.longest_ns.saturating_sub(passed_ns) }
     }
 
     /// The work ahead of one more request of a kind.
-    pub fn ahead_ns(&self, kind: u32, price: Price) -> u64 {
-        self.work_ns() + self.closes_ns(kind, price)
+    pub fn ahead_ns(&self, kind: u32, price: Price, now_ns: u64) -> u64 {
+        self.work_ns(now_ns) + self.closes_ns(kind, price)
     }
 
     /// What the batch before wastes when a request does not join it, being of another kind, or of another plan.
@@ -174,12 +180,7 @@ impl Lane {
     /// Since when the worker has something to do and has completed nothing; 0: it has nothing. A request that waits in a
     /// long queue which moves is no sign of a worker that hangs.
     pub fn owing_ns(&self) -> u64 {
-        let oldest_ns = self.running().map(|entry| entry.submitted_ns).min();
-        oldest_ns.map_or(0, |oldest_ns| oldest_ns.max(self.completed_ns))
-    }
-
-    fn running(&self) -> impl Iterator<Item = &Entry> {
-        self.entries.iter().filter(|entry| matches!(entry.state, State::Running | State::Abandoned))
+        if self.given == 0 { 0 } else { self.begun_ns }
     }
 
     /// Requests of a model that the worker may touch.
@@ -246,7 +247,11 @@ impl Lane {
             return false;
         }
         let charge_ns = price.charge(rows) + self.closes_ns(kind, price);
+        if self.given == 0 {
+            (self.begun_ns, self.longest_ns) = (now_ns, 0);
+        }
         self.last = (kind, price);
+        self.longest_ns = self.longest_ns.max(price.batch_ns);
         self.charges_ns += charge_ns;
         self.given += 1;
         let entry = &mut self.entries[ticket.number as usize];
@@ -333,7 +338,7 @@ impl Lane {
             let Some(completion) = self.end.take() else { break };
             if self.complete(&completion, slots, news, now_ns) {
                 ended += 1;
-                self.completed_ns = now_ns;
+                self.begun_ns = now_ns;
             } else {
                 self.distrust(news);
             }

@@ -76,17 +76,23 @@ def test_uploads_that_break_off_anywhere_leave_nothing_behind(
 def test_uploads_that_stand_still_are_no_work(serve: Serve, tmp_path: Path) -> None:
     """The worker has nothing to do, however many clients have stopped in the middle of their tensors."""
     write_fake(tmp_path, "wide", width=LARGE, mode="delay", delay_ms=200, batched=False)
-    daemon = serve(tmp_path, {"engine": {"grant_slots": [[4096, 4], [SLOT, 36]]}})
+    room = {
+        "arena": {"classes": [[4096, 64], [SLOT, 256], [128 << 20, 2]]},
+        "engine": {"grant_slots": [[4096, 4], [SLOT, 36]]},
+    }
+    daemon = serve(tmp_path, room)
     teach(daemon, "wide", width=LARGE)
     request = message("wide", width=LARGE).SerializeToString()
     with ExitStack() as stack:
+        held = []
         for _ in range(30):
             proxy = stack.enter_context(CutProxy(daemon.grpc, LARGE // 2, stall=True))
-            stack.enter_context(Stub(proxy.address)).begin("ModelInfer", request)
+            held.append(stack.enter_context(Stub(proxy.address)).begin("ModelInfer", request))
         daemon.until("all of them under way", lambda now: now["slots"][1]["used"] == 30)
         with Stub(daemon.grpc) as stub:
             for _ in range(3):
                 assert len(stub.call("ModelInfer", request, timeout_s=5.0)) > LARGE
+        assert not any(call.done() for call in held)
     until_empty(daemon)
 
 

@@ -85,9 +85,14 @@ class Rig:
     def batches(self, at: float = 0) -> list[tuple[int, ...]]:
         """The requests of each batch that a Settle dispatches; nothing else may happen in it."""
         actions = self.settle(at)
-        dispatched = [action.requests for action in actions if isinstance(action, Dispatch)]
+        dispatched = self.batches_in(actions)
         assert len(dispatched) == len(actions), f"not only batches: {actions}"
         return dispatched
+
+    @staticmethod
+    def batches_in(actions: list[Action]) -> list[tuple[int, ...]]:
+        """The requests of each batch among ``actions``."""
+        return [action.requests for action in actions if isinstance(action, Dispatch)]
 
     def finish(self, batch: int, at: float, *, learn: bool = False) -> None:
         """The worker gives ``batch`` back; batches are numbered from 1."""

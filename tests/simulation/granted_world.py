@@ -8,7 +8,7 @@ pass the scheduler by come and go.
 The referee sees to the grants themselves. Here is checked that every request ends once, and in the worlds of kind
 ``exact`` and ``early`` that promises hold but for what could not be known: a request of the scheduler's may be late by
 granted batches with requests that were not told when it was admitted, and one of the door's by the scheduler's
-batches that ran in its lane meanwhile.
+batches that ran in its lane meanwhile, or since the door believed what ran there before it to run.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from appliance.scheduling import events as on
 from appliance.scheduling.actions import Action, Dispatch, Grant, Revoke
 from appliance.scheduling.grants import Price
 from tests.simulation.referee import Request, Scope
-from tests.simulation.scheduler_world import MICROSECOND, MILLISECOND, Happening, Template, Trace, World
+from tests.simulation.scheduler_world import MICROSECOND, MILLISECOND, Happening, Trace, World
 from tests.simulation.simulated_door import DoorLane, Flight, Sent, Worker
 
 SPECIAL_MODEL = 900
@@ -61,7 +61,7 @@ class GrantedWorld(World):
         self._known: dict[int, dict[int, int]] = {}
         """Of each of the scheduler's requests, what had been told of each lane when it came."""
         self._granted_runs: list[tuple[int, int, int, int]] = []
-        """Lane, start, end, and the order of the latest request in the batch."""
+        """Lane, start, how long it is believed to take, and the order of the latest request in the batch."""
         self._sent_runs: list[tuple[int, int, int]] = []
 
     # --- making the world
@@ -202,8 +202,10 @@ class GrantedWorld(World):
         work, expired = worker.take(sizes, self.now_ns)
         for flight in expired:
             self._door[lane].flights.remove(flight)
-            self._check_promise(flight, lane, self.now_ns + self._template(flight.shape).service_ns(1))
+            self._check_promise(flight, lane, self.now_ns + flight.deadline_ns - flight.start_by_ns)
+            self._believed(lane, [flight])
             self._finish(flight, "expired at the worker")
+            self._note()
         if work is None:
             return
         worker.busy = True
@@ -212,9 +214,13 @@ class GrantedWorld(World):
             self._sent_runs.append((lane, self.now_ns, self.now_ns + ns))
         else:
             ns = self._service_ns(work[0].shape, sum(flight.rows for flight in work))
-            latest = max(self._submitted[flight.request] for flight in work)
-            self._granted_runs.append((lane, self.now_ns, self.now_ns + ns, latest))
+            self._believed(lane, work)
         self._at(self.now_ns + ns, partial(self._ran, lane, worker, work, ns))
+
+    def _believed(self, lane: int, flights: list[Flight]) -> None:
+        latest = max(self._submitted[flight.request] for flight in flights)
+        believed_ns = flights[0].price.batch_ns + sum(flight.charge_ns for flight in flights)
+        self._granted_runs.append((lane, self.now_ns, believed_ns, latest))
 
     def _ran(self, lane: int, worker: Worker, work: Sent | list[Flight], ns: int) -> None:
         """A batch ended, unless its worker did before."""
@@ -228,7 +234,7 @@ class GrantedWorld(World):
             told_ns = 0 if self.kind == "wild" and self.random.random() < 0.3 else ns
             self._step(on.BatchFinished(work.batch, learn, told_ns))
         else:
-            self._door[lane].completed(work, ns)
+            self._door[lane].completed(work, ns, self.now_ns)
             self._note()
             for flight in work:
                 self._completed(flight, lane)
@@ -285,16 +291,14 @@ class GrantedWorld(World):
     # --- promises
 
     def _excuse_ns(self, known: Request, now_ns: int) -> int:
-        """The granted batches in the way of a request that could not be known when it was admitted."""
+        """The granted batches in the way of a request that could not be known when it was admitted, as long as the
+        scheduler believes them to be, once it is told: so long it avoids their lane."""
         told = self._known[known.event.request]
         group = known.group
         return sum(
-            end_ns - start_ns
-            for lane, start_ns, end_ns, latest in self._granted_runs
-            if self._lanes[lane] == group
-            and start_ns <= now_ns
-            and end_ns > known.arrived_ns
-            and latest > told.get(lane, 0)
+            believed_ns
+            for lane, start_ns, believed_ns, latest in self._granted_runs
+            if self._lanes[lane] == group and start_ns <= now_ns and latest > told.get(lane, 0)
         )
 
     def _check_promise(self, flight: Flight, lane: int, end_ns: int) -> None:
@@ -304,7 +308,7 @@ class GrantedWorld(World):
         excuse_ns = sum(
             ran_ns - start_ns
             for other, start_ns, ran_ns in self._sent_runs
-            if other == lane and start_ns <= self.now_ns and ran_ns > flight.submitted_ns
+            if other == lane and start_ns <= self.now_ns and ran_ns > flight.since_ns
         )
         assert late_ns <= excuse_ns, f"granted request {flight.request} was {late_ns} ns late"
 
@@ -313,9 +317,6 @@ class GrantedWorld(World):
     def _close(self) -> None:
         assert not self._with_door, f"requests {sorted(self._with_door)} never left the door"
         super()._close()
-
-    def _template(self, shape: int) -> Template:
-        return next(template for template in self._templates if template.shape == shape)
 
     def _say(self, what: str, about: object) -> None:
         if self._trace is not None:

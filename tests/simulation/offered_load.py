@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import heapq
 import random
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from appliance.model import Batching
@@ -47,22 +48,28 @@ class Tally:
     refused: int = 0
     expired: int = 0
     batches: int = 0
+    by_door: int = 0
+    """Requests that a door sent to its lane by itself."""
 
 
 def play(offer: Offer, seconds: float, seed: int, measured_ns: int | None = None) -> Tally:
     """Offer it for ``seconds`` of virtual time, and count. ``measured_ns`` is a wrong service time of one row
     that the scheduler is told at first."""
-    return _Play(offer, seed, measured_ns).run(int(seconds * SECOND))
+    return Play(offer, seed, measured_ns).run(int(seconds * SECOND))
 
 
-class _Play:
+class Play:
+    """One lane and its clients; the worker takes batches one after another."""
+
+    grantable = False
+
     def __init__(self, offer: Offer, seed: int, measured_ns: int | None) -> None:
         self.offer = offer
         self.measured_ns = measured_ns
         self.random = random.Random(seed)
         self.scheduler = Scheduler(SchedulingConfig())
         self.tally = Tally()
-        self.calendar: list[tuple[int, int, on.Event]] = []
+        self.calendar: list[tuple[int, int, on.Event | Callable[[], None]]] = []
         self.deadlines: dict[int, int] = {}
         self.batches: dict[int, tuple[int, ...]] = {}
         self.lane_end_ns = 0
@@ -77,17 +84,21 @@ class _Play:
             seeds = tuple((rows, offer.fixed_ns + rows * offer.per_row_ns) for rows in (1, offer.max_batch))
         opening: tuple[on.Event, ...] = (
             on.GroupOpened(1),
-            on.LaneOpened(1, 1),
+            on.LaneOpened(1, 1, self.grantable),
             on.ModelOpened(1, 1, offer.max_batch, Batching()),
             on.ShapeOpened(1, 1, seeds),
         )
-        for event in opening:
-            self.scheduler.step(event, self.now_ns)
+        for first in (*opening, on.Settle()):
+            self._step(first)
         self._arrivals(span_ns)
         while self.calendar:
             self.now_ns = self.calendar[0][0]
             while self.calendar and self.calendar[0][0] == self.now_ns:
-                self._step(heapq.heappop(self.calendar)[2])
+                event = heapq.heappop(self.calendar)[2]
+                if callable(event):
+                    event()
+                else:
+                    self._step(event)
             self._step(on.Settle())
         return self.tally
 
@@ -101,28 +112,33 @@ class _Play:
             self._at(at_ns + self.offer.way_ns // 2, arrival)
         self.tally.offered = request
 
-    def _at(self, at_ns: int, event: on.Event) -> None:
+    def _at(self, at_ns: int, event: on.Event | Callable[[], None]) -> None:
         heapq.heappush(self.calendar, (at_ns, len(self.calendar) + self.random.randrange(1 << 60), event))
 
     def _step(self, event: on.Event) -> None:
         actions = self.scheduler.step(event, self.now_ns)
         if isinstance(event, on.BatchFinished):
             for request in self.batches.pop(event.batch):
-                if self.now_ns + self.offer.way_ns // 2 <= self.deadlines[request]:
-                    self.tally.in_time += 1
-                else:
-                    self.tally.late += 1
+                self._answered(request)
         for action in actions:
             self._perform(action)
+
+    def _answered(self, request: int) -> None:
+        if self.now_ns + self.offer.way_ns // 2 <= self.deadlines[request]:
+            self.tally.in_time += 1
+        else:
+            self.tally.late += 1
+
+    def _service_ns(self, rows: int) -> int:
+        planned_ns = self.offer.fixed_ns + rows * self.offer.per_row_ns
+        return int(planned_ns * (1 + self.offer.noise * self.random.uniform(-1, 1)))
 
     def _perform(self, action: Action) -> None:
         match action:
             case Dispatch():
                 self.batches[action.batch] = action.requests
                 self.tally.batches += 1
-                offer = self.offer
-                planned_ns = offer.fixed_ns + len(action.requests) * offer.per_row_ns
-                took_ns = int(planned_ns * (1 + offer.noise * self.random.uniform(-1, 1)))
+                took_ns = self._service_ns(len(action.requests))
                 self.lane_end_ns = max(self.lane_end_ns, self.now_ns) + took_ns
                 self._at(self.lane_end_ns, on.BatchFinished(action.batch, True))
             case Refused():

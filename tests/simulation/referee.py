@@ -81,8 +81,8 @@ class Referee:
     batches: dict[int, tuple[int, list[int]]] = field(default_factory=dict)
     grantable: set[int] = field(default_factory=set)
     granted: set[int] = field(default_factory=set)
-    granted_work: set[int] = field(default_factory=set)
-    """Lanes with requests of a door's, as far as was told."""
+    granted_work: dict[int, tuple[int, int]] = field(default_factory=dict)
+    """Of lanes with requests of a door's, as far as was told: how much work, and since when it may run."""
     closed: set[int] = field(default_factory=set)
     wake_ns: int = NO_DEADLINE
     outcomes: dict[str, int] = field(default_factory=dict)
@@ -132,9 +132,9 @@ class Referee:
             case on.ModelOpened():
                 self.models[event.model] = event
             case on.GrantedWork():
-                self.granted_work.discard(event.lane)
+                self.granted_work.pop(event.lane, None)
                 if event.requests and event.lane in self.lanes:
-                    self.granted_work.add(event.lane)
+                    self.granted_work[event.lane] = (event.work_ns, now_ns)
             case on.ModelClosed():
                 self.closed.add(event.model)
             case on.ShapeOpened():
@@ -155,7 +155,7 @@ class Referee:
         group = self.lanes.pop(event.lane)
         self.grantable.discard(event.lane)
         self.granted.discard(event.lane)
-        self.granted_work.discard(event.lane)
+        self.granted_work.pop(event.lane, None)
         if event.back_at_ns:
             self.returning[event.lane] = group
         for batch in [batch for batch, (lane, _) in self.batches.items() if lane == event.lane]:
@@ -168,7 +168,10 @@ class Referee:
     def _batch_finished(self, event: on.BatchFinished, now_ns: int) -> None:
         if event.batch not in self.batches:
             return
-        for request in self.batches.pop(event.batch)[1]:
+        lane, requests = self.batches.pop(event.batch)
+        if lane in self.granted_work:
+            self.granted_work[lane] = (self.granted_work[lane][0], now_ns)
+        for request in requests:
             known = self.requests[request]
             known.state = State.ENDED
             self._count("answered")
@@ -313,7 +316,12 @@ class Referee:
             due_ns = min(request.deadline_ns, request.delay_at_ns or NO_DEADLINE)
             self.require(self.wake_ns <= due_ns, "nothing will wake up for a deadline")
         self._check_grants()
-        busy = {lane for lane, _ in self.batches.values()} | self.granted_work
+        busy = {lane for lane, _ in self.batches.values()}
+        for lane, (ns, since_ns) in self.granted_work.items():
+            if (
+                now_ns < since_ns + ns or not self.scope.promises
+            ):  # what is overdue is expected to go on for as long
+                busy.add(lane)
         for lane, group in self.lanes.items():
             if lane not in busy:
                 waiting = [request for request in self.queued.values() if request.group == group]

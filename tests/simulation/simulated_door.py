@@ -22,20 +22,22 @@ class Flight:
     rows: int
     deadline_ns: int
     submitted_ns: int
+    since_ns: int
+    """Since when what ran then had been under way, as far as the door knew."""
     price: Price
-    behind_another: bool
-    """The one in front of it is of another shape."""
+    closes_ns: int
+    """What a batch may cost that it closes before it is full, because it does not run in one with the request before
+    it."""
+
+    @property
+    def start_by_ns(self) -> int:
+        """Later it is of no use to begin."""
+        return self.deadline_ns - self.price.charge_per_row_ns * (self.rows - 1) - self.price.batch_ns
 
     @property
     def charge_ns(self) -> int:
         """What it adds to the work under way."""
-        more_ns = lone_ns(self.price) if self.behind_another else 0
-        return self.price.charge_per_row_ns * (2 * self.rows - 1) + more_ns
-
-
-def lone_ns(price: Price) -> int:
-    """What a batch that is not full costs more than its requests are charged, at most."""
-    return price.batch_ns - price.charge_per_row_ns
+        return self.price.charge_per_row_ns * (2 * self.rows - 1) + self.closes_ns
 
 
 @dataclass(slots=True)
@@ -48,28 +50,31 @@ class DoorLane:
     granted: bool = False
     flights: list[Flight] = field(default_factory=list)
     """In the order of submission."""
+    longest_ns: int = 0
+    """The longest batch of what was submitted since nothing was under way."""
+    since_ns: int = 0
+    """When the worker last completed something, or was given something after it had nothing."""
     ran: dict[tuple[int, int], tuple[int, int]] = field(default_factory=dict)
     """By shape and rows of a batch: how many ran since the last news, and how long together."""
 
     @property
     def work_ns(self) -> int:
-        """How long the worker needs for all that is under way."""
-        if not self.flights:
-            return 0
-        lone = lone_ns(self.flights[0].price) if len(self.flights) > 1 else 0
-        return self._ahead_ns + lone
-
-    @property
-    def _ahead_ns(self) -> int:
-        return self.flights[0].price.batch_ns + sum(flight.charge_ns for flight in self.flights[1:])
+        """How long the worker needs for all that is under way: the batch that runs, and all charges."""
+        return self.longest_ns + sum(flight.charge_ns for flight in self.flights) if self.flights else 0
 
     def in_time(self, shape: int, rows: int, price: Price, deadline_ns: int, now_ns: int) -> bool:
         """Whether one more request can be promised its deadline."""
-        ahead_ns = self.work_ns
-        if self.flights and all(flight.shape == shape for flight in self.flights):
-            ahead_ns = self._ahead_ns
+        ahead_ns = self.work_ns - min(now_ns - self.since_ns, self.longest_ns) if self.flights else 0
+        ahead_ns += self._closes_ns(shape, price)
         end_ns = now_ns + ahead_ns + price.charge_per_row_ns * (rows - 1) + price.batch_ns
         return end_ns + price.margin_ns <= deadline_ns
+
+    def _closes_ns(self, shape: int, price: Price) -> int:
+        if not self.flights:
+            return 0
+        last = self.flights[-1]
+        joins = last.shape == shape and last.price.batch_rows == price.batch_rows
+        return 0 if joins else last.price.batch_ns
 
     def submit(
         self, request: int, shape: int, rows: int, deadline_ns: int, price: Price, now_ns: int
@@ -77,20 +82,24 @@ class DoorLane:
         """Send it to the worker; the lane must be granted and have room."""
         assert self.granted, f"request {request} was sent to lane {self.lane}, which is not granted"
         assert len(self.flights) < self.limit, "limit passed"
+        self.since_ns = self.since_ns if self.flights else now_ns
         flight = Flight(
             request=request,
             shape=shape,
             rows=rows,
             deadline_ns=deadline_ns,
             submitted_ns=now_ns,
+            since_ns=self.since_ns,
             price=price,
-            behind_another=bool(self.flights) and self.flights[-1].shape != shape,
+            closes_ns=self._closes_ns(shape, price),
         )
+        self.longest_ns = max(self.longest_ns if self.flights else 0, price.batch_ns)
         self.flights.append(flight)
         return flight
 
-    def completed(self, batch: list[Flight], ns: int) -> None:
+    def completed(self, batch: list[Flight], ns: int, now_ns: int) -> None:
         """``batch`` ran for ``ns``."""
+        self.since_ns = now_ns
         for flight in batch:
             self.flights.remove(flight)
         key = (batch[0].shape, sum(flight.rows for flight in batch))
@@ -125,16 +134,17 @@ class Worker:
             return self.mail.popleft(), expired
         self._mail_last = False
         batch: list[Flight] = []
-        rows = 0
+        rows, most = 0, 1 << 30
         while self.ring:
             flight = self.ring[0]
-            if flight.deadline_ns <= now_ns:
+            bound = min(most, rows_max[flight.shape], flight.price.batch_rows or most)
+            if flight.start_by_ns <= now_ns:
                 expired.append(self.ring.popleft())
-            elif batch and (flight.shape != batch[0].shape or rows + flight.rows > rows_max[flight.shape]):
+            elif batch and (flight.shape != batch[0].shape or rows + flight.rows > bound):
                 break
             else:
                 batch.append(self.ring.popleft())
-                rows += flight.rows
+                rows, most = rows + flight.rows, bound
         if not batch and self.mail:
             self._mail_last = True
             return self.mail.popleft(), expired

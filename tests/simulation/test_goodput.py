@@ -6,8 +6,11 @@ Virtual time and seeded chance: the figures are the same on every machine.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
+from tests.simulation.granted_load import play_granted
 from tests.simulation.offered_load import MILLISECOND, SECOND, Offer, play
 
 
@@ -76,3 +79,26 @@ def test_a_lane_that_becomes_slower_is_followed() -> None:
     tally = play(offer, seconds=4, seed=1, measured_ns=MILLISECOND)
     assert tally.in_time / 4 >= 0.9 * offer.capacity
     assert tally.refused > 10 * (tally.late + tally.expired)
+
+
+@pytest.mark.parametrize("limit", [16, 512])
+@pytest.mark.parametrize(
+    "offer", [big_batches(0.5 * BIG_CAPACITY), short_batches(0.5)], ids=["12 ms", "2 ms"]
+)
+def test_what_a_granted_lane_can_do_goes_by_the_door(offer: Offer, limit: int) -> None:
+    tally = play_granted(offer, seconds=3, seed=1, limit=limit)
+    assert tally.in_time / tally.offered >= 0.99
+    assert tally.by_door / tally.offered >= 0.99
+
+
+@pytest.mark.parametrize("limit", [16, 512])
+@pytest.mark.parametrize(("overload", "least"), [(0.9, 0.92), (1.5, 0.97), (3, 0.97)])
+@pytest.mark.parametrize("make", [big_batches, short_batches], ids=["12 ms", "2 ms"])
+def test_a_granted_lane_is_not_worse_used(
+    make: Callable[[float], Offer], overload: float, least: float, limit: int
+) -> None:
+    """At the limit of the grant, and past it, batches are as full as the scheduler's."""
+    offer = make(overload * (BIG_CAPACITY if make is big_batches else 1))
+    tally = play_granted(offer, seconds=3, seed=1, limit=limit)
+    assert tally.in_time >= least * min(tally.offered, 3 * offer.capacity)
+    assert tally.late <= tally.in_time / 500

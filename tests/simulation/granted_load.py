@@ -1,0 +1,107 @@
+"""The open loop of ``offered_load`` through a door that is granted the lane: what it may it does by itself, and all
+else the scheduler decides."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from appliance.scheduling import events as on
+from appliance.scheduling.actions import Action, Dispatch, Grant, Revoke
+from tests.simulation.offered_load import MILLISECOND, SECOND, Offer, Play, Tally
+from tests.simulation.simulated_door import DoorLane, Flight, Sent, Worker
+
+NEWS_NS = 2 * MILLISECOND
+LANE = 1
+
+
+def play_granted(offer: Offer, seconds: float, seed: int, limit: int = 512) -> Tally:
+    """As ``play``, with a door that may have ``limit`` requests under way by itself."""
+    return _GrantedPlay(offer, seed, limit).run(int(seconds * SECOND))
+
+
+class _GrantedPlay(Play):
+    grantable = True
+
+    def __init__(self, offer: Offer, seed: int, limit: int) -> None:
+        super().__init__(offer, seed, None)
+        self.door = DoorLane(LANE, 1, limit)
+        self.worker = Worker(by_turns=True)
+        self.news_due = False
+
+    def _step(self, event: on.Event) -> None:
+        if isinstance(event, on.Arrived):
+            if self._receive(event):
+                return
+            self._tell()
+        super()._step(event)
+
+    def _receive(self, event: on.Arrived) -> bool:
+        """Whether the door needs nobody for this request."""
+        door, price = self.door, self.scheduler.price(event.shape)
+        if not door.granted or len(door.flights) >= door.limit:
+            return False
+        if not door.in_time(event.shape, event.rows, price, event.deadline_ns, self.now_ns):
+            self.tally.refused += bool(door.flights)
+            return bool(door.flights)
+        flight = door.submit(event.request, event.shape, event.rows, event.deadline_ns, price, self.now_ns)
+        self.worker.ring.append(flight)
+        self.tally.by_door += 1
+        self._note()
+        self._wake()
+        return True
+
+    def _perform(self, action: Action) -> None:
+        match action:
+            case Dispatch():
+                self.batches[action.batch] = action.requests
+                self.tally.batches += 1
+                sent = Sent(batch=action.batch, shape=action.shape, rows=len(action.requests))
+                self.worker.mail.append(sent)
+                self._wake()
+            case Grant():
+                self.door.granted = True
+            case Revoke():
+                self.door.granted = False
+                self._tell()
+            case _:
+                super()._perform(action)
+
+    def _wake(self) -> None:
+        if self.worker.busy:
+            return
+        work, expired = self.worker.take({1: self.offer.max_batch}, self.now_ns)
+        for flight in expired:
+            self.door.flights.remove(flight)
+            self.tally.expired += 1
+        if work is not None:
+            self.worker.busy = True
+            rows = work.rows if isinstance(work, Sent) else len(work)
+            ns = self._service_ns(rows)
+            self._at(self.now_ns + ns, partial(self._ran, work, ns))
+
+    def _ran(self, work: Sent | list[Flight], ns: int) -> None:
+        self.worker.busy = False
+        if isinstance(work, Sent):
+            self._step(on.BatchFinished(work.batch, True, ns))
+        else:
+            self.door.completed(work, ns, self.now_ns)
+            self.tally.batches += 1
+            for flight in work:
+                self._answered(flight.request)
+            self._note()
+        self._wake()
+
+    def _note(self) -> None:
+        if not self.news_due:
+            self.news_due = True
+            self._at(self.now_ns + NEWS_NS, self._news)
+
+    def _news(self) -> None:
+        self.news_due = False
+        self._tell()
+
+    def _tell(self) -> None:
+        for (shape, rows), (count, sum_ns) in self.door.ran.items():
+            super()._step(on.GrantedRan(LANE, shape, rows, sum_ns // count, count))
+        self.door.ran.clear()
+        super()._step(on.GrantedWork(LANE, len(self.door.flights), self.door.work_ns))
