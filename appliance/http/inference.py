@@ -178,17 +178,19 @@ class InferenceHandler:
         if planned is None:
             head = parse_head(text, name, version)
             exchange.request_id = exchange.request_id or head.request_id
-            planned = Planned(request=head, plan=plan_request(self._engine.resolve(name, version), head.head))
-            self._plans.put((name, version, text), generation, planned)
+            plan = plan_request(self._engine.resolve(name, version), head.head)
+            planned = Planned(request=head, plan=plan, generation=generation)
+            self._plans.put((name, version, text), planned)
         exchange.request_id = exchange.request_id or planned.request.request_id
         if self._teacher is not None and self._teacher.wants(planned, whole):
             exchange.text = whole
         return planned
 
     def _raw_plan(self, name: str, version: str, nbytes: int) -> Planned:
+        generation = self._engine.generation
         model = self._engine.resolve(name, version)
         head = raw_head(model, version, nbytes)
-        return Planned(request=head, plan=plan_request(model, head.head))
+        return Planned(request=head, plan=plan_request(model, head.head), generation=generation)
 
     async def _encoded(self, planned: Planned, answer: Answer, exchange: Exchange) -> InferResponse:
         try:

@@ -20,10 +20,11 @@ Key = tuple[str, str, bytes]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Planned:
-    """A head and its plan."""
+    """A head, its plan, and the engine's generation when that was made."""
 
     request: InferHead
     plan: RequestPlan
+    generation: int
 
 
 class PlanCache:
@@ -44,9 +45,11 @@ class PlanCache:
             self._entries.move_to_end(key)
         return planned
 
-    def put(self, key: Key, generation: int, planned: Planned) -> None:
-        """Keep ``planned`` if it is worth it; ``generation`` is the one it was made in."""
-        if generation != self._generation or len(key[2]) > MAX_HEAD_BYTES or not planned.request.repeatable:
+    def put(self, key: Key, planned: Planned) -> None:
+        """Keep ``planned`` if it is worth it."""
+        if planned.generation != self._generation or len(key[2]) > MAX_HEAD_BYTES:
+            return
+        if not planned.request.repeatable:
             return
         self._entries[key] = planned
         if len(self._entries) > MAX_ENTRIES:

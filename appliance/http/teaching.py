@@ -41,13 +41,16 @@ class Teacher:
         outputs: Sequence[OutputTensor],
         answer: InferResponse,
     ) -> None:
-        """Teach requests for ``target`` with the JSON ``text``, of which one was answered so, if that was not done."""
+        """Teach requests for ``target`` with the JSON ``text``, of which one was answered so, if that was not done.
+        What was planned before the present generation may be another version's by now."""
         asked = planned.request
         if not all(asked.binary_outputs.get(output.name, asked.binary_default) for output in outputs):
             return
         if self._engine.generation != self._generation:
             self._generation = self._engine.generation
             self._asked.clear()
+        if planned.generation != self._generation:
+            return
         head = self._front.head_of(target, text)
         if head is None or head in self._asked or len(self._asked) >= HEADS_MAX:
             return

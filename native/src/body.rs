@@ -217,6 +217,7 @@ impl RequestBody {
                 }
                 Ok(false) => {
                     self.core.bell.answer(); // a thread that only yields never sleeps, and so never looks
+                    self.core.direct.drain();
                     tokio::task::yield_now().await;
                 }
                 Err(InflateError::TooLarge) => return Err(self.too_large("is longer when decompressed")),

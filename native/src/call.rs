@@ -6,6 +6,7 @@ use crate::budget::Budget;
 use crate::calls::{End, Kind, Slot};
 use crate::clock::now_ns;
 use crate::conduct::SharedConduct;
+use crate::direct::Asked;
 use crate::door::Core;
 use crate::framing::timeout_ns;
 use crate::infer::{self, HandedOver, Served};
@@ -119,7 +120,7 @@ async fn carry(
         }),
         Kind::Stream => None,
     };
-    let (message, attempts, handed_ns, _asked) = match received {
+    let (message, attempts, handed_ns, asked) = match received {
         None => (None, 0, 0, None),
         Some(Received::Message(message)) if !direct => (Some(message), 0, 0, None),
         Some(received) => {
@@ -155,8 +156,9 @@ async fn carry(
     })));
     match kind {
         Kind::Unary => {
-            let Some(deadline) = body_deadline else { return unary(&ticket, answer).await };
-            timeout_at(deadline + LATE, unary(&ticket, answer)).await.unwrap_or_else(|_| Err(unanswered()))
+            let ended = unary(&ticket, asked, answer);
+            let Some(deadline) = body_deadline else { return ended.await };
+            timeout_at(deadline + LATE, ended).await.unwrap_or_else(|_| Err(unanswered()))
         }
         Kind::Stream => {
             tokio::select! {
@@ -270,8 +272,11 @@ async fn order(slot: &Slot, answer: &mut Answer) -> Result<Order, Fault> {
     .await
 }
 
-async fn unary(ticket: &Ticket, answer: &mut Answer) -> Result<(), Fault> {
-    match order(&ticket.slot, answer).await? {
+/// `asked` ends with Python's word: how long the client takes over the answer is no work of the engine's.
+async fn unary(ticket: &Ticket, asked: Option<Asked>, answer: &mut Answer) -> Result<(), Fault> {
+    let order = order(&ticket.slot, answer).await?;
+    drop(asked);
+    match order {
         Order::Send(_) => unreachable!("messages are only sent to streams"),
         Order::End(end) => finish(end, answer).await,
     }

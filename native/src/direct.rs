@@ -8,7 +8,7 @@ use crate::clock::now_ns;
 use crate::http_answer;
 use crate::lane::{Lane, Outcome, Stages, Ticket};
 use crate::lane_memory::DoorEnd;
-use crate::news::{News, Subject, Tally};
+use crate::news::{News, Subject, Tally, kept};
 use crate::plan::{Lesson, Plan, Plans};
 use crate::scan::{Opening, Scanned};
 use crate::slots::{Arena, Slot, Slots};
@@ -401,7 +401,12 @@ impl Direct {
         let admission = {
             let mut state = self.state();
             let plan = state.plans.find(&opening.head)?.clone();
-            state.lane_for(plan.group)?;
+            let price = state.prices.get(&plan.kind).copied().unwrap_or_default();
+            // Whoever would be late, or finds no room, is looked at again when all of it has come, and counted then.
+            let in_time = state.timeliness(&plan, price, plan.deadline_of(arrived_ns, deadline_ns));
+            if !matches!(in_time, Timeliness::InTime) || state.lane_for(plan.group).is_none() {
+                return None;
+            }
             let id = piece.slice(opening.id.clone());
             self.book(&mut state, plan, id, Vec::new(), (arrived_ns, deadline_ns))
         };
@@ -420,11 +425,7 @@ impl Direct {
         raw: Vec<usize>,
         (arrived_ns, deadline_ns): (u64, u64),
     ) -> Admission {
-        let deadline_ns = match (deadline_ns, plan.default_timeout_ns) {
-            (0, 0) => 0,
-            (0, default) => arrived_ns + default,
-            (deadline, _) => deadline,
-        };
+        let deadline_ns = plan.deadline_of(arrived_ns, deadline_ns);
         let price = state.prices.get(&plan.kind).copied().unwrap_or_default();
         match state.timeliness(&plan, price, deadline_ns) {
             Timeliness::InTime => {}
@@ -463,7 +464,7 @@ impl Direct {
         let charge_ns = price.charge(plan.rows);
         group.asked += 1;
         group.asked_ns += charge_ns;
-        group.latest_ns = group.latest_ns.max(deadline_ns);
+        group.latest_ns = group.latest_ns.max(endless(deadline_ns));
         Admission::Engine(Some(Asked { direct: self.clone(), group: plan.group, charge_ns }))
     }
 
@@ -624,7 +625,7 @@ impl Flight {
             lane.answered(self.ticket, stages, (&self.id, client), now, news);
             if let Some(trace) = trace {
                 let Plan { model, rows, .. } = *self.plan;
-                let (lane, id, replied_ns) = (self.lane, self.id.clone(), now);
+                let (lane, id, replied_ns) = (self.lane, kept(&self.id), now);
                 traces.end(Trace { model, lane, rows, id, stages, replied_ns, ..*trace });
             }
         }
@@ -661,6 +662,11 @@ impl Drop for Flight {
             lanes.remove(&self.lane);
         }
     }
+}
+
+/// A deadline in the order of deadlines: none is the last.
+pub fn endless(deadline_ns: u64) -> u64 {
+    if deadline_ns == 0 { u64::MAX } else { deadline_ns }
 }
 
 /// An id as clients are told it.

@@ -137,6 +137,7 @@ fn times_beyond_belief_are_cut() {
     rig.worker.complete([Completion {
         ticket: taken.ticket,
         first: 1,
+        batch_rows: 1,
         started_ns: forever,
         gather_ns: forever,
         run_ns: forever,
@@ -158,7 +159,8 @@ fn what_would_be_late_is_refused_when_it_is_last() {
         .price(1, Price { charge_per_row_ns: second, batch_ns: 2 * second, margin_ns: 0, batch_rows: 0 });
     let soon = now_ns() + second / 2;
     assert!(matches!(rig.admit(soon), Admission::Engine(_)), "on an idle lane the engine tries");
-    let _first = rig.fly();
+    let Admission::Flight(mut first) = rig.admit(now_ns() + 9 * second / 4) else { panic!() };
+    assert!(first.depart(&message()));
     let Admission::Late(text, late_ns) = rig.admit(soon) else { panic!() };
     assert_eq!(text, "[request id: 42] too late");
     assert!((4 * second..5 * second).contains(&late_ns), "{late_ns}");
@@ -226,14 +228,50 @@ fn only_what_may_have_run_counts_as_tried() {
 #[test]
 fn what_has_not_come_yet_is_no_work() {
     let rig = Rig::granted();
-    rig.direct.price(1, Price { charge_per_row_ns: 1_000, batch_ns: 2_000, batch_rows: 0, margin_ns: 0 });
+    let second = 1_000_000_000;
+    rig.direct
+        .price(1, Price { charge_per_row_ns: second, batch_ns: 2 * second, batch_rows: 0, margin_ns: 0 });
+    let about = |work_ns: u64| work_ns.div_ceil(second); // some of it has passed already
     let Admission::Flight(mut coming) = rig.admit(0) else { panic!("not admitted") };
     assert_eq!((rig.free(), rig.direct.load(1)), (SLOTS - 1, (0, 0, 0)), "its client may take its time");
     let there = rig.fly();
-    assert_eq!((rig.direct.load(1).0, rig.direct.load(1).1), (1, 3_000));
+    assert_eq!((rig.direct.load(1).0, about(rig.direct.load(1).1)), (1, 3));
     assert!(coming.depart(&message()));
-    assert_eq!((rig.direct.load(1).0, rig.direct.load(1).1), (2, 4_000));
+    assert_eq!((rig.direct.load(1).0, about(rig.direct.load(1).1)), (2, 4));
     drop((coming, there));
     rig.direct.close_lane(1);
     assert_eq!((rig.free(), rig.direct.load(1)), (SLOTS, (0, 0, 0)));
+}
+
+#[test]
+fn no_deadline_is_the_last_of_all() {
+    let rig = Rig::granted();
+    let second = 1_000_000_000;
+    rig.direct.price(1, Price { charge_per_row_ns: second, batch_ns: second, margin_ns: 0, batch_rows: 1 });
+    let _endless = rig.fly();
+    assert!(matches!(rig.admit(now_ns() + second / 2), Admission::Engine(_)), "it may overtake");
+}
+
+#[test]
+fn a_batch_of_impossible_size_is_nonsense() {
+    for (batch_rows, broken) in [(0, true), (1, false), (4, false), (5, true), (u32::MAX, true)] {
+        let mut rig = Rig::granted();
+        rig.direct.price(1, Price { batch_rows: 4, ..Price::default() });
+        let mut flight = rig.fly();
+        let ticket = rig.worker.peek(0).ticket;
+        rig.worker.advance(1);
+        rig.worker.complete([Completion { ticket, first: 1, batch_rows, ..Default::default() }]);
+        rig.direct.drain();
+        assert_eq!(rig.direct.news().1.is_empty(), !broken, "{batch_rows}");
+        assert_eq!(poll(&mut flight).is_pending(), broken, "{batch_rows}");
+    }
+}
+
+#[test]
+fn what_is_still_coming_keeps_no_model_that_was_forgotten() {
+    let rig = Rig::granted();
+    let Admission::Flight(_coming) = rig.admit(0) else { panic!() };
+    assert_eq!(rig.direct.in_flight_of(1), 1);
+    rig.direct.forget(None);
+    assert_eq!(rig.direct.in_flight_of(1), 0);
 }

@@ -148,7 +148,8 @@ async fn what_would_be_late_is_refused_and_what_was_late_said_to_be() {
     wire.rig
         .direct
         .price(1, Price { charge_per_row_ns: second, batch_ns: 2 * second, batch_rows: 1, margin_ns: 0 });
-    let _ahead = wire.rig.fly();
+    let Admission::Flight(mut ahead) = wire.rig.admit(now_ns() + 9 * second / 4) else { panic!() };
+    assert!(ahead.depart(&crate::rig::message()));
     wire.send(&request("8")).await;
     let refused = wire.answer().await;
     assert!(refused.starts_with("HTTP/1.1 429 Too Many Requests\r\nRetry-After: "), "{refused}");

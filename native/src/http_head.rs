@@ -66,6 +66,7 @@ pub struct Response {
 /// The headers that matter, each of which may come once.
 #[derive(Default)]
 struct Headers<'a> {
+    host: Option<&'a [u8]>,
     content_length: Option<&'a [u8]>,
     json_length: Option<&'a [u8]>,
     content_encoding: Option<&'a [u8]>,
@@ -96,6 +97,7 @@ fn parse_request(bytes: &[u8], head: usize, bounds: &Bounds) -> Option<Request> 
         return None;
     }
     let headers = Headers::read(rest, bounds)?;
+    headers.host.filter(|host| !host.is_empty())?; // without one the edge refuses it
     let body = headers.content_length.map_or(Some(0), number)?;
     let start = if post { 5 } else { 4 };
     let infer =
@@ -145,6 +147,7 @@ impl<'a> Headers<'a> {
     fn take(&mut self, name: &[u8], value: &'a [u8]) -> Option<()> {
         let is = |known: &str| name.eq_ignore_ascii_case(known.as_bytes());
         let place = match name.len() {
+            4 if is("host") => &mut self.host,
             14 if is("content-length") => &mut self.content_length,
             31 if is("inference-header-content-length") => &mut self.json_length,
             16 if is("content-encoding") => &mut self.content_encoding,
@@ -230,6 +233,11 @@ mod tests {
 
     const BOUNDS: Bounds = Bounds { line_bytes: 200, headers: 8 };
 
+    /// Of a request with a host.
+    fn hosted(lines: &[&str]) -> Head {
+        read(&[&lines[..1], &["Host: x"], &lines[1..]].concat())
+    }
+
     fn read(lines: &[&str]) -> Head {
         request((lines.join("\r\n") + "\r\n\r\n").as_bytes(), &BOUNDS)
     }
@@ -246,8 +254,8 @@ mod tests {
     fn the_end_of_a_request_is_known() {
         for (lines, body) in [
             (&["GET /v2 HTTP/1.1", "Host: x"][..], 0),
-            (&["GET / HTTP/1.1"], 0),
-            (&["POST /v2/repository/index HTTP/1.1", "content-LENGTH:  12 ", "Connection: Keep-Alive"], 12),
+            (&["GET / HTTP/1.1", "hOST:x:80"], 0),
+            (&["POST /v2/repository/index HTTP/1.1", "Host: x", "content-LENGTH:  12 ", "Connection: Keep-Alive"], 12),
         ] {
             let Head::Request(request) = read(lines) else { panic!("{lines:?}") };
             assert_eq!((request.body, request.infer), (body, None));
@@ -311,11 +319,31 @@ mod tests {
             &["GET /v2 HTTP/1.1", "1:1", "2:1", "3:1", "4:1", "5:1", "6:1", "7:1", "8:1", "9:1"],
             &["", "GET /v2 HTTP/1.1"],
         ] {
-            assert_eq!(read(lines), Head::Odd, "{lines:?}");
+            assert_eq!(hosted(lines), Head::Odd, "{lines:?}");
         }
         let long = format!("X: {}", "x".repeat(200));
-        assert_eq!(read(&["GET /v2 HTTP/1.1", &long]), Head::Odd);
+        assert_eq!(hosted(&["GET /v2 HTTP/1.1", &long]), Head::Odd);
         assert_eq!(request(&[b'x'; 10], &BOUNDS), Head::Odd);
+    }
+
+    #[test]
+    fn a_request_without_exactly_one_host_is_odd() {
+        for first in ["GET /v2 HTTP/1.1", "POST /v2/models/m/infer HTTP/1.1"] {
+            assert!(matches!(read(&[first, "X: y", "host: x"]), Head::Request(_)), "{first}");
+            for hosts in [
+                &[][..],
+                &["Host:"],
+                &["Host: \t"],
+                &["Host: x", "Host: x"],
+                &["Host: x", "X: y", "hOST: y"],
+                &["Host: x", "Host:"],
+                &["Host:", "Host: x"],
+                &["X-Host: x"],
+                &["Hosts: x"],
+            ] {
+                assert_eq!(read(&[&[first], hosts].concat()), Head::Odd, "{first} {hosts:?}");
+            }
+        }
     }
 
     #[test]

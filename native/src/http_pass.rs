@@ -57,7 +57,8 @@ struct Exchange {
     request: usize,
     /// None: its head has not come.
     response: Option<usize>,
-    _asked: Option<Asked>,
+    /// Until the response begins: how long the client takes over it is no work of the engine's.
+    asked: Option<Asked>,
 }
 
 /// How it went.
@@ -80,7 +81,7 @@ pub async fn exchange(
     asked: Option<Asked>,
 ) -> Passed {
     core.http.passed.fetch_add(1, Relaxed);
-    let exchange = Exchange { request: request.head + request.body, response: None, _asked: asked };
+    let exchange = Exchange { request: request.head + request.body, response: None, asked };
     carry(core, client, edge, Some(exchange)).await
 }
 
@@ -194,9 +195,9 @@ impl Flow<'_> {
 
     /// Learns from the response's head where its end is; it is held back until then.
     fn look_at_response(&mut self) {
-        let Some(Exchange { response: response @ None, .. }) = &mut self.exchange else { return };
+        let Some(Exchange { response: response @ None, asked, .. }) = &mut self.exchange else { return };
         match http_head::response(&self.edge.inbound) {
-            Some(Some(head)) => *response = Some(head.head + head.body),
+            Some(Some(head)) => (*response, *asked) = (Some(head.head + head.body), None),
             Some(None) => self.let_go(),
             None if self.edge.ended => self.let_go(),
             None => {}

@@ -3,7 +3,7 @@
 //! The worker is not trusted: a completion counts only when it names a request that is in flight, by number and
 //! generation, and the times it tells are bounded by the door's own.
 
-use crate::direct::Price;
+use crate::direct::{Price, endless};
 use crate::lane_memory::{Completion, DoorEnd, Submission, status};
 use crate::news::{Answered, Batches, News, Subject};
 use crate::plan::Plan;
@@ -14,6 +14,9 @@ use std::task::Waker;
 
 /// Requests in flight at most, whatever was granted: as many as the rings hold.
 pub const DEPTH: u32 = 1024;
+
+/// Rows of a batch at most, where nothing is planned yet.
+const ROWS: u32 = 1 << 16;
 
 /// What became of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -186,7 +189,12 @@ impl Lane {
     /// Requests of a model that the worker may touch.
     pub fn in_flight_of(&self, model: u32) -> usize {
         let of_model = |entry: &&Entry| entry.plan.as_ref().is_some_and(|plan| plan.model == model);
-        let open = |entry: &&Entry| !matches!(entry.state, State::Free | State::Over(_));
+        // What is still coming and was forgotten meanwhile will never depart.
+        let open = |entry: &&Entry| match entry.state {
+            State::Filling => entry.plan.as_ref().is_some_and(|plan| plan.is_live()),
+            State::Running | State::Abandoned => true,
+            State::Free | State::Over(_) => false,
+        };
         self.entries.iter().filter(open).filter(of_model).count()
     }
 
@@ -260,7 +268,7 @@ impl Lane {
         entry.submitted_ns = now_ns;
         self.submitted += 1;
         entry.sequence = self.submitted;
-        self.latest_deadline_ns = self.latest_deadline_ns.max(deadline_ns);
+        self.latest_deadline_ns = self.latest_deadline_ns.max(endless(deadline_ns));
         true
     }
 
@@ -364,6 +372,10 @@ impl Lane {
         }
         let Some(plan) = &entry.plan else { return false };
         let subject: Subject = (plan.model, plan.kind, self.id);
+        let most = if entry.price.batch_rows == 0 { ROWS } else { entry.price.batch_rows };
+        if told.status == status::OK && !(plan.rows..=most.max(plan.rows)).contains(&told.batch_rows) {
+            return false;
+        }
         let outcome = match told.status {
             status::OK => {
                 let stages = stages(told, entry.arrived_ns, entry.submitted_ns, now_ns);
@@ -413,13 +425,14 @@ impl Lane {
             (0..self.entries.len() as u32).filter(|number| self.is_running(*number)).collect();
         had.sort_by_key(|number| self.entries[*number as usize].sequence);
         let first = had.first().and_then(|number| self.entries[*number as usize].plan.clone());
-        let mut rows = 0;
+        let (mut rows, mut bound, mut alike) = (0u32, u32::MAX, true);
         for number in &had {
             let entry = &self.entries[*number as usize];
             let (Some(first), Some(plan)) = (&first, &entry.plan) else { continue };
-            let bound = entry.price.batch_rows;
-            let alike = plan.kind == first.kind && (rows == 0 || bound == 0 || rows + plan.rows <= bound);
-            rows = if alike { rows + plan.rows } else { u32::MAX / 2 };
+            let own = if entry.price.batch_rows == 0 { u32::MAX } else { entry.price.batch_rows };
+            bound = bound.min(own);
+            alike &= plan.kind == first.kind && (rows == 0 || rows.saturating_add(plan.rows) <= bound);
+            rows = rows.saturating_add(plan.rows);
             if entry.state == State::Abandoned {
                 self.clear(*number, slots);
             } else {

@@ -72,6 +72,14 @@ pub struct Tally {
     pub slow: Vec<Slow>,
 }
 
+/// Characters of an id that are kept: with more, whole messages would stay.
+const ID: usize = 64;
+
+/// An id without the message that it is a part of.
+pub fn kept(id: &[u8]) -> Bytes {
+    Bytes::copy_from_slice(&id[..id.len().min(ID)])
+}
+
 /// Slow requests kept until they are told; the others are only counted.
 const SLOW: usize = 64;
 
@@ -127,7 +135,7 @@ impl News {
             histogram.observe(buckets[place], how.stages_ns[place]);
         }
         if slow && tally.slow.len() < SLOW {
-            let (id, client) = (id.clone(), client.to_string());
+            let (id, client) = (kept(id), client.to_string());
             tally.slow.push(Slow { id, client, stages_ns: how.stages_ns });
         }
     }

@@ -65,6 +65,15 @@ impl Plan {
         self.live.load(Acquire)
     }
 
+    /// The deadline of a request that came with this one (0: none); 0: it has none.
+    pub fn deadline_of(&self, arrived_ns: u64, deadline_ns: u64) -> u64 {
+        match (deadline_ns, self.default_timeout_ns) {
+            (0, 0) => 0,
+            (0, default) => arrived_ns.saturating_add(default),
+            (deadline, _) => deadline,
+        }
+    }
+
     /// Whether tensors that lie there in a message are what the plan asks for.
     pub fn fits(&self, raw: &[Range<usize>]) -> bool {
         raw.len() == self.inputs.len()

@@ -17,6 +17,8 @@ pub const RAW: u8 = 7 << 3 | 2;
 
 /// Longest head that is recognised.
 pub const HEAD: usize = 4096;
+/// Longest id.
+const ID_BYTES: usize = 1024;
 /// Most raw tensors.
 pub const TENSORS: usize = 64;
 
@@ -62,7 +64,8 @@ impl Scanned {
             position = end;
         }
         self.take_head(&message[head_start..])?;
-        (ids <= 1 && std::str::from_utf8(&message[self.id.clone()]).is_ok()).then_some(())
+        (ids <= 1 && self.id.len() <= ID_BYTES && std::str::from_utf8(&message[self.id.clone()]).is_ok())
+            .then_some(())
     }
 
     fn take_head(&mut self, piece: &[u8]) -> Option<()> {

@@ -56,7 +56,9 @@ class Generation:
     generation: int = 1
 
 
-def planned(*, binary_default: bool = True, binary: dict[str, bool] | None = None) -> Planned:
+def planned(
+    *, binary_default: bool = True, binary: dict[str, bool] | None = None, generation: int = 1
+) -> Planned:
     head = RequestHead(model_name="m", model_version="", inputs=())
     request = InferHead(
         request_id="",
@@ -67,7 +69,7 @@ def planned(*, binary_default: bool = True, binary: dict[str, bool] | None = Non
         binary_default=binary_default,
     )
     plan = RequestPlan(model=MODEL, head=head, rows=1, inputs=(), outputs=(), merge_shape=())
-    return Planned(request=request, plan=plan)
+    return Planned(request=request, plan=plan, generation=generation)
 
 
 @pytest.fixture
@@ -107,8 +109,21 @@ async def test_a_head_is_taught_once_in_a_generation(
     answer = await _answer("")
     for generation in (1, 1, 2, 2):
         engine.generation = generation
-        teacher.consider(TARGET, b"{}", planned(), "", OUTPUTS, answer)
+        teacher.consider(TARGET, b"{}", planned(generation=generation), "", OUTPUTS, answer)
     assert len(front.lessons) == 2
+
+
+async def test_what_was_planned_in_an_older_generation_is_not_taught(
+    front: FrontDouble, engine: Generation, teacher: Teacher
+) -> None:
+    """Its answer came after the models changed: the front was told to forget it, and shall not learn it again."""
+    answer = await _answer("")
+    old = planned(generation=engine.generation)
+    engine.generation += 1
+    teacher.consider(TARGET, b"{}", old, "", OUTPUTS, answer)
+    assert not front.lessons
+    teacher.consider(TARGET, b"{}", planned(generation=engine.generation), "", OUTPUTS, answer)
+    assert len(front.lessons) == 1
 
 
 async def test_what_has_text_in_it_or_is_odd_is_not_taught(front: FrontDouble, teacher: Teacher) -> None:
