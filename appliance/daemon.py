@@ -279,6 +279,9 @@ class Daemon:
         """What was set or installed and is not used."""
         if reason := passed_over(self._config.grpc.door):
             self._log.event("the native door is passed over", reason=reason)
+        if self._config.grpc.tls_client_ca and self._config.http.addresses:
+            reason = "grpc.tls_client_ca does not hold for http.addresses, which speak no TLS; keep them on loopback"
+            self._log.event("models can be asked over HTTP without a certificate", reason=reason)
         for key in idle_settings(self._config.grpc, self._door_kind):
             note = (
                 f"the {self._door_kind.value} door has no means to keep it; the native door has ('make door')"

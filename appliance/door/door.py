@@ -93,8 +93,8 @@ class DoorConfig:
         default=(),
         metadata={
             "help": "who may come with such a certificate: the first URI among its alternative names, else the first "
-            "DNS name, else the common name; *. at the front stands for one label of a DNS name; empty: everybody "
-            "(native door)",
+            "DNS name, else, without any alternative names, the common name; with :// in it only such a URI; *. at the "
+            "front stands for one label of a DNS name; empty: everybody (native door)",
             "check": client_name_problems,
         },
     )

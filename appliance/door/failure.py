@@ -16,12 +16,14 @@ _LOG = logging.getLogger(__name__)
 def status_for(error: Exception, rpc: str) -> Status:
     """The status of ``error``. One that is not ours is a defect: it goes to the log with its traceback, and the client
     of ``rpc`` is told no more than that."""
-    if isinstance(error, Refused):
-        return error.status
-    if isinstance(error, ApplianceError):
-        return status_of(error)
-    _LOG.error("%s broke", rpc, exc_info=error)
-    # A task keeps its exception, whose frames keep the task and the message: the door's memory would wait for the
-    # cycle collector.
-    error.__traceback__ = None
-    return Status(Code.INTERNAL, BROKEN)
+    try:
+        if isinstance(error, Refused):
+            return error.status
+        if isinstance(error, ApplianceError):
+            return status_of(error)
+        _LOG.error("%s broke", rpc, exc_info=error)
+        return Status(Code.INTERNAL, BROKEN)
+    finally:
+        # A task keeps its exception, whose frames keep the task and the message: the door's memory would wait for the
+        # cycle collector.
+        error.__traceback__ = None

@@ -184,10 +184,12 @@ class Engine:
             self._pace.broken(bug)
             raise
         if refused is not None:
-            error, result = refused
             self._shapes.give(request.shape)
-            self._accounts.ended(request, error, result, self._clock())
-            raise error
+            self._accounts.ended(request, *refused, self._clock())
+            try:
+                raise refused[0]
+            finally:
+                del refused  # the error's traceback holds this frame: a cycle would keep the tensors
         if trace is not None:
             trace.admitted_ns = self._clock()
         self._requests[handle] = request

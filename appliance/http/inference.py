@@ -93,7 +93,10 @@ class Pending:
             raise
         if isinstance(outcome, Answer):
             return outcome
-        raise outcome
+        try:
+            raise outcome
+        finally:
+            del outcome, self._future  # the error's traceback holds this frame: they would make it a cycle
 
 
 def _released(future: asyncio.Future[Outcome]) -> asyncio.Future[Outcome]:

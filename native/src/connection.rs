@@ -5,7 +5,7 @@ use crate::clock::now_ns;
 use crate::conduct::{Conduct, SharedConduct, WatchedTransport};
 use crate::connections::{Admission, Listening};
 use crate::door::Core;
-use crate::identity::identity;
+use crate::identity::{Identity, identity};
 use crate::limits::Limit;
 use crate::listener::Socket;
 use crate::transport::Transport;
@@ -70,7 +70,7 @@ async fn establish(
         (Socket::Tcp(stream), Some(tls)) => match tls.acceptor().accept(stream).await {
             Ok(stream) => {
                 let certificate = stream.get_ref().1.peer_certificates().and_then(<[_]>::first);
-                let client = certificate.and_then(identity);
+                let client = certificate.and_then(identity).map(Identity::into_text);
                 (Transport::Tls(Box::new(stream)), client)
             }
             Err(_) => {

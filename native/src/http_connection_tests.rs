@@ -42,7 +42,8 @@ fn wire() -> Wire {
 fn request(id: &str) -> Vec<u8> {
     let json = JSON.replacen(r#""""#, &format!("\"{id}\""), 1);
     format!(
-        "POST {TARGET} HTTP/1.1\r\nContent-Length: {}\r\nInference-Header-Content-Length: {}\r\n\r\n{json}12345678",
+        "POST {TARGET} HTTP/1.1\r\nHost: x\r\nContent-Length: {}\r\n\
+         Inference-Header-Content-Length: {}\r\n\r\n{json}12345678",
         json.len() + 8,
         json.len()
     )

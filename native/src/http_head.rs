@@ -255,7 +255,15 @@ mod tests {
         for (lines, body) in [
             (&["GET /v2 HTTP/1.1", "Host: x"][..], 0),
             (&["GET / HTTP/1.1", "hOST:x:80"], 0),
-            (&["POST /v2/repository/index HTTP/1.1", "Host: x", "content-LENGTH:  12 ", "Connection: Keep-Alive"], 12),
+            (
+                &[
+                    "POST /v2/repository/index HTTP/1.1",
+                    "Host: x",
+                    "content-LENGTH:  12 ",
+                    "Connection: Keep-Alive",
+                ],
+                12,
+            ),
         ] {
             let Head::Request(request) = read(lines) else { panic!("{lines:?}") };
             assert_eq!((request.body, request.infer), (body, None));

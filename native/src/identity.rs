@@ -1,7 +1,8 @@
 //! Who a TLS client is, by its certificate, and who may come.
 //!
 //! The certificate was verified before: what is read here was signed by an authority that the operator trusts. The names
-//! are read by the code that verified it; only the common name, which that has no use for, is read here.
+//! are read by the code that verified it; only the common name, which that has no use for, and whether there are
+//! alternative names at all, which it does not tell, are read here.
 
 use tokio_rustls::rustls::pki_types::CertificateDer;
 use webpki::EndEntityCert;
@@ -12,14 +13,64 @@ const LENGTH: usize = 255;
 const WILDCARD: &str = "*.";
 /// DER of what comes before a common name: the object identifier 2.5.4.3.
 const COMMON_NAME: &[u8] = &[0x55, 0x04, 0x03];
+/// DER of what comes before the alternative names of a subject: the object identifier 2.5.29.17.
+const ALTERNATIVE_NAMES: &[u8] = &[0x55, 0x1d, 0x11];
+/// What only URIs have: names that have it are meant for nothing else.
+const AFTER_SCHEME: &str = "://";
 
-/// The first URI among the alternative names of the subject, else the first DNS name, else the common name.
-pub fn identity(certificate: &CertificateDer<'_>) -> Option<String> {
+const OBJECT_IDENTIFIER: u8 = 0x06;
+const SEQUENCE: u8 = 0x30;
+
+/// Who a client is.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Identity {
+    text: String,
+    /// It is a URI among the alternative names, and not something that only looks like one.
+    is_uri: bool,
+}
+
+impl Identity {
+    /// What the log calls it.
+    pub fn into_text(self) -> String {
+        self.text
+    }
+}
+
+/// The first URI among the alternative names of the subject, else the first DNS name; the common name only of a
+/// certificate without alternative names of whatever kind.
+pub fn identity(certificate: &CertificateDer<'_>) -> Option<Identity> {
     let parsed = EndEntityCert::try_from(certificate).ok()?;
-    let found = parsed.valid_uri_names().next().or_else(|| parsed.valid_dns_names().next());
-    let found = found.or_else(|| common_name(parsed.subject()))?;
+    let uri = parsed.valid_uri_names().next();
+    let found = match uri.or_else(|| parsed.valid_dns_names().next()) {
+        Some(found) => found,
+        None if has_alternative_names(certificate) == Some(false) => common_name(parsed.subject())?,
+        None => return None,
+    };
     let usable = (1..=LENGTH).contains(&found.len()) && !found.chars().any(char::is_control);
-    usable.then(|| found.to_string())
+    usable.then(|| Identity { text: found.to_string(), is_uri: uri.is_some() })
+}
+
+/// Whether a certificate says that it has alternative names of its subject. None: it cannot be read.
+fn has_alternative_names(certificate: &[u8]) -> Option<bool> {
+    const EXTENSIONS: u8 = 0xa3;
+    let (certificate, _) = expected(certificate, SEQUENCE)?;
+    let (mut fields, _) = expected(certificate, SEQUENCE)?;
+    while !fields.is_empty() {
+        let (tag, contents, rest) = element(fields)?;
+        fields = rest;
+        if tag != EXTENSIONS {
+            continue;
+        }
+        let (mut extensions, _) = expected(contents, SEQUENCE)?;
+        while !extensions.is_empty() {
+            let (extension, rest) = expected(extensions, SEQUENCE)?;
+            extensions = rest;
+            if expected(extension, OBJECT_IDENTIFIER)?.0 == ALTERNATIVE_NAMES {
+                return Some(true);
+            }
+        }
+    }
+    Some(false)
 }
 
 /// One element of DER: its tag, its contents, and what follows it. Lengths up to 65,535.
@@ -43,11 +94,9 @@ fn expected(der: &[u8], tag: u8) -> Option<(&[u8], &[u8])> {
 
 /// The last common name of a subject, given as the contents of its sequence: the most specific one.
 fn common_name(mut subject: &[u8]) -> Option<&str> {
-    const OBJECT_IDENTIFIER: u8 = 0x06;
     const UTF8_STRING: u8 = 0x0c;
     const PRINTABLE_STRING: u8 = 0x13;
     const IA5_STRING: u8 = 0x16;
-    const SEQUENCE: u8 = 0x30;
     const SET: u8 = 0x31;
     let mut last = None;
     while !subject.is_empty() {
@@ -85,14 +134,17 @@ impl Names {
     }
 
     /// Whether this one may.
-    pub fn admit(&self, identity: &str) -> bool {
+    pub fn admit(&self, identity: &Identity) -> bool {
+        let Identity { text, is_uri } = identity;
         self.0.iter().any(|name| match name.strip_prefix(WILDCARD) {
-            Some(domain) => identity
+            Some(_) if *is_uri => false,
+            Some(domain) => text
                 .split_once('.')
                 .is_some_and(|(label, rest)| is_label(label) && rest.eq_ignore_ascii_case(domain)),
-            // A URI is told by its colon; letters count there.
-            None if identity.contains(':') => name == identity,
-            None => name.eq_ignore_ascii_case(identity),
+            None if name.contains(AFTER_SCHEME) && !is_uri => false,
+            // Letters count in a URI, and in what looks like one.
+            None if *is_uri || text.contains(':') => name == text,
+            None => name.eq_ignore_ascii_case(text),
         })
     }
 }
@@ -106,8 +158,17 @@ fn is_label(text: &str) -> bool {
 mod tests {
     use super::*;
 
-    fn admits(names: &[&str], identity: &str) -> bool {
-        Names::new(names.iter().map(ToString::to_string).collect()).admit(identity)
+    fn admitted(names: &[&str], text: &str, is_uri: bool) -> bool {
+        let identity = Identity { text: text.into(), is_uri };
+        Names::new(names.iter().map(ToString::to_string).collect()).admit(&identity)
+    }
+
+    fn admits(names: &[&str], name: &str) -> bool {
+        admitted(names, name, false)
+    }
+
+    fn admits_uri(names: &[&str], uri: &str) -> bool {
+        admitted(names, uri, true)
     }
 
     #[test]
@@ -133,10 +194,70 @@ mod tests {
 
     #[test]
     fn uris_are_compared_letter_by_letter_and_have_no_wildcards() {
-        assert!(admits(&["spiffe://site/camera"], "spiffe://site/camera"));
-        assert!(!admits(&["spiffe://site/camera"], "spiffe://site/Camera"));
-        assert!(!admits(&["*.site.example"], "spiffe://a.site.example"));
-        assert!(!admits(&["*.site.example/x"], "spiffe:.site.example/x"));
+        assert!(admits_uri(&["spiffe://site/camera"], "spiffe://site/camera"));
+        assert!(!admits_uri(&["spiffe://site/camera"], "spiffe://site/Camera"));
+        assert!(admits_uri(&["urn:camera:7"], "urn:camera:7"));
+        for uri in ["spiffe://a.site.example", "a.site.example", "*.site.example"] {
+            assert!(!admits_uri(&["*.site.example"], uri), "{uri}");
+        }
+        assert!(!admits_uri(&["*.site.example/x"], "spiffe:.site.example/x"));
+    }
+
+    #[test]
+    fn what_only_looks_like_a_uri_is_not_admitted_as_one() {
+        for name in ["spiffe://site/camera", "://", "a://b"] {
+            assert!(!admits(&[name], name), "{name}");
+            assert!(admits_uri(&[name], name), "{name}");
+        }
+        assert!(admits(&["spiffe://site/camera", "camera"], "camera"));
+    }
+
+    /// A certificate as far as names go, with these general names, if with any extension of them.
+    fn certificate(common: &[u8], alternative: Option<&[Vec<u8>]>) -> CertificateDer<'static> {
+        let algorithm = der(0x30, &der(0x06, &[0x2a, 0x03]));
+        let constraints = der(0x30, &[der(0x06, &[0x55, 0x1d, 0x13]), der(0x04, &der(0x30, &[]))].concat());
+        let names = alternative.map(|names| {
+            let names = der(0x04, &der(0x30, &names.concat()));
+            der(0x30, &[der(0x06, ALTERNATIVE_NAMES), names].concat())
+        });
+        let extensions = [constraints, names.unwrap_or_default()].concat();
+        let fields = [
+            der(0xa0, &der(0x02, &[2])),
+            der(0x02, &[1]),
+            algorithm.clone(),
+            der(0x30, &[]),
+            der(0x30, &[]),
+            der(0x30, &named(COMMON_NAME, 0x0c, common)),
+            der(0x30, &[]),
+            der(0xa3, &der(0x30, &extensions)),
+        ];
+        let whole = [der(0x30, &fields.concat()), algorithm, der(0x03, &[0, 1])].concat();
+        CertificateDer::from(der(0x30, &whole))
+    }
+
+    #[test]
+    fn the_common_name_is_only_for_certificates_without_alternative_names() {
+        const EMAIL: u8 = 0x81;
+        const DNS: u8 = 0x82;
+        const URI: u8 = 0x86;
+        const IP: u8 = 0x87;
+        let uri = der(URI, b"spiffe://site/camera");
+        let host = der(DNS, b"a.site.example");
+        let address = der(IP, &[127, 0, 0, 1]);
+        let known = |text: &str, is_uri| Some(Identity { text: text.into(), is_uri });
+        for (names, found) in [
+            (None, known("spiffe://cn", false)),
+            (Some(&[host.clone(), uri.clone()][..]), known("spiffe://site/camera", true)),
+            (Some(&[address.clone(), host]), known("a.site.example", false)),
+            (Some(&[address]), None),
+            (Some(&[der(EMAIL, b"a@b")]), None),
+            (Some(&[der(DNS, b"no host")]), None),
+            (Some(&[der(URI, b"\xff")]), None),
+            (Some(&[der(URI, b"")]), None),
+            (Some(&[]), None),
+        ] {
+            assert_eq!(identity(&certificate(b"spiffe://cn", names)), found, "{names:?}");
+        }
     }
 
     fn der(tag: u8, contents: &[u8]) -> Vec<u8> {

@@ -1,6 +1,6 @@
 //! TLS: certificates that can be replaced while the door serves, and which clients may come with theirs.
 
-use crate::identity::{Names, identity};
+use crate::identity::{Identity, Names, identity};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::crypto::{CryptoProvider, ring};
@@ -73,10 +73,11 @@ impl ClientCertVerifier for NamedClients {
     ) -> Result<ClientCertVerified, Error> {
         let verified = self.trusted.verify_client_cert(certificate, chain, now)?;
         let identity = identity(certificate);
-        if identity.as_deref().is_some_and(|identity| self.names.admit(identity)) {
+        if identity.as_ref().is_some_and(|identity| self.names.admit(identity)) {
             return Ok(verified);
         }
-        *self.turned_away.lock().unwrap_or_else(PoisonError::into_inner) = Some(identity.unwrap_or_default());
+        let text = identity.map(Identity::into_text).unwrap_or_default();
+        *self.turned_away.lock().unwrap_or_else(PoisonError::into_inner) = Some(text);
         Err(CertificateError::ApplicationVerificationFailure.into()) // "access denied", in TLS's words
     }
 

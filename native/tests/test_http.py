@@ -23,7 +23,7 @@ LIMITS = {
 }
 FULL = b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
 GET = b"GET /v2 HTTP/1.1\r\nHost: x\r\n\r\n"
-POST = b"POST /v2/x HTTP/1.1\r\nContent-Length: 5\r\n\r\nhello"
+POST = b"POST /v2/x HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\nhello"
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 SOME = 1 << 20
 
@@ -127,14 +127,16 @@ def test_requests_pass_one_by_one_over_one_connection_to_the_edge(host: HttpHost
 @pytest.mark.parametrize(
     "odd",
     [
-        b"HEAD /v2 HTTP/1.1\r\n\r\n",
-        b"GET /v2 HTTP/1.0\r\n\r\n",
-        b"POST /v2 HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
-        b"POST /v2 HTTP/1.1\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
-        b"POST /v2 HTTP/1.1\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nxx",
-        b"GET /v2 HTTP/1.1\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n",
-        b"GET /v2 HTTP/1.1\r\n folded: x\r\n\r\n",
-        b"GET /v2 HTTP/1.1\r\nX: " + b"x" * 1024 + b"\r\n\r\n",
+        b"HEAD /v2 HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"GET /v2 HTTP/1.0\r\nHost: x\r\n\r\n",
+        b"POST /v2 HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        b"POST /v2 HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        b"POST /v2 HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nxx",
+        b"GET /v2 HTTP/1.1\r\nHost: x\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n",
+        b"GET /v2 HTTP/1.1\r\nHost: x\r\n folded: x\r\n\r\n",
+        b"GET /v2 HTTP/1.1\r\nHost: x\r\nX: " + b"x" * 1024 + b"\r\n\r\n",
+        b"GET /v2 HTTP/1.1\r\n\r\n",
+        b"GET /v2 HTTP/1.1\r\nHost: x\r\nHost: x\r\n\r\n",
         b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
         b"\r\n\r\n",
     ],
@@ -226,7 +228,7 @@ def test_an_edge_that_vanishes_ends_the_connection(host: HttpHost) -> None:
 
 def test_an_edge_that_refuses_while_much_is_being_sent_is_heard(host: HttpHost) -> None:
     refusal = b"HTTP/1.1 413 Too Large\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
-    client = host.client(b"POST /v2/x HTTP/1.1\r\nContent-Length: 100000000\r\n\r\n")
+    client = host.client(b"POST /v2/x HTTP/1.1\r\nHost: x\r\nContent-Length: 100000000\r\n\r\n")
     edge = host.edge()
     edge.sendall(refusal)
     edge.close()
@@ -237,7 +239,7 @@ def test_an_edge_that_refuses_while_much_is_being_sent_is_heard(host: HttpHost) 
 
 def test_who_does_not_read_holds_up_who_writes(host: HttpHost) -> None:
     """Both ways: what is under way is bounded, whatever is sent."""
-    client = host.client(b"POST /v2/x HTTP/1.1\r\nContent-Length: 1000000000\r\n\r\n")
+    client = host.client(b"POST /v2/x HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000000\r\n\r\n")
     edge = host.edge()
     for writer, reader in ((client, edge), (edge, client)):
         writer.settimeout(0.3)

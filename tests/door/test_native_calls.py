@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import logging
 import sys
 from typing import Any, cast
@@ -18,10 +19,12 @@ from appliance.door.status import Code
 from appliance.door.wire_pb import inference_pb2 as pb
 from appliance.errors import Cancelled, QueueFull, RunFailed
 from appliance.inference import NO_DEADLINE
+from appliance.scheduling.settings import SchedulingConfig
 from appliance.telemetry.trace import TraceConfig, Tracer
 from tests.door.engine_double import EngineDouble
 from tests.door.messages import infer_request
 from tests.door.native_double import DoorDouble
+from tests.engine.rig import Rig as EngineRig
 from tests.words.sample import make_version
 
 RESULT = bytes(range(8))
@@ -247,6 +250,42 @@ async def test_a_large_message_is_read_where_it_lies_and_not_kept(rig: Rig) -> N
     assert (submission.request_id, submission.tensors[0]) == ("7", infer_request().raw_input_contents[0])
     submission.answer(RESULT)
     assert pb.ModelInferResponse.FromString(rig.door.replies[1]).id == "7"
+
+
+@pytest.mark.parametrize(
+    ("why", "code"),
+    [
+        ("full", Code.RESOURCE_EXHAUSTED),
+        ("stopping", Code.UNAVAILABLE),
+        ("invalid", Code.INVALID_ARGUMENT),
+        ("unreadable", Code.INVALID_ARGUMENT),
+        ("late", Code.DEADLINE_EXCEEDED),
+    ],
+)
+async def test_a_refused_message_is_let_go_at_once_and_not_by_the_cycle_collector(
+    rig: Rig, why: str, code: Code
+) -> None:
+    real = EngineRig(make_version(max_batch_size=1024), SchedulingConfig(max_queued_requests=1))
+    calls = InferCalls(cast(Any, rig.door), Inference(real.engine, EnvelopeLimits()))
+    raw = bytes(1024 * 16 - (why == "invalid"))
+    message = infer_request(shape=(1024, 4), raw=raw).SerializeToString()
+    rig.door.known |= set(range(100))
+    if why == "full":
+        calls.begin(98, message, 0)
+        real.turns()
+        calls.begin(99, message, 0)
+    if why == "stopping":
+        real.engine.drain()
+    memories = [bytearray(message[:-1] if why == "unreadable" else message) for _ in range(50)]
+    gc.collect()
+    gc.disable()
+    try:
+        for call, memory in enumerate(memories):
+            calls.begin(call, memoryview(memory).toreadonly(), int(why == "late"))
+            memory.clear()  # raises BufferError while anybody still looks at it
+    finally:
+        gc.enable()
+    assert {rig.door.ends[call][0] for call in range(50)} == {code}
 
 
 @pytest.mark.parametrize("broken", [b"\x3a\xff", b"\x1a\x01\xff", REQUEST[:-1], b"\xff" * 20])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 from typing import Any, cast
 
 import pytest
@@ -83,6 +85,26 @@ async def test_an_error_is_the_end_after_what_was_written(rig: Rig, error: Excep
     rig.stream.sent()
     await task
     assert rig.door.ends[CALL] == end
+
+
+async def test_an_error_that_a_task_keeps_does_not_keep_that_task(rig: Rig) -> None:
+    async def inner() -> None:
+        raise UnknownModel("no such thing")
+
+    async def fail() -> None:
+        task = asyncio.ensure_future(inner())
+        kept.append(weakref.ref(task))
+        await task
+
+    kept: list[weakref.ref[asyncio.Task[None]]] = []
+    gc.collect()
+    gc.disable()
+    try:
+        await rig.run(fail)
+        await settle()
+        assert [each() for each in kept] == [None]
+    finally:
+        gc.enable()
 
 
 async def test_a_deadline_ends_it(rig: Rig) -> None:

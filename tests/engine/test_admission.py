@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 from typing import Any
 
 import pytest
@@ -78,6 +80,22 @@ def test_what_the_queue_does_not_take_is_refused_before_it_is_copied() -> None:
     rig.work((1, 1), 4)
     rig.work((1, 1), 4)
     assert (counted(rig, Result.SUCCESS), counted(rig, Result.REFUSED)) == (2, 1)
+
+
+def test_a_refusal_leaves_no_cycle_that_keeps_the_tensors() -> None:
+    rig = Rig(model())
+    rig.engine.drain()
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(50):
+            memory = bytearray(ROW)
+            with contextlib.suppress(Stopping):
+                submit(rig, memoryview(memory))
+            memory.clear()  # raises BufferError while anybody still looks at it
+    finally:
+        gc.enable()
+    assert counted(rig, Result.UNAVAILABLE) == 50
 
 
 def test_what_is_late_already_is_refused_before_it_is_copied() -> None:

@@ -20,7 +20,7 @@ from models.generate import write_model
 from tests.appliance_process import ApplianceProcess
 from tests.conftest import Serve
 from tests.doors import needs_native
-from tests.fronts import FRONT, with_front
+from tests.fronts import EDGE, FRONT, with_front
 from tests.http.raw_client import RawAnswer, RawClient, binary_request
 
 pytestmark = needs_native
@@ -136,6 +136,26 @@ def test_what_is_not_as_it_was_taught_is_the_edges(server: ApplianceProcess, cli
     assert client.ask(chunked + b"\r\n\r\n%x\r\n" % len(body) + body + b"\r\n0\r\n\r\n") == first
     assert client.ask(good) == first, "the connection goes on"
     assert _granted(server, "mlp") == before, "but it is the edge's by now"
+
+
+@pytest.mark.parametrize(
+    ("hosts", "reason"),
+    [(b"", "Missing 'Host' header"), (b"Host: x\r\nHost: x\r\n", "Duplicate 'Host' header")],
+    ids=["none", "two"],
+)
+def test_a_taught_request_without_exactly_one_host_is_refused_as_the_edge_does(
+    server: ApplianceProcess, client: RawClient, serve: Serve, tmp_path: Path, hosts: bytes, reason: str
+) -> None:
+    good = binary_request("mlp", MLP)
+    _taught(server, client, good, "mlp")
+    before = _granted(server, "mlp")
+    wrong = good.replace(b"Host: x\r\n", hosts, 1)
+    write_model("mlp", tmp_path)
+    with RawClient(serve(tmp_path, EDGE)) as edge:
+        refused = edge.ask(wrong)
+    assert (refused.status, reason in refused.body.decode()) == (400, True)
+    assert client.ask(wrong) == refused
+    assert _granted(server, "mlp") == before
 
 
 @pytest.mark.parametrize("accepted", ["gzip", "gzip, deflate"])

@@ -148,10 +148,15 @@ def test_only_clients_that_are_named_may_come_and_the_log_says_who(
         daemon.grpc, authority, make_named(tmp_path, "host", authority, "/CN=a.site.example")
     ) as channel:
         assert infer(channel)
-    other = make_named(tmp_path, "other", authority, "/CN=a.site.example.org")
-    with over_tls(daemon.grpc, authority, other) as channel, pytest.raises(grpc.RpcError) as refused:
-        infer(channel)
-    assert failure_of(refused.value).code == "UNAVAILABLE"
+    for name, subject, alternative in (
+        ("other", "/CN=a.site.example.org", ""),
+        ("address", "/CN=a.site.example", "IP:127.0.0.1"),
+        ("disguised", r"/CN=spiffe:\/\/site\/camera", ""),
+    ):
+        other = make_named(tmp_path, name, authority, subject, alternative)
+        with over_tls(daemon.grpc, authority, other) as channel, pytest.raises(grpc.RpcError) as refused:
+            infer(channel)
+        assert failure_of(refused.value).code == "UNAVAILABLE", name
     daemon.wait_log(
         "a client was turned away: grpc.tls_client_names has no 'a.site.example.org', from ipv4:127"
     )
