@@ -274,13 +274,13 @@ def test_a_connection_too_many_is_told_so(host: HttpHost) -> None:
 
 
 def test_a_connection_that_waits_too_long_is_closed() -> None:
-    with HttpHost(keepalive_ms=400) as host:
+    with HttpHost(keepalive_ms=2000) as host:
         client = host.client(GET)
         edge = host.edge()
         exactly(edge, GET)
         edge.sendall(OK)
         exactly(client, OK)
-        time.sleep(0.25)
+        time.sleep(1.25)
         client.sendall(GET)  # in time for the client, but the edge might be about to give up
         again = host.edge()
         exactly(again, GET)
@@ -288,7 +288,7 @@ def test_a_connection_that_waits_too_long_is_closed() -> None:
         exactly(client, OK)
         started = time.monotonic()
         ended(client)
-        assert 0.3 < time.monotonic() - started < 5
+        assert time.monotonic() - started > 1.0, "it was not given its time"
 
 
 def test_at_the_end_who_waits_is_let_go_and_who_is_served_is_answered(host: HttpHost) -> None:
