@@ -23,7 +23,7 @@ PIP := -m pip --disable-pip-version-check --quiet --no-input
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help install door run test lint types unit bench fuzz wheel lock clean install-test install-clients install-door
+.PHONY: help install door run test lint types unit unit-door bench fuzz wheel lock clean install-test install-clients install-door
 
 help: ## what each command does
 	@sed -n 's/^\([a-z][a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | awk -F'\t' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -40,7 +40,7 @@ door: $(DOOR_STAMP) ## build the native gRPC door and install it into .venv (nee
 run: $(SERVE_STAMP) install-door ## install and serve the models in models/
 	@exec $(BIN)/appliance serve $(ARGS)
 
-test: install-test install-door install-clients lint types unit ## install what tests need and run everything
+test: install-test install-door install-clients lint types unit-door unit ## install what tests need and run everything
 
 lint: $(TEST_STAMP) ## ruff: rules and format
 	$(BIN)/ruff check .
@@ -48,6 +48,17 @@ lint: $(TEST_STAMP) ## ruff: rules and format
 
 types: $(TEST_STAMP) ## mypy --strict
 	$(BIN)/mypy
+
+# The door's own modules and the fuzzers' corpora. Such tests link Python's library, which not every Python brings.
+LIBPYTHON := import os, sysconfig as s; p = os.path.join(s.get_config_var("LIBDIR"), s.get_config_var("LDLIBRARY")); \
+  print(os.path.dirname(p) if p.endswith(".so") and os.path.exists(p) else "")
+
+unit-door: $(TEST_STAMP) ## the native door's tests in Rust, where cargo and Python's shared library are
+	@folder=$$($(BIN)/python -c '$(LIBPYTHON)'); \
+	if command -v cargo >/dev/null && [ -n "$$folder" ]; then \
+	  PYO3_PYTHON=$(CURDIR)/$(BIN)/python LD_LIBRARY_PATH=$$folder CARGO_TARGET_DIR=$${CARGO_TARGET_DIR:-$(CURDIR)/build/cargo} \
+	  cargo test --quiet --locked --manifest-path native/Cargo.toml; \
+	else echo "make: without cargo and Python's shared library the native door's tests in Rust are left out"; fi
 
 unit: $(TEST_STAMP) ## the tests alone
 	$(BIN)/python -m pytest $(PYTEST_ARGS)

@@ -11,6 +11,7 @@ from typing import Final
 from edge_appliance_door import Door, Grants
 
 from appliance.door.listeners import Listeners
+from appliance.door.native_teaching import tell
 from appliance.engine.direct import DirectEngine
 from appliance.engine.front import Adopt, FrontFigures, FrontTerms
 from appliance.errors import OperatorError
@@ -90,22 +91,7 @@ class NativeFront:
         taught = None if self._direct is None else self._direct.teach(plan, shapes)
         if taught is None or self._grants is None:
             return
-        self._grants.teach(
-            head,
-            plan=taught.plan,
-            kind=taught.kind,
-            model=taught.model,
-            group=taught.group,
-            rows=taught.rows,
-            inputs=taught.inputs,
-            out_offset=taught.out_offset,
-            span=taught.span,
-            opening=opening,
-            described=described,
-            outputs=[(b"", offset, size) for offset, size in zip(taught.outputs, sizes, strict=True)],
-            late_text=taught.late_text,
-            default_timeout_ns=taught.default_timeout_ns,
-        )
+        tell(self._grants, head, taught, opening, described, [b""] * len(sizes), sizes)
 
     def figures(self) -> FrontFigures:
         """See HttpFront."""

@@ -6,17 +6,17 @@ its answer. It holds as long as the engine's generation does.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from appliance.door.codec import PlannedHead
-from appliance.engine.direct import DirectEngine
+from appliance.engine.direct import DirectEngine, Taught
+from appliance.engine.lessons import Lessons
 from appliance.engine.port import EnginePort
 from appliance.inference import Answer
 
 if TYPE_CHECKING:
     from edge_appliance_door import Grants
-
-HEADS_MAX: Final = 4096
 
 
 class Teacher:
@@ -26,41 +26,46 @@ class Teacher:
         self._grants = grants
         self._engine = engine
         self._direct = direct
-        self._asked: set[bytes] = set()
-        """Heads that were taught, or cannot be, in this generation."""
-        self._generation = -1
+        self._lessons = Lessons()
 
     def consider(self, planned: PlannedHead, answer: Answer) -> None:
-        """Teach requests with the head of ``planned``, whose ``answer`` is not yet released, if that was not done. What
-        was planned before the present generation may be another version's by now."""
-        if self._engine.generation != self._generation:
-            self._generation = self._engine.generation
-            self._asked.clear()
+        """Teach requests with the head of ``planned``, whose ``answer`` is not yet released, if that was not done."""
         head = planned.head
-        if not head or planned.generation != self._generation:
+        if not head or not self._lessons.is_due(head, planned.generation, self._engine.generation):
             return
-        if head in self._asked or len(self._asked) >= HEADS_MAX:
-            return
-        self._asked.add(head)
         taught = self._direct.teach(planned.plan, [output.shape for output in answer.outputs])
         if taught is None:
             return
         opening, described, *tensors = planned.form.parts(b"", answer)
         pieces = [b"", *map(bytes, tensors[1::2])]  # what stands before each tensor, but for the first one
         sizes = [len(output.data) for output in answer.outputs]
-        self._grants.teach(
-            head,
-            plan=taught.plan,
-            kind=taught.kind,
-            model=taught.model,
-            group=taught.group,
-            rows=taught.rows,
-            inputs=taught.inputs,
-            out_offset=taught.out_offset,
-            span=taught.span,
-            opening=bytes(opening),
-            described=bytes(described),
-            outputs=list(zip(pieces, taught.outputs, sizes, strict=True)),
-            late_text=taught.late_text,
-            default_timeout_ns=taught.default_timeout_ns,
-        )
+        tell(self._grants, head, taught, bytes(opening), bytes(described), pieces, sizes)
+
+
+def tell(
+    grants: Grants,
+    head: bytes,
+    taught: Taught,
+    opening: bytes,
+    described: bytes,
+    pieces: Sequence[bytes],
+    sizes: Sequence[int],
+) -> None:
+    """Teach requests with ``head``, whose answers are ``opening``, the id, ``described``, and the outputs of ``sizes``
+    bytes, each behind its piece of ``pieces``."""
+    grants.teach(
+        head,
+        plan=taught.plan,
+        kind=taught.kind,
+        model=taught.model,
+        group=taught.group,
+        rows=taught.rows,
+        inputs=taught.inputs,
+        out_offset=taught.out_offset,
+        span=taught.span,
+        opening=opening,
+        described=described,
+        outputs=list(zip(pieces, taught.outputs, sizes, strict=True)),
+        late_text=taught.late_text,
+        default_timeout_ns=taught.default_timeout_ns,
+    )

@@ -7,15 +7,13 @@ Only heads whose tensors all come and go as binary data are taught: what would h
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
 
 from appliance.engine.front import HttpFront
+from appliance.engine.lessons import Lessons
 from appliance.engine.port import EnginePort
 from appliance.http.infer_response import InferResponse, identity, opening
 from appliance.http.plan_cache import MAX_HEAD_BYTES, Planned
 from appliance.inference import OutputTensor
-
-HEADS_MAX: Final = 4096
 
 
 class Teacher:
@@ -24,9 +22,7 @@ class Teacher:
     def __init__(self, front: HttpFront, engine: EnginePort) -> None:
         self._front = front
         self._engine = engine
-        self._asked: set[bytes] = set()
-        """Heads that were taught, or cannot be, in this generation."""
-        self._generation = -1
+        self._lessons = Lessons()
 
     def wants(self, planned: Planned, text: bytes) -> bool:
         """Whether requests with the JSON ``text`` may be worth teaching."""
@@ -41,20 +37,13 @@ class Teacher:
         outputs: Sequence[OutputTensor],
         answer: InferResponse,
     ) -> None:
-        """Teach requests for ``target`` with the JSON ``text``, of which one was answered so, if that was not done.
-        What was planned before the present generation may be another version's by now."""
+        """Teach requests for ``target`` with the JSON ``text``, of which one was answered so, if that was not done."""
         asked = planned.request
         if not all(asked.binary_outputs.get(output.name, asked.binary_default) for output in outputs):
             return
-        if self._engine.generation != self._generation:
-            self._generation = self._engine.generation
-            self._asked.clear()
-        if planned.generation != self._generation:
-            return
         head = self._front.head_of(target, text)
-        if head is None or head in self._asked or len(self._asked) >= HEADS_MAX:
+        if head is None or not self._lessons.is_due(head, planned.generation, self._engine.generation):
             return
-        self._asked.add(head)
         begin = opening(planned.plan.model)
         rest = answer.parts[0][len(begin) + len(identity(request_id)) :]
         shapes, sizes = [output.shape for output in outputs], [len(output.data) for output in outputs]

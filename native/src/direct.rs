@@ -5,47 +5,23 @@
 //! whenever it turns round are atomic.
 
 use crate::clock::now_ns;
+use crate::flight::{Flight, shown};
 use crate::http_answer;
-use crate::lane::{Lane, Outcome, Stages, Ticket};
+use crate::lane::Lane;
 use crate::lane_memory::DoorEnd;
-use crate::news::{News, Subject, Tally, kept};
+use crate::news::{News, Subject, Tally};
 use crate::plan::{Lesson, Plan, Plans};
+use crate::price::{Price, endless};
 use crate::scan::{Opening, Scanned};
-use crate::slots::{Arena, Slot, Slots};
+use crate::slots::{Arena, Slots};
 use crate::trace::{Trace, Traces};
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use std::collections::HashMap;
 use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::*};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::task::{Context, Poll};
 use tokio::sync::{Notify, mpsc, oneshot};
-
-/// What a request of one kind costs, as the engine has learnt. The arithmetic is that of `scheduling/grants.py`.
-#[derive(Clone, Copy, Default)]
-pub struct Price {
-    /// For each row, in a batch of the planned size.
-    pub charge_per_row_ns: u64,
-    /// The largest batch that it may run in.
-    pub batch_ns: u64,
-    /// Rows of that batch; 0: whatever the kind allows.
-    pub batch_rows: u32,
-    /// Kept free before a deadline.
-    pub margin_ns: u64,
-}
-
-impl Price {
-    /// What so many rows are charged: with the rows that the batch before them wastes when they do not fit.
-    pub fn charge(&self, rows: u32) -> u64 {
-        self.charge_per_row_ns * (2 * u64::from(rows)).saturating_sub(1)
-    }
-
-    /// How long a request of so many rows needs when its turn has come.
-    pub fn own_ns(&self, rows: u32) -> u64 {
-        self.charge_per_row_ns * u64::from(rows.saturating_sub(1)) + self.batch_ns
-    }
-}
 
 /// What the door shares with workers.
 pub struct Attached {
@@ -72,15 +48,16 @@ struct Group {
     latest_ns: u64,
 }
 
-struct State {
+/// What is behind the lock.
+pub(crate) struct State {
     plans: Plans,
     prices: HashMap<u32, Price>,
-    lanes: HashMap<u32, Lane>,
+    pub(crate) lanes: HashMap<u32, Lane>,
     bells: HashMap<u32, oneshot::Sender<()>>,
     groups: HashMap<u32, Group>,
-    slots: Slots,
-    news: News,
-    traces: Traces,
+    pub(crate) slots: Slots,
+    pub(crate) news: News,
+    pub(crate) traces: Traces,
     announced: bool,
     scanned: Scanned,
 }
@@ -197,7 +174,7 @@ impl Default for Direct {
 }
 
 impl Direct {
-    fn state(&self) -> MutexGuard<'_, State> {
+    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -322,13 +299,22 @@ impl Direct {
 
     // --- on the thread
 
-    fn count(&self, ended: usize) {
+    /// So many requests in flight have ended.
+    pub(crate) fn count(&self, ended: usize) {
         self.in_flight.fetch_sub(ended, Relaxed);
     }
 
-    fn announce(&self, state: &mut State) {
+    /// Has the engine told, if there is something to tell and that was not said.
+    pub(crate) fn announce(&self, state: &mut State) {
         if !state.announced && !state.news.is_empty() {
             state.announced = true;
+            self.herald.notify_one();
+        }
+    }
+
+    /// Has the engine told that there is something in flight.
+    pub(crate) fn announce_departure(&self, state: &mut State) {
+        if !std::mem::replace(&mut state.announced, true) {
             self.herald.notify_one();
         }
     }
@@ -505,176 +491,6 @@ impl Direct {
             self.state().lanes.values().filter(|lane| lane.in_flight() > 0).for_each(Lane::disarm);
             self.drain();
         }
-    }
-}
-
-/// How a request came back from its worker.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Landing {
-    /// It can be answered.
-    Well,
-    /// Its deadline is over, or was when its turn came.
-    Late,
-}
-
-/// A request that the door serves. Dropped before it landed, its client has gone.
-pub struct Flight {
-    direct: Arc<Direct>,
-    lane: u32,
-    ticket: Ticket,
-    plan: Arc<Plan>,
-    slot: Slot,
-    id: Bytes,
-    deadline_ns: u64,
-    raw: Vec<usize>,
-    landed: Option<Stages>,
-    trace: Option<Box<Trace>>,
-}
-
-impl Flight {
-    /// Its trace, if it is traced.
-    pub fn trace(&mut self) -> Option<&mut Trace> {
-        self.trace.as_deref_mut()
-    }
-
-    /// Its deadline, that of its plan if it brought none; 0: none.
-    pub fn deadline_ns(&self) -> u64 {
-        self.deadline_ns
-    }
-
-    /// Its id.
-    pub fn id(&self) -> &Bytes {
-        &self.id
-    }
-
-    /// What was taught of it.
-    pub fn plan(&self) -> &Plan {
-        &self.plan
-    }
-
-    /// Copies bytes into its slot.
-    pub fn write(&self, offset: usize, bytes: &[u8]) {
-        if let Some(attached) = self.direct.attached.get() {
-            attached.arena.write(self.slot.offset + offset, bytes);
-        }
-    }
-
-    /// Appends bytes of its slot.
-    pub fn read(&self, offset: usize, size: usize, into: &mut BytesMut) {
-        if let Some(attached) = self.direct.attached.get() {
-            attached.arena.append_to(self.slot.offset + offset, size, into);
-        }
-    }
-
-    /// Copies the tensors of the message into the slot (an upload's are there) and gives them to the worker, of which the engine is told. False:
-    /// it is the engine's.
-    pub fn depart(&mut self, message: &[u8]) -> bool {
-        for (start, place) in self.raw.iter().zip(&self.plan.inputs) {
-            self.write(place.offset, &message[*start..*start + place.size]);
-        }
-        let mut state = self.direct.state();
-        let now = now_ns();
-        let lane = state.lanes.get_mut(&self.lane);
-        let departed = lane.is_some_and(|lane| lane.submit(self.ticket, self.deadline_ns, now));
-        if let Some(trace) = &mut self.trace {
-            trace.dispatched_ns = now;
-        }
-        if departed && !std::mem::replace(&mut state.announced, true) {
-            self.direct.herald.notify_one();
-        }
-        departed
-    }
-
-    /// Ready when the worker is done with it. An error: the engine's, after so many attempts.
-    pub fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<Landing, u32>> {
-        let mut state = self.direct.state();
-        let Some(lane) = state.lanes.get_mut(&self.lane) else { return Poll::Ready(Err(0)) };
-        match lane.poll(self.ticket, cx.waker()) {
-            None => Poll::Pending,
-            Some(Outcome::Ran(stages)) => {
-                self.landed = Some(stages);
-                let late = self.deadline_ns > 0 && now_ns() > self.deadline_ns;
-                Poll::Ready(Ok(if late { Landing::Late } else { Landing::Well }))
-            }
-            Some(Outcome::Expired) => Poll::Ready(Ok(Landing::Late)),
-            Some(Outcome::HandOver { attempts }) => Poll::Ready(Err(attempts)),
-        }
-    }
-
-    /// How long its answer is.
-    pub fn answer_length(&self) -> usize {
-        self.plan.answer_length(&self.id)
-    }
-
-    /// Appends the answer; only once it has landed.
-    pub fn answer(&self, into: &mut BytesMut) {
-        self.plan.write_answer(&self.id, into, |place, into| self.read(place.offset, place.size, into));
-    }
-
-    /// Counts it as answered.
-    pub fn finish(self) {
-        self.finish_for("");
-    }
-
-    /// Counts it as answered; `client` is who asked, by its certificate (empty: that is not known).
-    pub fn finish_for(mut self, client: &str) {
-        let (trace, now) = (self.trace.take(), now_ns());
-        let mut state = self.direct.state();
-        let State { lanes, news, traces, .. } = &mut *state;
-        if let (Some(lane), Some(stages)) = (lanes.get(&self.lane), self.landed) {
-            lane.answered(self.ticket, stages, (&self.id, client), now, news);
-            if let Some(trace) = trace {
-                let Plan { model, rows, .. } = *self.plan;
-                let (lane, id, replied_ns) = (self.lane, kept(&self.id), now);
-                traces.end(Trace { model, lane, rows, id, stages, replied_ns, ..*trace });
-            }
-        }
-        self.direct.announce(&mut state);
-    }
-
-    /// Counts it as expired; what its client is told.
-    pub fn expire(self) -> String {
-        let when = if self.landed.is_some() { " while it ran" } else { "" };
-        let text = format!("[request id: {}] Request timeout expired{when}", shown(&self.id));
-        let mut state = self.direct.state();
-        state.news.expired((self.plan.model, self.plan.kind, self.lane));
-        self.direct.announce(&mut state);
-        text
-    }
-
-    /// Counts it as given up by its client.
-    pub fn cancel(self) {
-        let mut state = self.direct.state();
-        state.news.cancelled((self.plan.model, self.plan.kind, self.lane));
-        self.direct.announce(&mut state);
-    }
-}
-
-impl Drop for Flight {
-    fn drop(&mut self) {
-        let mut state = self.direct.state();
-        let State { lanes, slots, .. } = &mut *state;
-        let Some(lane) = lanes.get_mut(&self.lane) else { return };
-        let before = lane.in_flight();
-        lane.release(self.ticket, slots);
-        self.direct.count((before - lane.in_flight()) as usize);
-        if lane.is_done() {
-            lanes.remove(&self.lane);
-        }
-    }
-}
-
-/// A deadline in the order of deadlines: none is the last.
-pub fn endless(deadline_ns: u64) -> u64 {
-    if deadline_ns == 0 { u64::MAX } else { deadline_ns }
-}
-
-/// An id as clients are told it.
-fn shown(id: &[u8]) -> String {
-    const CHARACTERS: usize = 64;
-    match std::str::from_utf8(id) {
-        Ok("") | Err(_) => "<id_unknown>".into(),
-        Ok(id) => id.chars().take(CHARACTERS).collect(),
     }
 }
 

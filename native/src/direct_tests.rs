@@ -1,10 +1,11 @@
 //! Tests of `direct.rs`, on a real lane.
 
 use super::*;
+use crate::flight::Landing;
 use crate::lane_memory::{Completion, status};
-use crate::plan::rebuilt;
-use crate::rig::{HEAD, Rig, SLOTS, message};
-use std::task::Waker;
+use crate::rig::{HEAD, Rig, SLOTS, message, rebuilt};
+use bytes::BytesMut;
+use std::task::{Context, Poll, Waker};
 
 fn poll(flight: &mut Flight) -> Poll<Result<Landing, u32>> {
     flight.poll(&mut Context::from_waker(Waker::noop()))
@@ -24,7 +25,7 @@ fn a_request_flies_and_lands() {
     flight.answer(&mut answer);
     assert_eq!(&answer[..], b"open\x1a\x0242describedgood");
     assert_eq!(answer.len(), flight.answer_length());
-    flight.finish();
+    flight.finish("");
     assert_eq!((rig.free(), rig.direct.load(1)), (SLOTS, (0, 0, 0)));
     let (told, broken) = rig.direct.news();
     let (subject, tally) = &told[0];
@@ -146,7 +147,7 @@ fn times_beyond_belief_are_cut() {
     }]);
     rig.direct.drain();
     assert!(poll(&mut flight).is_ready());
-    flight.finish();
+    flight.finish("");
     let (told, _) = rig.direct.news();
     assert!(told[0].1.stages.iter().all(|stage| stage.sum_ns < 1_000_000_000));
 }

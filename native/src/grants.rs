@@ -1,12 +1,13 @@
 //! What Python teaches and grants, and what it is told of requests that were served so.
 
-use crate::direct::{Attached, Price};
+use crate::direct::Attached;
 use crate::door::Core;
 use crate::http_head::is_inference;
 use crate::http_json;
 use crate::lane_memory::{DoorEnd, LaneMemory};
 use crate::news::{Subject, Tally};
 use crate::plan::Lesson;
+use crate::price::Price;
 use crate::slots::Arena;
 use crate::trace::Trace;
 use pyo3::exceptions::{PyOSError, PyValueError};

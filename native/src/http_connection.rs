@@ -3,8 +3,9 @@
 use crate::budget::Budget;
 use crate::clock::now_ns;
 use crate::connections::Listening;
-use crate::direct::{Admission, Asked, Flight, Landing};
+use crate::direct::{Admission, Asked};
 use crate::door::Core;
+use crate::flight::{Flight, Landing};
 use crate::http_answer;
 use crate::http_client::{Client, ROOM};
 use crate::http_front::{Admitted, Front, Open};
@@ -253,7 +254,7 @@ impl Connection<'_> {
         for output in &flight.plan().outputs {
             flight.read(output.place.offset, output.place.size, &mut answer);
         }
-        flight.finish();
+        flight.finish("");
         self.core.http.answered.fetch_add(1, Relaxed);
         self.answer(answer, whole).await
     }

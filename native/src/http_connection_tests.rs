@@ -1,9 +1,9 @@
 use super::*;
-use crate::direct::Price;
 use crate::http_front;
 use crate::lane_memory::status;
 use crate::limits::{Limits, NAMES};
 use crate::mailbox::Event;
+use crate::price::Price;
 use crate::rig::{Rig, SLOTS, lesson};
 use std::collections::HashMap;
 use std::time::Duration;

@@ -5,8 +5,9 @@ use crate::answer::Answer;
 use crate::body::{Received, RequestBody};
 use crate::budget::{Message, Reservation};
 use crate::call::Caller;
-use crate::direct::{Admission, Asked, Flight, Landing};
+use crate::direct::{Admission, Asked};
 use crate::door::Core;
+use crate::flight::{Flight, Landing};
 use crate::framing::{PREFIX, Prefix};
 use crate::status::{Fault, code, pushback, trailers};
 use crate::upload::Upload;
@@ -126,13 +127,13 @@ async fn reply(core: &Core, flight: Flight, caller: &Caller, answer: &mut Answer
     let length = flight.answer_length();
     let mut reservation = caller.answers.reserve();
     let Some(prefix) = Prefix::encode(length).filter(|_| reservation.resize(PREFIX + length).is_ok()) else {
-        flight.finish_for(&caller.client); // the model has answered it
+        flight.finish(&caller.client); // the model has answered it
         return Err(Fault::status(code::RESOURCE_EXHAUSTED, core.no_room()));
     };
     let mut frame = BytesMut::with_capacity(PREFIX + length);
     frame.put_slice(&prefix);
     flight.answer(&mut frame);
-    flight.finish_for(&caller.client);
+    flight.finish(&caller.client);
     answer.reply(held(frame, reservation)).await?;
     Ok(Served::Done)
 }

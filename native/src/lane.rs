@@ -3,10 +3,10 @@
 //! The worker is not trusted: a completion counts only when it names a request that is in flight, by number and
 //! generation, and the times it tells are bounded by the door's own.
 
-use crate::direct::{Price, endless};
 use crate::lane_memory::{Completion, DoorEnd, Submission, status};
 use crate::news::{Answered, Batches, News, Subject};
 use crate::plan::Plan;
+use crate::price::{Price, endless};
 use crate::slots::{Slot, Slots};
 use bytes::Bytes;
 use std::sync::Arc;

@@ -1,7 +1,8 @@
 //! The native front door of the edge appliance: an HTTP/2 server for gRPC on a thread of its own.
 //!
-//! It carries calls and decides nothing. Python is handed whole messages and answers with messages and statuses; the
-//! thread never takes the interpreter's lock. This file is all that Python sees of it.
+//! Python decides and the door executes: calls are handed over as whole messages and answered with messages and statuses,
+//! and requests that Python has taught and granted are served without it (`direct.rs`). The thread never takes the
+//! interpreter's lock. This file is all that Python sees of it.
 
 pub mod answer;
 pub mod authority;
@@ -16,6 +17,7 @@ pub mod connection;
 pub mod connections;
 pub mod direct;
 pub mod door;
+pub mod flight;
 pub mod frames;
 pub mod framing;
 pub mod grants;
@@ -36,6 +38,7 @@ pub mod mailbox;
 pub mod news;
 pub mod parts;
 pub mod plan;
+pub mod price;
 pub mod python;
 pub mod rate;
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! What Python has taught: requests that it has seen and checked, and how their tensors and answers look.
 
-use bytes::{BufMut, Bytes, BytesMut};
+use bytes::{BufMut, BytesMut};
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
@@ -113,7 +113,8 @@ fn varint_length(value: usize) -> usize {
     (1..).find(|bytes| value >> (7 * bytes) == 0).unwrap_or(10)
 }
 
-fn put_varint(mut value: usize, into: &mut BytesMut) {
+/// Appends a number in base 128, as protobuf writes it.
+pub fn put_varint(mut value: usize, into: &mut impl BufMut) {
     while value > 127 {
         into.put_u8(value as u8 | 128);
         value >>= 7;
@@ -235,45 +236,13 @@ impl Plans {
     }
 }
 
-/// A request message as it was, made of its parts: the head first, then id and tensors.
-pub fn rebuilt(head: &[u8], id: &[u8], tensors: &[&[u8]]) -> Bytes {
-    const RAW: u8 = 7 << 3 | 2;
-    let mut message = BytesMut::with_capacity(
-        head.len() + id.len() + tensors.iter().map(|tensor| tensor.len() + 6).sum::<usize>() + 6,
-    );
-    message.put_slice(head);
-    for (tag, piece) in
-        [(ID, id)].into_iter().filter(|(_, id)| !id.is_empty()).chain(tensors.iter().map(|t| (RAW, *t)))
-    {
-        message.put_u8(tag);
-        put_varint(piece.len(), &mut message);
-        message.put_slice(piece);
-    }
-    message.freeze()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::scan::Scanned;
+    use crate::rig;
 
-    /// A plan with one input of 8 bytes and one output of 4, in a slot of 128.
     fn lesson(plan: u32, model: u32) -> Lesson {
-        Lesson {
-            plan,
-            kind: 1,
-            model,
-            group: 1,
-            rows: 1,
-            inputs: vec![(8, 0)],
-            out_offset: 64,
-            span: 128,
-            opening: b"open".to_vec(),
-            described: b"described".to_vec(),
-            outputs: vec![(b"".to_vec(), 64, 4)],
-            late_text: "late".into(),
-            default_timeout_ns: 0,
-        }
+        Lesson { plan, ..rig::lesson(model) }
     }
 
     #[test]
@@ -313,16 +282,5 @@ mod tests {
         assert!(!b.is_live());
         plans.forget(None);
         assert!(plans.is_empty());
-    }
-
-    #[test]
-    fn a_message_that_is_rebuilt_reads_the_same() {
-        let head = [b"\x0a\x01m".as_slice(), b"\x2a\x02in"].concat();
-        let large = vec![1; 300];
-        let message = rebuilt(&head, b"42", &[&large, b""]);
-        let mut scanned = Scanned::default();
-        scanned.read(&message).unwrap();
-        assert_eq!((&scanned.head, &message[scanned.id.clone()]), (&head, &b"42"[..]));
-        assert_eq!(scanned.raw.iter().map(|range| range.len()).collect::<Vec<_>>(), [300, 0]);
     }
 }

@@ -1,13 +1,22 @@
 //! For tests: a door with one lane, and the worker at its other end.
 
 use crate::clock::now_ns;
-use crate::direct::{Admission, Attached, Direct, Flight};
+use crate::direct::{Admission, Attached, Direct};
+use crate::flight::Flight;
 use crate::lane_memory::{Completion, DoorEnd, LaneMemory, Submission, WorkerEnd, doorbell};
-use crate::plan::{Lesson, rebuilt};
+use crate::plan::Lesson;
 use crate::slots::Arena;
 use bytes::Bytes;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::Arc;
+
+#[path = "../fuzz/src/message.rs"]
+mod message_of_parts;
+
+/// A request message made of its parts.
+pub fn rebuilt(head: &[u8], id: &[u8], tensors: &[&[u8]]) -> Bytes {
+    message_of_parts::rebuilt(head, id, tensors).into()
+}
 
 pub const HEAD: &[u8] = b"\x0a\x01m";
 pub const SLOT: usize = 128;

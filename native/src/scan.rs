@@ -18,7 +18,7 @@ pub const RAW: u8 = 7 << 3 | 2;
 /// Longest head that is recognised.
 pub const HEAD: usize = 4096;
 /// Longest id.
-const ID_BYTES: usize = 1024;
+pub const ID_BYTES: usize = 1024;
 /// Most raw tensors.
 pub const TENSORS: usize = 64;
 

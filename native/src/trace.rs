@@ -122,7 +122,7 @@ mod tests {
             if let Some(trace) = flight.trace() {
                 trace.note_parent(b"parent");
             }
-            flight.finish();
+            flight.finish("");
         }
         let traces = rig.direct.traces();
         assert_eq!(traces.len(), 1, "the second of two");

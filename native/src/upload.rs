@@ -4,7 +4,9 @@
 //! What must come is known from the first piece on: the head is one that was taught, and behind it stand the tensors, one
 //! by one, each after its tag and length. Should anything else come, the message so far is put together again, as it was.
 
-use crate::direct::{Direct, Flight};
+use crate::direct::Direct;
+use crate::flight::Flight;
+use crate::plan::put_varint;
 use crate::scan::{Opening, RAW};
 use bytes::{Bytes, BytesMut};
 use std::sync::Arc;
@@ -113,20 +115,14 @@ impl Upload {
 
 fn part(offset: usize, size: usize) -> Part {
     let mut header = vec![RAW];
-    let mut rest = size;
-    while rest > 127 {
-        header.push(rest as u8 | 128);
-        rest >>= 7;
-    }
-    header.push(rest as u8);
+    put_varint(size, &mut header);
     Part { header, offset, size }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::rebuilt;
-    use crate::rig::{HEAD, Rig, SLOTS, lesson};
+    use crate::rig::{HEAD, Rig, SLOTS, lesson, rebuilt};
 
     /// A door that knows requests with two tensors, of 40 and of 20 bytes.
     fn rig() -> Rig {

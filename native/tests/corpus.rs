@@ -1,12 +1,14 @@
 //! What the fuzzers have kept, run through the rules that they search by, without a fuzzer.
 
-use _door::{budget, frames, framing, plan, scan};
+use _door::{budget, frames, framing, scan};
 use std::path::Path;
 
 #[path = "../fuzz/src/frames_check.rs"]
 mod frames_check;
 #[path = "../fuzz/src/framing_check.rs"]
 mod framing_check;
+#[path = "../fuzz/src/message.rs"]
+mod message;
 #[path = "../fuzz/src/scan_check.rs"]
 mod scan_check;
 
@@ -73,6 +75,7 @@ fn the_scanner_keeps_the_rules_at_its_bounds() {
         scan_check::check(
             &[field(name, 3000), field(id, 2 * scan::HEAD - 3000 - near), field(raw, 1)].concat(),
         );
+        scan_check::check(&[field(name, 10), field(id, scan::ID_BYTES + 4 - near), field(raw, 1)].concat());
     }
     for tensors in scan::TENSORS - 1..=scan::TENSORS + 1 {
         scan_check::check(&field(raw, 1).repeat(tensors));

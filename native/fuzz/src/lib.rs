@@ -7,11 +7,10 @@ pub mod budget;
 pub mod frames;
 #[path = "../../src/framing.rs"]
 pub mod framing;
-#[path = "../../src/plan.rs"]
-pub mod plan;
 #[path = "../../src/scan.rs"]
 pub mod scan;
 
 pub mod frames_check;
 pub mod framing_check;
+pub mod message;
 pub mod scan_check;

@@ -2,8 +2,8 @@
 //! as a second, slow reading of protobuf's encoding finds them; what is rebuilt of the parts reads the same; and an
 //! opening is what stands before the first tensor.
 
-use crate::plan::rebuilt;
-use crate::scan::{HEAD, Opening, Scanned, TENSORS};
+use crate::message::rebuilt;
+use crate::scan::{HEAD, ID_BYTES, Opening, Scanned, TENSORS};
 use std::ops::Range;
 
 const ID: u64 = 3;
@@ -58,7 +58,7 @@ fn check_order(scanned: &Scanned, message: &[u8]) {
     assert!(ranges.windows(2).all(|pair| pair[0].end < pair[1].start), "a tag and a length lie between");
 }
 
-/// The engine gets a message that reads the same, is no longer than the client's, and stays as it is.
+/// The parts are all there is: a message made of them reads the same, is no longer than the client's, and stays as it is.
 fn check_rebuilt(parts: &Parts<'_>, length: usize) {
     let message = rebuilt(&parts.head, parts.id, &parts.raw);
     assert!(message.len() <= length);
@@ -116,6 +116,7 @@ fn common(message: &[u8]) -> Option<Parts<'_>> {
         && head.len() <= HEAD
         && raw.len() <= TENSORS
         && ids.len() <= 1
+        && id.len() <= ID_BYTES
         && std::str::from_utf8(id).is_ok();
     common.then_some(Parts { head, id, raw })
 }

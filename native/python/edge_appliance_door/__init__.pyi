@@ -1,8 +1,8 @@
 """The native front door: an HTTP/2 server for gRPC on a thread of its own, which never takes the
 interpreter's lock.
 
-It carries calls and decides nothing: Python is handed whole messages and answers with messages and
-statuses. All methods are cheap and may be called from one Python thread, the one that polls; none blocks.
+Python decides and the door executes: calls are handed over as whole messages and answered with messages and
+statuses, and requests that were taught and granted (``Grants``) are served without Python. All methods are cheap and may be called from one Python thread, the one that polls; none blocks.
 A call is named by an integer that is never used again; a method given the id of a call that has ended does
 nothing and says so with False. What a call of that kind cannot do, or not yet (a second ``read`` before
 its MESSAGE), is a ValueError.
