@@ -2,10 +2,11 @@
 interpreter's lock.
 
 Python decides and the door executes: calls are handed over as whole messages and answered with messages and
-statuses, and requests that were taught and granted (``Grants``) are served without Python. All methods are cheap and may be called from one Python thread, the one that polls; none blocks.
-A call is named by an integer that is never used again; a method given the id of a call that has ended does
-nothing and says so with False. What a call of that kind cannot do, or not yet (a second ``read`` before
-its MESSAGE), is a ValueError.
+statuses, and requests that were taught and granted (``Grants``) are served without Python. All methods are
+cheap and may be called from one Python thread, the one that polls; none blocks. A call is named by an
+integer that is never used again; a method given the id of a call that has ended does nothing and says so
+with False. What a call of that kind cannot do, or not yet (a second ``read`` before its MESSAGE), is a
+ValueError.
 """
 
 from collections.abc import Mapping, Sequence
