@@ -80,7 +80,7 @@ class DirectDoor(Protocol):
         """What requests of a kind cost from now on, for refusing those that would be late."""
 
     def in_flight(self, model: int) -> int:
-        """Requests of a model that a worker may still touch."""
+        """Requests of a model that a worker may still touch, or that are not answered yet."""
 
     def sample(self, one_in: int) -> None:
         """Trace one request in so many."""

@@ -100,8 +100,6 @@ class Grants:
         self._last_kind = self._last_plan = 0
         self._lessons: dict[tuple[object, ...], Learn] = {}
         self._look_ns = 0
-        self.requests = 0
-        """Answered without the engine so far."""
 
     # --- the door's side (DirectEngine)
 
@@ -204,8 +202,13 @@ class Grants:
             self._door.forget()
 
     def in_flight(self, model: int) -> int:
-        """Requests of a model that a worker may still touch on the door's behalf."""
-        return 0 if self._door is None else self._door.in_flight(model)
+        """Requests of a model that the door has not answered yet. When there are none, all have been booked."""
+        if self._door is None:
+            return 0
+        left = self._door.in_flight(model)
+        if not left:
+            self.collect()
+        return left
 
     def running_by_model(self) -> Counter[int]:
         """How many requests of each model version the door has in flight."""
@@ -264,9 +267,8 @@ class Grants:
         told, broken = door.news()
         for fields in told:
             self._book(Tally._make(fields))
-        for lane in tuple(
-            self._told
-        ):  # after what ran: a load that fell for no reason would look like idle time
+        for lane in tuple(self._told):
+            # After what ran: a load that fell for no reason would look like idle time.
             self._tell_load(door, lane)
         for lane in broken:
             self._workers.kill(lane, ExitCause.NONSENSE)
@@ -310,7 +312,6 @@ class Grants:
         meter.ended_many(Result.REFUSED, tally.refused)
         meter.ended_many(Result.CANCELLED, tally.cancelled)
         meter.ended_many(Result.EXPIRED, tally.expired)
-        self.requests += tally.requests
         if tally.lane in self._groups:
             self._answered[tally.lane] = self._answered.get(tally.lane, 0) + tally.requests
         for request_id, stages_ns, client in tally.slow:

@@ -100,11 +100,6 @@ class Scheduler:
         """Whether Settle has lanes to look at: something came for one that can take it, or one came back."""
         return bool(self._dirty)
 
-    @property
-    def max_queued_per_model(self) -> int:
-        """Requests that may wait per model: what a door keeps to as well."""
-        return self._config.max_queued_per_model
-
     def price(self, shape: int) -> grants.Price:
         """What a door may promise requests of ``shape`` by, as of now (a shape that is not open costs nothing)."""
         return grants.price(self._shapes.get(shape), self._margin_ns)

@@ -270,7 +270,7 @@ impl Direct {
         self.state().prices.insert(kind, price);
     }
 
-    /// Requests of a model that a worker may still touch.
+    /// Requests of a model that a worker may still touch, or that are not answered yet.
     pub fn in_flight_of(&self, model: u32) -> usize {
         self.state().lanes.values().map(|lane| lane.in_flight_of(model)).sum()
     }

@@ -122,7 +122,7 @@ pub async fn serve(
     }
 }
 
-/// Answers, if there is memory for the answer; else the engine says so.
+/// Answers, if there is memory for the answer; else the client is told that there is none.
 async fn reply(core: &Core, flight: Flight, caller: &Caller, answer: &mut Answer) -> Result<Served, Fault> {
     let length = flight.answer_length();
     let mut reservation = caller.answers.reserve();

@@ -186,14 +186,14 @@ impl Lane {
         if self.given == 0 { 0 } else { self.begun_ns }
     }
 
-    /// Requests of a model that the worker may touch.
+    /// Requests of a model that the worker may touch, or whose calls have not looked yet how they ended.
     pub fn in_flight_of(&self, model: u32) -> usize {
         let of_model = |entry: &&Entry| entry.plan.as_ref().is_some_and(|plan| plan.model == model);
         // What is still coming and was forgotten meanwhile will never depart.
         let open = |entry: &&Entry| match entry.state {
             State::Filling => entry.plan.as_ref().is_some_and(|plan| plan.is_live()),
-            State::Running | State::Abandoned => true,
-            State::Free | State::Over(_) => false,
+            State::Running | State::Abandoned | State::Over(_) => true,
+            State::Free => false,
         };
         self.entries.iter().filter(open).filter(of_model).count()
     }

@@ -211,7 +211,7 @@ class Grants:
         deadline: then it is a CALL."""
 
     def in_flight(self, model: int) -> int:
-        """Requests of a model that a worker may still touch."""
+        """Requests of a model that a worker may still touch, or that are not answered yet."""
 
     def free_slots(self) -> list[int]:
         """How many slots of each size are free."""
