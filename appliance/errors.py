@@ -127,6 +127,14 @@ class ModelInvalid(ArtefactError):
         super().__init__("; ".join(str(problem) for problem in self.problems))
 
 
+class PackageInvalid(ArtefactError):
+    """A model package with all of its problems."""
+
+    def __init__(self, problems: Iterable[Problem]) -> None:
+        self.problems: Sequence[Problem] = tuple(problems)
+        super().__init__("; ".join(str(problem) for problem in self.problems))
+
+
 class LoadFailed(ArtefactError):
     """The runtime refused the model; the text is the runtime's reason."""
 
