@@ -112,6 +112,34 @@ class AddressUnavailable(OperatorError):
     """A listening address is in use or may not be bound."""
 
 
+class StoreUnavailable(OperatorError):
+    """The disk of the state directory does not do what it must: read-only, failing, gone, not permitted."""
+
+
+class StoreFull(OperatorError):
+    """There is no room for what should be stored, and nothing that may be evicted for it."""
+
+
+class StoreBusy(OperatorError):
+    """Another process writes to the store; ``pid`` is its number, 0 when it did not say."""
+
+    def __init__(self, text: str, pid: int = 0) -> None:
+        super().__init__(text)
+        self.pid = pid
+
+
+class StoreRefused(OperatorError):
+    """What is asked of the store cannot be done as things are: not installed, still wanted, nothing to go back to."""
+
+
+class CatalogInvalid(OperatorError):
+    """A catalog that cannot be believed, with all of its problems."""
+
+    def __init__(self, problems: Iterable[Problem]) -> None:
+        self.problems: Sequence[Problem] = tuple(problems)
+        super().__init__("\n".join(str(problem) for problem in self.problems))
+
+
 # --- whoever made the model must act
 
 
@@ -133,6 +161,10 @@ class PackageInvalid(ArtefactError):
     def __init__(self, problems: Iterable[Problem]) -> None:
         self.problems: Sequence[Problem] = tuple(problems)
         super().__init__("; ".join(str(problem) for problem in self.problems))
+
+
+class BlobMismatch(ArtefactError):
+    """Bytes that are not what their name, their size or their package says."""
 
 
 class LoadFailed(ArtefactError):

@@ -1,0 +1,345 @@
+"""Files that survive a power cut: a folder held by a descriptor, files that appear whole or not at all, one writer.
+
+``Folder`` is the port, so that tests can put a disk below it that loses what was not synced; ``RealFolder`` is the
+kernel's. Paths are relative, steps joined by "/"; no step is followed when it is a symbolic link, so nothing outside
+the folder is ever touched. Rules kept here: bytes are synced before a name leads to them; a name is there for good
+only after its directory was synced; nothing that has a name is written to.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Protocol, Self
+
+from appliance.errors import StoreBusy
+
+Bytes = bytes | bytearray | memoryview
+
+READ_BYTES: Final = 4 << 20
+READ_ONLY: Final = 0o444
+_DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_READ: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_CREATE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Status:
+    """What stands at a path. ``identity`` is equal for two names of one file."""
+
+    is_directory: bool
+    is_file: bool
+    size: int
+    identity: tuple[int, int]
+
+
+class NewFile(Protocol):
+    """A file that is being written; leaving the context closes it."""
+
+    def write(self, data: Bytes) -> None:
+        """All of ``data`` at the end of the file."""
+
+    def sync(self) -> None:
+        """Return when its bytes are on the disk."""
+
+    def size(self) -> int:
+        """The bytes that the file system says it has."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+
+class Folder(Protocol):
+    """The file operations of the store. All raise OSError; what is not synced may be lost or come in any order."""
+
+    def create(self, path: str, mode: int = READ_ONLY) -> NewFile:
+        """A new, empty file; nothing may be at ``path``."""
+
+    def make_directory(self, path: str) -> None:
+        """A new, empty directory."""
+
+    def rename(self, old: str, new: str) -> None:
+        """Move a file, over another if need be, or a directory to where none is."""
+
+    def link(self, old: str, new: str) -> None:
+        """A second name for the file ``old``."""
+
+    def unlink(self, path: str) -> None:
+        """Take a file's name away."""
+
+    def remove_directory(self, path: str) -> None:
+        """Take an empty directory away."""
+
+    def sync_directory(self, path: str) -> None:
+        """Return when the names in the directory (``""``: the folder itself) are on the disk."""
+
+    def status(self, path: str) -> Status | None:
+        """What is at ``path``; None: nothing. Links are not followed."""
+
+    def names(self, path: str) -> list[str]:
+        """The names in a directory, sorted."""
+
+    def chunks(self, path: str) -> Iterator[Bytes]:
+        """The bytes of a regular file, in pieces that are good until the next is asked for."""
+
+    def free_bytes(self) -> int:
+        """What may still be written."""
+
+    def is_in_place(self) -> bool:
+        """Whether the folder still is what its path leads to."""
+
+
+def read_whole(folder: Folder, path: str, limit: int) -> bytes | None:
+    """The file's bytes; None when it is not there. Raises OSError, also for more than ``limit`` bytes."""
+    found = folder.status(path)
+    if found is None:
+        return None
+    if found.size > limit:
+        raise OSError(f"'{path}' has {found.size} bytes; the limit is {limit}")
+    return b"".join(bytes(chunk) for chunk in folder.chunks(path))
+
+
+def replace_file(folder: Folder, path: str, temporary: str, data: bytes) -> None:
+    """Put ``data`` in the place of what is at ``path``, whole or not at all and for good, by way of ``temporary``."""
+    remove_file(folder, temporary)
+    try:
+        with folder.create(temporary, 0o644) as file:
+            file.write(data)
+            file.sync()
+        folder.rename(temporary, path)
+    except OSError:
+        with suppress(OSError):
+            remove_file(folder, temporary)
+        raise
+    folder.sync_directory(path.rpartition("/")[0])
+
+
+def ensure_directory(folder: Folder, path: str) -> None:
+    """Have a directory at ``path``, for good; its parent is there."""
+    if folder.status(path) is None:
+        folder.make_directory(path)
+    folder.sync_directory(path.rpartition("/")[0])
+
+
+def remove_file(folder: Folder, path: str) -> None:
+    """Take the name away if it is there."""
+    with suppress(FileNotFoundError):
+        folder.unlink(path)
+
+
+def remove_tree(folder: Folder, path: str) -> None:
+    """Take away whatever is at ``path``, as far down as it goes; nothing is synced."""
+    found = folder.status(path)
+    if found is None:
+        return
+    if not found.is_directory:
+        folder.unlink(path)
+        return
+    for name in folder.names(path):
+        remove_tree(folder, f"{path}/{name}")
+    folder.remove_directory(path)
+
+
+class RealFolder:
+    """A directory of this machine, held by a descriptor."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises OSError when ``path`` is no directory that can be read. It may itself be a link."""
+        self._path = path
+        self._root = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+
+    def close(self) -> None:
+        """Let go of the directory."""
+        os.close(self._root)
+
+    def create(self, path: str, mode: int = READ_ONLY) -> NewFile:
+        """See Folder."""
+        with self._parent(path) as (parent, name):
+            return _RealFile(os.open(name, _CREATE, mode, dir_fd=parent))
+
+    def make_directory(self, path: str) -> None:
+        """See Folder."""
+        with self._parent(path) as (parent, name):
+            os.mkdir(name, 0o755, dir_fd=parent)
+
+    def rename(self, old: str, new: str) -> None:
+        """See Folder."""
+        with self._parent(old) as (source, before), self._parent(new) as (target, after):
+            os.rename(before, after, src_dir_fd=source, dst_dir_fd=target)
+
+    def link(self, old: str, new: str) -> None:
+        """See Folder."""
+        with self._parent(old) as (source, before), self._parent(new) as (target, after):
+            os.link(before, after, src_dir_fd=source, dst_dir_fd=target, follow_symlinks=False)
+
+    def unlink(self, path: str) -> None:
+        """See Folder."""
+        with self._parent(path) as (parent, name):
+            os.unlink(name, dir_fd=parent)
+
+    def remove_directory(self, path: str) -> None:
+        """See Folder."""
+        with self._parent(path) as (parent, name):
+            os.rmdir(name, dir_fd=parent)
+
+    def sync_directory(self, path: str) -> None:
+        """See Folder."""
+        with self._directory(path) as descriptor:
+            os.fsync(descriptor)
+
+    def status(self, path: str) -> Status | None:
+        """See Folder."""
+        try:
+            with self._parent(path) as (parent, name):
+                found = os.stat(name, dir_fd=parent, follow_symlinks=False)
+        except FileNotFoundError:
+            return None
+        return Status(
+            is_directory=stat.S_ISDIR(found.st_mode),
+            is_file=stat.S_ISREG(found.st_mode),
+            size=found.st_size,
+            identity=(found.st_dev, found.st_ino),
+        )
+
+    def names(self, path: str) -> list[str]:
+        """See Folder."""
+        with self._directory(path) as descriptor:
+            return sorted(os.listdir(descriptor))
+
+    def chunks(self, path: str) -> Iterator[Bytes]:
+        """See Folder."""
+        with self._parent(path) as (parent, name):
+            descriptor = os.open(name, _READ, dir_fd=parent)
+        try:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                raise OSError(f"'{path}' is not a regular file")
+            buffer = memoryview(bytearray(READ_BYTES))
+            while count := os.readv(descriptor, [buffer]):
+                yield buffer[:count]
+        finally:
+            os.close(descriptor)
+
+    def free_bytes(self) -> int:
+        """See Folder."""
+        found = os.fstatvfs(self._root)
+        return found.f_bavail * found.f_frsize
+
+    def is_in_place(self) -> bool:
+        """See Folder."""
+        try:
+            return os.path.samestat(os.stat(self._path), os.fstat(self._root))
+        except OSError:
+            return False
+
+    @contextmanager
+    def _parent(self, path: str) -> Iterator[tuple[int, str]]:
+        """A descriptor of the directory that holds the last step of ``path``, and that step."""
+        above, _, name = path.rpartition("/")
+        assert name not in {"", ".", ".."}, path
+        with self._directory(above) as descriptor:
+            yield descriptor, name
+
+    @contextmanager
+    def _directory(self, path: str) -> Iterator[int]:
+        """A descriptor of the directory at ``path``; each step is opened without following links."""
+        descriptor = self._root
+        try:
+            for step in path.split("/") if path else ():
+                assert step not in {"", ".", ".."}, path
+                below = os.open(step, _DIRECTORY, dir_fd=descriptor)
+                if descriptor != self._root:
+                    os.close(descriptor)
+                descriptor = below
+            yield descriptor
+        finally:
+            if descriptor != self._root:
+                os.close(descriptor)
+
+
+class _RealFile:
+    """A file of the kernel that is being written."""
+
+    __slots__ = ("_descriptor",)
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def write(self, data: Bytes) -> None:
+        """See NewFile; the kernel may take less than it is given."""
+        rest = memoryview(data).cast("B")
+        while rest:
+            rest = rest[os.write(self._descriptor, rest) :]
+
+    def sync(self) -> None:
+        """See NewFile."""
+        os.fsync(self._descriptor)
+
+    def size(self) -> int:
+        """See NewFile."""
+        return os.fstat(self._descriptor).st_size
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        os.close(self._descriptor)
+
+
+class WriterLock:
+    """Held by the one process that may write: the kernel gives it back whenever and however that process ends.
+
+    The file names the holder for people; that it is there, or names a process that has gone, means nothing.
+    """
+
+    __slots__ = ("_descriptor",)
+
+    def __init__(self, path: Path) -> None:
+        """Raises StoreBusy with the holder's pid, and OSError."""
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+        self._descriptor = os.open(path, flags, 0o644)
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.ftruncate(self._descriptor, 0)
+            os.pwrite(self._descriptor, f"{os.getpid()}\n".encode(), 0)
+        except BlockingIOError:
+            pid = _number(os.pread(self._descriptor, 32, 0))
+            os.close(self._descriptor)
+            who = f"process {pid}" if pid else "another process"
+            raise StoreBusy(f"{who} is writing to '{path.parent}'; wait until it has ended", pid) from None
+        except OSError:
+            os.close(self._descriptor)
+            raise
+
+    def release(self) -> None:
+        """Let another process write."""
+        os.close(self._descriptor)
+
+
+def is_held(path: Path) -> bool:
+    """Whether some process holds the lock at ``path``; asking takes it for no longer than an instant, and shared."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
+
+
+def _number(text: bytes) -> int:
+    return int(text) if text.strip().isdigit() else 0

@@ -1,0 +1,38 @@
+"""Where everything of a state directory lies: relative paths, for the writer and its readers alike. Pure."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+LOCK: Final = "store.lock"
+CATALOG: Final = "catalog.json"
+BLOBS: Final = "blobs"
+VIEWS: Final = "views"
+INCOMING: Final = "incoming"
+SERVE: Final = "serve"
+"""The daemon's own directory: it alone writes there."""
+RUNNING: Final = "serve/running.json"
+RUNNING_LOCK: Final = "serve/running.lock"
+SCRUB: Final = "scrub.json"
+"""What the scrub found: it alone writes it."""
+SCRUB_LOCK: Final = "scrub.lock"
+
+MANIFEST: Final = "MANIFEST.json"
+"""A version's manifest in its view. No model has this name: theirs have no capitals."""
+SIGNATURE: Final = "SIGNATURE.json"
+
+
+def blob_path(digest: str) -> str:
+    """The blob's file."""
+    return f"{BLOBS}/{digest[:2]}/{digest}"
+
+
+def view_path(manifest_digest: str) -> str:
+    """The view of a version: a directory with MANIFEST, perhaps SIGNATURE, and the model's home under its name."""
+    return f"{VIEWS}/{manifest_digest}"
+
+
+def view_root(state: Path, manifest_digest: str) -> Path:
+    """Where a reader of model directories finds the version's home, under the model's name."""
+    return state / VIEWS / manifest_digest

@@ -1,0 +1,99 @@
+"""What the daemon runs right now, as it tells the store's writer: those versions are not collected, whatever is wanted.
+
+The daemon holds a lock for as long as it lives and replaces one small file. The kernel gives the lock back however
+the daemon ends, so a file that was left behind is known to be old without asking whether a process number means
+anything here, in another container, or after a restart. A missing file: nothing runs. A file that cannot be read, of
+a daemon that lives: nobody knows what runs, and nothing may be collected.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from appliance.digest import is_digest
+from appliance.durable import RealFolder, WriterLock, is_held, read_whole, replace_file
+from appliance.errors import StoreUnavailable
+from appliance.manifest import is_name
+from appliance.store.catalog import is_version
+from appliance.store.layout import RUNNING, RUNNING_LOCK, SERVE
+
+FORMAT: Final = 1
+RUNNING_BYTES_MAX: Final = 64 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunningVersion:
+    """A version that has, or is about to get, a worker; ``digest`` is its manifest's."""
+
+    name: str
+    version: int
+    digest: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Running:
+    """What a daemon said last."""
+
+    pid: int = 0
+    versions: tuple[RunningVersion, ...] = ()
+
+
+class RunningRecord:
+    """The daemon's side. Blocks for a sync of the disk with each ``publish``: call it off the event loop."""
+
+    def __init__(self, state: Path) -> None:
+        """Raises StoreBusy when another daemon serves from ``state``, and OSError."""
+        (state / SERVE).mkdir(exist_ok=True)
+        self._lock = WriterLock(state / RUNNING_LOCK)
+        self._folder = RealFolder(state)
+
+    def publish(self, versions: Iterable[RunningVersion]) -> None:
+        """Say what runs. Before a version's files are opened it must be in what was published. Raises OSError."""
+        rows = sorted((each.name, each.version, each.digest) for each in versions)
+        document = {"format": FORMAT, "pid": os.getpid(), "versions": rows}
+        data = json.dumps(document, separators=(",", ":")).encode() + b"\n"
+        replace_file(self._folder, RUNNING, f"{RUNNING}.new", data)
+
+    def close(self) -> None:
+        """Nothing runs any more. The file stays; without the lock it means nothing."""
+        self._folder.close()
+        self._lock.release()
+
+
+def read_running(state: Path) -> Running:
+    """What runs from ``state``; nothing when no daemon lives. Raises StoreUnavailable when a daemon lives and does not
+    say what it runs in a way that can be read."""
+    if not is_held(state / RUNNING_LOCK):
+        return Running()
+    folder = RealFolder(state)
+    try:
+        data = read_whole(folder, RUNNING, RUNNING_BYTES_MAX)
+        return Running() if data is None else _parsed(data)
+    except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
+        raise StoreUnavailable(
+            f"'{state / RUNNING}' does not tell what the daemon runs ({error}); stop it, or update this program"
+        ) from error
+    finally:
+        folder.close()
+
+
+def _parsed(data: bytes) -> Running:
+    document: Any = json.loads(data)
+    if document["format"] != FORMAT:
+        raise ValueError(f"its format is {document['format']}, this program reads {FORMAT}")
+    rows = [(name, version, digest) for name, version, digest in document["versions"]]
+    if any(
+        not (is_name(name) and is_version(version) and is_digest(digest)) for name, version, digest in rows
+    ):
+        raise ValueError("a version in it is none")
+    return Running(
+        pid=int(document["pid"]),
+        versions=tuple(
+            RunningVersion(name=name, version=version, digest=digest) for name, version, digest in rows
+        ),
+    )

@@ -1,0 +1,77 @@
+"""What the daemon runs, told from one process to another through a crash, a stale file and a wrong one."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from appliance.digest import digest_of
+from appliance.errors import StoreBusy, StoreUnavailable
+from appliance.store.layout import RUNNING
+from appliance.store.running import Running, RunningRecord, RunningVersion, read_running
+
+DIGITS = RunningVersion(name="digits", version=3, digest=digest_of(b"digits"))
+PROGRAM = """
+import sys
+from pathlib import Path
+from appliance.store.running import RunningRecord, RunningVersion
+record = RunningRecord(Path(sys.argv[1]))
+record.publish([RunningVersion(name="digits", version=3, digest=sys.argv[2])])
+print("published", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_nothing_runs_where_no_daemon_ever_was(tmp_path: Path) -> None:
+    assert read_running(tmp_path) == Running()
+
+
+def test_what_was_published_last_is_what_runs(tmp_path: Path) -> None:
+    record = RunningRecord(tmp_path)
+    assert read_running(tmp_path) == Running()
+    record.publish([DIGITS])
+    assert read_running(tmp_path).versions == (DIGITS,)
+    record.publish([])
+    assert read_running(tmp_path).versions == ()
+    record.publish([DIGITS])
+    record.close()
+    assert read_running(tmp_path) == Running()
+
+
+def test_a_killed_daemon_runs_nothing_though_its_file_is_still_there(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", PROGRAM, str(tmp_path), DIGITS.digest]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as daemon:
+        assert daemon.stdout is not None
+        assert daemon.stdout.readline() == b"published\n"
+        assert read_running(tmp_path) == Running(pid=daemon.pid, versions=(DIGITS,))
+        with pytest.raises(StoreBusy) as caught:
+            RunningRecord(tmp_path)
+        assert caught.value.pid == daemon.pid
+        daemon.kill()
+        daemon.wait()
+    assert (tmp_path / RUNNING).exists()
+    assert read_running(tmp_path) == Running()
+    RunningRecord(tmp_path).close()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "[]",
+        '{"format": 2}',
+        '{"format": 1, "pid": 1, "versions": [["../x", 1, "y"]]}',
+        '{"format": 1}',
+        "[" * 9999,
+    ],
+)
+def test_a_living_daemon_that_cannot_be_understood_is_no_empty_one(tmp_path: Path, text: str) -> None:
+    record = RunningRecord(tmp_path)
+    (tmp_path / RUNNING).write_text(text)
+    with pytest.raises(StoreUnavailable, match="does not tell what the daemon runs"):
+        read_running(tmp_path)
+    record.close()
