@@ -90,7 +90,8 @@ class ModelVersion:
     ``batching`` is None when requests are never merged. ``device`` is "cpu" or "cuda". ``labels`` maps an output name
     to its class labels, ``label_files`` to the file they come from. ``file_bytes`` is the size of the model file with
     its external data, ``model_file`` its name ("" where the runtime is given the directory). ``policy`` is the model's.
-    Names of files are as the configuration writes them.
+    ``golden`` is the absolute path of the version's golden set (``set.json``), "" when it has none. Names of other
+    files are as the configuration writes them.
     """
 
     name: str
@@ -112,6 +113,7 @@ class ModelVersion:
     policy: VersionPolicy = VersionPolicy()
     warmups: tuple[Warmup, ...] = ()
     parameters: Mapping[str, str] = field(default_factory=dict)
+    golden: str = ""
 
     @property
     def key(self) -> str:

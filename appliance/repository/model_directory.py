@@ -20,6 +20,7 @@ from appliance.model import ModelVersion
 from appliance.repository.agreement import Agreement, agree, from_config_alone
 from appliance.repository.external_files import external_files
 from appliance.repository.findings import Findings, Place
+from appliance.repository.golden_files import golden_files
 from appliance.repository.label_files import read_labels
 from appliance.repository.model_config import ONNX, ModelConfig, no_config, read_model_config
 from appliance.repository.model_files import ModelFile, ModelHome
@@ -227,10 +228,14 @@ class _VersionReader:
                 files, agreement = self._from_graph(default_max_batch)
             else:
                 agreement = from_config_alone(self._config, self._findings)
-        model = self._model(files, agreement, labels, warmup) if agreement else None
+        golden: tuple[ModelFile, ...] = ()
+        model: ModelVersion | None = None
+        if agreement:
+            golden = golden_files(self._home, self._directory, self._name, agreement, self._findings)
+            model = self._model(files, agreement, labels, warmup, golden)
         if model is None or self._findings.problems:
             return BrokenVersion(name=self._name, version=str(self._number), problems=self._findings.problems)
-        return ServableVersion(model=model, fingerprint=_fingerprint((*files, *warmup.values())))
+        return ServableVersion(model=model, fingerprint=_fingerprint((*files, *warmup.values(), *golden)))
 
     def _has_directory(self) -> bool:
         try:
@@ -259,6 +264,7 @@ class _VersionReader:
         agreement: Agreement,
         labels: Mapping[str, tuple[str, ...]],
         warmup: Mapping[str, ModelFile],
+        golden: tuple[ModelFile, ...],
     ) -> ModelVersion:
         config = self._config
         return ModelVersion(
@@ -286,6 +292,7 @@ class _VersionReader:
                 for one in config.warmups
             ),
             parameters=config.parameters,
+            golden=golden[0].path if golden else "",
         )
 
 

@@ -1,0 +1,79 @@
+"""``difference`` for large tensors, with numpy: the same values, the same words; for workers, not for the daemon."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from appliance.difference import FLOATS, Difference, Values, difference, form_reason, outside_reason
+from appliance.golden import Tolerance
+from appliance.tensor import Datatype, element_count
+
+PLAIN_VALUES_MAX: Final = 64
+
+
+def numeric_difference(found: Values, right: Values, tolerance: Tolerance) -> Difference:
+    """How ``found`` differs from ``right``, as ``difference`` tells it."""
+    if element_count(right.shape) <= PLAIN_VALUES_MAX or right.datatype is Datatype.BYTES:
+        return difference(found, right, tolerance)
+    if form_reason(found, right) is not None:
+        return difference(found, right, tolerance)
+    if right.datatype not in FLOATS:
+        return _of_integers(_integers(found), _integers(right))
+    return _of_floats(_floats(found), _floats(right), tolerance)
+
+
+def _integers(tensor: Values) -> NDArray[Any]:
+    if tensor.datatype is Datatype.BOOL:
+        return np.frombuffer(tensor.raw, np.uint8).astype(np.bool_)
+    return np.frombuffer(tensor.raw, f"<{tensor.datatype.code}")
+
+
+def _floats(tensor: Values) -> NDArray[np.float64]:
+    """Double precision holds all values of the other types, and differences of theirs nearly."""
+    if tensor.datatype is Datatype.BF16:
+        wide = np.frombuffer(tensor.raw, "<u2").astype(np.uint32) << 16
+        return wide.view(np.float32).astype(np.float64)
+    return np.frombuffer(tensor.raw, f"<f{tensor.datatype.size}").astype(np.float64)
+
+
+def _of_integers(found: NDArray[Any], right: NDArray[Any]) -> Difference:
+    wrong = np.flatnonzero(found != right)
+    if not len(wrong):
+        return Difference(values=len(right))
+    first = int(wrong[0])
+    return Difference(
+        values=len(right),
+        outside=len(wrong),
+        worst=first,
+        reason=outside_reason(len(wrong), len(right), first, found[first].item(), right[first].item()),
+    )
+
+
+def _of_floats(found: NDArray[np.float64], right: NDArray[np.float64], tolerance: Tolerance) -> Difference:
+    with np.errstate(all="ignore"):
+        distance = np.abs(found - right)
+        distance[~np.isfinite(distance)] = np.inf
+        distance[(found == right) | (np.isnan(found) & np.isnan(right))] = 0.0
+        size = np.abs(right)
+        beyond = np.where(
+            np.isinf(distance), np.inf, distance - (tolerance.absolute + tolerance.relative * size)
+        )
+        beyond[distance == 0.0] = 0.0
+        shares = np.where(distance == 0.0, 0.0, np.where(np.isfinite(size), distance / size, np.inf))
+        shares[right == 0.0] = 0.0
+    outside = int(np.count_nonzero(beyond > 0))
+    worst = int(np.argmax(beyond)) if outside else -1
+    reason = ""
+    if outside:
+        reason = outside_reason(outside, len(right), worst, float(found[worst]), float(right[worst]))
+    return Difference(
+        values=len(right),
+        outside=outside,
+        absolute=float(distance.max(initial=0.0)),
+        relative=float(shares.max(initial=0.0)),
+        worst=worst,
+        reason=reason,
+    )
