@@ -23,6 +23,7 @@ from appliance.engine.settings import EngineConfig
 from appliance.engine.supervisor import SupervisorConfig
 from appliance.errors import ConfigInvalid, Problem
 from appliance.http.config import HttpConfig, HttpNative
+from appliance.package.settings import PackagesConfig
 from appliance.repository.directory import RepositoryConfig
 from appliance.scheduling.settings import SchedulingConfig
 from appliance.telemetry.log import LogConfig, file_problems
@@ -71,6 +72,9 @@ class ApplianceConfig:
     daemon: DaemonConfig = field(default_factory=DaemonConfig, metadata={"help": "stopping"})
     repository: RepositoryConfig = field(
         default_factory=RepositoryConfig, metadata={"help": "reading the model directory"}
+    )
+    packages: PackagesConfig = field(
+        default_factory=PackagesConfig, metadata={"help": "which model packages may be installed"}
     )
     grpc: DoorConfig = field(default_factory=DoorConfig, metadata={"help": "the gRPC door"})
     http: HttpConfig = field(default_factory=HttpConfig, metadata={"help": "the HTTP edge"})

@@ -1,0 +1,1 @@
+"""Model packages: one file per version, its contents, signatures and making."""

@@ -1,0 +1,1 @@
+"""Packages: container, signatures, packing, checks."""
