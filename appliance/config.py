@@ -30,7 +30,7 @@ from appliance.telemetry.log import LogConfig, file_problems
 from appliance.telemetry.prometheus import MetricsConfig
 from appliance.telemetry.trace import TraceConfig
 from appliance.workers.arena import ArenaConfig
-from appliance.workers.pool import WorkersConfig
+from appliance.workers.settings import WorkersConfig
 
 Table = Mapping[str, object]
 

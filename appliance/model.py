@@ -64,6 +64,18 @@ class Warmup:
     inputs: tuple[WarmupInput, ...]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeightsFile:
+    """The one file beside a graph that holds its large tensors. ``digest`` is the lower-case hex of its blake3-256,
+    ``pieces`` those of each 4 MiB of it in order; "" and empty where nobody has said them, so that it cannot be
+    verified."""
+
+    path: str
+    size: int
+    digest: str = ""
+    pieces: tuple[str, ...] = ()
+
+
 class VersionChoice(Enum):
     """How a model's versions are picked from those that are there."""
 
@@ -92,6 +104,10 @@ class ModelVersion:
     its external data, ``model_file`` its name ("" where the runtime is given the directory). ``policy`` is the model's.
     ``golden`` is the absolute path of the version's golden set (``set.json``), "" when it has none. Names of other
     files are as the configuration writes them.
+
+    ``weights`` is None where the tensors lie in the model file itself, or in several files. ``digest`` names the
+    package that the version came in, "" for a plain directory. ``forms`` is the directory where packed forms built on
+    this box lie (``workers/forms``), "" to load without one.
     """
 
     name: str
@@ -113,7 +129,10 @@ class ModelVersion:
     policy: VersionPolicy = VersionPolicy()
     warmups: tuple[Warmup, ...] = ()
     parameters: Mapping[str, str] = field(default_factory=dict)
+    weights: WeightsFile | None = None
     golden: str = ""
+    digest: str = ""
+    forms: str = ""
 
     @property
     def key(self) -> str:

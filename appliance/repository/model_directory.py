@@ -10,13 +10,13 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Final
 
 from appliance.errors import ArtefactError, Problem
-from appliance.model import ModelVersion
+from appliance.model import ModelVersion, WeightsFile
 from appliance.repository.agreement import Agreement, agree, from_config_alone
 from appliance.repository.external_files import external_files
 from appliance.repository.findings import Findings, Place
@@ -293,7 +293,13 @@ class _VersionReader:
             ),
             parameters=config.parameters,
             golden=golden[0].path if golden else "",
+            weights=_weights(files),
         )
+
+
+def _weights(files: Sequence[ModelFile]) -> WeightsFile | None:
+    """The one file beside the graph; several cannot be read back as one."""
+    return WeightsFile(path=files[1].path, size=files[1].size) if len(files) == 2 else None
 
 
 def _summary(file: ModelFile) -> GraphSummary:

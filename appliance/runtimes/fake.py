@@ -12,6 +12,8 @@ Enabled only where the configuration names it. The version's parameter ``mode`` 
 - ``fail_at_load``: raises LoadFailed
 - ``eat_memory``: allocates ``bytes`` more with every run and keeps them
 - ``wrong``: writes the bytes ``say`` (hexadecimal) into the worker's lane, then goes on as identity
+- ``hollow_bytes`` as a parameter beside any mode: the session says that it can be hollowed, and that these are the
+  bytes; ``fill_fails`` gives the reason for which filling it fails
 - ``scrawl``: does what ``scrawl`` names to the memory shared with the native door, provoked as ``crash`` is
 """
 
@@ -65,6 +67,9 @@ class FakeSession:
         self._mode = mode
         self._runs = 0
         self._eaten: list[bytearray] = []
+        self.weights: FakeWeights | None = (
+            FakeWeights(version) if "hollow_bytes" in version.parameters else None
+        )
         self.measurable = mode in ("identity", "delay")
         batch = (FREE,) if version.max_batch_size > 0 else ()
         self.inputs = tuple(_port(spec, batch) for spec in version.inputs)
@@ -140,6 +145,22 @@ class FakeSession:
         meal = bytearray(int(self._parameters.get("bytes", DEFAULT_APPETITE_BYTES)))
         meal[::PAGE_BYTES] = b"\x01" * len(meal[::PAGE_BYTES])  # touched, so that it is really there
         self._eaten.append(meal)
+
+
+class FakeWeights:
+    """Weights that are not there, and so neither leave nor come back."""
+
+    def __init__(self, version: ModelVersion) -> None:
+        self.nbytes = int(version.parameters["hollow_bytes"])
+        self._reason = version.parameters.get("fill_fails", "")
+
+    def hollow(self) -> None:
+        """Nothing to do."""
+
+    def fill(self, *, verify: bool) -> None:
+        """Fail when told to."""
+        if self._reason:
+            raise LoadFailed(self._reason)
 
 
 def _port(spec: TensorSpec, batch: tuple[int, ...]) -> Port:

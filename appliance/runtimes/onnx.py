@@ -32,6 +32,7 @@ from appliance.runtimes.runtime import (
     Session,
 )
 from appliance.runtimes.strings import decode_strings, encode_strings
+from appliance.runtimes.weights import MappedWeights, find_mapped
 from appliance.tensor import Datatype, element_count
 
 MODEL_FILE: Final = "model.onnx"
@@ -90,9 +91,10 @@ class OnnxRuntime:
             outputs = _ports(session.outputs_meta, "output")
         except LoadFailed as problem:
             raise LoadFailed(f"{version.key}: {problem}") from problem
+        weights = None if version.weights is None else find_mapped(version.weights)
         if any(port.datatype is Datatype.BYTES for port in inputs):
-            return TextSession(session, version, inputs, outputs)
-        return BoundSession(session, version, inputs, outputs)
+            return TextSession(session, version, inputs, outputs, weights)
+        return BoundSession(session, version, inputs, outputs, weights)
 
 
 def _create_session(version: ModelVersion, settings: RuntimeSettings) -> Any:
@@ -108,7 +110,7 @@ def _create_session(version: ModelVersion, settings: RuntimeSettings) -> Any:
     path = os.path.join(version.path, MODEL_FILE) if os.path.isdir(version.path) else version.path
     try:
         session = onnxruntime.InferenceSession(
-            path, _options(settings), providers=_wanted_providers(provider)
+            path, _options(settings, version), providers=_wanted_providers(provider)
         )
     except Exception as problem:
         raise LoadFailed(f"{version.key}: {_reason(problem)}") from problem
@@ -128,7 +130,7 @@ def _check_provider(version: ModelVersion, provider: str, real: Sequence[str]) -
         )
 
 
-def _options(settings: RuntimeSettings) -> Any:
+def _options(settings: RuntimeSettings, version: ModelVersion) -> Any:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = settings.threads
     options.inter_op_num_threads = 1
@@ -137,6 +139,11 @@ def _options(settings: RuntimeSettings) -> Any:
     )
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     options.add_session_config_entry("session.inter_op.allow_spinning", "0")
+    mapped = version.weights is not None and version.device == "cpu"
+    if settings.packed or (settings.quick and mapped):
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    if settings.quick and mapped and not settings.packed:
+        options.add_session_config_entry("session.disable_prepacking", "1")
     return options
 
 
@@ -169,10 +176,16 @@ class BoundSession:
     measurable = True
 
     def __init__(
-        self, session: Any, version: ModelVersion, inputs: tuple[Port, ...], outputs: tuple[Port, ...]
+        self,
+        session: Any,
+        version: ModelVersion,
+        inputs: tuple[Port, ...],
+        outputs: tuple[Port, ...],
+        weights: MappedWeights | None,
     ) -> None:
         self.inputs = inputs
         self.outputs = outputs
+        self.weights = weights
         self._session = session
         self._inputs = tuple((spec.name, _BY_DATATYPE[spec.datatype].number) for spec in version.inputs)
         self._outputs = tuple((spec.name, _BY_DATATYPE[spec.datatype]) for spec in version.outputs)
@@ -221,9 +234,11 @@ class BoundSession:
         return 0
 
     def close(self) -> None:
-        """Drop the bindings, then the session."""
+        """Drop the bindings, then the session, then the file of its weights."""
         self._bound.clear()
         self._session = None
+        if self.weights is not None:
+            self.weights.close()
 
     def _bind(
         self,
@@ -321,7 +336,12 @@ class TextSession:
     measurable = True
 
     def __init__(
-        self, session: Any, version: ModelVersion, inputs: tuple[Port, ...], outputs: tuple[Port, ...]
+        self,
+        session: Any,
+        version: ModelVersion,
+        inputs: tuple[Port, ...],
+        outputs: tuple[Port, ...],
+        weights: MappedWeights | None,
     ) -> None:
         elements = {spec.datatype for spec in (*version.inputs, *version.outputs)}
         if Datatype.BF16 in elements:
@@ -331,6 +351,7 @@ class TextSession:
             )
         self.inputs = inputs
         self.outputs = outputs
+        self.weights = weights
         self._session = session
         self._inputs = tuple((spec.name, _BY_DATATYPE[spec.datatype]) for spec in version.inputs)
         self._outputs = tuple(spec.name for spec in version.outputs)
@@ -362,8 +383,10 @@ class TextSession:
         return 0
 
     def close(self) -> None:
-        """Drop the session."""
+        """Drop the session, then the file of its weights."""
         self._session = None
+        if self.weights is not None:
+            self.weights.close()
 
 
 def _array(name: str, element: ElementType, source: Region, feed: Feed) -> Any:

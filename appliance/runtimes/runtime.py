@@ -12,7 +12,7 @@ import importlib.metadata
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Final, NamedTuple, Protocol, cast
+from typing import Final, NamedTuple, Protocol, cast, runtime_checkable
 
 from appliance.errors import ConfigInvalid, Problem
 from appliance.model import ModelVersion
@@ -77,9 +77,27 @@ class Port:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuntimeSettings:
-    """``threads`` a session may compute with; it runs on the calling thread when 1."""
+    """``threads`` a session may compute with; it runs on the calling thread when 1. ``quick``: weights stay as they are
+    in their file and the graph as it is, for the sake of a session that is ready at once. ``packed``: the graph is a
+    packed form (see Packer), to be run as it is."""
 
     threads: int = 1
+    quick: bool = False
+    packed: bool = False
+
+
+class Weights(Protocol):
+    """Weights of a session that can leave memory and come back. Not called while the session runs."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that ``hollow`` gives back."""
+
+    def hollow(self) -> None:
+        """Let them leave memory. A run on hollow weights is slow, not wrong."""
+
+    def fill(self, *, verify: bool) -> None:
+        """Bring them back, as fast as the disk can; ``verify``: hold them against their digests. Raises LoadFailed."""
 
 
 class Session(Protocol):
@@ -96,6 +114,10 @@ class Session(Protocol):
     @property
     def measurable(self) -> bool:
         """Whether running it on zeros before it serves does no harm and tells what runs cost."""
+
+    @property
+    def weights(self) -> Weights | None:
+        """What of it can leave memory while it stays; None when nothing can."""
 
     def run(
         self, source: Region, feeds: tuple[Feed | None, ...], wanted: tuple[int, ...], place: Place
@@ -130,6 +152,19 @@ class Runtime(Protocol):
 
     def load(self, version: ModelVersion, settings: RuntimeSettings) -> Session:
         """Load a version. Raises LoadFailed with the reason and what to do."""
+
+
+@runtime_checkable
+class Packer(Protocol):
+    """A runtime that can write a version in a form which this machine runs at full speed from mapped weights."""
+
+    @property
+    def identity(self) -> str:
+        """What a packed form depends on beside the version and the processor: the runtime and its release."""
+
+    def pack(self, version: ModelVersion, settings: RuntimeSettings, graph: str, weights: str) -> None:
+        """Write the packed form of ``version`` into the new files ``graph`` and ``weights``, which are in one
+        directory, what runs touch first in ``weights``. Raises LoadFailed."""
 
 
 def open_runtimes(names: Iterable[str]) -> dict[str, Runtime]:

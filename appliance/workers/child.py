@@ -1,27 +1,45 @@
 """A worker process: takes messages from its lane, one after the other, until it is told to stop or the daemon is gone.
 
-Nothing that a model or a request does wrong ends it by an exception; only signals and limits do.
+What may take long and is not needed for the next batch is done aside: loads in the background, hollowing, filling,
+building packed forms. Nothing that a model or a request does wrong ends it by an exception; only signals and limits do.
 """
 
 from __future__ import annotations
 
-import gc
-import os
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from functools import partial
 from typing import Final
 
-from appliance.errors import ApplianceError, LoadFailed
-from appliance.model import ModelVersion
-from appliance.runtimes.runtime import Region, Runtime, RuntimeSettings, Session
+from appliance.errors import ApplianceError
+from appliance.runtimes.runtime import Region, Runtime, Session
+from appliance.workers.errands import Errands
 from appliance.workers.execution import Executor, LoadedModel
 from appliance.workers.granted import GrantedRuns
 from appliance.workers.lane import LaneClosed, WorkerLane
-from appliance.workers.memory import private_bytes
-from appliance.workers.messages import Fetch, Finished, Load, Loaded, Refused, Run, Stop, Stored, Unload
+from appliance.workers.loading import Loader
+from appliance.workers.messages import (
+    Build,
+    Built,
+    Fetch,
+    Fill,
+    Filled,
+    Finished,
+    FromWorker,
+    Hollow,
+    Hollowed,
+    Load,
+    Loaded,
+    Refused,
+    Run,
+    Stop,
+    Stored,
+    ToWorker,
+    Unload,
+)
 from appliance.workers.port import ItemStatus, RunResult, WorkerSettings
-from appliance.workers.signature import check_signature
-from appliance.workers.warmup import measure_seeds, run_warmups
 
 REASON_CHARACTERS_MAX: Final = 8192
 
@@ -39,9 +57,11 @@ class Worker:
         granted: GrantedRuns | None = None,
     ) -> None:
         self._lane = lane
-        self._runtimes = runtimes
-        self._settings = RuntimeSettings(threads=settings.threads)
+        self._saying = threading.Lock()
+        self._loader = Loader(runtimes, settings.threads)
         self._models: dict[int, LoadedModel] = {}
+        self._loading: set[int] = set()
+        self._errands = Errands()
         self._executor = Executor(arena)
         self._granted = granted
 
@@ -50,19 +70,51 @@ class Worker:
         while True:
             message = self._lane.take()
             if type(message) is Run:
-                self._lane.complete(self._run(message))
+                self._say(self._run(message))
             elif type(message) is Fetch:
                 result = self._executor.fetch(message)
                 if result is not None:
-                    self._lane.complete(Stored(result))
-            elif type(message) is Load:
-                self._lane.complete(self._load(message))
-            elif type(message) is Unload:
-                self._unload(message.model)
+                    self._say(Stored(result))
             elif type(message) is Stop:
+                self._errands.finish()
                 if self._granted is not None:
                     self._granted.finish()
                 return
+            else:
+                self._attend(message)
+
+    def _attend(self, message: ToWorker) -> None:
+        """What is not asked with every request."""
+        if isinstance(message, Load):
+            if message.wish.background:
+                self._loading.add(message.model)
+                self._aside(partial(self._load_aside, message))
+            else:
+                self._say(self._load(message))
+        elif isinstance(message, Unload):
+            if message.model in self._loading:
+                self._errands.submit(partial(self._unload, message.model))
+            else:
+                self._unload(message.model)
+        elif isinstance(message, Hollow):
+            self._aside(partial(self._hollow, message.model))
+        elif isinstance(message, Fill):
+            self._aside(partial(self._fill, message))
+        elif isinstance(message, Build):
+            self._aside(partial(self._build, message))
+
+    def _aside(self, do: Callable[[], FromWorker]) -> None:
+        """Have something done, and its answer said, beside the messages."""
+
+        def errand() -> None:
+            with suppress(LaneClosed):  # who takes the messages finds out
+                self._say(do())
+
+        self._errands.submit(errand)
+
+    def _say(self, message: FromWorker) -> None:
+        with self._saying:
+            self._lane.complete(message)
 
     def _run(self, run: Run) -> Finished:
         model = self._models.get(run.model)
@@ -75,36 +127,47 @@ class Worker:
         return self._executor.run(model, run)
 
     def _load(self, load: Load) -> Loaded | Refused:
-        begin, before = time.monotonic_ns(), private_bytes(os.getpid())
         try:
-            model = self._open(load.version)
+            model, said = self._loader.load(load, alone=not self._models)
         except Exception as problem:  # noqa: BLE001 - whatever a model does wrong is an answer
-            return Refused(load.model, _reason(load.version, problem))
+            return Refused(load.model, _reason(load.version.key, problem))
         self._models[load.model] = model
         if self._granted is not None:
             self._granted.add(load.model, model)
-        seeds = measure_seeds(model)
-        gc.collect()
-        gc.freeze()
-        grown = max(private_bytes(os.getpid()) - before, 0) + model.session.memory()
-        return Loaded(load.model, seeds, time.monotonic_ns() - begin, grown)
+        return said
 
-    def _open(self, version: ModelVersion) -> LoadedModel:
-        runtime = self._runtimes.get(version.runtime)
-        if runtime is None:
-            raise LoadFailed(
-                f"{version.key} needs runtime '{version.runtime}', which is not enabled "
-                f"(enabled: {', '.join(self._runtimes)}); add it to the configuration"
-            )
-        session = runtime.load(version, self._settings)
+    def _load_aside(self, load: Load) -> Loaded | Refused:
         try:
-            model = LoadedModel(version=version, session=session)
-            check_signature(version, session)
-            run_warmups(model)
-        except BaseException:
-            session.close()
-            raise
-        return model
+            return self._load(load)
+        finally:
+            self._loading.discard(load.model)
+
+    def _hollow(self, model: int) -> Hollowed:
+        begin = time.monotonic_ns()
+        loaded = self._models.get(model)
+        if loaded is not None and loaded.session.weights is not None:
+            loaded.session.weights.hollow()
+        return Hollowed(model, time.monotonic_ns() - begin)
+
+    def _fill(self, fill: Fill) -> Filled:
+        begin = time.monotonic_ns()
+        loaded = self._models.get(fill.model)
+        weights = None if loaded is None else loaded.session.weights
+        nbytes, failure = 0, ""
+        try:
+            if loaded is None:
+                failure = "the model is not loaded"
+            elif weights is not None:
+                weights.fill(verify=fill.verify)
+                nbytes = weights.nbytes
+        except Exception as problem:  # noqa: BLE001 - as for a load
+            failure = _reason("the weights", problem)
+        return Filled(fill.model, nbytes, time.monotonic_ns() - begin, failure)
+
+    def _build(self, build: Build) -> Built:
+        begin = time.monotonic_ns()
+        failure = f"{build.version.key}: packed forms cannot be built yet"
+        return Built(build.model, "", 0, time.monotonic_ns() - begin, failure)
 
     def _unload(self, model: int) -> None:
         loaded: LoadedModel | None = self._models.pop(model, None)
@@ -129,7 +192,7 @@ def run_worker(
         return
 
 
-def _reason(version: ModelVersion, problem: Exception) -> str:
+def _reason(what: str, problem: Exception) -> str:
     known = isinstance(problem, ApplianceError)
-    text = str(problem) if known else f"{version.key}: {type(problem).__name__}: {problem}"
+    text = str(problem) if known else f"{what}: {type(problem).__name__}: {problem}"
     return text[:REASON_CHARACTERS_MAX]

@@ -15,18 +15,33 @@ import msgpack  # type: ignore[import-untyped]
 from appliance.model import ModelVersion
 from appliance.workers.batch_codec import KnownResults, decode_result, decode_run, plain_results
 from appliance.workers.codec import Decoder, MessageInvalid, decoder_for, to_plain
-from appliance.workers.port import Fetch, Learn, Run, RunResult, WorkerSettings
+from appliance.workers.port import (
+    PLAIN_LOAD,
+    Assessment,
+    Fetch,
+    Learn,
+    LoadWish,
+    Run,
+    RunResult,
+    WorkerSettings,
+)
 
 __all__ = [
     "MAX_MESSAGE_BYTES",
+    "Build",
+    "Built",
     "Exited",
     "Fetch",
+    "Fill",
+    "Filled",
     "Finished",
     "Forget",
     "Fork",
     "ForkFailed",
     "Forked",
     "FromWorker",
+    "Hollow",
+    "Hollowed",
     "Kill",
     "Learn",
     "Load",
@@ -53,6 +68,23 @@ MAX_MESSAGE_BYTES: Final = 16 << 20
 class Load(NamedTuple):
     model: int
     version: ModelVersion
+    wish: LoadWish = PLAIN_LOAD
+
+
+class Hollow(NamedTuple):
+    model: int
+
+
+class Fill(NamedTuple):
+    model: int
+    verify: bool
+
+
+class Build(NamedTuple):
+    """Build the packed form of a version."""
+
+    model: int
+    version: ModelVersion
 
 
 class Unload(NamedTuple):
@@ -69,7 +101,8 @@ class Stop(NamedTuple):
     """Leave after everything that came before."""
 
 
-# --- worker to daemon, one answer to each Load, Run and Fetch (but those that only forget), in their order
+# --- worker to daemon, one answer to each Load, Run and Fetch (but those that only forget), in their order, and beside
+# them one to each Load in the background, Hollow, Fill and Build, in theirs
 
 
 class Loaded(NamedTuple):
@@ -77,11 +110,34 @@ class Loaded(NamedTuple):
     seeds: tuple[tuple[int, int], ...]
     load_ns: int
     memory_bytes: int
+    assessment: Assessment | None = None
+    hollow_bytes: int = 0
+    packed: bool = False
 
 
 class Refused(NamedTuple):
     model: int
     reason: str
+
+
+class Hollowed(NamedTuple):
+    model: int
+    ns: int
+
+
+class Filled(NamedTuple):
+    model: int
+    nbytes: int
+    ns: int
+    failure: str
+
+
+class Built(NamedTuple):
+    model: int
+    name: str
+    nbytes: int
+    ns: int
+    failure: str
 
 
 class Finished(NamedTuple):
@@ -135,15 +191,15 @@ class Exited(NamedTuple):
     status: int
 
 
-ToWorker = Load | Unload | Run | Fetch | Learn | Forget | Stop
-FromWorker = Loaded | Refused | Finished | Stored
+ToWorker = Load | Unload | Run | Fetch | Learn | Forget | Stop | Hollow | Fill | Build
+FromWorker = Loaded | Refused | Finished | Stored | Hollowed | Filled | Built
 ToSupervisor = Fork | Kill
 FromSupervisor = Ready | Forked | ForkFailed | Exited
 Message = ToWorker | FromWorker | ToSupervisor | FromSupervisor
 
 _TYPES: Final[Sequence[type]] = (
-    *(Load, Unload, Run, Fetch, Learn, Forget, Stop),
-    *(Loaded, Refused, Finished, Stored),
+    *(Load, Unload, Run, Fetch, Learn, Forget, Stop, Hollow, Fill, Build),
+    *(Loaded, Refused, Finished, Stored, Hollowed, Filled, Built),
     *(Fork, Kill, Ready, Forked, ForkFailed, Exited),
 )
 _KINDS: Final[Mapping[type, int]] = MappingProxyType({kind: number for number, kind in enumerate(_TYPES)})
@@ -212,7 +268,7 @@ def decode(
     return message
 
 
-TO_WORKER: Final = frozenset((Load, Unload, Run, Fetch, Learn, Forget, Stop))
-FROM_WORKER: Final = frozenset((Loaded, Refused, Finished, Stored))
+TO_WORKER: Final = frozenset((Load, Unload, Run, Fetch, Learn, Forget, Stop, Hollow, Fill, Build))
+FROM_WORKER: Final = frozenset((Loaded, Refused, Finished, Stored, Hollowed, Filled, Built))
 TO_SUPERVISOR: Final = frozenset((Fork, Kill))
 FROM_SUPERVISOR: Final = frozenset((Ready, Forked, ForkFailed, Exited))

@@ -1,21 +1,42 @@
 """What one worker owes: the answers it was asked for, in order, and whether what it says pays them. Pure.
 
-Answers come in the order of the questions. Whatever cannot be true raises MessageInvalid, after which nothing more that
-this worker says is to be believed.
+Answers come in the order of the questions, in the line and aside each for itself (see ``port``). Whatever cannot be
+true raises MessageInvalid, after which nothing more that this worker says is to be believed.
 """
 
 from __future__ import annotations
 
+import re
 from collections import deque
-from typing import NamedTuple
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final, NamedTuple
 
-from appliance.model import ModelVersion
 from appliance.workers.answers import ModelContract
 from appliance.workers.codec import MessageInvalid
-from appliance.workers.messages import Fetch, Finished, FromWorker, Loaded, Refused, Run, Stored
+from appliance.workers.messages import (
+    Build,
+    Built,
+    Fetch,
+    Fill,
+    Filled,
+    Finished,
+    FromWorker,
+    Hollow,
+    Hollowed,
+    Load,
+    Loaded,
+    Refused,
+    Run,
+    Stored,
+)
 from appliance.workers.port import (
+    Assessment,
     Fetched,
+    FormBuilt,
     ItemStatus,
+    ModelFilled,
+    ModelHollowed,
     ModelLoaded,
     ModelRefused,
     PoolEvent,
@@ -23,12 +44,25 @@ from appliance.workers.port import (
     RunItem,
 )
 
+Aside = Hollow | Fill | Build
+_ANSWERS: Final[Mapping[type, type[Aside]]] = MappingProxyType({Hollowed: Hollow, Filled: Fill, Built: Build})
+_NAMES: Final[Mapping[type, str]] = MappingProxyType(
+    {
+        Run: "a batch",
+        Fetch: "a fetch",
+        Load: "a load",
+        Hollow: "hollowing",
+        Fill: "a fill",
+        Build: "a packed form",
+    }
+)
+_PLAIN_NAME: Final = re.compile(r"[0-9a-z][0-9a-z-]{0,199}")
+
 
 class _Owed(NamedTuple):
-    """``asked`` is a batch, the id of a model that is loading, or a fetch. ``contract`` is None for a load and for a
-    fetch of something that was never held."""
+    """``contract`` is None for what gives no outputs and for a fetch of something that was never held."""
 
-    asked: Run | int | Fetch
+    asked: Run | Load | Fetch | Aside
     contract: ModelContract | None
     timeout_ns: int
 
@@ -49,38 +83,51 @@ class Obligations:
     def __init__(self, worker: int) -> None:
         self._worker = worker
         self._owed: deque[_Owed] = deque()
+        self._aside: deque[_Owed] = deque()
         self._models: dict[int, _Model] = {}
         self._held: dict[int, _Held] = {}
 
     def __len__(self) -> int:
+        return len(self._owed) + len(self._aside)
+
+    @property
+    def in_line(self) -> int:
+        """How many answers are awaited one after the other."""
         return len(self._owed)
 
     @property
-    def timeout_ns(self) -> int:
-        """How long the oldest answer may take."""
-        return self._owed[0].timeout_ns
+    def aside(self) -> int:
+        """How many answers are awaited beside them."""
+        return len(self._aside)
 
-    @property
-    def oldest(self) -> str:
-        """What the oldest answer is about, for people."""
-        asked = self._owed[0].asked
-        if type(asked) is int:
-            return "a load"
-        return "a batch" if type(asked) is Run else "a fetch"
+    def overdue(self, line_ns: int, aside_ns: int) -> str:
+        """What takes too long and how long it may, for people, when the line has waited for its oldest answer for
+        ``line_ns`` and the aside for its own for ``aside_ns``; "" when nothing does."""
+        for owed, waited_ns in ((self._owed, line_ns), (self._aside, aside_ns)):
+            if owed and waited_ns > owed[0].timeout_ns:
+                return f"{_NAMES[type(owed[0].asked)]} took longer than {owed[0].timeout_ns // 1_000_000} ms"
+        return ""
 
     def batches(self) -> tuple[int, ...]:
         """Unfinished batches, the running one first."""
         return tuple(owed.asked.batch for owed in self._owed if type(owed.asked) is Run)
 
     def loading(self) -> int:
-        """The model that is being loaded right now, or -1."""
-        asked = self._owed[0].asked if self._owed else None
-        return asked if type(asked) is int else -1
+        """The model that is being loaded, hollowed, filled or packed right now, or -1."""
+        for owed in (self._owed, self._aside):
+            if owed and not isinstance(owed[0].asked, Run | Fetch):
+                return owed[0].asked.model
+        return -1
 
-    def owe_load(self, model: int, version: ModelVersion, load_timeout_ns: int, run_timeout_ns: int) -> None:
+    def owe_load(self, load: Load, load_timeout_ns: int, run_timeout_ns: int) -> None:
         """A load was asked for; batches of the model may take ``run_timeout_ns`` each."""
-        self._models[model] = _Model(ModelContract(version), run_timeout_ns)
-        self._owed.append(_Owed(model, None, load_timeout_ns))
+        self._models[load.model] = _Model(ModelContract(load.version), run_timeout_ns)
+        line = self._aside if load.wish.background else self._owed
+        line.append(_Owed(load, None, load_timeout_ns))
+
+    def owe_aside(self, asked: Aside, timeout_ns: int) -> None:
+        """Something was asked for that is done beside the line."""
+        self._aside.append(_Owed(asked, None, timeout_ns))
 
     def owe_run(self, run: Run) -> None:
         """A batch was given."""
@@ -102,18 +149,31 @@ class Obligations:
 
     def settle(self, message: FromWorker) -> PoolEvent:
         """The event that an answer is."""
-        if not self._owed:
+        line = self._line_of(message)
+        if not line:
             raise MessageInvalid(f"said {type(message).__name__} unasked")
-        owed = self._owed[0]
+        owed = line[0]
         if type(message) is Finished:
             event: PoolEvent = self._finished(owed, message)
         elif type(message) is Stored:
             event = self._stored(owed, message)
-        else:
-            assert isinstance(message, (Loaded, Refused))
+        elif isinstance(message, Loaded | Refused):
             event = self._loaded(owed, message)
-        self._owed.popleft()
+        else:
+            assert isinstance(message, Hollowed | Filled | Built)
+            event = self._done_aside(owed, message)
+        line.popleft()
         return event
+
+    def _line_of(self, message: FromWorker) -> deque[_Owed]:
+        """Where the message can be the next answer, if it is one."""
+        if type(message) in _ANSWERS:
+            return self._aside
+        if isinstance(message, Loaded | Refused) and self._aside:
+            asked = self._aside[0].asked
+            if type(asked) is Load and asked.model == message.model:
+                return self._aside
+        return self._owed
 
     def _finished(self, owed: _Owed, message: Finished) -> RunFinished:
         asked, contract, _ = owed
@@ -142,13 +202,56 @@ class Obligations:
         return Fetched(self._worker, result)
 
     def _loaded(self, owed: _Owed, message: Loaded | Refused) -> ModelLoaded | ModelRefused:
-        if type(owed.asked) is not int or owed.asked != message.model:
+        asked = owed.asked
+        if type(asked) is not Load or asked.model != message.model:
             raise MessageInvalid(
                 f"said {type(message).__name__} of model {message.model}, which is not what it owes next"
             )
         if isinstance(message, Refused):
             self.forget_model(message.model)
             return ModelRefused(self._worker, message.model, message.reason)
-        if message.load_ns < 0 or message.memory_bytes < 0 or any(min(seed) < 1 for seed in message.seeds):
+        below = min(message.load_ns, message.memory_bytes, message.hollow_bytes) < 0
+        if below or any(min(seed) < 1 for seed in message.seeds):
             raise MessageInvalid("measurements below zero")
-        return ModelLoaded(self._worker, message.model, message.seeds, message.load_ns, message.memory_bytes)
+        if message.assessment is not None:
+            _check_assessment(asked, message.assessment)
+        return ModelLoaded(self._worker, *message)
+
+    def _done_aside(
+        self, owed: _Owed, message: Hollowed | Filled | Built
+    ) -> ModelHollowed | ModelFilled | FormBuilt:
+        asked = owed.asked
+        if not isinstance(asked, _ANSWERS[type(message)]) or asked.model != message.model:
+            raise MessageInvalid(
+                f"said {type(message).__name__} of model {message.model}, which is not what it owes next"
+            )
+        if message.ns < 0 or (not isinstance(message, Hollowed) and message.nbytes < 0):
+            raise MessageInvalid("measurements below zero")
+        if isinstance(message, Hollowed):
+            return ModelHollowed(self._worker, *message)
+        if isinstance(message, Filled):
+            return ModelFilled(self._worker, *message)
+        if not message.failure and not _is_plain_name(message.name):
+            raise MessageInvalid("a packed form under a name that is none")
+        return FormBuilt(self._worker, *message)
+
+
+def _check_assessment(asked: Load, found: Assessment) -> None:
+    """Raise MessageInvalid unless an assessment was asked for and this can be one."""
+    if not asked.wish.assess:
+        raise MessageInvalid("an assessment that nobody asked for")
+    if (
+        min(found.cases, found.rows, found.runs, found.p50_ns, found.p99_ns) < 0
+        or found.p50_ns > found.p99_ns
+    ):
+        raise MessageInvalid("an assessment with measurements that cannot be")
+    outputs = {spec.name for spec in asked.version.outputs}
+    for output, absolute, relative in found.worst:
+        if output not in outputs or not (absolute >= 0 and relative >= 0):
+            raise MessageInvalid("an assessment of outputs that are none, or of differences that cannot be")
+    if len(found.worst) > len(outputs):
+        raise MessageInvalid("an assessment of more outputs than there are")
+
+
+def _is_plain_name(name: str) -> bool:
+    return _PLAIN_NAME.fullmatch(name) is not None

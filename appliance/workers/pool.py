@@ -13,21 +13,23 @@ import os
 import signal
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
 from appliance.model import RUN_TIMEOUT_PARAMETER, ModelVersion
 from appliance.workers.arena import Arena
-from appliance.workers.cpus import cpu_problems
 from appliance.workers.lane import DaemonLane, LaneBlocked, LaneClosed, SocketDaemonLane, socket_pair
 from appliance.workers.messages import (
+    Build,
     Exited,
     Fetch,
+    Fill,
     Forget,
     Forked,
     ForkFailed,
     FromSupervisor,
+    FromWorker,
+    Hollow,
     Learn,
     Load,
     MessageInvalid,
@@ -36,76 +38,37 @@ from appliance.workers.messages import (
     ToWorker,
     Unload,
 )
-from appliance.workers.obligations import Obligations
+from appliance.workers.obligations import Aside, Obligations
 from appliance.workers.port import (
+    PLAIN_LOAD,
     ExitCause,
     LaneMemory,
+    LoadWish,
     ModelRefused,
     PoolEvent,
     WorkerExited,
     WorkerSettings,
     WorkerStarted,
 )
+from appliance.workers.settings import PoolStatistics, WorkersConfig
 from appliance.workers.supervision import Supervisor
 
 NS_PER_MS: Final = 1_000_000
 WATCH_INTERVAL_S: Final = 0.05
 EXIT_GRACE_NS: Final = 1_000_000_000
 KILL_GRACE_NS: Final = 5_000_000_000
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkersConfig:
-    """How workers run. ``cpus``: the i-th worker gets the i-th set, in turn; empty: no affinity. A batch that runs
-    longer than ``run_timeout_ms`` (a model's parameter of that name overrides it) or a load that takes longer than
-    ``load_timeout_ms`` ends the worker. ``memory_limit_bytes`` bounds each worker's private memory, 0: unbounded."""
-
-    threads: int = field(
-        default=1, metadata={"min": 1, "max": 1024, "help": "threads that one model run may use"}
-    )
-    cpus: tuple[tuple[int, ...], ...] = field(
-        default=(),
-        metadata={
-            "help": "processor sets, given to workers in turn, such as [[0], [1]]; empty: any",
-            "shape": "a list of lists of CPU numbers, such as [[0], [1]]",
-            "check": cpu_problems,
-        },
-    )
-    run_timeout_ms: int = field(
-        default=10_000,
-        metadata={"min": 1, "unit": "ms", "help": "a batch that runs longer ends its worker"},
-    )
-    load_timeout_ms: int = field(
-        default=120_000,
-        metadata={"min": 1, "unit": "ms", "help": "a model that loads longer ends its worker"},
-    )
-    memory_limit_bytes: int = field(
-        default=0, metadata={"min": 0, "unit": "bytes", "help": "private memory of one worker; 0: unbounded"}
-    )
-
-    def settings_for(self, number: int) -> WorkerSettings:
-        """Settings of the ``number``-th worker."""
-        cpus = self.cpus[number % len(self.cpus)] if self.cpus else ()
-        return WorkerSettings(self.threads, cpus, self.memory_limit_bytes)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PoolStatistics:
-    """``workers`` alive, ``in_flight`` answers awaited, supervisor's process number (0: none) and restarts."""
-
-    workers: int
-    in_flight: int
-    supervisor_pid: int
-    supervisor_restarts: int
+BACKGROUND_PATIENCE: Final = 4
+"""How many times as long as others a load in the background may take."""
 
 
 class _Worker:
     """What the pool knows of one worker. ``since_ns`` is since when it has been busy with the oldest thing it owes, or
-    since when its end has been awaited; ``cause`` why it is being killed; ``orphaned`` that its supervisor died."""
+    since when its end has been awaited, ``aside_ns`` since when with what it does beside; ``cause`` why it is being
+    killed; ``orphaned`` that its supervisor died."""
 
     __slots__ = (
-        "cause", "detail", "ended", "id", "lane", "memory", "orphaned", "owes", "pid", "since_ns", "stopping",
-        "writing",
+        "aside_ns", "cause", "detail", "ended", "id", "lane", "memory", "orphaned", "owes", "pid", "since_ns",
+        "stopping", "writing",
     )  # fmt: skip
 
     def __init__(self, number: int, lane: DaemonLane, memory: LaneMemory | None) -> None:
@@ -115,6 +78,7 @@ class _Worker:
         self.owes = Obligations(number)
         self.pid = 0
         self.since_ns = 0
+        self.aside_ns = 0
         self.cause: ExitCause | None = None
         self.detail = ""
         self.ended = False
@@ -193,7 +157,7 @@ class WorkerPool:
         self._workers[worker] = state
         self._supervisor.fork(worker, settings, theirs, memory)
 
-    def load(self, worker: int, model: int, version: ModelVersion) -> None:
+    def load(self, worker: int, model: int, version: ModelVersion, wish: LoadWish = PLAIN_LOAD) -> None:
         """Load a version; a ``run_timeout_ms`` that is no number refuses it."""
         state = self._workers.get(worker)
         if state is None:
@@ -206,8 +170,21 @@ class WorkerPool:
             )
             self._on_event(ModelRefused(worker, model, reason))
             return
-        state.owes.owe_load(model, version, self._config.load_timeout_ms * NS_PER_MS, run_timeout_ns)
-        self._ask(state, Load(model, version))
+        load = Load(model, version, wish)
+        state.owes.owe_load(load, self._load_timeout_ns(wish.background), run_timeout_ns)
+        self._ask(state, load, aside=wish.background)
+
+    def hollow(self, worker: int, model: int) -> None:
+        """Let a model's weights leave memory."""
+        self._ask_aside(worker, Hollow(model), background=False)
+
+    def fill(self, worker: int, model: int, verify: bool) -> None:
+        """Bring a model's weights back."""
+        self._ask_aside(worker, Fill(model, verify), background=False)
+
+    def build_form(self, worker: int, model: int, version: ModelVersion) -> None:
+        """Build a packed form."""
+        self._ask_aside(worker, Build(model, version), background=True)
 
     def unload(self, worker: int, model: int) -> None:
         """Forget a model."""
@@ -271,7 +248,7 @@ class WorkerPool:
             state.cause = ExitCause.STOPPED
             self._loop.call_soon(self._gone, state, "never started")
             return
-        if not state.owes:
+        if not state.owes.in_line:
             state.since_ns = time.monotonic_ns()
         self._send(state, Stop())
         self._watch()
@@ -284,13 +261,27 @@ class WorkerPool:
 
     # --- saying
 
-    def _ask(self, state: _Worker, message: ToWorker) -> None:
-        """Say something that the worker now owes an answer to."""
-        if len(state.owes) == 1:
+    def _ask(self, state: _Worker, message: ToWorker, *, aside: bool = False) -> None:
+        """Say something that the worker now owes an answer to, in line or aside."""
+        if aside and state.owes.aside == 1:
+            state.aside_ns = time.monotonic_ns()
+        elif not aside and state.owes.in_line == 1:
             state.since_ns = time.monotonic_ns()
         self._send(state, message)
         if self._watching is None:
             self._watch()
+
+    def _ask_aside(self, worker: int, message: Aside, *, background: bool) -> None:
+        """Ask for something that is done beside the line. A worker that is gone has said so by WorkerExited."""
+        state = self._workers.get(worker)
+        if state is not None:
+            state.owes.owe_aside(message, self._load_timeout_ns(background))
+            self._ask(state, message, aside=True)
+
+    def _load_timeout_ns(self, background: bool) -> int:
+        """How long something that is like a load may take. What gets only the time that others leave has more."""
+        patience = BACKGROUND_PATIENCE if background else 1
+        return self._config.load_timeout_ms * NS_PER_MS * patience
 
     def _send(self, state: _Worker, message: ToWorker) -> None:
         if state.cause is not None or state.ended:
@@ -333,16 +324,22 @@ class WorkerPool:
             if state.cause is ExitCause.NONSENSE:
                 return bool(messages)
             for message in messages:
-                event = state.owes.settle(message)
-                if state.cause is None:
-                    state.since_ns = time.monotonic_ns()
-                self._on_event(event)
+                self._settle(state, message)
         except LaneClosed:
             self._lane_ended(state)
             return False
         except MessageInvalid as problem:
             self._condemn(state, ExitCause.NONSENSE, str(problem))
         return True
+
+    def _settle(self, state: _Worker, message: FromWorker) -> None:
+        aside = state.owes.aside
+        event = state.owes.settle(message)
+        if state.owes.aside != aside:
+            state.aside_ns = time.monotonic_ns()
+        elif state.cause is None:
+            state.since_ns = time.monotonic_ns()
+        self._on_event(event)
 
     # --- ending
 
@@ -364,7 +361,7 @@ class WorkerPool:
         if state.ended:
             return
         state.ended = True
-        if not state.owes:
+        if not state.owes.in_line:
             state.since_ns = time.monotonic_ns()
         self._loop.remove_reader(state.lane.fileno())
         if state.orphaned:
@@ -389,7 +386,7 @@ class WorkerPool:
         if state is None:
             return
         state.pid = message.pid
-        state.since_ns = time.monotonic_ns()
+        state.since_ns = state.aside_ns = time.monotonic_ns()
         self._on_event(WorkerStarted(state.id, message.pid))
         self._listen(state)  # not earlier: nothing it says may come before WorkerStarted
 
@@ -438,31 +435,27 @@ class WorkerPool:
         now = time.monotonic_ns()
         for state in list(self._workers.values()):
             if state.pid or state.cause is not None:
-                self._judge(state, now - state.since_ns)
+                self._judge(state, now)
         if any(
             state.owes or state.stopping or state.ended or state.cause is not None
             for state in self._workers.values()
         ):
             self._watch()
 
-    def _judge(self, state: _Worker, busy_ns: int) -> None:
+    def _judge(self, state: _Worker, now_ns: int) -> None:
         if state.orphaned:
             return
+        busy_ns = now_ns - state.since_ns
         if state.cause is not None:
             if busy_ns > KILL_GRACE_NS:
                 self._supervisor.abandon()
         elif state.ended:
             if busy_ns > EXIT_GRACE_NS:
                 self._condemn(state, ExitCause.DIED, "it closed its lane and did not end")
-        elif state.owes:
-            if busy_ns > state.owes.timeout_ns:
-                self._condemn(state, ExitCause.HUNG, _overdue(state.owes))
-        elif state.stopping and busy_ns > EXIT_GRACE_NS:
+        elif overdue := state.owes.overdue(busy_ns, now_ns - state.aside_ns):
+            self._condemn(state, ExitCause.HUNG, overdue)
+        elif not state.owes and state.stopping and busy_ns > EXIT_GRACE_NS:
             self._condemn(state, ExitCause.STOPPED, "told to stop, had to be killed")
-
-
-def _overdue(owes: Obligations) -> str:
-    return f"{owes.oldest} took longer than {owes.timeout_ns // NS_PER_MS} ms"
 
 
 def describe_status(status: int) -> str:

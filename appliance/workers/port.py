@@ -7,7 +7,7 @@ because some are made for every request. Byte offsets are into the arena.
 from __future__ import annotations
 
 from enum import Enum
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from appliance.model import ModelVersion
 
@@ -96,6 +96,50 @@ class RunResult(NamedTuple):
     error: str
 
 
+class LoadWish(NamedTuple):
+    """How a version is to be loaded.
+
+    ``background``: beside what the worker does, in a thread that gets the processor and the disk when nobody else wants
+    them (SCHED_IDLE, idle I/O class); nobody waits for it. A worker that holds other models loads at the normal
+    processor class all the same, because a thread that starves while it holds the interpreter would stall them.
+    ``assess``: run the golden set, if the version has one, then measure how long runs take; what fails refuses the
+    version. ``quick``: the sooner first answer instead of the fastest runs: weights mapped as they are, no warm-ups and
+    no seeds; of no effect on weights inside the model file. ``verify``: hold the weights against their digests, where
+    they have any, beside the loading.
+    """
+
+    background: bool = False
+    assess: bool = False
+    quick: bool = False
+    verify: bool = True
+
+
+PLAIN_LOAD: Final = LoadWish()
+"""Now, at full speed, for good."""
+
+
+class Deviation(NamedTuple):
+    """How far off the golden answers an output was at most, over all cases; ``relative`` to the right value."""
+
+    output: str
+    absolute: float
+    relative: float
+
+
+class Assessment(NamedTuple):
+    """What a version proved. ``worst`` per output of the ``cases`` golden cases. ``p50_ns`` and ``p99_ns`` of ``runs``
+    runs of ``rows`` rows on the normal processor class; all 0 when nothing could be run. ``failure`` says which promise
+    of the golden set was not kept (its latency), "" when all were."""
+
+    cases: int
+    worst: tuple[Deviation, ...]
+    rows: int
+    runs: int
+    p50_ns: int
+    p99_ns: int
+    failure: str
+
+
 # --- events, given to the ``on_event`` callback in the order in which they happened
 
 
@@ -105,13 +149,18 @@ class WorkerStarted(NamedTuple):
 
 
 class ModelLoaded(NamedTuple):
-    """``seeds`` are measured (rows, nanoseconds) pairs from warm-up. ``memory_bytes`` is the process's growth."""
+    """``seeds`` are measured (rows, nanoseconds) pairs from warm-up. ``memory_bytes`` is the process's growth.
+    ``assessment`` is None unless one was asked for. ``hollow_bytes`` is what hollowing gives back, 0 when the session
+    cannot be hollowed. ``packed``: it runs from the packed form that was built on this box."""
 
     worker: int
     model: int
     seeds: tuple[tuple[int, int], ...]
     load_ns: int
     memory_bytes: int
+    assessment: Assessment | None = None
+    hollow_bytes: int = 0
+    packed: bool = False
 
 
 class ModelRefused(NamedTuple):
@@ -120,6 +169,37 @@ class ModelRefused(NamedTuple):
     worker: int
     model: int
     reason: str
+
+
+class ModelHollowed(NamedTuple):
+    """The weights of a model left memory; what is left of it is its session. Took ``ns``."""
+
+    worker: int
+    model: int
+    ns: int
+
+
+class ModelFilled(NamedTuple):
+    """The ``nbytes`` bytes of a model's weights are in memory again. ``failure`` is for people, "" when all went well;
+    else the weights are not what they should be, and the model must not run."""
+
+    worker: int
+    model: int
+    nbytes: int
+    ns: int
+    failure: str
+
+
+class FormBuilt(NamedTuple):
+    """A packed form of a version lies in the directory of forms under ``name`` and takes ``nbytes`` on disk; or none
+    does, for the reason ``failure``."""
+
+    worker: int
+    model: int
+    name: str
+    nbytes: int
+    ns: int
+    failure: str
 
 
 class RunFinished(NamedTuple):
@@ -150,7 +230,8 @@ class ExitCause(Enum):
 
 class WorkerExited(NamedTuple):
     """A worker is gone. ``batches`` were dispatched and unfinished, oldest (the running one) first; ``loading`` is the
-    model it was loading or -1. ``detail`` is for people, e.g. "killed by signal 11"."""
+    model it was loading, filling, hollowing or building a form of, maybe beside the batches, or -1. ``detail`` is for
+    people, e.g. "killed by signal 11"."""
 
     worker: int
     cause: ExitCause
@@ -159,7 +240,17 @@ class WorkerExited(NamedTuple):
     detail: str
 
 
-PoolEvent = WorkerStarted | ModelLoaded | ModelRefused | RunFinished | Fetched | WorkerExited
+PoolEvent = (
+    WorkerStarted
+    | ModelLoaded
+    | ModelRefused
+    | ModelHollowed
+    | ModelFilled
+    | FormBuilt
+    | RunFinished
+    | Fetched
+    | WorkerExited
+)
 
 
 class WorkerSettings(NamedTuple):
@@ -184,16 +275,33 @@ class LaneMemory(Protocol):
 
 
 class WorkerPort(Protocol):
-    """What the engine asks of workers. Calls never block; whatever happens comes back as events."""
+    """What the engine asks of workers. Calls never block; whatever happens comes back as events.
+
+    A worker has a line and an aside. Foreground loads, batches and fetches are answered in the order in which they were
+    asked; background loads, hollow, fill and build_form in theirs, one at a time, beside the line. Any of them may end
+    with WorkerExited instead.
+    """
 
     def start(self, worker: int, settings: WorkerSettings) -> None:
         """Fork worker ``worker`` (an id never used before)."""
 
-    def load(self, worker: int, model: int, version: ModelVersion) -> None:
-        """Load a version under the id ``model``; loads of one worker happen in order."""
+    def load(self, worker: int, model: int, version: ModelVersion, wish: LoadWish = PLAIN_LOAD) -> None:
+        """Load a version under the id ``model``: ModelLoaded or ModelRefused follows."""
 
     def unload(self, worker: int, model: int) -> None:
         """Forget a loaded model; the caller sends no more batches for it."""
+
+    def hollow(self, worker: int, model: int) -> None:
+        """Let the weights of a loaded model leave memory: ModelHollowed follows. The caller sends no batches for it
+        until it has been filled again; one that runs all the same is only slow."""
+
+    def fill(self, worker: int, model: int, verify: bool) -> None:
+        """Bring the weights of a hollow model back, in one sequential read: ModelFilled follows. ``verify``: hold each
+        4 MiB against its digest beside the reading, where there are digests."""
+
+    def build_form(self, worker: int, model: int, version: ModelVersion) -> None:
+        """Build the packed form of ``version`` in the directory ``version.forms`` in the background, under a ``model``
+        id never used before: FormBuilt follows. Best asked of a worker that does nothing else and is stopped then."""
 
     def dispatch(self, worker: int, run: Run) -> None:
         """Give a batch to the worker; batches of one worker run in order."""

@@ -115,7 +115,7 @@ def _zero_bytes(datatype: Datatype, shape: Shape) -> int:
 def measure_seeds(model: LoadedModel) -> tuple[tuple[int, int], ...]:
     """(rows, upper-median nanoseconds of a pass) for 1, 2, 4 ... rows up to the version's largest batch."""
     started = time.monotonic_ns()
-    shapes = _fixed_shapes(model.version) if model.session.measurable else None
+    shapes = fixed_shapes(model.version) if model.session.measurable else None
     if shapes is None:
         return ()
     out_bytes = _probe_output(model, shapes)
@@ -134,7 +134,7 @@ def measure_seeds(model: LoadedModel) -> tuple[tuple[int, int], ...]:
     return tuple(seeds)
 
 
-def _fixed_shapes(version: ModelVersion) -> tuple[Shape | None, ...] | None:
+def fixed_shapes(version: ModelVersion) -> tuple[Shape | None, ...] | None:
     """Shapes of a request of one row without optional inputs; None when a dimension is free."""
     shapes: list[Shape | None] = []
     for spec in version.inputs:
@@ -149,13 +149,14 @@ def _fixed_shapes(version: ModelVersion) -> tuple[Shape | None, ...] | None:
 
 def _probe_output(model: LoadedModel, shapes: tuple[Shape | None, ...]) -> int | None:
     """Bytes that the outputs of one row take, by running it with no room for them; None when it fails."""
-    region = Scratch().at_least(sum(map(aligned, _sizes(model.version, shapes))))
+    region = Scratch().at_least(sum(map(aligned, sizes_of(model.version, shapes))))
     executor = Executor(region)
     result = executor.run(model, Run(WARMUP_BATCH, 0, (_item(model, shapes, 0, 0, 0, 0),))).results[0]
     return None if result.status.failed else result.needed
 
 
-def _sizes(version: ModelVersion, shapes: tuple[Shape | None, ...]) -> tuple[int, ...]:
+def sizes_of(version: ModelVersion, shapes: tuple[Shape | None, ...]) -> tuple[int, ...]:
+    """Bytes of tensors of zeros, or of empty strings, of these shapes; 0 where there is none."""
     return tuple(
         0 if shape is None else _zero_bytes(spec.datatype, shape)
         for spec, shape in zip(version.inputs, shapes, strict=True)
@@ -171,7 +172,7 @@ def _item(
     capacity: int,
 ) -> RunItem:
     wanted = tuple(range(len(model.version.outputs)))
-    return RunItem(ticket, 1, shapes, _sizes(model.version, shapes), offset, wanted, out_offset, capacity)
+    return RunItem(ticket, 1, shapes, sizes_of(model.version, shapes), offset, wanted, out_offset, capacity)
 
 
 class _Rehearsal:
@@ -179,7 +180,7 @@ class _Rehearsal:
 
     def __init__(self, model: LoadedModel, shapes: tuple[Shape | None, ...], out_bytes: int) -> None:
         self._model = model
-        in_bytes = sum(map(aligned, _sizes(model.version, shapes)))
+        in_bytes = sum(map(aligned, sizes_of(model.version, shapes)))
         stride = max(in_bytes + out_bytes, 1)
         fitting = max(SEED_MEMORY_BYTES_MAX // stride, 1)
         self._rows_max = min(max(model.version.max_batch_size, 1), fitting, SEED_ROWS_MAX)

@@ -71,8 +71,19 @@ class Rig(WithoutMemory):
         self._worker = worker
         self.engine.pool_event(port.WorkerStarted(worker, 1))
 
-    def load(self, worker: int, model: int, version: ModelVersion) -> None:
+    def load(
+        self, worker: int, model: int, version: ModelVersion, wish: port.LoadWish = port.PLAIN_LOAD
+    ) -> None:
         self.engine.pool_event(port.ModelLoaded(worker, model, (), 1, 1))
+
+    def hollow(self, worker: int, model: int) -> None:
+        self.engine.pool_event(port.ModelHollowed(worker, model, 1))
+
+    def fill(self, worker: int, model: int, verify: bool) -> None:
+        self.engine.pool_event(port.ModelFilled(worker, model, 1, 1, ""))
+
+    def build_form(self, worker: int, model: int, version: ModelVersion) -> None:
+        self.engine.pool_event(port.FormBuilt(worker, model, "form", 1, 1, ""))
 
     def dispatch(self, worker: int, run: port.Run) -> None:
         self.runs.append(run)

@@ -15,11 +15,9 @@ The wall clock jumps by up to an hour at every look; nothing may depend on it.
 from __future__ import annotations
 
 import ctypes
-import heapq
 import itertools
 import random
 import sys
-from collections.abc import Callable
 from typing import Any
 
 from appliance.engine.engine import Engine
@@ -36,157 +34,10 @@ from appliance.tensor import Datatype, TensorSpec
 from appliance.validation import plan_request
 from appliance.workers import port
 from appliance.workers.arena import Arena, ArenaConfig, aligned
+from tests.simulation.scripted_workers import MS, ScriptedWorkers, World
 from tests.words.sample import make_version
-from tests.workers.without_memory import WithoutMemory
 
-MS = 1_000_000
 ARENA = ArenaConfig(classes=((4096, 64), (65536, 16)), memory_limit_bytes=1 << 20)
-
-
-class World:
-    """Time and what is going to happen in it."""
-
-    def __init__(self, seed: int) -> None:
-        self.random = random.Random(seed)
-        self.now = 1_000 * MS
-        self._order = itertools.count()
-        self._agenda: list[tuple[int, int, Callable[[], None]]] = []
-
-    def at(self, when: int, do: Callable[[], None]) -> None:
-        """Do it then (or now, if that is past)."""
-        heapq.heappush(self._agenda, (max(when, self.now), next(self._order), do))
-
-    def after(self, delay: int, do: Callable[[], None]) -> None:
-        """Do it later."""
-        self.at(self.now + delay, do)
-
-    def run(self, until: int) -> None:
-        """Let time pass and things happen."""
-        while self._agenda and self._agenda[0][0] <= until:
-            self.now, _, do = heapq.heappop(self._agenda)
-            do()
-        self.now = until
-
-
-class ScriptedWorkers(WithoutMemory):
-    """Implements WorkerPort. ``trouble`` is the chance that a batch, a load or a start goes wrong."""
-
-    def __init__(
-        self, world: World, arena: Arena, emit: Callable[[port.PoolEvent], None], trouble: float
-    ) -> None:
-        self._world = world
-        self._arena = arena
-        self._emit = emit
-        self.trouble = trouble
-        self._queues: dict[int, list[port.Run]] = {}
-        self._holds: dict[int, dict[int, ModelVersion]] = {}
-        self._loading: dict[int, list[int]] = {}
-        self._kept: dict[int, dict[int, tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]]] = {}
-        self._pids = itertools.count(100)
-        self._stopping: set[int] = set()
-
-    # --- WorkerPort
-
-    def start(self, worker: int, settings: port.WorkerSettings) -> None:
-        assert worker not in self._queues
-        self._queues[worker], self._holds[worker], self._loading[worker], self._kept[worker] = [], {}, [], {}
-        self._later(worker, 2 * MS, lambda: self._emit(port.WorkerStarted(worker, next(self._pids))))
-
-    def load(self, worker: int, model: int, version: ModelVersion) -> None:
-        assert worker in self._queues, "load for a worker that does not live"
-        self._loading[worker].append(model)
-
-        def loaded() -> None:
-            self._loading[worker].remove(model)
-            if self._world.random.random() < self.trouble / 2:
-                self._emit(port.ModelRefused(worker, model, "scripted refusal"))
-                return
-            self._holds[worker][model] = version
-            self._emit(port.ModelLoaded(worker, model, ((1, MS), (8, 2 * MS)), 5 * MS, 1000))
-
-        if self._world.random.random() < self.trouble / 2:
-            self._later(worker, 3 * MS, lambda: self._exit(worker, port.ExitCause.DIED, model))
-        else:
-            self._later(worker, self._world.random.randrange(1, 20) * MS, loaded)
-
-    def unload(self, worker: int, model: int) -> None:
-        self._holds.get(worker, {}).pop(model, None)
-
-    def dispatch(self, worker: int, run: port.Run) -> None:
-        assert worker in self._queues, "dispatch to a worker that does not live"
-        assert worker not in self._stopping, "dispatch to a worker that was told to stop"
-        assert run.model in self._holds[worker], "dispatch for a model the worker does not hold"
-        self._queues[worker].append(run)
-        if len(self._queues[worker]) == 1:
-            self._begin(worker)
-
-    def fetch(self, worker: int, fetch: port.Fetch) -> None:
-        kept = self._kept.get(worker, {}).pop(fetch.ticket, None)
-        if kept is None or fetch.out_capacity == 0:
-            return
-        sizes, shapes = kept
-        assert sum(map(aligned, sizes)) <= fetch.out_capacity
-        result = port.RunResult(fetch.ticket, port.ItemStatus.OK, shapes, sizes, 0, "")
-        self._later(worker, MS // 10, lambda: self._emit(port.Fetched(worker, result)))
-
-    def stop(self, worker: int) -> None:
-        self._stopping.add(worker)
-        if not self._queues.get(worker):
-            self._later(worker, MS, lambda: self._exit(worker, port.ExitCause.STOPPED, -1))
-
-    def kill(self, worker: int, cause: port.ExitCause) -> None:
-        self._later(worker, MS // 10, lambda: self._exit(worker, cause, -1))
-
-    # --- the script
-
-    def running(self) -> list[port.RunItem]:
-        """Everything that some live worker may touch."""
-        return [item for runs in self._queues.values() for run in runs for item in run.items]
-
-    def _later(self, worker: int, delay: int, do: Callable[[], None]) -> None:
-        self._world.after(delay, lambda: do() if worker in self._queues else None)
-
-    def _begin(self, worker: int) -> None:
-        run = self._queues[worker][0]
-        fate = self._world.random.random()
-        took = MS + len(run.items) * MS // 8
-        if fate < self.trouble:
-            self._later(worker, took // 2, lambda: self._exit(worker, port.ExitCause.DIED, -1))
-        elif fate < self.trouble * 1.2:
-            self._later(worker, 50 * MS, lambda: self._exit(worker, port.ExitCause.HUNG, -1))
-        else:
-            self._later(worker, took, lambda: self._end(worker, run))
-
-    def _end(self, worker: int, run: port.Run) -> None:
-        if not self._queues[worker] or self._queues[worker][0] is not run:
-            return
-        self._queues[worker].pop(0)
-        results = tuple(self._result(worker, run.model, item) for item in run.items)
-        self._emit(port.RunFinished(worker, run.batch, results, 1000, MS, 1000))
-        if self._queues[worker]:
-            self._begin(worker)
-        elif worker in self._stopping:
-            self._later(worker, MS, lambda: self._exit(worker, port.ExitCause.STOPPED, -1))
-
-    def _result(self, worker: int, model: int, item: port.RunItem) -> port.RunResult:
-        chance = self._world.random.random()
-        if chance < self.trouble:
-            return port.RunResult(item.ticket, port.ItemStatus.FAILED, (), (), 0, "scripted failure")
-        width = self._world.random.choice((1, 2, 600)) if chance > 0.9 else 2
-        shapes = tuple((item.rows, width) for _ in item.outputs)
-        sizes = tuple(item.rows * width * 4 for _ in item.outputs)
-        needed = sum(map(aligned, sizes))
-        if needed > item.out_capacity:
-            self._kept[worker][item.ticket] = (sizes, shapes)
-            return port.RunResult(item.ticket, port.ItemStatus.TOO_LARGE, (), (), needed, "")
-        return port.RunResult(item.ticket, port.ItemStatus.OK, shapes, sizes, 0, "")
-
-    def _exit(self, worker: int, cause: port.ExitCause, loading: int) -> None:
-        runs = self._queues.pop(worker)
-        for table in (self._holds, self._loading, self._kept):
-            table.pop(worker)
-        self._stopping.discard(worker)
-        self._emit(port.WorkerExited(worker, cause, tuple(run.batch for run in runs), loading, "scripted"))
 
 
 class SilentLog:

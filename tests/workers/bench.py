@@ -15,7 +15,7 @@ from appliance.model import ModelVersion
 from appliance.runtimes.alignment import aligned
 from appliance.tensor import Datatype, TensorSpec, encode_bytes, split_bytes
 from appliance.workers.arena import Arena, ArenaConfig, Slot
-from appliance.workers.pool import WorkerPool, WorkersConfig
+from appliance.workers.pool import WorkerPool
 from appliance.workers.port import (
     Fetch,
     LaneMemory,
@@ -29,6 +29,7 @@ from appliance.workers.port import (
     WorkerSettings,
     WorkerStarted,
 )
+from appliance.workers.settings import WorkersConfig
 
 EVENT_TIMEOUT_S = 30.0
 PLAIN = WorkerSettings(threads=1, cpus=(), memory_limit_bytes=0)

@@ -245,7 +245,7 @@ NOISE = {
     "another version": b"\x04\x00\x00\x00\x93\x02\x07\x90",
     "a message for workers": FrameWriter()
     .frame(Loaded(1, (), 1, 1))
-    .replace(b"\x93\x01\x05", b"\x93\x01\x01"),
+    .replace(b"\x93\x01\x0a", b"\x93\x01\x01"),
 }
 
 SAID = {

@@ -18,6 +18,7 @@ from appliance.model import (
     VersionPolicy,
     Warmup,
     WarmupInput,
+    WeightsFile,
 )
 from appliance.tensor import Datatype, TensorSpec
 from appliance.workers import messages
@@ -29,13 +30,19 @@ from appliance.workers.messages import (
     FROM_WORKER,
     TO_SUPERVISOR,
     TO_WORKER,
+    Build,
+    Built,
     Exited,
     Fetch,
+    Fill,
+    Filled,
     Finished,
     Forget,
     Fork,
     Forked,
     ForkFailed,
+    Hollow,
+    Hollowed,
     Kill,
     Learn,
     Load,
@@ -50,7 +57,15 @@ from appliance.workers.messages import (
     decode,
     encode,
 )
-from appliance.workers.port import ItemStatus, RunItem, RunResult, WorkerSettings
+from appliance.workers.port import (
+    Assessment,
+    Deviation,
+    ItemStatus,
+    LoadWish,
+    RunItem,
+    RunResult,
+    WorkerSettings,
+)
 
 EVERYTHING = TO_WORKER | FROM_WORKER | TO_SUPERVISOR | FROM_SUPERVISOR
 SPEC = TensorSpec(name="ä/0", datatype=Datatype.BF16, shape=(-1, 3), optional=True)
@@ -69,6 +84,10 @@ VERSION = ModelVersion(
         preferred_batch_size=(2, 4),
         priority_queue_policy={1: QueuePolicy(timeout_action=TimeoutAction.DELAY, max_queue_size=9)},
     ),
+    weights=WeightsFile(path="/w", size=9, digest="ab", pieces=("cd", "ef")),
+    golden="/g",
+    digest="ab",
+    forms="/forms",
     labels={"y": ("cat", "dog")},
     label_files={"y": "pets.txt"},
     model_file="m.onnx",
@@ -78,8 +97,12 @@ VERSION = ModelVersion(
 )
 ITEM = RunItem(1 << 50, 2, ((2, 3), None, ()), (24, 0, 4), 4096, (0, 2), 8192, 64)
 RESULT = RunResult(7, ItemStatus.TOO_LARGE, ((1, 2), ()), (8, 4), 128, "why")
+ASSESSMENT = Assessment(2, (Deviation("y", 0.5, 1e-6),), 1, 200, 3, 4, "slow")
 SAMPLES: list[Message] = [
-    Load(1, VERSION),
+    Load(1, VERSION, LoadWish(background=True)),
+    Hollow(1),
+    Fill(1, True),
+    Build(1, VERSION),
     Unload(1),
     Run(1, 2, (ITEM, ITEM)),
     Run(1, 2, ()),
@@ -87,7 +110,11 @@ SAMPLES: list[Message] = [
     Learn(1, 2, 3, 4, 5, ((4, 3), None), (48, 0), (0, 2), ((4,), ()), (16, 1)),
     Forget((1, 2)),
     Stop(),
-    Loaded(1, ((1, 100), (2, 150)), 5, 6),
+    Loaded(1, ((1, 100), (2, 150)), 5, 6, ASSESSMENT, 7, True),
+    Loaded(1, (), 5, 6),
+    Hollowed(1, 2),
+    Filled(1, 2, 3, "why"),
+    Built(1, "form", 2, 3, ""),
     Refused(1, "no"),
     Finished(1, (RESULT, RESULT), 1, 2, 3),
     Stored(RESULT),
@@ -142,6 +169,8 @@ def _mutants(value: object) -> list[object]:
         return [{key: mutant} for key, each in value.items() for mutant in _mutants(each)] + [[1, 2]]
     if value is None:
         return [1.5]
+    if isinstance(value, float):
+        return ["x", b"raw"]
     return [1.5, b"raw"]
 
 

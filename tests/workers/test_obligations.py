@@ -5,11 +5,29 @@ from __future__ import annotations
 import pytest
 
 from appliance.workers.codec import MessageInvalid
-from appliance.workers.messages import Fetch, Finished, Loaded, Refused, Run, Stored
+from appliance.workers.messages import (
+    Build,
+    Built,
+    Fetch,
+    Fill,
+    Filled,
+    Finished,
+    Hollow,
+    Hollowed,
+    Load,
+    Loaded,
+    Refused,
+    Run,
+    Stored,
+)
 from appliance.workers.obligations import Obligations
 from appliance.workers.port import (
+    Assessment,
+    Deviation,
     Fetched,
     ItemStatus,
+    LoadWish,
+    ModelFilled,
     ModelLoaded,
     ModelRefused,
     RunFinished,
@@ -28,22 +46,23 @@ LARGE = RunResult(50, ItemStatus.TOO_LARGE, ((1, 32),), (128,), 128, "")
 def owes() -> Obligations:
     """Of a worker that has loaded one model."""
     made = Obligations(WORKER)
-    made.owe_load(MODEL, fake(), 100, 200)
+    made.owe_load(Load(MODEL, fake()), 100, 200)
     made.settle(Loaded(MODEL, ((1, 10),), 5, 6))
     return made
 
 
 def test_a_load_and_its_answer() -> None:
     owes = Obligations(WORKER)
-    owes.owe_load(MODEL, fake(), 100, 200)
-    assert (len(owes), owes.loading(), owes.timeout_ns, owes.oldest) == (1, MODEL, 100, "a load")
+    owes.owe_load(Load(MODEL, fake()), 100, 200)
+    assert (len(owes), owes.in_line, owes.aside, owes.loading()) == (1, 1, 0, MODEL)
+    assert (owes.overdue(100, 900), owes.overdue(101, 0)) == ("", "a load took longer than 0 ms")
     assert owes.settle(Loaded(MODEL, ((1, 10),), 5, 6)) == ModelLoaded(WORKER, MODEL, ((1, 10),), 5, 6)
     assert (len(owes), owes.loading()) == (0, -1)
 
 
 def test_a_load_that_is_refused() -> None:
     owes = Obligations(WORKER)
-    owes.owe_load(MODEL, fake(), 100, 200)
+    owes.owe_load(Load(MODEL, fake()), 100, 200)
     assert owes.settle(Refused(MODEL, "no")) == ModelRefused(WORKER, MODEL, "no")
     with pytest.raises(KeyError):
         owes.owe_run(Run(1, MODEL, (ITEM,)))
@@ -52,8 +71,9 @@ def test_a_load_that_is_refused() -> None:
 def test_batches_are_owed_in_order(owes: Obligations) -> None:
     for batch in (1, 2):
         owes.owe_run(Run(batch, MODEL, (ITEM,)))
-    owes.owe_load(9, fake(), 100, 200)
-    assert (owes.batches(), owes.loading(), owes.timeout_ns, owes.oldest) == ((1, 2), -1, 200, "a batch")
+    owes.owe_load(Load(9, fake()), 100, 200)
+    assert (owes.batches(), owes.loading()) == ((1, 2), -1)
+    assert (owes.overdue(200, 0), owes.overdue(201, 0)) == ("", "a batch took longer than 0 ms")
     with pytest.raises(MessageInvalid, match="finished batch 2, which is not what it owes next"):
         owes.settle(Finished(2, (RIGHT,), 1, 2, 3))
     assert owes.settle(Finished(1, (RIGHT,), 1, 2, 3)) == RunFinished(WORKER, 1, (RIGHT,), 1, 2, 3)
@@ -65,7 +85,7 @@ def test_large_outputs_are_held_until_they_are_fetched(owes: Obligations) -> Non
     owes.settle(Finished(1, (LARGE,), 1, 2, 3))
     stored = LARGE._replace(status=ItemStatus.OK, needed=0)
     owes.owe_fetch(Fetch(50, 4096, 128), 300)
-    assert (owes.timeout_ns, owes.oldest, owes.batches()) == (300, "a fetch", ())
+    assert (owes.overdue(301, 0), owes.batches()) == ("a fetch took longer than 0 ms", ())
     assert owes.settle(Stored(stored)) == Fetched(WORKER, stored)
     owes.owe_fetch(Fetch(50, 4096, 128), 300)
     with pytest.raises(MessageInvalid, match="which it did not hold"):
@@ -117,6 +137,65 @@ def test_nothing_is_owed(owes: Obligations, message: Loaded | Refused | Finished
     "message", [Loaded(9, ((0, 5),), 1, 1), Loaded(9, (), -1, 1), Loaded(9, (), 1, -1), Loaded(8, (), 1, 1)]
 )
 def test_measurements_that_cannot_be(owes: Obligations, message: Loaded) -> None:
-    owes.owe_load(9, fake(), 1, 1)
+    owes.owe_load(Load(9, fake()), 1, 1)
     with pytest.raises(MessageInvalid):
         owes.settle(message)
+
+
+def test_what_is_owed_aside_is_no_part_of_the_line(owes: Obligations) -> None:
+    owes.owe_load(Load(9, fake(), LoadWish(background=True)), 100, 200)
+    owes.owe_aside(Fill(MODEL, True), 300)
+    owes.owe_run(Run(1, MODEL, (ITEM,)))
+    assert (len(owes), owes.in_line, owes.aside, owes.batches(), owes.loading()) == (3, 1, 2, (1,), 9)
+    assert owes.settle(Finished(1, (RIGHT,), 1, 2, 3)) == RunFinished(WORKER, 1, (RIGHT,), 1, 2, 3)
+    assert owes.settle(Loaded(9, (), 5, 6)) == ModelLoaded(WORKER, 9, (), 5, 6)
+    assert owes.loading() == MODEL
+    assert (owes.overdue(999, 300), owes.overdue(0, 301)) == ("", "a fill took longer than 0 ms")
+    assert owes.settle(Filled(MODEL, 7, 8, "rot")) == ModelFilled(WORKER, MODEL, 7, 8, "rot")
+    assert (len(owes), owes.loading()) == (0, -1)
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        (Hollow(MODEL), Hollowed(MODEL + 1, 5)),
+        (Hollow(MODEL), Hollowed(MODEL, -1)),
+        (Hollow(MODEL), Filled(MODEL, 1, 1, "")),
+        (Fill(MODEL, False), Hollowed(MODEL, 1)),
+        (Fill(MODEL, False), Filled(MODEL, -1, 1, "")),
+        (Build(MODEL, fake()), Built(MODEL, "../etc", 1, 1, "")),
+        (Build(MODEL, fake()), Built(MODEL, "", 1, 1, "")),
+        (Build(MODEL, fake()), Loaded(MODEL, (), 1, 1)),
+    ],
+)
+def test_answers_aside_that_cannot_be(
+    owes: Obligations, asked: Hollow | Fill | Build, said: Hollowed | Filled | Built | Loaded
+) -> None:
+    owes.owe_aside(asked, 300)
+    with pytest.raises(MessageInvalid):
+        owes.settle(said)
+
+
+GOOD = Assessment(1, (Deviation("y", 0.0, 0.0),), 1, 5, 3, 4, "")
+
+
+@pytest.mark.parametrize(
+    ("assess", "found"),
+    [
+        (False, GOOD),
+        (True, GOOD._replace(cases=-1)),
+        (True, GOOD._replace(p50_ns=5)),
+        (True, GOOD._replace(worst=(Deviation("z", 0.0, 0.0),))),
+        (True, GOOD._replace(worst=(Deviation("y", float("nan"), 0.0),))),
+        (True, GOOD._replace(worst=GOOD.worst * 2)),
+    ],
+)
+def test_assessments_that_cannot_be(owes: Obligations, assess: bool, found: Assessment) -> None:
+    owes.owe_load(Load(9, fake(), LoadWish(assess=assess)), 1, 1)
+    with pytest.raises(MessageInvalid, match="assessment"):
+        owes.settle(Loaded(9, (), 1, 1, found))
+
+
+def test_an_assessment_that_can_be(owes: Obligations) -> None:
+    owes.owe_load(Load(9, fake(), LoadWish(assess=True)), 1, 1)
+    assert owes.settle(Loaded(9, (), 1, 1, GOOD, 5)) == ModelLoaded(WORKER, 9, (), 1, 1, GOOD, 5)

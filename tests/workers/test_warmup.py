@@ -29,6 +29,7 @@ class RecordingSession:
     """Answers each input as the output of the same number, and remembers what it was given. Fails where told."""
 
     measurable = True
+    weights = None
 
     def __init__(self, version: ModelVersion, fails_from_rows: int = 1 << 30) -> None:
         self.version = version

@@ -1,0 +1,190 @@
+"""What a freshly loaded version proves before it may serve: its golden set, then how long its runs take.
+
+A wrong answer refuses the version. How slow it is only gets told, with the promise that was broken: whether that
+matters on a busy box is the engine's decision. Everything is bounded in runs and in time; what hangs is the load's
+time-out.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple
+
+from appliance.difference import Values
+from appliance.errors import ApplianceError, LoadFailed, RunFailed
+from appliance.golden import (
+    GoldenCase,
+    GoldenSet,
+    GoldenTensor,
+    misfits,
+    read_golden,
+    read_tensors,
+    tensor_data,
+)
+from appliance.manifest import LatencyPromise
+from appliance.model import ModelVersion
+from appliance.runtimes.alignment import aligned
+from appliance.runtimes.numeric_difference import numeric_difference
+from appliance.runtimes.runtime import Feed, Place, Region
+from appliance.tensor import Datatype
+from appliance.workers.execution import LoadedModel
+from appliance.workers.port import Assessment, Deviation, Shape
+from appliance.workers.region import Scratch
+from appliance.workers.warmup import fixed_shapes, sizes_of
+
+RUNS_MAX: Final = 200
+RUNS_MIN: Final = 5
+WARM_RUNS: Final = 2
+BUDGET_NS: Final = 1_000_000_000
+
+
+class _Tensor(NamedTuple):
+    shape: Shape
+    raw: memoryview | bytes
+
+
+class Golden(NamedTuple):
+    """A golden set and the bytes of its tensors."""
+
+    set: GoldenSet
+    tensors: memoryview
+
+
+def open_golden(version: ModelVersion) -> Golden | None:
+    """The golden set of the version, None when it has none. Raises LoadFailed when it cannot be used."""
+    if not version.golden:
+        return None
+    try:
+        golden = read_golden(version.golden)
+        found = misfits(golden, version.inputs, version.outputs, version.max_batch_size)
+        if found:
+            raise LoadFailed("; ".join(found))
+        return Golden(golden, read_tensors(version.golden, golden))
+    except ApplianceError as problem:
+        raise LoadFailed(f"{version.key}: the golden set cannot be used: {problem}") from problem
+
+
+def run_golden(model: LoadedModel, golden: Golden) -> tuple[Deviation, ...]:
+    """Run every case; gives how far off each output was at most. Raises LoadFailed naming the first case that fails,
+    the output, and how far off it is."""
+    worst: dict[str, Deviation] = {}
+    for case in golden.set.cases:
+        try:
+            found = _run_case(model, golden, case)
+        except ApplianceError as problem:
+            raise LoadFailed(f"{model.version.key}: golden case '{case.name}': {problem}") from problem
+        for output, absolute, relative in found:
+            before = worst.get(output, Deviation(output, 0.0, 0.0))
+            worst[output] = Deviation(output, max(before.absolute, absolute), max(before.relative, relative))
+    return tuple(worst.values())
+
+
+def assess(model: LoadedModel, golden: Golden | None, worst: tuple[Deviation, ...]) -> Assessment:
+    """Measure a version whose golden set was run: on the calling thread, within RUNS_MAX runs and BUDGET_NS."""
+    cases = 0 if golden is None else len(golden.set.cases)
+    promise = None if golden is None else golden.set.promise
+    rows, tensors = _request(model.version, golden, 1 if promise is None else promise.rows)
+    if tensors is None or not model.session.measurable:
+        return Assessment(cases, worst, 0, 0, 0, 0, "")
+    taken = _measure(model, tensors)
+    p50, p99 = taken[(len(taken) - 1) // 2], taken[-(-len(taken) * 99 // 100) - 1]
+    return Assessment(cases, worst, rows, len(taken), p50, p99, _broken(promise, rows, p99))
+
+
+def _broken(promise: LatencyPromise | None, rows: int, p99_ns: int) -> str:
+    if promise is None or rows != promise.rows or p99_ns <= promise.p99_us * 1000:
+        return ""
+    return f"99 of 100 runs of {rows} rows take up to {p99_ns // 1000} us; {promise.p99_us} us are promised"
+
+
+def _run_case(model: LoadedModel, golden: Golden, case: GoldenCase) -> Iterable[Deviation]:
+    version = model.version
+    given = {tensor.name: tensor for tensor in case.inputs}
+    tensors = [_golden_tensor(golden, given.get(spec.name)) for spec in version.inputs]
+    right = {tensor.name: tensor for tensor in case.outputs}
+    wanted = tuple(index for index, spec in enumerate(version.outputs) if spec.name in right)
+    region, feeds = _lay_out(tensors)
+    produced = model.session.run(region, feeds, wanted, Place(region, 0, 0))
+    parts: Sequence[memoryview | bytes] = produced.parts or [b""] * len(wanted)
+    found = []
+    for index, shape, part in zip(wanted, produced.shapes, parts, strict=True):
+        spec = version.outputs[index]
+        expected = right[spec.name]
+        values = Values(
+            datatype=expected.datatype, shape=expected.shape, raw=tensor_data(golden.tensors, expected)
+        )
+        difference = numeric_difference(
+            Values(datatype=spec.datatype, shape=shape, raw=part), values, golden.set.tolerance(spec.name)
+        )
+        if not difference.held:
+            raise RunFailed(f"output '{spec.name}' {difference.reason}")
+        found.append(Deviation(spec.name, difference.absolute, difference.relative))
+    return found
+
+
+def _golden_tensor(golden: Golden, tensor: GoldenTensor | None) -> _Tensor | None:
+    return None if tensor is None else _Tensor(tensor.shape, tensor_data(golden.tensors, tensor))
+
+
+def _lay_out(tensors: Sequence[_Tensor | None]) -> tuple[Region, tuple[Feed | None, ...]]:
+    """The tensors in memory of their own, one after the other."""
+    region = Scratch().at_least(sum(aligned(len(each.raw)) for each in tensors if each is not None))
+    feeds: list[Feed | None] = []
+    position = 0
+    for each in tensors:
+        if each is None:
+            feeds.append(None)
+            continue
+        region.view[position : position + len(each.raw)] = each.raw
+        feeds.append(Feed(each.shape, position, len(each.raw)))
+        position += aligned(len(each.raw))
+    return region, tuple(feeds)
+
+
+def _request(
+    version: ModelVersion, golden: Golden | None, rows: int
+) -> tuple[int, list[_Tensor | None] | None]:
+    """A request of ``rows`` rows, or of as many as there can be: the first golden case, its rows repeated, or zeros.
+    None when neither can be had."""
+    if golden is None:
+        shapes = fixed_shapes(version)
+        if shapes is None:
+            return 0, None
+        rows = rows if version.max_batch_size > 0 else 1
+        if version.max_batch_size > 0:
+            shapes = tuple(None if shape is None else (rows, *shape[1:]) for shape in shapes)
+        zeros = zip(shapes, sizes_of(version, shapes), strict=True)
+        return rows, [None if shape is None else _Tensor(shape, bytes(size)) for shape, size in zeros]
+    case = golden.set.cases[0]
+    given = {tensor.name: tensor for tensor in case.inputs}
+    tensors = [_golden_tensor(golden, given.get(spec.name)) for spec in version.inputs]
+    if version.max_batch_size == 0:
+        return 1, tensors
+    there = case.outputs[0].shape[0]
+    if there != rows and any(spec.datatype is Datatype.BYTES for spec in version.inputs):
+        return there, tensors
+    return rows, [None if each is None else _repeated(each, there, rows) for each in tensors]
+
+
+def _repeated(tensor: _Tensor, there: int, rows: int) -> _Tensor:
+    row_bytes = len(tensor.raw) // there
+    raw = (bytes(tensor.raw) * -(-rows // there))[: rows * row_bytes]
+    return _Tensor((rows, *tensor.shape[1:]), raw)
+
+
+def _measure(model: LoadedModel, tensors: Sequence[_Tensor | None]) -> list[int]:
+    """Nanoseconds of runs, sorted; at least one."""
+    region, feeds = _lay_out(tensors)
+    wanted = tuple(range(len(model.version.outputs)))
+    place = Place(region, 0, 0)
+    taken: list[int] = []
+    started = time.monotonic_ns()
+    for number in range(WARM_RUNS + RUNS_MAX):
+        begin = time.monotonic_ns()
+        model.session.run(region, feeds, wanted, place)
+        end = time.monotonic_ns()
+        taken.append(end - begin)
+        if number >= WARM_RUNS + RUNS_MIN - 1 and end - started > BUDGET_NS:
+            break
+    return sorted(taken[WARM_RUNS:] or taken)

@@ -1,0 +1,53 @@
+"""How workers run, and what the pool tells about itself; values only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from appliance.workers.cpus import cpu_problems
+from appliance.workers.port import WorkerSettings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkersConfig:
+    """How workers run. ``cpus``: the i-th worker gets the i-th set, in turn; empty: no affinity. A batch that runs
+    longer than ``run_timeout_ms`` (a model's parameter of that name overrides it) or a load that takes longer than
+    ``load_timeout_ms`` ends the worker. ``memory_limit_bytes`` bounds each worker's private memory, 0: unbounded."""
+
+    threads: int = field(
+        default=1, metadata={"min": 1, "max": 1024, "help": "threads that one model run may use"}
+    )
+    cpus: tuple[tuple[int, ...], ...] = field(
+        default=(),
+        metadata={
+            "help": "processor sets, given to workers in turn, such as [[0], [1]]; empty: any",
+            "shape": "a list of lists of CPU numbers, such as [[0], [1]]",
+            "check": cpu_problems,
+        },
+    )
+    run_timeout_ms: int = field(
+        default=10_000,
+        metadata={"min": 1, "unit": "ms", "help": "a batch that runs longer ends its worker"},
+    )
+    load_timeout_ms: int = field(
+        default=120_000,
+        metadata={"min": 1, "unit": "ms", "help": "a model that loads longer ends its worker"},
+    )
+    memory_limit_bytes: int = field(
+        default=0, metadata={"min": 0, "unit": "bytes", "help": "private memory of one worker; 0: unbounded"}
+    )
+
+    def settings_for(self, number: int) -> WorkerSettings:
+        """Settings of the ``number``-th worker."""
+        cpus = self.cpus[number % len(self.cpus)] if self.cpus else ()
+        return WorkerSettings(self.threads, cpus, self.memory_limit_bytes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolStatistics:
+    """``workers`` alive, ``in_flight`` answers awaited, supervisor's process number (0: none) and restarts."""
+
+    workers: int
+    in_flight: int
+    supervisor_pid: int
+    supervisor_restarts: int
