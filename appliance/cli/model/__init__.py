@@ -1,0 +1,1 @@
+"""The `appliance model` commands."""
