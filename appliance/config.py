@@ -26,6 +26,7 @@ from appliance.http.config import HttpConfig, HttpNative
 from appliance.package.settings import PackagesConfig
 from appliance.repository.directory import RepositoryConfig
 from appliance.scheduling.settings import SchedulingConfig
+from appliance.store.settings import StoreConfig
 from appliance.telemetry.log import LogConfig, file_problems
 from appliance.telemetry.prometheus import MetricsConfig
 from appliance.telemetry.trace import TraceConfig
@@ -76,6 +77,7 @@ class ApplianceConfig:
     packages: PackagesConfig = field(
         default_factory=PackagesConfig, metadata={"help": "which model packages may be installed"}
     )
+    store: StoreConfig = field(default_factory=StoreConfig, metadata={"help": "the store of model versions"})
     grpc: DoorConfig = field(default_factory=DoorConfig, metadata={"help": "the gRPC door"})
     http: HttpConfig = field(default_factory=HttpConfig, metadata={"help": "the HTTP edge"})
     engine: EngineConfig = field(default_factory=EngineConfig, metadata={"help": "deadlines and shapes"})

@@ -1,0 +1,137 @@
+"""Changes of the catalog: each a function from a catalog to the next one, or StoreRefused with the reason. Pure.
+
+Times are the caller's: ``now_ms`` of the wall clock, for people and estimates.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from appliance.errors import StoreRefused
+from appliance.store.catalog import WANTED_BEFORE_MAX, Catalog, CatalogModel, InstalledVersion, Trial
+
+
+def with_version(catalog: Catalog, name: str, version: InstalledVersion) -> Catalog:
+    """The version is installed, in the place of one of the same number and manifest."""
+    model = catalog.model(name) or CatalogModel(name=name, versions=())
+    present = model.version(version.version)
+    if present is not None and present.digest != version.digest:
+        raise StoreRefused(
+            f"{name}/{version.version} is installed as {present.digest[:12]}, and this is {version.digest[:12]}: "
+            "what a version is never changes; give the new one another number, or uninstall the old one first"
+        )
+    others = [each for each in model.versions if each.version != version.version]
+    return _with(
+        catalog, replace(model, versions=tuple(sorted((*others, version), key=lambda each: each.version)))
+    )
+
+
+def without_version(catalog: Catalog, name: str, number: int) -> Catalog:
+    """The version is not installed any more. One that is wanted, pinned or on trial stays."""
+    model = _model(catalog, name)
+    _version(model, number)
+    if number == model.wanted and len(model.versions) > 1:
+        raise StoreRefused(
+            f"{name}/{number} is wanted; want another version of {name} first, or uninstall all of {name}"
+        )
+    if number in model.pins:
+        raise StoreRefused(f"{name}/{number} is pinned; unpin it first")
+    return _with(
+        catalog,
+        replace(
+            model,
+            versions=tuple(each for each in model.versions if each.version != number),
+            wanted=0 if number == model.wanted else model.wanted,
+            wanted_before=tuple(each for each in model.wanted_before if each != number),
+            trial=None if model.trial and model.trial.version == number else model.trial,
+        ),
+    )
+
+
+def without_model(catalog: Catalog, name: str) -> Catalog:
+    """No version of the model is installed any more."""
+    model = _model(catalog, name)
+    if model.pins:
+        raise StoreRefused(f"{name}/{model.pins[0]} is pinned; unpin it first")
+    return replace(catalog, models=tuple(each for each in catalog.models if each.name != name))
+
+
+def wanting(catalog: Catalog, name: str, number: int, now_ms: int) -> Catalog:
+    """The version shall be served; what was wanted before is where a rollback goes."""
+    model = _model(catalog, name)
+    _version(model, number)
+    if number == model.wanted:
+        return catalog
+    before = [each for each in (model.wanted, *model.wanted_before) if each not in (0, number)]
+    return _with(catalog, _wanted(model, number, tuple(before[:WANTED_BEFORE_MAX]), now_ms))
+
+
+def rolled_back(catalog: Catalog, name: str, now_ms: int) -> Catalog:
+    """The version that was wanted before shall be served again; the present one is forgotten as a way back."""
+    model = _model(catalog, name)
+    if not model.wanted_before:
+        raise StoreRefused(f"{name} has nothing to go back to: no other version of it was wanted before")
+    number, *before = model.wanted_before
+    return _with(catalog, _wanted(model, number, tuple(before), now_ms))
+
+
+def pinned(catalog: Catalog, name: str, number: int) -> Catalog:
+    """The version is never evicted."""
+    model = _model(catalog, name)
+    _version(model, number)
+    return _with(catalog, replace(model, pins=tuple(sorted({*model.pins, number}))))
+
+
+def unpinned(catalog: Catalog, name: str, number: int) -> Catalog:
+    """The version may be evicted when nobody wants it."""
+    model = _model(catalog, name)
+    _version(model, number)
+    return _with(catalog, replace(model, pins=tuple(each for each in model.pins if each != number)))
+
+
+def on_trial(catalog: Catalog, name: str, trial: Trial | None) -> Catalog:
+    """A version shall prove itself on real requests; None: no version shall."""
+    model = _model(catalog, name)
+    if trial is not None:
+        _version(model, trial.version)
+        if trial.version == model.wanted:
+            raise StoreRefused(
+                f"{name}/{trial.version} is what is served; there is nothing to compare it with"
+            )
+    return _with(catalog, replace(model, trial=trial))
+
+
+def _wanted(model: CatalogModel, number: int, before: tuple[int, ...], now_ms: int) -> CatalogModel:
+    touched = {number, model.wanted}
+    return replace(
+        model,
+        wanted=number,
+        wanted_before=before,
+        trial=None if model.trial and model.trial.version == number else model.trial,
+        versions=tuple(
+            replace(each, last_wanted_ms=max(now_ms, 0)) if each.version in touched else each
+            for each in model.versions
+        ),
+    )
+
+
+def _with(catalog: Catalog, model: CatalogModel) -> Catalog:
+    """The catalog with ``model`` in the place of the one of its name; without it when it has no versions."""
+    others = [each for each in catalog.models if each.name != model.name]
+    models = [*others, model] if model.versions else others
+    return replace(catalog, models=tuple(sorted(models, key=lambda each: each.name)))
+
+
+def _model(catalog: Catalog, name: str) -> CatalogModel:
+    model = catalog.model(name)
+    if model is None:
+        raise StoreRefused(f"'{name}' is not installed; 'appliance store usage' lists what is")
+    return model
+
+
+def _version(model: CatalogModel, number: int) -> InstalledVersion:
+    version = model.version(number)
+    if version is None:
+        there = ", ".join(str(each.version) for each in model.versions)
+        raise StoreRefused(f"{model.name}/{number} is not installed; versions here: {there}")
+    return version

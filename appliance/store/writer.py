@@ -1,0 +1,356 @@
+"""The one writer of a store: installs, uninstalls, wishes, collects. What it acknowledged survives a power cut.
+
+The order of every change: blobs are there for good, then the view, then the catalog that names them; only then the
+caller is told. What goes away goes in the other order. Opening repairs what a killed writer left behind, so there is no
+other recovery. Blocks for the disk: nothing here belongs on an event loop. One owner: whoever opened it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final, Protocol
+
+from appliance.digest import digest_of
+from appliance.durable import (
+    Bytes,
+    Folder,
+    RealFolder,
+    WriterLock,
+    ensure_directory,
+    read_whole,
+    remove_tree,
+    replace_file,
+)
+from appliance.errors import ArtefactError, BlobMismatch, PackageInvalid, Problem, StoreFull, StoreUnavailable
+from appliance.manifest import NAME_RULE, Manifest, is_name
+from appliance.store import edits
+from appliance.store.blobs import BlobShelf, Progress, unnoticed
+from appliance.store.catalog import Catalog, InstalledVersion, StoredFile, Trial, version_problems
+from appliance.store.catalog_codec import CATALOG_BYTES_MAX, decode, encode
+from appliance.store.eviction import choose
+from appliance.store.garbage import Garbage, find_garbage
+from appliance.store.layout import BLOBS, CATALOG, INCOMING, LOCK, MANIFEST, SIGNATURE, VIEWS
+from appliance.store.room import candidates, kept_blobs
+from appliance.store.running import Running, read_running
+from appliance.store.settings import StoreConfig
+from appliance.store.trouble import told
+from appliance.store.views import ViewShelf
+
+PIECE_BYTES: Final = 1 << 20
+UNSIGNED: Final = "unsigned"
+
+
+class Stream(Protocol):
+    """The bytes of a content, from front to back."""
+
+    def read(self, size: int, /) -> bytes:
+        """At most ``size`` bytes, none at the end."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arrival:
+    """A package that comes in. ``trust`` is what was decided about its signatures. ``contents`` are digest, size and
+    bytes of each content, once, in any order; those that the store has need not be among them, nor are they read."""
+
+    manifest: Manifest
+    manifest_bytes: bytes
+    signatures: bytes | None
+    trust: str
+    contents: Iterable[tuple[str, int, Stream]]
+    fetch_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Installed:
+    """What an install came to. ``changed`` is False when everything was there and right already."""
+
+    name: str
+    version: int
+    digest: str
+    changed: bool
+    written_bytes: int
+    evicted: tuple[str, ...] = ()
+
+
+class StoreWriter:
+    """See the module. ``folder`` is the state directory, whose lock the caller holds; ``name`` is for people."""
+
+    def __init__(
+        self, folder: Folder, config: StoreConfig, running: Callable[[], Running], name: str = "store"
+    ) -> None:
+        """Recovers. Raises CatalogInvalid and StoreUnavailable."""
+        self._folder = folder
+        self._config = config
+        self._running = running
+        self._name = name
+        self._blobs = BlobShelf(folder)
+        self._views = ViewShelf(folder)
+        self._doubt = False
+        with told(name, "open the store"):
+            self._recover()
+            data = read_whole(folder, CATALOG, CATALOG_BYTES_MAX)
+        self.catalog = Catalog() if data is None else decode(data, f"{name}/{CATALOG}")
+
+    def _recover(self) -> None:
+        """Remove what a killed writer was about to do, and sync what it may have left to the disk's mercy."""
+        for directory in (BLOBS, VIEWS, INCOMING):
+            ensure_directory(self._folder, directory)
+        for name in self._folder.names(INCOMING):
+            remove_tree(self._folder, f"{INCOMING}/{name}")
+        for directory in (INCOMING, BLOBS, VIEWS):
+            self._folder.sync_directory(directory)
+
+    def install(
+        self, arrival: Arrival, *, want: bool, now_ms: int, progress: Progress = unnoticed
+    ) -> Installed:
+        """Have the package's version installed, and wanted if ``want``. Blobs that are there are read and compared,
+        damaged ones replaced. Raises StoreRefused, StoreFull, StoreUnavailable, PackageInvalid, BlobMismatch."""
+        name, version = arrival.manifest.name, _version_of(arrival, now_ms)
+        catalog = edits.with_version(self.catalog, name, _better(self.catalog, name, version))
+        version = _installed(catalog, name, version.version)
+        with told(self._name, f"install {arrival.manifest.key}"):
+            whole = self._whole(version, progress)
+            evicted = self._make_room(name, version, whole, now_ms)
+            written = self._take_in(arrival, version, whole, progress)
+            mended = self._views.ensure(version)
+        before = self.catalog
+        catalog = edits.with_version(self.catalog, name, version)
+        if want:
+            catalog = edits.wanting(catalog, name, version.version, now_ms)
+        self._commit(catalog)
+        return Installed(
+            name=name,
+            version=version.version,
+            digest=version.digest,
+            changed=bool(written or mended or self.catalog is not before),
+            written_bytes=written,
+            evicted=evicted,
+        )
+
+    def uninstall(self, name: str, number: int | None = None) -> Garbage:
+        """Forget a version, or all of a model (None), and remove what nobody needs then. Raises StoreRefused and
+        StoreUnavailable."""
+        if number is None:
+            self._commit(edits.without_model(self.catalog, name))
+        else:
+            self._commit(edits.without_version(self.catalog, name, number))
+        return self.collect()
+
+    def want(self, name: str, number: int, now_ms: int) -> None:
+        """Have the version served. Raises StoreRefused and StoreUnavailable."""
+        self._commit(edits.wanting(self.catalog, name, number, now_ms))
+
+    def roll_back(self, name: str, now_ms: int) -> int:
+        """Have the version served that was wanted before; gives its number. Raises like ``want``."""
+        self._commit(edits.rolled_back(self.catalog, name, now_ms))
+        model = self.catalog.model(name)
+        assert model is not None
+        return model.wanted
+
+    def pin(self, name: str, number: int, *, pinned: bool) -> None:
+        """Keep a version from being evicted, or not any more. Raises like ``want``."""
+        edit = edits.pinned if pinned else edits.unpinned
+        self._commit(edit(self.catalog, name, number))
+
+    def try_out(self, name: str, trial: Trial | None) -> None:
+        """Ask for a trial, or for none any more. Raises like ``want``."""
+        self._commit(edits.on_trial(self.catalog, name, trial))
+
+    def garbage(self) -> Garbage:
+        """What nobody needs. Raises StoreUnavailable, also when a daemon does not say what it runs."""
+        running = {each.digest for each in self._running().versions}
+        with told(self._name, "look for garbage"):
+            listing = self._blobs.listing()
+            views = self._views.listing({found.identity: name for name, found in listing.items()})
+        return find_garbage(self.catalog, running, views, {name: each.size for name, each in listing.items()})
+
+    def collect(self, spared: Collection[str] = ()) -> Garbage:
+        """Remove what nobody needs, but for the blobs ``spared``; gives what it was. Raises like ``garbage``."""
+        self._check_certain()
+        found = self.garbage()
+        found = replace(found, blobs=tuple(each for each in found.blobs if each[0] not in spared))
+        with told(self._name, "remove garbage"):
+            for view in found.views:
+                self._views.remove(view)
+            for digest, _ in found.blobs:
+                self._blobs.remove(digest)
+        return found
+
+    def _check_certain(self) -> None:
+        """Refuse to go on from a catalog that may not be the one on the disk."""
+        if self._doubt:
+            raise StoreUnavailable(
+                f"the catalog in '{self._name}' could not be written; open the store again"
+            )
+
+    def _whole(self, version: InstalledVersion, progress: Progress) -> frozenset[str]:
+        """Digests of the version's blobs that are in the store and right."""
+        sizes = {file.digest: file.size for file in version.files}
+        found = {
+            digest
+            for digest, size in sizes.items()
+            if self._blobs.status(digest) is not None and not self._blobs.damage(digest, size, progress)
+        }
+        for digest in found:
+            self._blobs.keep(digest)
+        return frozenset(found)
+
+    def _make_room(
+        self, name: str, version: InstalledVersion, whole: frozenset[str], now_ms: int
+    ) -> tuple[str, ...]:
+        """See that what is missing fits: remove garbage, then evict. Gives what was evicted. Raises StoreFull, and has
+        evicted nothing then."""
+        needed = sum({file.digest: file.size for file in version.files if file.digest not in whole}.values())
+        if not needed or needed <= self._room():
+            return ()
+        self.collect(spared=whole)
+        lacking = needed - self._room()
+        if lacking <= 0:
+            return ()
+        running = {each.digest for each in self._running().versions} | {version.digest}
+        offered = candidates(self.catalog, running, self._config, now_ms)
+        chosen = choose(offered, whole | kept_blobs(self.catalog, offered), lacking)
+        if chosen is None:
+            raise StoreFull(
+                f"{name}/{version.version} needs {needed} bytes, which is {lacking} more than there are within "
+                f"store.quota_bytes ({self._config.quota_bytes or 'none'}) and store.free_floor_bytes "
+                f"({self._config.free_floor_bytes}), and what may be evicted is not enough; uninstall versions"
+            )
+        catalog = self.catalog
+        for each in chosen:
+            catalog = edits.without_version(catalog, each.name, each.version)
+        self._commit(catalog)
+        self.collect(spared=whole)
+        return tuple(f"{each.name}/{each.version}" for each in chosen)
+
+    def _room(self) -> int:
+        """Bytes that may still come."""
+        free = self._folder.free_bytes() - self._config.free_floor_bytes
+        if not self._config.quota_bytes:
+            return free
+        used = sum(found.size for found in self._blobs.listing().values())
+        return min(free, self._config.quota_bytes - used)
+
+    def _take_in(
+        self, arrival: Arrival, version: InstalledVersion, whole: frozenset[str], progress: Progress
+    ) -> int:
+        """Put the blobs that are missing; gives their bytes."""
+        sizes = {file.digest: file.size for file in version.files}
+        papers = [arrival.manifest_bytes, arrival.signatures or b""]
+        missing = sizes.keys() - whole
+        written = 0
+        for paper in papers:
+            if (digest := digest_of(paper)) in missing:
+                self._blobs.put(digest, len(paper), [paper], progress)
+                missing -= {digest}
+                written += len(paper)
+        for digest, size, stream in arrival.contents:
+            if digest in missing:
+                if size != sizes[digest]:
+                    raise BlobMismatch(
+                        f"blob {digest} comes with {size} bytes, the manifest says {sizes[digest]}"
+                    )
+                self._blobs.put(digest, size, _pieces(stream), progress)
+                missing -= {digest}
+                written += size
+        if missing:
+            raise BlobMismatch(
+                f"{arrival.manifest.key} came without {len(missing)} of its blobs, such as {min(missing)}"
+            )
+        return written
+
+    def _commit(self, catalog: Catalog) -> None:
+        """Make ``catalog`` the store's, for good. Raises StoreUnavailable; whether it is then the store's is not known
+        before the store is opened again."""
+        if catalog == self.catalog:
+            return
+        self._check_certain()
+        catalog = replace(catalog, generation=self.catalog.generation + 1)
+        with told(self._name, "write the catalog"):
+            if not self._folder.is_in_place():
+                raise StoreUnavailable(
+                    f"'{self._name}' is not where it was any more; was its disk unmounted?"
+                )
+            self._doubt = True
+            replace_file(self._folder, CATALOG, f"{INCOMING}/{CATALOG}", encode(catalog))
+            self._doubt = False
+        self.catalog = catalog
+
+
+def _version_of(arrival: Arrival, now_ms: int) -> InstalledVersion:
+    """The arriving version as the catalog will know it. Raises PackageInvalid."""
+    manifest = arrival.manifest
+    digest = digest_of(arrival.manifest_bytes)
+    files = [StoredFile(path=MANIFEST, size=len(arrival.manifest_bytes), digest=digest)]
+    if arrival.signatures is not None:
+        size = len(arrival.signatures)
+        files.append(StoredFile(path=SIGNATURE, size=size, digest=digest_of(arrival.signatures)))
+    files += [
+        StoredFile(path=f"{manifest.name}/{entry.path}", size=entry.size, digest=entry.digest)
+        for entry in manifest.files
+    ]
+    version = InstalledVersion(
+        version=manifest.version,
+        digest=digest,
+        trust=arrival.trust,
+        files=tuple(sorted(files, key=lambda file: file.path)),
+        installed_at_ms=max(now_ms, 0),
+        fetch_ms=arrival.fetch_ms,
+    )
+    wrong = list(version_problems(manifest.name, version))
+    if not is_name(manifest.name):
+        wrong.append(("name", f"is not {NAME_RULE}"))
+    if wrong:
+        raise PackageInvalid(Problem(file="manifest.json", key=key, text=text) for key, text in wrong)
+    return version
+
+
+def _better(catalog: Catalog, name: str, version: InstalledVersion) -> InstalledVersion:
+    """The version as it is installed, if it is, unless the one that comes brings trust that it did not have."""
+    model = catalog.model(name)
+    present = model.version(version.version) if model else None
+    if present is None or present.digest != version.digest:
+        return version
+    if version.trust == UNSIGNED or present.trust != UNSIGNED:
+        return present
+    return replace(version, installed_at_ms=present.installed_at_ms, last_wanted_ms=present.last_wanted_ms)
+
+
+def _installed(catalog: Catalog, name: str, number: int) -> InstalledVersion:
+    model = catalog.model(name)
+    version = model.version(number) if model else None
+    assert version is not None
+    return version
+
+
+def _pieces(stream: Stream) -> Iterator[Bytes]:
+    """The stream in pieces. What the source says about its own disk is not the store's trouble."""
+    while True:
+        try:
+            piece = stream.read(PIECE_BYTES)
+        except OSError as error:
+            raise ArtefactError(f"the package cannot be read: {error.strerror or error}") from error
+        if not piece:
+            return
+        yield piece
+
+
+@contextmanager
+def open_store(state: Path, config: StoreConfig) -> Iterator[StoreWriter]:
+    """The store in ``state``, which becomes one if it is empty or not there, for as long as the context lasts. Raises
+    StoreBusy with the pid of whoever writes, StoreUnavailable, CatalogInvalid."""
+    with told(str(state), "open the store"):
+        state.mkdir(mode=0o755, exist_ok=True)
+        lock = WriterLock(state / LOCK)
+    try:
+        with told(str(state), "open the store"):
+            folder = RealFolder(state)
+        try:
+            yield StoreWriter(folder, config, lambda: read_running(state), str(state))
+        finally:
+            folder.close()
+    finally:
+        lock.release()

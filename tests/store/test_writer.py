@@ -1,0 +1,471 @@
+"""The writer on a real disk: what it acknowledges is there, what it refuses has changed nothing."""
+
+from __future__ import annotations
+
+import io
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from appliance.digest import digest_of
+from appliance.errors import (
+    ApplianceError,
+    ArtefactError,
+    BlobMismatch,
+    CatalogInvalid,
+    PackageInvalid,
+    StoreBusy,
+    StoreFull,
+    StoreRefused,
+    StoreUnavailable,
+)
+from appliance.manifest_codec import encode as encode_manifest
+from appliance.repository.directory import scan
+from appliance.repository.settings import RepositoryConfig
+from appliance.store.catalog import Trial, TrialMode
+from appliance.store.layout import CATALOG, INCOMING, LOCK, VIEWS, blob_path, view_root
+from appliance.store.reading import read_catalog
+from appliance.store.running import RunningRecord, RunningVersion
+from appliance.store.settings import StoreConfig
+from appliance.store.writer import StoreWriter, open_store
+from models.generate import write_model
+from tests.store.arrivals import arrival, arrival_of, assert_served, contents_of, lying, renamed
+from tests.words.manifests import manifest_of
+
+CONFIG = StoreConfig(free_floor_bytes=0)
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> Path:
+    return tmp_path / "state"
+
+
+@pytest.fixture
+def store(state: Path) -> Iterator[StoreWriter]:
+    with open_store(state, CONFIG) as writer:
+        yield writer
+
+
+def blobs_in(state: Path) -> set[str]:
+    return {path.name for path in (state / "blobs").rglob("*") if path.is_file()}
+
+
+def blob_of(store: StoreWriter, name: str, version: int, path: str) -> str:
+    model = store.catalog.model(name)
+    assert model is not None
+    installed = model.version(version)
+    assert installed is not None
+    return next(file.digest for file in installed.files if file.path == f"{name}/{path}")
+
+
+def test_an_installed_version_is_there_for_every_reader(store: StoreWriter, state: Path) -> None:
+    told = store.install(arrival(), want=True, now_ms=7)
+    assert told.changed
+    assert told.written_bytes == sum(file.size for file in store.catalog.models[0].versions[0].files)
+    assert read_catalog(state) == store.catalog
+    assert_served(state, store.catalog)
+    assert [(model.name, version.version) for model, version in store.catalog.wanted()] == [("digits", 1)]
+    assert not os.listdir(state / INCOMING)
+
+
+def test_a_view_is_a_model_directory(store: StoreWriter, state: Path, tmp_path: Path) -> None:
+    write_model("mlp", tmp_path / "models")
+    home = tmp_path / "models" / "mlp"
+    contents = {str(path.relative_to(home)): path.read_bytes() for path in home.rglob("*") if path.is_file()}
+    told = store.install(arrival("mlp", 1, contents), want=True, now_ms=1)
+    (found,) = scan(view_root(state, told.digest), RepositoryConfig()).servable
+    assert (found.model.name, found.model.version) == ("mlp", 1)
+
+
+def test_installing_again_changes_nothing_and_says_so(store: StoreWriter, state: Path) -> None:
+    store.install(arrival(), want=True, now_ms=7)
+    before = store.catalog
+    files = {path: path.stat().st_ino for path in state.rglob("*") if path.is_file()}
+    told = store.install(arrival(), want=True, now_ms=99)
+    assert not told.changed
+    assert told.written_bytes == 0
+    assert store.catalog == before
+    assert {path: path.stat().st_ino for path in state.rglob("*") if path.is_file()} == files
+
+
+def test_another_package_of_the_same_version_is_refused(store: StoreWriter, state: Path) -> None:
+    store.install(arrival(), want=True, now_ms=7)
+    before = blobs_in(state)
+    with pytest.raises(StoreRefused, match="digits/1 is installed as"):
+        store.install(arrival(contents=contents_of(1, b"other")), want=True, now_ms=8)
+    assert blobs_in(state) == before
+
+
+def test_contents_that_versions_share_are_stored_once(store: StoreWriter, state: Path) -> None:
+    first = store.install(arrival(version=1), want=True, now_ms=1)
+    second = store.install(arrival(version=2), want=True, now_ms=2)
+    assert first.written_bytes > second.written_bytes
+    assert blob_of(store, "digits", 1, "config.pbtxt") == blob_of(store, "digits", 2, "config.pbtxt")
+    assert_served(state, store.catalog)
+
+
+def test_a_signature_that_comes_later_is_kept_and_not_lost_again(store: StoreWriter, state: Path) -> None:
+    store.install(arrival(), want=True, now_ms=1)
+    signed = store.install(arrival(signatures=b"{}", trust="key abc"), want=True, now_ms=2)
+    assert signed.changed
+    assert (view_root(state, signed.digest) / "SIGNATURE.json").read_bytes() == b"{}"
+    store.install(arrival(), want=True, now_ms=3)
+    assert store.catalog.models[0].versions[0].trust == "key abc"
+    assert_served(state, store.catalog)
+
+
+def test_a_damaged_blob_is_replaced_by_installing_again(store: StoreWriter, state: Path) -> None:
+    told = store.install(arrival(), want=True, now_ms=1)
+    blob = state / blob_path(blob_of(store, "digits", 1, "1/weights.bin"))
+    with blob.open("rb") as mapped:
+        before = mapped.fileno()
+        os.chmod(blob, 0o644)
+        with blob.open("r+b") as file:
+            file.seek(11)
+            file.write(b"!")
+        os.chmod(blob, 0o444)
+        again = store.install(arrival(), want=True, now_ms=2)
+        assert again.changed
+        assert again.written_bytes == blob.stat().st_size
+        assert os.pread(before, 1, 11) == b"!", "who has the old file open keeps it as it was"
+    assert_served(state, store.catalog)
+    assert view_root(state, told.digest).exists()
+
+
+@pytest.mark.parametrize("loss", ["file", "directory", "view", "extra", "file for a directory"])
+def test_a_damaged_view_is_mended_by_installing_again(store: StoreWriter, state: Path, loss: str) -> None:
+    home = view_root(state, store.install(arrival(), want=True, now_ms=1).digest) / "digits"
+    if loss == "file":
+        (home / "1" / "graph.onnx").unlink()
+    elif loss == "directory":
+        shutil.rmtree(home / "1")
+    elif loss == "view":
+        shutil.rmtree(home.parent)
+    elif loss == "extra":
+        (home / "1" / "more").mkdir()
+        (home / "1" / "more" / "file").touch()
+    else:
+        shutil.rmtree(home / "1")
+        (home / "1").touch()
+    assert store.install(arrival(), want=True, now_ms=1).changed
+    assert_served(state, store.catalog)
+    assert not (home / "1" / "more").exists()
+
+
+def test_wishes_pins_and_the_way_back(store: StoreWriter) -> None:
+    for number in (1, 2, 3):
+        store.install(arrival(version=number), want=number < 3, now_ms=number)
+    store.want("digits", 3, now_ms=4)
+    assert store.roll_back("digits", now_ms=5) == 2
+    assert store.roll_back("digits", now_ms=6) == 1
+    with pytest.raises(StoreRefused, match="nothing to go back to"):
+        store.roll_back("digits", now_ms=7)
+    with pytest.raises(StoreRefused, match="digits/1 is wanted"):
+        store.uninstall("digits", 1)
+    store.pin("digits", 3, pinned=True)
+    with pytest.raises(StoreRefused, match="digits/3 is pinned"):
+        store.uninstall("digits", 3)
+    with pytest.raises(StoreRefused, match="pinned"):
+        store.uninstall("digits")
+    store.pin("digits", 3, pinned=False)
+    store.try_out("digits", Trial(version=3, mode=TrialMode.CANARY, percent=5))
+    with pytest.raises(StoreRefused, match="nothing to compare"):
+        store.try_out("digits", Trial(version=1, mode=TrialMode.CANARY, percent=5))
+    store.uninstall("digits", 3)
+    assert store.catalog.models[0].trial is None
+    with pytest.raises(StoreRefused, match="digits/9 is not installed; versions here: 1, 2"):
+        store.want("digits", 9, now_ms=1)
+    with pytest.raises(StoreRefused, match="'none' is not installed"):
+        store.want("none", 1, now_ms=1)
+    store.uninstall("digits")
+    assert not store.catalog.models
+
+
+def test_what_nobody_needs_any_more_goes_and_nothing_else(store: StoreWriter, state: Path) -> None:
+    store.install(arrival(version=1), want=True, now_ms=1)
+    store.install(arrival(version=2), want=True, now_ms=2)
+    own = blob_of(store, "digits", 1, "1/weights.bin")
+    gone = store.uninstall("digits", 1)
+    assert own in {digest for digest, _ in gone.blobs}
+    assert len(gone.views) == 1
+    assert own not in blobs_in(state)
+    assert_served(state, store.catalog)
+    store.uninstall("digits")
+    assert blobs_in(state) == set()
+    assert os.listdir(state / VIEWS) == []
+
+
+def test_what_a_daemon_runs_stays_until_it_does_not(store: StoreWriter, state: Path) -> None:
+    told = store.install(arrival(version=1), want=True, now_ms=1)
+    record = RunningRecord(state)
+    record.publish([RunningVersion(name="digits", version=1, digest=told.digest)])
+    before = blobs_in(state)
+    store.uninstall("digits")
+    assert blobs_in(state) == before
+    assert (view_root(state, told.digest) / "digits" / "1" / "graph.onnx").read_bytes() == b"graph 1"
+    record.close()
+    store.collect()
+    assert blobs_in(state) == set()
+
+
+def test_nothing_is_collected_while_nobody_knows_what_runs(store: StoreWriter, state: Path) -> None:
+    store.install(arrival(version=1), want=True, now_ms=1)
+    record = RunningRecord(state)
+    (state / "serve" / "running.json").write_text("{")
+    before = blobs_in(state)
+    with pytest.raises(StoreUnavailable, match="does not tell what the daemon runs"):
+        store.uninstall("digits")
+    assert blobs_in(state) == before
+    record.close()
+
+
+def test_a_second_writer_is_told_who_the_first_is(store: StoreWriter, state: Path) -> None:
+    program = (
+        "import sys\nfrom pathlib import Path\nfrom appliance.errors import StoreBusy\n"
+        "from appliance.store.settings import StoreConfig\nfrom appliance.store.writer import open_store\n"
+        "try:\n    with open_store(Path(sys.argv[1]), StoreConfig()): pass\n"
+        "except StoreBusy as error: print(error.pid, error)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(state)], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.startswith(f"{os.getpid()} process {os.getpid()} is writing to '{state}'")
+
+
+def test_the_number_in_the_lock_of_a_writer_that_has_gone_means_nothing(state: Path) -> None:
+    with open_store(state, CONFIG):
+        assert (state / LOCK).read_text() == f"{os.getpid()}\n"
+    (state / LOCK).write_text("1\n")
+    with open_store(state, CONFIG), pytest.raises(StoreBusy), open_store(state, CONFIG):
+        pass
+
+
+def test_opening_removes_what_a_killed_writer_left(state: Path) -> None:
+    with open_store(state, CONFIG) as store:
+        store.install(arrival(), want=True, now_ms=1)
+    (state / INCOMING / "half").write_bytes(b"x")
+    (state / INCOMING / "view-x" / "digits").mkdir(parents=True)
+    with open_store(state, CONFIG) as store:
+        assert os.listdir(state / INCOMING) == []
+        assert_served(state, store.catalog)
+
+
+def test_an_interrupted_install_goes_on_where_it_was(store: StoreWriter, state: Path) -> None:
+    class Torn(io.BytesIO):
+        def read(self, size: int | None = -1, /) -> bytes:
+            raise OSError(5, "Input/output error")
+
+    manifest = manifest_of(contents_of(1), name="digits", version=1)
+    torn = replace(
+        arrival_of(manifest, contents_of(1)),
+        contents=[
+            (
+                entry.digest,
+                entry.size,
+                Torn() if "weights" in entry.path else io.BytesIO(contents_of(1)[entry.path]),
+            )
+            for entry in manifest.blobs
+        ],
+    )
+    with pytest.raises(ArtefactError, match="the package cannot be read: Input/output error"):
+        store.install(torn, want=True, now_ms=1)
+    assert not store.catalog.models
+    there = sum((state / blob_path(digest)).stat().st_size for digest in blobs_in(state))
+    whole = store.install(arrival(), want=True, now_ms=2)
+    assert whole.written_bytes == store.catalog.models[0].versions[0].bytes - there
+    assert_served(state, store.catalog)
+
+
+LIES = {
+    "fewer bytes": ({"a": b"12345678"}, {"a": b"1234567"}, "has 7 bytes and not the 8"),
+    "more bytes": ({"a": b"12345678"}, {"a": b"123456789"}, "has more than the 8 bytes"),
+    "other bytes": ({"a": b"12345678"}, {"a": b"12345679"}, "has bytes whose digest is"),
+    "no bytes": ({"a": b"12345678"}, {"a": b""}, "has 0 bytes and not the 8"),
+}
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_packages_that_lie_leave_nothing_behind(store: StoreWriter, state: Path, lie: str) -> None:
+    claimed, brought, words = LIES[lie]
+    base = contents_of(1)
+    with pytest.raises(BlobMismatch, match=words):
+        store.install(
+            lying("digits", 1, {**base, "1/a": claimed["a"]}, {**base, "1/a": brought["a"]}),
+            want=True,
+            now_ms=1,
+        )
+    assert not store.catalog.models
+    assert os.listdir(state / INCOMING) == []
+    assert os.listdir(state / VIEWS) == []
+    store.collect()
+    assert blobs_in(state) == set()
+
+
+def test_packages_without_a_blob_or_with_another_size_beside_it_are_refused(store: StoreWriter) -> None:
+    whole = arrival()
+    with pytest.raises(BlobMismatch, match="came without 3 of its blobs"):
+        store.install(replace(whole, contents=[]), want=True, now_ms=1)
+    entry = whole.manifest.blobs[0]
+    with pytest.raises(BlobMismatch, match=f"comes with {entry.size + 1} bytes"):
+        store.install(
+            replace(whole, contents=[(entry.digest, entry.size + 1, io.BytesIO(b""))]), want=True, now_ms=1
+        )
+    assert not store.catalog.models
+
+
+def test_blobs_that_the_manifest_does_not_name_are_not_stored(store: StoreWriter, state: Path) -> None:
+    whole = arrival()
+    extra = (digest_of(b"extra"), 5, io.BytesIO(b"extra"))
+    store.install(replace(whole, contents=[*whole.contents, extra]), want=True, now_ms=1)
+    assert digest_of(b"extra") not in blobs_in(state)
+
+
+@pytest.mark.parametrize("name", ["../x", "a/b", "", ".x", "A", "x" * 65, "x\0", "x\n", "MANIFEST.json", "ä"])
+def test_a_model_of_a_name_that_leads_elsewhere_is_refused(
+    store: StoreWriter, state: Path, name: str
+) -> None:
+    before = sorted(str(path) for path in state.parent.rglob("*"))
+    with pytest.raises(PackageInvalid):
+        store.install(renamed(arrival(), name), want=True, now_ms=1)
+    assert sorted(str(path) for path in state.parent.rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    "path", ["../x", "/x", "1/../../x", "1//x", "./x", ".hidden", "1/x\0", "1/graph.onnx/x"]
+)
+def test_a_file_whose_path_leads_elsewhere_is_refused(store: StoreWriter, state: Path, path: str) -> None:
+    whole = arrival()
+    entry = replace(whole.manifest.files[0], path=path)
+    tricked = replace(whole.manifest, files=(*whole.manifest.files, entry))
+    with pytest.raises(PackageInvalid, match="file"):
+        store.install(replace(whole, manifest=tricked), want=True, now_ms=1)
+    assert blobs_in(state) == set()
+
+
+@pytest.mark.parametrize("where", ["blobs", "views", "incoming", "blobs/ab"])
+def test_a_link_in_the_store_leads_nowhere(state: Path, tmp_path: Path, where: str) -> None:
+    """Whoever can put links there is root or the store's own user; even so nothing outside is written."""
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    state.mkdir()
+    digest = digest_of(b"graph 1")
+    place = state / where.replace("ab", digest[:2])
+    place.parent.mkdir(exist_ok=True)
+    place.symlink_to(outside)
+    with (
+        pytest.raises(StoreUnavailable, match=r"[Nn]ot a directory|symbolic links|File exists"),
+        open_store(state, CONFIG) as store,
+    ):
+        store.install(arrival(), want=True, now_ms=1)
+    assert list(outside.iterdir()) == []
+
+
+def test_a_quota_is_kept_and_what_is_cheapest_to_lose_goes(state: Path) -> None:
+    size = 4000
+    with open_store(state, replace(CONFIG, quota_bytes=16_000)) as store:
+        for number in (1, 2, 3):
+            store.install(
+                arrival(version=number, contents=contents_of(number, b"%d" % number * size)),
+                want=True,
+                now_ms=number * 100_000,
+            )
+        told = store.install(
+            arrival(version=4, contents=contents_of(4, b"4" * size)), want=True, now_ms=500_000
+        )
+        assert told.evicted == ("digits/1",)
+        assert [version.version for _, version in store.catalog.installed()] == [2, 3, 4]
+        store.pin("digits", 2, pinned=True)
+        told = store.install(
+            arrival(version=5, contents=contents_of(5, b"5" * size)), want=True, now_ms=600_000
+        )
+        assert told.evicted == ("digits/3",)
+        before = store.catalog
+        with pytest.raises(
+            StoreFull,
+            match=r"digits/6 needs \d+ bytes, which is \d+ more than there are within store.quota_bytes",
+        ):
+            store.install(
+                arrival(version=6, contents=contents_of(6, b"6" * 6 * size)), want=True, now_ms=700_000
+            )
+        assert store.catalog == before
+        assert_served(state, store.catalog)
+        assert sum(path.stat().st_size for path in (state / "blobs").rglob("*") if path.is_file()) <= 16_000
+
+
+def test_running_versions_are_not_evicted(state: Path) -> None:
+    with open_store(state, replace(CONFIG, quota_bytes=14_000)) as store:
+        first = store.install(arrival(version=1, contents=contents_of(1, b"1" * 4000)), want=True, now_ms=1)
+        store.install(arrival(version=2, contents=contents_of(2, b"2" * 4000)), want=True, now_ms=2)
+        record = RunningRecord(state)
+        record.publish([RunningVersion(name="digits", version=1, digest=first.digest)])
+        with pytest.raises(StoreFull):
+            store.install(arrival(version=3, contents=contents_of(3, b"3" * 4000)), want=True, now_ms=3)
+        record.close()
+        assert store.install(
+            arrival(version=3, contents=contents_of(3, b"3" * 4000)), want=True, now_ms=3
+        ).evicted == ("digits/1",)
+
+
+def test_the_free_floor_is_kept(state: Path) -> None:
+    with (
+        open_store(state, replace(CONFIG, free_floor_bytes=1 << 62)) as store,
+        pytest.raises(StoreFull, match="free_floor"),
+    ):
+        store.install(arrival(), want=True, now_ms=1)
+
+
+def test_garbage_makes_room_before_anything_is_evicted(state: Path) -> None:
+    with open_store(state, replace(CONFIG, quota_bytes=14_000)) as store:
+        store.install(arrival(version=1, contents=contents_of(1, b"1" * 4000)), want=True, now_ms=1)
+        with pytest.raises(BlobMismatch):
+            store.install(
+                lying("digits", 2, contents_of(2, b"2" * 4000, z=b"1"), contents_of(2, b"2" * 4000, z=b"2")),
+                want=True,
+                now_ms=2,
+            )
+        assert digest_of(b"2" * 4000) in blobs_in(state)
+        told = store.install(arrival(version=3, contents=contents_of(3, b"3" * 4000)), want=True, now_ms=3)
+        assert told.evicted == ()
+        assert digest_of(b"2" * 4000) not in blobs_in(state)
+
+
+def test_a_broken_catalog_is_never_written_over(state: Path) -> None:
+    with open_store(state, CONFIG) as store:
+        store.install(arrival(), want=True, now_ms=1)
+    data = bytearray((state / CATALOG).read_bytes())
+    data[40] ^= 1
+    (state / CATALOG).write_bytes(data)
+    with pytest.raises(CatalogInvalid), open_store(state, CONFIG):
+        pass
+    assert (state / CATALOG).read_bytes() == data
+
+
+def test_a_state_directory_that_went_away_is_no_empty_store(store: StoreWriter, state: Path) -> None:
+    store.install(arrival(version=1), want=True, now_ms=1)
+    aside = state.with_name("aside")
+    state.rename(aside)
+    state.mkdir()
+    with pytest.raises(StoreUnavailable, match="is not where it was"):
+        store.install(arrival(version=2), want=True, now_ms=2)
+    assert list(state.iterdir()) == []
+
+
+def test_the_state_directory_must_be_one(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for place in (tmp_path / "file", tmp_path / "none" / "state"):
+        with pytest.raises(ApplianceError, match="cannot open the store"), open_store(place, CONFIG):
+            pass
+
+
+def test_manifests_are_kept_as_they_came(store: StoreWriter, state: Path) -> None:
+    whole = arrival()
+    told = store.install(whole, want=True, now_ms=1)
+    kept = (view_root(state, told.digest) / "MANIFEST.json").read_bytes()
+    assert kept == encode_manifest(whole.manifest)
+    assert digest_of(kept) == told.digest
