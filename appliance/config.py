@@ -17,6 +17,7 @@ from typing import Final
 from appliance.binding import bind
 from appliance.door.certificates import certificate_problems
 from appliance.door.choice import door_problems, front_problems
+from appliance.door.control import ControlConfig
 from appliance.door.door import DoorConfig
 from appliance.engine.placement import PlacementConfig
 from appliance.engine.settings import EngineConfig
@@ -26,6 +27,7 @@ from appliance.http.config import HttpConfig, HttpNative
 from appliance.package.settings import PackagesConfig
 from appliance.repository.directory import RepositoryConfig
 from appliance.scheduling.settings import SchedulingConfig
+from appliance.sources.settings import ReloadConfig
 from appliance.store.settings import StoreConfig
 from appliance.telemetry.log import LogConfig, file_problems
 from appliance.telemetry.prometheus import MetricsConfig
@@ -71,6 +73,12 @@ class ApplianceConfig:
         metadata={"help": "directory that holds NAME/VERSION/model.onnx", "check": directory_problems},
     )
     daemon: DaemonConfig = field(default_factory=DaemonConfig, metadata={"help": "stopping"})
+    reload: ReloadConfig = field(
+        default_factory=ReloadConfig, metadata={"help": "models that change while the appliance runs"}
+    )
+    control: ControlConfig = field(
+        default_factory=ControlConfig, metadata={"help": "the local operator's socket"}
+    )
     repository: RepositoryConfig = field(
         default_factory=RepositoryConfig, metadata={"help": "reading the model directory"}
     )

@@ -2,7 +2,7 @@
 
 Start: workers (the zygote is executed before any socket listens), models, then the edges. Stop: health turns
 NOT_SERVING, what was accepted is answered within the grace, edges close, workers leave, the arena goes. SIGTERM and
-SIGINT drain, a second one cuts the grace short; SIGHUP reads the model directory again.
+SIGINT drain, a second one cuts the grace short; SIGHUP reads the models again.
 """
 
 from __future__ import annotations
@@ -22,16 +22,23 @@ from pathlib import Path
 import uvloop
 
 from appliance.config import ApplianceConfig
-from appliance.door.choice import chosen, idle_settings, lane_memory, make_door, passed_over
+from appliance.desired import Desired
+from appliance.door.choice import (
+    chosen,
+    idle_settings,
+    lane_memory,
+    make_control_door,
+    make_door,
+    passed_over,
+)
 from appliance.door.door import DoorKind
 from appliance.engine.engine import Engine
 from appliance.engine.port import IndexEntry
-from appliance.engine.routes import Catalog, CatalogProblem, CatalogVersion
 from appliance.engine.ticker import Ticker
 from appliance.errors import OperatorError
 from appliance.http.edge import HttpEdge
-from appliance.repository.directory import RepositoryScan, scan
 from appliance.scheduling.scheduler import Scheduler
+from appliance.sources.directory import DirectorySource
 from appliance.telemetry.log import LogControl, configure
 from appliance.telemetry.notify import notify
 from appliance.telemetry.trace import open_tracer
@@ -133,6 +140,9 @@ class Daemon:
             tracer=self._tracer,
             front=self._door.front(),
         )
+        source = DirectorySource(Path(config.models), config.repository)
+        self._desired = Desired(source, self._engine, config.reload, config.repository, log.event)
+        self._control = make_control_door(self._engine, config.control, log, self._desired)
         self._signals = 0
         self._failed = False
         self._stop = asyncio.Event()
@@ -140,17 +150,20 @@ class Daemon:
 
     async def serve(self, announce: Callable[[Started], None]) -> int:
         """Open, serve until a signal, drain, close; gives the exit status. Raises OperatorError when it cannot open."""
-        first = scan(self._directory(), self._config.repository)
         self._warn_of_fakes()
         self._warn_about_the_door()
+        first = await self._desired.read()
         await self._pool.open()
         try:
             self._ticker.attach(self._engine)
-            self._take(first)
+            self._desired.take(first)
             grpc = await self._door.open()
             http = await self._http.open()
+            if self._control is not None:
+                await self._control.open()
             self._catch_signals()
             await self._first_load()
+            self._desired.watch()
             _calm_collector()
             self._announce(
                 announce,
@@ -202,26 +215,20 @@ class Daemon:
         self._stop.set()
 
     def _on_reload(self) -> None:
-        """Read the model directory and the certificates again, off the loop's thread: a slow disk must not stall
-        requests."""
+        """Read the models and the certificates again, off the loop's thread: a slow disk must not stall requests."""
         notify(RELOADING="1", MONOTONIC_USEC=str(time.monotonic_ns() // 1000))
-        self._log.event("reading the model directory again", directory=str(self._directory()))
-        scanning = self._loop.run_in_executor(None, scan, self._directory(), self._config.repository)
-        reading = asyncio.gather(scanning, self._door.reload(), return_exceptions=True)
+        self._log.event("reading the models again", directory=self._config.models)
+        reading = asyncio.gather(self._desired.reread(), self._door.reload(), return_exceptions=True)
         reading.add_done_callback(self._read_again)
 
-    def _read_again(
-        self, reading: asyncio.Future[tuple[RepositoryScan | BaseException, BaseException | None]]
-    ) -> None:
+    def _read_again(self, reading: asyncio.Future[tuple[BaseException | None, BaseException | None]]) -> None:
         if reading.cancelled():
             return
-        found, refused = reading.result()
+        failed, refused = reading.result()
         if refused is not None:
             self._log.event("certificates cannot be used; the old ones stay", error=str(refused))
-        if isinstance(found, BaseException):
-            self._log.event("model directory unreadable; everything stays as it is", error=str(found))
-        elif not self._stop.is_set():
-            self._take(found)
+        if failed is not None:
+            self._on_failure("reading the models", failed)
         notify(READY="1")
 
     def _on_failure(self, part: str, error: BaseException) -> None:
@@ -231,14 +238,6 @@ class Daemon:
         self._failed = True
         self._stop.set()
 
-    def _take(self, found: RepositoryScan) -> None:
-        """Tell everything a scan has to say, then work towards it."""
-        for problem in found.problems:
-            self._log.event("model cannot be served", file=problem.file, key=problem.key, reason=problem.text)
-        for note in found.notes:
-            self._log.event("setting has no effect", file=note.file, key=note.key, note=note.text)
-        self._engine.apply(catalog_of(found))
-
     # --- the end
 
     async def _drain(self) -> None:
@@ -247,6 +246,7 @@ class Daemon:
         self._log.event("draining", requests=self._engine.live_requests)
         self._door.announce_stop()
         self._http.announce_stop()
+        await self._desired.stop()
         await _first_of(self._hurry, timeout_s=self._config.daemon.drain_notice_s)
         self._engine.drain()
         deadline = time.monotonic() + self._config.daemon.drain_grace_s
@@ -258,10 +258,13 @@ class Daemon:
         await asyncio.gather(self._door.drain(left), self._http.drain(left))
 
     async def _close(self) -> None:
+        if self._control is not None:
+            await self._control.close()
         await self._http.close()  # its last answers may have to go through the door
         await self._door.close()
         self._engine.stop_workers()
         await self._pool.close()
+        await self._desired.close()
         self._arena.close()
         if self._tracer is not None:
             self._tracer.close()
@@ -288,26 +291,8 @@ class Daemon:
             )
             self._log.event("setting has no effect", file="configuration", key=f"grpc.{key}", note=note)
 
-    def _directory(self) -> Path:
-        return Path(self._config.models)
-
     def _on_worker(self, event: PoolEvent) -> None:
         self._engine.pool_event(event)
-
-
-def catalog_of(found: RepositoryScan) -> Catalog:
-    """What a scan of a model directory asks for."""
-    return Catalog(
-        versions=tuple(
-            CatalogVersion(model=entry.model, fingerprint=entry.fingerprint) for entry in found.servable
-        ),
-        problems=tuple(
-            CatalogProblem(
-                name=broken.name, version=broken.version, reason="; ".join(map(str, broken.problems))
-            )
-            for broken in found.broken
-        ),
-    )
 
 
 def _calm_collector() -> None:

@@ -7,6 +7,7 @@ from dataclasses import fields
 from importlib.util import find_spec
 from typing import Final
 
+from appliance.door.control import ControlConfig, ControlHandlers, ModelControl
 from appliance.door.door import DoorConfig, DoorKind, FrontDoor, LogControl, inherits
 from appliance.door.native_package import PACKAGE, native_problem
 from appliance.engine.direct import DirectEngine
@@ -106,3 +107,19 @@ def make_door(
     from appliance.door.grpcio_door import GrpcioDoor
 
     return GrpcioDoor(engine, config, log, tracer)
+
+
+def make_control_door(
+    engine: EnginePort, config: ControlConfig, log: LogControl, control: ModelControl
+) -> FrontDoor | None:
+    """The operator's door, at which models can be loaded and unloaded; None when it is off."""
+    if not config.socket:
+        return None
+    from appliance.door.grpcio_door import GrpcioDoor
+
+    doors = DoorConfig(
+        addresses=(f"unix:{config.socket}",),
+        max_message_bytes=config.max_message_bytes,
+        max_messages_bytes=max(config.max_message_bytes, DoorConfig().max_messages_bytes),
+    )
+    return GrpcioDoor(engine, doors, log, control=ControlHandlers(control))

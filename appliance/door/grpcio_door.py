@@ -7,7 +7,8 @@ per request: one future, no task, no metadata unless there is an error.
 from __future__ import annotations
 
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any, NoReturn
 
 # The library's newer listener passes each event on between threads once more than the older one, which at concurrency 1
@@ -19,6 +20,7 @@ import grpc
 from grpc import aio
 
 from appliance.address import Address, check_free, parse_address, unavailable
+from appliance.door.control import ControlHandlers
 from appliance.door.door import DoorConfig, DoorKind, DoorStatistics, LogControl, inherits
 from appliance.door.failure import status_for
 from appliance.door.inference import NOBODY, Refused
@@ -42,9 +44,16 @@ class GrpcioDoor:
     """FrontDoor over grpc.aio. Make and use it on the event loop's thread, inside the running loop."""
 
     def __init__(
-        self, engine: EnginePort, config: DoorConfig, log: LogControl, tracer: Tracer | None = None
+        self,
+        engine: EnginePort,
+        config: DoorConfig,
+        log: LogControl,
+        tracer: Tracer | None = None,
+        control: ControlHandlers | None = None,
     ) -> None:
+        """``control`` makes it the operator's: its sockets are for the own user alone."""
         self._config = config
+        self._control = control
         self._services = Services(engine, config, log, tracer)
         self._server: aio.Server | None = None
 
@@ -66,7 +75,8 @@ class GrpcioDoor:
                 for service, methods in self._methods().items()
             )
         )
-        bound = tuple(_bind(server, address, self._config.reuse_port) for address in addresses)
+        with _private() if self._control is not None else nullcontext():
+            bound = tuple(_bind(server, address, self._config.reuse_port) for address in addresses)
         self._server = server
         await server.start()
         return bound
@@ -112,6 +122,8 @@ class GrpcioDoor:
         }
         for path, serve in self._services.streaming().items():
             handlers[path] = grpc.stream_stream_rpc_method_handler(self._serving(path, serve))
+        for path, slow in self._control.unary().items() if self._control is not None else ():
+            handlers[path] = grpc.unary_unary_rpc_method_handler(_awaiting(path, slow))
         handlers[INFER] = grpc.unary_unary_rpc_method_handler(self._infer)
         services: dict[str, dict[str, grpc.RpcMethodHandler[Any, Any]]] = {}
         for path, handler in handlers.items():
@@ -156,6 +168,26 @@ def _answering(path: str, answer: AnswerMessage) -> UnaryBehaviour:
             await _abort(context, status_for(error, path))
 
     return behave
+
+
+def _awaiting(path: str, answer: Callable[[bytes], Awaitable[bytes]]) -> UnaryBehaviour:
+    async def behave(message: bytes, context: Context) -> bytes:
+        try:
+            return await answer(message)
+        except Exception as error:  # noqa: BLE001  a defect ends its own request
+            await _abort(context, status_for(error, path))
+
+    return behave
+
+
+@contextmanager
+def _private() -> Iterator[None]:
+    """Files and sockets that are made meanwhile are for the own user alone."""
+    before = os.umask(0o177)
+    try:
+        yield
+    finally:
+        os.umask(before)
 
 
 async def _abort(context: Context, status: Status) -> NoReturn:

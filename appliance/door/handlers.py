@@ -115,7 +115,7 @@ class Handlers:
         """Refused: models come from the model directory."""
         raise Forbidden(
             f"loading model '{request.model_name or request.repository_name}' over the network is turned off; put it "
-            "into the model directory and send the appliance SIGHUP"
+            "into the model directory, or load it over the control socket (control.socket)"
         )
 
     def repository_model_unload(
@@ -124,7 +124,7 @@ class Handlers:
         """Refused: models leave with the model directory."""
         raise Forbidden(
             f"unloading model '{request.model_name or request.repository_name}' over the network is turned off; take "
-            "it out of the model directory and send the appliance SIGHUP"
+            "it out of the model directory, or unload it over the control socket (control.socket)"
         )
 
     def _shared_memory(self, request: Message) -> Message:

@@ -51,15 +51,15 @@ class ControlHandler:
     async def load(self, request: web.BaseRequest, name: str) -> web.StreamResponse:
         """Refused: models come from the model directory."""
         raise Forbidden(
-            f"loading model '{name}' over the network is turned off; put it into the model directory and send the "
-            "appliance SIGHUP"
+            f"loading model '{name}' over the network is turned off; put it into the model directory, or load it over "
+            "the control socket (control.socket)"
         )
 
     async def unload(self, request: web.BaseRequest, name: str) -> web.StreamResponse:
         """Refused: models leave with the model directory."""
         raise Forbidden(
-            f"unloading model '{name}' over the network is turned off; take it out of the model directory and send "
-            "the appliance SIGHUP"
+            f"unloading model '{name}' over the network is turned off; take it out of the model directory, or unload it "
+            "over the control socket (control.socket)"
         )
 
     async def log_settings(self, request: web.BaseRequest) -> web.StreamResponse:

@@ -8,6 +8,7 @@ directory inside) and names that begin with "." or "_" are passed over. Reads; n
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -15,6 +16,7 @@ from typing import Final
 from appliance.errors import ConfigInvalid, Problem
 from appliance.repository.model_directory import (
     BrokenVersion,
+    ModelReading,
     ServableVersion,
     printable,
     read_model_directory,
@@ -44,8 +46,12 @@ class RepositoryScan:
 def scan(root: Path, config: RepositoryConfig) -> RepositoryScan:
     """All models under ``root``. Raises ConfigInvalid when the directory itself cannot be read or holds too
     many."""
-    real, names = _listing(root, config.max_models)
-    readings = [read_model_directory(real, name, config) for name in names]
+    real, names = listing(root, config.max_models)
+    return merged(read_model_directory(real, name, config) for name in names)
+
+
+def merged(readings: Iterable[ModelReading | None]) -> RepositoryScan:
+    """All of these models as one scan; None is no model."""
     found = [reading for reading in readings if reading is not None]
     return RepositoryScan(
         servable=tuple(version for reading in found for version in reading.servable),
@@ -54,8 +60,8 @@ def scan(root: Path, config: RepositoryConfig) -> RepositoryScan:
     )
 
 
-def _listing(root: Path, max_models: int) -> tuple[str, list[str]]:
-    """The repository's real path and the names of what may be a model in it."""
+def listing(root: Path, max_models: int) -> tuple[str, list[str]]:
+    """The repository's real path and the names of what may be a model in it. Raises ConfigInvalid as ``scan``."""
     try:
         real = os.path.realpath(root, strict=True)
         with os.scandir(real) as entries:

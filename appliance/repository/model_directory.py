@@ -70,9 +70,11 @@ class ModelReading:
     notes: tuple[Problem, ...] = ()
 
 
-def read_model_directory(root: str, entry: str, settings: RepositoryConfig) -> ModelReading | None:
+def read_model_directory(
+    root: str, entry: str, settings: RepositoryConfig, config: bytes | None = None
+) -> ModelReading | None:
     """The model in the directory ``entry`` of the repository ``root`` (absolute, free of links); None when it
-    is none. Never raises for what is in the directory."""
+    is none. ``config`` is taken in the place of its config.pbtxt. Never raises for what is in the directory."""
     name = printable(entry)
     try:
         home = _home(root, entry)
@@ -84,7 +86,8 @@ def read_model_directory(root: str, entry: str, settings: RepositoryConfig) -> M
     except OSError as error:
         return _broken(name, f"cannot be read: {error.strerror}")
     numbered = [found for found in listing if _NUMBER.fullmatch(found)]
-    if CONFIG_FILE not in listing and not numbered:
+    has_config = config is not None or CONFIG_FILE in listing
+    if not has_config and not numbered:
         return None
     if not _NAME.fullmatch(entry):
         return _broken(
@@ -92,7 +95,7 @@ def read_model_directory(root: str, entry: str, settings: RepositoryConfig) -> M
         )
     if len(numbered) > settings.max_versions:
         return _broken(name, f"has {len(numbered)} version directories; the limit is {settings.max_versions}")
-    return _ModelReader(name, home, settings).read(CONFIG_FILE in listing, numbered)
+    return _ModelReader(name, home, settings, config).read(has_config, numbered)
 
 
 def printable(name: str) -> str:
@@ -122,9 +125,10 @@ def _home(root: str, entry: str) -> ModelHome:
 
 
 class _ModelReader:
-    """Reads one model; ``home`` is its directory."""
+    """Reads one model; ``home`` is its directory, ``given`` what counts as its configuration in the file's place."""
 
-    def __init__(self, name: str, home: ModelHome, settings: RepositoryConfig) -> None:
+    def __init__(self, name: str, home: ModelHome, settings: RepositoryConfig, given: bytes | None) -> None:
+        self._given = given
         self._name = name
         self._home = home
         self._settings = settings
@@ -165,7 +169,7 @@ class _ModelReader:
         """The configuration; None when the file cannot be read as one at all."""
         place = Place(file=f"{self._name}/{CONFIG_FILE}")
         try:
-            tree = parse(self._home.file(PurePosixPath(CONFIG_FILE)).read(self._settings.max_config_bytes))
+            tree = parse(self._config_bytes())
         except PbtxtError as error:
             self._findings.problem(Place(file=f"{place.file}:{error.line}:{error.column}"), str(error))
             return None
@@ -175,6 +179,13 @@ class _ModelReader:
         return read_model_config(
             tree, file=place.file, model_name=self._name, settings=self._settings, findings=self._findings
         )
+
+    def _config_bytes(self) -> bytes:
+        if self._given is None:
+            return self._home.file(PurePosixPath(CONFIG_FILE)).read(self._settings.max_config_bytes)
+        if len(self._given) > self._settings.max_config_bytes:
+            raise ArtefactError(f"has {len(self._given)} bytes; the limit is {self._settings.max_config_bytes}")
+        return self._given
 
     def _whole(self, misnamed: Iterable[str] = ()) -> ModelReading:
         """Nothing of the model can be served."""

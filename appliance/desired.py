@@ -1,0 +1,157 @@
+"""What is wanted on this box: the models of its source, as an operator changed them by hand; tells the engine.
+
+Owner: the event loop's thread. What blocks happens on the watcher's thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+
+from appliance.engine.engine import Engine
+from appliance.engine.routes import Catalog, CatalogProblem, CatalogVersion
+from appliance.errors import InvalidRequest, NotReady, OperatorError, Problem, UnknownModel
+from appliance.model import VersionState
+from appliance.repository.directory import RepositoryScan
+from appliance.repository.model_directory import ModelReading, read_model_directory
+from appliance.repository.settings import RepositoryConfig
+from appliance.sources.overlay import Overlay
+from appliance.sources.selection import Selection
+from appliance.sources.settings import ReloadConfig
+from appliance.sources.source import Source
+from appliance.sources.watcher import Watcher
+
+
+class Desired:
+    """The source, what was changed by hand, and what the engine was told of both. ``report`` writes a log line."""
+
+    def __init__(
+        self,
+        source: Source,
+        engine: Engine,
+        reload: ReloadConfig,
+        repository: RepositoryConfig,
+        report: Callable[..., None],
+    ) -> None:
+        self._source = source
+        self._engine = engine
+        self._repository = repository
+        self._report = report
+        self._watcher = Watcher(source, reload, self.take, report)
+        self._selection = Selection()
+        self._overlay = Overlay()
+        self._told: frozenset[Problem] = frozenset()
+        self._scan = RepositoryScan(servable=(), broken=(), notes=())
+        self._by_hand = asyncio.Lock()
+        self._stopped = False
+
+    async def read(self) -> RepositoryScan:
+        """What the source holds. Raises OperatorError when it cannot be read."""
+        return await self._watcher.read()
+
+    def watch(self) -> None:
+        """Keep the engine told from here on."""
+        self._watcher.start()
+
+    async def reread(self) -> None:
+        """Read everything anew and say everything that is wrong; what cannot be read leaves all as it is."""
+        try:
+            found = await self._watcher.read()
+        except OperatorError as error:
+            self._report("models cannot be read; everything stays as it is", error=str(error))
+            return
+        self._told = frozenset()
+        self.take(found)
+
+    async def stop(self) -> None:
+        """No more news for the engine."""
+        self._stopped = True
+        await self._watcher.stop()
+
+    async def close(self) -> None:
+        """Models that were given by hand leave the disk: call when no worker needs them."""
+        await self.stop()
+        self._overlay.close()
+
+    def take(self, found: RepositoryScan) -> None:
+        """Say what a scan has to say that was not said before, then work towards it."""
+        if self._stopped:
+            return
+        self._scan = found
+        wanted = self._selection.over(found)
+        for problem in wanted.problems:
+            if problem not in self._told:
+                self._report("model cannot be served", file=problem.file, key=problem.key, reason=problem.text)
+        for note in wanted.notes:
+            if note not in self._told:
+                self._report("setting has no effect", file=note.file, key=note.key, note=note.text)
+        self._told = frozenset((*wanted.problems, *wanted.notes))
+        self._engine.apply(catalog_of(wanted))
+
+    # --- by hand
+
+    async def load(self, name: str, config: bytes | None, files: Mapping[str, bytes]) -> None:
+        """Serve model ``name`` from here on, read anew: from the source, or from ``files``, whose ``config`` (a
+        config.pbtxt) comes with them. Returns when it is ready. Raises InvalidRequest, UnknownModel or NotReady, and
+        leaves everything as it was when the model cannot be read."""
+        async with self._by_hand:
+            reading = await self._watcher.apart(lambda: self._read(name, config, files))
+            if reading is None:
+                raise UnknownModel(f"failed to load '{name}': there is no such model")
+            if not reading.servable:
+                said = "; ".join(broken.reason for broken in reading.broken)
+                raise InvalidRequest(f"failed to load '{name}': {said}")
+            if files or config is not None:
+                self._selection.replace(name, reading)
+            else:
+                self._selection.take_back(name)
+                self._scan = self._source.scan()
+            self._report("model loaded by hand", model=name)
+            self.take(self._scan)
+        await self._settled(name)
+
+    def _read(self, name: str, config: bytes | None, files: Mapping[str, bytes]) -> ModelReading | None:
+        if not files:
+            return self._source.model(name, config)
+        if config is None:
+            raise InvalidRequest(f"failed to load '{name}': files are given, but no config with them")
+        return read_model_directory(
+            str(self._overlay.put(name, files)), name, self._repository, config
+        )
+
+    async def unload(self, name: str) -> None:
+        """Serve nothing of this name until it is loaded again or the appliance starts anew. Raises UnknownModel."""
+        if not any(entry.name == name for entry in self._engine.index(ready_only=False)):
+            raise UnknownModel(f"failed to unload '{name}': there is no such model")
+        self._selection.put_aside(name)
+        self._report("model unloaded by hand", model=name)
+        self.take(self._scan)
+
+    async def _settled(self, name: str) -> None:
+        """Wait until nothing of ``name`` is loading. Raises NotReady when none of it serves then."""
+        settled = asyncio.Event()
+        end = self._engine.watch(lambda: settled.set() if self._engine.settled_of(name) else None)
+        try:
+            if not self._engine.settled_of(name):
+                await settled.wait()
+        finally:
+            end()
+        entries = [entry for entry in self._engine.index(ready_only=False) if entry.name == name]
+        if not any(entry.state is VersionState.READY for entry in entries):
+            reasons = "; ".join(entry.reason for entry in entries if entry.reason)
+            raise NotReady(f"failed to load '{name}': {reasons or 'it was unloaded meanwhile'}")
+
+
+def catalog_of(found: RepositoryScan) -> Catalog:
+    """What a scan asks for."""
+    return Catalog(
+        versions=tuple(
+            CatalogVersion(model=entry.model, fingerprint=entry.fingerprint) for entry in found.servable
+        ),
+        problems=tuple(
+            CatalogProblem(
+                name=broken.name, version=broken.version, reason="; ".join(map(str, broken.problems))
+            )
+            for broken in found.broken
+        ),
+    )

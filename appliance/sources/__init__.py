@@ -1,0 +1,1 @@
+"""Sources of models: what is wanted on this box, read from where somebody put it, and read again when it changes."""

@@ -1,0 +1,101 @@
+"""A directory of models as a source: ``serve --models DIR``.
+
+A model is read again when its files have changed and were then the same at two looks in a row, so that a copy under way
+is left alone; who renames a complete version into place is served after the same wait. Models that did not change are
+not read again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from appliance.repository.directory import RepositoryConfig, RepositoryScan, listing, merged
+from appliance.repository.model_directory import ModelReading, read_model_directory
+from appliance.sources.signature import Signature, signature_of
+from appliance.sources.source import Look
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Known:
+    """A model as it was read."""
+
+    signature: Signature | None
+    reading: ModelReading | None
+
+
+class DirectorySource:
+    """Source over ``root``. One owner at a time; calls block."""
+
+    def __init__(self, root: Path, config: RepositoryConfig) -> None:
+        self._root = root
+        self._config = config
+        self._real = str(root)
+        self._known: dict[str, _Known] = {}
+        self._changing: dict[str, Signature | None] = {}
+
+    def read(self) -> RepositoryScan:
+        """See Source."""
+        self._real, names = listing(self._root, self._config.max_models)
+        self._changing.clear()
+        self._known = {name: self._read(name, self._signature(name)) for name in names}
+        return self.scan()
+
+    def look(self, names: Collection[str] | None = None) -> Look:
+        """See Source."""
+        self._real, there = listing(self._root, self._config.max_models)
+        asked = {*there, *self._known} if names is None else {*names, *self._changing}
+        changed = False
+        for name in sorted(asked | (self._known.keys() ^ set(there))):
+            signature = self._signature(name) if name in there else None
+            known = self._known.get(name)
+            if known is not None and known.signature == signature:
+                self._changing.pop(name, None)
+            elif name not in self._changing or self._changing[name] != signature:
+                self._changing[name] = signature
+            else:
+                del self._changing[name]
+                self._take(name, signature)
+                changed = True
+        return Look(scan=self.scan() if changed else None, unsettled=bool(self._changing))
+
+    def model(self, name: str, config: bytes | None = None) -> ModelReading | None:
+        """See Source."""
+        self._real, there = listing(self._root, self._config.max_models)
+        if name not in there:
+            return None
+        if config is not None:
+            return read_model_directory(self._real, name, self._config, config)
+        self._changing.pop(name, None)
+        self._take(name, self._signature(name))
+        return self._known[name].reading if name in self._known else None
+
+    def scan(self) -> RepositoryScan:
+        """See Source."""
+        return merged(self._known[name].reading for name in sorted(self._known))
+
+    def directories(self) -> Collection[str]:
+        """See Source."""
+        return (self._real, *self._below(known.signature for known in self._known.values()))
+
+    def name_of(self, directory: str) -> str | None:
+        """See Source."""
+        below = directory[len(self._real) :].strip("/") if directory.startswith(self._real) else ""
+        return below.partition("/")[0] or None
+
+    @staticmethod
+    def _below(signatures: Iterable[Signature | None]) -> Iterable[str]:
+        return (directory for found in signatures if found is not None for directory in found.directories)
+
+    def _signature(self, name: str) -> Signature | None:
+        return signature_of(f"{self._real}/{name}")
+
+    def _take(self, name: str, signature: Signature | None) -> None:
+        if signature is None:
+            self._known.pop(name, None)
+        else:
+            self._known[name] = self._read(name, signature)
+
+    def _read(self, name: str, signature: Signature | None) -> _Known:
+        return _Known(signature=signature, reading=read_model_directory(self._real, name, self._config))

@@ -1,0 +1,42 @@
+"""A source of models, as a port: read whole, or looked at again for what has changed and settled."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Protocol
+
+from appliance.repository.directory import RepositoryScan
+from appliance.repository.model_directory import ModelReading
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """What a look found. ``scan`` is everything there is, None when nothing changed since the last time; ``unsettled``
+    says that something is changing and is worth another look."""
+
+    scan: RepositoryScan | None = None
+    unsettled: bool = False
+
+
+class Source(Protocol):
+    """Where models come from. Calls read files and may take long; one at a time, from whatever thread."""
+
+    def read(self) -> RepositoryScan:
+        """Everything, as it is now. Raises OperatorError when it cannot be read at all."""
+
+    def look(self, names: Collection[str] | None = None) -> Look:
+        """Whatever changed among the models ``names`` (None: among all) and was the same at the look before: who only
+        half arrived is left for later. Raises OperatorError when it cannot be read at all."""
+
+    def scan(self) -> RepositoryScan:
+        """Everything as it was read last."""
+
+    def model(self, name: str, config: bytes | None = None) -> ModelReading | None:
+        """The model ``name`` as it is now, with ``config`` in the place of its config.pbtxt; None when there is none."""
+
+    def directories(self) -> Collection[str]:
+        """Directories in which a change can be seen, by the last look."""
+
+    def name_of(self, directory: str) -> str | None:
+        """The model to which a directory belongs; None when a change in it may concern any."""

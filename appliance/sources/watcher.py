@@ -1,0 +1,137 @@
+"""Looks at a source whenever something happened there, and now and then anyway. Owner: the event loop's thread.
+
+Reading happens on a thread of its own, one look at a time; what it finds is given to ``take`` on the loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import TypeVar
+
+from appliance.errors import OperatorError
+from appliance.repository.directory import RepositoryScan
+from appliance.sources.notices import Notices
+from appliance.sources.settings import ReloadConfig
+from appliance.sources.source import Look, Source
+
+T = TypeVar("T")
+
+
+class Watcher:
+    """Keeps ``take`` told of what ``source`` holds. ``report`` writes a log line."""
+
+    def __init__(
+        self,
+        source: Source,
+        config: ReloadConfig,
+        take: Callable[[RepositoryScan], None],
+        report: Callable[..., None],
+    ) -> None:
+        self._source = source
+        self._config = config
+        self._take = take
+        self._report = report
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="models")
+        self._stirred = asyncio.Event()
+        self._names: set[str] | None = set()
+        self._notices: Notices | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._trouble = ""
+        self._unwatched = ""
+
+    def start(self) -> None:
+        """Begin to watch, if that is wanted."""
+        if not self._config.watch:
+            return
+        try:
+            self._notices = Notices(asyncio.get_running_loop(), self._noticed)
+        except OSError as error:
+            self._cannot_watch(error.strerror or str(error))
+        self._task = asyncio.create_task(self._watch())
+
+    async def stop(self) -> None:
+        """End. What is being read is read to no purpose."""
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+        notices, self._notices = self._notices, None
+        if notices is not None:
+            notices.close()
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+    async def read(self) -> RepositoryScan:
+        """Everything anew, whether it seems to have changed or not. Raises OperatorError."""
+        return await self.apart(self._source.read)
+
+    async def apart(self, call: Callable[[], T]) -> T:
+        """Call on the thread that reads, which may block."""
+        return await asyncio.get_running_loop().run_in_executor(self._thread, call)
+
+    def _noticed(self, directory: str) -> None:
+        name = self._source.name_of(directory) if directory else None
+        if name is None:
+            self._names = None
+        elif self._names is not None:
+            self._names.add(name)
+        self._stirred.set()
+
+    async def _watch(self) -> None:
+        """Whoever stirs is looked at at once, and again after a while: two equal looks tell that it has settled."""
+        unsettled = False
+        await self._rewatch()
+        while True:
+            if unsettled:
+                await asyncio.sleep(self._config.quiet_ms / 1000)
+            elif not await self._stirred_within(self._config.poll_s):
+                self._names = None
+            names, self._names = self._names, set()
+            self._stirred.clear()
+            unsettled = await self._look(names)
+
+    async def _stirred_within(self, seconds: float) -> bool:
+        try:
+            await asyncio.wait_for(self._stirred.wait(), seconds)
+        except TimeoutError:
+            return False
+        return True
+
+    async def _look(self, names: set[str] | None) -> bool:
+        """Look once; whether it is worth another one soon."""
+        try:
+            look: Look = await self.apart(partial(self._source.look, names))
+        except OperatorError as error:
+            if str(error) != self._trouble:
+                self._trouble = str(error)
+                self._report("models cannot be read; everything stays as it is", error=self._trouble)
+            return False
+        if self._trouble:
+            self._trouble = ""
+            self._report("models can be read again")
+        if look.scan is not None:
+            self._take(look.scan)
+            await self._rewatch()
+        return look.unsettled
+
+    async def _rewatch(self) -> None:
+        if self._notices is None:
+            return
+        if problem := await self.apart(lambda: self._watch_all(self._notices)):
+            self._cannot_watch(problem)
+
+    def _watch_all(self, notices: Notices | None) -> str:
+        return notices.watch(self._source.directories()) if notices is not None else ""
+
+    def _cannot_watch(self, reason: str) -> None:
+        if reason != self._unwatched:
+            self._unwatched = reason
+            self._report(
+                "changes of some models are only seen by looking now and then",
+                reason=reason,
+                every_s=self._config.poll_s,
+            )
