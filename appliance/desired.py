@@ -81,7 +81,9 @@ class Desired:
         wanted = self._selection.over(found)
         for problem in wanted.problems:
             if problem not in self._told:
-                self._report("model cannot be served", file=problem.file, key=problem.key, reason=problem.text)
+                self._report(
+                    "model cannot be served", file=problem.file, key=problem.key, reason=problem.text
+                )
         for note in wanted.notes:
             if note not in self._told:
                 self._report("setting has no effect", file=note.file, key=note.key, note=note.text)
@@ -115,9 +117,7 @@ class Desired:
             return self._source.model(name, config)
         if config is None:
             raise InvalidRequest(f"failed to load '{name}': files are given, but no config with them")
-        return read_model_directory(
-            str(self._overlay.put(name, files)), name, self._repository, config
-        )
+        return read_model_directory(str(self._overlay.put(name, files)), name, self._repository, config)
 
     async def unload(self, name: str) -> None:
         """Serve nothing of this name until it is loaded again or the appliance starts anew. Raises UnknownModel."""

@@ -88,7 +88,9 @@ class ControlHandlers:
             elif key.startswith(FILE):
                 files[key.removeprefix(FILE)] = value.bytes_param
             else:
-                raise InvalidRequest(f"unrecognized load parameter '{key[:100]}'; there are 'config' and 'file:PATH'")
+                raise InvalidRequest(
+                    f"unrecognized load parameter '{key[:100]}'; there are 'config' and 'file:PATH'"
+                )
         await self._control.load(_name(request), config, files)
         return pb.RepositoryModelLoadResponse(
             model_name=request.model_name, isLoaded=True

@@ -289,6 +289,10 @@ class Engine:
 
     # --- the daemon's side
 
+    def settled_of(self, name: str) -> bool:
+        """Whether every version of ``name`` that is wanted either serves or was given up."""
+        return self._roster.settled_of(name)
+
     def apply(self, catalog: Catalog) -> None:
         """Work towards ``catalog`` from the next turn on."""
         self._roster.apply(catalog, self._clock())

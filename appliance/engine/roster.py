@@ -414,6 +414,13 @@ class Roster:
         waiting = any(served.state is VersionState.LOADING for served in self._served.values())
         return not waiting and not self._incoming
 
+    def settled_of(self, name: str) -> bool:
+        """Whether that holds for every version of ``name``."""
+        loading = (served for served in self._served.values() if served.state is VersionState.LOADING)
+        return not any(
+            of == name for of in (*(each.model.name for each in loading), *(key[0] for key in self._incoming))
+        )
+
     def served(self, model: int) -> Served | None:
         """The version with model id ``model``."""
         return self._served.get(model)

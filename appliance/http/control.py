@@ -58,8 +58,8 @@ class ControlHandler:
     async def unload(self, request: web.BaseRequest, name: str) -> web.StreamResponse:
         """Refused: models leave with the model directory."""
         raise Forbidden(
-            f"unloading model '{name}' over the network is turned off; take it out of the model directory, or unload it "
-            "over the control socket (control.socket)"
+            f"unloading model '{name}' over the network is turned off; take it out of the model directory, or unload "
+            "it over the control socket (control.socket)"
         )
 
     async def log_settings(self, request: web.BaseRequest) -> web.StreamResponse:

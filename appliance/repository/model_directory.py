@@ -184,7 +184,9 @@ class _ModelReader:
         if self._given is None:
             return self._home.file(PurePosixPath(CONFIG_FILE)).read(self._settings.max_config_bytes)
         if len(self._given) > self._settings.max_config_bytes:
-            raise ArtefactError(f"has {len(self._given)} bytes; the limit is {self._settings.max_config_bytes}")
+            raise ArtefactError(
+                f"has {len(self._given)} bytes; the limit is {self._settings.max_config_bytes}"
+            )
         return self._given
 
     def _whole(self, misnamed: Iterable[str] = ()) -> ModelReading:

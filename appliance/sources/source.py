@@ -33,7 +33,7 @@ class Source(Protocol):
         """Everything as it was read last."""
 
     def model(self, name: str, config: bytes | None = None) -> ModelReading | None:
-        """The model ``name`` as it is now, with ``config`` in the place of its config.pbtxt; None when there is none."""
+        """The model ``name`` as it is now, with ``config`` in the place of its config.pbtxt; None: there is none."""
 
     def directories(self) -> Collection[str]:
         """Directories in which a change can be seen, by the last look."""

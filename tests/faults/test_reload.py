@@ -1,0 +1,118 @@
+"""Models that change while the appliance serves, seen without being told, and by the operator's socket."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import stat
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tritonclient.grpc as triton
+from tritonclient.utils import InferenceServerException
+
+from models.generate import write_model
+from tests.conftest import Serve
+from tests.faults.clients import FAKE_SECTIONS, Stream, ask
+from tests.faults.fake_models import write_fake
+
+QUICK = {"reload": {"quiet_ms": 50, "poll_s": 3600.0}}
+ONLY_POLLING = {"reload": {"quiet_ms": 50, "poll_s": 0.2}}
+
+
+def keys(now: dict[str, Any]) -> list[str]:
+    return [f"{entry['name']}/{entry['version']}" for entry in now["models"] if entry["state"] == "READY"]
+
+
+def test_versions_come_and_go_without_a_signal_and_without_a_failed_request(
+    serve: Serve, tmp_path: Path
+) -> None:
+    models, aside = tmp_path / "models", tmp_path / "aside"
+    write_fake(models, "m")
+    daemon = serve(models, {**FAKE_SECTIONS, **QUICK})
+    with Stream(daemon.grpc, "m") as stream:
+        stream.wait_for(20)
+        write_fake(aside, "m", versions=(2,))
+        (aside / "m" / "2").rename(models / "m" / "2")
+        daemon.until("the new version", lambda now: keys(now) == ["m/1", "m/2"])
+        shutil.rmtree(models / "m" / "1")
+        write_fake(aside, "new")
+        (aside / "new").rename(models / "new")
+        daemon.until("the new model", lambda now: keys(now) == ["m/2", "new/1"])
+        stream.wait_for(20)
+    assert set(stream.outcomes) == {"OK"}
+    shutil.rmtree(models / "new")
+    daemon.until("the model's end", lambda now: keys(now) == ["m/2"])
+
+
+def test_what_no_notice_tells_of_is_found_by_looking_now_and_then(serve: Serve, tmp_path: Path) -> None:
+    """A link's target changes elsewhere: the directory itself is not touched."""
+    models, elsewhere = tmp_path / "models", tmp_path / "models" / "_elsewhere"
+    write_fake(models, "m")
+    write_fake(elsewhere, "far")
+    (models / "far").symlink_to(elsewhere / "far")
+    daemon = serve(models, {**FAKE_SECTIONS, **ONLY_POLLING})
+    daemon.until("the linked model", lambda now: keys(now) == ["far/1", "m/1"])
+    write_fake(elsewhere, "far", versions=(2,))
+    daemon.until("its new version", lambda now: keys(now) == ["far/1", "far/2", "m/1"])
+
+
+def test_the_operator_loads_and_unloads_over_the_socket_and_nobody_else(serve: Serve, tmp_path: Path) -> None:
+    write_model("mlp", tmp_path / "models")
+    path = tmp_path / "control"
+    daemon = serve(tmp_path / "models", {**QUICK, "control": {"socket": str(path)}})
+    assert stat.S_IMODE(path.stat().st_mode) & 0o077 == 0
+    operator, other = triton.InferenceServerClient(f"unix:{path}"), triton.InferenceServerClient(daemon.grpc)
+    operator.unload_model("mlp")
+    daemon.until("the model's end", lambda now: keys(now) == [])
+    with pytest.raises(InferenceServerException):
+        ask(daemon.grpc, "mlp")
+    with pytest.raises(InferenceServerException, match="turned off"):
+        other.load_model("mlp")
+    operator.load_model("mlp")
+    assert operator.is_model_ready("mlp")
+    assert [entry.state for entry in operator.get_model_repository_index().models] == ["READY"]
+    operator.load_model("mlp", config=json.dumps({"max_batch_size": 5}))
+    assert other.get_model_config("mlp").config.max_batch_size == 5
+    with pytest.raises(InferenceServerException, match="there is no such model"):
+        operator.load_model("unheard-of")
+    with pytest.raises(InferenceServerException, match="no model configuration in JSON"):
+        operator.load_model("mlp", config="{nonsense")
+    operator.close()
+    other.close()
+
+
+def test_a_model_can_be_given_with_its_files(serve: Serve, tmp_path: Path) -> None:
+    write_model("mlp", tmp_path / "models")
+    graph = (tmp_path / "models" / "mlp" / "1" / "model.onnx").read_bytes()
+    path = tmp_path / "control"
+    daemon = serve(tmp_path / "models", {**QUICK, "control": {"socket": str(path)}})
+    with triton.InferenceServerClient(f"unix:{path}") as operator:
+        operator.load_model("given", config=json.dumps({"name": "given"}), files={"file:3/model.onnx": graph})
+        assert operator.is_model_ready("given", "3")
+        with pytest.raises(InferenceServerException, match="has a part that begins with"):
+            operator.load_model("evil", config="{}", files={"file:../../evil": b"x"})
+        with pytest.raises(InferenceServerException, match="failed to load 'bad'"):
+            operator.load_model("bad", config="{}", files={"file:1/model.onnx": b"not onnx"})
+        with pytest.raises(InferenceServerException, match="no config with them"):
+            operator.load_model("bare", files={"file:1/model.onnx": graph})
+    daemon.until("both models", lambda now: keys(now) == ["given/3", "mlp/1"])
+
+
+def test_a_directory_that_vanishes_costs_no_request_and_is_taken_up_again(
+    serve: Serve, tmp_path: Path
+) -> None:
+    models = tmp_path / "models"
+    write_fake(models, "m")
+    daemon = serve(models, {**FAKE_SECTIONS, **ONLY_POLLING})
+    with Stream(daemon.grpc, "m") as stream:
+        models.rename(tmp_path / "unmounted")
+        daemon.wait_log("models cannot be read")
+        stream.wait_for(20)
+        write_fake(tmp_path / "unmounted", "m", versions=(2,))
+        os.rename(tmp_path / "unmounted", models)
+        daemon.until("the new version", lambda now: keys(now) == ["m/1", "m/2"])
+        stream.wait_for(20)
+    assert set(stream.outcomes) == {"OK"}

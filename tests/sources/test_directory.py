@@ -1,0 +1,131 @@
+"""A directory of models is read again where it changed, and only once what changed has settled."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from appliance.errors import ConfigInvalid
+from appliance.repository.settings import RepositoryConfig
+from appliance.sources.directory import DirectorySource
+from appliance.sources.source import Look
+from tests.repository.onnx_files import plain_model, write_version
+
+NOTHING = Look()
+
+
+def served(look: Look) -> Sequence[str]:
+    assert look.scan is not None
+    return [entry.model.key for entry in look.scan.servable]
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> DirectorySource:
+    for name in ("a", "b"):
+        write_version(tmp_path, name, plain_model())
+    source = DirectorySource(tmp_path, RepositoryConfig())
+    assert len(source.read().servable) == 2
+    return source
+
+
+def test_a_look_at_what_did_not_change_finds_nothing(source: DirectorySource) -> None:
+    assert source.look() == NOTHING
+    assert source.look({"a"}) == NOTHING
+
+
+def test_a_new_model_counts_when_it_was_the_same_twice(source: DirectorySource, tmp_path: Path) -> None:
+    write_version(tmp_path, "new", plain_model())
+    assert source.look() == Look(unsettled=True)
+    assert served(source.look()) == ["a/1", "b/1", "new/1"]
+    assert source.look() == NOTHING
+
+
+def test_a_copy_under_way_is_left_alone_until_it_stops_growing(
+    source: DirectorySource, tmp_path: Path
+) -> None:
+    complete = plain_model().SerializeToString()
+    (tmp_path / "a" / "2").mkdir()
+    with (tmp_path / "a" / "2" / "model.onnx").open("wb") as copy:
+        for byte in range(5):
+            copy.write(complete[byte : byte + 1])
+            copy.flush()
+            assert source.look() == Look(unsettled=True)
+        copy.write(complete[5:])
+    assert source.look() == Look(unsettled=True)
+    assert served(source.look()) == ["a/2", "b/1"]
+
+
+def test_a_model_that_is_renamed_over_another_is_never_missed_in_between(
+    source: DirectorySource, tmp_path: Path
+) -> None:
+    (tmp_path / "a").rename(tmp_path / "_old")
+    assert source.look() == Look(unsettled=True)
+    (tmp_path / "_old").rename(tmp_path / "a")
+    assert source.look() == NOTHING
+
+
+def test_a_removed_model_leaves_after_two_looks(source: DirectorySource, tmp_path: Path) -> None:
+    shutil.rmtree(tmp_path / "a")
+    assert source.look({"a"}) == Look(unsettled=True)
+    assert served(source.look(())) == ["b/1"]
+
+
+def test_a_changed_file_of_equal_size_and_time_is_seen_by_its_inode(
+    source: DirectorySource, tmp_path: Path
+) -> None:
+    model = tmp_path / "a" / "1" / "model.onnx"
+    before = model.stat()
+    fresh = tmp_path / "a" / "1" / "_fresh"
+    fresh.write_bytes(model.read_bytes())
+    os.utime(fresh, ns=(before.st_atime_ns, before.st_mtime_ns))
+    fresh.rename(model)
+    assert source.look().unsettled
+    assert source.look().scan is not None
+
+
+def test_only_the_models_that_are_named_are_looked_at_but_no_newcomer_is_missed(
+    source: DirectorySource, tmp_path: Path
+) -> None:
+    write_version(tmp_path, "b", plain_model(), 2)
+    write_version(tmp_path, "new", plain_model())
+    source.look({"a"})
+    assert served(source.look({"a"})) == ["a/1", "b/1", "new/1"], "b was not asked for"
+    source.look({"b"})
+    assert served(source.look({"b"})) == ["a/1", "b/2", "new/1"]
+
+
+def test_a_vanished_directory_is_an_error_and_forgets_nothing(
+    source: DirectorySource, tmp_path: Path
+) -> None:
+    moved = tmp_path.with_name(f"{tmp_path.name}-moved")
+    tmp_path.rename(moved)
+    with pytest.raises(ConfigInvalid, match="cannot be read"):
+        source.look()
+    moved.rename(tmp_path)
+    assert source.look() == NOTHING
+
+
+def test_directories_are_told_with_the_models_they_belong_to(source: DirectorySource, tmp_path: Path) -> None:
+    real = os.path.realpath(tmp_path)
+    assert set(source.directories()) == {real, *(f"{real}/{below}" for below in ("a", "a/1", "b", "b/1"))}
+    assert [source.name_of(path) for path in (real, f"{real}/a", f"{real}/b/1", "/elsewhere")] == [
+        None, "a", "b", None,
+    ]  # fmt: skip
+
+
+def test_one_model_is_read_at_once_and_with_another_configuration(
+    source: DirectorySource, tmp_path: Path
+) -> None:
+    write_version(tmp_path, "a", plain_model(), 7)
+    reading = source.model("a")
+    assert reading is not None
+    assert [entry.model.version for entry in reading.servable] == [7]
+    assert source.look() == NOTHING, "it was read"
+    other = source.model("b", b"max_batch_size: 3")
+    assert other is not None
+    assert [entry.model.max_batch_size for entry in other.servable] == [3]
+    assert source.model("none") is None
