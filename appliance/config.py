@@ -56,7 +56,9 @@ class DaemonConfig:
 
 
 def directory_problems(models: str) -> Iterator[str]:
-    """What keeps the model directory from being read."""
+    """What keeps the model directory from being read; "" stands for none."""
+    if not models:
+        return
     try:
         with os.scandir(models):
             pass
@@ -66,11 +68,17 @@ def directory_problems(models: str) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApplianceConfig:
-    """Everything an operator may set. ``models`` is relative to the working directory."""
+    """Everything an operator may set. ``models`` and ``state_dir`` are relative to the working directory."""
 
     models: str = field(
         default="models",
         metadata={"help": "directory that holds NAME/VERSION/model.onnx", "check": directory_problems},
+    )
+    state_dir: str = field(
+        default="",
+        metadata={
+            "help": "serve the store in this directory, which 'appliance model install' fills, in the place of models"
+        },
     )
     daemon: DaemonConfig = field(default_factory=DaemonConfig, metadata={"help": "stopping"})
     reload: ReloadConfig = field(
@@ -108,6 +116,11 @@ class ApplianceConfig:
     )
     log: LogConfig = field(default_factory=LogConfig, metadata={"help": "the log"})
 
+    @property
+    def place(self) -> str:
+        """Where the models are, for people."""
+        return self.state_dir or self.models
+
 
 def load(path: Path | None, overrides: Table = _NOTHING, *, checked: bool = True) -> ApplianceConfig:
     """What ``path`` says (None: nothing), with ``overrides`` in its place: a table of the same form, from the command
@@ -116,7 +129,7 @@ def load(path: Path | None, overrides: Table = _NOTHING, *, checked: bool = True
     file = "configuration" if path is None else str(path)
     said = _NOTHING if path is None else _table(_text(path), file)
     try:
-        return _bound(_merged(said, overrides), file, checked)
+        return _bound(_one_source(_merged(said, overrides)), file, checked)
     except ConfigInvalid as error:
         raise ConfigInvalid(_placed(problem, overrides) for problem in error.problems) from None
 
@@ -135,6 +148,7 @@ def _bound(table: Table, file: str, checked: bool) -> ApplianceConfig:
 
 def _unfit(config: ApplianceConfig) -> Iterator[tuple[str, str]]:
     """Keys of settings that cannot be had together, or not on this machine, and why."""
+    yield from _unfit_source(config)
     yield from (("arena.classes", text) for text in _too_small(config))
     if config.trace.one_in:
         problems = (
@@ -146,6 +160,16 @@ def _unfit(config: ApplianceConfig) -> Iterator[tuple[str, str]]:
             yield f"grpc.{key}", text
     if config.http.addresses and config.http.native is HttpNative.ON:
         yield from (("http.native", f"is on, but {text}") for text in front_problems(config.grpc))
+
+
+def _unfit_source(config: ApplianceConfig) -> Iterator[tuple[str, str]]:
+    if config.state_dir and config.models:
+        yield "models", f"is '{config.models}', but state_dir is set, too; keep the one that shall be served"
+    if config.state_dir and not os.path.isdir(config.state_dir):
+        yield (
+            "state_dir",
+            f"'{config.state_dir}' is no directory; make it, or let 'appliance model install' do so",
+        )
 
 
 def _too_small(config: ApplianceConfig) -> Iterator[str]:
@@ -161,6 +185,11 @@ def _too_small(config: ApplianceConfig) -> Iterator[str]:
                 f"one request gets at most {room} bytes, the lesser of the largest class and "
                 f"arena.memory_limit_bytes, but {key} lets {wanted} bytes in; raise those or lower {key}"
             )
+
+
+def _one_source(table: Table) -> Table:
+    """Who names the store does not mean the default directory."""
+    return {"models": "", **table} if table.get("state_dir") else table
 
 
 def _merged(table: Table, overrides: Table) -> Table:

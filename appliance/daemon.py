@@ -39,6 +39,8 @@ from appliance.errors import OperatorError
 from appliance.http.edge import HttpEdge
 from appliance.scheduling.scheduler import Scheduler
 from appliance.sources.directory import DirectorySource
+from appliance.sources.source import Source
+from appliance.sources.store import StoreSource
 from appliance.telemetry.log import LogControl, configure
 from appliance.telemetry.notify import notify
 from appliance.telemetry.trace import open_tracer
@@ -140,8 +142,7 @@ class Daemon:
             tracer=self._tracer,
             front=self._door.front(),
         )
-        source = DirectorySource(Path(config.models), config.repository)
-        self._desired = Desired(source, self._engine, config.reload, config.repository, log.event)
+        self._desired = Desired(self._source(), self._engine, config.reload, config.repository, log.event)
         self._control = make_control_door(self._engine, config.control, log, self._desired)
         self._signals = 0
         self._failed = False
@@ -217,7 +218,7 @@ class Daemon:
     def _on_reload(self) -> None:
         """Read the models and the certificates again, off the loop's thread: a slow disk must not stall requests."""
         notify(RELOADING="1", MONOTONIC_USEC=str(time.monotonic_ns() // 1000))
-        self._log.event("reading the models again", directory=self._config.models)
+        self._log.event("reading the models again", directory=self._config.place)
         reading = asyncio.gather(self._desired.reread(), self._door.reload(), return_exceptions=True)
         reading.add_done_callback(self._read_again)
 
@@ -290,6 +291,14 @@ class Daemon:
                 f"the {self._door_kind.value} door has no means to keep it; the native door has ('make door')"
             )
             self._log.event("setting has no effect", file="configuration", key=f"grpc.{key}", note=note)
+
+    def _source(self) -> Source:
+        if not self._config.state_dir:
+            return DirectorySource(Path(self._config.models), self._config.repository)
+        return StoreSource(Path(self._config.state_dir), self._config.repository, self._held)
+
+    def _held(self) -> list[tuple[str, str]]:
+        return [(entry.name, entry.version) for entry in self._engine.index(ready_only=False)]
 
     def _on_worker(self, event: PoolEvent) -> None:
         self._engine.pool_event(event)

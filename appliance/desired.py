@@ -72,6 +72,7 @@ class Desired:
         """Models that were given by hand leave the disk: call when no worker needs them."""
         await self.stop()
         self._overlay.close()
+        self._source.close()
 
     def take(self, found: RepositoryScan) -> None:
         """Say what a scan has to say that was not said before, then work towards it."""

@@ -28,6 +28,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.add_argument("--models", metavar="DIR", help="directory that holds NAME/VERSION/model.onnx")
     parser.add_argument(
+        "--state-dir",
+        metavar="DIR",
+        help="serve the store in DIR, which 'appliance model install' fills, instead",
+    )
+    parser.add_argument(
         "--config", metavar="FILE", type=Path, help="TOML file; 'appliance config show' lists the keys"
     )
     parser.add_argument("--grpc", metavar="HOST:PORT", help=f"gRPC address (default {DEFAULT_GRPC})")
@@ -49,7 +54,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     def announce(started: Started) -> None:
         """In one write: the log's lines may go to the same place."""
-        sys.stdout.write(f"{welcome(started, config.models)}\n")
+        sys.stdout.write(f"{welcome(started, config.place)}\n")
         sys.stdout.flush()
 
     return daemon.run(config, announce)
@@ -72,7 +77,8 @@ def _overrides(arguments: argparse.Namespace) -> dict[str, object]:
         "http": {"addresses": [arguments.http]} if arguments.http else {},
         "log": {"format": arguments.log_format} if arguments.log_format else {},
     }
-    return {**said, "models": arguments.models} if arguments.models else {**said}
+    given = {"models": arguments.models, "state_dir": arguments.state_dir}
+    return {**said, **{key: value for key, value in given.items() if value}}
 
 
 def welcome(started: Started, models: str) -> str:

@@ -79,6 +79,9 @@ class DirectorySource:
         """See Source."""
         return (self._real, *self._below(known.signature for known in self._known.values()))
 
+    def close(self) -> None:
+        """See Source."""
+
     def name_of(self, directory: str) -> str | None:
         """See Source."""
         below = directory[len(self._real) :].strip("/") if directory.startswith(self._real) else ""

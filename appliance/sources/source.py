@@ -38,5 +38,8 @@ class Source(Protocol):
     def directories(self) -> Collection[str]:
         """Directories in which a change can be seen, by the last look."""
 
+    def close(self) -> None:
+        """Nothing of it is used any more; no call follows."""
+
     def name_of(self, directory: str) -> str | None:
         """The model to which a directory belongs; None when a change in it may concern any."""

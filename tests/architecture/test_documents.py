@@ -23,7 +23,9 @@ def texts() -> list[Path]:
     found = [
         path for place in PLACES for path in (ROOT / place).rglob("*") if "__pycache__" not in path.parts
     ]
-    found += [path for path in ROOT.iterdir() if path.is_file()]
+    found += [
+        path for path in ROOT.iterdir() if path.is_file() and path.name != ".git"
+    ]  # of a second work tree
     return [path for path in found if path.is_file() and path.suffix in TEXT_SUFFIXES]
 
 

@@ -1,0 +1,136 @@
+"""The store as a source: ``serve --state-dir DIR`` serves what its catalog says is wanted.
+
+The catalog is one file that is replaced as a whole, and a version's files never change, so what is there can be read at
+once. Before a version's files are opened the store's writer is told, so that it does not take them away.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Collection, Iterable
+from pathlib import Path
+
+from appliance.errors import OperatorError
+from appliance.repository.directory import RepositoryConfig, RepositoryScan, merged
+from appliance.repository.model_directory import ModelReading, read_model_directory
+from appliance.sources.source import Look
+from appliance.store.catalog import Catalog
+from appliance.store.layout import CATALOG, view_root
+from appliance.store.reading import read_catalog
+from appliance.store.running import RunningRecord, RunningVersion
+
+Stamp = tuple[int, int, int]
+"""(inode, size, time of the last change in ns) of the catalog"""
+
+
+class StoreSource:
+    """Source over the state directory ``state``. ``held``: names and versions that the engine has at the moment. One
+    owner at a time; calls block. Raises StoreBusy when another daemon serves from it, and OperatorError when it cannot
+    be used."""
+
+    def __init__(
+        self, state: Path, config: RepositoryConfig, held: Callable[[], Iterable[tuple[str, str]]]
+    ) -> None:
+        self._state = state.absolute()
+        self._config = config
+        self._held = held
+        self._stamp: Stamp | None = None
+        self._seen = False
+        self._catalog = Catalog()
+        self._readings: dict[str, ModelReading | None] = {}
+        self._used: dict[tuple[str, str], RunningVersion] = {}
+        try:
+            self._running = RunningRecord(self._state)
+        except OSError as error:
+            raise OperatorError(
+                f"state_dir: '{self._state}' cannot be used: {error.strerror}; it must be a directory in which the "
+                "appliance may write"
+            ) from error
+
+    def read(self) -> RepositoryScan:
+        """See Source."""
+        self._readings.clear()
+        self._take(self._stamped())
+        return self.scan()
+
+    def look(self, names: Collection[str] | None = None) -> Look:
+        """See Source. The catalog tells everything, so ``names`` do not matter."""
+        stamp = self._stamped()
+        if stamp == self._stamp:
+            self._publish(self._catalog)  # what has left by now may go
+            return Look()
+        self._take(stamp)
+        return Look(scan=self.scan())
+
+    def scan(self) -> RepositoryScan:
+        """See Source."""
+        return merged(self._readings[version.digest] for _, version in self._catalog.wanted())
+
+    def model(self, name: str, config: bytes | None = None) -> ModelReading | None:
+        """See Source."""
+        model = self._catalog.model(name)
+        wanted = model.version(model.wanted) if model else None
+        return self._read(name, wanted.digest, config) if wanted else None
+
+    def directories(self) -> Collection[str]:
+        """See Source."""
+        return (str(self._state),)
+
+    def name_of(self, directory: str) -> str | None:
+        """See Source."""
+        return None
+
+    @property
+    def catalog(self) -> Catalog:
+        """What is installed and wanted, by the last look."""
+        return self._catalog
+
+    def close(self) -> None:
+        """Nothing of the store is used any more."""
+        self._running.close()
+
+    def _stamped(self) -> Stamp | None:
+        try:
+            found = os.stat(self._state / CATALOG)
+        except FileNotFoundError:
+            if self._seen:
+                raise OperatorError(
+                    f"'{self._state / CATALOG}' is gone; is the disk of the state directory mounted?"
+                ) from None
+            return None
+        except OSError as error:
+            raise OperatorError(f"'{self._state / CATALOG}' cannot be read: {error.strerror}") from error
+        return found.st_ino, found.st_size, found.st_mtime_ns
+
+    def _take(self, stamp: Stamp | None) -> None:
+        """Read the catalog and what is new in it. ``stamp`` is from before, so that a change meanwhile is seen."""
+        catalog = read_catalog(self._state) or Catalog()
+        self._publish(catalog)
+        self._readings = {
+            version.digest: self._readings.get(version.digest) or self._read(model.name, version.digest)
+            for model, version in catalog.wanted()
+        }
+        self._catalog, self._stamp, self._seen = catalog, stamp, self._seen or stamp is not None
+
+    def _publish(self, catalog: Catalog) -> None:
+        """Wanted is used as soon as it is read, and then for as long as the engine has it."""
+        wanted = {
+            (model.name, str(version.version)): RunningVersion(
+                name=model.name, version=version.version, digest=version.digest
+            )
+            for model, version in catalog.wanted()
+        }
+        held = {key: self._used[key] for key in self._held() if key in self._used}
+        used = held | wanted
+        if used == self._used:
+            return
+        try:
+            self._running.publish(used.values())
+        except OSError as error:
+            raise OperatorError(
+                f"what runs cannot be written below '{self._state}': {error.strerror}"
+            ) from error
+        self._used = used
+
+    def _read(self, name: str, digest: str, config: bytes | None = None) -> ModelReading | None:
+        return read_model_directory(str(view_root(self._state, digest)), name, self._config, config)
