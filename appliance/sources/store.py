@@ -7,15 +7,23 @@ once. Before a version's files are opened the store's writer is told, so that it
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
-from appliance.errors import OperatorError
+from appliance.errors import OperatorError, PackageInvalid, Problem
+from appliance.manifest import FileEntry
+from appliance.manifest_codec import decode
 from appliance.repository.directory import RepositoryConfig, RepositoryScan, merged
-from appliance.repository.model_directory import ModelReading, read_model_directory
+from appliance.repository.model_directory import (
+    BrokenVersion,
+    ModelReading,
+    ServableVersion,
+    read_model_directory,
+)
 from appliance.sources.source import Look
 from appliance.store.catalog import Catalog
-from appliance.store.layout import CATALOG, view_root
+from appliance.store.layout import CATALOG, MANIFEST, view_root
 from appliance.store.reading import read_catalog
 from appliance.store.running import RunningRecord, RunningVersion
 
@@ -37,7 +45,7 @@ class StoreSource:
         self._stamp: Stamp | None = None
         self._seen = False
         self._catalog = Catalog()
-        self._readings: dict[str, ModelReading | None] = {}
+        self._readings: dict[str, ModelReading] = {}
         self._used: dict[tuple[str, str], RunningVersion] = {}
         try:
             self._running = RunningRecord(self._state)
@@ -132,5 +140,32 @@ class StoreSource:
             ) from error
         self._used = used
 
-    def _read(self, name: str, digest: str, config: bytes | None = None) -> ModelReading | None:
-        return read_model_directory(str(view_root(self._state, digest)), name, self._config, config)
+    def _read(self, name: str, digest: str, config: bytes | None = None) -> ModelReading:
+        root = view_root(self._state, digest)
+        reading = read_model_directory(str(root), name, self._config, config)
+        if reading is None:
+            return _broken(name, f"has no model in '{root}'; 'appliance store check' tells what is missing")
+        try:
+            manifest = decode((root / MANIFEST).read_bytes())
+        except OSError as error:
+            return _broken(name, f"has a manifest that cannot be read: {error.strerror}")
+        except PackageInvalid as error:
+            return _broken(name, f"has a manifest that is none: {error}")
+        entries = {str(root / name / entry.path): entry for entry in manifest.files}
+        servable = tuple(_known(version, digest, entries) for version in reading.servable)
+        return replace(reading, servable=servable)
+
+
+def _known(version: ServableVersion, digest: str, entries: Mapping[str, FileEntry]) -> ServableVersion:
+    """The version with what its manifest tells of it beyond its files; its digest says all that its fingerprint can."""
+    weights = version.model.weights
+    entry = entries.get(weights.path) if weights else None
+    if weights and entry:
+        weights = replace(weights, digest=entry.digest, pieces=entry.pieces)
+    model = replace(version.model, digest=digest, weights=weights)
+    return ServableVersion(model=model, fingerprint=digest)
+
+
+def _broken(name: str, text: str) -> ModelReading:
+    problem = Problem(file=name, key="", text=text)
+    return ModelReading(broken=(BrokenVersion(name=name, version="", problems=(problem,)),))

@@ -1,0 +1,149 @@
+"""The store as a source: what its catalog wants is read, whatever changes there is seen at once."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from appliance.errors import OperatorError, StoreBusy
+from appliance.model import ModelVersion
+from appliance.repository.directory import RepositoryConfig
+from appliance.sources.source import Look
+from appliance.sources.store import StoreSource
+from appliance.store.layout import view_root
+from appliance.store.running import read_running
+from appliance.store.settings import StoreConfig
+from appliance.store.writer import StoreWriter, open_store
+from tests.repository.onnx_files import external_tensor, model_of, plain_model, port
+from tests.store.arrivals import arrival
+
+CONFIG = b'default_model_filename: "graph.onnx"'
+
+
+def contents(version: int) -> dict[str, bytes]:
+    return {"config.pbtxt": CONFIG, f"{version}/graph.onnx": plain_model().SerializeToString()}
+
+
+def install(store: StoreWriter, name: str, version: int, files: dict[str, bytes] | None = None) -> str:
+    return store.install(arrival(name, version, files or contents(version)), want=True, now_ms=version).digest
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> Path:
+    return tmp_path / "state"
+
+
+@pytest.fixture
+def store(state: Path) -> Iterator[StoreWriter]:
+    with open_store(state, StoreConfig(free_floor_bytes=0)) as store:
+        yield store
+
+
+@pytest.fixture
+def held() -> list[tuple[str, str]]:
+    """What the engine is said to have."""
+    return []
+
+
+@pytest.fixture
+def source(state: Path, store: StoreWriter, held: list[tuple[str, str]]) -> Iterator[StoreSource]:
+    source = StoreSource(state, RepositoryConfig(), lambda: held)
+    yield source
+    source.close()
+
+
+def models(look: Look) -> Sequence[ModelVersion]:
+    assert look.scan is not None
+    assert not look.scan.problems
+    return [entry.model for entry in look.scan.servable]
+
+
+def test_an_empty_store_serves_nothing(source: StoreSource) -> None:
+    assert source.read().servable == ()
+    assert source.look() == Look()
+
+
+def test_what_is_wanted_is_seen_at_once_and_rolled_back_as_well(
+    source: StoreSource, store: StoreWriter
+) -> None:
+    source.read()
+    digest = install(store, "digits", 1)
+    (first,) = models(source.look())
+    assert (first.key, first.digest) == ("digits/1", digest)
+    assert source.look() == Look()
+    install(store, "digits", 2)
+    assert [model.key for model in models(source.look())] == ["digits/2"]
+    store.roll_back("digits", 3)
+    assert [model.key for model in models(source.look())] == ["digits/1"]
+    store.uninstall("digits")
+    assert models(source.look()) == []
+
+
+def test_weights_carry_the_digests_of_their_manifest(source: StoreSource, store: StoreWriter) -> None:
+    graph = model_of(
+        [port("x", ("batch", 4))],
+        [port("y", ("batch", 4))],
+        tensors=[external_tensor("w", "weights.bin", offset=0, length=4)],
+    )
+    files = {
+        "config.pbtxt": CONFIG,
+        "1/graph.onnx": graph.SerializeToString(),
+        "1/weights.bin": bytes(4096),
+    }
+    install(store, "digits", 1, files)
+    (model,) = [entry.model for entry in source.read().servable]
+    assert model.weights is not None
+    assert (model.weights.size, len(model.weights.digest), len(model.weights.pieces)) == (4096, 64, 1)
+
+
+def test_the_writer_is_told_what_is_used_before_it_is_read_and_until_the_engine_lets_go(
+    source: StoreSource, store: StoreWriter, state: Path, held: list[tuple[str, str]]
+) -> None:
+    install(store, "digits", 1)
+    source.read()
+    held.append(("digits", "1"))
+    install(store, "digits", 2)
+    source.look()
+    assert [each.version for each in read_running(state).versions] == [1, 2]
+    held[:] = [("digits", "2")]
+    source.look()
+    assert [each.version for each in read_running(state).versions] == [2]
+
+
+def test_a_damaged_version_is_told_and_hides_no_other(
+    source: StoreSource, store: StoreWriter, state: Path
+) -> None:
+    install(store, "good", 1)
+    shutil.rmtree(view_root(state, install(store, "lost", 1)))
+    scan = source.read()
+    assert [entry.model.key for entry in scan.servable] == ["good/1"]
+    assert [broken.name for broken in scan.broken] == ["lost"]
+
+
+def test_a_catalog_that_is_gone_is_a_lost_disk_not_an_empty_store(
+    source: StoreSource, store: StoreWriter, state: Path
+) -> None:
+    install(store, "digits", 1)
+    source.read()
+    (state / "catalog.json").rename(state / "elsewhere")
+    with pytest.raises(OperatorError, match="mounted"):
+        source.look()
+    (state / "elsewhere").rename(state / "catalog.json")
+    assert source.look() == Look()
+
+
+def test_two_daemons_do_not_serve_from_one_store(source: StoreSource, state: Path) -> None:
+    with pytest.raises(StoreBusy):
+        StoreSource(state, RepositoryConfig(), list)
+
+
+def test_a_version_is_read_with_another_configuration(source: StoreSource, store: StoreWriter) -> None:
+    install(store, "digits", 1)
+    source.read()
+    reading = source.model("digits", CONFIG + b" max_batch_size: 3")
+    assert reading is not None
+    assert [entry.model.max_batch_size for entry in reading.servable] == [3]
+    assert source.model("none") is None
