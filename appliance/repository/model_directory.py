@@ -20,10 +20,12 @@ from appliance.model import ModelVersion, WeightsFile
 from appliance.repository.agreement import Agreement, agree, from_config_alone
 from appliance.repository.external_files import external_files
 from appliance.repository.findings import Findings, Place
+from appliance.repository.firewall_settings import FirewallConfig
 from appliance.repository.golden_files import golden_files
 from appliance.repository.label_files import read_labels
 from appliance.repository.model_config import ONNX, ModelConfig, no_config, read_model_config
 from appliance.repository.model_files import ModelFile, ModelHome
+from appliance.repository.onnx_firewall import graph_flaws
 from appliance.repository.onnx_graph import GraphSummary, read_graph
 from appliance.repository.pbtxt import PbtxtError, parse
 from appliance.repository.section import INT64_MAX
@@ -151,9 +153,9 @@ class _ModelReader:
         labels = read_labels(config.outputs or (), self._home, self._settings.max_label_bytes, self._findings)
         warmups = warmup_files(config.warmups, self._home, self._findings)
         readings = [
-            _VersionReader(self._name, number, self._home, config, self._findings.problems).read(
-                labels, warmups, self._settings.default_max_batch_size
-            )
+            _VersionReader(
+                self._name, number, self._home, config, self._settings, self._findings.problems
+            ).read(labels, warmups)
             for number in wanted
         ]
         return ModelReading(
@@ -218,27 +220,31 @@ class _VersionReader:
     """Reads one version; ``inherited`` problems of the model are its problems too."""
 
     def __init__(
-        self, name: str, number: int, home: ModelHome, config: ModelConfig, inherited: tuple[Problem, ...]
+        self,
+        name: str,
+        number: int,
+        home: ModelHome,
+        config: ModelConfig,
+        settings: RepositoryConfig,
+        inherited: tuple[Problem, ...],
     ) -> None:
         self._name = name
         self._number = number
         self._home = home
         self._config = config
+        self._settings = settings
         self._directory = PurePosixPath(str(number))
         self._findings = Findings(inherited)
 
     def read(
-        self,
-        labels: Mapping[str, tuple[str, ...]],
-        warmup: Mapping[str, ModelFile],
-        default_max_batch: int,
+        self, labels: Mapping[str, tuple[str, ...]], warmup: Mapping[str, ModelFile]
     ) -> ServableVersion | BrokenVersion:
         """The version with its labels and warm-up files."""
         files: tuple[ModelFile, ...] = ()
         agreement: Agreement | None = None
         if self._has_directory():
             if self._config.kind == ONNX:
-                files, agreement = self._from_graph(default_max_batch)
+                files, agreement = self._from_graph()
             else:
                 agreement = from_config_alone(self._config, self._findings)
         golden: tuple[ModelFile, ...] = ()
@@ -258,18 +264,21 @@ class _VersionReader:
             return False
         return True
 
-    def _from_graph(self, default_max_batch: int) -> tuple[tuple[ModelFile, ...], Agreement | None]:
+    def _from_graph(self) -> tuple[tuple[ModelFile, ...], Agreement | None]:
         """The files of the model and what its graph and configuration agree on."""
         relative = self._directory / self._config.model_file
         place = Place(file=f"{self._name}/{relative}")
         try:
             file = self._home.file(relative)
-            graph = _summary(file)
+            graph = _summary(file, self._settings.firewall)
         except ArtefactError as error:
             self._findings.problem(place, str(error))
             return (), None
+        for flaw in graph_flaws(graph, self._settings.firewall):
+            self._findings.problem(place, str(flaw))
         files = (file, *external_files(graph, self._home, self._directory, place, self._findings))
-        return files, agree(self._config, graph, place, default_max_batch, self._findings)
+        largest = self._settings.default_max_batch_size
+        return files, agree(self._config, graph, place, largest, self._findings)
 
     def _model(
         self,
@@ -315,9 +324,9 @@ def _weights(files: Sequence[ModelFile]) -> WeightsFile | None:
     return WeightsFile(path=files[1].path, size=files[1].size) if len(files) == 2 else None
 
 
-def _summary(file: ModelFile) -> GraphSummary:
+def _summary(file: ModelFile, limits: FirewallConfig) -> GraphSummary:
     with file.open() as descriptor:
-        return read_graph(descriptor)
+        return read_graph(descriptor, limits)
 
 
 def _fingerprint(files: Iterable[ModelFile]) -> str:

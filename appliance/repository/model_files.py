@@ -62,13 +62,19 @@ class ModelHome:
 
     path: str
 
-    def file(self, relative: PurePosixPath, *, start: PurePosixPath | None = None) -> ModelFile:
+    def file(
+        self, relative: PurePosixPath, *, start: PurePosixPath | None = None, links: bool = True
+    ) -> ModelFile:
         """The regular file at ``relative``, looked for from ``start`` inside this directory (default: the
-        directory itself) and not above it; raises ArtefactError saying what is wrong with it."""
+        directory itself) and not above it; without ``links``, none may be on the way from there. Raises ArtefactError
+        saying what is wrong with it."""
         if relative.is_absolute() or ".." in relative.parts or "\0" in str(relative):
             raise ArtefactError("is not a path inside the model's directory")
-        steps = (*(start.parts if start else ()), *relative.parts)
+        begin = start.parts if start else ()
+        steps = (*begin, *relative.parts)
         found = self._status(steps)
+        if not links:
+            self._check_no_link(steps, len(begin))
         if not stat.S_ISREG(found.st_mode):
             raise ArtefactError(f"is {_kind(found.st_mode)}, not a file")
         return ModelFile(
@@ -77,6 +83,12 @@ class ModelHome:
             inode=found.st_ino,
             mtime_ns=found.st_mtime_ns,
         )
+
+    def _check_no_link(self, steps: Sequence[str], begin: int) -> None:
+        """Raises ArtefactError when one of the ``steps`` after ``begin`` is a link."""
+        for end in range(begin + 1, len(steps) + 1):
+            if os.path.islink(os.path.join(self.path, *steps[:end])):
+                raise ArtefactError("is, or is behind, a symbolic link; put the file itself there")
 
     def check_directory(self, name: str) -> None:
         """Raises ArtefactError unless ``name`` is a directory inside this one, or a link to one."""

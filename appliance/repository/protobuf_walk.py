@@ -18,11 +18,12 @@ from appliance.errors import ArtefactError
 
 WINDOW_BYTES: Final = 4 * 1024
 INLINE_BYTES: Final = 64 * 1024
+INT64_SIGN: Final = 1 << 63
 HEADER_BYTES_MAX: Final = 20  # a key and a length or value, ten bytes each at most
 
-# Scalar fields with one-byte keys, in runs: big trees of decisions hold millions of them. Field 14 as a
-# varint is left out because it is the one scalar that callers want (where a tensor's data lies).
-_VARINT_KEYS: Final = b"[\\x08\\x10\\x18\\x20\\x28\\x30\\x38\\x40\\x48\\x50\\x58\\x60\\x68\\x78]"
+# Scalar fields with one-byte keys, in runs: big trees of decisions hold millions of them. Fields 1, 2 and 14 as
+# varints are left out because callers want them (the dimensions, type and place of a tensor).
+_VARINT_KEYS: Final = b"[\\x18\\x20\\x28\\x30\\x38\\x40\\x48\\x50\\x58\\x60\\x68\\x78]"
 _FIXED64_KEYS: Final = b"[\\x09\\x11\\x19\\x21\\x29\\x31\\x39\\x41\\x49\\x51\\x59\\x61\\x69\\x71\\x79]"
 _FIXED32_KEYS: Final = b"[\\x0d\\x15\\x1d\\x25\\x2d\\x35\\x3d\\x45\\x4d\\x55\\x5d\\x65\\x6d\\x75\\x7d]"
 _SCALAR_RUN: Final = re.compile(
@@ -143,6 +144,11 @@ def length_key(number: int) -> int:
     return number << 3 | WireType.LENGTH
 
 
+def signed(value: int) -> int:
+    """A VARINT as the int64 that it stands for."""
+    return value - (1 << 64) if value >= INT64_SIGN else value
+
+
 class Walk:
     """Steps through messages and counts the fields; raises Malformed after ``fields_max`` of them.
 
@@ -194,6 +200,23 @@ class Walk:
                 yield key, value, position
         except IndexError:
             raise Malformed(f"the field at byte {position} is cut off at byte {end}") from None
+
+    def varints(self, span: Span) -> Iterator[int]:
+        """The numbers of a packed field, which holds nothing else; each counts as a field."""
+        source, position, end = span
+        window, base, safe = source.window(position)
+        try:
+            while position < end:
+                if position > safe:
+                    window, base, safe = source.window(position)
+                value, at = _varint(window, position - base)
+                self._left -= 1
+                if base + at > end or self._left < 0:
+                    raise self._fault(8, position, base + at, end)
+                position = base + at
+                yield value
+        except IndexError:
+            raise Malformed(f"the number at byte {position} is cut off at byte {end}") from None
 
     def narrow(self, source: Source, start: int, end: int) -> Span:
         """The message at these bytes, held in memory when it is small."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from appliance.repository.firewall_settings import FirewallConfig
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RepositoryConfig:
@@ -42,4 +44,7 @@ class RepositoryConfig:
     )
     max_instances: int = field(
         default=64, metadata={"min": 1, "max": 4_096, "help": "most worker processes of one model version"}
+    )
+    firewall: FirewallConfig = field(
+        default_factory=FirewallConfig, metadata={"help": "what a graph may hold before a runtime sees it"}
     )

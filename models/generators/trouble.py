@@ -97,13 +97,13 @@ def external_outside() -> ModelPackage:
 
 
 def unknown_operator() -> ModelPackage:
-    """An operator of a domain that no runtime has."""
+    """An operator that no runtime has, of a domain that it has."""
     model = model_bytes(
         "unknown_operator",
-        [node("Frobnicate", ["x"], ["y"], domain="example.nowhere")],
+        [node("Frobnicate", ["x"], ["y"], domain="com.microsoft")],
         inputs=[tensor_port("x", "FP32", ["batch", 2])],
         outputs=[tensor_port("y", "FP32", ["batch", 2])],
-        domains={"example.nowhere": 1},
+        domains={"com.microsoft": 1},
     )
     return ModelPackage(model=model)
 

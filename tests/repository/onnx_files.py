@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import onnx
+from google.protobuf.message import Message
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, helper
 
 from appliance.repository.onnx_graph import GraphSummary, read_graph
@@ -57,12 +58,34 @@ def plain_model(dims: Dims = ("batch", 4), element: int = TensorProto.FLOAT) -> 
 
 
 def external_tensor(name: str, location: str, **pieces: int) -> TensorProto:
-    """One number whose bytes are said to lie elsewhere."""
-    tensor = TensorProto(name=name, data_type=TensorProto.FLOAT, dims=[1])
+    """Numbers whose bytes are said to lie elsewhere: one, or as many as ``length`` holds."""
+    tensor = TensorProto(name=name, data_type=TensorProto.FLOAT, dims=[pieces.get("length", 4) // 4])
     tensor.data_location = TensorProto.EXTERNAL
     for key, value in (("location", location), *((key, str(value)) for key, value in pieces.items())):
         tensor.external_data.add(key=key, value=value)
     return tensor
+
+
+def tensors_of(message: Message) -> Iterator[TensorProto]:
+    """Every tensor anywhere in a message, found by looking into every field that there is."""
+    if isinstance(message, TensorProto):
+        yield message
+        return
+    for field, value in message.ListFields():
+        if field.message_type is not None:
+            for inner in value if field.is_repeated else (value,):
+                yield from tensors_of(inner)
+
+
+def part(number: int, body: bytes) -> bytes:
+    """A length-delimited protobuf field."""
+    header = bytearray()
+    for value in (number << 3 | 2, len(body)):
+        while value > 0x7F:
+            header.append(value & 0x7F | 0x80)
+            value >>= 7
+        header.append(value)
+    return bytes(header) + body
 
 
 def summary(data: bytes) -> GraphSummary:

@@ -27,9 +27,9 @@ def _walked(data: bytes, descriptor: int | None = None, *, bulk: bool = False) -
 @pytest.mark.parametrize("shift", range(24))
 def test_fields_across_the_edges_of_windows(tmp_path: Path, shift: int) -> None:
     """Whatever byte of a field a window ends at, a file is read like memory."""
-    field = b"\xfa\x01\x83\x01" + bytes(131) + b"\x08" + b"\xff" * 9 + b"\x01" + b"\x15abcd" + b"\x19abcdefgh"
+    field = b"\xfa\x01\x83\x01" + bytes(131) + b"\x18" + b"\xff" * 9 + b"\x01" + b"\x15abcd" + b"\x19abcdefgh"
     data = (
-        b"\x10\x01" * (shift // 2) + b"\x82\x01\x00" * (shift % 2) + field * (4 * WINDOW_BYTES // len(field))
+        b"\x20\x01" * (shift // 2) + b"\x82\x01\x00" * (shift % 2) + field * (4 * WINDOW_BYTES // len(field))
     )
     path = tmp_path / "data"
     path.write_bytes(data)
@@ -43,9 +43,14 @@ def test_fields_across_the_edges_of_windows(tmp_path: Path, shift: int) -> None:
         os.close(descriptor)
 
 
-def test_bulk_keeps_the_scalar_that_is_wanted() -> None:
-    data = b"\x08\x01" * 3000 + b"\x70\x01" + b"\x1d\x70\x01\x70\x01" * 3000 + b"\x12\x01a"
-    assert [key for key, _, _ in _walked(data, bulk=True)] == [varint_key(14), length_key(2)]
+def test_bulk_keeps_the_scalars_that_are_wanted() -> None:
+    data = b"\x18\x01" * 3000 + b"\x08\x05\x10\x01\x70\x01" + b"\x1d\x70\x01\x70\x01" * 3000 + b"\x12\x01a"
+    assert [key for key, _, _ in _walked(data, bulk=True)] == [
+        varint_key(1),
+        varint_key(2),
+        varint_key(14),
+        length_key(2),
+    ]
 
 
 def test_a_file_that_becomes_shorter_is_an_error_and_nothing_worse(tmp_path: Path) -> None:

@@ -298,7 +298,7 @@ REFUSED = {
     "optional_type": "input 'x' is of type optional(tensor(float))",
     "not_onnx": "INVALID_PROTOBUF",
     "truncated": "INVALID_PROTOBUF",
-    "unknown_operator": "example.nowhere:Frobnicate",
+    "unknown_operator": "com.microsoft:Frobnicate",
     "external_outside": "escapes model directory",
 }
 
