@@ -95,7 +95,7 @@ class TensorMessage:
         if not location:
             self._report("has external data without a location")
             return None
-        if MEMORY_ADDRESS in location or "*" in location:
+        if MEMORY_ADDRESS in location:
             self._report("has its data at an address in memory; export the model with the data in a file")
             return None
         offset, length = self._count("offset", found.get("offset", "0")), None
