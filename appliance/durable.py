@@ -8,7 +8,9 @@ only after its directory was synced; nothing that has a name is written to.
 
 from __future__ import annotations
 
+import errno
 import fcntl
+import mmap
 import os
 import stat
 from collections.abc import Iterator
@@ -225,6 +227,26 @@ class RealFolder:
             buffer = memoryview(bytearray(READ_BYTES))
             while count := os.readv(descriptor, [buffer]):
                 yield buffer[:count]
+        finally:
+            os.close(descriptor)
+
+    def uncached_chunks(self, path: str) -> Iterator[Bytes]:
+        """Like ``chunks``, but what the disk holds and not what memory remembers of it, and without pushing anything
+        out of memory; on a file system that cannot do that, like ``chunks``."""
+        with self._parent(path) as (parent, name):
+            try:
+                descriptor = os.open(name, _READ | os.O_DIRECT, dir_fd=parent)
+            except OSError as error:
+                if error.errno != errno.EINVAL:
+                    raise
+                descriptor = os.open(name, _READ, dir_fd=parent)
+        try:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                raise OSError(f"'{path}' is not a regular file")
+            with mmap.mmap(-1, READ_BYTES) as pages, memoryview(pages) as buffer:
+                while count := os.readv(descriptor, [buffer]):
+                    with buffer[:count] as piece:
+                        yield piece
         finally:
             os.close(descriptor)
 

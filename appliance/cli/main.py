@@ -20,6 +20,7 @@ COMMANDS: Final[Mapping[str, str]] = MappingProxyType(
         "top": "watch rates, latencies, queues and workers",
         "trace": "show where the time of one traced request went",
         "model": "make, check and install model packages",
+        "store": "look after the store of model versions",
         "config": "check a configuration file, or show the one in force",
         "version": "show the version",
     }
@@ -29,7 +30,7 @@ TABLE: Final = CommandTable(
     about="Edge inference appliance.",
     package="appliance.cli",
     commands=COMMANDS,
-    groups=MappingProxyType({"model": "appliance.cli.model_command"}),
+    groups=MappingProxyType({"model": "appliance.cli.model_command", "store": "appliance.cli.store_command"}),
 )
 
 

@@ -11,6 +11,11 @@ from appliance.cli.command_table import CommandTable
 COMMANDS: Final[Mapping[str, str]] = MappingProxyType(
     {
         "keygen": "make a key that signs packages",
+        "install": "put packages into the store and have them served",
+        "uninstall": "take a version, or all of a model, out of the store",
+        "want": "have an installed version served",
+        "pin": "keep a version in the store, wanted or not",
+        "unpin": "let a version be evicted or uninstalled again",
     }
 )
 TABLE: Final = CommandTable(

@@ -8,7 +8,7 @@ ageing: rates come from outside.)
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 
@@ -42,7 +42,7 @@ def choose(
     while free < needed:
         if not rest:
             return None
-        best = min(rest.values(), key=lambda each: _price(each, holders))
+        best = min(rest.values(), key=lambda each: _price(each, holders, needed - free))
         del rest[best.name, best.version]
         free += _gain(best, holders)
         holders.subtract(best.blobs.keys())
@@ -50,15 +50,20 @@ def choose(
     return tuple(_needed(chosen, holders, free - needed))
 
 
-def _needed(chosen: Sequence[Candidate], holders: Counter[str], spare: int) -> Iterator[Candidate]:
-    """The chosen, without those whose bytes are not needed after all; the dearest loss is spared first."""
-    for each in sorted(chosen, key=lambda one: (-one.loss, one.name, one.version)):
-        bytes_back = sum(size for digest, size in each.blobs.items() if not holders[digest])
-        if bytes_back <= spare:
-            spare -= bytes_back
-            holders.update(each.blobs.keys())
+def _needed(chosen: Sequence[Candidate], holders: Counter[str], spare: int) -> Sequence[Candidate]:
+    """The chosen, without those whose bytes are not needed after all; the dearest loss is spared first. One that is
+    spared keeps blobs for others, which may be spared then."""
+    left = sorted(chosen, key=lambda one: (-one.loss, one.name, one.version))
+    while True:
+        for each in left:
+            bytes_back = sum(size for digest, size in each.blobs.items() if not holders[digest])
+            if bytes_back <= spare:
+                spare -= bytes_back
+                holders.update(each.blobs.keys())
+                left.remove(each)
+                break
         else:
-            yield each
+            return left
 
 
 def _gain(candidate: Candidate, holders: Counter[str]) -> int:
@@ -66,8 +71,8 @@ def _gain(candidate: Candidate, holders: Counter[str]) -> int:
     return sum(size for digest, size in candidate.blobs.items() if holders[digest] == 1)
 
 
-def _price(candidate: Candidate, holders: Counter[str]) -> tuple[bool, float, str, int]:
-    """Loss per byte that its going would free now; what frees nothing comes last, by its loss."""
-    gain = _gain(candidate, holders)
+def _price(candidate: Candidate, holders: Counter[str], lacking: int) -> tuple[bool, float, str, int]:
+    """Loss per byte that its going would free now, of those that are lacking; what frees nothing comes last."""
+    gain = min(_gain(candidate, holders), lacking)
     loss = candidate.loss / gain if gain else candidate.loss
     return (not gain, loss, candidate.name, candidate.version)

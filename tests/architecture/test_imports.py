@@ -161,10 +161,11 @@ def test_what_importing_a_module_does_not_load(module: str, absent: set[str]) ->
     assert not absent & set(done.stdout.split())
 
 
-def test_only_the_daemon_looks_at_the_wall_clock() -> None:
-    """A clock that is stepped back an hour changes nothing but the time of day in statistics and log lines."""
+def test_only_the_daemon_and_the_store_commands_look_at_the_wall_clock() -> None:
+    """A clock that is stepped back an hour changes nothing but the time of day in statistics, log lines and the
+    catalog's notes of when something was done."""
     looks = re.compile(r"time\.time(_ns)?\(|datetime\.(now|utcnow)|time\.(localtime|gmtime)\(")
     where = {
         name_of(path) for path in python_files("appliance") if looks.search(path.read_text(encoding="utf-8"))
     }
-    assert where == {"appliance/daemon.py"}
+    assert where == {"appliance/daemon.py", "appliance/cli/store_session.py"}

@@ -1,0 +1,82 @@
+"""Put packages into the store and make them wanted: a 'serve' with the same state directory brings them live.
+
+A package is checked while it is read; nothing of it can be served before all of it is on the disk for good. Installing
+a package again changes nothing, but for blobs that were damaged: they are replaced.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from appliance.cli import store_session
+from appliance.cli.failure import CommandFailed, Exit, printable
+from appliance.config import ApplianceConfig
+from appliance.errors import PackageInvalid, Problem
+from appliance.package.keys import read_public_key
+from appliance.package.reader import PackageReader, open_package
+from appliance.package.settings import Unsigned
+from appliance.package.trust import judge
+from appliance.store.writer import Arrival, Installed, StoreWriter
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.add_argument("packages", metavar="PACKAGE", type=Path, nargs="+", help="files NAME-VERSION.model")
+    store_session.add_arguments(parser)
+    parser.add_argument("--no-want", action="store_true", help="only install; what is served does not change")
+    parser.add_argument(
+        "--allow-unsigned",
+        action="store_true",
+        help="as packages.unsigned = 'allow': take packages that no trusted key signed",
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Install one after the other; the first that fails ends it."""
+    config = store_session.configured(arguments)
+    unsigned = Unsigned.ALLOW if arguments.allow_unsigned else config.packages.unsigned
+    with store_session.writing(arguments) as store:
+        for path in arguments.packages:
+            print(
+                _line(_install(store, path, config, unsigned, want=not arguments.no_want), arguments),
+                flush=True,
+            )
+    return Exit.OK
+
+
+def _install(
+    store: StoreWriter, path: Path, config: ApplianceConfig, unsigned: Unsigned, *, want: bool
+) -> Installed:
+    try:
+        with store_session.told(), open_package(path, pieces=True) as reader:
+            arrival = _trusted(reader, path, config, unsigned)
+            total = arrival.manifest.total_bytes
+            with store_session.progress_bar(f"install {arrival.manifest.key}", total) as progress:
+                return store.install(arrival, want=want, now_ms=store_session.wall_ms(), progress=progress)
+    except OSError as error:
+        raise CommandFailed(f"'{path}' cannot be read: {error.strerror}") from error
+
+
+def _trusted(reader: PackageReader, path: Path, config: ApplianceConfig, unsigned: Unsigned) -> Arrival:
+    """The package with the word about who signed it. Raises PackageInvalid when that does not suffice here."""
+    keys = [read_public_key(Path(key)) for key in config.packages.trusted_keys]
+    trust = judge(reader.manifest_bytes, reader.signatures, keys)
+    if problem := trust.problem(unsigned):
+        raise PackageInvalid([Problem(file=path.name, key="", text=problem)])
+    return Arrival(
+        manifest=reader.manifest,
+        manifest_bytes=reader.manifest_bytes,
+        signatures=reader.signatures,
+        trust=trust.word,
+        contents=((blob.digest, blob.size, blob.stream) for blob in reader.blobs()),
+    )
+
+
+def _line(told: Installed, arguments: argparse.Namespace) -> str:
+    key = printable(f"{told.name}/{told.version}")
+    if not told.changed:
+        return f"{key} is installed already, whole and as it should be; nothing was changed"
+    wanted = "installed" if arguments.no_want else "installed and wanted"
+    evicted = f"; evicted to make room: {', '.join(told.evicted)}" if told.evicted else ""
+    return f"{key} {wanted}: {store_session.bytes_text(told.written_bytes)} written{printable(evicted)}"

@@ -1,0 +1,25 @@
+"""Have an installed version served in the place of the one that is; a running 'serve' proves it first."""
+
+from __future__ import annotations
+
+import argparse
+
+from appliance.cli import store_session
+from appliance.cli.failure import Exit, printable
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.add_argument("model", metavar="NAME/VERSION")
+    store_session.add_arguments(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Want it."""
+    name, number = store_session.numbered(arguments.model)
+    with store_session.writing(arguments) as store:
+        before = store.catalog
+        store.want(name, number, store_session.wall_ms())
+        changed = store.catalog is not before
+    print(f"{printable(arguments.model)} is wanted{'' if changed else ' already; nothing was changed'}")
+    return Exit.OK

@@ -1,0 +1,1 @@
+"""The commands below ``appliance store``, one module each."""

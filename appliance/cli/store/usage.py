@@ -1,0 +1,84 @@
+"""Show what each installed version takes, how much of that only it has, and what is left. Needs no lock."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import asdict
+
+from appliance.cli import store_session
+from appliance.cli.failure import Exit, printable
+from appliance.durable import RealFolder
+from appliance.store.blobs import BlobShelf
+from appliance.store.running import read_running
+from appliance.store.trouble import told
+from appliance.store.usage import StoreUsage, VersionUsage, usage_of
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    store_session.add_arguments(parser)
+    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Measure once and show."""
+    usage = _measured(arguments)
+    if arguments.json:
+        print(json.dumps(asdict(usage), indent=2))
+    else:
+        _show(usage)
+    return Exit.OK
+
+
+def _measured(arguments: argparse.Namespace) -> StoreUsage:
+    config = store_session.configured(arguments).store
+    catalog = store_session.catalog_of(arguments.state_dir)
+    with store_session.told(), told(str(arguments.state_dir), "look at the store"):
+        running = {each.digest for each in read_running(arguments.state_dir).versions}
+        folder = RealFolder(arguments.state_dir)
+        try:
+            return usage_of(
+                catalog,
+                {digest: found.size for digest, found in BlobShelf(folder).listing().items()},
+                running,
+                free_bytes=folder.free_bytes(),
+                quota_bytes=config.quota_bytes,
+                free_floor_bytes=config.free_floor_bytes,
+            )
+        finally:
+            folder.close()
+
+
+def _show(usage: StoreUsage) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table()
+    for title in ("model", "version", "is", "signed by"):
+        table.add_column(title)
+    for title in ("bytes", "only its own"):
+        table.add_column(title, justify="right")
+    for each in usage.versions:
+        table.add_row(
+            Text(printable(each.name)),
+            str(each.version),
+            _flags(each),
+            Text(printable(each.trust.removeprefix("key ")[:16])),
+            store_session.bytes_text(each.bytes),
+            store_session.bytes_text(each.own_bytes),
+        )
+    Console().print(table)
+    quota = store_session.bytes_text(usage.quota_bytes) if usage.quota_bytes else "none"
+    print(
+        f"{usage.blobs} blobs, {store_session.bytes_text(usage.bytes)}, of that garbage "
+        f"{store_session.bytes_text(usage.garbage_bytes)}; quota {quota}; free on the disk "
+        f"{store_session.bytes_text(usage.free_bytes)}, to be left free "
+        f"{store_session.bytes_text(usage.free_floor_bytes)}"
+    )
+
+
+def _flags(each: VersionUsage) -> str:
+    said = {"wanted": each.wanted, "pinned": each.pinned, "running": each.running}
+    return ", ".join(word for word, is_so in said.items() if is_so) or "installed"

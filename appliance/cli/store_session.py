@@ -1,0 +1,128 @@
+"""A command's hold on a store: where it is, what the configuration says of it, and its errors as sentences.
+
+Also the only place of the command line that looks at the wall clock, for the times that the catalog keeps for people.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from appliance import config as configuration
+from appliance.cli.failure import CommandFailed, Exit
+from appliance.config import ApplianceConfig
+from appliance.errors import (
+    ApplianceError,
+    CatalogInvalid,
+    ConfigInvalid,
+    PackageInvalid,
+    StoreUnavailable,
+)
+from appliance.store.catalog import Catalog
+from appliance.store.reading import read_catalog
+from appliance.store.writer import StoreWriter, open_store
+
+Progress = Callable[[int], None]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare where the store is."""
+    parser.add_argument(
+        "--state-dir", metavar="DIR", type=Path, required=True, help="state directory that holds the store"
+    )
+    parser.add_argument(
+        "--config",
+        metavar="FILE",
+        type=Path,
+        help="TOML file; its sections [store] and [packages] count here ('appliance config show' lists the keys)",
+    )
+
+
+def configured(arguments: argparse.Namespace) -> ApplianceConfig:
+    """The configuration; whether this machine could serve with it is not asked."""
+    with told():
+        return configuration.load(arguments.config, checked=False)
+
+
+@contextmanager
+def writing(arguments: argparse.Namespace) -> Iterator[StoreWriter]:
+    """The store, with its lock, for as long as the context lasts."""
+    config = configured(arguments)
+    with told(), open_store(arguments.state_dir, config.store) as store:
+        yield store
+
+
+def catalog_of(state: Path) -> Catalog:
+    """What a reader finds; fails where there is no store."""
+    with told():
+        catalog = read_catalog(state)
+    if catalog is None:
+        raise CommandFailed(f"'{state}' holds no store; 'appliance model install' makes one")
+    return catalog
+
+
+@contextmanager
+def told() -> Iterator[None]:
+    """Errors of the appliance end the command with their text; lists of problems come one per line."""
+    try:
+        yield
+    except ConfigInvalid as error:
+        raise CommandFailed("the configuration has problems:", lines=map(str, error.problems)) from error
+    except CatalogInvalid as error:
+        lines = map(str, error.problems)
+        raise CommandFailed("the store's catalog cannot be believed:", Exit.REFUSED, lines=lines) from error
+    except PackageInvalid as error:
+        raise CommandFailed(
+            "the package is refused:", Exit.REFUSED, lines=map(str, error.problems)
+        ) from error
+    except StoreUnavailable as error:
+        raise CommandFailed(str(error)) from error
+    except ApplianceError as error:
+        raise CommandFailed(str(error), Exit.REFUSED) from error
+
+
+def reference(text: str) -> tuple[str, int | None]:
+    """``NAME/VERSION`` or ``NAME`` as name and version. Fails for anything else."""
+    name, slash, number = text.partition("/")
+    if not name or (slash and not (number.isascii() and number.isdecimal())):
+        raise CommandFailed(f"'{text}' is not NAME or NAME/VERSION")
+    return name, int(number) if slash else None
+
+
+def numbered(text: str) -> tuple[str, int]:
+    """``NAME/VERSION`` as name and version. Fails for anything else."""
+    name, number = reference(text)
+    if number is None:
+        raise CommandFailed(f"'{text}' says no version; give {text}/VERSION")
+    return name, number
+
+
+def wall_ms() -> int:
+    """Milliseconds since 1970, if the clock is right; for people and estimates only."""
+    return time.time_ns() // 1_000_000
+
+
+@contextmanager
+def progress_bar(doing: str, total: int) -> Iterator[Progress]:
+    """A bar on the terminal, if there is one, that shows bytes of ``total`` as they are told."""
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task(doing, total=total)
+        yield lambda count: bar.advance(task, count)
+
+
+def bytes_text(count: int) -> str:
+    """``count`` bytes in the unit that a person would say."""
+    size = float(count)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size < 1024:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} TiB"

@@ -1,0 +1,76 @@
+"""What takes how much space: from the catalog and the blobs that are there to rows for people. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from appliance.store.catalog import Catalog
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VersionUsage:
+    """A version: ``bytes`` of all its blobs, ``own_bytes`` of those that no other version has."""
+
+    name: str
+    version: int
+    digest: str
+    trust: str
+    wanted: bool
+    pinned: bool
+    running: bool
+    bytes: int
+    own_bytes: int
+    installed_at_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreUsage:
+    """The whole. ``garbage_bytes`` belong to no installed version. ``quota_bytes`` 0: none."""
+
+    versions: tuple[VersionUsage, ...]
+    blobs: int
+    bytes: int
+    garbage_bytes: int
+    free_bytes: int
+    quota_bytes: int
+    free_floor_bytes: int
+
+
+def usage_of(
+    catalog: Catalog,
+    blobs: Mapping[str, int],
+    running: Collection[str],
+    *,
+    free_bytes: int,
+    quota_bytes: int,
+    free_floor_bytes: int,
+) -> StoreUsage:
+    """``blobs``: sizes of what is there by digest; ``running``: manifest digests of what a daemon runs."""
+    sizes = [{file.digest: file.size for file in version.files} for _, version in catalog.installed()]
+    holders = Counter(digest for each in sizes for digest in each)
+    rows = tuple(
+        VersionUsage(
+            name=model.name,
+            version=version.version,
+            digest=version.digest,
+            trust=version.trust,
+            wanted=version.version == model.wanted,
+            pinned=version.version in model.pins,
+            running=version.digest in running,
+            bytes=sum(own.values()),
+            own_bytes=sum(size for digest, size in own.items() if holders[digest] == 1),
+            installed_at_ms=version.installed_at_ms,
+        )
+        for (model, version), own in zip(catalog.installed(), sizes, strict=True)
+    )
+    return StoreUsage(
+        versions=rows,
+        blobs=len(blobs),
+        bytes=sum(blobs.values()),
+        garbage_bytes=sum(size for digest, size in blobs.items() if digest not in holders),
+        free_bytes=free_bytes,
+        quota_bytes=quota_bytes,
+        free_floor_bytes=free_floor_bytes,
+    )

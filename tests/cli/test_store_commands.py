@@ -1,0 +1,326 @@
+"""``appliance model install`` and its kin, and ``appliance store``: on real packages and a real store."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from appliance.cli.failure import Exit
+from appliance.cli.main import main
+from appliance.cli.store_command import COMMANDS
+from appliance.digest import digest_of
+from appliance.durable import WriterLock
+from appliance.manifest_codec import encode
+from appliance.package.keys import make_key, open_signer, public_pem
+from appliance.package.trust import sign
+from appliance.package.writer import write_package
+from appliance.store.catalog import Catalog
+from appliance.store.layout import CATALOG, LOCK, blob_path
+from appliance.store.reading import read_catalog
+from appliance.store.running import RunningRecord, RunningVersion
+from tests.store.arrivals import assert_served, contents_of
+from tests.words.manifests import manifest_of
+
+Pack = Callable[..., Path]
+
+
+@pytest.fixture
+def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("COLUMNS", "200")
+    return tmp_path / "state"
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    """A disk may be as full as it likes, packages need no signature."""
+    file = tmp_path / "a.toml"
+    file.write_text('[store]\nfree_floor_bytes = 0\n[packages]\nunsigned = "allow"\n')
+    return file
+
+
+@pytest.fixture
+def pack(tmp_path: Path) -> Pack:
+    def packed(
+        version: int = 1, name: str = "digits", signatures: bytes | None = None, **contents: bytes
+    ) -> Path:
+        files = contents_of(version, **contents)
+        manifest = manifest_of(files, name=name, version=version)
+        by_digest = {digest_of(content): content for content in files.values()}
+        path = tmp_path / f"{name}-{version}.model"
+        with path.open("wb") as out:
+            write_package(out, manifest, signatures, lambda entry: io.BytesIO(by_digest[entry.digest]))
+        return path
+
+    return packed
+
+
+@pytest.fixture
+def appliance(
+    state: Path, config: Path, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., tuple[int, str, str]]:
+    def run(*words: str) -> tuple[int, str, str]:
+        status = main([*words, "--state-dir", str(state), "--config", str(config)])
+        told = capsys.readouterr()
+        return status, told.out, told.err
+
+    return run
+
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+def catalog_in(state: Path) -> Catalog:
+    catalog = read_catalog(state)
+    assert catalog is not None
+    return catalog
+
+
+def test_a_package_is_installed_and_wanted(appliance: Run, pack: Pack, state: Path) -> None:
+    status, out, _ = appliance("model", "install", str(pack()), str(pack(2)))
+    assert status == Exit.OK
+    first, second = out.splitlines()
+    assert first.startswith("digits/1 installed and wanted: ")
+    assert second.startswith("digits/2 installed and wanted: ")
+    catalog = read_catalog(state)
+    assert catalog is not None
+    assert catalog.models[0].wanted == 2
+    assert_served(state, catalog)
+    status, out, _ = appliance("model", "install", str(pack(2)))
+    assert (status, out) == (
+        Exit.OK, "digits/2 is installed already, whole and as it should be; nothing was changed\n",
+    )  # fmt: skip
+    assert read_catalog(state) == catalog
+
+
+def test_a_version_that_is_not_wanted_waits(appliance: Run, pack: Pack, state: Path) -> None:
+    appliance("model", "install", str(pack()))
+    status, out, _ = appliance("model", "install", "--no-want", str(pack(2)))
+    assert (status, out.partition(":")[0]) == (Exit.OK, "digits/2 installed")
+    assert catalog_in(state).models[0].wanted == 1
+    assert appliance("model", "want", "digits/2")[1] == "digits/2 is wanted\n"
+    assert appliance("model", "want", "digits/2")[1] == "digits/2 is wanted already; nothing was changed\n"
+    assert appliance("model", "pin", "digits/1")[1] == "digits/1 is pinned\n"
+    status, _, err = appliance("model", "uninstall", "digits/1")
+    assert (status, err) == (Exit.REFUSED, "appliance model uninstall: digits/1 is pinned; unpin it first\n")
+    assert appliance("model", "unpin", "digits/1")[1] == "digits/1 is not pinned any more\n"
+    status, out, _ = appliance("model", "uninstall", "digits/1")
+    assert status == Exit.OK
+    assert out.startswith("digits/1 uninstalled: ")
+    assert appliance("model", "uninstall", "digits")[0] == Exit.OK
+    assert catalog_in(state).models == ()
+
+
+def test_who_signed_a_package_is_asked_before_anything_is_written(
+    appliance: Run, pack: Pack, state: Path, config: Path, tmp_path: Path
+) -> None:
+    config.write_text("[store]\nfree_floor_bytes = 0\n")
+    status, _, err = appliance("model", "install", str(pack()))
+    assert status == Exit.REFUSED
+    assert "digits-1.model: is not signed; sign it with a trusted key" in err
+    assert read_catalog(state) is None
+    assert appliance("model", "install", "--allow-unsigned", str(pack(2)))[0] == Exit.OK
+    catalog = read_catalog(state)
+    assert catalog is not None
+    assert catalog.models[0].versions[0].trust == "unsigned"
+
+
+def test_the_key_that_signed_is_remembered(
+    appliance: Run, pack: Pack, state: Path, config: Path, tmp_path: Path
+) -> None:
+    private, public = make_key("ecdsa")
+    (tmp_path / "key").write_bytes(private)
+    (tmp_path / "key.pub").write_bytes(public_pem(public))
+    config.write_text(
+        f'[store]\nfree_floor_bytes = 0\n[packages]\ntrusted_keys = ["{tmp_path / "key.pub"}"]\n'
+    )
+    manifest = encode(manifest_of(contents_of(1), name="digits", version=1))
+    envelope = sign(manifest, [open_signer(str(tmp_path / "key"), lambda _: "")])
+    status, _, err = appliance("model", "install", str(pack(1, signatures=envelope)))
+    assert (status, err) == (Exit.OK, "")
+    assert catalog_in(state).models[0].versions[0].trust == f"key {public.keyid}"
+
+
+def test_packages_that_are_none_or_not_there_are_told_in_one_sentence(
+    appliance: Run, tmp_path: Path, pack: Pack
+) -> None:
+    (tmp_path / "nonsense").write_bytes(b"nonsense" * 200)
+    status, _, err = appliance("model", "install", str(tmp_path / "nonsense"))
+    assert status == Exit.REFUSED
+    assert err.startswith("appliance model install: the package is refused:\nnonsense: ")
+    status, _, err = appliance("model", "install", str(tmp_path / "none"))
+    assert (status, err.endswith("cannot be read: No such file or directory\n")) == (Exit.USAGE, True)
+    torn = pack()
+    torn.write_bytes(torn.read_bytes()[:-2000])
+    status, _, err = appliance("model", "install", str(torn))
+    assert status == Exit.REFUSED
+    assert "its manifest demands" in err
+
+
+def test_a_changed_package_is_refused_and_leaves_the_store_as_it_was(
+    appliance: Run, pack: Pack, state: Path
+) -> None:
+    appliance("model", "install", str(pack()))
+    before = read_catalog(state)
+    path = pack(2)
+    data = bytearray(path.read_bytes())
+    data[data.rindex(b"weights 2")] ^= 1
+    path.write_bytes(data)
+    status, _, err = appliance("model", "install", str(path))
+    assert status == Exit.REFUSED
+    assert "digits-2.model: " in err
+    assert read_catalog(state) == before
+    assert appliance("store", "check")[0] == Exit.OK
+
+
+def test_a_second_writer_is_told_who_the_first_is(appliance: Run, pack: Pack, state: Path) -> None:
+    state.mkdir()
+    lock = WriterLock(state / LOCK)
+    status, _, err = appliance("model", "install", str(pack()))
+    lock.release()
+    assert status == Exit.REFUSED
+    assert f"process {os.getpid()} is writing to '{state}'" in err
+
+
+@pytest.mark.parametrize(
+    "words", [("want", "digits"), ("want", "digits/x"), ("pin", "/1"), ("uninstall", "a/-1")]
+)
+def test_references_that_are_none(appliance: Run, words: tuple[str, ...]) -> None:
+    status, _, err = appliance("model", *words)
+    assert status == Exit.USAGE
+    assert "VERSION" in err
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_no_store_is_no_empty_store(appliance: Run, state: Path, command: str) -> None:
+    if command == "gc":
+        return
+    state.mkdir()
+    status, _, err = appliance("store", command)
+    assert status == Exit.USAGE
+    assert f"'{state}' holds no store" in err
+    assert list(state.iterdir()) == []
+
+
+def test_usage_tells_what_takes_how_much(appliance: Run, pack: Pack, state: Path) -> None:
+    appliance("model", "install", str(pack()), str(pack(2)))
+    appliance("model", "pin", "digits/1")
+    catalog = read_catalog(state)
+    assert catalog is not None
+    second = catalog.models[0].versions[1]
+    record = RunningRecord(state)
+    record.publish([RunningVersion(name="digits", version=2, digest=second.digest)])
+    usage = json.loads(appliance("store", "usage", "--json")[1])
+    one, two = usage["versions"]
+    assert (one["wanted"], one["pinned"], one["running"]) == (False, True, False)
+    assert (two["wanted"], two["pinned"], two["running"]) == (True, False, True)
+    assert two["bytes"] == second.bytes
+    assert two["bytes"] - two["own_bytes"] == len(contents_of(2)["config.pbtxt"])
+    assert usage["bytes"] == one["own_bytes"] + two["bytes"]
+    status, out, _ = appliance("store", "usage")
+    assert status == Exit.OK
+    assert "wanted, running" in out
+    assert "quota none" in out
+    record.close()
+
+
+def test_gc_removes_what_nobody_needs(appliance: Run, pack: Pack, state: Path) -> None:
+    appliance("model", "install", str(pack()))
+    orphan = digest_of(b"orphan")
+    place = state / blob_path(orphan)
+    place.parent.mkdir(exist_ok=True)
+    place.write_bytes(b"orphan")
+    assert appliance("store", "gc", "--dry-run")[1] == "1 blobs and 0 views would be removed: 6 B\n"
+    assert place.exists()
+    assert json.loads(appliance("store", "gc", "--json")[1])["blobs"] == [{"digest": orphan, "bytes": 6}]
+    assert not place.exists()
+    assert appliance("store", "gc")[1] == "0 blobs and 0 views removed: 0 B\n"
+
+
+def test_check_and_scrub_find_a_flipped_bit(appliance: Run, pack: Pack, state: Path) -> None:
+    package = pack()
+    appliance("model", "install", str(package))
+    assert "no damage (every byte compared)" in appliance("store", "check")[1]
+    digest = digest_of(contents_of(1)["1/weights.bin"])
+    blob = state / blob_path(digest)
+    os.chmod(blob, 0o644)
+    with blob.open("r+b") as file:
+        file.write(b"W")
+    assert appliance("store", "check", "--quick")[0] == Exit.OK
+    status, out, _ = appliance("store", "check", "--json")
+    assert status == Exit.REFUSED
+    assert json.loads(out)["findings"] == [
+        {
+            "what": "blob",
+            "place": digest,
+            "text": "has other bytes than its name says",
+            "versions": ["digits/1"],
+        }
+    ]
+    status, out, _ = appliance("store", "check")
+    assert (status, digest in out) == (Exit.REFUSED, True)
+    status, out, _ = appliance("model", "install", str(package))
+    assert "installed and wanted" in out
+    assert appliance("store", "check")[0] == Exit.OK
+    blob = state / blob_path(digest)
+    blob.unlink()
+    status, out, _ = appliance("store", "check", "--quick", "--json")
+    assert {each["what"] for each in json.loads(out)["findings"]} == {"blob", "view"}
+
+
+def test_a_catalog_that_cannot_be_believed_stops_every_command(
+    appliance: Run, pack: Pack, state: Path
+) -> None:
+    appliance("model", "install", str(pack()))
+    data = (state / CATALOG).read_bytes()
+    (state / CATALOG).write_bytes(data.replace(b'"wanted":1', b'"wanted":7'))
+    for words in (
+        ("store", "check"),
+        ("store", "gc"),
+        ("store", "usage"),
+        ("model", "install", str(pack(2))),
+    ):
+        status, _, err = appliance(*words)
+        assert status == Exit.REFUSED, words
+        assert "checksum: does not fit" in err
+
+
+def test_a_wrong_configuration_is_told(appliance: Run, config: Path) -> None:
+    config.write_text("[store]\nquota = 5\n")
+    status, _, err = appliance("store", "usage")
+    assert status == Exit.USAGE
+    assert "store.quota: is not a known key; did you mean 'quota_bytes'?" in err
+
+
+def test_scrub_runs_at_the_lowest_classes(appliance: Run, pack: Pack, state: Path, config: Path) -> None:
+    """In a process of its own, which cannot come back from there."""
+    appliance("model", "install", str(pack()))
+    program = (
+        "import os, sys; from appliance.cli.main import main; from appliance.workers.priority import io_class\n"
+        "status = main(sys.argv[1:]); print(os.sched_getscheduler(0) & ~os.SCHED_RESET_ON_FORK, io_class() >> 13)\n"
+        "sys.exit(status)"
+    )
+    command = [
+        sys.executable,
+        "-c",
+        program,
+        "store",
+        "scrub",
+        "--state-dir",
+        str(state),
+        "--config",
+        str(config),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (Exit.OK, "")
+    assert done.stdout.splitlines() == ["4 blobs, 1.4 KiB read: no damage", f"{os.SCHED_IDLE} 3"]
+    (state / blob_path(digest_of(contents_of(1)["1/weights.bin"]))).unlink()
+    done = subprocess.run([*command, "--json"], capture_output=True, text=True, check=False)
+    assert done.returncode == Exit.REFUSED
+    assert "is missing" in done.stdout
