@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple, TypeVar
 
-from appliance.door.codec import InferCodec, Intake
+from appliance.door.codec import InferCodec, Intake, PlannedHead
 from appliance.door.envelope import Envelope, EnvelopeLimits, request_id_text
 from appliance.door.response import ResponseForm
 from appliance.door.status import Status, inference_status
@@ -77,6 +77,8 @@ class Inference:
     def __init__(self, engine: EnginePort, limits: EnvelopeLimits, tracer: Tracer | None = None) -> None:
         self.engine = engine
         self.tracer = tracer
+        self.teach: Callable[[PlannedHead, Answer], None] | None = None
+        """Has whoever can serve requests by itself learn from each answer, which is not yet released."""
         self.tally = Tally()
         self._codec = InferCodec(engine, limits)
         self._loop = asyncio.get_running_loop()
@@ -155,6 +157,8 @@ class Inference:
             self._answered(call.caller)
             raise self.refused(outcome, call.request_id) from outcome
         try:
+            if self.teach is not None:
+                self.teach(call.intake.planned, outcome)
             encoded = join(call.form.parts(call.envelope.request_id, outcome))
         except ApplianceError as error:
             raise self.refused(error, call.request_id) from error

@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Any, Final
 from appliance.door.failure import status_for
 from appliance.door.inference import NOBODY, Call, Caller, Inference, Refused, discard
 from appliance.door.native_end import end_call
-from appliance.door.native_teaching import Teacher
 from appliance.door.services import INFER
 from appliance.door.status import Status
 from appliance.engine.port import Buffer
-from appliance.inference import NO_DEADLINE, Answer, Outcome
+from appliance.inference import NO_DEADLINE, Outcome
 
 if TYPE_CHECKING:
     from edge_appliance_door import Door
@@ -25,9 +24,8 @@ letting go of them would cost every small request a microsecond."""
 class InferCalls:
     """The ModelInfer calls that are under way. Owner: the event loop's thread."""
 
-    def __init__(self, door: Door, inference: Inference, teacher: Teacher | None = None) -> None:
+    def __init__(self, door: Door, inference: Inference) -> None:
         self._door = door
-        self._teacher = teacher
         self._inference = inference
         self._open: dict[int, _OpenCall] = {}
 
@@ -71,8 +69,6 @@ class InferCalls:
         """Answer with ``outcome``."""
         del self._open[waiting.call]
         try:
-            if self._teacher is not None and isinstance(outcome, Answer):
-                self._teacher.consider(waiting.checked.intake.planned, outcome)
             self._inference.encode(waiting.checked, outcome, waiting.reply)
         except Refused as refused:
             self._refuse(waiting.call, refused.status)

@@ -22,7 +22,7 @@ from appliance.door.native_end import end_call
 from appliance.door.native_front import NativeFront
 from appliance.door.native_stream import NativeStream
 from appliance.door.native_teaching import Teacher
-from appliance.door.services import INFER, Services, Terms
+from appliance.door.services import INFER, INFER_STREAM, Services, Terms
 from appliance.engine.direct import DirectEngine
 from appliance.inference import NO_DEADLINE
 
@@ -72,9 +72,8 @@ class Dispatch:
         self._loop = asyncio.get_running_loop()
         self._poll: Callable[[], list[Any]] = door.poll
         self._direct = direct
-        teacher = _teacher(door, services, direct)
-        self._serves = direct if teacher is not None else None
-        self._infers = InferCalls(door, services.inference, teacher)
+        self._serves = direct if _is_taught(door, services, methods, direct) else None
+        self._infers = InferCalls(door, services.inference)
         self._streams: dict[int, tuple[NativeStream, asyncio.Task[None]]] = {}
         self._streams_from = len(methods.answers)
         self._watched = -1
@@ -167,7 +166,7 @@ class Dispatch:
         elif kind == MESSAGE:
             stream = self._streams.get(event[1])
             if stream is not None:
-                stream[0].received(None if event[2] is None else view_of(event[2]))
+                stream[0].received(None if event[2] is None else view_of(event[2]), event[3], event[4])
         elif kind == SENT:
             stream = self._streams.get(event[1])
             if stream is not None:
@@ -202,9 +201,8 @@ class Dispatch:
         serve = self._methods.serves[method]
         assert serve is not None
         stream = NativeStream(self._door, call)
-        behave = partial(
-            serve, stream.read, stream.write, Terms(deadline_ns or NO_DEADLINE, metadata, client)
-        )
+        terms = Terms(deadline_ns or NO_DEADLINE, metadata, client, stream.handed, stream.end_input)
+        behave = partial(serve, stream.read, stream.write, terms)
         remaining_s = (deadline_ns - self._inference.engine.now_ns()) / _NS if deadline_ns else None
         task = self._loop.create_task(stream.serve(self._methods.paths[method], remaining_s, behave))
         self._streams[call] = (stream, task)
@@ -214,11 +212,13 @@ class Dispatch:
         del self._streams[call]
 
 
-def _teacher(door: Door, services: Services, direct: DirectEngine | None) -> Teacher | None:
-    """What teaches ``door`` to serve ModelInfer by itself, where workers have the means."""
+def _is_taught(door: Door, services: Services, methods: Methods, direct: DirectEngine | None) -> bool:
+    """Have ``door`` taught to serve inferences by itself, alone and on streams, where workers have the means."""
     if direct is None:
-        return None
+        return False
     grants = door.grants()
     if not direct.attach(grants, _INFER_INDEX):
-        return None
-    return Teacher(grants, services.inference.engine, direct)
+        return False
+    grants.serve_stream(methods.paths.index(INFER_STREAM), services.window)
+    services.inference.teach = Teacher(grants, services.inference.engine, direct).consider
+    return True

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 from appliance.door.failure import status_for
 from appliance.door.native_end import end_call
 from appliance.door.status import Code, Status
+from appliance.door.stream import Handed
 from appliance.engine.port import Buffer
 from appliance.errors import Cancelled
 
@@ -31,6 +32,7 @@ class NativeStream:
         self._call = call
         self._loop = asyncio.get_running_loop()
         self._message: asyncio.Future[Buffer | None] | None = None
+        self._handed = Handed()
         self._room: asyncio.Future[None] | None = None
 
     # --- what serves it
@@ -44,6 +46,14 @@ class NativeStream:
             return await self._message
         finally:
             self._message = None  # with the message in it, whose memory is not an idle stream's
+
+    def handed(self) -> Handed:
+        """What is known of the message that was read last."""
+        return self._handed
+
+    def end_input(self) -> None:
+        """Have no more read from the client; ``read`` gives what is still to be handed over, then None."""
+        self._door.stop_reading(self._call)
 
     async def write(self, message: bytes) -> None:
         """Send a message as soon as the one before it has left. Raises Cancelled when the client is gone."""
@@ -72,8 +82,9 @@ class NativeStream:
 
     # --- the door's events
 
-    def received(self, message: Buffer | None) -> None:
+    def received(self, message: Buffer | None, attempts: int = 0, deadline_ns: int = 0) -> None:
         """MESSAGE."""
+        self._handed = Handed(attempts, deadline_ns)
         waiting = self._message
         if waiting is not None and not waiting.done():
             waiting.set_result(message)

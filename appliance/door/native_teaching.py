@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from appliance.door.codec import PlannedHead
+from appliance.door.response import closing
 from appliance.engine.direct import DirectEngine, Taught
 from appliance.engine.lessons import Lessons
 from appliance.engine.port import EnginePort
@@ -39,7 +40,8 @@ class Teacher:
         opening, described, *tensors = planned.form.parts(b"", answer)
         pieces = [b"", *map(bytes, tensors[1::2])]  # what stands before each tensor, but for the first one
         sizes = [len(output.data) for output in answer.outputs]
-        tell(self._grants, head, taught, bytes(opening), bytes(described), pieces, sizes)
+        end = closing(True) if planned.empty_final_response else b""
+        tell(self._grants, head, taught, bytes(opening), bytes(described), pieces, sizes, end)
 
 
 def tell(
@@ -50,9 +52,10 @@ def tell(
     described: bytes,
     pieces: Sequence[bytes],
     sizes: Sequence[int],
+    end: bytes = b"",
 ) -> None:
     """Teach requests with ``head``, whose answers are ``opening``, the id, ``described``, and the outputs of ``sizes``
-    bytes, each behind its piece of ``pieces``."""
+    bytes, each behind its piece of ``pieces``; on a stream ``end`` follows."""
     grants.teach(
         head,
         plan=taught.plan,
@@ -66,6 +69,7 @@ def tell(
         opening=opening,
         described=described,
         outputs=list(zip(pieces, taught.outputs, sizes, strict=True)),
+        closing=end,
         late_text=taught.late_text,
         default_timeout_ns=taught.default_timeout_ns,
     )

@@ -97,10 +97,15 @@ def stream_response(parts: list[bytes | memoryview], final: bool | None = None) 
     """A ModelStreamInferResponse around a response; ``final`` is the value of its parameter that tells whether more
     responses to the same request follow (None: not told)."""
     if final is not None:
-        flagged = pb.ModelInferResponse()
-        flagged.parameters[FINAL_RESPONSE].bool_param = final
-        parts = [*parts, flagged.SerializeToString()]
+        parts = [*parts, closing(final)]
     return b"".join((_INFER_RESPONSE_TAG, varint(sum(map(len, parts))), *parts))
+
+
+def closing(final: bool) -> bytes:
+    """The end of a serialised response that tells whether it is the last one to its request."""
+    flagged = pb.ModelInferResponse()
+    flagged.parameters[FINAL_RESPONSE].bool_param = final
+    return flagged.SerializeToString()
 
 
 def stream_error(request_id: str, text: str) -> bytes:

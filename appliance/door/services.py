@@ -18,7 +18,7 @@ from appliance.door.health_service import FILE as HEALTH_FILE
 from appliance.door.health_service import HEALTH_SERVICE, HealthService
 from appliance.door.inference import Caller, Inference
 from appliance.door.reflection import METHOD, V1, V1ALPHA, Reflection
-from appliance.door.stream import Read, StreamSession, Write
+from appliance.door.stream import Handed, Read, StreamSession, Write, as_it_came
 from appliance.door.wire_pb.pool import descriptor_files
 from appliance.engine.port import EnginePort
 from appliance.telemetry.trace import Tracer
@@ -29,11 +29,14 @@ REAL_STATUSES: Final = "triton_grpc_error"
 
 
 class Terms(NamedTuple):
-    """What a client said about a stream beside its messages."""
+    """What a client said about a stream beside its messages; and, of a transport that serves requests by itself, what
+    StreamSession wants to know."""
 
     deadline_ns: int
     metadata: Iterable[tuple[str, str | bytes]]
     client: str = ""
+    handed: Callable[[], Handed] = as_it_came
+    end_input: Callable[[], None] | None = None
 
 
 AnswerMessage = Callable[[bytes], bytes]
@@ -52,7 +55,8 @@ class Services:
         self._health = HealthService(engine)
         health_file = descriptor_pb2.FileDescriptorProto.FromString(HEALTH_FILE)
         self._reflection = Reflection((SERVICE, HEALTH_SERVICE), (*descriptor_files(), health_file))
-        self._window = config.stream_window
+        self.window = config.stream_window
+        """Requests under way at most on one ModelStreamInfer."""
         self._sessions: set[StreamSession] = set()
         self._draining = False
 
@@ -102,7 +106,15 @@ class Services:
             """Whoever sends the message that came now."""
             return self.inference.caller(terms.client, INFER_STREAM, self.inference.engine.now_ns(), metadata)
 
-        session = StreamSession(self.inference, self._window, terms.deadline_ns, real_statuses, caller)
+        session = StreamSession(
+            self.inference,
+            self.window,
+            terms.deadline_ns,
+            real_statuses,
+            caller,
+            terms.handed,
+            terms.end_input,
+        )
         self._sessions.add(session)
         try:
             if self._draining:

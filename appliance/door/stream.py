@@ -23,6 +23,19 @@ Read = Callable[[], Awaitable[Buffer | None]]
 Write = Callable[[bytes], Awaitable[None]]
 
 
+class Handed(NamedTuple):
+    """What a transport that serves requests by itself knows of one that it hands over: how often workers died with it
+    already, and its deadline (0: that of the stream)."""
+
+    attempts: int = 0
+    deadline_ns: int = 0
+
+
+def as_it_came() -> Handed:
+    """Of a message that nobody has tried to serve."""
+    return Handed()
+
+
 class _Refusal(NamedTuple):
     """What a Refused says. The exception itself is never kept: its traceback holds every frame that it came through,
     and with them the message, which may lie in memory that the door counts."""
@@ -39,8 +52,9 @@ class _Finished(NamedTuple):
 
 
 class StreamSession:
-    """Serves one stream; ``caller`` gives whoever sends the message that came now. Owner: the task that awaits ``run``;
-    outcomes come on the same thread."""
+    """Serves one stream; ``caller`` gives whoever sends the message that came now, ``handed`` what is known of it. With
+    ``end_input``, a transport that serves requests of this stream by itself, stopping takes the rest of what it has
+    read. Owner: the task that awaits ``run``; outcomes come on the same thread."""
 
     def __init__(
         self,
@@ -49,9 +63,13 @@ class StreamSession:
         deadline_ns: int,
         real_statuses: bool,
         caller: Callable[[], Caller] = lambda: NOBODY,
+        handed: Callable[[], Handed] = as_it_came,
+        end_input: Callable[[], None] | None = None,
     ) -> None:
         self._inference = inference
         self._caller = caller
+        self._handed = handed
+        self._end_input = end_input
         self._window = asyncio.Semaphore(window)
         self._deadline_ns = deadline_ns
         self._real_statuses = real_statuses
@@ -70,7 +88,7 @@ class StreamSession:
         self._reader = asyncio.create_task(self._read_all(read))
         self._reader.add_done_callback(self._read_ended)
         if self._stopping:
-            self._reader.cancel()
+            self._end_reading()
         try:
             await self._write_all(write, self._reader)
         finally:
@@ -85,7 +103,12 @@ class StreamSession:
     def stop(self) -> None:
         """Read no more; the stream ends when what is under way is answered."""
         self._stopping = True
-        if self._reader is not None:
+        self._end_reading()
+
+    def _end_reading(self) -> None:
+        if self._end_input is not None:
+            self._end_input()
+        elif self._reader is not None:
             self._reader.cancel()
 
     async def _read_all(self, read: Read) -> None:
@@ -116,7 +139,10 @@ class StreamSession:
                 del self._open[number]
                 self._put(_Finished(call, outcome))
 
-            self._open[number] = self._inference.submit(checked, self._deadline_ns, on_done)
+            attempts, deadline_ns = self._handed()
+            self._open[number] = self._inference.submit(
+                checked, deadline_ns or self._deadline_ns, on_done, attempts
+            )
         except Refused as refused:
             self._put(_Finished(None, _Refusal(refused.status, refused.request_id)))
 

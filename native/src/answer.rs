@@ -1,5 +1,6 @@
 //! The response side of a call: messages and trailers, at the pace at which the client takes them.
 
+use crate::calls::End;
 use crate::conduct::SharedConduct;
 use crate::limits::PROGRESS;
 use crate::status::{Fault, GRPC_STATUS, code, trailers};
@@ -115,6 +116,17 @@ impl Answer {
         good.insert(GRPC_STATUS, HeaderValue::from_static("0"));
         self.finish(good);
         Ok(())
+    }
+
+    /// Ends the call as Python wants it.
+    pub async fn end(&mut self, end: End) -> Result<(), Fault> {
+        match end {
+            End::Reply(message) => self.reply(message).await,
+            End::Finish(trailers) => {
+                self.finish(trailers);
+                Ok(())
+            }
+        }
     }
 
     /// Ends the call with these trailers; alone when nothing was sent before.

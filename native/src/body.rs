@@ -3,6 +3,7 @@
 
 use crate::budget::{Assembly, Budget, Message, OverBudget};
 use crate::call::Caller;
+use crate::clock::now_ns;
 use crate::door::Core;
 use crate::framing::{InflateError, Inflation, PREFIX, Prefix};
 use crate::limits::{Limit, PROGRESS};
@@ -69,17 +70,37 @@ impl RequestBody {
         self.progressed(PROGRESS);
         let prefix = self.prefix(Patience::Bounded).await?.ok_or_else(none)?;
         let prefix = self.announced(prefix)?;
-        let upload = direct && !prefix.compressed && prefix.length >= UPLOAD;
-        let uploaded = if upload { self.upload(&prefix, arrived_ns, deadline_ns).await? } else { None };
-        let received = match uploaded {
-            Some(received) => received,
-            None => Received::Message(self.announced_message(prefix).await?),
-        };
+        let received = self.received(prefix, direct, arrived_ns, deadline_ns).await?;
         self.progressed(PROGRESS);
         if !self.rest.is_empty() || self.data(Patience::Bounded).await?.is_some() {
             return Err(Fault::status(code::INTERNAL, "the request has more than one message"));
         }
         Ok(received)
+    }
+
+    /// The next message of a stream that the door may serve by itself, and when its first bytes had come; see `only` and
+    /// `next`.
+    pub async fn next_of_its_own(&mut self, deadline_ns: u64) -> Result<Option<(Received, u64)>, Fault> {
+        self.progressed(PROGRESS);
+        let Some(prefix) = self.prefix(Patience::Unbounded).await? else { return Ok(None) };
+        let prefix = self.announced(prefix)?;
+        let arrived_ns = now_ns();
+        Ok(Some((self.received(prefix, true, arrived_ns, deadline_ns).await?, arrived_ns)))
+    }
+
+    async fn received(
+        &mut self,
+        prefix: Prefix,
+        direct: bool,
+        arrived_ns: u64,
+        deadline_ns: u64,
+    ) -> Result<Received, Fault> {
+        let upload = direct && !prefix.compressed && prefix.length >= UPLOAD;
+        let uploaded = if upload { self.upload(&prefix, arrived_ns, deadline_ns).await? } else { None };
+        match uploaded {
+            Some(received) => Ok(received),
+            None => self.announced_message(prefix).await.map(Received::Message),
+        }
     }
 
     /// None: nothing was taken, the message is to be gathered.
@@ -117,14 +138,6 @@ impl RequestBody {
             }
         }
         Ok(Some(Received::Upload(upload)))
-    }
-
-    /// A message that was uploaded, after all as one: its tensors leave their slot.
-    pub fn restored(&self, upload: &Upload) -> Result<Message, Fault> {
-        let message = upload.restore();
-        let mut assembly = Assembly::new(&self.budget, message.len());
-        assembly.push(&message).map_err(|over| self.over_budget(over))?;
-        Ok(assembly.finish())
     }
 
     /// The next message of a stream; None when the client's side has ended. The client may take its time between
@@ -295,21 +308,33 @@ impl RequestBody {
     }
 
     fn over_budget(&self, over: OverBudget) -> Fault {
-        let (whose, bound) = match over {
-            OverBudget::Whole => {
-                self.core.statistics.strike(Limit::BytesInFlight);
-                ("all requests together", self.core.limits.get(Limit::BytesInFlight))
-            }
-            OverBudget::Share => {
-                self.core.statistics.share_refused();
-                ("the requests of one connection", self.core.limits.connection_bytes())
-            }
-        };
-        Fault::status(
-            code::RESOURCE_EXHAUSTED,
-            format!("there is no memory for this request now: {whose} may take {bound} bytes"),
-        )
+        over_budget(&self.core, over)
     }
+}
+
+/// A message that was uploaded, after all as one: its tensors leave their slot.
+pub fn restored(core: &Core, budget: &Arc<Budget>, upload: &Upload) -> Result<Message, Fault> {
+    let message = upload.restore();
+    let mut assembly = Assembly::new(budget, message.len());
+    assembly.push(&message).map_err(|over| over_budget(core, over))?;
+    Ok(assembly.finish())
+}
+
+fn over_budget(core: &Core, over: OverBudget) -> Fault {
+    let (whose, bound) = match over {
+        OverBudget::Whole => {
+            core.statistics.strike(Limit::BytesInFlight);
+            ("all requests together", core.limits.get(Limit::BytesInFlight))
+        }
+        OverBudget::Share => {
+            core.statistics.share_refused();
+            ("the requests of one connection", core.limits.connection_bytes())
+        }
+    };
+    Fault::status(
+        code::RESOURCE_EXHAUSTED,
+        format!("there is no memory for this request now: {whose} may take {bound} bytes"),
+    )
 }
 
 fn cut_short() -> Fault {

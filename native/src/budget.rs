@@ -91,6 +91,14 @@ impl Reservation {
     }
 }
 
+impl Reservation {
+    /// Takes over what another one holds of the same budget.
+    pub fn join(&mut self, mut other: Self) {
+        assert!(Arc::ptr_eq(&self.budget, &other.budget), "reservations of two budgets");
+        self.bytes += std::mem::take(&mut other.bytes);
+    }
+}
+
 impl Drop for Reservation {
     fn drop(&mut self) {
         self.budget.give_back(self.bytes);
@@ -189,6 +197,18 @@ mod tests {
         assert_eq!(budget.used(), 50);
         drop(one);
         drop(two);
+        assert_eq!(budget.used(), 0);
+    }
+
+    #[test]
+    fn joined_reservations_are_given_back_once() {
+        let budget = Budget::new(100);
+        let (mut one, mut two) = (budget.reserve(), budget.reserve());
+        one.resize(60).unwrap();
+        two.resize(30).unwrap();
+        one.join(two);
+        assert_eq!(budget.used(), 90);
+        drop(one);
         assert_eq!(budget.used(), 0);
     }
 

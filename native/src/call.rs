@@ -3,16 +3,19 @@
 use crate::answer::Answer;
 use crate::body::{Received, RequestBody};
 use crate::budget::Budget;
-use crate::calls::{End, Kind, Slot};
+use crate::calls::Kind;
 use crate::clock::now_ns;
 use crate::conduct::SharedConduct;
 use crate::direct::Asked;
 use crate::door::Core;
 use crate::framing::timeout_ns;
-use crate::infer::{self, HandedOver, Served};
+use crate::guest::{HandedOver, TRACEPARENT};
+use crate::infer::{self, Served};
 use crate::limits::Limit;
 use crate::mailbox::{Arrival, Event};
 use crate::status::{Fault, code, text_metadata};
+use crate::stream::Stream;
+use crate::ticket::Ticket;
 use crate::window::Window;
 use bytes::Bytes;
 use futures_util::FutureExt;
@@ -124,16 +127,8 @@ async fn carry(
         None => (None, 0, 0, None),
         Some(Received::Message(message)) if !direct => (Some(message), 0, 0, None),
         Some(received) => {
-            match infer::serve(
-                core,
-                caller,
-                &body,
-                received,
-                (arrived_ns, deadline_ns),
-                &head.headers,
-                answer,
-            )
-            .await?
+            match infer::serve(core, caller, received, (arrived_ns, deadline_ns), &head.headers, answer)
+                .await?
             {
                 Served::Done => return Ok(()),
                 Served::Engine(HandedOver { message, attempts, deadline_ns, asked }) => {
@@ -161,11 +156,8 @@ async fn carry(
             timeout_at(deadline + LATE, ended).await.unwrap_or_else(|_| Err(unanswered()))
         }
         Kind::Stream => {
-            tokio::select! {
-                biased;
-                end = write(&ticket, answer) => end,
-                Err(fault) = read(&ticket, &mut body) => Err(fault),
-            }
+            let (parent, window) = (head.headers.get(TRACEPARENT), core.direct.window_of(method));
+            Stream::new(core, caller, &ticket, parent, deadline_ns, window).serve(&mut body, answer).await
         }
     }
 }
@@ -223,100 +215,19 @@ fn timeout(headers: &HeaderMap) -> Result<Option<u64>, Fault> {
     timeout_ns(value.as_bytes()).ok_or_else(malformed).map(Some)
 }
 
-/// A call that Python knows. Dropped before Python has ended it, it tells that the call is gone.
-struct Ticket {
-    core: Arc<Core>,
-    id: u64,
-    slot: Arc<Slot>,
-}
-
-impl Ticket {
-    fn open(core: &Arc<Core>, kind: Kind, answers: Arc<Budget>) -> Self {
-        let (id, slot) = core.calls.open(kind, answers);
-        Self { core: core.clone(), id, slot }
-    }
-
-    /// Tells something of the call, unless Python has ended it meanwhile.
-    fn tell(&self, event: Event) {
-        if self.core.calls.is_live(self.id) {
-            self.core.mailbox.push(event);
-        }
-    }
-}
-
-impl Drop for Ticket {
-    fn drop(&mut self) {
-        if self.core.calls.forget(self.id) {
-            self.core.mailbox.push(Event::Gone(self.id));
-        }
-    }
-}
-
-enum Order {
-    Send(Bytes),
-    End(End),
-}
-
-/// What Python wants next of the response side; messages before the end.
-async fn order(slot: &Slot, answer: &mut Answer) -> Result<Order, Fault> {
-    poll_fn(|cx| {
-        slot.register(cx.waker());
-        if let Some(message) = slot.take_message() {
-            return Poll::Ready(Ok(Order::Send(message)));
-        }
-        if let Some(end) = slot.take_end() {
-            return Poll::Ready(Ok(Order::End(end)));
-        }
-        answer.poll_gone(cx).map(Err)
-    })
-    .await
-}
-
-/// `asked` ends with Python's word: how long the client takes over the answer is no work of the engine's.
+/// Until Python has ended the call. `asked` ends with its word: how long the client takes over the answer is no work of the
+/// engine's.
 async fn unary(ticket: &Ticket, asked: Option<Asked>, answer: &mut Answer) -> Result<(), Fault> {
-    let order = order(&ticket.slot, answer).await?;
+    let end = poll_fn(|cx| {
+        ticket.slot.register(cx.waker());
+        match ticket.slot.take_end() {
+            Some(end) => Poll::Ready(Ok(end)),
+            None => answer.poll_gone(cx).map(Err),
+        }
+    })
+    .await?;
     drop(asked);
-    match order {
-        Order::Send(_) => unreachable!("messages are only sent to streams"),
-        Order::End(end) => finish(end, answer).await,
-    }
-}
-
-async fn write(ticket: &Ticket, answer: &mut Answer) -> Result<(), Fault> {
-    loop {
-        match order(&ticket.slot, answer).await? {
-            Order::Send(message) => {
-                answer.send(message).await?;
-                ticket.slot.send_done();
-                ticket.tell(Event::Sent(ticket.id));
-            }
-            Order::End(end) => return finish(end, answer).await,
-        }
-    }
-}
-
-async fn finish(end: End, answer: &mut Answer) -> Result<(), Fault> {
-    match end {
-        End::Reply(message) => answer.reply(message).await,
-        End::Finish(trailers) => {
-            answer.finish(trailers);
-            Ok(())
-        }
-    }
-}
-
-/// Reads as often as Python asks; only ever returns with a fault.
-async fn read(ticket: &Ticket, body: &mut RequestBody) -> Result<(), Fault> {
-    loop {
-        poll_fn(|cx| {
-            ticket.slot.register(cx.waker());
-            if ticket.slot.take_read() { Poll::Ready(()) } else { Poll::Pending }
-        })
-        .await;
-        let message = body.next().await?;
-        ticket.slot.read_done();
-        ticket.tell(Event::Message(ticket.id, message));
-    }
+    answer.end(end).await
 }
 
 #[cfg(test)]

@@ -43,6 +43,7 @@ pub enum Misuse {
 struct Orders {
     read: bool,
     reading: bool,
+    stop: bool,
     message: Option<Bytes>,
     sending: bool,
     end: Option<End>,
@@ -85,6 +86,11 @@ impl Slot {
     /// Takes the order to read.
     pub fn take_read(&self) -> bool {
         std::mem::take(&mut self.orders().read)
+    }
+
+    /// Whether no more is to be read from the client.
+    pub fn is_stopped(&self) -> bool {
+        self.orders().stop
     }
 
     /// What was read is being told; the next may be asked for.
@@ -175,6 +181,14 @@ impl Calls {
                 return Err(Misuse::ReadTwice);
             }
             orders.read = true;
+            Ok(())
+        })
+    }
+
+    /// By Python: the client's side of a stream is taken to have ended.
+    pub fn stop_reading(&self, id: u64) -> Result<Option<Arc<Slot>>, Misuse> {
+        self.order(id, Some(Kind::Stream), |orders| {
+            orders.stop = true;
             Ok(())
         })
     }

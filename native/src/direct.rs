@@ -23,6 +23,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::*};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use tokio::sync::{Notify, mpsc, oneshot};
 
+pub use crate::admission::{Admission, Asked};
+
 /// What the door shares with workers.
 pub struct Attached {
     /// Where tensors lie.
@@ -41,11 +43,11 @@ pub struct Doorbell {
 
 /// Lanes that serve the same models, and what the engine has been left of these.
 #[derive(Default)]
-struct Group {
+pub(crate) struct Group {
     lanes: Vec<u32>,
-    asked: u32,
-    asked_ns: u64,
-    latest_ns: u64,
+    pub(crate) asked: u32,
+    pub(crate) asked_ns: u64,
+    pub(crate) latest_ns: u64,
 }
 
 /// What is behind the lock.
@@ -54,7 +56,7 @@ pub(crate) struct State {
     prices: HashMap<u32, Price>,
     pub(crate) lanes: HashMap<u32, Lane>,
     bells: HashMap<u32, oneshot::Sender<()>>,
-    groups: HashMap<u32, Group>,
+    pub(crate) groups: HashMap<u32, Group>,
     pub(crate) slots: Slots,
     pub(crate) news: News,
     pub(crate) traces: Traces,
@@ -109,6 +111,8 @@ enum Timeliness {
 /// See the head of this file.
 pub struct Direct {
     attached: OnceLock<Attached>,
+    /// Index of the streaming method, and how many requests may be under way on one stream.
+    stream: OnceLock<(u32, usize)>,
     state: Mutex<State>,
     taught: AtomicBool,
     in_flight: AtomicUsize,
@@ -118,35 +122,6 @@ pub struct Direct {
     pub herald: Notify,
 }
 
-/// What the door can do about a request by itself.
-pub enum Admission {
-    /// Its tensors can be copied.
-    Flight(Box<Flight>),
-    /// It cannot be in time: what its client is told, and when it would be worth trying again.
-    Late(String, u64),
-    /// It is the engine's. What is known of it counts as work ahead of others while this is held.
-    Engine(Option<Asked>),
-}
-
-/// A request that was left to the engine.
-pub struct Asked {
-    direct: Arc<Direct>,
-    group: u32,
-    charge_ns: u64,
-}
-
-impl Drop for Asked {
-    fn drop(&mut self) {
-        if let Some(group) = self.direct.state().groups.get_mut(&self.group) {
-            group.asked -= 1;
-            group.asked_ns -= self.charge_ns;
-            if group.asked == 0 {
-                group.latest_ns = 0;
-            }
-        }
-    }
-}
-
 impl Default for Direct {
     fn default() -> Self {
         let (hang, hung) = mpsc::unbounded_channel();
@@ -154,6 +129,7 @@ impl Default for Direct {
             hang,
             hung: Mutex::new(Some(hung)),
             attached: OnceLock::new(),
+            stream: OnceLock::new(),
             state: Mutex::new(State {
                 plans: Plans::default(),
                 prices: HashMap::new(),
@@ -199,6 +175,11 @@ impl Direct {
     /// What is shared with workers, if anything is.
     pub fn attached(&self) -> Option<&Attached> {
         self.attached.get()
+    }
+
+    /// Names the method whose streams carry such requests, and how many may be under way on one; once.
+    pub fn serve_stream(&self, method: u32, window: usize) -> Result<(), String> {
+        self.stream.set((method, window)).map_err(|_| "the streaming method is named already".to_string())
     }
 
     /// A worker's lane, without a grant.
@@ -324,8 +305,20 @@ impl Direct {
         self.taught.load(Acquire) && self.attached.get().is_some_and(|attached| attached.method == method)
     }
 
-    /// Looks at a request. A flight is counted against its lane from here on.
-    pub fn admit(self: &Arc<Self>, message: &Bytes, arrived_ns: u64, deadline_ns: u64) -> Admission {
+    /// How many requests may be under way on a stream of this method, if they may be the door's own.
+    pub fn window_of(&self, method: u32) -> Option<usize> {
+        self.stream.get().filter(|(streaming, _)| *streaming == method).map(|(_, window)| *window)
+    }
+
+    /// Looks at a request. A flight is counted against its lane from here on. What would be late is refused here only
+    /// where the caller can say so (`refuse`), and the engine's otherwise.
+    pub fn admit(
+        self: &Arc<Self>,
+        message: &Bytes,
+        arrived_ns: u64,
+        deadline_ns: u64,
+        refuse: bool,
+    ) -> Admission {
         let mut state = self.state();
         let state = &mut *state;
         if state.scanned.read(message).is_none() {
@@ -339,7 +332,7 @@ impl Direct {
         }
         let id = message.slice(state.scanned.id.clone());
         let raw = state.scanned.raw.iter().map(|range| range.start).collect();
-        self.book(state, plan, id, raw, (arrived_ns, deadline_ns))
+        self.book(state, plan, id, raw, (arrived_ns, deadline_ns), refuse)
     }
 
     /// Whether anything was taught.
@@ -373,7 +366,7 @@ impl Direct {
             Some(start)
         });
         let raw = starts.collect();
-        self.book(&mut state, plan, id, raw, (arrived_ns, 0))
+        self.book(&mut state, plan, id, raw, (arrived_ns, 0), true)
     }
 
     /// Looks at a request whose tensors are yet to come. None also when it would be late: that is said when it has come.
@@ -394,7 +387,7 @@ impl Direct {
                 return None;
             }
             let id = piece.slice(opening.id.clone());
-            self.book(&mut state, plan, id, Vec::new(), (arrived_ns, deadline_ns))
+            self.book(&mut state, plan, id, Vec::new(), (arrived_ns, deadline_ns), false)
         };
         match admission {
             Admission::Flight(flight) => Some(flight),
@@ -410,18 +403,19 @@ impl Direct {
         id: Bytes,
         raw: Vec<usize>,
         (arrived_ns, deadline_ns): (u64, u64),
+        refuse: bool,
     ) -> Admission {
         let deadline_ns = plan.deadline_of(arrived_ns, deadline_ns);
         let price = state.prices.get(&plan.kind).copied().unwrap_or_default();
         match state.timeliness(&plan, price, deadline_ns) {
             Timeliness::InTime => {}
-            Timeliness::Late(late_ns) => {
+            Timeliness::Late(late_ns) if refuse => {
                 state.news.refused((plan.model, plan.kind, 0));
                 state.news.budget((plan.model, plan.kind, 0), deadline_ns.saturating_sub(arrived_ns));
                 self.announce(state);
                 return Admission::Late(format!("[request id: {}] {}", shown(&id), plan.late_text), late_ns);
             }
-            Timeliness::Engine => return self.ask(state, &plan, price, deadline_ns),
+            Timeliness::Late(_) | Timeliness::Engine => return self.ask(state, &plan, price, deadline_ns),
         }
         let Some(lane) = state.lane_for(plan.group) else {
             return self.ask(state, &plan, price, deadline_ns);

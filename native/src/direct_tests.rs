@@ -40,7 +40,7 @@ fn what_was_not_taught_or_granted_is_the_engines() {
     rig.direct.grant(1, 4);
     let (other, short) = (rebuilt(b"\x0a\x01n", b"", &[b"12345678"]), rebuilt(HEAD, b"", &[b"1234567"]));
     for strange in [other, short, Bytes::from_static(b"\xff")] {
-        assert!(matches!(rig.direct.admit(&strange, 0, 0), Admission::Engine(_)));
+        assert!(matches!(rig.direct.admit(&strange, 0, 0, true), Admission::Engine(_)));
     }
     assert!(rig.direct.may_serve(0) && !rig.direct.may_serve(1));
     rig.direct.forget(Some(1));

@@ -118,6 +118,16 @@ impl Flight {
         self.plan.write_answer(&self.id, into, |place, into| self.read(place.offset, place.size, into));
     }
 
+    /// How long its answer is on a stream.
+    pub fn streamed_length(&self) -> usize {
+        self.plan.streamed_length(&self.id)
+    }
+
+    /// Appends the answer as it goes over a stream; only once it has landed.
+    pub fn streamed(&self, into: &mut BytesMut) {
+        self.plan.write_streamed(&self.id, into, |place, into| self.read(place.offset, place.size, into));
+    }
+
     /// Counts it as answered; `client` is who asked, by its certificate (empty: that is not known).
     pub fn finish(mut self, client: &str) {
         let (trace, now) = (self.trace.take(), now_ns());

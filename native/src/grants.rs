@@ -65,8 +65,12 @@ impl Grants {
         self.0.direct.load(lane)
     }
 
+    fn serve_stream(&self, method: u32, window: usize) -> PyResult<()> {
+        self.0.direct.serve_stream(method, window).map_err(PyValueError::new_err)
+    }
+
     #[pyo3(signature = (head, *, plan, kind, model, group, rows, inputs, out_offset, span, opening, described, outputs,
-                        late_text, default_timeout_ns))]
+                        closing, late_text, default_timeout_ns))]
     #[allow(clippy::too_many_arguments)]
     fn teach(
         &self,
@@ -82,6 +86,7 @@ impl Grants {
         opening: Vec<u8>,
         described: Vec<u8>,
         outputs: Vec<(Vec<u8>, usize, usize)>,
+        closing: Vec<u8>,
         late_text: String,
         default_timeout_ns: u64,
     ) -> PyResult<()> {
@@ -97,6 +102,7 @@ impl Grants {
             opening,
             described,
             outputs,
+            closing,
             late_text,
             default_timeout_ns,
         };

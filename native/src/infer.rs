@@ -2,15 +2,15 @@
 //! answered here: it is the engine's, as if it had just arrived.
 
 use crate::answer::Answer;
-use crate::body::{Received, RequestBody};
-use crate::budget::{Message, Reservation};
+use crate::body::Received;
+use crate::budget::Reservation;
 use crate::call::Caller;
-use crate::direct::{Admission, Asked};
+use crate::direct::Admission;
 use crate::door::Core;
 use crate::flight::{Flight, Landing};
 use crate::framing::{PREFIX, Prefix};
+use crate::guest::{Guest, HandedOver, TRACEPARENT};
 use crate::status::{Fault, code, pushback, trailers};
-use crate::upload::Upload;
 use bytes::{BufMut, Bytes, BytesMut};
 use http::HeaderMap;
 use std::future::poll_fn;
@@ -24,60 +24,10 @@ pub enum Served {
     Engine(HandedOver),
 }
 
-/// A request that the door does not serve after all.
-pub struct HandedOver {
-    /// As it came.
-    pub message: Message,
-    /// How often a worker died with it.
-    pub attempts: u32,
-    /// Its deadline, if only the door knows it; 0: it does not.
-    pub deadline_ns: u64,
-    /// To be held until it has ended.
-    pub asked: Option<Asked>,
-}
-
-/// A request that the door serves, and what is needed to hand it over.
-enum Guest {
-    Message(Box<Flight>, Message),
-    Upload(Upload),
-}
-
-impl Guest {
-    fn flight(&mut self) -> &mut Flight {
-        match self {
-            Self::Message(flight, _) => flight,
-            Self::Upload(upload) => &mut upload.flight,
-        }
-    }
-
-    fn into_flight(self) -> Flight {
-        match self {
-            Self::Message(flight, _) => *flight,
-            Self::Upload(upload) => *upload.flight,
-        }
-    }
-
-    fn depart(&mut self) -> bool {
-        match self {
-            Self::Message(flight, message) => flight.depart(&message.bytes),
-            Self::Upload(upload) => upload.flight.depart(&[]),
-        }
-    }
-
-    fn hand_over(self, body: &RequestBody, attempts: u32) -> Result<Served, Fault> {
-        let (message, deadline_ns) = match self {
-            Self::Message(flight, message) => (message, flight.deadline_ns()),
-            Self::Upload(upload) => (body.restored(&upload)?, upload.flight.deadline_ns()),
-        };
-        Ok(Served::Engine(HandedOver { message, attempts, deadline_ns, asked: None }))
-    }
-}
-
 /// Serves a request if that was taught and granted.
 pub async fn serve(
     core: &Core,
     caller: &Caller,
-    body: &RequestBody,
     received: Received,
     (arrived_ns, deadline_ns): (u64, u64),
     headers: &HeaderMap,
@@ -85,26 +35,24 @@ pub async fn serve(
 ) -> Result<Served, Fault> {
     let mut guest = match received {
         Received::Upload(upload) => Guest::Upload(upload),
-        Received::Message(message) => match core.direct.admit(&message.bytes, arrived_ns, deadline_ns) {
-            Admission::Flight(flight) => Guest::Message(flight, message),
-            Admission::Engine(asked) => {
-                return Ok(Served::Engine(HandedOver { message, attempts: 0, deadline_ns: 0, asked }));
+        Received::Message(message) => {
+            match core.direct.admit(&message.bytes, arrived_ns, deadline_ns, true) {
+                Admission::Flight(flight) => Guest::Message(flight, message),
+                Admission::Engine(asked) => {
+                    return Ok(Served::Engine(HandedOver { message, attempts: 0, deadline_ns: 0, asked }));
+                }
+                Admission::Late(text, late_ns) => {
+                    let mut trailers = trailers(code::RESOURCE_EXHAUSTED, &text);
+                    pushback(&mut trailers, late_ns);
+                    answer.finish(trailers);
+                    return Ok(Served::Done);
+                }
             }
-            Admission::Late(text, late_ns) => {
-                let mut trailers = trailers(code::RESOURCE_EXHAUSTED, &text);
-                pushback(&mut trailers, late_ns);
-                answer.finish(trailers);
-                return Ok(Served::Done);
-            }
-        },
+        }
     };
-    if let Some(trace) = guest.flight().trace()
-        && let Some(parent) = headers.get("traceparent")
-    {
-        trace.note_parent(parent.as_bytes());
-    }
+    guest.note_parent(headers.get(TRACEPARENT));
     if !guest.depart() {
-        return guest.hand_over(body, 0);
+        return guest.hand_over(core, caller, 0).map(Served::Engine);
     }
     let landed = poll_fn(|cx| match guest.flight().poll(cx) {
         Poll::Ready(landed) => Poll::Ready(Ok(landed)),
@@ -114,7 +62,7 @@ pub async fn serve(
     match landed {
         Ok(Ok(Landing::Late)) => Err(Fault::status(code::DEADLINE_EXCEEDED, guest.into_flight().expire())),
         Ok(Ok(Landing::Well)) => reply(core, guest.into_flight(), caller, answer).await,
-        Ok(Err(attempts)) => guest.hand_over(body, attempts),
+        Ok(Err(attempts)) => guest.hand_over(core, caller, attempts).map(Served::Engine),
         Err(fault) => {
             guest.into_flight().cancel();
             Err(fault)
@@ -138,7 +86,8 @@ async fn reply(core: &Core, flight: Flight, caller: &Caller, answer: &mut Answer
     Ok(Served::Done)
 }
 
-fn held(frame: BytesMut, reservation: Reservation) -> Bytes {
+/// Bytes that give their memory back when the last part of them is dropped.
+pub fn held(frame: BytesMut, reservation: Reservation) -> Bytes {
     struct Owner(BytesMut, #[allow(dead_code)] Reservation);
     impl AsRef<[u8]> for Owner {
         fn as_ref(&self) -> &[u8] {

@@ -4,6 +4,7 @@
 //! and requests that Python has taught and granted are served without it (`direct.rs`). The thread never takes the
 //! interpreter's lock. This file is all that Python sees of it.
 
+pub mod admission;
 pub mod answer;
 pub mod authority;
 pub mod bell;
@@ -21,6 +22,7 @@ pub mod flight;
 pub mod frames;
 pub mod framing;
 pub mod grants;
+pub mod guest;
 pub mod http_answer;
 pub mod http_client;
 pub mod http_connection;
@@ -48,9 +50,12 @@ pub mod scan;
 pub mod slots;
 pub mod statistics;
 pub mod status;
+pub mod stream;
+pub mod ticket;
 pub mod tls;
 pub mod trace;
 pub mod transport;
+pub mod underway;
 pub mod upload;
 pub mod vigil;
 pub mod window;

@@ -10,7 +10,7 @@ pub enum Event {
     /// An RPC arrived.
     Call(Box<Arrival>),
     /// What was asked for; None at the end of the client's side.
-    Message(u64, Option<Message>),
+    Message(u64, Option<Told>),
     /// There is room for the next message.
     Sent(u64),
     /// The call ended without Python.
@@ -32,6 +32,16 @@ impl Event {
             Self::Message(call, _) | Self::Sent(call) | Self::Gone(call) => *call,
         }
     }
+}
+
+/// A message of a stream.
+pub struct Told {
+    /// As it came.
+    pub message: Message,
+    /// How often workers died with it.
+    pub attempts: u32,
+    /// Its own deadline, on CLOCK_MONOTONIC; 0: it has none but the stream's.
+    pub deadline_ns: u64,
 }
 
 /// What Python learns about a call.

@@ -8,6 +8,8 @@ use std::sync::atomic::{AtomicBool, Ordering::*};
 
 /// The tag before each output in an answer's `raw_output_contents`, and before its id.
 const ID: u8 = 3 << 3 | 2;
+/// The tag of the response within an answer on a stream.
+const RESPONSE: u8 = 2 << 3 | 2;
 /// More heads than Python ever keeps are a mistake.
 pub const PLANS: usize = 8192;
 
@@ -52,6 +54,8 @@ pub struct Plan {
     pub described: Box<[u8]>,
     /// The outputs, in the order of the answer.
     pub outputs: Box<[Output]>,
+    /// What follows the outputs in an answer on a stream.
+    pub closing: Box<[u8]>,
     /// What a client that cannot be served in time is told.
     pub late_text: Box<str>,
     /// Deadline of requests that bring none; 0: none.
@@ -107,6 +111,20 @@ impl Plan {
             copy(output.place, into);
         }
     }
+
+    /// The length of the answer on a stream.
+    pub fn streamed_length(&self, id: &[u8]) -> usize {
+        let response = self.answer_length(id) + self.closing.len();
+        1 + varint_length(response) + response
+    }
+
+    /// Writes the answer as it goes over a stream.
+    pub fn write_streamed(&self, id: &[u8], into: &mut BytesMut, copy: impl FnMut(Place, &mut BytesMut)) {
+        into.put_u8(RESPONSE);
+        put_varint(self.answer_length(id) + self.closing.len(), into);
+        self.write_answer(id, into, copy);
+        into.put_slice(&self.closing);
+    }
 }
 
 fn varint_length(value: usize) -> usize {
@@ -147,6 +165,8 @@ pub struct Lesson {
     /// Prefix, offset and size of each output.
     pub outputs: Vec<(Vec<u8>, usize, usize)>,
     /// See [`Plan`].
+    pub closing: Vec<u8>,
+    /// See [`Plan`].
     pub late_text: String,
     /// See [`Plan`].
     pub default_timeout_ns: u64,
@@ -185,6 +205,7 @@ impl Lesson {
             opening: self.opening.into(),
             described: self.described.into(),
             outputs,
+            closing: self.closing.into(),
             late_text: self.late_text.into(),
             default_timeout_ns: self.default_timeout_ns,
             live: AtomicBool::new(true),
@@ -255,6 +276,24 @@ mod tests {
             plan.write_answer(id.as_bytes(), &mut answer, |place, into| into.put_bytes(9, place.size));
             assert_eq!(answer.len(), plan.answer_length(id.as_bytes()));
             assert!(answer.starts_with(b"open") && answer.ends_with(&[9, 9, 9, 9, 0x32, 4, 9, 9, 9, 9]));
+        }
+    }
+
+    #[test]
+    fn an_answer_on_a_stream_is_the_response_in_its_field() {
+        for closing in [&b""[..], b"\x22\x02ok"] {
+            let plan = Lesson { closing: closing.to_vec(), ..lesson(1, 1) }.learn().unwrap();
+            for id in ["", &"x".repeat(200)] {
+                let (mut alone, mut streamed) = (BytesMut::new(), BytesMut::new());
+                plan.write_answer(id.as_bytes(), &mut alone, |place, into| into.put_bytes(9, place.size));
+                plan.write_streamed(id.as_bytes(), &mut streamed, |place, into| {
+                    into.put_bytes(9, place.size)
+                });
+                assert_eq!(streamed.len(), plan.streamed_length(id.as_bytes()));
+                let mut expected = vec![0x12];
+                put_varint(alone.len() + closing.len(), &mut expected);
+                assert_eq!(streamed, [&expected[..], &alone, closing].concat());
+            }
         }
     }
 

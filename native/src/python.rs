@@ -9,7 +9,7 @@ use crate::http_front::Front;
 use crate::identity::Names;
 use crate::limits::{Limits, NAMES};
 use crate::listener::{self, ListeningSocket};
-use crate::mailbox::{Arrival, Event};
+use crate::mailbox::{Arrival, Event, Told};
 use crate::status::{add_metadata, code, trailers};
 use crate::tls;
 use bytes::Bytes;
@@ -201,6 +201,10 @@ impl Door {
         self.order(call, |calls| calls.read(call))
     }
 
+    fn stop_reading(&self, call: u64) -> PyResult<bool> {
+        self.order(call, |calls| calls.stop_reading(call))
+    }
+
     fn send(&self, call: u64, message: &Bound<'_, PyAny>) -> PyResult<bool> {
         let pieces = pieces(message)?;
         let Some(answers) = self.core.calls.answers(call) else { return Ok(false) };
@@ -288,7 +292,10 @@ fn method_table(methods: Vec<(String, u8)>) -> PyResult<HashMap<String, (u32, Ki
 fn event_tuple(py: Python<'_>, event: Event) -> PyResult<Bound<'_, PyTuple>> {
     match event {
         Event::Call(arrival) => call_tuple(py, *arrival),
-        Event::Message(call, message) => (MESSAGE, call, handed_over(py, message)?).into_pyobject(py),
+        Event::Message(call, None) => (MESSAGE, call, py.None(), 0, 0).into_pyobject(py),
+        Event::Message(call, Some(Told { message, attempts, deadline_ns })) => {
+            (MESSAGE, call, handed_over(py, Some(message))?, attempts, deadline_ns).into_pyobject(py)
+        }
         Event::Sent(call) => (SENT, call).into_pyobject(py),
         Event::Gone(call) => (GONE, call).into_pyobject(py),
         Event::News => (NEWS,).into_pyobject(py),

@@ -60,7 +60,7 @@ impl Rig {
     }
 
     pub fn admit(&self, deadline_ns: u64) -> Admission {
-        self.direct.admit(&message(), now_ns(), deadline_ns)
+        self.direct.admit(&message(), now_ns(), deadline_ns, true)
     }
 
     pub fn fly(&self) -> Flight {
@@ -107,6 +107,7 @@ pub fn lesson(model: u32) -> Lesson {
         opening: b"open".to_vec(),
         described: b"described".to_vec(),
         outputs: vec![(b"".to_vec(), 64, 4)],
+        closing: b"closing".to_vec(),
         late_text: "too late".into(),
         default_timeout_ns: 0,
     }

@@ -121,9 +121,9 @@ class Host:
                 door.reply(call, message if isinstance(message, bytes) else [memoryview(message)])
             case (kind, call, 1, *_) if kind == CALL:
                 door.read(call)
-            case (kind, call, None) if kind == MESSAGE:
+            case (kind, call, None, *_) if kind == MESSAGE:
                 door.finish(call, 0)
-            case (kind, call, message) if kind == MESSAGE:
+            case (kind, call, message, _, _) if kind == MESSAGE:
                 door.send(call, [memoryview(message)])
             case (kind, call) if kind == SENT:
                 door.read(call)

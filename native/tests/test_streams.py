@@ -19,7 +19,8 @@ def test_messages_go_both_ways_in_order() -> None:
         call = host.expect(CALL)[1]
         for expected in (b"a", b"", b"c" * 100_000):
             assert host.door.read(call)
-            _, told, message = host.expect(MESSAGE)
+            _, told, message, attempts, deadline_ns = host.expect(MESSAGE)
+            assert (attempts, deadline_ns) == (0, 0)
             assert told == call
             assert memoryview(message) == expected
             assert host.door.send(call, [b"<", memoryview(message), b">"])

@@ -15,6 +15,7 @@ class DoorDouble:
     ends: dict[int, tuple[int, str, tuple[tuple[str, str], ...]]] = field(default_factory=dict)
     reads: list[int] = field(default_factory=list)
     sent: list[bytes] = field(default_factory=list)
+    stopped: list[int] = field(default_factory=list)
 
     def reply(self, call: int, message: bytes | Sequence[bytes | memoryview]) -> bool:
         """Ends a unary call well."""
@@ -36,6 +37,11 @@ class DoorDouble:
     def read(self, call: int) -> bool:
         """Asks for a message."""
         self.reads.append(call)
+        return call in self.known
+
+    def stop_reading(self, call: int) -> bool:
+        """Reads no more from the client."""
+        self.stopped.append(call)
         return call in self.known
 
     def send(self, call: int, message: bytes | Sequence[bytes | memoryview]) -> bool:

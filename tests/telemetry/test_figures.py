@@ -15,8 +15,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from appliance.cli.main import main
 from appliance.telemetry.otlp import STAGES
 from tests.appliance_process import ApplianceProcess
+from tests.conformance.grpc.streaming import Sending, ask
 from tests.conformance.grpc.stub import Stub
-from tests.conformance.grpc.test_streams import Sending, ask
 from tests.conftest import Serve
 from tests.doors import DOORS, needs_native
 from tests.faults.clients import FAKE_SECTIONS

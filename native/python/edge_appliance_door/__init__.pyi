@@ -30,8 +30,10 @@ door served it by itself; ``client`` who the client is by its certificate: the f
 of the subject, else the first DNS name, else the common name ("": it showed none, or none of these up to 255 bytes);
 ``arrived_ns`` when its headers came, on CLOCK_MONOTONIC."""
 MESSAGE: Final = 1
-"""Event ``(MESSAGE, call, message)``: what ``read`` asked for; None when the client's side has ended. Like
-SENT, it may still come for a call that was ended while it waited to be polled."""
+"""Event ``(MESSAGE, call, message, attempts, deadline_ns)``: what ``read`` asked for; None when the client's side has
+ended, or is taken to have. ``attempts`` is how often a worker died with it while the door served it by itself,
+``deadline_ns`` its own deadline if the door knows of one (0: that of the stream). Like SENT, it may still come for a
+call that was ended while it waited to be polled."""
 SENT: Final = 2
 """Event ``(SENT, call)``: the message given to ``send`` was taken by the transport; there is room for the
 next."""
@@ -86,6 +88,10 @@ class Door:
     def read(self, call: int) -> bool:
         """Ask a STREAM call for its next message: one MESSAGE event will come, or GONE."""
 
+    def stop_reading(self, call: int) -> bool:
+        """Read no more from the client of a STREAM call: ``read`` gives what was read already and is still to be handed
+        over, then None."""
+
     def send(self, call: int, message: bytes | Sequence[bytes | memoryview]) -> bool:
         """Write one message to a STREAM call; the next only after SENT. Without memory for it, the call ends
         with RESOURCE_EXHAUSTED, and GONE is told."""
@@ -135,8 +141,8 @@ class Door:
 class Grants:
     """Requests that a door serves by itself: it recognises those that it was taught by their head, copies their
     tensors into a slot, gives them to a lane that was granted and has room, and answers from what the worker
-    leaves there. Whatever does not go well arrives as a CALL as if nothing had happened. All methods return at
-    once."""
+    leaves there. Whatever does not go well arrives as a CALL, or as a MESSAGE of its stream, as if nothing had
+    happened. All methods return at once."""
 
     def attach(
         self,
@@ -152,6 +158,12 @@ class Grants:
         whose ``slots``, as size and offsets, ascending, are the door's from now on; the bounds of the buckets
         in which durations are counted; the duration above which a request is told by itself (0: none is).
         Raises ValueError or OSError."""
+
+    def serve_stream(self, method: int, window: int) -> None:
+        """Before ``Door.start``, once: the index of the STREAM method whose messages are such requests too, and how
+        many of them may be under way on one stream. The door reads those streams ahead of ``read``; what it does not
+        serve arrives as MESSAGEs, and the end of the client's side when nothing is left that could. Each message of
+        Python's answers one MESSAGE. Raises ValueError the second time."""
 
     def open_lane(self, lane: int, group: int, memory: int, doorbell: int) -> None:
         """A worker's lane, without a grant; ``memory`` and ``doorbell`` are the descriptors of a LaneMemory, fresh.
@@ -186,12 +198,14 @@ class Grants:
         opening: bytes,
         described: bytes,
         outputs: Sequence[tuple[bytes, int, int]],
+        closing: bytes,
         late_text: str,
         default_timeout_ns: int,
     ) -> None:
         """Requests with this ``head`` (all of the message but id and raw tensors) have inputs of exactly these
         (bytes, offset in the slot), in the request's order, and are answered with ``opening``, the id,
-        ``described``, and the outputs as (bytes before it, offset in the slot, bytes). The worker writes them from
+        ``described``, and the outputs as (bytes before it, offset in the slot, bytes); on a stream ``closing``
+        follows, and all of it is the ``infer_response`` of the message. The worker writes outputs from
         ``out_offset``; ``span`` is what the slot must hold. ValueError when a tensor leaves its slot."""
 
     @staticmethod

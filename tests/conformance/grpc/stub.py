@@ -56,14 +56,16 @@ class Stub:
             return failure_of(error)
         raise AssertionError(f"{rpc} was answered: {answer[:200]!r}")
 
-    def stream(self, requests: Any, metadata: tuple[tuple[str, str], ...] = ()) -> Any:
+    def stream(
+        self, requests: Any, metadata: tuple[tuple[str, str], ...] = (), compression: Any = None
+    ) -> Any:
         """ModelStreamInfer over serialised messages: an iterator of responses."""
         method = self.channel.stream_stream(
             f"/{SERVICE}/ModelStreamInfer",
             request_serializer=_serialised,
             response_deserializer=pb.ModelStreamInferResponse.FromString,
         )
-        return method(requests, metadata=metadata, timeout=30.0)
+        return method(requests, metadata=metadata, timeout=30.0, compression=compression)
 
     def _method(self, rpc: str) -> Any:
         return self.channel.unary_unary(

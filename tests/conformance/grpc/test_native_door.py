@@ -18,8 +18,8 @@ import grpc
 import pytest
 
 from tests.appliance_process import ApplianceProcess
+from tests.conformance.grpc.streaming import Sending, ask
 from tests.conformance.grpc.stub import Stub, failure_of
-from tests.conformance.grpc.test_streams import Sending, ask
 from tests.conftest import Serve
 from tests.door.certificate_files import Pair, make_authority, make_named, make_signed
 from tests.doors import DOORS, Sections, needs_native, with_door

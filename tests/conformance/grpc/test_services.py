@@ -15,8 +15,8 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from tests.appliance_process import ApplianceProcess
+from tests.conformance.grpc.streaming import Sending, ask
 from tests.conformance.grpc.stub import Stub, failure_of
-from tests.conformance.grpc.test_streams import Sending, ask
 from tests.conftest import Serve
 from tests.doors import Sections
 from tests.faults.fake_models import write_fake

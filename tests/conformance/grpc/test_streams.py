@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import queue
-from collections.abc import Iterator
+import random
 from typing import Any
 
 import grpc
@@ -13,40 +13,21 @@ import tritonclient.grpc as triton
 
 from appliance.door.wire_pb import inference_pb2 as pb
 from tests.appliance_process import ApplianceProcess
+from tests.conformance.grpc.streaming import Sending, ask, granted, teach_streamed
 from tests.conformance.grpc.stub import Stub, failure_of
+from tests.doors import EVERY_WAY, GRANTED
+
+pytestmark = pytest.mark.parametrize("way", EVERY_WAY, indirect=True)
+NATIVE_KINDS = ("plain", "named", "final", "wide", "outputs", "version")
+"""Those of KINDS that the door can serve by itself."""
+EACH = 5
 
 
-def ask(model: str, request_id: str, **parameters: bool) -> pb.ModelInferRequest:
-    request = pb.ModelInferRequest(model_name=model, id=request_id)
-    request.inputs.add(name="x", datatype="UINT8", shape=[1, 4])
-    request.raw_input_contents.append(b"\1\2\3\4")
-    for key, value in parameters.items():
-        request.parameters[key].bool_param = value
-    return request
-
-
-class Sending:
-    """The client's side of a stream: yields what is put until it is ended."""
-
-    def __init__(self, *requests: Any) -> None:
-        self._queue: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        for request in requests:
-            self._queue.put(request)
-
-    def send(self, request: Any) -> None:
-        self._queue.put(request)
-
-    def end(self) -> None:
-        self._queue.put(None)
-
-    def __iter__(self) -> Iterator[Any]:
-        return self
-
-    def __next__(self) -> Any:
-        request = self._queue.get()
-        if request is None:
-            raise StopIteration
-        return request
+@pytest.fixture(autouse=True)
+def _taught(way: str, server: ApplianceProcess, stub: Stub) -> None:
+    """Where the door serves by itself, it does so from the first request on."""
+    if way == GRANTED:
+        teach_streamed(server, stub, ask("pair", "t"))
 
 
 def test_answers_come_as_they_finish(stub: Stub) -> None:
@@ -88,14 +69,151 @@ def test_the_last_response_is_marked_when_asked(stub: Stub) -> None:
     assert answer.infer_response.parameters["triton_final_response"].bool_param is True
 
 
-def test_more_requests_than_the_window_are_all_answered(stub: Stub) -> None:
+def test_more_requests_than_the_window_are_all_answered(
+    way: str, stub: Stub, server: ApplianceProcess
+) -> None:
+    before = granted(server)
     answers = stub.stream(ask("pair", str(number)) for number in range(2000))
-    assert {answer.infer_response.id for answer in answers} == {str(number) for number in range(2000)}
+    ids = [answer.infer_response.id for answer in answers]
+    assert sorted(ids) == sorted(str(number) for number in range(2000))
+    check_granted(way, granted(server) - before, 2000)
+
+
+def kinds() -> dict[str, Any]:
+    """Requests of every kind, most of which only the engine serves."""
+    add_sub = pb.ModelInferRequest(model_name="add_sub")
+    for name in ("INPUT0", "INPUT1"):
+        add_sub.inputs.add(name=name, datatype="INT32", shape=[1, 16])
+        add_sub.raw_input_contents.append(np.arange(16, dtype=np.int32).tobytes())
+    chosen = pb.ModelInferRequest()
+    chosen.CopyFrom(add_sub)
+    chosen.outputs.add(name="OUTPUT1")
+    typed = pb.ModelInferRequest(model_name="add_sub")
+    for name in ("INPUT0", "INPUT1"):
+        typed.inputs.add(name=name, datatype="INT32", shape=[1, 16]).contents.int_contents.extend(range(16))
+    classes = pb.ModelInferRequest()
+    classes.CopyFrom(add_sub)
+    classes.outputs.add(name="OUTPUT0").parameters["classification"].int64_param = 2
+    text = pb.ModelInferRequest(model_name="identity_bytes")
+    text.inputs.add(name="x", datatype="BYTES", shape=[1, 1])
+    text.raw_input_contents.append(b"\2\0\0\0ab")
+    old = ask("pair", "")
+    old.model_version = "3"
+    short = ask("pair", "")
+    short.raw_input_contents[0] = b"\1"
+    return {
+        "plain": ask("pair", ""),
+        "named": ask("pair", "", flag=True),
+        "final": ask("pair", "", triton_enable_empty_final_response=True),
+        "version": old,
+        "wide": add_sub,
+        "outputs": chosen,
+        "typed": typed,
+        "classes": classes,
+        "text": text,
+        "short": short,
+        "unknown": ask("nobody", ""),
+        "failing": ask("failing", ""),
+    }
+
+
+def test_requests_of_all_kinds_on_one_stream_are_answered_as_alone(
+    way: str, stub: Stub, server: ApplianceProcess
+) -> None:
+    asked = kinds()
+    said = {kind: alone(stub, request) for kind, request in asked.items()}
+    if way == GRANTED:
+        teach_streamed(server, stub, *(asked[kind] for kind in NATIVE_KINDS))
+    messages = []
+    for kind, request in asked.items():
+        for number in range(EACH):
+            message = pb.ModelInferRequest()
+            message.CopyFrom(request)
+            message.id = f"{kind}/{number}"
+            messages.append(message)
+    random.Random(7).shuffle(messages)
+    before = granted(server)
+    told = {answer.infer_response.id: answer for answer in stub.stream(iter(messages))}
+    assert set(told) == {message.id for message in messages}
+    for request_id, answer in told.items():
+        kind = request_id.partition("/")[0]
+        last = answer.infer_response.parameters.pop("triton_final_response", None)
+        assert (last is not None and last.bool_param) == (kind == "final")
+        answer.infer_response.id = ""
+        expected = said[kind]
+        if isinstance(expected, str):
+            assert answer.error_message == expected.replace("<id_unknown>", request_id), request_id
+        else:
+            assert (answer.error_message, answer.infer_response) == ("", expected), request_id
+    # What only the engine serves may end a grant of the same model for a while.
+    check_granted(way, granted(server) - before, EACH * len(NATIVE_KINDS), at_least=EACH)
+
+
+def check_granted(way: str, came: int, all_of_them: int, at_least: int = -1) -> None:
+    """As many answers came without the engine as must have: all of them, or ``at_least`` some, once they were taught.
+    The way called native teaches nothing beforehand, but learns as it goes."""
+    least = all_of_them if at_least < 0 else at_least
+    assert (least if way == GRANTED else 0) <= came <= (0 if way == "grpcio" else all_of_them)
+
+
+def alone(stub: Stub, request: pb.ModelInferRequest) -> pb.ModelInferResponse | str:
+    """The answer to a request outside of any stream, or the error's text."""
+    try:
+        return stub.infer(request)
+    except grpc.RpcError as error:
+        return failure_of(error).text
+
+
+def test_each_request_of_a_stream_is_the_doors_own(way: str, stub: Stub, server: ApplianceProcess) -> None:
+    """One at a time, and many at once."""
+    before = granted(server)
+    sending = Sending()
+    answers = stub.stream(sending)
+    for number in range(20):
+        sending.send(ask("pair", f"single {number}"))
+        assert next(answers).infer_response.id == f"single {number}"
+    for number in range(20):
+        sending.send(ask("pair", f"crowd {number}"))
+    sending.end()
+    assert {answer.infer_response.id for answer in answers} == {f"crowd {number}" for number in range(20)}
+    check_granted(way, granted(server) - before, 40)
+
+
+def test_a_large_request_on_a_stream_goes_into_its_slot_as_it_comes(
+    way: str, stub: Stub, server: ApplianceProcess
+) -> None:
+    request = pb.ModelInferRequest(model_name="identity_fp32")
+    request.inputs.add(name="x", datatype="FP32", shape=[1, 50_000])
+    request.raw_input_contents.append(np.arange(50_000, dtype=np.float32).tobytes())
+    if way == GRANTED:
+        teach_streamed(server, stub, request)
+    expected = stub.infer(request)
+    before = granted(server)
+    answers = [answer.infer_response for answer in stub.stream(iter([request] * 4))]
+    assert answers == [expected] * 4
+    check_granted(way, granted(server) - before, 4)
+
+
+def test_compressed_messages_are_served_as_well(way: str, stub: Stub, server: ApplianceProcess) -> None:
+    before = granted(server)
+    answers = stub.stream(iter([ask("pair", "z"), ask("pair", "z")]), compression=grpc.Compression.Gzip)
+    assert [answer.infer_response.raw_output_contents[0] for answer in answers] == [b"\1\2\3\4"] * 2
+    check_granted(way, granted(server) - before, 2)
+
+
+def test_the_answers_before_a_real_status_come_first(stub: Stub) -> None:
+    sending = Sending(ask("pair", "good"))
+    answers = stub.stream(sending, metadata=(("triton_grpc_error", "true"),))
+    assert next(answers).infer_response.id == "good"
+    sending.send(ask("nobody", "bad"))
+    with pytest.raises(grpc.RpcError) as ended:
+        next(answers)
+    assert failure_of(ended.value).code == "NOT_FOUND"
 
 
 def test_a_cancelled_stream_drops_what_waits(stub: Stub, server: ApplianceProcess) -> None:
     answers = stub.stream(Sending(*[ask("snail", str(number)) for number in range(3)]))
-    server.until("two waiting", lambda now: now["queued_requests"] == 2)
+    server.until("all of them", lambda now: now["queued_requests"] + now["running_requests"] == 3)
     answers.cancel()
     server.until("nothing waiting", lambda now: now["queued_requests"] == 0)
     assert stub.infer(ask("pair", "after")).id == "after"

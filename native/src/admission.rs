@@ -1,0 +1,34 @@
+//! What the door answers when it is asked whether it serves a request by itself.
+
+use crate::direct::Direct;
+use crate::flight::Flight;
+use std::sync::Arc;
+
+/// What the door can do about a request by itself.
+pub enum Admission {
+    /// Its tensors can be copied.
+    Flight(Box<Flight>),
+    /// It cannot be in time: what its client is told, and when it would be worth trying again.
+    Late(String, u64),
+    /// It is the engine's. What is known of it counts as work ahead of others while this is held.
+    Engine(Option<Asked>),
+}
+
+/// A request that was left to the engine.
+pub struct Asked {
+    pub(crate) direct: Arc<Direct>,
+    pub(crate) group: u32,
+    pub(crate) charge_ns: u64,
+}
+
+impl Drop for Asked {
+    fn drop(&mut self) {
+        if let Some(group) = self.direct.state().groups.get_mut(&self.group) {
+            group.asked -= 1;
+            group.asked_ns -= self.charge_ns;
+            if group.asked == 0 {
+                group.latest_ns = 0;
+            }
+        }
+    }
+}

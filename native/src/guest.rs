@@ -1,0 +1,78 @@
+//! A request that the door serves, with what it takes to hand it over after all.
+
+use crate::body;
+use crate::budget::Message;
+use crate::call::Caller;
+use crate::direct::Asked;
+use crate::door::Core;
+use crate::flight::Flight;
+use crate::status::Fault;
+use crate::upload::Upload;
+use http::HeaderValue;
+
+/// The header with the trace context of a client.
+pub const TRACEPARENT: &str = "traceparent";
+
+/// A request that the door does not serve after all.
+pub struct HandedOver {
+    /// As it came.
+    pub message: Message,
+    /// How often a worker died with it.
+    pub attempts: u32,
+    /// Its deadline, if only the door knows it; 0: it does not.
+    pub deadline_ns: u64,
+    /// To be held until it has ended.
+    pub asked: Option<Asked>,
+}
+
+/// See the head of this file.
+pub enum Guest {
+    /// The message is as it came.
+    Message(Box<Flight>, Message),
+    /// The tensors are in its slot.
+    Upload(Upload),
+}
+
+impl Guest {
+    /// Its way to the worker and back.
+    pub fn flight(&mut self) -> &mut Flight {
+        match self {
+            Self::Message(flight, _) => flight,
+            Self::Upload(upload) => &mut upload.flight,
+        }
+    }
+
+    /// Its way alone: nothing is handed over any more.
+    pub fn into_flight(self) -> Flight {
+        match self {
+            Self::Message(flight, _) => *flight,
+            Self::Upload(upload) => *upload.flight,
+        }
+    }
+
+    /// Notes the trace context of its client, if it is traced.
+    pub fn note_parent(&mut self, parent: Option<&HeaderValue>) {
+        if let (Some(trace), Some(parent)) = (self.flight().trace(), parent) {
+            trace.note_parent(parent.as_bytes());
+        }
+    }
+
+    /// Gives it to the worker. False: it is the engine's.
+    pub fn depart(&mut self) -> bool {
+        match self {
+            Self::Message(flight, message) => flight.depart(&message.bytes),
+            Self::Upload(upload) => upload.flight.depart(&[]),
+        }
+    }
+
+    /// Gives it up, after so many attempts. A fault: there is no memory to put its message together again.
+    pub fn hand_over(self, core: &Core, caller: &Caller, attempts: u32) -> Result<HandedOver, Fault> {
+        let (message, deadline_ns) = match self {
+            Self::Message(flight, message) => (message, flight.deadline_ns()),
+            Self::Upload(upload) => {
+                (body::restored(core, &caller.requests, &upload)?, upload.flight.deadline_ns())
+            }
+        };
+        Ok(HandedOver { message, attempts, deadline_ns, asked: None })
+    }
+}

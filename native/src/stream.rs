@@ -1,0 +1,249 @@
+//! One streaming call. Python reads and writes messages one by one; on streams of inferences the door reads ahead of it
+//! and serves by itself what it was taught, between what it hands over.
+//!
+//! Three things go on side by side, in one task: reading, landing and writing. They are polled in this order whenever the
+//! task wakes, so that what one of them leaves behind is seen by the next at once; only what lies before it must be told.
+
+use crate::answer::Answer;
+use crate::body::{Received, RequestBody};
+use crate::call::Caller;
+use crate::calls::End;
+use crate::direct::{Admission, Asked};
+use crate::door::Core;
+use crate::flight::Flight;
+use crate::guest::{Guest, HandedOver};
+use crate::mailbox::{Event, Told};
+use crate::status::Fault;
+use crate::ticket::Ticket;
+use crate::underway::{Chunk, Underway};
+use bytes::Bytes;
+use http::HeaderValue;
+use std::convert::Infallible;
+use std::future::poll_fn;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
+use tokio::sync::Notify;
+
+/// See the head of this file.
+pub struct Stream<'a> {
+    core: &'a Core,
+    caller: &'a Caller,
+    ticket: &'a Ticket,
+    /// The client's trace context.
+    parent: Option<&'a HeaderValue>,
+    deadline_ns: u64,
+    /// Requests under way at most, if they may be the door's own.
+    window: Option<usize>,
+    underway: Mutex<Underway>,
+    /// Rung when what is under way has changed.
+    changed: Notify,
+}
+
+/// What is to be sent next.
+enum Order {
+    /// A message of Python's.
+    Message(Bytes),
+    /// Answers of the door's own.
+    Chunk(Chunk),
+    End(End),
+}
+
+impl<'a> Stream<'a> {
+    /// A stream that Python has been told of. `window`: how many requests may be under way, if they may be the door's own.
+    pub fn new(
+        core: &'a Core,
+        caller: &'a Caller,
+        ticket: &'a Ticket,
+        parent: Option<&'a HeaderValue>,
+        deadline_ns: u64,
+        window: Option<usize>,
+    ) -> Self {
+        let underway = Mutex::new(Underway::new(window.unwrap_or_default()));
+        Self { core, caller, ticket, parent, deadline_ns, window, underway, changed: Notify::new() }
+    }
+
+    /// Carries it to its end.
+    pub async fn serve(&self, body: &mut RequestBody, answer: &mut Answer) -> Result<(), Fault> {
+        let read = async {
+            match self.window {
+                Some(_) => self.read_ahead(body).await,
+                None => self.read_as_asked(body).await,
+            }
+        };
+        tokio::select! {
+            biased;
+            Err(fault) = read => Err(fault),
+            fault = poll_fn(|cx| self.poll_landing(cx)) => Err(fault),
+            end = self.write(answer) => end,
+        }
+    }
+
+    /// Looks at it; all who do are parts of one task, so this never waits.
+    fn underway(&self) -> MutexGuard<'_, Underway> {
+        self.underway.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    // --- reading
+
+    async fn read_as_asked(&self, body: &mut RequestBody) -> Result<Infallible, Fault> {
+        loop {
+            self.asked().await;
+            let message = tokio::select! {
+                biased;
+                () = self.stopped() => None,
+                message = body.next() => message?,
+            };
+            self.tell(message.map(|message| Told { message, attempts: 0, deadline_ns: 0 }));
+        }
+    }
+
+    /// Python is told the end of the client's side when nothing can be handed over any more: what it answers then is the
+    /// end of the stream.
+    async fn read_ahead(&self, body: &mut RequestBody) -> Result<Infallible, Fault> {
+        loop {
+            self.until(Underway::has_room).await;
+            let next = tokio::select! {
+                biased;
+                () = self.stopped() => None,
+                next = body.next_of_its_own(self.deadline_ns) => next?,
+            };
+            let Some((received, arrived_ns)) = next else { break };
+            self.take(received, arrived_ns)?;
+        }
+        self.until(Underway::is_settled).await;
+        loop {
+            self.asked().await;
+            self.tell(None);
+        }
+    }
+
+    /// Serves a request or hands it over.
+    fn take(&self, received: Received, arrived_ns: u64) -> Result<(), Fault> {
+        let mut guest = match received {
+            Received::Upload(upload) => Guest::Upload(upload),
+            Received::Message(message) => match self.admit(&message.bytes, arrived_ns) {
+                Ok(flight) => Guest::Message(flight, message),
+                Err(asked) => {
+                    let handed = HandedOver { message, attempts: 0, deadline_ns: 0, asked };
+                    self.underway().hand_over(handed);
+                    return Ok(());
+                }
+            },
+        };
+        guest.note_parent(self.parent);
+        let departed = self.underway().depart(guest, &self.caller.answers);
+        if let Err(guest) = departed {
+            let handed = guest.hand_over(self.core, self.caller, 0)?;
+            self.underway().hand_over(handed);
+        }
+        Ok(())
+    }
+
+    fn admit(&self, message: &Bytes, arrived_ns: u64) -> Result<Box<Flight>, Option<Asked>> {
+        let direct = &self.core.direct;
+        if !direct.has_lessons() {
+            return Err(None);
+        }
+        // What would be late is refused in the stream or ends it, as its client wants: the engine's side knows how.
+        match direct.admit(message, arrived_ns, self.deadline_ns, false) {
+            Admission::Flight(flight) => Ok(flight),
+            Admission::Engine(asked) => Err(asked),
+            Admission::Late(..) => Err(None),
+        }
+    }
+
+    async fn until(&self, holds: impl Fn(&Underway) -> bool) {
+        while !holds(&self.underway()) {
+            self.changed.notified().await;
+        }
+    }
+
+    /// Until Python asks for a message.
+    async fn asked(&self) {
+        poll_fn(|cx| {
+            self.ticket.slot.register(cx.waker());
+            if self.ticket.slot.take_read() { Poll::Ready(()) } else { Poll::Pending }
+        })
+        .await;
+    }
+
+    /// Until Python wants no more to be read.
+    async fn stopped(&self) {
+        poll_fn(|cx| {
+            self.ticket.slot.register(cx.waker());
+            if self.ticket.slot.is_stopped() { Poll::Ready(()) } else { Poll::Pending }
+        })
+        .await;
+    }
+
+    fn tell(&self, message: Option<Told>) {
+        self.ticket.slot.read_done();
+        self.ticket.tell(Event::Message(self.ticket.id, message));
+    }
+
+    // --- landing
+
+    /// Takes what workers are done with, and hands over what Python has asked for.
+    fn poll_landing(&self, cx: &mut Context<'_>) -> Poll<Fault> {
+        self.ticket.slot.register(cx.waker());
+        loop {
+            let failed = self.underway().poll_landed(cx, &self.caller.client);
+            let Poll::Ready((guest, attempts)) = failed else { break };
+            match guest.hand_over(self.core, self.caller, attempts) {
+                Ok(handed) => self.underway().hand_over(handed),
+                Err(fault) => return Poll::Ready(fault),
+            }
+        }
+        while self.underway().has_handed() && self.ticket.slot.take_read() {
+            let told = self.underway().take_handed();
+            self.tell(told);
+        }
+        self.note_changes();
+        Poll::Pending
+    }
+
+    fn note_changes(&self) {
+        if self.underway().take_changed() {
+            self.changed.notify_one();
+        }
+    }
+
+    // --- writing
+
+    async fn write(&self, answer: &mut Answer) -> Result<(), Fault> {
+        loop {
+            match poll_fn(|cx| self.poll_order(cx, answer)).await? {
+                Order::Message(message) => {
+                    self.underway().answered();
+                    answer.send(message).await?;
+                    self.underway().answer_sent();
+                    self.ticket.slot.send_done();
+                    self.ticket.tell(Event::Sent(self.ticket.id));
+                }
+                Order::Chunk(chunk) => {
+                    let weight = chunk.weight();
+                    answer.send(chunk.into_bytes()).await?;
+                    self.underway().sent(weight);
+                }
+                Order::End(end) => return answer.end(end).await,
+            }
+            self.note_changes();
+        }
+    }
+
+    /// What is there to be sent; all messages before the end.
+    fn poll_order(&self, cx: &mut Context<'_>, answer: &mut Answer) -> Poll<Result<Order, Fault>> {
+        let slot = &self.ticket.slot;
+        slot.register(cx.waker());
+        if let Some(message) = slot.take_message() {
+            return Poll::Ready(Ok(Order::Message(message)));
+        }
+        if let Some(chunk) = self.underway().take_landed() {
+            return Poll::Ready(Ok(Order::Chunk(chunk)));
+        }
+        if let Some(end) = slot.take_end() {
+            return Poll::Ready(Ok(Order::End(end)));
+        }
+        answer.poll_gone(cx).map(Err)
+    }
+}

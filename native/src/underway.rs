@@ -1,0 +1,203 @@
+//! What is under way on one stream: the requests that the door serves by itself, their answers until the client has taken
+//! them, and the requests that are Python's.
+//!
+//! All of them together are bounded by the window, whoever serves them. Answers stand in the order in which their requests
+//! ended, as Python's do: a stream promises no other.
+
+use crate::budget::{Budget, Reservation};
+use crate::direct::Asked;
+use crate::flight::{Flight, Landing};
+use crate::framing::{PREFIX, Prefix};
+use crate::guest::{Guest, HandedOver};
+use crate::infer::held;
+use crate::mailbox::Told;
+use bytes::{BufMut, Bytes, BytesMut};
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+use std::collections::VecDeque;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+/// Answers up to this many bytes are sent in one piece.
+const CHUNK: usize = 64 * 1024;
+/// A client that has left more than this untaken is slow: what else it asks for is the engine's, which holds it back.
+const SLOW: usize = 1 << 20;
+
+/// A request that the worker has, and the memory for its answer. Dropped before it landed, its client has gone.
+struct Aloft(Option<(Guest, Reservation)>);
+
+impl Future for Aloft {
+    type Output = (Guest, Reservation, Result<Landing, u32>);
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let Some((guest, _)) = &mut self.0 else { return Poll::Pending };
+        let landed = ready!(guest.flight().poll(cx));
+        self.0.take().map_or(Poll::Pending, |(guest, room)| Poll::Ready((guest, room, landed)))
+    }
+}
+
+impl Drop for Aloft {
+    fn drop(&mut self) {
+        if let Some((guest, _)) = self.0.take() {
+            guest.into_flight().cancel();
+        }
+    }
+}
+
+/// Some answers, one after another.
+pub struct Chunk {
+    bytes: BytesMut,
+    room: Reservation,
+    answers: usize,
+}
+
+impl Chunk {
+    /// How many answers and bytes these are.
+    pub fn weight(&self) -> (usize, usize) {
+        (self.answers, self.bytes.len())
+    }
+
+    /// As they are sent.
+    pub fn into_bytes(self) -> Bytes {
+        held(self.bytes, self.room)
+    }
+}
+
+/// See the head of this file.
+pub struct Underway {
+    window: usize,
+    aloft: FuturesUnordered<Aloft>,
+    landed: VecDeque<Chunk>,
+    /// Answers and bytes that have landed and were not sent.
+    unsent: (usize, usize),
+    handed: VecDeque<HandedOver>,
+    /// What Python was told and has not answered; which of its answers is whose does not matter.
+    told: VecDeque<Option<Asked>>,
+    changed: bool,
+}
+
+impl Underway {
+    /// Nothing yet, and at most so many requests ever.
+    pub fn new(window: usize) -> Self {
+        Self {
+            window,
+            aloft: FuturesUnordered::new(),
+            landed: VecDeque::new(),
+            unsent: (0, 0),
+            handed: VecDeque::new(),
+            told: VecDeque::new(),
+            changed: false,
+        }
+    }
+
+    /// Whether one more request may be read: not while one waits for Python, which takes no more than its own window.
+    pub fn has_room(&self) -> bool {
+        self.handed.is_empty() && self.aloft.len() + self.unsent.0 + self.told.len() < self.window
+    }
+
+    /// Whether nothing can be handed over any more.
+    pub fn is_settled(&self) -> bool {
+        self.aloft.is_empty() && self.handed.is_empty()
+    }
+
+    /// Whether any of this has changed since the last time.
+    pub fn take_changed(&mut self) -> bool {
+        std::mem::take(&mut self.changed)
+    }
+
+    /// Gives a request to the worker, where its answer will find memory in `answers`; else it comes back.
+    pub fn depart(&mut self, mut guest: Guest, answers: &Arc<Budget>) -> Result<(), Guest> {
+        let length = guest.flight().streamed_length();
+        let mut room = answers.reserve();
+        let fits =
+            self.unsent.1 <= SLOW && Prefix::encode(length).is_some() && room.resize(PREFIX + length).is_ok();
+        if !fits || !guest.depart() {
+            return Err(guest);
+        }
+        self.aloft.push(Aloft(Some((guest, room))));
+        Ok(())
+    }
+
+    /// Takes the answers that are there, on behalf of `client`. Ready with a request that is the engine's, after so many
+    /// attempts: also one that is late, for which the engine has the words.
+    pub fn poll_landed(&mut self, cx: &mut Context<'_>, client: &str) -> Poll<(Guest, u32)> {
+        while let Poll::Ready(Some((guest, room, landed))) = self.aloft.poll_next_unpin(cx) {
+            self.changed = true;
+            match landed {
+                Ok(Landing::Well) => self.answer(guest.into_flight(), room, client),
+                Ok(Landing::Late) => return Poll::Ready((guest, 0)),
+                Err(attempts) => return Poll::Ready((guest, attempts)),
+            }
+        }
+        Poll::Pending
+    }
+
+    fn answer(&mut self, flight: Flight, room: Reservation, client: &str) {
+        let length = flight.streamed_length();
+        let Some(prefix) = Prefix::encode(length) else { return }; // looked at when it departed
+        let size = PREFIX + length;
+        match self.landed.back_mut() {
+            Some(last) if last.bytes.len() + size <= CHUNK => last.room.join(room),
+            _ => {
+                let bytes = BytesMut::with_capacity(size);
+                self.landed.push_back(Chunk { bytes, room, answers: 0 });
+            }
+        }
+        if let Some(chunk) = self.landed.back_mut() {
+            chunk.answers += 1;
+            chunk.bytes.put_slice(&prefix);
+            flight.streamed(&mut chunk.bytes);
+        }
+        self.unsent = (self.unsent.0 + 1, self.unsent.1 + size);
+        flight.finish(client);
+    }
+
+    /// The next answers to send.
+    pub fn take_landed(&mut self) -> Option<Chunk> {
+        self.landed.pop_front()
+    }
+
+    /// Answers of this weight were taken by the client.
+    pub fn sent(&mut self, (answers, bytes): (usize, usize)) {
+        self.unsent = (self.unsent.0 - answers, self.unsent.1 - bytes);
+        self.changed = true;
+    }
+
+    /// A request is Python's.
+    pub fn hand_over(&mut self, handed: HandedOver) {
+        self.handed.push_back(handed);
+        self.changed = true;
+    }
+
+    /// Whether a request waits for Python.
+    pub fn has_handed(&self) -> bool {
+        !self.handed.is_empty()
+    }
+
+    /// The next request that Python is told.
+    pub fn take_handed(&mut self) -> Option<Told> {
+        let HandedOver { message, attempts, deadline_ns, asked } = self.handed.pop_front()?;
+        self.told.push_back(asked);
+        self.changed = true;
+        Some(Told { message, attempts, deadline_ns })
+    }
+
+    /// Python has answered one of those that it was told; how long the client takes over that is no work of the engine's.
+    pub fn answered(&mut self) {
+        if let Some(asked) = self.told.front_mut() {
+            drop(asked.take());
+        }
+    }
+
+    /// The client has taken Python's answer.
+    pub fn answer_sent(&mut self) {
+        self.told.pop_front();
+        self.changed = true;
+    }
+}
+
+#[cfg(test)]
+#[path = "underway_tests.rs"]
+mod tests;
