@@ -89,10 +89,10 @@ def test_what_clients_say_of_their_traces_is_kept(serve: Serve, models: Path, tm
     daemon = serve(models, {**FAKE_SECTIONS, "trace": {"one_in": 10_000, "file": str(file)}})
     wanted = (("traceparent", f"00-{TRACE_ID}-{SPAN_ID}-01"),)
     with Stub(daemon.grpc) as stub:
-        stub.infer(ask("m", "plain"))
         sending = Sending(ask("m", "s0"), ask("failing", "s1"))
         sending.end()
         list(stub.stream(sending, metadata=wanted))
+        stub.infer(ask("m", "plain"))
     told = traced(file, 2)
     assert set(told) == {"s0", "s1"}
     for root, *_ in told.values():

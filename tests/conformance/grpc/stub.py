@@ -57,7 +57,11 @@ class Stub:
         raise AssertionError(f"{rpc} was answered: {answer[:200]!r}")
 
     def stream(
-        self, requests: Any, metadata: tuple[tuple[str, str], ...] = (), compression: Any = None
+        self,
+        requests: Any,
+        metadata: tuple[tuple[str, str], ...] = (),
+        compression: Any = None,
+        timeout_s: float | None = 30.0,
     ) -> Any:
         """ModelStreamInfer over serialised messages: an iterator of responses."""
         method = self.channel.stream_stream(
@@ -65,7 +69,7 @@ class Stub:
             request_serializer=_serialised,
             response_deserializer=pb.ModelStreamInferResponse.FromString,
         )
-        return method(requests, metadata=metadata, timeout=30.0, compression=compression)
+        return method(requests, metadata=metadata, timeout=timeout_s, compression=compression)
 
     def _method(self, rpc: str) -> Any:
         return self.channel.unary_unary(
