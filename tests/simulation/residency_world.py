@@ -1,0 +1,264 @@
+"""Models, clients and a slow disk around Residency, by seed, in virtual time; everything it does is held to its
+rules."""
+
+from __future__ import annotations
+
+import heapq
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from appliance.scheduling import residency_port as port
+from appliance.scheduling.residency import Residency
+from appliance.scheduling.residency_port import Action, Event, Footprint, Form
+from appliance.scheduling.settings import ResidencyPolicy
+from appliance.scheduling.tenant import ARRIVING, LEAVING, Move, Tenant
+
+MILLISECOND = 1_000_000
+SECOND = 1_000_000_000
+MIB = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Weather:
+    """What may happen: chances per event."""
+
+    models: int = 12
+    budget_bytes: int = 200 * MIB
+    noise: float = 0.0
+    busy: float = 0.0
+    decline: float = 0.0
+    fail: float = 0.0
+    withdraw: float = 0.0
+    operator: float = 0.0
+    budget_ms: tuple[int, int] = (20, 3_000)
+    pinned: int = 0
+    hollow: tuple[float, ...] = (0.0, 0.8, 0.95)
+    """What hollowing gives back, as shares of a model's memory; drawn for each."""
+
+
+class ResidencyWorld:
+    """Plays ``events`` requests and then lets everything end."""
+
+    def __init__(self, seed: int, weather: Weather) -> None:
+        self.random = random.Random(seed)
+        self.weather = weather
+        self.policy = ResidencyPolicy(loads_at_once=self.random.choice((1, 2, 3)), waiting_requests_max=60)
+        self.residency = Residency(self.policy, weather.budget_bytes)
+        self.now_ns = SECOND
+        self.calendar: list[tuple[int, int, Callable[[], None]]] = []
+        self.order = 0
+        self.in_use: set[int] = set()
+        self.costs: dict[int, tuple[int, int]] = {}
+        self.waiting: dict[int, tuple[int, int]] = {}
+        """Model and deadline of each request that was told to wait."""
+        self.ended: dict[str, int] = {}
+        self.late = 0
+        self.moves: dict[int, Action] = {}
+        self.wake_ns = 0
+        self.models = 0
+        for _ in range(weather.models):
+            self.add()
+        for model in range(weather.pinned):
+            self.tell(port.Kept(model, True, 0))
+
+    def run(self, requests: int) -> None:
+        for request in range(requests):
+            self.until(self.now_ns + int(self.random.expovariate(30.0) * SECOND))
+            self.happen()
+            self.ask(request)
+        self.in_use.clear()
+        self.until(self.now_ns + 600 * SECOND)
+        assert not self.waiting, f"still waiting: {self.waiting}"
+        assert not self.moves
+
+    def until(self, end_ns: int) -> None:
+        """Let time pass."""
+        while self.calendar and self.calendar[0][0] <= end_ns:
+            self.now_ns, _, what = heapq.heappop(self.calendar)
+            what()
+        self.now_ns = end_ns
+
+    def later(self, delay_ns: int, what: Callable[[], None]) -> None:
+        self.order += 1
+        heapq.heappush(self.calendar, (self.now_ns + delay_ns, self.order, what))
+
+    # What happens
+
+    def add(self) -> None:
+        model = self.models
+        self.models += 1
+        size_bytes = int(self.weather.budget_bytes * self.random.uniform(0.02, 0.45))
+        hollow = int(size_bytes * self.random.choice(self.weather.hollow))
+        load_ns = int(self.random.uniform(10, 400)) * MILLISECOND
+        self.costs[model] = load_ns, load_ns // self.random.choice((2, 4))
+        self.tell(port.Added(model, Form.COLD, Footprint(size_bytes, hollow), *self.costs[model]))
+
+    def happen(self) -> None:
+        chance = self.random.random
+        for model in list(self.costs):
+            if chance() < self.weather.busy:
+                (self.in_use.discard if model in self.in_use else self.in_use.add)(model)
+        self.in_use = {model for model in self.in_use if self.residency.form(model) is Form.RESIDENT}
+        if self.waiting and chance() < self.weather.withdraw:
+            request = self.random.choice(list(self.waiting))
+            model = self.waiting[request][0]
+            self.end(request, "withdrawn")
+            self.tell(port.Withdrawn(model, request))
+        if chance() < self.weather.operator:
+            self.operate()
+
+    def operate(self) -> None:
+        model = self.random.choice(list(self.costs))
+        match self.random.randrange(5):
+            case 0:
+                self.add()
+            case 1 if len(self.costs) > 3:
+                for request in [each for each, (wanted, _) in self.waiting.items() if wanted == model]:
+                    self.end(request, "removed")
+                self.moves.pop(model, None)
+                self.in_use.discard(model)
+                del self.costs[model]
+                self.tell(port.Removed(model))
+            case 2:
+                self.tell(port.Kept(model, self.random.random() < 0.2, self.random.choice((0, SECOND))))
+            case 3:
+                share = self.random.choice((0.6, 1.0, 1.4))
+                self.tell(port.BudgetChanged(int(self.weather.budget_bytes * share)))
+            case _:
+                size_bytes = int(self.weather.budget_bytes * self.random.uniform(0.02, 0.45))
+                self.tell(port.Measured(model, Footprint(size_bytes, size_bytes // 2)))
+
+    def ask(self, request: int) -> None:
+        model = min(int(self.random.paretovariate(0.7)) - 1, 10**6) % self.models
+        if model not in self.costs:
+            return
+        self.asked = request, self.now_ns + self.random.randint(*self.weather.budget_ms) * MILLISECOND
+        before = sum(self.ended.values()) + len(self.waiting)
+        self.tell(port.Asked(model, request, self.asked[1], self.random.randint(1, MIB)))
+        assert sum(self.ended.values()) + len(self.waiting) == before + 1, f"request {request} has no answer"
+
+    def give_up(self, request: int) -> None:
+        """A client goes away when its deadline has passed for long."""
+        if request in self.waiting:
+            model = self.waiting[request][0]
+            self.late += 1
+            self.end(request, "gave up")
+            self.tell(port.Withdrawn(model, request))
+
+    def end(self, request: int, how: str) -> None:
+        _, deadline_ns = self.waiting.pop(request)
+        self.ended[how] = self.ended.get(how, 0) + 1
+        if how == "released" and self.now_ns > deadline_ns:
+            self.late += 1
+
+    # What is done
+
+    def tell(self, event: Event) -> None:
+        actions = self.residency.step(event, self.now_ns, self.in_use)
+        for action in actions:
+            self.check(action, event)
+        for action in actions:
+            self.perform(action)
+        self.check_sums()
+
+    def check(self, action: Action, event: Event) -> None:
+        """The rules that one action must keep."""
+        if isinstance(action, port.WakeAt):
+            return
+        tenant = self.tenant(action.model)
+        match action:
+            case port.Hollow() | port.Drop():
+                over = (
+                    isinstance(event, port.BudgetChanged | port.Measured | port.Settle) or self.above_before
+                )
+                assert not tenant.pinned, action
+                assert not tenant.waiting, action
+                assert action.model not in self.in_use, action
+                assert over or tenant.available_ns <= self.now_ns, f"{action} while it is held"
+                assert action.model not in self.moves
+            case port.Load() | port.Fill():
+                assert action.model not in self.moves
+                assert (tenant.form is Form.HOLLOW) == isinstance(action, port.Fill)
+                sums = self.residency.statistics()
+                assert sums.used_bytes <= sums.budget_bytes, f"{action} above the budget"
+                assert sums.arriving <= self.policy.loads_at_once
+
+    def perform(self, action: Action) -> None:
+        match action:
+            case port.Load() | port.Fill() | port.Hollow() | port.Drop():
+                self.moves[action.model] = action
+                self.later(self.takes_ns(action), lambda: self.finish(action))
+            case port.Wait():
+                assert self.asked[0] == action.request
+                assert self.now_ns + action.ready_ns <= self.asked[1], "may wait, but not so long"
+                self.waiting[action.request] = action.model, self.asked[1]
+                request = action.request
+                self.later(self.asked[1] - self.now_ns + SECOND, lambda: self.give_up(request))
+            case port.Refuse(_, request, _, retry_ns):
+                assert retry_ns >= 0
+                if request in self.waiting:
+                    self.end(request, "given up")
+                else:
+                    self.ended["refused"] = self.ended.get("refused", 0) + 1
+            case port.Serve():
+                self.ended["served"] = self.ended.get("served", 0) + 1
+            case port.Release():
+                for request in action.requests:
+                    self.end(request, "released")
+            case port.WakeAt():
+                if self.wake_ns <= self.now_ns or action.at_ns < self.wake_ns:
+                    self.wake_ns = action.at_ns
+                    self.later(action.at_ns - self.now_ns, self.wake)
+
+    def wake(self) -> None:
+        self.wake_ns = 0
+        self.tell(port.Settle())
+
+    def takes_ns(self, action: Action) -> int:
+        load_ns, fill_ns = self.costs[getattr(action, "model")]  # noqa: B009
+        noise = 1 + self.weather.noise * self.random.uniform(-1, 1)
+        match action:
+            case port.Load():
+                return int(load_ns * noise)
+            case port.Fill():
+                return int(fill_ns * noise)
+        return MILLISECOND
+
+    def finish(self, action: port.Load | port.Fill | port.Hollow | port.Drop) -> None:
+        model = action.model
+        if self.moves.get(model) is not action:
+            return
+        del self.moves[model]
+        arriving = isinstance(action, port.Load | port.Fill)
+        if self.random.random() < self.weather.fail:
+            self.tell(port.Failed(model))
+        elif not arriving and self.random.random() < self.weather.decline:
+            self.tell(port.Declined(model))
+        else:
+            tenant = self.tenant(model)
+            ns = self.now_ns - tenant.moving_since_ns
+            self.tell(port.Done(model, ns, tenant.footprint.bytes if arriving else 0))
+
+    # What must hold between steps
+
+    @property
+    def above_before(self) -> bool:
+        sums = self.residency.statistics()
+        return sums.used_bytes > sums.budget_bytes
+
+    def tenant(self, model: int) -> Tenant:
+        return next(each for each in self.residency.tenants() if each.model == model)
+
+    def check_sums(self) -> None:
+        tenants = list(self.residency.tenants())
+        sums = self.residency.statistics()
+        assert sums.used_bytes == sum(each.bytes_now for each in tenants)
+        assert sums.leaving_bytes == sum(each.bytes_leaving for each in tenants)
+        assert sums.arriving == sum(each.move in ARRIVING for each in tenants)
+        assert sums.waiting_requests == len(self.waiting) <= self.policy.waiting_requests_max
+        assert {each.model for each in tenants if each.move is not Move.NONE} == set(self.moves)
+        for each in tenants:
+            assert not (each.resident and each.waiting), "who could be served waits"
+            if each.move in LEAVING:
+                assert each.form is not Form.COLD
