@@ -30,6 +30,8 @@ RSA_BITS_MIN: Final = 2048
 HSM_SCHEME: Final = "hsm:"
 MODULE_VARIABLE: Final = "PYKCS11LIB"
 
+__all__ = ["Signer"]
+
 Secret = Callable[[str], str]
 """Asks for what protects a key: is told what is wanted ("pin", "password"), gives it."""
 

@@ -1,0 +1,223 @@
+"""Pack one version of a model into one file, NAME-VERSION.model, ready to be signed, checked and installed.
+
+SOURCE is an ONNX file, the directory of a version (NAME/3), or the directory of a model, of which the highest version
+is taken. The model comes apart into a graph and a file of weights, in the order in which inference uses them, and has
+to give the same answers as before, bit for bit. Taken along are config.pbtxt, what it names (labels, warm-up data), the
+golden set and what --include names. The same source and options give the same bytes.
+
+Needs the package 'onnx' (the extra 'models').
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from appliance.cli.failure import CommandFailed, Exit, printable
+from appliance.cli.progress_bar import progress_bar
+
+if TYPE_CHECKING:
+    from appliance.manifest import LatencyPromise, Manifest, Measured
+    from appliance.package.keys import Signer
+    from appliance.package.proof import Proof
+    from appliance.package.source import ModelSource
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.add_argument("source", metavar="SOURCE", type=Path, help="ONNX file, version or model directory")
+    parser.add_argument(
+        "-o", "--output", type=Path, help="file or directory to write (default: NAME-VERSION.model)"
+    )
+    parser.add_argument("--name", help="name of the model (default: that of SOURCE)")
+    parser.add_argument("--version", type=int, help="version (default: that of SOURCE, or 1)")
+    parser.add_argument(
+        "--key", action="append", default=[], metavar="KEY",
+        help="sign with this private key: a PEM file, or hsm:ID?label=TOKEN; may be given several times",
+    )  # fmt: skip
+    parser.add_argument("--pkcs11-module", type=Path, metavar="FILE", help="the token's PKCS#11 library")
+    parser.add_argument(
+        "--secret-file", type=Path, metavar="FILE", help="password or pin of the key (default: ask for it)"
+    )
+    parser.add_argument("--licence", default="", metavar="TEXT", help="licence of the model, or @FILE")
+    parser.add_argument(
+        "--provenance", default="", metavar="TEXT", help="where the model comes from, or @FILE"
+    )
+    parser.add_argument(
+        "--measured", type=Path, metavar="FILE",
+        help="what it cost where it was measured, as JSON: on, memory_bytes, load_ns, rows, p50_ns, p99_ns",
+    )  # fmt: skip
+    parser.add_argument(
+        "--promise", metavar="ROWS:P99_US", help="latency promised (default: what the golden set promises)"
+    )
+    parser.add_argument(
+        "--include",
+        action="append",
+        default=[],
+        metavar="PATH",
+        help="a further file of the model's directory",
+    )
+    parser.add_argument("--no-proof", action="store_true", help="do not compare the answers of both forms")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Pack, and tell what came of it."""
+    if find_spec("onnx") is None:
+        raise CommandFailed("needs the package 'onnx': pip install 'edge-appliance[models]'")
+    from appliance.errors import ApplianceError, ModelInvalid, PackageInvalid
+
+    try:
+        return _pack(arguments)
+    except (ModelInvalid, PackageInvalid) as error:
+        problems = list(map(str, error.problems))
+        raise CommandFailed(
+            f"'{arguments.source}' cannot be packed:", Exit.REFUSED, lines=problems
+        ) from error
+    except ApplianceError as error:
+        raise CommandFailed(f"'{arguments.source}' cannot be packed: {error}", Exit.REFUSED) from error
+    except OSError as error:
+        place = f"'{error.filename}': " if error.filename else ""
+        raise CommandFailed(f"cannot be written: {place}{error.strerror}") from error
+
+
+def _pack(arguments: argparse.Namespace) -> int:
+    from appliance.manifest_codec import encode
+    from appliance.package.packing import Labels, lay_out, open_from
+    from appliance.package.proof import Proof, prove
+    from appliance.package.source import find_source
+    from appliance.package.weights import GRAPH_FILE
+    from appliance.package.writer import replacing, write_package
+
+    signers = _signers(arguments)
+    source = find_source(arguments.source, arguments.version, arguments.include)
+    labels = Labels(
+        name=arguments.name or source.name,
+        version=arguments.version or source.version,
+        licence=_text(arguments.licence),
+        provenance=_text(arguments.provenance),
+        measured=_measured(arguments.measured),
+        promise=_promise(arguments.promise),
+    )
+    target = _target(arguments.output, f"{labels.name}-{labels.version}.model")
+    with tempfile.TemporaryDirectory(prefix=".packing-", dir=target.parent) as folder:
+        root = Path(folder)
+        with progress_bar("splitting", _weight_of(source)) as advance:
+            manifest = lay_out(source, labels, root, advance)
+        proof = Proof(rounds=0, reason="not asked for")
+        if not arguments.no_proof:
+            proof = prove(source.model.path, root / labels.name / str(labels.version) / GRAPH_FILE)
+        wire = encode(manifest)
+        signatures = None
+        if signers:
+            from appliance.package.trust import sign
+
+            signatures = sign(wire, signers)
+        with replacing(target) as out, progress_bar("writing", manifest.total_bytes) as advance:
+            write_package(out, manifest, signatures, open_from(root, manifest), advance)
+    _tell(arguments.json, target, manifest, wire, proof, [signer.public_key.keyid for signer in signers])
+    return Exit.OK
+
+
+def _weight_of(source: ModelSource) -> int:
+    """About the bytes of weights: external data makes it more, which the bar can stand."""
+    return source.model.size
+
+
+def _signers(arguments: argparse.Namespace) -> Sequence[Signer]:
+    if not arguments.key:
+        return ()
+    from appliance.cli.secret import secret_from
+    from appliance.package.keys import MODULE_VARIABLE, open_signer
+
+    if arguments.pkcs11_module is not None:
+        os.environ[MODULE_VARIABLE] = str(arguments.pkcs11_module)
+    secret = secret_from(arguments.secret_file)
+    return [open_signer(key, secret) for key in arguments.key]
+
+
+def _text(said: str) -> str:
+    """A text as it was typed, or what the file behind an @ holds."""
+    if not said.startswith("@"):
+        return said
+    try:
+        return Path(said[1:]).read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise CommandFailed(f"'{said[1:]}' cannot be read: {error}") from error
+
+
+def _measured(file: Path | None) -> Measured | None:
+    if file is None:
+        return None
+    from appliance.binding import bind
+    from appliance.errors import ConfigInvalid
+    from appliance.manifest import Measured
+
+    try:
+        table = json.loads(file.read_text(encoding="utf-8"))
+        if not isinstance(table, dict):
+            raise ValueError("not a JSON object")
+        return bind(Measured, table, str(file))
+    except ConfigInvalid as error:
+        raise CommandFailed("--measured has problems:", lines=map(str, error.problems)) from error
+    except (OSError, ValueError) as error:
+        raise CommandFailed(f"'{file}' cannot be read: {error}") from error
+
+
+def _promise(said: str | None) -> LatencyPromise | None:
+    if said is None:
+        return None
+    from appliance.manifest import LatencyPromise
+
+    rows, _, p99_us = said.partition(":")
+    if not (rows.isascii() and rows.isdigit() and p99_us.isascii() and p99_us.isdigit()):
+        raise CommandFailed(f"--promise '{said}' is not ROWS:P99_US, such as 1:8000")
+    return LatencyPromise(rows=int(rows), p99_us=int(p99_us))
+
+
+def _target(output: Path | None, name: str) -> Path:
+    target = output or Path(name)
+    if target.is_dir():
+        target = target / name
+    if not target.parent.is_dir():
+        raise CommandFailed(f"'{target.parent}' is not a directory")
+    return target
+
+
+def _tell(
+    json_wanted: bool, target: Path, manifest: Manifest, wire: bytes, proof: Proof, keyids: Sequence[str]
+) -> None:
+    from appliance.digest import digest_of
+
+    about = {
+        "file": str(target),
+        "bytes": target.stat().st_size,
+        "model": manifest.key,
+        "manifest": digest_of(wire),
+        "files": len(manifest.files),
+        "tensors": len(manifest.tensors),
+        "proven_requests": proof.rounds,
+        "unproven": proof.reason,
+        "signed_by": list(keyids),
+    }
+    if json_wanted:
+        print(json.dumps(about, indent=2))
+        return
+    proven = f"{proof.rounds} random requests answered alike, bit for bit"
+    lines = (
+        ("packed", printable(str(target))),
+        ("size", f"{about['bytes']:,} bytes in {len(manifest.files)} files, {len(manifest.tensors)} tensors"),
+        ("manifest", about["manifest"]),
+        ("proof", proven if proof.rounds else f"none: {printable(proof.reason)}"),
+        ("signed by", ", ".join(keyids) or "nobody; boxes refuse it unless they allow unsigned packages"),
+    )
+    for title, text in lines:
+        print(f"{title:9}  {text}")
+    sys.stdout.flush()

@@ -1,0 +1,206 @@
+"""Packs a version: its graph and weights apart, everything summed, judged as the serving side judges it, one file out.
+
+The files are laid out beside the package first (``home``), as an ordinary model directory, so that what is promised in
+the manifest is what the repository reads there, and so that the runtime can prove the new form against the old one
+before anything has a name. The same source and options give the same bytes, on any machine and at any time.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePosixPath
+from typing import BinaryIO, Final
+
+from appliance.digest import Digester
+from appliance.errors import ArtefactError, ModelInvalid, PackageInvalid, Problem
+from appliance.golden import GoldenSet, read_golden
+from appliance.manifest import (
+    FileEntry,
+    LatencyPromise,
+    Manifest,
+    Measured,
+    Opset,
+    Port,
+    RuntimeNeed,
+    TensorEntry,
+    Variant,
+    is_name,
+    manifest_problems,
+    path_problem,
+)
+from appliance.manifest_codec import FILE as MANIFEST_FILE
+from appliance.model import ModelVersion
+from appliance.package.config_text import packed_config
+from appliance.package.source import CONFIG_FILE, ModelSource, plain_name
+from appliance.package.weights import GRAPH_FILE, WEIGHTS_FILE, split_model
+from appliance.repository.model_directory import read_model_directory
+from appliance.repository.onnx_graph import GraphSummary, read_graph
+from appliance.repository.settings import RepositoryConfig
+from appliance.tensor import TensorSpec
+
+CHUNK_BYTES: Final = 4 << 20
+RUNTIME: Final = "onnxruntime"
+_MINIMUMS: Final = ((24, "1.24"), (23, "1.23"), (22, "1.21"), (0, "1.20"))
+"""Standard operator sets and the first release of ONNX Runtime that has them all, newest first."""
+
+Progress = Callable[[int], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Labels:
+    """What the packer says of the version."""
+
+    name: str
+    version: int
+    licence: str = ""
+    provenance: str = ""
+    measured: Measured | None = None
+    promise: LatencyPromise | None = None
+
+
+def lay_out(source: ModelSource, labels: Labels, root: Path, progress: Progress) -> Manifest:
+    """Write the files of the version into ``root/NAME`` and give their manifest. ``progress`` is told of bytes of
+    weights written. Raises ModelInvalid with all problems, ArtefactError, PackageInvalid, OSError."""
+    _check_names(source, labels)
+    home = root / labels.name
+    folder = home / str(labels.version)
+    folder.mkdir(parents=True)
+    tensors = _split(source, folder, progress)
+    config = packed_config(source.config, labels.name, GRAPH_FILE)
+    (home / CONFIG_FILE).write_bytes(config)
+    for path, file in source.others.items():
+        target = home / _renumbered(path, source, labels)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with (
+            file.open() as descriptor,
+            open(descriptor, "rb", closefd=False) as data,
+            open(target, "wb") as out,
+        ):
+            shutil.copyfileobj(data, out)
+    return _manifest(labels, root, tensors)
+
+
+def open_from(root: Path, manifest: Manifest) -> Callable[[FileEntry], BinaryIO]:
+    """Opens the files that ``lay_out`` wrote."""
+    return lambda entry: open(root / manifest.name / entry.path, "rb")
+
+
+def file_entry(path: Path, name: str) -> FileEntry:
+    """The file at ``path`` summed, as the entry ``name``."""
+    digester = Digester()
+    with open(path, "rb", buffering=0) as file:
+        while data := file.read(CHUNK_BYTES):
+            digester.update(data)
+    found = digester.finish()
+    return FileEntry(path=name, size=found.size, digest=found.digest, pieces=found.pieces)
+
+
+def _check_names(source: ModelSource, labels: Labels) -> None:
+    """Every name that cannot be in a package, at once."""
+    problems = [
+        Problem(file=path, key="", text=f"{wrong}; rename it where it is named, or leave it out")
+        for path in source.others
+        if (wrong := path_problem(path))
+    ]
+    if not is_name(labels.name):
+        problems.append(Problem(file="--name", key="", text=f"'{labels.name}' is no name for a model"))
+    if problems:
+        raise ModelInvalid(problems)
+
+
+def _renumbered(path: str, source: ModelSource, labels: Labels) -> PurePosixPath:
+    """The path in the package of a file of the version's directory."""
+    parts = PurePosixPath(path).parts
+    if source.start.parts and parts[0] == source.start.parts[0]:
+        parts = (str(labels.version), *parts[1:])
+    return PurePosixPath(*parts)
+
+
+def _split(source: ModelSource, folder: Path, progress: Progress) -> Sequence[TensorEntry]:
+    graph, weights = folder / GRAPH_FILE, folder / WEIGHTS_FILE
+    try:
+        with open(graph, "wb") as graph_out, open(weights, "wb") as weights_out:
+            tensors = split_model(source.model, source.home, source.start, graph_out, weights_out, progress)
+    except ArtefactError as error:
+        raise ModelInvalid([Problem(file=source.model.path, key="", text=str(error))]) from error
+    if not tensors:
+        weights.unlink()
+    return [replace(entry, file=f"{folder.name}/{entry.file}") for entry in tensors]
+
+
+def _manifest(labels: Labels, root: Path, tensors: Sequence[TensorEntry]) -> Manifest:
+    model = _served(root, labels)
+    golden = read_golden(model.golden) if model.golden else None
+    _check_variant(golden)
+    home = root / labels.name
+    paths = sorted(path.relative_to(home).as_posix() for path in home.rglob("*") if path.is_file())
+    manifest = Manifest(
+        name=labels.name,
+        version=labels.version,
+        runtime=_need(_graph(Path(model.path))),
+        files=tuple(file_entry(home / path, path) for path in paths),
+        inputs=tuple(map(_port, model.inputs)),
+        outputs=tuple(map(_port, model.outputs)),
+        tensors=tuple(tensors),
+        max_batch_size=model.max_batch_size,
+        licence=labels.licence,
+        provenance=labels.provenance,
+        promise=labels.promise or (golden.promise if golden else None),
+        measured=labels.measured,
+        variant_of=_variant(golden),
+    )
+    if problems := list(manifest_problems(manifest)):
+        raise PackageInvalid(Problem(file=MANIFEST_FILE, key=key, text=text) for key, text in problems)
+    return manifest
+
+
+def _served(root: Path, labels: Labels) -> ModelVersion:
+    """The version as the repository reads it from its new place; raises ModelInvalid with all it finds wrong."""
+    reading = read_model_directory(os.path.realpath(root), labels.name, RepositoryConfig())
+    assert reading is not None, "a model directory was written"
+    if reading.broken:
+        raise ModelInvalid(dict.fromkeys(problem for broken in reading.broken for problem in broken.problems))
+    found = [each.model for each in reading.servable if each.model.version == labels.version]
+    if not found:
+        text = f"version_policy does not ask for version {labels.version}; remove the policy"
+        raise ModelInvalid([Problem(file=f"{labels.name}/{CONFIG_FILE}", key="version_policy", text=text)])
+    return found[0]
+
+
+def _graph(path: Path) -> GraphSummary:
+    with open(path, "rb") as file:
+        return read_graph(file.fileno())
+
+
+def _need(graph: GraphSummary) -> RuntimeNeed:
+    opsets = {"" if domain == "ai.onnx" else domain: version for domain, version in graph.opsets}
+    standard = opsets.get("", 0)
+    return RuntimeNeed(
+        name=RUNTIME,
+        minimum=next(minimum for opset, minimum in _MINIMUMS if standard >= opset),
+        opsets=tuple(Opset(domain=domain, version=opsets[domain]) for domain in sorted(opsets)),
+    )
+
+
+def _port(spec: TensorSpec) -> Port:
+    return Port(name=spec.name, datatype=spec.datatype.wire, shape=spec.shape, optional=spec.optional)
+
+
+def _check_variant(golden: GoldenSet | None) -> None:
+    if golden and golden.variant and not golden.variant.servable:
+        text = f"is a variant of {golden.variant.of} whose answers left the tolerances; it is not packed"
+        raise ModelInvalid([Problem(file="golden/set.json", key="variant", text=text)])
+
+
+def _variant(golden: GoldenSet | None) -> Variant | None:
+    if golden is None or golden.variant is None:
+        return None
+    name, _, version = golden.variant.of.rpartition("/")
+    return Variant(
+        kind=plain_name(golden.variant.method),
+        name=plain_name(name),
+        version=int(version) if version.isascii() and version.isdigit() and int(version) else 1,
+    )

@@ -1,0 +1,176 @@
+"""What there is to pack: an ONNX file, the directory of a version, or the directory of a model, and the files in it
+that belong to the version.
+
+Taken are the model with its external data, and what its configuration names: labels, warm-up data; the golden set; and
+what is asked for by ``include``. All else stays behind. Files are found as the serving side finds them: beneath the
+model's directory, links followed as far as they stay in it, regular files only. Raises ModelInvalid with all problems.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Final
+
+from appliance.errors import ArtefactError, ModelInvalid, Problem
+from appliance.golden import SET_FILE, TENSORS_NAME
+from appliance.repository.findings import Findings, Place
+from appliance.repository.model_config import MODEL_FILE, ModelConfig, no_config, read_model_config
+from appliance.repository.model_files import ModelFile, ModelHome
+from appliance.repository.pbtxt import PbtxtError, parse
+from appliance.repository.settings import RepositoryConfig
+from appliance.repository.warmup_config import WARMUP_DIRECTORY
+
+CONFIG_FILE: Final = "config.pbtxt"
+_NUMBER: Final = re.compile(r"[1-9][0-9]{0,18}")
+_STRANGE: Final = re.compile(r"[^a-z0-9._-]+")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelSource:
+    """A version to pack. ``home`` is the directory in which all its files are, ``start`` where in it the model file
+    is. ``config`` is its configuration's text, None when it has none. ``others`` are the other files by their path in
+    the package. ``name`` and ``version`` are what the places say, for those who are not told otherwise."""
+
+    name: str
+    version: int
+    home: ModelHome
+    start: PurePosixPath
+    model: ModelFile
+    config: bytes | None
+    others: Mapping[str, ModelFile]
+
+
+def find_source(path: Path, version: int | None, include: Sequence[str] = ()) -> ModelSource:
+    """What is at ``path``; of a model directory the version ``version``, else the highest one."""
+    try:
+        real = Path(os.path.realpath(path, strict=True))
+    except OSError as error:
+        raise _invalid(str(path), f"cannot be read: {error.strerror}") from error
+    if not real.is_dir():
+        return _file_source(real, version, include)
+    if _NUMBER.fullmatch(real.name) and (real.parent / CONFIG_FILE).is_file():
+        return _model_source(real.parent, int(real.name), include)
+    numbers = sorted(int(entry.name) for entry in real.iterdir() if _NUMBER.fullmatch(entry.name))
+    if numbers or (real / CONFIG_FILE).is_file():
+        if not numbers or (version and version not in numbers):
+            text = f"has no version {version}; it has {', '.join(map(str, numbers)) or 'none'}"
+            raise _invalid(str(path), text)
+        return _model_source(real, version or numbers[-1], include)
+    return _file_source(_only_model(real), version, include)
+
+
+def plain_name(text: str) -> str:
+    """``text`` as the name of a model, as near as the rule for names lets it."""
+    return _STRANGE.sub("-", text.lower()).strip("-.")[:64] or "model"
+
+
+def _only_model(folder: Path) -> Path:
+    found = sorted(entry for entry in folder.iterdir() if entry.suffix == ".onnx")
+    named = [entry for entry in found if entry.name == MODEL_FILE]
+    if len(found) != 1 and not named:
+        raise _invalid(
+            str(folder), f"holds {len(found)} ONNX files and no {CONFIG_FILE}; name the file to pack"
+        )
+    return (named or found)[0]
+
+
+def _file_source(path: Path, version: int | None, include: Sequence[str]) -> ModelSource:
+    """A model file without a configuration; external data and a golden set may lie beside it. In a directory that is
+    called as a version is, the places around it say what it is called."""
+    home = ModelHome(path=str(path.parent))
+    numbered = _NUMBER.fullmatch(path.parent.name) is not None
+    name = path.parent.parent.name if numbered else path.stem
+    version = version or (int(path.parent.name) if numbered else 1)
+    findings = Findings()
+    model = _found(home, PurePosixPath(path.name), findings)
+    config = no_config(CONFIG_FILE)
+    others = dict(_others(home, PurePosixPath(), config, version, include, findings))
+    if model is None or findings.problems:
+        raise ModelInvalid(findings.problems)
+    return ModelSource(
+        name=plain_name(name),
+        version=version,
+        home=home,
+        start=PurePosixPath(),
+        model=model,
+        config=None,
+        others=others,
+    )
+
+
+def _model_source(folder: Path, version: int, include: Sequence[str]) -> ModelSource:
+    home = ModelHome(path=str(folder))
+    findings = Findings()
+    text, config = _config(home, findings)
+    start = PurePosixPath(str(version))
+    model = _found(home, start / config.model_file, findings)
+    others = dict(_others(home, start, config, version, include, findings))
+    if model is None or findings.problems:
+        raise ModelInvalid(findings.problems)
+    return ModelSource(
+        name=plain_name(folder.name),
+        version=version,
+        home=home,
+        start=start,
+        model=model,
+        config=text,
+        others=others,
+    )
+
+
+def _config(home: ModelHome, findings: Findings) -> tuple[bytes | None, ModelConfig]:
+    """The configuration's text and what it says. Its problems are told when the packed form is read."""
+    settings = RepositoryConfig()
+    nothing = no_config(CONFIG_FILE)
+    if not os.path.lexists(os.path.join(home.path, CONFIG_FILE)):
+        return None, nothing
+    try:
+        text = home.file(PurePosixPath(CONFIG_FILE)).read(settings.max_config_bytes)
+        tree = parse(text)
+    except PbtxtError as error:
+        findings.problem(Place(file=f"{CONFIG_FILE}:{error.line}:{error.column}"), str(error))
+        return None, nothing
+    except ArtefactError as error:
+        findings.problem(Place(file=CONFIG_FILE), str(error))
+        return None, nothing
+    config = read_model_config(tree, file=CONFIG_FILE, model_name="", settings=settings, findings=Findings())
+    return text, config
+
+
+def _others(
+    home: ModelHome,
+    start: PurePosixPath,
+    config: ModelConfig,
+    version: int,
+    include: Sequence[str],
+    findings: Findings,
+) -> Iterator[tuple[str, ModelFile]]:
+    """The files besides model and configuration, by their path in the package."""
+    wanted = {output.label_file for output in config.outputs or () if output.label_file}
+    warmups = (tensor.file for warmup in config.warmups for tensor in warmup.tensors if tensor.file)
+    wanted |= {str(PurePosixPath(WARMUP_DIRECTORY) / file) for file in warmups}
+    wanted |= set(include)
+    for golden in dict.fromkeys((start / SET_FILE, PurePosixPath(SET_FILE))):
+        if os.path.lexists(os.path.join(home.path, golden)):
+            wanted |= {str(golden), str(golden.with_name(TENSORS_NAME))}
+            break
+    for relative in sorted(wanted):
+        file = _found(home, PurePosixPath(relative), findings)
+        if file is not None:
+            yield relative, file
+
+
+def _found(home: ModelHome, relative: PurePosixPath, findings: Findings) -> ModelFile | None:
+    try:
+        return home.file(relative)
+    except ArtefactError as error:
+        findings.problem(Place(file=str(relative)), str(error))
+        return None
+
+
+def _invalid(file: str, text: str) -> ModelInvalid:
+    return ModelInvalid([Problem(file=file, key="", text=text)])

@@ -1,0 +1,300 @@
+"""Packing: the same answers, the same bytes, weights in order, and what cannot be packed refused with all reasons."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from pathlib import Path
+
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+from appliance.digest import digest_of
+from appliance.errors import ArtefactError, ModelInvalid
+from appliance.manifest import Manifest
+from appliance.package.config_text import packed_config
+from appliance.package.packing import Labels, lay_out, open_from
+from appliance.package.proof import prove
+from appliance.package.reader import PackageReader
+from appliance.package.skeleton import SELF, read_skeleton
+from appliance.package.source import find_source, plain_name
+from appliance.package.weights import PAGE_BYTES
+from appliance.package.writer import write_package
+from appliance.repository.directory import RepositoryConfig, scan
+from models.generate import MODELS as SAMPLES
+from models.generate import Expectation, write_model
+from tests.package.onnx_models import MODELS, layers, model, save_outside, tensor, values
+
+
+def ignored(count: int) -> None:
+    pass
+
+
+def lay(path: Path, root: Path, **labels: object) -> Manifest:
+    source = find_source(path, None)
+    said = Labels(**{"name": source.name, "version": source.version} | labels)  # type: ignore[arg-type]
+    return lay_out(source, said, root, ignored)
+
+
+def saved(name: str, folder: Path, *, outside: bool = False) -> Path:
+    path = folder / f"{name}.onnx"
+    if outside:
+        save_outside(MODELS[name], str(path))
+    else:
+        onnx.save(MODELS[name], path)
+    return path
+
+
+def packed_bytes(path: Path, root: Path) -> bytes:
+    manifest = lay(path, root)
+    out = io.BytesIO()
+    write_package(out, manifest, None, open_from(root, manifest))
+    return out.getvalue()
+
+
+@pytest.mark.parametrize("outside", [False, True], ids=["inside", "outside"])
+@pytest.mark.parametrize("name", sorted(set(MODELS) - {"sparse"}))
+def test_the_packed_form_answers_alike(name: str, outside: bool, tmp_path: Path) -> None:
+    path = saved(name, tmp_path, outside=outside)
+    manifest = lay(path, tmp_path / "out")
+    graph = tmp_path / "out" / manifest.name / "1" / "graph.onnx"
+    assert prove(str(path), graph).rounds == 3
+    check_tensors(manifest, tmp_path / "out")
+
+
+def check_tensors(manifest: Manifest, root: Path) -> None:
+    """Each tensor is where the manifest says, and the graph file is small."""
+    for entry in manifest.tensors:
+        data = (root / manifest.name / entry.file).read_bytes()
+        assert digest_of(data[entry.offset : entry.offset + entry.length]) == entry.digest
+        assert len(data) % PAGE_BYTES == 0
+    entry_of_graph = manifest.file("1/graph.onnx")
+    assert entry_of_graph is not None
+    inline = {"subgraphs": 17_000, "sparse": 5_000}.get(manifest.name, 0)
+    assert entry_of_graph.size < 2_000 + inline
+
+
+def test_a_sparse_initialiser_stays_in_the_graph(tmp_path: Path) -> None:
+    manifest = lay(saved("sparse", tmp_path), tmp_path / "out")
+    assert [entry.name for entry in manifest.tensors] == ["w"]
+    check_tensors(manifest, tmp_path / "out")
+
+
+SERVED = [name for name, sample in SAMPLES.items() if sample.expectation is Expectation.SERVES]
+
+
+def test_sample_models_can_be_packed(tmp_path: Path) -> None:
+    """Each as a model directory, read afterwards as any model directory is."""
+    for name in SERVED:
+        lay(write_model(name, tmp_path / "models"), tmp_path / "out", name=plain_name(name))
+    found = scan(tmp_path / "out", RepositoryConfig())
+    before = scan(tmp_path / "models", RepositoryConfig())
+    assert not found.problems
+    assert [
+        (plain_name(each.model.name), each.model.inputs, each.model.outputs, each.model.batching)
+        for each in before.servable
+    ] == [
+        (each.model.name, each.model.inputs, each.model.outputs, each.model.batching)
+        for each in found.servable
+    ]
+
+
+@pytest.mark.parametrize("name", sorted(MODELS))
+def test_packing_twice_gives_the_same_bytes(name: str, tmp_path: Path) -> None:
+    """Also from another place and from weights in another file."""
+    (tmp_path / "elsewhere").mkdir()
+    first = packed_bytes(saved(name, tmp_path), tmp_path / "1")
+    assert packed_bytes(saved(name, tmp_path / "elsewhere"), tmp_path / "2") == first
+    if name != "sparse":
+        outside = tmp_path / "outside"
+        outside.mkdir()
+        assert packed_bytes(saved(name, outside, outside=True), tmp_path / "3") == first
+    assert list(PackageReader(io.BytesIO(first)).blobs())
+
+
+def test_weights_are_in_the_order_of_use(tmp_path: Path) -> None:
+    manifest = lay(saved("layers", tmp_path), tmp_path / "out")
+    assert [entry.name for entry in manifest.tensors] == ["w0", "w1", "w2"]
+    assert [entry.offset for entry in manifest.tensors] == [0, 16384, 32768]
+
+
+def test_large_weights_begin_at_a_page_and_small_ones_near(tmp_path: Path) -> None:
+    nodes = [
+        helper.make_node("Add", ["x", "b"], ["a"]),
+        helper.make_node("MatMul", ["a", "w"], ["c"]),
+        helper.make_node("Add", ["c", "d"], ["y"]),
+    ]
+    tensors = [
+        tensor("w", values(300, 300)), tensor("b", values(300, seed=1)), tensor("d", values(300, seed=2)),
+    ]  # fmt: skip
+    onnx.save(model(nodes, tensors, width=300), tmp_path / "m.onnx")
+    manifest = lay(tmp_path / "m.onnx", tmp_path / "out")
+    places = {entry.name: (entry.offset, entry.length) for entry in manifest.tensors}
+    assert places == {"b": (0, 1200), "w": (4096, 360_000), "d": (364_096, 1200)}
+
+
+def test_equal_weights_share_their_place(tmp_path: Path) -> None:
+    manifest = lay(saved("tied", tmp_path), tmp_path / "out")
+    assert [(entry.name, entry.offset) for entry in manifest.tensors] == [("w0", 0), ("w1", 0)]
+    weights = manifest.file("1/weights.bin")
+    assert weights is not None
+    assert weights.size == 16384
+
+
+def test_one_name_in_two_subgraphs(tmp_path: Path) -> None:
+    manifest = lay(saved("subgraphs-equal", tmp_path), tmp_path / "out")
+    assert [entry.name for entry in manifest.tensors] == ["w"]
+    graph = onnx.load(tmp_path / "out" / manifest.name / "1/graph.onnx", load_external_data=False)
+    branches = [attribute.g.initializer[0] for attribute in graph.graph.node[2].attribute]
+    assert [branch.data_location for branch in branches] == [TensorProto.EXTERNAL] * 2
+
+
+def test_a_model_without_weights_has_no_file_of_them(tmp_path: Path) -> None:
+    manifest = lay(saved("without-weights", tmp_path), tmp_path / "out")
+    assert [entry.path for entry in manifest.files] == ["1/graph.onnx", "config.pbtxt"]
+
+
+def test_the_skeleton_takes_no_weights_into_memory(tmp_path: Path) -> None:
+    path = saved("layers", tmp_path)
+    with open(path, "rb") as file:
+        skeleton = read_skeleton(file.fileno(), 1024)
+    assert len(skeleton) < 1500
+    read = onnx.ModelProto.FromString(skeleton)
+    whole = path.read_bytes()
+    for one, before in zip(read.graph.initializer, layers().graph.initializer, strict=True):
+        said = {entry.key: entry.value for entry in one.external_data}
+        assert said["location"] == SELF
+        start = int(said["offset"])
+        assert whole[start : start + int(said["length"])] == before.raw_data
+
+
+def test_a_directory_of_versions(tmp_path: Path) -> None:
+    """The highest one, or the one that is asked for; others are left behind."""
+    home = tmp_path / "Sample Model"
+    for version in (1, 3):
+        (home / str(version)).mkdir(parents=True)
+        onnx.save(layers(version), home / str(version) / "model.onnx")
+    (home / "config.pbtxt").write_text(
+        '# by hand\nname: "Sample Model"  # kept\noutput [ { name: "y" label_filename: "l.txt" } ]\n'
+        'model_warmup [ { name: "w" inputs: { key: "x" value: { data_type: TYPE_FP32 dims: [64]\n'
+        '  input_data_file: "x.raw" } } } ]\n'
+    )
+    (home / "l.txt").write_text("\n".join(map(str, range(64))))
+    (home / "warmup").mkdir()
+    (home / "warmup" / "x.raw").write_bytes(bytes(256))
+    (home / "README.md").write_text("stays behind")
+    manifest = lay(home, tmp_path / "out")
+    assert (manifest.name, manifest.version, len(manifest.tensors)) == ("sample-model", 3, 3)
+    assert [entry.path for entry in manifest.files] == [
+        "3/graph.onnx", "3/weights.bin", "config.pbtxt", "l.txt", "warmup/x.raw",
+    ]  # fmt: skip
+    text = (tmp_path / "out/sample-model/config.pbtxt").read_text()
+    assert text.startswith('default_model_filename: "graph.onnx"\n# by hand\nname: "sample-model"  # kept\n')
+    assert find_source(home, 1).version == 1
+    assert find_source(home / "1", None).version == 1
+    assert find_source(home / "1" / "model.onnx", None).version == 1
+    with pytest.raises(ModelInvalid, match="has no version 2; it has 1, 3"):
+        find_source(home, 2)
+
+
+def test_a_version_may_be_given_another_number(tmp_path: Path) -> None:
+    home = tmp_path / "m"
+    (home / "1" / "golden").mkdir(parents=True)
+    onnx.save(layers(), home / "1" / "model.onnx")
+    (home / "1" / "notes.txt").write_text("hello")
+    source = find_source(home, None, ["1/notes.txt"])
+    manifest = lay_out(source, Labels(name="m", version=7), tmp_path / "out", ignored)
+    assert [entry.path for entry in manifest.files] == [
+        "7/graph.onnx", "7/notes.txt", "7/weights.bin", "config.pbtxt",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("source", "wanted"),
+    [
+        (None, 'name: "m"\ndefault_model_filename: "g"\n'),
+        (b'name: "x"', 'default_model_filename: "g"\nname: "m"'),
+        (b"name : 'x', max_batch_size: 3", 'default_model_filename: "g"\nname: "m" max_batch_size: 3'),
+        (
+            b'\xef\xbb\xbfdefault_model_filename:"a\\"b" # c\nname:"x";',
+            'default_model_filename: "g" # c\nname: "m"',
+        ),
+    ],
+)
+def test_the_configuration_keeps_its_text(source: bytes | None, wanted: str) -> None:
+    assert packed_config(source, "m", "g").decode() == wanted
+
+
+@pytest.mark.parametrize("source", [b'name: "a" "b"', b'name: # c\n "a"', b'name: ["a"]'])
+def test_a_configuration_that_cannot_be_changed_is_refused(source: bytes) -> None:
+    with pytest.raises(ArtefactError, match="one plain text"):
+        packed_config(source, "m", "g")
+
+
+def test_names_that_cannot_be_packed_are_told_at_once(tmp_path: Path) -> None:
+    home = tmp_path / "m"
+    (home / "1").mkdir(parents=True)
+    onnx.save(layers(), home / "1" / "model.onnx")
+    for name in ("Labels.TXT", "READ ME"):
+        (home / name).write_text("a")
+    source = find_source(home, None, ["Labels.TXT", "READ ME"])
+    with pytest.raises(ModelInvalid) as caught:
+        lay_out(source, Labels(name="Bad Name", version=1), tmp_path / "out", ignored)
+    assert [problem.file for problem in caught.value.problems] == ["Labels.TXT", "READ ME", "--name"]
+
+
+def broken_models() -> Iterator[tuple[str, onnx.ModelProto]]:
+    training = layers()
+    training.training_info.add()
+    yield "training graphs", training
+    short = layers()
+    short.graph.initializer[0].raw_data = short.graph.initializer[0].raw_data[:-1]
+    yield "its shape needs", short
+    twice = layers()
+    twice.graph.initializer.append(twice.graph.initializer[0])
+    yield "two initialisers one name", twice
+    strange = layers()
+    strange.graph.initializer[0].data_type = 99
+    yield "unknown type 99", strange
+    for says, location in (
+        ("which is missing", "nowhere.bin"),
+        ("not a path inside", "../x"),
+        ("not a path", "/etc/passwd"),
+    ):
+        far = layers()
+        one = far.graph.initializer[0]
+        one.ClearField("raw_data")
+        one.data_location = TensorProto.EXTERNAL
+        one.external_data.add(key="location", value=location)
+        yield says, far
+    negative = layers()
+    negative.graph.initializer[0].dims[0] = -1
+    yield "negative dimension", negative
+
+
+@pytest.mark.parametrize(("says", "made"), list(broken_models()))
+def test_models_that_cannot_be_packed(says: str, made: onnx.ModelProto, tmp_path: Path) -> None:
+    (tmp_path / "m.onnx").write_bytes(made.SerializeToString())
+    with pytest.raises(ModelInvalid, match=says):
+        lay(tmp_path / "m.onnx", tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"hello", bytes(100), b"\x3a\xff\xff\xff\xff\xff\x0f", b"\x3a\x02\x2a\x7f"]
+)
+def test_files_that_are_no_models(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "m.onnx").write_bytes(content)
+    with pytest.raises((ModelInvalid, ArtefactError)):
+        lay(tmp_path / "m.onnx", tmp_path / "out")
+
+
+def test_answers_that_differ_are_noticed(tmp_path: Path) -> None:
+    onnx.save(layers(2), tmp_path / "a.onnx")
+    onnx.save(layers(3), tmp_path / "b.onnx")
+    with pytest.raises(ModelInvalid, match="other bytes"):
+        prove(str(tmp_path / "a.onnx"), tmp_path / "b.onnx")
+    (tmp_path / "c.onnx").write_bytes(b"junk")
+    with pytest.raises(ModelInvalid, match="does not load"):
+        prove(str(tmp_path / "a.onnx"), tmp_path / "c.onnx")
+    assert "does not load the source" in prove(str(tmp_path / "c.onnx"), tmp_path / "a.onnx").reason
