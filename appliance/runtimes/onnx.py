@@ -22,6 +22,7 @@ from onnxruntime.capi import onnxruntime_pybind11_state as native
 from appliance.errors import ApplianceError, InvalidRequest, LoadFailed, RunFailed
 from appliance.model import ModelVersion
 from appliance.runtimes.alignment import aligned
+from appliance.runtimes.relayout import relay
 from appliance.runtimes.runtime import (
     Feed,
     Place,
@@ -96,6 +97,35 @@ class OnnxRuntime:
             return TextSession(session, version, inputs, outputs, weights)
         return BoundSession(session, version, inputs, outputs, weights)
 
+    @property
+    def identity(self) -> str:
+        """Packed weights are laid out for the kernels of one release."""
+        return f"onnxruntime {onnxruntime.__version__}"
+
+    def pack(self, version: ModelVersion, settings: RuntimeSettings, graph: str, weights: str) -> None:
+        """Let ONNX Runtime optimise the graph and save it with its packed weights, then bring those to the front."""
+        saved, saved_weights = f"{graph}.saved", f"{weights}.saved"
+        options = _options(settings, version)
+        options.optimized_model_filepath = saved
+        for key, value in (
+            ("optimized_model_external_initializers_file_name", os.path.basename(saved_weights)),
+            ("optimized_model_external_initializers_min_size_in_bytes", "1024"),
+            ("save_external_prepacked_constant_initializers", "1"),
+        ):
+            options.add_session_config_entry(f"session.{key}", value)
+        try:
+            onnxruntime.InferenceSession(_path(version), options, providers=[CPU_PROVIDER])
+        except Exception as problem:
+            raise LoadFailed(f"{version.key}: {_reason(problem)}") from problem
+        relay(saved, saved_weights, graph, weights)
+        for each in (saved, saved_weights):
+            if os.path.exists(each):
+                os.unlink(each)
+
+
+def _path(version: ModelVersion) -> str:
+    return os.path.join(version.path, MODEL_FILE) if os.path.isdir(version.path) else version.path
+
 
 def _create_session(version: ModelVersion, settings: RuntimeSettings) -> Any:
     provider = PROVIDERS.get(version.device)
@@ -107,10 +137,9 @@ def _create_session(version: ModelVersion, settings: RuntimeSettings) -> Any:
             f"{version.key} asks for device '{version.device}', but the installed onnxruntime has no {provider} "
             f"(it has {', '.join(available)}); install the build for that device or ask for device 'cpu'"
         )
-    path = os.path.join(version.path, MODEL_FILE) if os.path.isdir(version.path) else version.path
     try:
         session = onnxruntime.InferenceSession(
-            path, _options(settings, version), providers=_wanted_providers(provider)
+            _path(version), _options(settings, version), providers=_wanted_providers(provider)
         )
     except Exception as problem:
         raise LoadFailed(f"{version.key}: {_reason(problem)}") from problem

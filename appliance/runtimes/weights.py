@@ -27,7 +27,7 @@ from appliance.model import WeightsFile
 STEP_BYTES: Final = 32 << 20
 """Smaller steps break the kernel's read-ahead, larger ones let the digests fall behind."""
 
-GAP_BYTES_MAX: Final = 1 << 20
+GAP_BYTES_MAX: Final = 128 << 10
 """Unused bytes between two mappings that are read all the same, for the sake of one sequential read."""
 
 _MADV_POPULATE_READ: Final = 22
@@ -249,12 +249,12 @@ class _SharedMapping:
 
 
 def _mappings(device: str, inode: str) -> Sequence[_Mapping]:
-    """Of the file with that device and inode, as the kernel lists them."""
+    """Private ones of the file with that device and inode, as the kernel lists them; shared ones are our own."""
     found = []
     with open("/proc/self/maps", "rb") as file:
         for line in file:
             fields = line.split(maxsplit=5)
-            if fields[3].decode() == device and fields[4].decode() == inode:
+            if (fields[1][3:], fields[3], fields[4]) == (b"p", device.encode(), inode.encode()):
                 begin, _, end = fields[0].partition(b"-")
                 first = int(begin, 16)
                 found.append(_Mapping(first, int(end, 16) - first, int(fields[2], 16)))

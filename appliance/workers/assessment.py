@@ -17,6 +17,7 @@ from appliance.golden import (
     GoldenCase,
     GoldenSet,
     GoldenTensor,
+    Tolerance,
     misfits,
     read_golden,
     read_tensors,
@@ -26,17 +27,19 @@ from appliance.manifest import LatencyPromise
 from appliance.model import ModelVersion
 from appliance.runtimes.alignment import aligned
 from appliance.runtimes.numeric_difference import numeric_difference
-from appliance.runtimes.runtime import Feed, Place, Region
-from appliance.tensor import Datatype
+from appliance.runtimes.runtime import Feed, Place, Produced, Region
+from appliance.tensor import Datatype, element_count
 from appliance.workers.execution import LoadedModel
 from appliance.workers.port import Assessment, Deviation, Shape
 from appliance.workers.region import Scratch
-from appliance.workers.warmup import fixed_shapes, sizes_of
+from appliance.workers.warmup import fixed_shapes, random_tensor, sizes_of
 
 RUNS_MAX: Final = 200
 RUNS_MIN: Final = 5
 WARM_RUNS: Final = 2
 BUDGET_NS: Final = 1_000_000_000
+COMPARED_ROWS: Final = 3
+NEARLY: Final = Tolerance(absolute=1e-4, relative=1e-3)
 
 
 class _Tensor(NamedTuple):
@@ -78,6 +81,46 @@ def run_golden(model: LoadedModel, golden: Golden) -> tuple[Deviation, ...]:
             before = worst.get(output, Deviation(output, 0.0, 0.0))
             worst[output] = Deviation(output, max(before.absolute, absolute), max(before.relative, relative))
     return tuple(worst.values())
+
+
+def compare_answers(model: LoadedModel, reference: LoadedModel) -> None:
+    """Raise LoadFailed unless the model answers requests of seeded values nearly as the reference does."""
+    version = model.version
+    shapes = fixed_shapes(version)
+    if shapes is None:
+        raise LoadFailed(
+            f"{version.key}: nothing says which answers are right: its inputs have free dimensions; "
+            f"give it a golden set"
+        )
+    wanted = tuple(range(len(version.outputs)))
+    for rows in sorted({1, min(max(version.max_batch_size, 1), COMPARED_ROWS)}):
+        tensors = [
+            _seeded(spec.datatype, shape, rows) for spec, shape in zip(version.inputs, shapes, strict=True)
+        ]
+        region, feeds = _lay_out(tensors)
+        answers = [
+            each.session.run(region, feeds, wanted, Place(region, 0, 0)) for each in (model, reference)
+        ]
+        found, right = (_answer_values(version, each) for each in answers)
+        for spec, one, other in zip(version.outputs, found, right, strict=True):
+            difference = numeric_difference(one, other, NEARLY)
+            if not difference.held:
+                raise LoadFailed(f"{version.key}: output '{spec.name}' {difference.reason}")
+
+
+def _seeded(datatype: Datatype, shape: Shape | None, rows: int) -> _Tensor | None:
+    if shape is None:
+        return None
+    whole = (rows, *shape[1:]) if rows > 1 else shape
+    return _Tensor(whole, random_tensor(datatype, element_count(whole)))
+
+
+def _answer_values(version: ModelVersion, produced: Produced) -> list[Values]:
+    parts: Sequence[memoryview | bytes] = produced.parts or [b""] * len(produced.shapes)
+    return [
+        Values(datatype=spec.datatype, shape=shape, raw=bytes(part))
+        for spec, shape, part in zip(version.outputs, produced.shapes, parts, strict=True)
+    ]
 
 
 def assess(model: LoadedModel, golden: Golden | None, worst: tuple[Deviation, ...]) -> Assessment:

@@ -166,8 +166,12 @@ class Worker:
 
     def _build(self, build: Build) -> Built:
         begin = time.monotonic_ns()
-        failure = f"{build.version.key}: packed forms cannot be built yet"
-        return Built(build.model, "", 0, time.monotonic_ns() - begin, failure)
+        name, nbytes, failure = "", 0, ""
+        try:
+            name, nbytes = self._loader.build(build.version)
+        except Exception as problem:  # noqa: BLE001 - as for a load
+            failure = _reason(build.version.key, problem)
+        return Built(build.model, name, nbytes, time.monotonic_ns() - begin, failure)
 
     def _unload(self, model: int) -> None:
         loaded: LoadedModel | None = self._models.pop(model, None)

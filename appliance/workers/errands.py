@@ -1,7 +1,4 @@
-"""What a worker does beside its messages: one thing at a time, in the order asked, each in a thread of its own.
-
-A thread is made for each, because one that has taken the idle class cannot come back from it (see ``priority``).
-"""
+"""What a worker does beside its messages: one thing at a time, in the order asked, in threads that yield to nobody."""
 
 from __future__ import annotations
 

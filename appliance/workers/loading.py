@@ -1,7 +1,8 @@
 """Loads one version inside a worker: the session, its weights, warm-ups, assessment, measurements.
 
 While a session is made of a file of weights, the file is read ahead and verified beside it; nothing of the version runs
-before that is done. What is measured is measured on the normal processor class, also for a load in the background.
+before that is done. A load in the background yields in a thread of its own; what is measured is measured by the thread
+that waited for it.
 """
 
 from __future__ import annotations
@@ -16,14 +17,22 @@ from typing import Final, NamedTuple, TypeVar
 
 from appliance.errors import ApplianceError, LoadFailed
 from appliance.model import ModelVersion, WeightsFile
-from appliance.runtimes.runtime import Runtime, RuntimeSettings, Session
+from appliance.runtimes.runtime import Packer, Runtime, RuntimeSettings, Session
 from appliance.runtimes.weights import read_ahead, trim_heap
 from appliance.workers.assessment import Golden, assess, open_golden, run_golden
 from appliance.workers.execution import LoadedModel
+from appliance.workers.form_builder import build_form
+from appliance.workers.forms import PackedForm, find_form, form_name, refuse_form
 from appliance.workers.memory import private_bytes
 from appliance.workers.messages import Load, Loaded
-from appliance.workers.port import Assessment, LoadWish
-from appliance.workers.priority import restore_disk, yield_disk, yield_processor
+from appliance.workers.port import Deviation, LoadWish
+from appliance.workers.priority import (
+    can_come_back,
+    restore_disk,
+    restore_processor,
+    yield_disk,
+    yield_processor,
+)
 from appliance.workers.signature import check_signature
 from appliance.workers.warmup import measure_seeds, run_warmups
 
@@ -39,6 +48,15 @@ class Opened(NamedTuple):
     said: Loaded
 
 
+class _Proven(NamedTuple):
+    """A version that may serve, from its packed form or as it came; what the golden set found."""
+
+    model: LoadedModel
+    packed: bool
+    golden: Golden | None
+    worst: tuple[Deviation, ...]
+
+
 class Loader:
     """Makes sessions with the runtimes of one worker."""
 
@@ -47,37 +65,106 @@ class Loader:
         self._settings = RuntimeSettings(threads=threads)
 
     def load(self, load: Load, *, alone: bool) -> Opened:
-        """Load on the calling thread, which a load in the background has for itself. ``alone``: the worker holds no
-        other model. Raises ApplianceError, or whatever a runtime or a model does wrong."""
+        """Load; ``alone``: the worker holds no other model. What is measured is measured on the calling thread, which
+        yields to nobody. Raises ApplianceError, or whatever a runtime or a model does wrong."""
         begin, before = time.monotonic_ns(), private_bytes(os.getpid())
         wish = load.wish
-        lower = _lowering(wish, alone)
-        lower()
-        golden = open_golden(load.version) if wish.assess else None
-        session = self._open(load.version, wish, lower)
-        model = LoadedModel(version=load.version, session=session)
+        lower = self._lowering(wish, alone)
+
+        def prove() -> _Proven:
+            lower()
+            golden = open_golden(load.version) if wish.assess else None
+            return self._proven_form(load.version, wish, golden, lower) or self._proven(
+                load.version, None, wish, golden, lower
+            )
+
+        proven = in_thread(prove) if wish.background else prove()
+        session = proven.model.session
         try:
-            seeds, assessment = self._prove(model, wish, golden)
+            if wish.background:
+                _restore_threads()
+            seeds = () if wish.quick else measure_seeds(proven.model)
+            assessment = assess(proven.model, proven.golden, proven.worst) if wish.assess else None
         except BaseException:
             session.close()
             raise
-        _restore_threads(wish)
         gc.collect()
         gc.freeze()
         trim_heap()
         grown = max(private_bytes(os.getpid()) - before, 0) + session.memory()
         hollow_bytes = 0 if session.weights is None else session.weights.nbytes
         took = time.monotonic_ns() - begin
-        return Opened(model, Loaded(load.model, seeds, took, grown, assessment, hollow_bytes, False))
+        said = Loaded(load.model, seeds, took, grown, assessment, hollow_bytes, proven.packed)
+        return Opened(proven.model, said)
 
-    def _open(self, version: ModelVersion, wish: LoadWish, lower: Callable[[], None]) -> Session:
+    def _lowering(self, wish: LoadWish, alone: bool) -> Callable[[], None]:
+        """What puts a thread of this load into the classes that it should have. Threads that a runtime starts for a
+        session must be able to come back."""
+        whole = wish.background and alone and (self._settings.threads == 1 or can_come_back())
+
+        def lower() -> None:
+            if wish.background:
+                yield_disk()
+            if whole:
+                yield_processor()
+
+        return lower
+
+    def build(self, version: ModelVersion) -> tuple[str, int]:
+        """Build the packed form of a version in the background. See ``form_builder``."""
+
+        def build() -> tuple[str, int]:
+            yield_disk()
+            yield_processor()
+            return build_form(version, self.runtime_of(version), self._settings)
+
+        return in_thread(build)
+
+    def _proven_form(
+        self, version: ModelVersion, wish: LoadWish, golden: Golden | None, lower: Callable[[], None]
+    ) -> _Proven | None:
+        """The version from its packed form; None when there is none, or it is not good any more."""
+        runtime = self.runtime_of(version)
+        if wish.quick or not version.forms or not version.digest or not isinstance(runtime, Packer):
+            return None
+        name = form_name(version.digest, runtime.identity)
+        try:
+            form = find_form(version.forms, name)
+            return None if form is None else self._proven(version, form, wish, golden, lower)
+        except (ApplianceError, OSError) as problem:
+            refuse_form(os.path.join(version.forms, name), str(problem))
+            return None
+
+    def _proven(
+        self,
+        version: ModelVersion,
+        form: PackedForm | None,
+        wish: LoadWish,
+        golden: Golden | None,
+        lower: Callable[[], None],
+    ) -> _Proven:
+        """The version loaded and proven."""
+        packed = form is not None
+        session = self._open(version if form is None else form.version_of(version), packed, wish, lower)
+        model = LoadedModel(version=version, session=session)
+        try:
+            if not wish.quick:
+                run_warmups(model)
+            return _Proven(model, packed, golden, () if golden is None else run_golden(model, golden))
+        except BaseException:
+            session.close()
+            raise
+
+    def _open(
+        self, version: ModelVersion, packed: bool, wish: LoadWish, lower: Callable[[], None]
+    ) -> Session:
         """A session of verified weights whose pages are there."""
         runtime = self.runtime_of(version)
         ahead = None
         if version.weights is not None and version.device == CPU:
             ahead = _ReadAhead(version.weights, verify=wish.verify, lower=lower)
         try:
-            session = runtime.load(version, replace(self._settings, quick=wish.quick))
+            session = runtime.load(version, replace(self._settings, quick=wish.quick, packed=packed))
         finally:
             problem = None if ahead is None else ahead.finish()
         try:
@@ -100,32 +187,6 @@ class Loader:
                 f"(enabled: {', '.join(self._runtimes)}); add it to the configuration"
             )
         return runtime
-
-    def _prove(
-        self, model: LoadedModel, wish: LoadWish, golden: Golden | None
-    ) -> tuple[tuple[tuple[int, int], ...], Assessment | None]:
-        """Warm-ups, golden set, measurements."""
-        if not wish.quick:
-            run_warmups(model)
-        worst = () if golden is None else run_golden(model, golden)
-
-        def measure() -> tuple[tuple[tuple[int, int], ...], Assessment | None]:
-            seeds = () if wish.quick else measure_seeds(model)
-            return seeds, assess(model, golden, worst) if wish.assess else None
-
-        return _on_normal_class(measure) if wish.background else measure()
-
-
-def _lowering(wish: LoadWish, alone: bool) -> Callable[[], None]:
-    """What puts a thread of this load into the class that it should have."""
-
-    def lower() -> None:
-        if wish.background:
-            yield_disk()
-            if alone:
-                yield_processor()
-
-    return lower
 
 
 class _ReadAhead:
@@ -150,19 +211,19 @@ class _ReadAhead:
         return self._problem
 
 
-def _on_normal_class(do: Callable[[], Result]) -> Result:
-    """Do something in a thread that did not yield to anybody; raises what it raises."""
+def in_thread(do: Callable[[], Result]) -> Result:
+    """Do something in a thread of its own, which may take a class that it cannot come back from; raises what it
+    raises."""
     results: list[Result] = []
     problems: list[BaseException] = []
 
     def run() -> None:
-        restore_disk()
         try:
             results.append(do())
         except BaseException as problem:  # noqa: BLE001 - raised again by the caller's thread
             problems.append(problem)
 
-    thread = threading.Thread(target=run, name="measure", daemon=True)
+    thread = threading.Thread(target=run, name="background", daemon=True)
     thread.start()
     thread.join()
     if problems:
@@ -170,9 +231,9 @@ def _on_normal_class(do: Callable[[], Result]) -> Result:
     return results[0]
 
 
-def _restore_threads(wish: LoadWish) -> None:
-    """Threads that the runtime started inherited the I/O class of a load in the background."""
-    if wish.background:
-        for thread in os.listdir("/proc/self/task"):
-            if int(thread) != threading.get_native_id():
-                restore_disk(int(thread))
+def _restore_threads() -> None:
+    """Threads that the runtime started were born into the classes of a load in the background."""
+    for thread in map(int, os.listdir("/proc/self/task")):
+        restore_disk(thread)
+        if os.sched_getscheduler(thread) == os.SCHED_IDLE:
+            restore_processor(thread)

@@ -1,8 +1,8 @@
 """Processor and I/O class of a single thread: what is done for nobody yields to whatever is done for somebody.
 
-An unprivileged thread cannot come back from SCHED_IDLE, so a thread is made for each thing that is to be done in the
-background; threads that it starts are normal again (SCHED_RESET_ON_FORK), but for their I/O class, which is inherited.
-Linux only.
+An unprivileged thread cannot come back from SCHED_IDLE, and every thread that it starts is born into the same classes:
+SCHED_RESET_ON_FORK resets real-time classes and negative nice values, not this one (``sched_fork`` of the kernel). So
+what yields is a thread made for it by one that does not. Linux only.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import os
 import platform
+import threading
 from collections.abc import Mapping
 from contextlib import suppress
 from types import MappingProxyType
@@ -27,9 +28,31 @@ _CALLS: Final[Mapping[str, tuple[int, int]]] = MappingProxyType(
 
 
 def yield_processor() -> None:
-    """Put the calling thread into SCHED_IDLE, for good. A kernel that refuses leaves it as it is."""
+    """Put the calling thread into SCHED_IDLE. A kernel that refuses leaves it as it is."""
     with suppress(OSError):
-        os.sched_setscheduler(0, os.SCHED_IDLE | os.SCHED_RESET_ON_FORK, os.sched_param(0))
+        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+
+
+def restore_processor(thread: int) -> None:
+    """Put a thread of this process into the normal processor class, where that is allowed."""
+    with suppress(OSError):
+        os.sched_setscheduler(thread, os.SCHED_OTHER, os.sched_param(0))
+
+
+def can_come_back() -> bool:
+    """Whether threads of this process may leave SCHED_IDLE again: with CAP_SYS_NICE or by RLIMIT_NICE. Found out by
+    trying it in a thread."""
+    came_back: list[bool] = []
+
+    def try_it() -> None:
+        yield_processor()
+        restore_processor(0)
+        came_back.append(os.sched_getscheduler(0) == os.SCHED_OTHER)
+
+    thread = threading.Thread(target=try_it, name="priority", daemon=True)
+    thread.start()
+    thread.join()
+    return came_back == [True]
 
 
 def yield_disk() -> None:

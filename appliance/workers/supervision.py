@@ -44,6 +44,7 @@ ENVIRONMENT: Final = (
     ("OMP_NUM_THREADS", "1"),
     ("MALLOC_MMAP_THRESHOLD_", str(1 << 20)),
     ("MALLOC_TRIM_THRESHOLD_", str(1 << 20)),
+    ("MALLOC_ARENA_MAX", "1"),  # what a thread that is gone has freed shall not be kept for the next one
 )
 
 _log = logging.getLogger(__name__)

@@ -78,7 +78,7 @@ def _warmup_tensor(warmup: WarmupInput, rows: int, batchable: bool) -> _Tensor:
     if warmup.file:
         return _Tensor(shape, _file_tensor(warmup, rows, shape))
     if warmup.random:
-        return _Tensor(shape, _random_tensor(spec.datatype, element_count(shape)))
+        return _Tensor(shape, random_tensor(spec.datatype, element_count(shape)))
     return _Tensor(shape, bytes(_zero_bytes(spec.datatype, shape)))
 
 
@@ -95,7 +95,7 @@ def _file_tensor(warmup: WarmupInput, rows: int, shape: Shape) -> bytes:
     return raw
 
 
-def _random_tensor(datatype: Datatype, count: int) -> bytes:
+def random_tensor(datatype: Datatype, count: int) -> bytes:
     """Fractions below one, integers 0 and 1 (valid in vocabularies and masks), strings of eight digits."""
     generator = np.random.default_rng(RANDOM_SEED)
     if datatype is Datatype.BYTES:

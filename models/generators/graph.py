@@ -85,11 +85,12 @@ def constant(name: str, array: NDArray[Any]) -> Constant:
     return numpy_helper.from_array(np.ascontiguousarray(array).reshape(array.shape), name)
 
 
-def external_constant(name: str, array: NDArray[Any], *, location: str) -> Constant:
-    """An initializer whose bytes lie in the file `location`, a path relative to the model file."""
-    tensor = TensorProto(name=name, data_type=constant(name, array).data_type, dims=array.shape)
+def external_constant(name: str, array: NDArray[Any], *, location: str, offset: int = 0) -> Constant:
+    """An initializer whose bytes lie in the file `location`, a path relative to the model file, from `offset`."""
+    element = constant(name, array[:0]).data_type
+    tensor = TensorProto(name=name, data_type=element, dims=array.shape)
     tensor.data_location = TensorProto.EXTERNAL
-    for key, value in (("location", location), ("offset", "0"), ("length", str(array.nbytes))):
+    for key, value in (("location", location), ("offset", str(offset)), ("length", str(array.nbytes))):
         tensor.external_data.add(key=key, value=value)
     return tensor
 

@@ -1,1 +1,0 @@
-"""What the daemon has done for its store beside serving, in processes of their own."""

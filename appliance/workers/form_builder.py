@@ -1,0 +1,137 @@
+"""Builds the packed form of a version inside a worker that does nothing else, in the background.
+
+A form is used only if it gave the right answers here: those of the golden set or, where there is none, those that the
+version itself gives to requests of seeded values. Whatever goes wrong leaves no form behind.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from appliance.digest import PIECE_BYTES, Digester, Digests, digest_of
+from appliance.errors import ArtefactError, LoadFailed
+from appliance.model import ModelVersion, WeightsFile
+from appliance.runtimes.runtime import Packer, Runtime, RuntimeSettings
+from appliance.workers.assessment import compare_answers, open_golden, run_golden
+from appliance.workers.execution import LoadedModel
+from appliance.workers.forms import (
+    BUILDING,
+    FORM_FILE,
+    FORMAT,
+    GRAPH_FILE,
+    WEIGHTS_FILE,
+    FormDocument,
+    PackedForm,
+    encode_document,
+    find_form,
+    form_name,
+    refusal,
+)
+from appliance.workers.signature import check_signature
+
+ROOM_FACTOR: Final = 5
+"""A form is twice as large as its version, and it is written twice."""
+
+
+def build_form(version: ModelVersion, runtime: Runtime, settings: RuntimeSettings) -> tuple[str, int]:
+    """Build the form of ``version`` in the directory ``version.forms``; gives its name and how many bytes it has. One
+    that is there already is left as it is. Raises LoadFailed, OSError."""
+    if not isinstance(runtime, Packer):
+        raise LoadFailed(f"{version.key}: runtime '{version.runtime}' has no packed forms")
+    if not version.forms or not version.digest:
+        raise LoadFailed(
+            f"{version.key}: a packed form needs a directory of forms and a version with a digest"
+        )
+    name = form_name(version.digest, runtime.identity)
+    if reason := refusal(version.forms, name):
+        raise LoadFailed(f"{version.key}: its packed form was refused before: {reason}")
+    path = os.path.join(version.forms, name)
+    try:
+        form = find_form(version.forms, name)
+    except ArtefactError:
+        shutil.rmtree(path)
+        form = None
+    if form is None:
+        os.makedirs(version.forms, mode=0o755, exist_ok=True)
+        _check_room(version)
+        partial = os.path.join(version.forms, f"{BUILDING}{name}")
+        shutil.rmtree(partial, ignore_errors=True)
+        os.mkdir(partial)
+        try:
+            _build(version, runtime, settings, partial)
+            os.rename(partial, path)
+            _sync(version.forms)
+        except BaseException:
+            shutil.rmtree(partial, ignore_errors=True)
+            raise
+    return name, sum(entry.stat().st_size for entry in os.scandir(path))
+
+
+def _build(version: ModelVersion, runtime: Runtime, settings: RuntimeSettings, directory: str) -> None:
+    assert isinstance(runtime, Packer)
+    graph, weights = os.path.join(directory, GRAPH_FILE), os.path.join(directory, WEIGHTS_FILE)
+    runtime.pack(version, settings, graph, weights)
+    digests = _digests(weights)
+    file = WeightsFile(path=weights, size=digests.size, digest=digests.digest, pieces=digests.pieces)
+    _prove(version, PackedForm(path=directory, graph=graph, weights=file), runtime, settings)
+    document = FormDocument(
+        format=FORMAT,
+        graph_bytes=os.path.getsize(graph),
+        graph_digest=digest_of(Path(graph).read_bytes()),
+        weights_bytes=digests.size,
+        weights_digest=digests.digest,
+        pieces=digests.pieces,
+    )
+    with open(os.path.join(directory, FORM_FILE), "xb") as target:
+        target.write(encode_document(document))
+    for name in (GRAPH_FILE, WEIGHTS_FILE, FORM_FILE):
+        _sync(os.path.join(directory, name))
+    _sync(directory)
+
+
+def _prove(version: ModelVersion, form: PackedForm, runtime: Runtime, settings: RuntimeSettings) -> None:
+    """Raise LoadFailed unless the form gives the right answers."""
+    session = runtime.load(form.version_of(version), replace(settings, packed=True))
+    try:
+        check_signature(version, session)
+        packed = LoadedModel(version=version, session=session)
+        golden = open_golden(version)
+        if golden is not None:
+            run_golden(packed, golden)
+            return
+        original = runtime.load(version, settings)
+        try:
+            compare_answers(packed, LoadedModel(version=version, session=original))
+        finally:
+            original.close()
+    finally:
+        session.close()
+
+
+def _digests(path: str) -> Digests:
+    digester = Digester()
+    with open(path, "rb") as file:
+        while data := file.read(PIECE_BYTES):
+            digester.update(data)
+    return digester.finish()
+
+
+def _check_room(version: ModelVersion) -> None:
+    found = os.statvfs(version.forms)
+    free, needed = found.f_bavail * found.f_frsize, ROOM_FACTOR * version.file_bytes
+    if free < needed:
+        raise LoadFailed(
+            f"{version.key}: a packed form needs {needed} free bytes while it is built, {version.forms} has {free}"
+        )
+
+
+def _sync(path: str) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

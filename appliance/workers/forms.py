@@ -1,0 +1,154 @@
+"""Packed forms: versions as the runtime's kernels of this very box want them, built here, kept beside the store.
+
+A form lies in a directory of its own below the directory of forms, named after the version's digest and everything that
+its bytes depend on: the runtime's release and the processor. Rules kept here: a form appears whole, by renaming; it is
+taken only with the sizes and the graph that it says, and its weights are verified as they load; one that proved wrong
+is marked, and neither used nor built again until somebody removes it. Values and files only; building is in
+``form_builder``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final
+
+from appliance.binding import bind
+from appliance.digest import digest_of
+from appliance.errors import ArtefactError, ConfigInvalid
+from appliance.model import ModelVersion, WeightsFile
+
+FORMAT: Final = 1
+FORM_FILE: Final = "form.json"
+GRAPH_FILE: Final = "graph.onnx"
+WEIGHTS_FILE: Final = "weights.bin"
+REFUSED_FILE: Final = "refused"
+BUILDING: Final = ".building-"
+FORM_BYTES_MAX: Final = 16 << 20
+REASON_BYTES_MAX: Final = 4096
+IDENTITY_CHARACTERS: Final = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackedForm:
+    """A form on disk: its directory, graph and weights."""
+
+    path: str
+    graph: str
+    weights: WeightsFile
+
+    def version_of(self, version: ModelVersion) -> ModelVersion:
+        """The version with the form's files in the place of its own."""
+        return replace(version, path=self.graph, weights=self.weights)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FormDocument:
+    """The document of ``form.json``."""
+
+    format: int = field(metadata={"choices": (FORMAT,)})
+    graph_bytes: int = field(metadata={"min": 1, "unit": "bytes"})
+    graph_digest: str
+    weights_bytes: int = field(metadata={"min": 0, "unit": "bytes"})
+    weights_digest: str
+    pieces: tuple[str, ...]
+
+
+def form_name(digest: str, runtime: str) -> str:
+    """The name of the form of a version for a runtime (its ``identity``) on this machine's processor."""
+    identity = f"{FORMAT}\n{runtime}\n{processor()}".encode()
+    return f"{digest}-{digest_of(identity)[:IDENTITY_CHARACTERS]}"
+
+
+def processor() -> str:
+    """What packed weights depend on of the processor: its architecture and what it says it can do."""
+    flags: set[str] = set()
+    with suppress(OSError), open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
+        for line in file:
+            name, _, value = line.partition(":")
+            if name.strip() in ("flags", "Features"):
+                flags.update(value.split())
+    return " ".join([platform.machine(), *sorted(flags)])
+
+
+def find_form(forms: str, name: str) -> PackedForm | None:
+    """The form called ``name``, None when there is none that can be used. Raises ArtefactError saying what is wrong
+    with one that is there."""
+    path = os.path.join(forms, name)
+    if not os.path.isdir(path) or os.path.exists(os.path.join(path, REFUSED_FILE)):
+        return None
+    document = _document(os.path.join(path, FORM_FILE))
+    graph, weights = os.path.join(path, GRAPH_FILE), os.path.join(path, WEIGHTS_FILE)
+    for file, size in ((graph, document.graph_bytes), (weights, document.weights_bytes)):
+        found = os.path.getsize(file) if os.path.isfile(file) else -1
+        if found != size:
+            raise ArtefactError(f"packed form {name}: {os.path.basename(file)} has {found} bytes, not {size}")
+    if digest_of(Path(graph).read_bytes()) != document.graph_digest:
+        raise ArtefactError(f"packed form {name}: {GRAPH_FILE} is not what it was when it was built")
+    return PackedForm(
+        path=path,
+        graph=graph,
+        weights=WeightsFile(
+            path=weights, size=document.weights_bytes, digest=document.weights_digest, pieces=document.pieces
+        ),
+    )
+
+
+def encode_document(document: FormDocument) -> bytes:
+    """The bytes of ``form.json``."""
+    plain = {
+        "format": document.format,
+        "graph_bytes": document.graph_bytes,
+        "graph_digest": document.graph_digest,
+        "weights_bytes": document.weights_bytes,
+        "weights_digest": document.weights_digest,
+        "pieces": list(document.pieces),
+    }
+    return (json.dumps(plain, indent=1) + "\n").encode()
+
+
+def refuse_form(path: str, reason: str) -> None:
+    """Mark the form in the directory ``path`` as one that proved wrong. A disk that refuses leaves it as it is."""
+    with suppress(OSError):
+        Path(path, REFUSED_FILE).write_bytes(reason.encode()[:REASON_BYTES_MAX])
+
+
+def refuse_forms(forms: str, digest: str, reason: str) -> None:
+    """Mark all forms of a version, as when a worker died of one."""
+    for path in _of_version(forms, digest):
+        refuse_form(path, reason)
+
+
+def refusal(forms: str, name: str) -> str:
+    """Why the form ``name`` was refused, "" when it was not."""
+    try:
+        return (
+            Path(forms, name, REFUSED_FILE).read_bytes()[:REASON_BYTES_MAX].decode(errors="replace")
+            or "refused"
+        )
+    except OSError:
+        return ""
+
+
+def _of_version(forms: str, digest: str) -> Iterator[str]:
+    with suppress(OSError):
+        for name in os.listdir(forms):
+            if name.startswith(f"{digest}-"):
+                yield os.path.join(forms, name)
+
+
+def _document(path: str) -> FormDocument:
+    try:
+        with open(path, "rb") as file:
+            data = file.read(FORM_BYTES_MAX + 1)
+        plain: Any = json.loads(data)
+        if len(data) > FORM_BYTES_MAX or not isinstance(plain, Mapping):
+            raise ValueError("it is not the document of a form")
+        return bind(FormDocument, plain, path)
+    except (OSError, ValueError, RecursionError, ConfigInvalid) as problem:
+        raise ArtefactError(f"packed form: {path} cannot be used: {problem}") from problem

@@ -1,0 +1,152 @@
+"""Weights as mapped pages of a file: found by inode, let go, brought back, and never believed blindly."""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from appliance.digest import PIECE_BYTES, Digester
+from appliance.errors import LoadFailed
+from appliance.model import WeightsFile
+from appliance.runtimes import weights
+from appliance.runtimes.weights import MappedWeights, find_mapped, read_ahead
+
+PAGE = mmap.PAGESIZE
+PIECES = 3
+SIZE = (PIECES - 1) * PIECE_BYTES + 5 * PAGE + 100
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> WeightsFile:
+    """Two and a bit pieces of bytes that are nowhere alike."""
+    path = tmp_path / "weights.bin"
+    data = bytearray(os.urandom(SIZE))
+    path.write_bytes(data)
+    with open(path, "rb") as written:
+        os.fsync(written.fileno())
+    digester = Digester()
+    digester.update(data)
+    found = digester.finish()
+    assert len(found.pieces) == PIECES
+    return WeightsFile(path=str(path), size=SIZE, digest=found.digest, pieces=found.pieces)
+
+
+@contextmanager
+def mapped(file: WeightsFile, *parts: tuple[int, int]) -> Iterator[tuple[MappedWeights, list[mmap.mmap]]]:
+    """Private mappings of parts of the file, as (offset, bytes), as a runtime makes them."""
+    with open(file.path, "rb") as source:
+        maps = [
+            mmap.mmap(source.fileno(), nbytes, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ, offset=offset)
+            for offset, nbytes in parts
+        ]
+    found = find_mapped(file)
+    assert found is not None
+    try:
+        yield found, maps
+    finally:
+        found.close()
+        for each in maps:
+            each.close()
+
+
+@pytest.mark.parametrize("advice", [22, 9999], ids=["populate", "an older kernel"])
+@pytest.mark.parametrize("verify", [False, True])
+def test_hollow_and_fill(
+    file: WeightsFile, monkeypatch: pytest.MonkeyPatch, advice: int, verify: bool
+) -> None:
+    monkeypatch.setattr(weights, "_MADV_POPULATE_READ", advice)
+    whole = SIZE // PAGE * PAGE
+    with mapped(file, (0, whole)) as (found, (memory,)):
+        assert found.nbytes == whole
+        before = bytes(memory)
+        found.hollow()
+        assert rss_of(file) == 0
+        found.fill(verify=verify)
+        assert rss_of(file) == whole
+        assert bytes(memory) == before
+
+
+def test_only_what_is_mapped_is_read_and_pieces_are_read_whole(file: WeightsFile) -> None:
+    """Small gaps do not break a read in two; large ones do."""
+    near, far = 4 * PAGE, 2 * PIECE_BYTES
+    with mapped(file, (0, PAGE), (near, PAGE), (far, PAGE)) as (found, _):
+        assert found._extents() == [(0, near + PAGE), (far, far + PAGE)]
+        found.hollow()
+        found.fill(verify=True)
+        assert rss_of(file) == 3 * PAGE
+
+
+def test_the_mappings_of_another_file_are_another_files(file: WeightsFile, tmp_path: Path) -> None:
+    other = tmp_path / "other.bin"
+    other.write_bytes(bytes(SIZE))
+    with mapped(file, (0, PAGE)):
+        assert find_mapped(WeightsFile(path=str(other), size=SIZE)) is None
+        os.link(file.path, tmp_path / "second name.bin")
+        again = find_mapped(replace(file, path=str(tmp_path / "second name.bin")))
+        assert again is not None
+        assert again.nbytes == PAGE
+        again.close()
+
+
+@pytest.mark.parametrize("position", [0, PIECE_BYTES - 1, PIECE_BYTES, SIZE - 1])
+def test_a_bit_anywhere_is_found_and_its_piece_named(file: WeightsFile, position: int) -> None:
+    with open(file.path, "r+b") as target:
+        target.seek(position)
+        (byte,) = target.read(1)
+        target.seek(position)
+        target.write(bytes([byte ^ 0x80]))
+    with pytest.raises(LoadFailed, match=rf"piece {position // PIECE_BYTES} \(bytes .* digest differs"):
+        read_ahead(file, verify=True)
+    read_ahead(file, verify=False)
+
+
+def test_rot_outside_of_what_is_mapped_is_left_to_the_scrub(file: WeightsFile) -> None:
+    with open(file.path, "r+b") as target:
+        target.seek(SIZE - 1)
+        target.write(b"\0")
+    with mapped(file, (0, PAGE)) as (found, _):
+        found.fill(verify=True)
+
+
+@pytest.mark.parametrize("size", [0, PAGE, SIZE - 1, SIZE + 1])
+def test_a_file_of_another_size_is_refused(file: WeightsFile, size: int) -> None:
+    os.truncate(file.path, size)
+    with pytest.raises(LoadFailed, match=f"has {size} bytes where {SIZE} were expected"):
+        read_ahead(file, verify=False)
+
+
+def test_a_file_that_is_gone(file: WeightsFile) -> None:
+    os.unlink(file.path)
+    with pytest.raises(LoadFailed, match="cannot be read: No such file"):
+        read_ahead(file, verify=False)
+    with pytest.raises(LoadFailed, match="cannot be read: No such file"):
+        find_mapped(file)
+
+
+def test_digests_that_are_too_few_do_not_pass(file: WeightsFile) -> None:
+    with pytest.raises(LoadFailed, match="piece 2"):
+        read_ahead(replace(file, pieces=file.pieces[:2]), verify=True)
+
+
+def test_every_thread_begins_with_what_it_is_told(file: WeightsFile) -> None:
+    begun: list[str] = []
+    read_ahead(file, verify=True, begin=lambda: begun.append("verify"))
+    assert begun == ["verify"]
+
+
+def rss_of(file: WeightsFile) -> int:
+    """Bytes of the file in the page tables of this process."""
+    found, inside = 0, False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        first = line.split()[0]
+        if "-" in first and not first.endswith(":"):
+            inside = line.endswith(file.path)
+        elif inside and first == "Rss:":
+            found += int(line.split()[1]) << 10
+    return found

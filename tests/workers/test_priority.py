@@ -1,0 +1,127 @@
+"""What is loaded in the background yields the processor and the disk, and nothing else does."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from appliance.workers.port import ExitCause, LoadWish, ModelLoaded, WorkerExited
+from appliance.workers.priority import IOPRIO_IDLE, io_class, restore_disk, yield_disk, yield_processor
+from tests.workers.bench import Bench, fake
+
+PATIENCE_S = 20.0
+NORMAL_THREAD = (os.SCHED_OTHER, False)
+IDLE_THREAD = (os.SCHED_IDLE, True)
+
+
+def class_of(thread: int = 0) -> tuple[int, bool]:
+    """Processor class, and whether the I/O class is the idle one."""
+    return os.sched_getscheduler(thread), io_class(thread) == IOPRIO_IDLE
+
+
+def classes(pid: int) -> dict[int, tuple[int, bool]]:
+    """Of every thread of a process."""
+    return {int(entry.name): class_of(int(entry.name)) for entry in Path(f"/proc/{pid}/task").iterdir()}
+
+
+def wait_for(met: Callable[[], bool]) -> None:
+    end = time.monotonic() + PATIENCE_S
+    while not met():
+        assert time.monotonic() < end, "it never came to that"
+        time.sleep(0.001)
+
+
+def in_thread(do: Callable[[], None]) -> None:
+    thread = threading.Thread(target=do)
+    thread.start()
+    thread.join()
+
+
+def test_a_thread_that_yields_and_the_threads_that_it_starts() -> None:
+    seen: list[tuple[int, bool]] = []
+
+    def child() -> None:
+        seen.append(class_of())
+        restore_disk()
+        seen.append(class_of())
+
+    def parent() -> None:
+        yield_disk()
+        yield_processor()
+        seen.append(class_of())
+        in_thread(child)
+
+    before = class_of()
+    in_thread(parent)
+    assert seen == [IDLE_THREAD, IDLE_THREAD, (os.SCHED_IDLE, False)]
+    assert class_of() == before
+
+
+def hang_in(bench: Bench, wish: LoadWish, *, beside_another: bool = False) -> int:
+    """A worker whose runtime hangs while it loads."""
+    worker = bench.start()
+    if beside_another:
+        bench.load(worker, fake())
+    bench.call(bench.pool.load, worker, 100, fake("hang_at_load"), wish)
+    return worker
+
+
+def end(bench: Bench, worker: int) -> None:
+    bench.call(bench.pool.kill, worker, ExitCause.HUNG)
+    assert bench.event(WorkerExited).loading == 100
+
+
+def test_a_load_in_the_background_yields_and_the_worker_does_not(shared_bench: Bench) -> None:
+    worker = hang_in(shared_bench, LoadWish(background=True))
+    pid = shared_bench.pids[worker]
+    wait_for(lambda: IDLE_THREAD in classes(pid).values())
+    found = sorted(classes(pid).values())
+    assert found == [NORMAL_THREAD, NORMAL_THREAD, IDLE_THREAD], "one takes messages, one waits, one loads"
+    end(shared_bench, worker)
+
+
+def test_a_load_that_somebody_waits_for_is_an_ordinary_one(shared_bench: Bench) -> None:
+    worker = hang_in(shared_bench, LoadWish())
+    assert set(classes(shared_bench.pids[worker]).values()) == {NORMAL_THREAD}
+    end(shared_bench, worker)
+
+
+def test_beside_other_models_only_the_disk_is_yielded(shared_bench: Bench) -> None:
+    """A thread that starves while it holds the interpreter would stall the models that serve."""
+    worker = hang_in(shared_bench, LoadWish(background=True), beside_another=True)
+    pid = shared_bench.pids[worker]
+    wait_for(lambda: (os.SCHED_OTHER, True) in classes(pid).values())
+    assert classes(pid)[pid] == NORMAL_THREAD
+    end(shared_bench, worker)
+
+
+def test_nothing_of_a_load_in_the_background_is_left(shared_bench: Bench) -> None:
+    worker = shared_bench.start()
+    shared_bench.call(shared_bench.pool.load, worker, 100, fake(), LoadWish(background=True, assess=True))
+    shared_bench.event(ModelLoaded)
+    pid = shared_bench.pids[worker]
+    wait_for(lambda: len(classes(pid)) == 1)
+    assert classes(pid) == {pid: NORMAL_THREAD}
+    shared_bench.call(shared_bench.pool.stop, worker)
+    shared_bench.event(WorkerExited)
+
+
+@pytest.mark.parametrize("background", [False, True])
+def test_a_load_that_hangs_is_ended(make_bench: Callable[..., Bench], background: bool) -> None:
+    bench = make_bench(load_timeout_ms=60)
+    worker = hang_in(bench, LoadWish(background=background))
+    exited = bench.event(WorkerExited)
+    assert (exited.worker, exited.cause, exited.loading) == (worker, ExitCause.HUNG, 100)
+    assert exited.detail == f"a load took longer than {240 if background else 60} ms"
+
+
+def test_a_load_that_crashes_in_the_background_names_the_model(shared_bench: Bench) -> None:
+    worker = shared_bench.start()
+    shared_bench.call(shared_bench.pool.load, worker, 100, fake("crash_at_load"), LoadWish(background=True))
+    exited = shared_bench.event(WorkerExited)
+    assert (exited.cause, exited.loading) == (ExitCause.DIED, 100)

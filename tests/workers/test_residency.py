@@ -1,0 +1,378 @@
+"""Weights that leave memory and come back, and packed forms, with real workers and ONNX Runtime."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from appliance.model import ModelVersion
+from appliance.workers.forms import REFUSED_FILE, refuse_forms
+from appliance.workers.port import (
+    ExitCause,
+    FormBuilt,
+    LoadWish,
+    ModelFilled,
+    ModelHollowed,
+    ModelLoaded,
+    ModelRefused,
+    RunFinished,
+    WorkerExited,
+)
+from tests.workers.bench import FOUR, Bench, fake
+from tests.workers.transformers import (
+    ANSWER_BYTES,
+    DIGEST,
+    PIECES,
+    REQUEST,
+    answer,
+    flip_bit,
+    read_version,
+    write_version,
+)
+
+QUICK = LoadWish(quick=True)
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory of models that no test changes."""
+    root = tmp_path_factory.mktemp("models")
+    write_version(root)
+    return root
+
+
+@pytest.fixture
+def version(home: Path) -> ModelVersion:
+    return read_version(home)
+
+
+def load(bench: Bench, worker: int, version: ModelVersion, wish: LoadWish, model: int = 100) -> ModelLoaded:
+    bench.call(bench.pool.load, worker, model, version, wish)
+    return bench.event(ModelLoaded)
+
+
+def refused(bench: Bench, worker: int, version: ModelVersion, wish: LoadWish) -> str:
+    bench.call(bench.pool.load, worker, 100, version, wish)
+    return bench.event(ModelRefused).reason
+
+
+def hollow(bench: Bench, worker: int, model: int = 100) -> None:
+    bench.call(bench.pool.hollow, worker, model)
+    bench.event(ModelHollowed)
+
+
+def fill(bench: Bench, worker: int, *, verify: bool = False, model: int = 100) -> ModelFilled:
+    bench.call(bench.pool.fill, worker, model, verify)
+    return bench.event(ModelFilled)
+
+
+def stop(bench: Bench, worker: int) -> None:
+    bench.call(bench.pool.stop, worker)
+    assert bench.event(WorkerExited).cause is ExitCause.STOPPED
+
+
+def resident_bytes(pid: int, path: str) -> int:
+    """Bytes of private mappings of a file that are in the process's page tables."""
+    found, inside = 0, False
+    for line in Path(f"/proc/{pid}/smaps").read_text().splitlines():
+        first = line.split()[0]
+        if "-" in first and not first.endswith(":"):
+            inside = line.endswith(path)
+        elif inside and first == "Rss:":
+            found += int(line.split()[1]) << 10
+    return found
+
+
+def private_bytes(pid: int) -> int:
+    status = Path(f"/proc/{pid}/status").read_text()
+    return next(int(line.split()[1]) << 10 for line in status.splitlines() if line.startswith("RssAnon"))
+
+
+def test_hollow_lets_every_page_go_and_fill_brings_all_back(
+    shared_bench: Bench, version: ModelVersion
+) -> None:
+    worker = shared_bench.start()
+    pid, weights = shared_bench.pids[worker], version.weights
+    assert weights is not None
+    loaded = load(shared_bench, worker, version, QUICK)
+    assert weights.size - 4096 * 64 <= loaded.hollow_bytes <= weights.size
+    before = answer(shared_bench, worker, 100)
+    assert resident_bytes(pid, weights.path) >= loaded.hollow_bytes
+    for verify in (False, True):
+        hollow(shared_bench, worker)
+        assert resident_bytes(pid, weights.path) == 0
+        filled = fill(shared_bench, worker, verify=verify)
+        assert (filled.nbytes, filled.failure) == (loaded.hollow_bytes, "")
+        assert resident_bytes(pid, weights.path) >= loaded.hollow_bytes
+        assert answer(shared_bench, worker, 100) == before
+    stop(shared_bench, worker)
+
+
+def test_a_run_on_hollow_weights_is_only_slow(shared_bench: Bench, version: ModelVersion) -> None:
+    worker = shared_bench.start()
+    load(shared_bench, worker, version, QUICK)
+    before = answer(shared_bench, worker, 100)
+    hollow(shared_bench, worker)
+    assert answer(shared_bench, worker, 100) == before
+    stop(shared_bench, worker)
+
+
+def test_a_hollow_session_costs_little(shared_bench: Bench, version: ModelVersion) -> None:
+    worker = shared_bench.start()
+    before = private_bytes(shared_bench.pids[worker])
+    load(shared_bench, worker, version, QUICK)
+    answer(shared_bench, worker, 100)
+    hollow(shared_bench, worker)
+    assert private_bytes(shared_bench.pids[worker]) - before < 3 << 20
+    stop(shared_bench, worker)
+
+
+def test_one_model_of_a_shared_worker_is_hollowed_alone(shared_bench: Bench, tmp_path: Path) -> None:
+    first, second = (write_version(tmp_path, name) for name in ("first", "second"))
+    assert first.weights is not None
+    assert second.weights is not None
+    worker = shared_bench.start()
+    load(shared_bench, worker, first, QUICK, 101)
+    load(shared_bench, worker, second, QUICK, 102)
+    right = answer(shared_bench, worker, 102)
+    hollow(shared_bench, worker, 101)
+    pid = shared_bench.pids[worker]
+    assert resident_bytes(pid, first.weights.path) == 0
+    assert resident_bytes(pid, second.weights.path) > 0
+    assert answer(shared_bench, worker, 102) == right
+    assert fill(shared_bench, worker, model=101).failure == ""
+    assert answer(shared_bench, worker, 101) == right
+    stop(shared_bench, worker)
+
+
+def test_a_quick_session_answers_as_the_fast_one_does(shared_bench: Bench, version: ModelVersion) -> None:
+    worker = shared_bench.start()
+    load(shared_bench, worker, version, QUICK, 101)
+    load(shared_bench, worker, version, LoadWish(), 102)
+    quick, fast = (np.frombuffer(answer(shared_bench, worker, model), np.float32) for model in (101, 102))
+    np.testing.assert_allclose(quick, fast, rtol=1e-4, atol=1e-5)
+    stop(shared_bench, worker)
+
+
+def test_weights_inside_the_model_file_are_not_hollowed(shared_bench: Bench) -> None:
+    worker = shared_bench.start()
+    assert load(shared_bench, worker, fake(), QUICK).hollow_bytes == 0
+    hollow(shared_bench, worker)
+    assert fill(shared_bench, worker, verify=True).failure == ""
+    shared_bench.call(shared_bench.pool.fill, worker, 999, False)
+    assert shared_bench.event(ModelFilled).failure == "the model is not loaded"
+    stop(shared_bench, worker)
+
+
+# --- rot
+
+
+@pytest.mark.parametrize("wish", [QUICK, LoadWish(), LoadWish(background=True, assess=True)])
+def test_a_bit_flipped_before_the_load_refuses_it(
+    shared_bench: Bench, tmp_path: Path, wish: LoadWish
+) -> None:
+    version = write_version(tmp_path)
+    assert version.weights is not None
+    flip_bit(version.weights.path, (5 << 20) + 17)
+    worker = shared_bench.start()
+    assert "weights.bin: piece 1 (bytes 4194304 to 8388608) is not what it was" in refused(
+        shared_bench, worker, version, wish
+    )
+    load(shared_bench, worker, version, wish._replace(verify=False))
+    stop(shared_bench, worker)
+
+
+def test_a_bit_flipped_while_mapped_is_found_by_the_next_verified_fill(
+    shared_bench: Bench, tmp_path: Path
+) -> None:
+    version = write_version(tmp_path)
+    assert version.weights is not None
+    assert len(version.weights.pieces) == PIECES
+    worker = shared_bench.start()
+    load(shared_bench, worker, version, QUICK)
+    hollow(shared_bench, worker)
+    flip_bit(version.weights.path, version.weights.size - 5000)
+    assert fill(shared_bench, worker).failure == ""
+    hollow(shared_bench, worker)
+    assert "piece 2 (bytes 8388608 to" in fill(shared_bench, worker, verify=True).failure
+    stop(shared_bench, worker)
+
+
+def test_a_file_cut_short_under_a_mapping_ends_the_worker_alone(shared_bench: Bench, tmp_path: Path) -> None:
+    version = write_version(tmp_path)
+    assert version.weights is not None
+    witness, worker = shared_bench.start(), shared_bench.start()
+    model = shared_bench.load(witness, fake())
+    load(shared_bench, worker, version, QUICK)
+    hollow(shared_bench, worker)
+    os.truncate(version.weights.path, 4096)
+    assert "has 4096 bytes where" in fill(shared_bench, worker).failure
+    placed = shared_bench.place([REQUEST], [0], capacity=2 * ANSWER_BYTES)
+    batch = shared_bench.dispatch(worker, 100, placed)
+    exited = shared_bench.event(WorkerExited)
+    assert (exited.worker, exited.cause, exited.batches) == (worker, ExitCause.DIED, (batch,))
+    assert exited.detail == f"killed by signal {signal.SIGBUS.value} (SIGBUS)"
+    small = shared_bench.place([FOUR], [0])
+    shared_bench.dispatch(witness, model, small)
+    assert not shared_bench.event(RunFinished).results[0].status.failed
+    shared_bench.free(placed, small)
+    stop(shared_bench, witness)
+
+
+def test_weights_that_are_gone_refuse_the_load(shared_bench: Bench, tmp_path: Path) -> None:
+    version = write_version(tmp_path)
+    assert version.weights is not None
+    os.unlink(version.weights.path)
+    worker = shared_bench.start()
+    assert "transformer/1" in refused(shared_bench, worker, version, QUICK)
+    stop(shared_bench, worker)
+
+
+# --- packed forms
+
+
+@pytest.fixture(scope="module")
+def forms(home: Path, shared_bench: Bench, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with the form of the version that ``home`` has."""
+    root = tmp_path_factory.mktemp("forms") / "forms"
+    built = build(shared_bench, with_forms(read_version(home), root))
+    assert built.failure == ""
+    assert built.name.startswith(f"{DIGEST}-")
+    assert sorted(os.listdir(root)) == [built.name]
+    assert built.nbytes == sum(entry.stat().st_size for entry in os.scandir(root / built.name))
+    return root
+
+
+def with_forms(version: ModelVersion, forms: Path) -> ModelVersion:
+    return replace(version, digest=DIGEST, forms=str(forms))
+
+
+def build(bench: Bench, version: ModelVersion) -> FormBuilt:
+    worker = bench.start()
+    bench.call(bench.pool.build_form, worker, 500, version)
+    built = bench.event(FormBuilt)
+    assert (built.worker, built.model) == (worker, 500)
+    stop(bench, worker)
+    return built
+
+
+def test_a_packed_form_answers_bit_for_bit_and_can_be_hollowed(
+    shared_bench: Bench, version: ModelVersion, forms: Path
+) -> None:
+    worker = shared_bench.start()
+    plain = load(shared_bench, worker, version, LoadWish(), 101)
+    packed = load(shared_bench, worker, with_forms(version, forms), LoadWish(assess=True), 102)
+    assert (plain.packed, packed.packed) == (False, True)
+    assert version.weights is not None
+    assert packed.hollow_bytes > version.weights.size * 0.9
+    right = answer(shared_bench, worker, 101)
+    assert answer(shared_bench, worker, 102) == right
+    for verify in (True, False):
+        hollow(shared_bench, worker, 102)
+        assert fill(shared_bench, worker, verify=verify, model=102).failure == ""
+        assert answer(shared_bench, worker, 102) == right
+    stop(shared_bench, worker)
+
+
+def test_a_hollow_packed_form_costs_its_session_and_its_largest_batch(
+    shared_bench: Bench, version: ModelVersion, forms: Path
+) -> None:
+    worker = shared_bench.start()
+    before = private_bytes(shared_bench.pids[worker])
+    loaded = load(shared_bench, worker, with_forms(version, forms), LoadWish())
+    hollow(shared_bench, worker)
+    assert private_bytes(shared_bench.pids[worker]) - before < loaded.hollow_bytes / 2
+    stop(shared_bench, worker)
+
+
+def test_a_form_that_is_there_is_not_built_again(
+    shared_bench: Bench, version: ModelVersion, forms: Path
+) -> None:
+    (name,) = os.listdir(forms)
+    inode = (forms / name).stat().st_ino
+    built = build(shared_bench, with_forms(version, forms))
+    assert (built.name, built.failure, (forms / name).stat().st_ino) == (name, "", inode)
+
+
+def test_a_form_of_another_processor_or_runtime_is_not_used(
+    shared_bench: Bench, version: ModelVersion, tmp_path: Path, forms: Path
+) -> None:
+    (name,) = os.listdir(forms)
+    (tmp_path / f"{DIGEST}-0123456789abcdef").symlink_to(forms / name)
+    worker = shared_bench.start()
+    assert not load(shared_bench, worker, with_forms(version, tmp_path), LoadWish()).packed
+    stop(shared_bench, worker)
+
+
+@pytest.mark.parametrize("rot", ["bit", "short", "document", "graph"])
+def test_a_form_that_rots_is_marked_and_the_version_loads_without_it(
+    shared_bench: Bench, version: ModelVersion, tmp_path: Path, rot: str
+) -> None:
+    whole = with_forms(version, tmp_path)
+    name = build(shared_bench, whole).name
+    form = tmp_path / name
+    if rot == "bit":
+        flip_bit(str(form / "weights.bin"), 4 << 20)
+    elif rot == "short":
+        os.truncate(form / "weights.bin", 4096)
+    elif rot == "document":
+        (form / "form.json").write_text(json.dumps({"format": 7}))
+    else:
+        flip_bit(str(form / "graph.onnx"), 1)
+    worker = shared_bench.start()
+    assert not load(shared_bench, worker, whole, LoadWish()).packed
+    assert answer(shared_bench, worker, 100)
+    stop(shared_bench, worker)
+    assert (form / REFUSED_FILE).read_text()
+    assert "was refused before" in build(shared_bench, whole).failure
+
+
+def test_a_form_that_took_a_worker_down_is_not_used(
+    shared_bench: Bench, version: ModelVersion, tmp_path: Path
+) -> None:
+    whole = with_forms(version, tmp_path)
+    build(shared_bench, whole)
+    refuse_forms(str(tmp_path), DIGEST, "the worker was killed by signal 4")
+    worker = shared_bench.start()
+    assert not load(shared_bench, worker, whole, LoadWish()).packed
+    stop(shared_bench, worker)
+    assert "killed by signal 4" in build(shared_bench, whole).failure
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"digest": ""}, "a version with a digest"),
+        ({"forms": ""}, "needs a directory of forms"),
+        ({"runtime": "fake"}, "has no packed forms"),
+        ({"file_bytes": 1 << 60}, "free bytes while it is built"),
+        ({"path": "nowhere.onnx"}, "nowhere.onnx"),
+    ],
+)
+def test_forms_that_cannot_be_built_leave_nothing_behind(
+    shared_bench: Bench, version: ModelVersion, tmp_path: Path, change: dict[str, object], reason: str
+) -> None:
+    built = build(shared_bench, replace(with_forms(version, tmp_path), **change))  # type: ignore[arg-type]
+    assert reason in built.failure
+    assert built.name == ""
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_worker_that_dies_while_it_builds_names_the_model(
+    make_bench: Callable[..., Bench], version: ModelVersion, tmp_path: Path
+) -> None:
+    bench = make_bench()
+    worker = bench.start()
+    bench.call(bench.pool.build_form, worker, 500, with_forms(version, tmp_path))
+    os.kill(bench.pids[worker], signal.SIGKILL)
+    exited = bench.event(WorkerExited)
+    assert (exited.worker, exited.loading) == (worker, 500)
+    assert build(bench, with_forms(version, tmp_path)).failure == ""
+    assert len(os.listdir(tmp_path)) == 1
