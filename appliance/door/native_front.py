@@ -11,11 +11,12 @@ from typing import Final
 from edge_appliance_door import Door, Grants
 
 from appliance.door.listeners import Listeners
-from appliance.door.native_teaching import tell
+from appliance.door.native_teaching import Texts, tell
 from appliance.engine.direct import DirectEngine
-from appliance.engine.front import Adopt, FrontFigures, FrontTerms
+from appliance.engine.front import Adopt, FrontFigures, FrontTerms, Wording
 from appliance.errors import OperatorError
 from appliance.inference import RequestPlan
+from appliance.tensor import Datatype
 from appliance.workers.port import Shape
 
 POLL_S: Final = 0.005
@@ -61,7 +62,11 @@ class NativeFront:
         try:
             self._listeners.hand_over(
                 lambda listeners: door.serve_http(
-                    listeners=listeners, limits=_limits(terms), server=terms.server, full=terms.full
+                    listeners=listeners,
+                    limits=_limits(terms),
+                    server=terms.server,
+                    full=terms.full,
+                    crowded=terms.crowded,
                 )
             )
         except (OSError, ValueError) as error:
@@ -84,21 +89,28 @@ class NativeFront:
         plan: RequestPlan,
         shapes: Sequence[Shape],
         sizes: Sequence[int],
-        opening: bytes,
-        described: bytes,
+        wording: Wording,
     ) -> None:
         """See HttpFront."""
         taught = None if self._direct is None else self._direct.teach(plan, shapes)
         if taught is None or self._grants is None:
             return
-        tell(self._grants, head, taught, opening, described, [b""] * len(sizes), sizes)
+        described, *following = wording.pieces
+        closing = following.pop() if following else b""
+        between = iter(
+            [b"", *following]
+        )  # what stands before each output that is JSON, but for what all begins with
+        pieces = [b"" if datatype is None else next(between) for datatype in wording.outputs]
+        texts = Texts(_codes(wording.inputs), _codes(wording.outputs))
+        tell(self._grants, head, taught, wording.opening, described, pieces, sizes, closing, texts)
 
     def figures(self) -> FrontFigures:
         """See HttpFront."""
         counts = {} if self._door is None else self._door.statistics()
         return FrontFigures(
             connections=counts.get("http_connections_open", 0),
-            refused_connections=counts.get("http_connections_refused", 0),
+            refused_connections=counts.get("http_connections_refused", 0)
+            + counts.get("http_connections_per_peer", 0),
             serving=counts.get("http_serving", 0),
             answers=tuple((status, counts[name]) for status, name in STATUSES if counts.get(name)),
         )
@@ -119,12 +131,20 @@ def _busy(counts: dict[str, int]) -> bool:
     return bool(counts["http_listeners"] or counts["http_connections_open"])
 
 
+def _codes(datatypes: Sequence[Datatype | None]) -> list[str]:
+    """Format characters of ``struct``; empty for what is binary."""
+    return ["" if datatype is None else datatype.code for datatype in datatypes]
+
+
 def _limits(terms: FrontTerms) -> dict[str, int]:
     """By the door's names."""
     return {
         "connections": terms.max_connections,
+        "connections_per_peer": terms.max_connections_per_peer,
         "line_bytes": terms.max_header_bytes,
         "headers": terms.max_headers,
+        "json_bytes": terms.max_json_bytes,
+        "body_bytes": terms.max_body_bytes,
         "keepalive_ms": math.ceil(terms.keepalive_s * 1000),
         "write_stall_ms": math.ceil(terms.write_stall_s * 1000),
         "compress_bytes": terms.compress_min_bytes,

@@ -7,7 +7,7 @@ its answer. It holds as long as the engine's generation does.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from appliance.door.codec import PlannedHead
 from appliance.door.response import closing
@@ -18,6 +18,17 @@ from appliance.inference import Answer
 
 if TYPE_CHECKING:
     from edge_appliance_door import Grants
+
+
+class Texts(NamedTuple):
+    """Tensors that are JSON: per input and output its format character of ``struct`` ("": it is binary; no members: all
+    are)."""
+
+    inputs: Sequence[str] = ()
+    outputs: Sequence[str] = ()
+
+
+BINARY: Final = Texts()
 
 
 class Teacher:
@@ -53,9 +64,11 @@ def tell(
     pieces: Sequence[bytes],
     sizes: Sequence[int],
     end: bytes = b"",
+    texts: Texts = BINARY,
 ) -> None:
     """Teach requests with ``head``, whose answers are ``opening``, the id, ``described``, and the outputs of ``sizes``
-    bytes, each behind its piece of ``pieces``; on a stream ``end`` follows."""
+    bytes, each behind its piece of ``pieces``; on a stream, or
+    after outputs that are JSON, ``end`` follows."""
     grants.teach(
         head,
         plan=taught.plan,
@@ -72,4 +85,6 @@ def tell(
         closing=end,
         late_text=taught.late_text,
         default_timeout_ns=taught.default_timeout_ns,
+        input_texts=texts.inputs,
+        output_texts=texts.outputs,
     )

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from appliance.inference import RequestPlan
+from appliance.tensor import Datatype
 from appliance.workers.port import Shape
 
 Adopt = Callable[[int, str, int], None]
@@ -21,10 +22,13 @@ worker died with the first request on it."""
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrontTerms:
     """Where a front listens and what it must keep. Sizes are bytes, times seconds. ``server`` is what answers name
-    themselves; ``full`` is the whole answer to a connection too many."""
+    themselves; ``full`` is the whole answer to a connection too many, ``crowded`` to one too many from its address."""
 
     addresses: tuple[str, ...]
     max_connections: int
+    max_connections_per_peer: int
+    max_json_bytes: int
+    max_body_bytes: int
     max_header_bytes: int
     max_headers: int
     keepalive_s: float
@@ -32,6 +36,20 @@ class FrontTerms:
     compress_min_bytes: int
     server: str
     full: bytes
+    crowded: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wording:
+    """How requests bring their tensors, and how their answers are worded. ``inputs`` and ``outputs``, in the order of
+    request and answer, name the datatype of each tensor that is JSON (None: it is binary). An answer is ``opening``,
+    the id as a member of a JSON object where there is one, ``pieces`` with the elements of the outputs that are JSON
+    between them, and the binary outputs."""
+
+    inputs: tuple[Datatype | None, ...]
+    outputs: tuple[Datatype | None, ...]
+    opening: bytes
+    pieces: tuple[bytes, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,8 +79,8 @@ class HttpFront(Protocol):
         Raises AddressUnavailable and OperatorError."""
 
     def head_of(self, target: str, text: bytes) -> bytes | None:
-        """What makes a request recognisable that has this target and this JSON before its tensors, whatever its id is;
-        None: nothing does."""
+        """What makes a request recognisable that has this target and this JSON before its binary tensors, whatever its
+        id is and whatever tensors are in that JSON; None: nothing does."""
 
     def teach(
         self,
@@ -70,11 +88,9 @@ class HttpFront(Protocol):
         plan: RequestPlan,
         shapes: Sequence[Shape],
         sizes: Sequence[int],
-        opening: bytes,
-        described: bytes,
+        wording: Wording,
     ) -> None:
-        """Requests with ``head`` are of ``plan``, and their outputs have these shapes and sizes in bytes. Their answers
-        are ``opening``, the id as a member of a JSON object where there is one, ``described``, and the outputs."""
+        """Requests with ``head`` are of ``plan``, and their outputs have these shapes and sizes in bytes."""
 
     def figures(self) -> FrontFigures:
         """A value to show."""

@@ -34,8 +34,8 @@ class HttpConfig:
     native: HttpNative = field(
         default=HttpNative.AUTO,
         metadata={
-            "help": "whether the native gRPC door listens here, answers by itself inferences with binary tensors that "
-            "were seen before, and passes all else on: on, off, or auto: where that door serves"
+            "help": "whether the native gRPC door listens here, answers by itself inferences of a form that "
+            "was seen before, and passes all else on: on, off, or auto: where that door serves"
         },
     )
     max_body_bytes: int = field(
@@ -61,6 +61,13 @@ class HttpConfig:
     )
     max_connections: int = field(
         default=8192, metadata={"min": 1, "help": "open connections; more are answered 503 and closed"}
+    )
+    max_connections_per_peer: int = field(
+        default=8192,
+        metadata={
+            "min": 1,
+            "help": "open connections from one IPv4 address or IPv6 network of 64 bits; more are answered 503",
+        },
     )
     max_header_bytes: int = field(
         default=16_384,

@@ -16,6 +16,7 @@ from aiohttp import web
 from aiohttp.http_exceptions import LineTooLong
 
 from appliance.http.config import HttpConfig
+from appliance.http.peers import Peers
 from appliance.identity import SERVER_NAME
 
 SWEEP_S: Final = 1.0
@@ -29,6 +30,7 @@ class Connection(web.RequestHandler):
 
     __slots__ = (
         "_client",
+        "_entered",
         "_server",
         "attempts",
         "busy",
@@ -42,6 +44,7 @@ class Connection(web.RequestHandler):
         super().__init__(server, **settings)
         self._server = server
         self._client = client
+        self._entered: str | None = None
         self.attempts = attempts
         self.busy = False
         self.refused = False
@@ -51,13 +54,32 @@ class Connection(web.RequestHandler):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Take the connection, or answer 503 when there are too many."""
-        if self._server.full:
+        refusal = TOO_MANY_CONNECTIONS if self._server.full else self._enter(transport)
+        if refusal:
             self.refused = True
             stream = cast(asyncio.Transport, transport)  # uvloop's own class does not derive from it
-            stream.write(TOO_MANY_CONNECTIONS)
+            stream.write(refusal)
             stream.close()
             return
         super().connection_made(transport)
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        """Count the connection no longer."""
+        if self._entered is not None:
+            self._server.peers.leave(self._entered)
+            self._entered = None
+        super().connection_lost(exc)
+
+    def _enter(self, transport: asyncio.BaseTransport) -> bytes:
+        """Count the connection for its peer, unless whoever accepted it did so; what to answer if it is too many."""
+        name = transport.get_extra_info("peername")
+        if self._client or not isinstance(name, tuple):
+            return b""
+        if not self._server.peers.enter(str(name[0])):
+            self._server.refused_connections += 1
+            return TOO_MANY_FROM_PEER
+        self._entered = str(name[0])
+        return b""
 
     @property
     def peername(self) -> Any:
@@ -150,6 +172,7 @@ class HttpServer(web.Server):
         self._config = config
         self.in_flight = 0
         self.refused_connections = 0
+        self.peers = Peers(config.max_connections_per_peer)
         self._idle = asyncio.Event()
         self._idle.set()
 
@@ -223,5 +246,8 @@ def _first_line(message: str | None) -> str:
 
 TOO_MANY_CONNECTIONS: Final = _plain_answer(
     "503 Service Unavailable", "too many connections; try again later"
+)
+TOO_MANY_FROM_PEER: Final = _plain_answer(
+    "503 Service Unavailable", "too many connections from this address; try again later"
 )
 HEAD_TOO_SLOW: Final = _plain_answer("408 Request Timeout", "the request head did not arrive in time")

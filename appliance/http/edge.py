@@ -21,7 +21,7 @@ from appliance.engine.port import EnginePort
 from appliance.errors import ApplianceError, OperatorError
 from appliance.http.body import BodyReader
 from appliance.http.config import HttpConfig, HttpNative
-from appliance.http.connection import SWEEP_S, TOO_MANY_CONNECTIONS, HttpServer
+from appliance.http.connection import SWEEP_S, TOO_MANY_CONNECTIONS, TOO_MANY_FROM_PEER, HttpServer
 from appliance.http.control import ControlHandler, LogSettings
 from appliance.http.inference import InferenceHandler
 from appliance.http.metrics import HttpStatistics, MetricsHandler
@@ -199,6 +199,9 @@ def _terms(config: HttpConfig) -> FrontTerms:
     return FrontTerms(
         addresses=config.addresses,
         max_connections=config.max_connections,
+        max_connections_per_peer=config.max_connections_per_peer,
+        max_json_bytes=config.max_json_bytes,
+        max_body_bytes=config.max_body_bytes,
         max_header_bytes=config.max_header_bytes,
         max_headers=config.max_headers,
         keepalive_s=config.keepalive_s,
@@ -206,6 +209,7 @@ def _terms(config: HttpConfig) -> FrontTerms:
         compress_min_bytes=config.compress_min_bytes,
         server=SERVER_NAME,
         full=TOO_MANY_CONNECTIONS,
+        crowded=TOO_MANY_FROM_PEER,
     )
 
 

@@ -8,7 +8,7 @@ between pieces.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from json.encoder import encode_basestring_ascii as quoted  # json.dumps takes ten times as long for a string
 
@@ -43,7 +43,7 @@ def copied_outputs(answer: Answer, head: RequestHead) -> tuple[OutputTensor, ...
 
 
 async def encode(
-    outputs: Iterable[OutputTensor],
+    outputs: Sequence[OutputTensor],
     model: ModelVersion,
     request_id: str,
     binary: Mapping[str, bool],
@@ -51,20 +51,32 @@ async def encode(
 ) -> InferResponse:
     """Encode ``outputs`` of ``model``, each as binary data or JSON; raises InvalidRequest for one that was
     asked for as JSON and has no JSON form."""
-    described: list[str] = []
     tensors: list[bytes] = []
+    pieces = iter(frame(outputs, binary, binary_default))
+    text = [next(pieces)]
     for output in outputs:
-        raw = bytes(output.data)
-        shape = ",".join(map(str, output.shape))
-        start = f'{{"name":{quoted(output.name)},"datatype":"{output.datatype.wire}","shape":[{shape}],'
         if binary.get(output.name, binary_default):
-            tensors.append(raw)
-            described.append(f'{start}"parameters":{{"binary_data_size":{len(raw)}}}}}')
+            tensors.append(bytes(output.data))
         else:
-            described.append(f'{start}"data":[{await _text(output, raw)}]}}')
-    outputs_text = f'"outputs":[{",".join(described)}]}}'.encode()
-    head = opening(model) + identity(request_id) + outputs_text
+            text += [await _text(output, bytes(output.data)), next(pieces)]
+    head = opening(model) + identity(request_id) + "".join(text).encode()
     return InferResponse(head_bytes=len(head), parts=[head, *tensors], binary=bool(tensors))
+
+
+def frame(outputs: Sequence[OutputTensor], binary: Mapping[str, bool], binary_default: bool) -> list[str]:
+    """What follows the id in an answer, in pieces: the elements of the outputs that are JSON belong between them."""
+    pieces = ['"outputs":[']
+    for index, output in enumerate(outputs):
+        shape = ",".join(map(str, output.shape))
+        pieces[-1] += "," if index else ""
+        pieces[-1] += f'{{"name":{quoted(output.name)},"datatype":"{output.datatype.wire}","shape":[{shape}],'
+        if binary.get(output.name, binary_default):
+            pieces[-1] += f'"parameters":{{"binary_data_size":{len(output.data)}}}}}'
+        else:
+            pieces[-1] += '"data":['
+            pieces.append("]}")
+    pieces[-1] += "]}"
+    return pieces
 
 
 def opening(model: ModelVersion) -> bytes:

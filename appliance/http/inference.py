@@ -43,7 +43,7 @@ SEPARATE_BYTES: Final = 64 * 1024
 class Exchange:
     """One request on its way through the handler. Owner: the task that handles it."""
 
-    __slots__ = ("arrived_ns", "attempts", "request_id", "target", "text", "trace")
+    __slots__ = ("arrived_ns", "attempts", "head", "request_id", "target", "trace")
 
     def __init__(self, arrived_ns: int, trace: Trace | None, target: str, attempts: int) -> None:
         self.arrived_ns = arrived_ns
@@ -51,8 +51,8 @@ class Exchange:
         self.attempts = attempts
         self.request_id = ""
         self.trace = trace
-        self.text = b""
-        """Its JSON, if requests like it may be taught."""
+        self.head = b""
+        """What makes requests like it recognisable, if they may be taught."""
 
 
 class Pending:
@@ -185,8 +185,8 @@ class InferenceHandler:
             planned = Planned(request=head, plan=plan, generation=generation)
             self._plans.put((name, version, text), planned)
         exchange.request_id = exchange.request_id or planned.request.request_id
-        if self._teacher is not None and self._teacher.wants(planned, whole):
-            exchange.text = whole
+        if self._teacher is not None:
+            exchange.head = self._teacher.head_of(exchange.target, whole, planned)
         return planned
 
     def _raw_plan(self, name: str, version: str, nbytes: int) -> Planned:
@@ -202,8 +202,8 @@ class InferenceHandler:
             answer.release()
         asked, request_id = planned.request, exchange.request_id
         encoded = await encode(outputs, answer.model, request_id, asked.binary_outputs, asked.binary_default)
-        if self._teacher is not None and exchange.text:
-            self._teacher.consider(exchange.target, exchange.text, planned, request_id, outputs, encoded)
+        if self._teacher is not None and exchange.head:
+            self._teacher.consider(exchange.head, planned, outputs)
         return encoded
 
     async def _send(self, request: web.BaseRequest, answer: InferResponse) -> web.StreamResponse:

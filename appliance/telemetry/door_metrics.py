@@ -47,6 +47,48 @@ FAMILIES: Final = (
     ("answer_bytes", "appliance_door_answer_bytes", "gauge", "Bytes of answers that clients have yet to take."),
     ("resets", "appliance_door_resets_total", "counter", "RPCs that clients cancelled before their answer."),
     ("panics", "appliance_door_panics_total", "counter", "Defects of the door itself, each within one RPC."),
+    ("http_connections_open", "appliance_door_http_open_connections", "gauge", "Open HTTP connections."),
+    (
+        "http_connections_refused",
+        "appliance_door_http_refused_connections_total",
+        "counter",
+        "HTTP connections answered 503 at once because there were too many.",
+    ),
+    (
+        "http_connections_per_peer",
+        "appliance_door_http_refused_peers_total",
+        "counter",
+        "HTTP connections answered 503 at once because there were too many from their address.",
+    ),
+    ("http_serving", "appliance_door_http_serving", "gauge", "HTTP requests that the door is serving by itself."),
+    ("http_answered", "appliance_door_http_answered_total", "counter", "HTTP requests answered by the door itself."),
+    ("http_json", "appliance_door_http_json_total", "counter", "Those of them with a tensor as JSON."),
+    (
+        "http_uploads",
+        "appliance_door_http_uploads_total",
+        "counter",
+        "HTTP requests whose tensors were copied into their slot while they came.",
+    ),
+    (
+        "http_late",
+        "appliance_door_http_late_total",
+        "counter",
+        "HTTP requests refused by the door itself because they would have been late.",
+    ),
+    (
+        "http_expired",
+        "appliance_door_http_expired_total",
+        "counter",
+        "HTTP requests that the door had to answer too late, and said so.",
+    ),
+    ("http_passed", "appliance_door_http_passed_total", "counter", "HTTP requests handed to the edge."),
+    ("http_tunnels", "appliance_door_http_tunnels_total", "counter", "HTTP connections handed to the edge for good."),
+    (
+        "http_stalled",
+        "appliance_door_http_stalled_total",
+        "counter",
+        "HTTP clients cut off because they took nothing of an answer.",
+    ),
 )  # fmt: skip
 
 

@@ -14,6 +14,13 @@ pub enum Admission {
     Engine(Option<Asked>),
 }
 
+impl Admission {
+    /// The flight, if it is one. What else it is may be dropped only without the lock, which it takes.
+    pub(crate) fn flight(self) -> Option<Box<Flight>> {
+        if let Self::Flight(flight) = self { Some(flight) } else { None }
+    }
+}
+
 /// A request that was left to the engine.
 pub struct Asked {
     pub(crate) direct: Arc<Direct>,

@@ -1,6 +1,6 @@
 //! How many connections there are, from where, and how to reach the tasks that must hear of a drain.
 
-use crate::limits::{Limit, Limits};
+use crate::limits::Limit;
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -35,16 +35,17 @@ impl Connections {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Lets a connection in, or names the limit that keeps it out. Unix sockets have no peer address.
-    pub fn admit(&self, limits: &Limits, peer: Option<IpAddr>) -> Result<Admission, Limit> {
+    /// Lets a connection in, or names the limit that keeps it out: `most` in total, or `most_per_peer`. Unix sockets have
+    /// no peer address.
+    pub fn admit(&self, most: u64, most_per_peer: u64, peer: Option<IpAddr>) -> Result<Admission, Limit> {
         let mut register = self.register();
-        if register.total >= limits.get(Limit::Connections) {
+        if register.total >= most {
             return Err(Limit::Connections);
         }
         let peer = peer.map(network);
         if let Some(peer) = peer {
             let count = register.per_peer.entry(peer).or_default();
-            if *count >= limits.get(Limit::ConnectionsPerPeer) {
+            if *count >= most_per_peer {
                 return Err(Limit::ConnectionsPerPeer);
             }
             *count += 1;
@@ -103,35 +104,25 @@ impl Drop for Listening {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::limits::NAMES;
-
-    fn limits() -> Limits {
-        let value = |name: &str| match name {
-            "connections" => 3,
-            "connections_per_peer" => 2,
-            _ => 1000,
-        };
-        Limits::new(NAMES.iter().map(|name| (name.to_string(), value(name)))).unwrap()
-    }
 
     #[test]
     fn connections_are_bounded_in_total_and_per_peer() {
-        let (connections, limits) = (Connections::default(), limits());
+        let connections = Connections::default();
         let (one, two) = ("10.0.0.1".parse().ok(), "10.0.0.2".parse().ok());
-        let first = connections.admit(&limits, one).ok().unwrap();
-        let _second = connections.admit(&limits, one).ok().unwrap();
-        assert_eq!(connections.admit(&limits, one).err(), Some(Limit::ConnectionsPerPeer));
-        let _third = connections.admit(&limits, two).ok().unwrap();
-        assert_eq!(connections.admit(&limits, None).err(), Some(Limit::Connections));
+        let first = connections.admit(3, 2, one).ok().unwrap();
+        let _second = connections.admit(3, 2, one).ok().unwrap();
+        assert_eq!(connections.admit(3, 2, one).err(), Some(Limit::ConnectionsPerPeer));
+        let _third = connections.admit(3, 2, two).ok().unwrap();
+        assert_eq!(connections.admit(3, 2, None).err(), Some(Limit::Connections));
         drop(first);
-        assert!(connections.admit(&limits, one).is_ok());
+        assert!(connections.admit(3, 2, one).is_ok());
         assert_eq!(connections.register().per_peer.len(), 2);
     }
 
     #[test]
     fn ipv6_peers_are_counted_by_their_network() {
-        let (connections, limits) = (Connections::default(), limits());
-        let admit = |address: &str| connections.admit(&limits, address.parse().ok());
+        let connections = Connections::default();
+        let admit = |address: &str| connections.admit(3, 2, address.parse().ok());
         let held = [admit("2001:db8::1").ok().unwrap(), admit("2001:db8:0:0:ffff::2").ok().unwrap()];
         assert_eq!(admit("2001:db8::3").err(), Some(Limit::ConnectionsPerPeer));
         assert!(admit("2001:db8:0:1::1").is_ok());

@@ -6,18 +6,16 @@
 
 use crate::clock::now_ns;
 use crate::flight::{Flight, shown};
-use crate::http_answer;
 use crate::lane::Lane;
 use crate::lane_memory::DoorEnd;
 use crate::news::{News, Subject, Tally};
-use crate::plan::{Lesson, Plan, Plans};
+use crate::plan::{Lesson, Place, Plan, Plans};
 use crate::price::{Price, endless};
 use crate::scan::{Opening, Scanned};
 use crate::slots::{Arena, Slots};
 use crate::trace::{Trace, Traces};
 use bytes::Bytes;
 use std::collections::HashMap;
-use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::*};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -52,7 +50,7 @@ pub(crate) struct Group {
 
 /// What is behind the lock.
 pub(crate) struct State {
-    plans: Plans,
+    pub(crate) plans: Plans,
     prices: HashMap<u32, Price>,
     pub(crate) lanes: HashMap<u32, Lane>,
     bells: HashMap<u32, oneshot::Sender<()>>,
@@ -331,42 +329,13 @@ impl Direct {
             return Admission::Engine(None);
         }
         let id = message.slice(state.scanned.id.clone());
-        let raw = state.scanned.raw.iter().map(|range| range.start).collect();
+        let raw = state.scanned.raw.iter().map(|range| range.start).zip(plan.raw_inputs()).collect();
         self.book(state, plan, id, raw, (arrived_ns, deadline_ns), refuse)
     }
 
     /// Whether anything was taught.
     pub fn has_lessons(&self) -> bool {
         self.taught.load(Acquire)
-    }
-
-    /// Whether requests with this head and so many bytes of tensors were taught.
-    pub fn knows(&self, head: &[u8], bytes: usize) -> bool {
-        self.state().plans.find(head).is_some_and(|plan| plan.input_bytes() == bytes)
-    }
-
-    /// Looks at an HTTP request that was taken apart: its tensors stand one after another in its message. It is the
-    /// engine's when the body of its answer would not be below `bound`.
-    pub fn admit_http(
-        self: &Arc<Self>,
-        head: &[u8],
-        id: Bytes,
-        tensors: Range<usize>,
-        bound: usize,
-        arrived_ns: u64,
-    ) -> Admission {
-        let mut state = self.state();
-        let Some(plan) = state.plans.find(head).cloned() else { return Admission::Engine(None) };
-        if plan.input_bytes() != tensors.len() || http_answer::lengths(&plan, &id).1 >= bound {
-            return Admission::Engine(None);
-        }
-        let starts = plan.inputs.iter().scan(tensors.start, |next, place| {
-            let start = *next;
-            *next += place.size;
-            Some(start)
-        });
-        let raw = starts.collect();
-        self.book(&mut state, plan, id, raw, (arrived_ns, 0), true)
     }
 
     /// Looks at a request whose tensors are yet to come. None also when it would be late: that is said when it has come.
@@ -380,28 +349,35 @@ impl Direct {
         let admission = {
             let mut state = self.state();
             let plan = state.plans.find(&opening.head)?.clone();
-            let price = state.prices.get(&plan.kind).copied().unwrap_or_default();
-            // Whoever would be late, or finds no room, is looked at again when all of it has come, and counted then.
-            let in_time = state.timeliness(&plan, price, plan.deadline_of(arrived_ns, deadline_ns));
-            if !matches!(in_time, Timeliness::InTime) || state.lane_for(plan.group).is_none() {
-                return None;
-            }
-            let id = piece.slice(opening.id.clone());
-            self.book(&mut state, plan, id, Vec::new(), (arrived_ns, deadline_ns), false)
+            self.book_ahead(&mut state, plan, piece.slice(opening.id.clone()), (arrived_ns, deadline_ns))?
         };
-        match admission {
-            Admission::Flight(flight) => Some(flight),
-            Admission::Late(..) | Admission::Engine(_) => None, // dropped without the lock, which it takes
-        }
+        admission.flight()
     }
 
-    /// Gives a request to the lane with the least work, refuses it, or leaves it to the engine.
-    fn book(
+    /// As `book`, for a request of which not all has come. Whoever would be late, or finds no room, is looked at again
+    /// when it has, and counted then.
+    pub(crate) fn book_ahead(
         self: &Arc<Self>,
         state: &mut State,
         plan: Arc<Plan>,
         id: Bytes,
-        raw: Vec<usize>,
+        (arrived_ns, deadline_ns): (u64, u64),
+    ) -> Option<Admission> {
+        let price = state.prices.get(&plan.kind).copied().unwrap_or_default();
+        let in_time = state.timeliness(&plan, price, plan.deadline_of(arrived_ns, deadline_ns));
+        if !matches!(in_time, Timeliness::InTime) || state.lane_for(plan.group).is_none() {
+            return None;
+        }
+        Some(self.book(state, plan, id, Vec::new(), (arrived_ns, deadline_ns), false))
+    }
+
+    /// Gives a request to the lane with the least work, refuses it, or leaves it to the engine.
+    pub(crate) fn book(
+        self: &Arc<Self>,
+        state: &mut State,
+        plan: Arc<Plan>,
+        id: Bytes,
+        raw: Vec<(usize, Place)>,
         (arrived_ns, deadline_ns): (u64, u64),
         refuse: bool,
     ) -> Admission {

@@ -4,7 +4,7 @@ use crate::clock::now_ns;
 use crate::direct::{Direct, State};
 use crate::lane::{Outcome, Stages, Ticket};
 use crate::news::kept;
-use crate::plan::Plan;
+use crate::plan::{Place, Plan};
 use crate::slots::Slot;
 use crate::trace::Trace;
 use bytes::{Bytes, BytesMut};
@@ -32,8 +32,8 @@ pub struct Flight {
     pub(crate) slot: Slot,
     pub(crate) id: Bytes,
     pub(crate) deadline_ns: u64,
-    /// Where its tensors begin in the message; empty for an upload, whose tensors are in the slot.
-    pub(crate) raw: Vec<usize>,
+    /// Where its tensors begin in the message, and where they go; without those that are in the slot already.
+    pub(crate) raw: Vec<(usize, Place)>,
     pub(crate) landed: Option<Stages>,
     pub(crate) trace: Option<Box<Trace>>,
 }
@@ -73,10 +73,10 @@ impl Flight {
         }
     }
 
-    /// Copies the tensors of the message into the slot (an upload's are there) and gives them to the worker, of which the
+    /// Copies the tensors of the message into the slot (others are there) and gives them to the worker, of which the
     /// engine is told. False: it is the engine's.
     pub fn depart(&mut self, message: &[u8]) -> bool {
-        for (start, place) in self.raw.iter().zip(&self.plan.inputs) {
+        for (start, place) in &self.raw {
             self.write(place.offset, &message[*start..*start + place.size]);
         }
         let mut state = self.direct.state();

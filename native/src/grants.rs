@@ -3,7 +3,7 @@
 use crate::direct::Attached;
 use crate::door::Core;
 use crate::http_head::is_inference;
-use crate::http_json;
+use crate::http_json::Outline;
 use crate::lane_memory::{DoorEnd, LaneMemory};
 use crate::news::{Subject, Tally};
 use crate::plan::Lesson;
@@ -70,7 +70,7 @@ impl Grants {
     }
 
     #[pyo3(signature = (head, *, plan, kind, model, group, rows, inputs, out_offset, span, opening, described, outputs,
-                        closing, late_text, default_timeout_ns))]
+                        closing, late_text, default_timeout_ns, input_texts = Vec::new(), output_texts = Vec::new()))]
     #[allow(clippy::too_many_arguments)]
     fn teach(
         &self,
@@ -89,6 +89,8 @@ impl Grants {
         closing: Vec<u8>,
         late_text: String,
         default_timeout_ns: u64,
+        input_texts: Vec<String>,
+        output_texts: Vec<String>,
     ) -> PyResult<()> {
         let lesson = Lesson {
             plan,
@@ -102,6 +104,8 @@ impl Grants {
             opening,
             described,
             outputs,
+            input_texts,
+            output_texts,
             closing,
             late_text,
             default_timeout_ns,
@@ -111,10 +115,9 @@ impl Grants {
 
     #[staticmethod]
     fn http_head<'py>(py: Python<'py>, target: &str, json: &[u8]) -> Option<Bound<'py, PyBytes>> {
-        let mut key = Vec::new();
-        let known =
-            is_inference(target.as_bytes()) && http_json::key(target.as_bytes(), json, &mut key).is_some();
-        known.then(|| PyBytes::new(py, &key))
+        let mut outline = Outline::default();
+        let known = is_inference(target.as_bytes()) && outline.read(target.as_bytes(), json).is_some();
+        known.then(|| PyBytes::new(py, &outline.key))
     }
 
     #[pyo3(signature = (model = None))]

@@ -36,30 +36,44 @@ impl Signature {
     }
 }
 
-/// The length of an answer's JSON, and of its whole body.
-pub fn lengths(plan: &Plan, id: &[u8]) -> (usize, usize) {
-    let named = if id.is_empty() { 0 } else { ID.0.len() + id.len() + ID.1.len() };
-    let json = plan.opening.len() + named + plan.described.len();
-    (json, json + plan.outputs.iter().map(|output| output.place.size).sum::<usize>())
+/// More than the body of an answer can be.
+pub fn longest(plan: &Plan, id: &[u8]) -> usize {
+    let described = plan.opening.len() + ID.0.len() + id.len() + ID.1.len() + plan.described.len();
+    let outputs = plan.outputs.iter().map(|output| {
+        let size = output.place.size;
+        output.prefix.len() + output.text.map_or(size, |number| size / number.size() * number.longest_text())
+    });
+    described + plan.closing.len() + outputs.sum::<usize>()
 }
 
-/// Writes all of an answer but its tensors, which follow.
-pub fn put_answer(plan: &Plan, id: &[u8], signature: &mut Signature, into: &mut BytesMut) {
-    let (json, body) = lengths(plan, id);
-    // Writing to memory cannot fail.
-    let _ = write!(
-        into,
-        "HTTP/1.1 200 OK\r\nContent-Type: application/octet-stream\r\nInference-Header-Content-Length: {json}\r\n\
-         Content-Length: {body}\r\n{}",
-        signature.now()
-    );
-    into.put_slice(&plan.opening);
+/// Writes the JSON of an answer, up to the first output in it if there is one.
+pub fn put_opening(plan: &Plan, id: &[u8], into: &mut Vec<u8>) {
+    into.extend_from_slice(&plan.opening);
     if !id.is_empty() {
-        into.put_slice(ID.0);
-        into.put_slice(id); // of characters that need no escape
-        into.put_slice(ID.1);
+        into.extend_from_slice(ID.0);
+        into.extend_from_slice(id); // of characters that need no escape
+        into.extend_from_slice(ID.1);
     }
-    into.put_slice(&plan.described);
+    into.extend_from_slice(&plan.described);
+}
+
+/// The beginning of an answer with this JSON, with room for its binary tensors, which follow.
+pub fn begin(plan: &Plan, json: &[u8], signature: &mut Signature) -> BytesMut {
+    let body = json.len() + plan.raw_outputs().map(|place| place.size).sum::<usize>();
+    let mut answer = BytesMut::with_capacity(HEAD + body);
+    // Writing to memory cannot fail.
+    let _ = if plan.answers_text() {
+        write!(answer, "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n")
+    } else {
+        write!(
+            answer,
+            "HTTP/1.1 200 OK\r\nContent-Type: application/octet-stream\r\nInference-Header-Content-Length: {}\r\n",
+            json.len()
+        )
+    };
+    let _ = write!(answer, "Content-Length: {body}\r\n{}", signature.now());
+    answer.put_slice(json);
+    answer
 }
 
 /// The answer to a request that would be late, and when it would be worth trying again.

@@ -137,6 +137,19 @@ impl Client {
         Ok(())
     }
 
+    /// Reads some more. False when nothing comes until then, or the client ends.
+    pub async fn more(&mut self, room: usize, until: Instant) -> bool {
+        let mut timer = None;
+        let read = poll_fn(|cx| {
+            if let Poll::Ready(read) = self.poll_read(cx, room) {
+                return Poll::Ready(read.is_ok());
+            }
+            let timer = timer.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(until)));
+            timer.as_mut().poll(cx).map(|()| false)
+        });
+        read.await && !self.ended
+    }
+
     /// Reads until `length` bytes are there. False when they do not come until then, or the client ends before.
     pub async fn fill(&mut self, length: usize, until: Instant) -> bool {
         if self.inbound.len() >= length {

@@ -1,34 +1,26 @@
 //! One HTTP connection: request after request, each served by the door or passed to the edge.
 
+use crate::admission::Asked;
 use crate::budget::Budget;
-use crate::clock::now_ns;
 use crate::connections::Listening;
-use crate::direct::{Admission, Asked};
 use crate::door::Core;
-use crate::flight::{Flight, Landing};
-use crate::http_answer;
 use crate::http_client::{Client, ROOM};
-use crate::http_front::{Admitted, Front, Open};
-use crate::http_head::{self, Head, Infer, Request};
-use crate::http_json;
+use crate::http_front::{Admitted, Front};
+use crate::http_head::{self, Head, Request};
+use crate::http_json::Outline;
 use crate::http_pass::{self, Edge, Passed};
+use crate::http_serve::{EDGE, Tried};
 use crate::listener::Socket;
-use bytes::{Buf, Bytes, BytesMut};
+use bytes::BytesMut;
 use std::future::{Future, poll_fn};
-use std::io::ErrorKind;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::time::{Instant, Sleep, sleep, sleep_until};
 
 /// How long the rest of a head may be on its way; the edge waits for longer ones, and for other bounds on them.
 const HEAD_PATIENCE: Duration = Duration::from_millis(100);
-/// Likewise for bodies.
-const BODY_PATIENCE: Duration = Duration::from_millis(250);
-/// What is read of requests behind the one that is being served.
-const AHEAD: usize = ROOM;
 
 /// Serves a connection to its end.
 pub async fn serve(core: Arc<Core>, front: Arc<Front>, socket: Socket, peer: Arc<str>, _admitted: Admitted) {
@@ -43,25 +35,26 @@ pub async fn serve(core: Arc<Core>, front: Arc<Front>, socket: Socket, peer: Arc
         peer,
         edge: None,
         listening: None,
-        key: Vec::new(),
+        outline: Outline::default(),
     };
     if connection.run().await {
         connection.client.leave().await;
     }
 }
 
-struct Connection<'a> {
-    core: &'a Core,
-    front: &'a Front,
+/// One connection, between requests or within one.
+pub(crate) struct Connection<'a> {
+    pub(crate) core: &'a Core,
+    pub(crate) front: &'a Front,
     peer: Arc<str>,
-    client: Client,
+    pub(crate) client: Client,
     edge: Option<Edge>,
-    requests: Arc<Budget>,
-    answers: Arc<Budget>,
+    pub(crate) requests: Arc<Budget>,
+    pub(crate) answers: Arc<Budget>,
     idle: Idle,
     listening: Option<Listening>,
     /// Used again for each request.
-    key: Vec<u8>,
+    pub(crate) outline: Outline,
 }
 
 /// What a client begins.
@@ -72,17 +65,6 @@ enum Begun {
     /// The end.
     Nothing,
 }
-
-/// What became of a request that the door might serve.
-enum Tried {
-    Answered,
-    /// It is the edge's, after so many attempts; the last is held until it has ended.
-    Edge(u32, Option<Asked>),
-    Gone,
-}
-
-/// It is the edge's as it came.
-const EDGE: Tried = Tried::Edge(0, None);
 
 impl Connection<'_> {
     /// Whether the client may still be sending: if it is cut off then, it may not get to read its last answer.
@@ -175,102 +157,6 @@ impl Connection<'_> {
         }
         let Self { client, edge: Some(edge), .. } = self else { return false };
         matches!(http_pass::tunnel(core, client, edge).await, Passed::Over)
-    }
-
-    // --- by the door
-
-    async fn serve(&mut self, request: &Request, infer: &Infer) -> Tried {
-        let core = self.core;
-        if !core.direct.has_lessons() || core.is_draining() {
-            return EDGE;
-        }
-        let _serving = Open::new(&core.http.serving);
-        let arrived_ns = now_ns();
-        let whole = request.head + request.body;
-        let until = Instant::now() + BODY_PATIENCE;
-        let json = request.head..request.head + infer.json;
-        if json.end > http_head::HEAD || !self.client.fill(json.end, until).await {
-            return EDGE;
-        }
-        let inbound = &self.client.inbound;
-        let Some(id) = http_json::key(&inbound[infer.target.clone()], &inbound[json.clone()], &mut self.key)
-        else {
-            return EDGE;
-        };
-        let id = Bytes::copy_from_slice(&inbound[json.start + id.start..json.start + id.end]);
-        let mut reservation = self.requests.reserve();
-        if inbound.len() < whole {
-            // What the door will not serve goes on at once, without waiting for all of it.
-            let knows = core.direct.knows(&self.key, request.body - infer.json);
-            if !knows || reservation.resize(whole).is_err() || !self.client.fill(whole, until).await {
-                return EDGE;
-            }
-        }
-        let bound = if infer.compress { self.front.compress_bytes } else { usize::MAX };
-        let tensors = json.end..whole;
-        match core.direct.admit_http(&self.key, id, tensors, bound, arrived_ns) {
-            Admission::Engine(asked) => Tried::Edge(0, asked),
-            Admission::Flight(mut flight) => {
-                if let (Some(trace), Some(parent)) = (flight.trace(), &infer.parent) {
-                    trace.note_parent(parent);
-                }
-                self.fly(flight, whole).await
-            }
-            Admission::Late(text, late_ns) => {
-                let answer = http_answer::late(&text, late_ns, &mut self.front.signature());
-                core.http.late.fetch_add(1, Relaxed);
-                self.answer(answer, whole).await
-            }
-        }
-    }
-
-    async fn fly(&mut self, mut flight: Box<Flight>, whole: usize) -> Tried {
-        let length = http_answer::HEAD + http_answer::lengths(flight.plan(), flight.id()).1;
-        let mut reservation = self.answers.reserve();
-        if reservation.resize(length).is_err() || !flight.depart(&self.client.inbound) {
-            return EDGE;
-        }
-        let client = &mut self.client;
-        let landed = poll_fn(|cx| match flight.poll(cx) {
-            Poll::Ready(landed) => Poll::Ready(Some(landed)),
-            Poll::Pending => client.poll_gone(cx, whole + AHEAD).map(|()| None),
-        })
-        .await;
-        match landed {
-            Some(Ok(Landing::Late)) => {
-                let answer = http_answer::expired(&flight.expire(), &mut self.front.signature());
-                self.core.http.expired.fetch_add(1, Relaxed);
-                return self.answer(answer, whole).await;
-            }
-            Some(Ok(Landing::Well)) => {}
-            Some(Err(attempts)) => return Tried::Edge(attempts, None),
-            None => {
-                flight.cancel();
-                return Tried::Gone;
-            }
-        }
-        let mut answer = BytesMut::with_capacity(length);
-        http_answer::put_answer(flight.plan(), flight.id(), &mut self.front.signature(), &mut answer);
-        for output in &flight.plan().outputs {
-            flight.read(output.place.offset, output.place.size, &mut answer);
-        }
-        flight.finish("");
-        self.core.http.answered.fetch_add(1, Relaxed);
-        self.answer(answer, whole).await
-    }
-
-    /// Sends the answer to a request of so many bytes, with which the door is then done.
-    async fn answer(&mut self, answer: BytesMut, whole: usize) -> Tried {
-        self.client.inbound.advance(whole);
-        match self.client.write(answer).await {
-            Ok(()) => Tried::Answered,
-            Err(error) => {
-                if error.kind() == ErrorKind::TimedOut {
-                    self.core.http.stalled.fetch_add(1, Relaxed);
-                }
-                Tried::Gone
-            }
-        }
     }
 }
 

@@ -1,11 +1,15 @@
 use super::*;
+use crate::admission::Admission;
+use crate::clock::now_ns;
 use crate::http_front;
 use crate::lane_memory::status;
 use crate::limits::{Limits, NAMES};
 use crate::mailbox::Event;
+use crate::plan::Lesson;
 use crate::price::Price;
 use crate::rig::{Rig, SLOTS, lesson};
 use std::collections::HashMap;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
@@ -23,18 +27,23 @@ struct Wire {
     connection: JoinHandle<()>,
 }
 
+fn key(json: &str) -> Vec<u8> {
+    let mut outline = Outline::default();
+    outline.read(TARGET.as_bytes(), json.as_bytes()).unwrap();
+    outline.key
+}
+
 fn wire() -> Wire {
     let rig = Rig::granted();
-    let mut key = Vec::new();
-    http_json::key(TARGET.as_bytes(), JSON.as_bytes(), &mut key).unwrap();
+    let key = key(JSON);
     rig.direct.teach(key, lesson(1)).unwrap();
     let limits = Limits::new(NAMES.iter().map(|name| (name.to_string(), 1 << 16))).unwrap();
     let mut core = Core::new(limits, HashMap::new(), None).unwrap();
     Arc::get_mut(&mut core).unwrap().direct = rig.direct.clone();
     let limits: Vec<_> = http_front::NAMES.iter().map(|name| (name.to_string(), 60_000)).collect();
-    let front = Arc::new(Front::new(&limits, "s".into(), Vec::new()).unwrap());
+    let front = Arc::new(Front::new(&limits, "s".into(), Vec::new(), Vec::new()).unwrap());
     let (client, socket) = UnixStream::pair().unwrap();
-    let admitted = Admitted::new(&core);
+    let admitted = Admitted::new(&core, None);
     let serving = serve(core.clone(), front, Socket::Unix(socket), "".into(), admitted);
     Wire { rig, core, client, connection: tokio::spawn(serving) }
 }
@@ -135,8 +144,7 @@ async fn what_the_worker_cannot_do_is_the_edges_with_its_attempts() {
 async fn what_would_be_late_is_refused_and_what_was_late_said_to_be() {
     let mut wire = wire();
     let second = 1_000_000_000;
-    let mut key = Vec::new();
-    http_json::key(TARGET.as_bytes(), JSON.as_bytes(), &mut key).unwrap();
+    let key = key(JSON);
     let mut limited = lesson(1);
     limited.default_timeout_ns = second / 2;
     wire.rig.direct.teach(key, limited).unwrap();
@@ -182,4 +190,74 @@ async fn without_a_grant_or_a_lesson_it_is_the_edges() {
     forgotten.send(&request("7")).await;
     assert_eq!(forgotten.handed().await, 0);
     forgotten.end().await;
+}
+
+/// With an input of two singles as JSON and one of eight bytes, and an output of each.
+const MIXED: &str = r#"{"inputs":[{"data":[]},{}]}"#;
+
+fn mixed() -> Wire {
+    let wire = wire();
+    let lesson = Lesson {
+        inputs: vec![(8, 0), (8, 8)],
+        input_texts: vec!["f".into(), String::new()],
+        outputs: vec![(b"".to_vec(), 64, 4), (b"".to_vec(), 72, 4)],
+        output_texts: vec!["h".into(), String::new()],
+        closing: b"closing".to_vec(),
+        ..lesson(1)
+    };
+    wire.rig.direct.teach(key(MIXED), lesson).unwrap();
+    wire
+}
+
+fn mixed_request(data: &str) -> Vec<u8> {
+    let json = MIXED.replacen("[]", &format!("[{data}]"), 1);
+    let (whole, head) = (json.len() + 8, json.len());
+    let lengths = format!("Content-Length: {whole}\r\nInference-Header-Content-Length: {head}");
+    format!("POST {TARGET} HTTP/1.1\r\nHost: x\r\n{lengths}\r\n\r\n{json}12345678").into_bytes()
+}
+
+#[tokio::test]
+async fn json_is_read_into_the_slot_and_written_from_it() {
+    let mut wire = mixed();
+    for data in ["1.5,-2", "[1.5],[-2.0]", " [ 15e-1 ,\n-2]"] {
+        wire.send(&mixed_request(data)).await;
+        wire.given(1).await;
+        let at = wire.rig.worker.peek(0);
+        let arena = &wire.rig.direct.attached().unwrap().arena;
+        let mut tensors = BytesMut::new();
+        arena.append_to(at.offset as usize, 16, &mut tensors);
+        assert_eq!(tensors[..], [&1.5f32.to_le_bytes(), &(-2f32).to_le_bytes(), &b"12345678"[..]].concat());
+        arena.write(at.out_offset as usize, &[7, 0, 254, 255, 0, 0, 0, 0, b'g', b'o', b'o', b'd']);
+        wire.rig.complete(status::OK);
+        let answer = wire.answer().await;
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+        assert_eq!(body, "opendescribed7,-2closinggood");
+        assert!(head.contains("Content-Type: application/octet-stream\r\n"), "{head}");
+    }
+    assert_eq!((wire.core.http.answered.load(Relaxed), wire.core.http.json.load(Relaxed)), (3, 3));
+    assert_eq!(wire.end().await.free(), SLOTS);
+}
+
+#[tokio::test]
+async fn json_that_the_edge_would_refuse_is_the_edges() {
+    for data in ["1.5", "1.5,2,3", "1.5,x", "1.5,[2]", "1.5,1e39", "1.5,true", ""] {
+        let mut wire = mixed();
+        wire.send(&mixed_request(data)).await;
+        assert_eq!(wire.handed().await, 0, "{data}");
+        assert_eq!(wire.end().await.free(), SLOTS);
+    }
+}
+
+#[tokio::test]
+async fn an_answer_that_may_have_to_be_compressed_is_the_edges() {
+    let mut wire = wire();
+    let text =
+        Lesson { output_texts: vec!["f".into()], outputs: vec![(b"".to_vec(), 64, 60_000)], ..lesson(1) };
+    let text = Lesson { span: 1 << 16, ..text };
+    wire.rig.direct.teach(key(JSON), text).unwrap();
+    let asked =
+        String::from_utf8(request("7")).unwrap().replacen("Host", "Accept-Encoding: gzip, br\r\nHost", 1);
+    wire.send(asked.as_bytes()).await;
+    assert_eq!(wire.handed().await, 0);
+    assert_eq!(wire.end().await.free(), SLOTS);
 }

@@ -3,10 +3,12 @@
 //! The edge in Python listens nowhere. Whenever a connection first has something for it, it is handed one end of a pair
 //! of sockets, and the other end speaks for that one connection (see `http_pass.rs`).
 
+use crate::connections::{Admission, Connections};
 use crate::door::Core;
 use crate::http_answer::Signature;
 use crate::http_connection;
 use crate::http_head::Bounds;
+use crate::limits::Limit;
 use crate::listener::{BREATHER, Listener, ListeningSocket, Socket};
 use futures_util::FutureExt;
 use std::future::poll_fn;
@@ -20,8 +22,17 @@ use std::task::Poll;
 use std::time::Duration;
 
 /// The names by which Python gives the limits.
-pub const NAMES: [&str; 6] =
-    ["connections", "line_bytes", "headers", "keepalive_ms", "write_stall_ms", "compress_bytes"];
+pub const NAMES: [&str; 9] = [
+    "connections",
+    "connections_per_peer",
+    "line_bytes",
+    "headers",
+    "json_bytes",
+    "body_bytes",
+    "keepalive_ms",
+    "write_stall_ms",
+    "compress_bytes",
+];
 
 /// What is counted, also while nobody listens.
 #[derive(Default)]
@@ -32,10 +43,16 @@ pub struct Figures {
     pub connections: AtomicU64,
     /// Connections turned away because there were too many.
     pub refused: AtomicU64,
+    /// Connections turned away because there were too many from their address.
+    pub refused_per_peer: AtomicU64,
     /// Requests that the door is serving by itself.
     pub serving: AtomicU64,
     /// Requests that the door answered by itself.
     pub answered: AtomicU64,
+    /// Those of them with tensors as JSON, in the request or in the answer.
+    pub json: AtomicU64,
+    /// Requests whose tensors went into their slot as they came.
+    pub uploads: AtomicU64,
     /// Requests that the door refused by itself, because they would have been late.
     pub late: AtomicU64,
     /// Requests that the door answered by itself too late, which it then said.
@@ -51,13 +68,16 @@ pub struct Figures {
 
 impl Figures {
     /// All of them by name.
-    pub fn report(&self) -> [(&'static str, u64); 10] {
+    pub fn report(&self) -> [(&'static str, u64); 13] {
         [
             ("http_listeners", self.listeners.load(Relaxed)),
             ("http_connections_open", self.connections.load(Relaxed)),
             ("http_connections_refused", self.refused.load(Relaxed)),
+            ("http_connections_per_peer", self.refused_per_peer.load(Relaxed)),
             ("http_serving", self.serving.load(Relaxed)),
             ("http_answered", self.answered.load(Relaxed)),
+            ("http_json", self.json.load(Relaxed)),
+            ("http_uploads", self.uploads.load(Relaxed)),
             ("http_late", self.late.load(Relaxed)),
             ("http_expired", self.expired.load(Relaxed)),
             ("http_passed", self.passed.load(Relaxed)),
@@ -95,13 +115,13 @@ impl Drop for Open<'_> {
 }
 
 /// A connection that was let in; it counts until this is dropped.
-pub struct Admitted(Arc<Core>);
+pub struct Admitted(Arc<Core>, #[allow(dead_code)] Option<Admission>);
 
 impl Admitted {
-    /// Lets one in.
-    pub fn new(core: &Arc<Core>) -> Self {
+    /// Lets one in, that a register may have let in before.
+    pub fn new(core: &Arc<Core>, admission: Option<Admission>) -> Self {
         core.http.connections.fetch_add(1, Relaxed);
-        Self(core.clone())
+        Self(core.clone(), admission)
     }
 }
 
@@ -121,18 +141,26 @@ pub struct Front {
     pub write_stall: Duration,
     /// Answers from this size on may have to be compressed.
     pub compress_bytes: usize,
+    /// Requests with more JSON are the edge's to refuse.
+    pub json_bytes: usize,
+    /// Likewise those with longer bodies.
+    pub body_bytes: usize,
     connections: u64,
+    connections_per_peer: u64,
+    register: Connections,
     full: Vec<u8>,
+    crowded: Vec<u8>,
     signature: Mutex<Signature>,
 }
 
 impl Front {
     /// With limits by their names; the error names the one that is missing, unknown or out of bounds. `full` is the
-    /// answer to a connection too many, `server` what answers name themselves.
+    /// answer to a connection too many, `crowded` to one too many from its address, `server` what answers name themselves.
     pub fn new(
         limits: &[(String, i128)],
         server: String,
         full: Vec<u8>,
+        crowded: Vec<u8>,
     ) -> std::result::Result<Self, String> {
         if let Some((unknown, _)) = limits.iter().find(|(name, _)| !NAMES.contains(&name.as_str())) {
             return Err(format!("limit '{unknown}' is not known; the limits are {}", NAMES.join(", ")));
@@ -154,8 +182,13 @@ impl Front {
             keepalive: Duration::from_millis(limit("keepalive_ms")?),
             write_stall: Duration::from_millis(limit("write_stall_ms")?),
             compress_bytes: size("compress_bytes")?,
+            json_bytes: size("json_bytes")?,
+            body_bytes: size("body_bytes")?,
             connections: limit("connections")?,
+            connections_per_peer: limit("connections_per_peer")?,
+            register: Connections::default(),
             full,
+            crowded,
             signature: Mutex::new(Signature::new(server)),
         })
     }
@@ -201,20 +234,29 @@ pub fn accept(
 }
 
 fn welcome(core: &Arc<Core>, front: &Arc<Front>, socket: Socket, address: Option<SocketAddr>) {
-    if core.http.connections.load(Relaxed) >= front.connections {
-        core.http.refused.fetch_add(1, Relaxed);
-        // It fits into the buffer of a new connection; a client that has gone already does not miss it.
-        let _ = match &socket {
-            Socket::Tcp(stream) => stream.try_write(&front.full),
-            Socket::Unix(stream) => stream.try_write(&front.full),
-        };
-        return;
-    }
+    let ip = address.map(|address| address.ip().to_canonical());
+    let admission = match front.register.admit(front.connections, front.connections_per_peer, ip) {
+        Ok(admission) => admission,
+        Err(limit) => {
+            let crowded = limit == Limit::ConnectionsPerPeer;
+            let (refused, answer) = match crowded {
+                true => (&core.http.refused_per_peer, &front.crowded),
+                false => (&core.http.refused, &front.full),
+            };
+            refused.fetch_add(1, Relaxed);
+            // It fits into the buffer of a new connection; a client that has gone already does not miss it.
+            let _ = match &socket {
+                Socket::Tcp(stream) => stream.try_write(answer),
+                Socket::Unix(stream) => stream.try_write(answer),
+            };
+            return;
+        }
+    };
     if let Socket::Tcp(stream) = &socket {
         let _ = stream.set_nodelay(true); // fails only when the peer has left already
     }
-    let peer = address.map_or_else(String::new, |address| address.ip().to_canonical().to_string());
-    let admitted = Admitted::new(core);
+    let peer = ip.map_or_else(String::new, |ip| ip.to_string());
+    let admitted = Admitted::new(core, Some(admission));
     let serving = http_connection::serve(core.clone(), front.clone(), socket, peer.into(), admitted);
     let core = core.clone();
     tokio::spawn(async move {
@@ -235,7 +277,7 @@ mod tests {
         if change.1 != i128::MAX {
             limits.push((change.0.to_string(), change.1));
         }
-        Front::new(&limits, "s".into(), Vec::new())
+        Front::new(&limits, "s".into(), Vec::new(), Vec::new())
     }
 
     #[test]

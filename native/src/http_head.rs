@@ -41,17 +41,26 @@ pub struct Request {
     pub infer: Option<Infer>,
 }
 
-/// An inference request with binary tensors.
+/// An inference request: JSON, and binary tensors behind it.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Infer {
     /// Where its target lies.
     pub target: Range<usize>,
     /// Bytes of JSON before the tensors.
     pub json: usize,
-    /// Its client might want an answer with binary tensors compressed.
-    pub compress: bool,
+    /// Which answers its client might want compressed.
+    pub compress: Compress,
     /// What its client traces it as part of.
     pub parent: Option<Box<[u8]>>,
+}
+
+/// Which answers may have to be compressed, which is the edge's to do.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Compress {
+    /// Those with binary tensors: for clients that name exactly one coding.
+    pub binary: bool,
+    /// Those that are all JSON.
+    pub text: bool,
 }
 
 /// A response whose end is known, and after which the connection goes on.
@@ -166,21 +175,20 @@ impl<'a> Headers<'a> {
         if self.content_encoding.is_some() {
             return None;
         }
-        let json = number(self.json_length?).filter(|json| (1..=body).contains(json))?;
-        let compress = self.accept_encoding.is_some_and(may_compress);
+        let json = self.json_length.map_or(Some(body), number).filter(|json| (1..=body).contains(json))?;
+        let compress = self.accept_encoding.map(may_compress).unwrap_or_default();
         Some(Infer { target, json, compress, parent: self.parent.map(Into::into) })
     }
 }
 
-/// Whether an answer with binary tensors may have to be compressed, which is the edge's to do: for clients that name
-/// exactly one coding. Weights are not looked at.
-fn may_compress(accepted: &[u8]) -> bool {
-    let mut codings =
-        accepted.split(|byte| *byte == b',').map(<[u8]>::trim_ascii).filter(|one| !one.is_empty());
-    let (first, second) = (codings.next(), codings.next());
+/// Weights are not looked at.
+fn may_compress(accepted: &[u8]) -> Compress {
+    let codings =
+        || accepted.split(|byte| *byte == b',').map(<[u8]>::trim_ascii).filter(|one| !one.is_empty());
     let squeezes =
         |coding: &[u8]| coding.eq_ignore_ascii_case(b"gzip") || coding.eq_ignore_ascii_case(b"deflate");
-    accepted.contains(&b';') || (second.is_none() && first.is_some_and(squeezes))
+    let text = accepted.contains(&b';') || codings().any(squeezes);
+    Compress { binary: accepted.contains(&b';') || (text && codings().nth(1).is_none()), text }
 }
 
 /// Whether a target is that of an inference.
@@ -272,26 +280,28 @@ mod tests {
     }
 
     #[test]
-    fn an_inference_with_binary_tensors_is_seen() {
+    fn an_inference_is_seen() {
         let target = 5..5 + "/v2/models/m/infer".len();
-        let seen = |compress| Some(Infer { target: target.clone(), json: 20, compress, parent: None });
+        let seen = |json, binary, text| {
+            let compress = Compress { binary, text };
+            Some(Infer { target: target.clone(), json, compress, parent: None })
+        };
         let length = "Inference-Header-Content-Length: 20";
-        assert_eq!(infer(&[length]), seen(false));
-        for (accepted, compress) in [
-            ("gzip, deflate", false),
-            ("identity", false),
-            ("", false),
-            ("GZIP", true),
-            ("deflate,", true),
-            ("gzip;q=0", true),
+        assert_eq!(infer(&[length]), seen(20, false, false));
+        assert_eq!(infer(&["X: y"]), seen(30, false, false), "without that header all of it is JSON");
+        for (accepted, binary, text) in [
+            ("gzip, deflate", false, true),
+            ("br,GZIP", false, true),
+            ("identity", false, false),
+            ("", false, false),
+            ("GZIP", true, true),
+            ("deflate,", true, true),
+            ("gzip;q=0", true, true),
         ] {
-            assert_eq!(
-                infer(&[length, &format!("Accept-Encoding: {accepted}")]),
-                seen(compress),
-                "{accepted}"
-            );
+            let seen = seen(20, binary, text);
+            assert_eq!(infer(&[length, &format!("Accept-Encoding: {accepted}")]), seen, "{accepted}");
         }
-        for other in ["X: y", "Inference-Header-Content-Length: 31", "Inference-Header-Content-Length: 0"] {
+        for other in ["Inference-Header-Content-Length: 31", "Inference-Header-Content-Length: 0"] {
             assert_eq!(infer(&[other]), None, "{other}");
         }
         assert_eq!(infer(&[length, "Content-Encoding: gzip"]), None);

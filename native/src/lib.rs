@@ -23,13 +23,18 @@ pub mod frames;
 pub mod framing;
 pub mod grants;
 pub mod guest;
+pub mod http_admission;
 pub mod http_answer;
+pub mod http_array;
 pub mod http_client;
 pub mod http_connection;
 pub mod http_front;
 pub mod http_head;
 pub mod http_json;
+pub mod http_number;
 pub mod http_pass;
+pub mod http_serve;
+pub mod http_upload;
 pub mod identity;
 pub mod infer;
 pub mod lane;
@@ -70,7 +75,7 @@ mod _door {
     #[pymodule_export]
     use crate::grants::Grants;
     #[pymodule_export]
-    use crate::parts::scan;
+    use crate::parts::{json_read, json_written, scan};
     #[pymodule_export]
     use crate::python::{Door, Message, Tls};
     #[pymodule_export]

@@ -2,6 +2,7 @@
 
 use crate::connection;
 use crate::door::Core;
+use crate::limits::Limit;
 use std::future::poll_fn;
 use std::io::{Error, Result};
 use std::mem::size_of;
@@ -144,7 +145,9 @@ pub fn accept(core: Arc<Core>, bound: ListeningSocket) -> Result<impl Future<Out
 }
 
 fn welcome(core: &Arc<Core>, socket: Socket, address: Option<SocketAddr>) {
-    match core.connections.admit(&core.limits, address.map(|address| address.ip().to_canonical())) {
+    let bounds = [Limit::Connections, Limit::ConnectionsPerPeer].map(|limit| core.limits.get(limit));
+    let peer = address.map(|address| address.ip().to_canonical());
+    match core.connections.admit(bounds[0], bounds[1], peer) {
         Ok(admission) => {
             if let Socket::Tcp(stream) = &socket {
                 let _ = stream.set_nodelay(true); // fails only when the peer has left already

@@ -1,5 +1,6 @@
 //! What Python has taught: requests that it has seen and checked, and how their tensors and answers look.
 
+use crate::http_number::Number;
 use bytes::{BufMut, BytesMut};
 use std::collections::HashMap;
 use std::ops::Range;
@@ -22,12 +23,23 @@ pub struct Place {
     pub size: usize,
 }
 
+/// An input in the request.
+#[derive(Clone, Copy)]
+pub struct Input {
+    /// Where it goes.
+    pub place: Place,
+    /// Its elements, if they come as JSON; over HTTP only.
+    pub text: Option<Number>,
+}
+
 /// An output in the answer.
 pub struct Output {
-    /// Tag and length, where they are not part of what describes the answer.
+    /// What comes before it in the answer and is not part of what describes that: tag and length, or JSON.
     pub prefix: Box<[u8]>,
     /// Where the worker leaves it.
     pub place: Place,
+    /// Its elements, if they are written as JSON; over HTTP only.
+    pub text: Option<Number>,
 }
 
 /// One head, checked against one model version.
@@ -43,7 +55,7 @@ pub struct Plan {
     /// Rows of the batch dimension.
     pub rows: u32,
     /// Where each input goes, in the order of the request.
-    pub inputs: Box<[Place]>,
+    pub inputs: Box<[Input]>,
     /// Where the outputs begin.
     pub out_offset: usize,
     /// What the slot must hold.
@@ -54,7 +66,7 @@ pub struct Plan {
     pub described: Box<[u8]>,
     /// The outputs, in the order of the answer.
     pub outputs: Box<[Output]>,
-    /// What follows the outputs in an answer on a stream.
+    /// What follows the outputs in an answer on a stream, or the last one that is written as JSON over HTTP.
     pub closing: Box<[u8]>,
     /// What a client that cannot be served in time is told.
     pub late_text: Box<str>,
@@ -81,12 +93,42 @@ impl Plan {
     /// Whether tensors that lie there in a message are what the plan asks for.
     pub fn fits(&self, raw: &[Range<usize>]) -> bool {
         raw.len() == self.inputs.len()
-            && raw.iter().zip(&self.inputs).all(|(range, place)| range.len() == place.size)
+            && raw.iter().zip(&self.inputs).all(|(range, input)| range.len() == input.place.size)
     }
 
-    /// The bytes of all inputs together.
-    pub fn input_bytes(&self) -> usize {
-        self.inputs.iter().map(|place| place.size).sum()
+    /// The inputs that come as bytes, one after another.
+    pub fn raw_inputs(&self) -> impl Iterator<Item = Place> {
+        self.inputs.iter().filter(|input| input.text.is_none()).map(|input| input.place)
+    }
+
+    /// The bytes of these together.
+    pub fn raw_bytes(&self) -> usize {
+        self.raw_inputs().map(|place| place.size).sum()
+    }
+
+    /// The outputs that are answered as bytes, one after another.
+    pub fn raw_outputs(&self) -> impl Iterator<Item = Place> {
+        self.outputs.iter().filter(|output| output.text.is_none()).map(|output| output.place)
+    }
+
+    /// Whether every output is written as JSON.
+    pub fn answers_text(&self) -> bool {
+        self.raw_outputs().next().is_none()
+    }
+
+    /// Whether a tensor is read or written as JSON.
+    pub fn has_text(&self) -> bool {
+        self.writes_text() || self.text_inputs().next().is_some()
+    }
+
+    /// Whether an output is.
+    pub fn writes_text(&self) -> bool {
+        self.outputs.iter().any(|output| output.text.is_some())
+    }
+
+    /// The inputs that come as JSON, with their elements.
+    pub fn text_inputs(&self) -> impl Iterator<Item = (Place, Number)> {
+        self.inputs.iter().filter_map(|input| Some((input.place, input.text?)))
     }
 
     /// The length of the answer to a request with this id.
@@ -164,6 +206,10 @@ pub struct Lesson {
     pub described: Vec<u8>,
     /// Prefix, offset and size of each output.
     pub outputs: Vec<(Vec<u8>, usize, usize)>,
+    /// Format characters of the inputs that come as JSON, others empty; empty when none does.
+    pub input_texts: Vec<String>,
+    /// Likewise of the outputs.
+    pub output_texts: Vec<String>,
     /// See [`Plan`].
     pub closing: Vec<u8>,
     /// See [`Plan`].
@@ -177,16 +223,26 @@ impl Lesson {
     fn learn(self) -> Result<Plan, String> {
         let within =
             |offset: usize, size: usize| offset.checked_add(size).is_some_and(|end| end <= self.span);
-        let inputs: Box<[Place]> = self.inputs.iter().map(|&(size, offset)| Place { offset, size }).collect();
+        let input_texts = texts(&self.input_texts, self.inputs.iter().map(|(size, _)| *size))?;
+        let inputs: Box<[Input]> = self
+            .inputs
+            .iter()
+            .zip(input_texts)
+            .map(|(&(size, offset), text)| Input { place: Place { offset, size }, text })
+            .collect();
+        let output_texts = texts(&self.output_texts, self.outputs.iter().map(|(_, _, size)| *size))?;
         let outputs: Box<[Output]> = self
             .outputs
             .iter()
-            .map(|(prefix, offset, size)| Output {
+            .zip(output_texts)
+            .map(|((prefix, offset, size), text)| Output {
                 prefix: prefix.as_slice().into(),
                 place: Place { offset: *offset, size: *size },
+                text,
             })
             .collect();
-        let mut places = inputs.iter().copied().chain(outputs.iter().map(|output| output.place));
+        let places = inputs.iter().map(|input| input.place);
+        let mut places = places.chain(outputs.iter().map(|output| output.place));
         if self.out_offset > self.span || !places.all(|place| within(place.offset, place.size)) {
             return Err(format!(
                 "a tensor of plan {} lies outside of its slot of {} bytes",
@@ -211,6 +267,27 @@ impl Lesson {
             live: AtomicBool::new(true),
         })
     }
+}
+
+/// What is JSON of tensors of these sizes.
+fn texts(
+    codes: &[String],
+    sizes: impl ExactSizeIterator<Item = usize>,
+) -> Result<Vec<Option<Number>>, String> {
+    if codes.is_empty() {
+        return Ok(vec![None; sizes.len()]);
+    }
+    if codes.len() != sizes.len() {
+        return Err(format!("{} formats for {} tensors", codes.len(), sizes.len()));
+    }
+    let text = |(code, size): (&String, usize)| {
+        if code.is_empty() {
+            return Ok(None);
+        }
+        let number = Number::of_code(code).filter(|number| size % number.size() == 0);
+        number.map(Some).ok_or_else(|| format!("a tensor of {size} bytes has no elements of format '{code}'"))
+    };
+    codes.iter().zip(sizes).map(text).collect()
 }
 
 /// The plans by head.
@@ -307,6 +384,18 @@ mod tests {
         }
         assert!(plans.teach(b"h".to_vec(), Lesson { out_offset: 129, ..lesson(1, 1) }).is_err());
         assert!(plans.is_empty());
+    }
+
+    #[test]
+    fn formats_must_fit_their_tensors() {
+        for (codes, good) in
+            [(vec![], true), (vec!["f"], true), (vec![""], true), (vec!["e"], false), (vec!["f", "f"], false)]
+        {
+            let input_texts: Vec<_> = codes.iter().map(ToString::to_string).collect();
+            assert_eq!(Lesson { input_texts, ..lesson(1, 1) }.learn().is_ok(), good, "{codes:?}");
+        }
+        let odd = Lesson { inputs: vec![(7, 0)], input_texts: vec!["f".into()], ..lesson(1, 1) };
+        assert!(odd.learn().is_err());
     }
 
     #[test]

@@ -139,15 +139,17 @@ impl Door {
         }
     }
 
-    #[pyo3(signature = (*, listeners, limits, server, full))]
+    #[pyo3(signature = (*, listeners, limits, server, full, crowded))]
     fn serve_http(
         &self,
         listeners: Vec<RawFd>,
         limits: &Bound<'_, PyMapping>,
         server: String,
         full: Vec<u8>,
+        crowded: Vec<u8>,
     ) -> PyResult<()> {
-        let front = Front::new(&limit_pairs(limits)?, server, full).map_err(PyValueError::new_err)?;
+        let front =
+            Front::new(&limit_pairs(limits)?, server, full, crowded).map_err(PyValueError::new_err)?;
         let Stage::Serving(thread) = &*self.stage() else {
             return Err(PyRuntimeError::new_err("the door is not serving"));
         };

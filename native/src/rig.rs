@@ -108,6 +108,8 @@ pub fn lesson(model: u32) -> Lesson {
         described: b"described".to_vec(),
         outputs: vec![(b"".to_vec(), 64, 4)],
         closing: b"closing".to_vec(),
+        input_texts: Vec::new(),
+        output_texts: Vec::new(),
         late_text: "too late".into(),
         default_timeout_ns: 0,
     }

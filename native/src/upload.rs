@@ -49,7 +49,7 @@ impl Upload {
     ) -> Option<Self> {
         let opening = Opening::read(first)?;
         let flight = direct.admit_upload(first, &opening, arrived_ns, deadline_ns)?;
-        let parts: Vec<_> = flight.plan().inputs.iter().map(|place| part(place.offset, place.size)).collect();
+        let parts: Vec<_> = flight.plan().raw_inputs().map(|place| part(place.offset, place.size)).collect();
         let tensors = parts.iter().map(|part| part.header.len() + part.size).sum::<usize>();
         if opening.end + tensors != length {
             return None;

@@ -15,13 +15,17 @@ from native.tests.host import PATIENCE_S, Host, listening
 
 LIMITS = {
     "connections": 4,
+    "connections_per_peer": 1000,
     "line_bytes": 1024,
     "headers": 8,
+    "json_bytes": 1 << 20,
+    "body_bytes": 1 << 20,
     "keepalive_ms": 60_000,
     "write_stall_ms": 60_000,
     "compress_bytes": 1024,
 }
 FULL = b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+CROWDED = FULL.replace(b"503", b"599")
 GET = b"GET /v2 HTTP/1.1\r\nHost: x\r\n\r\n"
 POST = b"POST /v2/x HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\nhello"
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
@@ -40,7 +44,9 @@ class HttpHost(Host):
         super().__enter__()
         listener = listening()
         self.http: tuple[str, int] = listener.getsockname()
-        self.door.serve_http(listeners=[listener.detach()], limits=self._limits, server="s", full=FULL)
+        self.door.serve_http(
+            listeners=[listener.detach()], limits=self._limits, server="s", full=FULL, crowded=CROWDED
+        )
         return self
 
     def __exit__(self, *how: object) -> None:
@@ -273,6 +279,20 @@ def test_a_connection_too_many_is_told_so(host: HttpHost) -> None:
     exactly(host.edge(), GET)
 
 
+def test_a_connection_too_many_from_one_address_is_told_so() -> None:
+    with HttpHost(connections_per_peer=2) as host:
+        held = [host.client() for _ in range(2)]
+        host.until("http_connections_open", 2)
+        refused = host.client()
+        exactly(refused, CROWDED)
+        ended(refused)
+        host.until("http_connections_per_peer", 1)
+        held[0].close()
+        host.until("http_connections_open", 1)
+        host.client(GET)
+        exactly(host.edge(), GET)
+
+
 def test_a_connection_that_waits_too_long_is_closed() -> None:
     with HttpHost(keepalive_ms=2000) as host:
         client = host.client(GET)
@@ -315,7 +335,7 @@ def test_idle_connections_need_no_edge(host: HttpHost) -> None:
 
 def test_limits_and_listeners_that_cannot_be_are_refused() -> None:
     with Host() as host:
-        arguments = {"server": "s", "full": FULL}
+        arguments = {"server": "s", "full": FULL, "crowded": CROWDED}
         for wrong in ({"headers": 0}, {"speed": 1}):
             with pytest.raises(ValueError, match=next(iter(wrong))):
                 host.door.serve_http(listeners=[], limits=LIMITS | wrong, **arguments)  # type: ignore[arg-type]

@@ -113,3 +113,29 @@ def binary_request(
     }
     lines = [f"POST /v2/models/{model}/infer HTTP/1.1", *(f"{name}: {text}" for name, text in said.items())]
     return "\r\n".join([*lines, "", ""]).encode() + body
+
+
+def json_request(
+    model: str,
+    inputs: Mapping[str, tuple[str, Sequence[int], str]],
+    request_id: str | None = None,
+    *,
+    headers: Mapping[str, str] | None = None,
+    tensors: bytes = b"",
+    **members: Any,
+) -> bytes:
+    """An inference whose inputs are (datatype, shape, JSON text of ``data``), or binary where the text is empty: these
+    are ``tensors``, all of one size. ``members`` are added to the JSON, behind the id, if that is given."""
+    binary = sum(not text for _, _, text in inputs.values())
+    entries = []
+    for name, (datatype, shape, text) in inputs.items():
+        data = f'"data":{text}' if text else f'"parameters":{{"binary_data_size":{len(tensors) // binary}}}'
+        entries.append(f'{{"name":"{name}","shape":{list(shape)},"datatype":"{datatype}",{data}}}')
+    rest = "".join(f",{json.dumps(key)}:{json.dumps(value)}" for key, value in members.items())
+    named = "" if request_id is None else f'"id":{json.dumps(request_id)},'
+    body = f'{{{named}"inputs":[{",".join(entries)}]{rest}}}'.encode()
+    said = {"Host": "x", "Content-Length": str(len(body) + len(tensors)), **(headers or {})}
+    if tensors:
+        said["Inference-Header-Content-Length"] = str(len(body))
+    lines = [f"POST /v2/models/{model}/infer HTTP/1.1", *(f"{name}: {value}" for name, value in said.items())]
+    return "\r\n".join([*lines, "", ""]).encode() + body + tensors

@@ -16,6 +16,7 @@ import pytest
 
 from models.generate import write_model
 from tests.appliance_process import ApplianceProcess
+from tests.conftest import Serve
 from tests.doors import Sections
 from tests.fronts import EVERY_FRONT, FRONTS, with_front
 
@@ -302,6 +303,31 @@ def test_too_many_connections_are_503_and_room_comes_back(connect: Connect) -> N
         if received.startswith(b"HTTP/1.1 200 "):
             return
         assert _status(received) == 503 or not received
+
+
+def test_one_address_has_its_own_bound_and_room_comes_back(
+    front: Sections, serve: Serve, tmp_path: Path
+) -> None:
+    server = serve(tmp_path, with_front(front, {"http": {"max_connections_per_peer": 2}}))
+    address = server.http.rpartition(":")[0], int(server.http.rpartition(":")[2])
+
+    def connected(source: str) -> socket.socket:
+        return socket.create_connection(address, timeout=20, source_address=(source, 0))
+
+    with connected("127.0.0.2") as one, connected("127.0.0.2") as two:
+        assert _is_let_in(one)
+        assert _is_let_in(two)
+        with connected("127.0.0.2") as refused:
+            received = _to_the_end(refused)
+        assert (_status(received), b"from this address" in received) == (503, True)
+        with connected("127.0.0.3") as other:
+            assert _is_let_in(other)
+    end = time.monotonic() + 20
+    while True:
+        with connected("127.0.0.2") as again:
+            if _is_let_in(again):
+                return
+        assert time.monotonic() < end, "no room comes back"
 
 
 def test_a_client_that_reads_nothing_is_cut_off(server: ApplianceProcess, connect: Connect) -> None:

@@ -8,13 +8,14 @@ from typing import Any, cast
 
 import pytest
 
-from appliance.engine.front import HttpFront
+from appliance.engine.front import HttpFront, Wording
 from appliance.engine.port import EnginePort
-from appliance.http.infer_request import InferHead
-from appliance.http.infer_response import InferResponse, encode
+from appliance.http.infer_request import JSON_DATA, InferHead
+from appliance.http.infer_response import InferResponse, encode, identity
+from appliance.http.json_tensor import json_pieces
 from appliance.http.plan_cache import Planned
 from appliance.http.teaching import Teacher
-from appliance.inference import OutputTensor, RequestHead, RequestPlan
+from appliance.inference import OutputTensor, PlannedInput, RequestHead, RequestPlan
 from appliance.model import ModelVersion
 from appliance.tensor import Datatype
 
@@ -30,23 +31,17 @@ OUTPUTS = (
 class FrontDouble:
     """Knows a request by its JSON; notes what it is taught."""
 
-    lessons: list[tuple[bytes, list[tuple[int, ...]], list[int], bytes, bytes]] = field(default_factory=list)
+    lessons: list[tuple[bytes, list[tuple[int, ...]], list[int], Wording]] = field(default_factory=list)
 
     def head_of(self, target: str, text: bytes) -> bytes | None:
         """Nothing, when it is called odd."""
         return None if b"odd" in text else target.encode() + text
 
     def teach(
-        self,
-        head: bytes,
-        plan: object,
-        shapes: Sequence[Any],
-        sizes: Sequence[int],
-        opening: bytes,
-        rest: bytes,
+        self, head: bytes, plan: object, shapes: Sequence[Any], sizes: Sequence[int], wording: Wording
     ) -> None:
         """Noted."""
-        self.lessons.append((head, list(shapes), list(sizes), opening, rest))
+        self.lessons.append((head, list(shapes), list(sizes), wording))
 
 
 @dataclass(slots=True)
@@ -57,18 +52,27 @@ class Generation:
 
 
 def planned(
-    *, binary_default: bool = True, binary: dict[str, bool] | None = None, generation: int = 1
+    *,
+    binary_default: bool = True,
+    binary: dict[str, bool] | None = None,
+    generation: int = 1,
+    json_input: Datatype | None = None,
 ) -> Planned:
     head = RequestHead(model_name="m", model_version="", inputs=())
     request = InferHead(
         request_id="",
         head=head,
-        sizes=(4,),
-        data=(None,),
+        sizes=(4, JSON_DATA) if json_input else (4,),
+        data=(None, [1]) if json_input else (None,),
         binary_outputs=binary or {},
         binary_default=binary_default,
     )
-    plan = RequestPlan(model=MODEL, head=head, rows=1, inputs=(), outputs=(), merge_shape=())
+    inputs = [
+        PlannedInput(name="i", source=source, datatype=datatype, shape=(1,), nbytes=4, elements=1)
+        for source, datatype in enumerate((Datatype.INT32, json_input))
+        if datatype
+    ]
+    plan = RequestPlan(model=MODEL, head=head, rows=1, inputs=tuple(inputs), outputs=(), merge_shape=())
     return Planned(request=request, plan=plan, generation=generation)
 
 
@@ -87,49 +91,68 @@ def teacher(front: FrontDouble, engine: Generation) -> Teacher:
     return Teacher(cast(HttpFront, front), cast(EnginePort, engine))
 
 
-async def _answer(request_id: str) -> InferResponse:
-    return await encode(OUTPUTS, MODEL, request_id, {}, True)
+async def _answer(
+    request_id: str, binary: dict[str, bool], outputs: Sequence[OutputTensor] = OUTPUTS
+) -> InferResponse:
+    return await encode(outputs, MODEL, request_id, binary, True)
 
 
 @pytest.mark.parametrize("request_id", ["", "7", 'an "id"'])
-async def test_the_pieces_and_the_id_make_the_answer(
-    front: FrontDouble, teacher: Teacher, request_id: str
+@pytest.mark.parametrize("binary", [{}, {"a": False}, {"b": False}, {"a": False, "b": False}], ids=str)
+async def test_the_pieces_the_id_and_the_elements_make_the_answer(
+    front: FrontDouble, teacher: Teacher, request_id: str, binary: dict[str, bool]
 ) -> None:
-    answer = await _answer(request_id)
-    teacher.consider(TARGET, b"{}", planned(), request_id, OUTPUTS, answer)
-    [(head, shapes, sizes, opening, rest)] = front.lessons
-    assert (head, shapes, sizes) == (TARGET.encode() + b"{}", [(1, 2), (1, 3)], [8, 3])
-    without = await _answer("")
-    assert opening + rest == without.parts[0]
+    teacher.consider(b"head", planned(binary=binary), OUTPUTS)
+    [(head, shapes, sizes, wording)] = front.lessons
+    assert (head, shapes, sizes) == (b"head", [(1, 2), (1, 3)], [8, 3])
+    described, *pieces = wording.pieces
+    made = wording.opening + identity(request_id) + described
+    for output, datatype in zip(OUTPUTS, wording.outputs, strict=True):
+        assert datatype is (None if binary.get(output.name, True) else output.datatype)
+        if datatype:
+            made += ",".join(json_pieces(datatype, bytes(output.data), "")).encode() + pieces.pop(0)
+    assert not pieces
+    assert made == (await _answer(request_id, binary)).parts[0]
 
 
-async def test_a_head_is_taught_once_in_a_generation(
+def test_a_head_is_taught_once_in_a_generation(
     front: FrontDouble, engine: Generation, teacher: Teacher
 ) -> None:
-    answer = await _answer("")
     for generation in (1, 1, 2, 2):
         engine.generation = generation
-        teacher.consider(TARGET, b"{}", planned(generation=generation), "", OUTPUTS, answer)
+        teacher.consider(b"head", planned(generation=generation), OUTPUTS)
     assert len(front.lessons) == 2
 
 
-async def test_what_was_planned_in_an_older_generation_is_not_taught(
+def test_what_was_planned_in_an_older_generation_is_not_taught(
     front: FrontDouble, engine: Generation, teacher: Teacher
 ) -> None:
     """Its answer came after the models changed: the front was told to forget it, and shall not learn it again."""
-    answer = await _answer("")
     old = planned(generation=engine.generation)
     engine.generation += 1
-    teacher.consider(TARGET, b"{}", old, "", OUTPUTS, answer)
+    teacher.consider(b"head", old, OUTPUTS)
     assert not front.lessons
-    teacher.consider(TARGET, b"{}", planned(generation=engine.generation), "", OUTPUTS, answer)
+    teacher.consider(b"head", planned(generation=engine.generation), OUTPUTS)
     assert len(front.lessons) == 1
 
 
-async def test_what_has_text_in_it_or_is_odd_is_not_taught(front: FrontDouble, teacher: Teacher) -> None:
-    answer = await _answer("")
-    for asked in (planned(binary_default=False), planned(binary={"b": False})):
-        teacher.consider(TARGET, b"{}", asked, "", OUTPUTS, answer)
-    teacher.consider(TARGET, b"odd", planned(), "", OUTPUTS, answer)
+def test_inputs_that_came_as_json_are_named(front: FrontDouble, teacher: Teacher) -> None:
+    teacher.consider(b"head", planned(json_input=Datatype.FP64), OUTPUTS)
+    [(_, _, _, wording)] = front.lessons
+    assert wording.inputs == (None, Datatype.FP64)
+
+
+def test_what_is_odd_long_or_text_is_not_recognised(teacher: Teacher) -> None:
+    assert teacher.head_of(TARGET, b"{}", planned()) == TARGET.encode() + b"{}"
+    assert not teacher.head_of(TARGET, b"odd", planned())
+    assert not teacher.head_of(TARGET, b" " * 4097, planned())
+    assert teacher.head_of(TARGET, b" " * 4097, planned(json_input=Datatype.FP32)), (
+        "most of it may be tensors"
+    )
+    assert not teacher.head_of(TARGET, b"{}", planned(json_input=Datatype.BYTES))
+
+
+def test_outputs_that_are_strings_are_not_taught(front: FrontDouble, teacher: Teacher) -> None:
+    strings = (OutputTensor("a", Datatype.BYTES, (1,), b"\x01\0\0\0x"),)
+    teacher.consider(b"head", planned(binary_default=False), strings)
     assert not front.lessons
-    assert not teacher.wants(planned(), b" " * 4097)

@@ -17,6 +17,8 @@ from edge_appliance_door._door import (
     Tls,
     WorkerRing,
     __version__,
+    json_read,
+    json_written,
     scan,
 )
 
@@ -37,5 +39,7 @@ __all__ = [
     "Tls",
     "WorkerRing",
     "__version__",
+    "json_read",
+    "json_written",
     "scan",
 ]

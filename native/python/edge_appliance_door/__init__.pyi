@@ -104,15 +104,22 @@ class Door:
         """What the door may serve by itself."""
 
     def serve_http(
-        self, *, listeners: Sequence[int], limits: Mapping[str, int], server: str, full: bytes
+        self,
+        *,
+        listeners: Sequence[int],
+        limits: Mapping[str, int],
+        server: str,
+        full: bytes,
+        crowded: bytes,
     ) -> None:
         """Serve HTTP/1.1 as well on these listening sockets, which the door takes over. ``limits`` are
-        ``connections`` (one more is sent ``full`` and closed), ``line_bytes`` and ``headers`` (requests
-        beyond either are passed on), ``keepalive_ms`` (a connection that waits longer for a request is
-        closed), ``write_stall_ms`` (a client that takes no byte for so long is cut off) and
-        ``compress_bytes`` (answers from this size on are passed on for clients that accept exactly gzip or
-        deflate). ``server`` names the server in answers. Raises ValueError and OSError, and RuntimeError
-        before ``start``."""
+        ``connections`` (one more is sent ``full`` and closed), ``connections_per_peer`` (likewise
+        ``crowded``), ``line_bytes``, ``headers``, ``json_bytes`` and ``body_bytes`` (requests beyond any of
+        them are passed on), ``keepalive_ms`` (a connection that waits longer for a request is closed),
+        ``write_stall_ms`` (a client that takes no byte for so long is cut off) and ``compress_bytes``
+        (answers that may be of this size are passed on for clients that accept gzip or deflate, and nothing
+        else where an answer has binary tensors). ``server`` names the server in answers. Raises ValueError
+        and OSError, and RuntimeError before ``start``."""
 
     def end_http(self) -> None:
         """Take no more HTTP connections and close those that wait for a request; the others end with what they
@@ -133,8 +140,11 @@ class Door:
         enforced, by its name; that of the limit ``bytes_in_flight`` is ``bytes_in_flight_refused``, and
         ``connection_bytes_refused`` where it was the half that one connection may hold. ``keepalive_ms``
         counts the pings sent. Of HTTP: ``http_listeners``, ``http_connections_open``,
-        ``http_connections_refused``, ``http_serving`` (requests that the door serves by itself now),
-        ``http_answered``, ``http_late`` and ``http_expired`` (how it ended them), ``http_passed`` (requests
+        ``http_connections_refused``, ``http_connections_per_peer`` (refused for too many from one address),
+        ``http_serving`` (requests that the door serves by itself now),
+        ``http_answered``, ``http_late`` and ``http_expired`` (how it ended them), ``http_json`` (those
+        answered with a tensor that came or went as JSON), ``http_uploads`` (whose tensors were copied into
+        their slot while they came), ``http_passed`` (requests
         handed to the edge), ``http_tunnels`` (connections handed to it for good) and ``http_stalled``
         (clients that took nothing of an answer)."""
 
@@ -201,18 +211,24 @@ class Grants:
         closing: bytes,
         late_text: str,
         default_timeout_ns: int,
+        input_texts: Sequence[str] = (),
+        output_texts: Sequence[str] = (),
     ) -> None:
         """Requests with this ``head`` (all of the message but id and raw tensors) have inputs of exactly these
         (bytes, offset in the slot), in the request's order, and are answered with ``opening``, the id,
         ``described``, and the outputs as (bytes before it, offset in the slot, bytes); on a stream ``closing``
         follows, and all of it is the ``infer_response`` of the message. The worker writes outputs from
-        ``out_offset``; ``span`` is what the slot must hold. ValueError when a tensor leaves its slot."""
+        ``out_offset``; ``span`` is what the slot must hold. Over HTTP, ``input_texts`` and ``output_texts`` name
+        by its format character of ``struct`` each tensor that is JSON ("": binary; no members: all are); outputs
+        that are JSON come before the others, and ``closing`` behind the last of them. ValueError when a tensor
+        leaves its slot or is not of its format."""
 
     @staticmethod
     def http_head(target: str, json: bytes) -> bytes | None:
-        """What ``teach`` takes as the head of HTTP requests with this target and this JSON before their tensors,
-        whatever the id in it is. None for what is no inference, or uncommon: those requests are never the door's.
-        ``opening`` is then the answer's JSON up to the id and ``described`` what follows it."""
+        """What ``teach`` takes as the head of HTTP requests with this target and this JSON before their binary tensors,
+        whatever the id in it is, and whatever is in the arrays that are ``data`` of its inputs. None for what is
+        no inference, or uncommon: those requests are never the door's. ``opening`` is then the answer's JSON up to
+        the id and ``described`` what follows it."""
 
     def forget(self, model: int | None = None) -> None:
         """Unlearn what was taught of a model, or all. What is in flight ends as it would have."""
@@ -325,6 +341,14 @@ def scan(message: bytes) -> tuple[bytes, bytes, list[tuple[int, int]]] | None:
     where each raw tensor begins and ends. None for messages that go the long way: fields that are not length-
     delimited or unknown, more than 64 tensors, a head of more than 4096 bytes, two ids, an id that is not
     UTF-8, a broken encoding."""
+
+def json_read(code: str, text: bytes, elements: int) -> bytes | None:
+    """The bytes of a tensor of ``elements`` whose JSON array has ``text`` between its brackets, as the door reads
+    it, for tests; ``code`` is the format character of ``struct``. None for what is left to the edge, also because
+    it is wrong."""
+
+def json_written(code: str, raw: bytes) -> bytes | None:
+    """What the door writes between the brackets of the JSON array of a tensor, for tests. None for another ``code``."""
 
 LIMITS: Final[tuple[str, ...]]
 """``message_bytes`` (largest request message; more is RESOURCE_EXHAUSTED), ``metadata_bytes`` (largest

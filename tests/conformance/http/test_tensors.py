@@ -14,7 +14,7 @@ from tritonclient.utils import InferenceServerException
 
 from appliance.tensor import Datatype
 from tests.appliance_process import ApplianceProcess
-from tests.fronts import EVERY_WAY
+from tests.fronts import EVERY_WAY, TAUGHT
 
 NUMPY: dict[Datatype, Any] = {
     Datatype.BOOL: np.bool_,
@@ -77,26 +77,35 @@ def _ask(
     return client.infer(model, inputs, outputs=outputs, **options)
 
 
+def _granted(server: ApplianceProcess, model: str) -> int:
+    """Requests of a model that were answered without the engine."""
+    return sum(int(found["granted"]) for found in server.status()["models"] if found["name"] == model)
+
+
 @pytest.mark.parametrize("binary_out", [True, False], ids=["binary-out", "json-out"])
 @pytest.mark.parametrize("binary_in", [True, False], ids=["binary-in", "json-in"])
 @pytest.mark.parametrize("datatype", HAS_JSON, ids=str)
 def test_every_datatype_comes_back_as_it_was_sent(
-    client: triton.InferenceServerClient, datatype: Datatype, binary_in: bool, binary_out: bool
+    way: str,
+    server: ApplianceProcess,
+    client: triton.InferenceServerClient,
+    datatype: Datatype,
+    binary_in: bool,
+    binary_out: bool,
 ) -> None:
     array = _values(datatype, (3, 5))
+    model = f"identity_{datatype.wire.lower()}"
+    before = _granted(server, model)
     result = _ask(
-        client,
-        f"identity_{datatype.wire.lower()}",
-        {"x": (array, datatype.wire)},
-        "y",
-        binary_in=binary_in,
-        binary_out=binary_out,
+        client, model, {"x": (array, datatype.wire)}, "y", binary_in=binary_in, binary_out=binary_out
     )
     answer = result.as_numpy("y")
     if datatype is Datatype.BYTES and not binary_out:
         answer = np.array([text.encode() for text in answer.reshape(-1)], dtype=np.object_).reshape(3, 5)
     assert answer.dtype == array.dtype
     np.testing.assert_array_equal(answer, array)
+    natively = way == TAUGHT and datatype is not Datatype.BYTES
+    assert (_granted(server, model) > before) is natively, "whoever answered the ones behind the first"
 
 
 def test_fp16_and_bf16_travel_as_binary_data(client: triton.InferenceServerClient) -> None:
