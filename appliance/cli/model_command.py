@@ -11,6 +11,8 @@ from appliance.cli.command_table import CommandTable
 COMMANDS: Final[Mapping[str, str]] = MappingProxyType(
     {
         "pack": "pack one version of a model into one file",
+        "verify": "check packages and tell all that is wrong with them",
+        "inspect": "show what a package holds",
         "keygen": "make a key that signs packages",
         "install": "put packages into the store and have them served",
         "uninstall": "take a version, or all of a model, out of the store",

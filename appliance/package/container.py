@@ -77,6 +77,19 @@ def container_bytes(manifest: Manifest, manifest_size: int, signature_size: int 
     return sum(sizes) + len(END)
 
 
+def blob_places(manifest: Manifest, manifest_size: int, signature_size: int | None) -> Mapping[str, int]:
+    """Where in the file each content begins, by digest."""
+    position = member_bytes(MANIFEST_NAME, manifest_size)
+    if signature_size is not None:
+        position += member_bytes(SIGNATURE_NAME, signature_size)
+    places: dict[str, int] = {}
+    for entry in manifest.blobs:
+        name = blob_name(entry.digest)
+        places[entry.digest] = position + len(header(name, entry.size))
+        position += member_bytes(name, entry.size)
+    return places
+
+
 def announced_size(block: bytes, name: str, limit: int) -> int | None:
     """The size in a header block, if that is the header of a member ``name`` of at most ``limit`` bytes."""
     digits = block[124:135]

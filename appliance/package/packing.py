@@ -22,8 +22,6 @@ from appliance.manifest import (
     LatencyPromise,
     Manifest,
     Measured,
-    Opset,
-    Port,
     RuntimeNeed,
     TensorEntry,
     Variant,
@@ -33,13 +31,14 @@ from appliance.manifest import (
 )
 from appliance.manifest_codec import FILE as MANIFEST_FILE
 from appliance.model import ModelVersion
+from appliance.package.claims import GRAPH_FILE, WEIGHTS_FILE, manifest_opsets, manifest_port
 from appliance.package.config_text import packed_config
 from appliance.package.source import CONFIG_FILE, ModelSource, plain_name
-from appliance.package.weights import GRAPH_FILE, WEIGHTS_FILE, split_model
+from appliance.package.weights import split_model
 from appliance.repository.model_directory import read_model_directory
-from appliance.repository.onnx_graph import GraphSummary, read_graph
+from appliance.repository.onnx_graph import read_graph
+from appliance.repository.onnx_summary import GraphSummary
 from appliance.repository.settings import RepositoryConfig
-from appliance.tensor import TensorSpec
 
 CHUNK_BYTES: Final = 4 << 20
 RUNTIME: Final = "onnxruntime"
@@ -61,9 +60,16 @@ class Labels:
     promise: LatencyPromise | None = None
 
 
-def lay_out(source: ModelSource, labels: Labels, root: Path, progress: Progress) -> Manifest:
+def lay_out(
+    source: ModelSource,
+    labels: Labels,
+    root: Path,
+    progress: Progress,
+    settings: RepositoryConfig = RepositoryConfig(),  # noqa: B008 - frozen
+) -> Manifest:
     """Write the files of the version into ``root/NAME`` and give their manifest. ``progress`` is told of bytes of
-    weights written. Raises ModelInvalid with all problems, ArtefactError, PackageInvalid, OSError."""
+    weights written, ``settings`` say what may be served. Raises ModelInvalid with all problems, ArtefactError,
+    PackageInvalid, OSError."""
     _check_names(source, labels)
     home = root / labels.name
     folder = home / str(labels.version)
@@ -80,7 +86,7 @@ def lay_out(source: ModelSource, labels: Labels, root: Path, progress: Progress)
             open(target, "wb") as out,
         ):
             shutil.copyfileobj(data, out)
-    return _manifest(labels, root, tensors)
+    return _manifest(labels, root, tensors, settings)
 
 
 def open_from(root: Path, manifest: Manifest) -> Callable[[FileEntry], BinaryIO]:
@@ -131,8 +137,10 @@ def _split(source: ModelSource, folder: Path, progress: Progress) -> Sequence[Te
     return [replace(entry, file=f"{folder.name}/{entry.file}") for entry in tensors]
 
 
-def _manifest(labels: Labels, root: Path, tensors: Sequence[TensorEntry]) -> Manifest:
-    model = _served(root, labels)
+def _manifest(
+    labels: Labels, root: Path, tensors: Sequence[TensorEntry], settings: RepositoryConfig
+) -> Manifest:
+    model = _served(root, labels, settings)
     golden = read_golden(model.golden) if model.golden else None
     _check_variant(golden)
     home = root / labels.name
@@ -142,8 +150,8 @@ def _manifest(labels: Labels, root: Path, tensors: Sequence[TensorEntry]) -> Man
         version=labels.version,
         runtime=_need(_graph(Path(model.path))),
         files=tuple(file_entry(home / path, path) for path in paths),
-        inputs=tuple(map(_port, model.inputs)),
-        outputs=tuple(map(_port, model.outputs)),
+        inputs=tuple(map(manifest_port, model.inputs)),
+        outputs=tuple(map(manifest_port, model.outputs)),
         tensors=tuple(tensors),
         max_batch_size=model.max_batch_size,
         licence=labels.licence,
@@ -157,9 +165,9 @@ def _manifest(labels: Labels, root: Path, tensors: Sequence[TensorEntry]) -> Man
     return manifest
 
 
-def _served(root: Path, labels: Labels) -> ModelVersion:
+def _served(root: Path, labels: Labels, settings: RepositoryConfig) -> ModelVersion:
     """The version as the repository reads it from its new place; raises ModelInvalid with all it finds wrong."""
-    reading = read_model_directory(os.path.realpath(root), labels.name, RepositoryConfig())
+    reading = read_model_directory(os.path.realpath(root), labels.name, settings)
     assert reading is not None, "a model directory was written"
     if reading.broken:
         raise ModelInvalid(dict.fromkeys(problem for broken in reading.broken for problem in broken.problems))
@@ -176,17 +184,10 @@ def _graph(path: Path) -> GraphSummary:
 
 
 def _need(graph: GraphSummary) -> RuntimeNeed:
-    opsets = {"" if domain == "ai.onnx" else domain: version for domain, version in graph.opsets}
-    standard = opsets.get("", 0)
-    return RuntimeNeed(
-        name=RUNTIME,
-        minimum=next(minimum for opset, minimum in _MINIMUMS if standard >= opset),
-        opsets=tuple(Opset(domain=domain, version=opsets[domain]) for domain in sorted(opsets)),
-    )
-
-
-def _port(spec: TensorSpec) -> Port:
-    return Port(name=spec.name, datatype=spec.datatype.wire, shape=spec.shape, optional=spec.optional)
+    opsets = manifest_opsets(graph)
+    standard = next((opset.version for opset in opsets if not opset.domain), 0)
+    minimum = next(minimum for opset, minimum in _MINIMUMS if standard >= opset)
+    return RuntimeNeed(name=RUNTIME, minimum=minimum, opsets=opsets)
 
 
 def _check_variant(golden: GoldenSet | None) -> None:

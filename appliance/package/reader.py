@@ -193,6 +193,11 @@ class BlobStream:
         self._sum(memoryview(data))
         return data
 
+    @property
+    def cut_off(self) -> bool:
+        """Whether the file ended in the middle of this content."""
+        return bool(self._left) and not self._failed
+
     def drain(self) -> None:
         """Read what is left. Raises PackageInvalid when it is wrong and that was not said before."""
         while self._left and not self._failed:

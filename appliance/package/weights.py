@@ -23,6 +23,7 @@ from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto
 from appliance.digest import Digester
 from appliance.errors import ArtefactError
 from appliance.manifest import ELEMENT_BITS, TensorEntry
+from appliance.package.claims import WEIGHTS_FILE
 from appliance.package.skeleton import SELF, read_skeleton
 from appliance.repository.model_files import ModelFile, ModelHome
 
@@ -32,8 +33,6 @@ LARGE_BYTES: Final = 64 << 10
 SMALL_ALIGNMENT: Final = 64
 INLINE_BYTES_MAX: Final = 64 << 20
 CHUNK_BYTES: Final = 4 << 20
-GRAPH_FILE: Final = "graph.onnx"
-WEIGHTS_FILE: Final = "weights.bin"
 CONSTANTS_ARE_INITIALIZERS_FROM: Final = 4  # ir_version
 
 _DATA_FIELDS: Final = (

@@ -16,6 +16,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Sequence
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from appliance.package.keys import Signer
     from appliance.package.proof import Proof
     from appliance.package.source import ModelSource
+    from appliance.repository.settings import RepositoryConfig
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -64,6 +66,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="PATH",
         help="a further file of the model's directory",
     )
+    parser.add_argument(
+        "--config", type=Path, metavar="FILE", help="its section [repository] says what may be served"
+    )
     parser.add_argument("--no-proof", action="store_true", help="do not compare the answers of both forms")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
 
@@ -90,10 +95,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _pack(arguments: argparse.Namespace) -> int:
     from appliance.manifest_codec import encode
+    from appliance.package.claims import GRAPH_FILE
     from appliance.package.packing import Labels, lay_out, open_from
     from appliance.package.proof import Proof, prove
     from appliance.package.source import find_source
-    from appliance.package.weights import GRAPH_FILE
     from appliance.package.writer import replacing, write_package
 
     signers = _signers(arguments)
@@ -110,7 +115,7 @@ def _pack(arguments: argparse.Namespace) -> int:
     with tempfile.TemporaryDirectory(prefix=".packing-", dir=target.parent) as folder:
         root = Path(folder)
         with progress_bar("splitting", _weight_of(source)) as advance:
-            manifest = lay_out(source, labels, root, advance)
+            manifest = lay_out(source, labels, root, advance, _settings(arguments.config))
         proof = Proof(rounds=0, reason="not asked for")
         if not arguments.no_proof:
             proof = prove(source.model.path, root / labels.name / str(labels.version) / GRAPH_FILE)
@@ -124,6 +129,22 @@ def _pack(arguments: argparse.Namespace) -> int:
             write_package(out, manifest, signatures, open_from(root, manifest), advance)
     _tell(arguments.json, target, manifest, wire, proof, [signer.public_key.keyid for signer in signers])
     return Exit.OK
+
+
+def _settings(file: Path | None) -> RepositoryConfig:
+    """What may be served, but for what each box sets for models that say nothing."""
+    from appliance.repository.settings import RepositoryConfig
+
+    if file is None:
+        return RepositoryConfig()
+    from appliance import config as configuration
+    from appliance.errors import ConfigInvalid
+
+    try:
+        repository = configuration.load(file, checked=False).repository
+    except ConfigInvalid as error:
+        raise CommandFailed("the configuration has problems:", lines=map(str, error.problems)) from error
+    return replace(repository, default_max_batch_size=RepositoryConfig().default_max_batch_size)
 
 
 def _weight_of(source: ModelSource) -> int:

@@ -1,0 +1,94 @@
+"""Check packages: form, digests of contents, pieces and tensors, names, signatures, and the model itself as the serving
+side reads it, firewall and golden set included. All problems of a package are reported at once.
+
+Without --trusted-key and --config, signatures are shown but not judged.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from appliance.cli import package_policy
+from appliance.cli.failure import CommandFailed, Exit, printable
+from appliance.cli.problem_table import print_problems
+from appliance.cli.progress_bar import progress_bar
+
+if TYPE_CHECKING:
+    from appliance.package.trust import Verdict
+    from appliance.package.verification import Policy, Verification
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.add_argument("packages", metavar="PACKAGE", type=Path, nargs="+", help="files NAME-VERSION.model")
+    package_policy.add_arguments(parser)
+    parser.add_argument("--json", action="store_true", help="print JSON: one object per package, in a list")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Check one after the other; the status tells whether all are well."""
+    policy = package_policy.policy_of(arguments)
+    found = [(path, _verified(path, policy)) for path in arguments.packages]
+    if arguments.json:
+        print(json.dumps([_plain(path, each) for path, each in found], indent=2))
+    else:
+        for path, each in found:
+            _show(path, each)
+    return Exit.REFUSED if any(each.problems for _, each in found) else Exit.OK
+
+
+def _verified(path: Path, policy: Policy) -> Verification:
+    from appliance.package.verification import verify_package
+
+    with ExitStack() as stack:
+
+        def begin(total: int) -> Callable[[int], None]:
+            return stack.enter_context(progress_bar(f"verifying {printable(path.name)}", total))
+
+        try:
+            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="verifying-"))
+            return verify_package(path, policy, Path(folder), begin)
+        except OSError as error:
+            raise CommandFailed(f"'{path}' cannot be checked: {error.strerror}") from error
+
+
+def _plain(path: Path, found: Verification) -> Mapping[str, object]:
+    return {
+        "file": str(path),
+        "model": found.manifest.key if found.manifest else None,
+        "manifest": found.digest or None,
+        "signatures": [
+            {"keyid": each.keyid, "key": each.label or None, "right": each.right}
+            for each in found.trust.verdicts
+        ],
+        "trust": found.trust.word,
+        "problems": [{"file": each.file, "key": each.key, "text": each.text} for each in found.problems],
+    }
+
+
+def _show(path: Path, found: Verification) -> None:
+    count = len(found.problems)
+    verdict = f"{count} problem{'s' * (count > 1)}" if count else "no problems"
+    key = f" ({found.manifest.key})" if found.manifest else ""
+    print(f"{printable(str(path))}{key}: {verdict}")
+    if found.manifest:
+        print(f"  manifest   {found.digest}")
+    for each in found.trust.verdicts:
+        print(f"  signed by  {printable(each.keyid)}: {_said(each)}")
+    if found.manifest and not found.trust.verdicts:
+        print("  signed by  nobody")
+    if found.problems:
+        print(end="", flush=True)
+        print_problems(found.problems)
+
+
+def _said(verdict: Verdict) -> str:
+    if verdict.right is None:
+        return "a key that is not trusted here, so this says nothing"
+    return f"{'right' if verdict.right else 'WRONG'}, {printable(verdict.label)} ({verdict.scheme})"

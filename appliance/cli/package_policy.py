@@ -1,0 +1,44 @@
+"""Whose signatures count and what may be served, from the command line and a configuration file."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from appliance.cli.failure import CommandFailed
+
+if TYPE_CHECKING:
+    from appliance.package.verification import Policy
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.add_argument(
+        "--trusted-key", action="append", default=[], metavar="FILE", type=Path,
+        help="public key (PEM) whose signature is wanted; may be given several times",
+    )  # fmt: skip
+    parser.add_argument(
+        "--config", metavar="FILE", type=Path, help="judge by its sections [packages] and [repository]"
+    )
+
+
+def policy_of(arguments: argparse.Namespace) -> Policy:
+    """By what packages are judged: without keys and configuration, signatures are told and not judged."""
+    from appliance import config as configuration
+    from appliance.errors import ConfigInvalid, OperatorError
+    from appliance.package.keys import read_public_key
+    from appliance.package.settings import Unsigned
+    from appliance.package.verification import Policy
+
+    try:
+        keys = [read_public_key(path) for path in arguments.trusted_key]
+        if arguments.config is None:
+            return Policy(keys=keys, unsigned=Unsigned.REFUSE if keys else None)
+        config = configuration.load(arguments.config, checked=False)
+        keys += [read_public_key(Path(path)) for path in config.packages.trusted_keys]
+    except ConfigInvalid as error:
+        raise CommandFailed("the configuration has problems:", lines=map(str, error.problems)) from error
+    except OperatorError as error:
+        raise CommandFailed(str(error)) from error
+    return Policy(keys=keys, unsigned=config.packages.unsigned, repository=config.repository)

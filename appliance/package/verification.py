@@ -1,0 +1,275 @@
+"""Everything that can be checked of a package without running it, and all that is wrong told at once.
+
+The contents are read once. What the repository reads of a model is laid out in a folder for it - weights as holes of
+their size, since nobody looks into them - so that configuration, graph, firewall, labels and golden set are judged by
+the very code that judges them when they are served. Then the manifest is held against what was found there: inputs,
+outputs, sets of operators, each tensor's place in the graph and digest in the file.
+"""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import stat
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Final
+
+from appliance.digest import Digester, digest_of
+from appliance.errors import ArtefactError, ModelInvalid, PackageInvalid, Problem
+from appliance.golden import SET_FILE, TENSORS_NAME, read_golden
+from appliance.manifest import FileEntry, Manifest, TensorEntry
+from appliance.manifest_codec import FILE as MANIFEST_FILE
+from appliance.model import ModelVersion
+from appliance.package.claims import manifest_opsets, manifest_port
+from appliance.package.keys import PublicKey
+from appliance.package.reader import CHUNK_BYTES, Blob, PackageReader
+from appliance.package.settings import Unsigned
+from appliance.package.trust import Trust, judge
+from appliance.repository.model_directory import read_model_directory
+from appliance.repository.onnx_graph import read_graph
+from appliance.repository.onnx_summary import ExternalData, GraphSummary
+from appliance.repository.settings import RepositoryConfig
+
+PROBLEMS_MAX: Final = 1000
+
+Progress = Callable[[int], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """By what a package is judged. ``unsigned`` None: signatures are told and not judged."""
+
+    keys: Sequence[PublicKey] = ()
+    unsigned: Unsigned | None = None
+    repository: RepositoryConfig = field(default_factory=RepositoryConfig)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verification:
+    """What came of it. ``manifest`` is None where it could not be read; ``digest`` names the package."""
+
+    manifest: Manifest | None
+    digest: str
+    trust: Trust
+    problems: tuple[Problem, ...]
+
+
+def verify_package(
+    path: Path, policy: Policy, folder: Path, begin: Callable[[int], Progress]
+) -> Verification:
+    """Check the package at ``path``, with the empty ``folder`` to work in. ``begin`` is told how many bytes of contents
+    there are and gives what is told of each that was read. Raises OSError when the file cannot be opened or read."""
+    with opened(path) as file:
+        try:
+            reader = PackageReader(file, path.name)
+        except PackageInvalid as error:
+            return Verification(manifest=None, digest="", trust=Trust(), problems=tuple(error.problems))
+        check = _Check(path, reader, policy, folder)
+        check.size(os.fstat(file.fileno()).st_size)
+        check.signatures()
+        check.contents(begin(reader.manifest.total_bytes))
+        check.model()
+        return check.result()
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[io.FileIO]:
+    """The file, if it is a regular one; raises OSError."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    with open(descriptor, "rb", buffering=0) as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, "is not a regular file", str(path))
+        yield file
+
+
+class _Check:
+    """One package being checked; collects what is wrong."""
+
+    def __init__(self, path: Path, reader: PackageReader, policy: Policy, folder: Path) -> None:
+        self._name = path.name
+        self._reader = reader
+        self._manifest = reader.manifest
+        self._policy = policy
+        self._home = folder / reader.manifest.name
+        self._problems: list[Problem] = []
+        self._trust = Trust()
+        self._whole = True
+
+    def result(self) -> Verification:
+        return Verification(
+            manifest=self._manifest,
+            digest=self._reader.digest,
+            trust=self._trust,
+            problems=tuple(dict.fromkeys(self._problems))[:PROBLEMS_MAX],
+        )
+
+    def size(self, found: int) -> None:
+        """The file is as large as the manifest demands."""
+        if found != self._reader.total_bytes:
+            self._note(self._name, "", f"has {found} bytes; its manifest demands {self._reader.total_bytes}")
+
+    def signatures(self) -> None:
+        """Who signed it, and whether that suffices."""
+        try:
+            self._trust = judge(self._reader.manifest_bytes, self._reader.signatures, self._policy.keys)
+        except PackageInvalid as error:
+            self._problems += error.problems
+            return
+        if self._policy.unsigned is not None and (text := self._trust.problem(self._policy.unsigned)):
+            self._note(self._name, "", text)
+
+    def contents(self, progress: Progress) -> None:
+        """Read all contents into the folder."""
+        try:
+            for blob in self._reader.blobs():
+                self._content(blob, progress)
+        except PackageInvalid as error:
+            self._problems += error.problems
+            self._whole = False
+
+    def _content(self, blob: Blob, progress: Progress) -> None:
+        entries = [entry for entry in self._manifest.files if entry.digest == blob.digest]
+        places = {entry.path for entry in entries}
+        tensors = [entry for entry in self._manifest.tensors if entry.file in places]
+        sums = _TensorSums(tensors)
+        paths = [self._laid_out(entry) for entry in entries]
+        with open(paths[0], "wb") as out:
+            try:
+                while data := blob.stream.read(CHUNK_BYTES):
+                    progress(len(data))
+                    sums.update(data)
+                    if not tensors:
+                        out.write(data)
+            except PackageInvalid as error:
+                if blob.stream.cut_off:
+                    raise
+                self._problems += error.problems
+                self._whole = self._whole and bool(tensors)
+            else:
+                for entry in sums.wrong():
+                    text = f"the bytes of '{entry.name}' in {entry.file} have another digest"
+                    self._note(MANIFEST_FILE, "tensors", text)
+            out.truncate(blob.size)
+        for other in paths[1:]:
+            os.link(paths[0], other)
+
+    def _laid_out(self, entry: FileEntry) -> Path:
+        path = self._home / entry.path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return path
+
+    def model(self) -> None:
+        """What the repository says about the model, and whether the manifest says the same; nothing when files that
+        it would read are damaged, which was told."""
+        if not self._whole:
+            return
+        settings = replace(
+            self._policy.repository, default_max_batch_size=RepositoryConfig().default_max_batch_size
+        )
+        root, name = os.path.realpath(self._home.parent), self._manifest.name
+        reading = read_model_directory(root, name, settings)
+        if reading is None:
+            self._note(MANIFEST_FILE, "files", "are no model: there is neither a config.pbtxt nor a graph")
+            return
+        self._problems += [problem for broken in reading.broken for problem in broken.problems]
+        found = [each.model for each in reading.servable if each.model.version == self._manifest.version]
+        if not found:
+            if not reading.broken:
+                self._note(MANIFEST_FILE, "version", "is not one that config.pbtxt asks for")
+            return
+        self._ports(found[0])
+        self._golden(found[0])
+        try:
+            with open(found[0].path, "rb") as file:
+                self._graph(read_graph(file.fileno(), settings.firewall), Path(found[0].path))
+        except ArtefactError as error:
+            self._note(found[0].path, "", str(error))
+
+    def _ports(self, model: ModelVersion) -> None:
+        manifest = self._manifest
+        for key, said, true in (
+            ("inputs", manifest.inputs, tuple(map(manifest_port, model.inputs))),
+            ("outputs", manifest.outputs, tuple(map(manifest_port, model.outputs))),
+            ("max_batch_size", manifest.max_batch_size, model.max_batch_size),
+        ):
+            if said != true:
+                self._note(MANIFEST_FILE, key, "are not those of the graph and its configuration")
+
+    def _graph(self, graph: GraphSummary, path: Path) -> None:
+        manifest = self._manifest
+        if manifest_opsets(graph) != manifest.runtime.opsets:
+            self._note(MANIFEST_FILE, "runtime.opsets", "are not those of the graph")
+        folder = path.parent.relative_to(self._home).as_posix()
+        said = {(entry.file, entry.offset, entry.length) for entry in manifest.tensors}
+        used = {(f"{folder}/{each.location}", each.offset, _length(each)) for each in graph.external}
+        for file, offset, length in sorted(used - said):
+            self._note(
+                MANIFEST_FILE,
+                "tensors",
+                f"does not list the {length} bytes at {offset} of {file} that the graph uses",
+            )
+        for file, offset, length in sorted(said - used):
+            self._note(
+                MANIFEST_FILE,
+                "tensors",
+                f"lists {length} bytes at {offset} of {file} that the graph does not use",
+            )
+
+    def _golden(self, model: ModelVersion) -> None:
+        if not model.golden:
+            return
+        relative = Path(model.golden).relative_to(self._home)
+        tensors = self._manifest.file(relative.with_name(TENSORS_NAME).as_posix())
+        try:
+            golden = read_golden(model.golden)
+        except (ModelInvalid, ArtefactError) as error:
+            self._note(SET_FILE, "", str(error))
+            return
+        if tensors is None or tensors.digest != golden.tensors_digest:
+            self._note(relative.as_posix(), "tensors_digest", "is not that of the tensors in the package")
+        if golden.variant and not golden.variant.servable:
+            self._note(relative.as_posix(), "variant", "left its tolerances; it is not served")
+
+    def _note(self, file: str, key: str, text: str) -> None:
+        self._problems.append(Problem(file=file, key=key, text=text))
+
+
+def _length(reference: ExternalData) -> int:
+    return (reference.needed or 0) if reference.length is None else reference.length
+
+
+class _TensorSums:
+    """Sums the tensors of one file while its bytes go by. They are in order of offset and do not overlap, but for those
+    with equal places."""
+
+    def __init__(self, entries: Sequence[TensorEntry]) -> None:
+        self._waiting: list[TensorEntry] = sorted(entries, key=lambda entry: entry.offset)[::-1]
+        self._open: list[tuple[TensorEntry, Digester]] = []
+        self._position = 0
+        self._wrong: list[TensorEntry] = []
+
+    def update(self, data: bytes) -> None:
+        """The next bytes of the file."""
+        end = self._position + len(data)
+        while self._waiting and self._waiting[-1].offset < end:
+            self._open.append((self._waiting.pop(), Digester(pieces=False)))
+        view = memoryview(data)
+        still: list[tuple[TensorEntry, Digester]] = []
+        for entry, digester in self._open:
+            start = max(entry.offset - self._position, 0)
+            digester.update(view[start : entry.offset + entry.length - self._position])
+            if entry.offset + entry.length > end:
+                still.append((entry, digester))
+            elif digester.finish().digest != entry.digest:
+                self._wrong.append(entry)
+        self._open = still
+        self._position = end
+
+    def wrong(self) -> Iterator[TensorEntry]:
+        """The tensors whose digests are others; call it at the end of the file."""
+        yield from self._wrong
+        yield from (entry for entry in self._waiting if entry.digest != digest_of(b""))

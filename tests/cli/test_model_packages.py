@@ -1,0 +1,184 @@
+"""``appliance model pack``, ``verify`` and ``inspect`` as a person uses them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import onnx
+import pytest
+
+from appliance.cli.failure import Exit
+from appliance.cli.main import main
+from appliance.package.reader import open_package
+from tests.architecture.sources import ROOT
+from tests.package.onnx_models import MODELS
+
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working directory with the digits model and a model file."""
+    shutil.copytree(ROOT / "models" / "digits", tmp_path / "digits")
+    onnx.save(MODELS["layers"], tmp_path / "Layers 3.onnx")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def run(*words: str) -> int:
+    return main(["model", *words])
+
+
+def printed(capsys: Capture) -> Any:
+    return json.loads(capsys.readouterr().out)
+
+
+def test_from_a_directory_to_a_checked_package(here: Path, capsys: Capture) -> None:
+    assert run("keygen", "signing.pem") == Exit.OK
+    capsys.readouterr()
+    said = [
+        "--licence",
+        "CC0-1.0",
+        "--provenance",
+        "@why.txt",
+        "--promise",
+        "1:8000",
+        "--measured",
+        "cost.json",
+    ]
+    (here / "why.txt").write_text("trained on\nthe digits set\n")
+    cost = {"on": "a bench", "memory_bytes": 5, "load_ns": 6, "rows": 1, "p50_ns": 7, "p99_ns": 8}
+    (here / "cost.json").write_text(json.dumps(cost))
+    assert run("pack", "digits", "--key", "signing.pem", "--json", *said) == Exit.OK
+    packed = printed(capsys)
+    assert packed["file"] == "digits-2.model"
+    assert packed["proven_requests"] == 3
+    assert (here / "digits-2.model").stat().st_size == packed["bytes"]
+    assert sorted(path.name for path in here.iterdir() if path.name.startswith(".")) == []
+
+    assert run("verify", "digits-2.model", "--trusted-key", "signing.pem.pub", "--json") == Exit.OK
+    (verified,) = printed(capsys)
+    assert verified["trust"] == f"key {packed['signed_by'][0]}"
+    assert verified["manifest"] == packed["manifest"]
+
+    assert run("inspect", "digits-2.model", "--json") == Exit.OK
+    shown = printed(capsys)
+    assert shown["manifest"]["provenance"] == "trained on\nthe digits set\n"
+    assert shown["manifest"]["promise"] == {"rows": 1, "p99_us": 8000}
+    assert shown["manifest"]["measured"] == cost
+    assert {"domain": "", "operator": "Conv", "count": 1} in shown["graph"]["operators"]
+    assert [entry["name"] for entry in shown["manifest"]["tensors"]] == ["filters", "weight"]
+
+
+def test_what_a_person_sees(here: Path, capsys: Capture) -> None:
+    assert run("pack", "Layers 3.onnx", "--version", "4", "--name", "layers") == Exit.OK
+    assert "packed     layers-4.model" in capsys.readouterr().out
+    assert run("inspect", "layers-4.model", "--tensors", "2") == Exit.OK
+    shown = capsys.readouterr().out
+    for words in (
+        "layers, version 4",
+        "nobody",
+        "MatMul",
+        "4/weights.bin",
+        "w0",
+        "... 1 more",
+        "[batch, 64]",
+    ):
+        assert words in shown
+    assert run("verify", "layers-4.model") == Exit.OK
+    assert "layers-4.model (layers/4): no problems" in capsys.readouterr().out
+
+
+def test_packing_again_gives_the_same_file(here: Path) -> None:
+    (here / "out").mkdir()
+    for target in ("one.model", "out"):
+        assert run("pack", "digits/1", "-o", target, "--no-proof") == Exit.OK
+    assert (here / "one.model").read_bytes() == (here / "out" / "digits-1.model").read_bytes()
+
+
+def test_problems_are_a_table_and_a_status(here: Path, capsys: Capture) -> None:
+    assert run("pack", "digits", "--no-proof") == Exit.OK
+    data = bytearray((here / "digits-2.model").read_bytes())
+    data[len(data) // 2] ^= 1
+    (here / "wrong.model").write_bytes(bytes(data) + b"more")
+    capsys.readouterr()
+    assert run("keygen", "key") == Exit.OK
+    assert run("verify", "digits-2.model", "wrong.model", "--trusted-key", "key.pub") == Exit.REFUSED
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "digits-2.model (digits/2): 1 problem" in shown
+    assert "is not signed" in shown
+    assert "is damaged" in shown
+
+
+def test_the_configuration_may_judge(here: Path, capsys: Capture) -> None:
+    assert run("keygen", "key") == Exit.OK
+    assert run("pack", "digits", "--key", "key") == Exit.OK
+    (here / "config.toml").write_text('[packages]\ntrusted_keys = ["key.pub"]\n')
+    assert run("verify", "digits-2.model", "--config", "config.toml") == Exit.OK
+    assert ": right, key.pub" in capsys.readouterr().out
+    (here / "config.toml").write_text('[packages]\ntrusted_keys = ["gone"]\n')
+    assert run("verify", "digits-2.model", "--config", "config.toml") == Exit.USAGE
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "says"),
+    [
+        (["pack", "nowhere"], Exit.REFUSED, "No such file"),
+        (["pack", "digits", "--version", "9"], Exit.REFUSED, "has no version 9"),
+        (["pack", "digits", "--name", "Two Words"], Exit.REFUSED, "is no name for a model"),
+        (["pack", "digits", "--key", "nowhere"], Exit.REFUSED, "cannot be read"),
+        (["pack", "digits", "--promise", "fast"], Exit.USAGE, "ROWS:P99_US"),
+        (["pack", "digits", "--measured", "digits"], Exit.USAGE, "cannot be read"),
+        (["pack", "digits", "--licence", "@nowhere"], Exit.USAGE, "cannot be read"),
+        (["pack", "digits", "--include", "nowhere"], Exit.REFUSED, "nowhere: is missing"),
+        (["pack", "digits", "-o", "nowhere/x.model"], Exit.USAGE, "is not a directory"),
+        (["verify", "nowhere"], Exit.USAGE, "No such file"),
+        (["verify", "digits"], Exit.USAGE, "cannot be checked"),
+        (["inspect", "nowhere"], Exit.USAGE, "No such file"),
+        (["inspect", "Layers 3.onnx"], Exit.REFUSED, "is no package"),
+    ],
+)
+def test_failures_are_sentences(
+    words: list[str], status: Exit, says: str, here: Path, capsys: Capture
+) -> None:
+    assert run(*words) == status
+    error = capsys.readouterr().err
+    assert error.startswith(f"appliance model {words[0]}: ")
+    assert says in error
+    assert not list(here.glob("*.model"))
+
+
+def test_a_password_comes_from_a_file(here: Path, capsys: Capture) -> None:
+    assert run("keygen", "key") == Exit.OK
+    line = ["openssl", "pkcs8", "-topk8", "-in", "key", "-out", "locked", "-passout", "pass:secret"]
+    subprocess.run(line, check=True, capture_output=True)
+    (here / "secret").write_text("secret\n")
+    assert run("pack", "digits", "--key", "locked", "--secret-file", "secret", "--no-proof") == Exit.OK
+    with open_package(here / "digits-2.model") as reader:
+        assert reader.signatures is not None
+    capsys.readouterr()
+    done = subprocess.run(
+        [sys.executable, "-c", "import sys; from appliance.cli.main import main; sys.exit(main(sys.argv[1:]))",
+         "model", "pack", "digits", "--key", "locked"],
+        stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == Exit.USAGE
+    assert "give --secret-file" in done.stderr
+
+
+def test_packages_are_read_where_they_cannot_be_made(here: Path) -> None:
+    """Without the package onnx and without a runtime."""
+    assert run("pack", "digits", "--no-proof") == Exit.OK
+    program = (
+        "import sys\n"
+        "for name in ('onnx', 'onnxruntime', 'numpy'): sys.modules[name] = None\n"
+        "from appliance.cli.main import main\n"
+        "assert main(['model', 'verify', 'digits-2.model']) == 0\n"
+        "assert main(['model', 'inspect', 'digits-2.model']) == 0\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, capture_output=True)
