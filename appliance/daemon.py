@@ -43,7 +43,10 @@ from appliance.sources.source import Source
 from appliance.sources.store import StoreSource
 from appliance.telemetry.log import LogControl, configure
 from appliance.telemetry.notify import notify
+from appliance.telemetry.store_metrics import StoreFigures
 from appliance.telemetry.trace import open_tracer
+from appliance.upkeep.figures import store_figures
+from appliance.upkeep.scrubbing import Scrubbing
 from appliance.workers.arena import Arena
 from appliance.workers.memory import MemorySamples
 from appliance.workers.pool import WorkerPool
@@ -118,7 +121,7 @@ class Daemon:
             pool=self._pool,
             settings=config.workers.settings_for,
             clock=time.monotonic_ns,
-            wall_ms=lambda: time.time_ns() // 1_000_000,
+            wall_ms=wall_ms,
             pace=self._ticker,
             memory_of=MemorySamples(time.monotonic_ns).private_bytes,
             log=log,
@@ -133,6 +136,10 @@ class Daemon:
             self._engine.direct,
             self._tracer,
         )
+        source = self._source()
+        self._scrubbing: Scrubbing | None = None
+        if isinstance(source, StoreSource):
+            self._scrubbing = Scrubbing(Path(config.state_dir), config.store, wall_ms, log.event)
         self._http = HttpEdge(
             self._engine,
             config.http,
@@ -141,8 +148,9 @@ class Daemon:
             door=self._door.figures,
             tracer=self._tracer,
             front=self._door.front(),
+            store=None if self._scrubbing is None else partial(self._figures, source, self._scrubbing),
         )
-        self._desired = Desired(self._source(), self._engine, config.reload, config.repository, log.event)
+        self._desired = Desired(source, self._engine, config.reload, config.repository, log.event)
         self._control = make_control_door(self._engine, config.control, log, self._desired)
         self._signals = 0
         self._failed = False
@@ -165,6 +173,8 @@ class Daemon:
             self._catch_signals()
             await self._first_load()
             self._desired.watch()
+            if self._scrubbing is not None:
+                self._scrubbing.start()
             _calm_collector()
             self._announce(
                 announce,
@@ -259,6 +269,8 @@ class Daemon:
         await asyncio.gather(self._door.drain(left), self._http.drain(left))
 
     async def _close(self) -> None:
+        if self._scrubbing is not None:
+            await self._scrubbing.stop()
         if self._control is not None:
             await self._control.close()
         await self._http.close()  # its last answers may have to go through the door
@@ -297,11 +309,21 @@ class Daemon:
             return DirectorySource(Path(self._config.models), self._config.repository)
         return StoreSource(Path(self._config.state_dir), self._config.repository, self._held)
 
+    @staticmethod
+    def _figures(source: Source, scrubbing: Scrubbing) -> StoreFigures:
+        assert isinstance(source, StoreSource)
+        return store_figures(source.catalog, scrubbing)
+
     def _held(self) -> list[tuple[str, str]]:
         return [(entry.name, entry.version) for entry in self._engine.index(ready_only=False)]
 
     def _on_worker(self, event: PoolEvent) -> None:
         self._engine.pool_event(event)
+
+
+def wall_ms() -> int:
+    """The wall clock, for people and estimates: milliseconds since 1970."""
+    return time.time_ns() // 1_000_000
 
 
 def _calm_collector() -> None:

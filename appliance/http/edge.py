@@ -32,6 +32,7 @@ from appliance.http.status_handler import StatusHandler
 from appliance.identity import SERVER_NAME
 from appliance.telemetry.door_metrics import DoorFigures
 from appliance.telemetry.prometheus import MetricsConfig
+from appliance.telemetry.store_metrics import StoreFigures
 from appliance.telemetry.trace import Tracer
 
 BACKLOG = 1024
@@ -40,8 +41,9 @@ POLL_S = 0.005
 
 
 class HttpEdge:
-    """Serves HTTP for ``engine``. ``door`` gives the figures of the gRPC door; ``front`` is what may listen in
-    the edge's place. Make and use it inside a running event loop; open once, close once."""
+    """Serves HTTP for ``engine``. ``door`` gives the figures of the gRPC door, ``store`` those of the store; ``front``
+    is what may listen in the edge's place. Make and use it on the loop's thread, inside the running loop; open once,
+    close once."""
 
     def __init__(
         self,
@@ -51,6 +53,7 @@ class HttpEdge:
         *,
         metrics: MetricsConfig | None = None,
         door: Callable[[], DoorFigures] | None = None,
+        store: Callable[[], StoreFigures] | None = None,
         tracer: Tracer | None = None,
         front: HttpFront | None = None,
     ) -> None:
@@ -66,7 +69,7 @@ class HttpEdge:
                 *_control_routes(ControlHandler(engine, self._bodies, log)),
                 *_people_routes(
                     StatusHandler(engine),
-                    MetricsHandler(engine, metrics or MetricsConfig(), self.statistics, door),
+                    MetricsHandler(engine, metrics or MetricsConfig(), self.statistics, door, store),
                 ),
             ]
         )

@@ -20,6 +20,7 @@ from appliance.model import VersionState
 from appliance.telemetry.door_metrics import DoorFigures, door_families
 from appliance.telemetry.exposition import CONTENT_TYPE, Family, exposition, label_text, sample
 from appliance.telemetry.prometheus import MetricsConfig, ProcessMetrics
+from appliance.telemetry.store_metrics import StoreFigures, store_families
 from appliance.telemetry.triton_metrics import triton_families
 from appliance.telemetry.version_metrics import Labelled, labelled, version_families
 
@@ -39,7 +40,8 @@ class HttpStatistics:
 
 
 class MetricsHandler:
-    """Handles ``GET /metrics``. ``own`` and ``door`` give the figures of this edge and of the gRPC door."""
+    """Handles ``GET /metrics``. ``own`` and ``door`` give the figures of this edge and of the gRPC door,
+    ``store`` those of the store that is served from."""
 
     def __init__(
         self,
@@ -47,9 +49,11 @@ class MetricsHandler:
         config: MetricsConfig,
         own: Callable[[], HttpStatistics],
         door: Callable[[], DoorFigures] | None,
+        store: Callable[[], StoreFigures] | None = None,
     ) -> None:
         self._engine = engine
         self._door = door
+        self._store = store
         self._config = config
         self._own = own
         self._process = ProcessMetrics()
@@ -73,6 +77,8 @@ class MetricsHandler:
         yield from exposition(http_families(self._own()))
         if self._door is not None:
             yield from exposition(door_families(self._door()))
+        if self._store is not None:
+            yield from exposition(store_families(self._store()))
 
 
 async def _all_labelled(status: EngineStatus) -> list[Labelled]:

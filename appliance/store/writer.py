@@ -93,6 +93,8 @@ class StoreWriter:
             self._recover()
             data = read_whole(folder, CATALOG, CATALOG_BYTES_MAX)
         self.catalog = Catalog() if data is None else decode(data, f"{name}/{CATALOG}")
+        with told(name, "open the store"):
+            self._mend_views()
 
     def _recover(self) -> None:
         """Remove what a killed writer was about to do, and sync what it may have left to the disk's mercy."""
@@ -102,6 +104,16 @@ class StoreWriter:
             remove_tree(self._folder, f"{INCOMING}/{name}")
         for directory in (INCOMING, BLOBS, VIEWS):
             self._folder.sync_directory(directory)
+
+    def _mend_views(self) -> None:
+        """Have the views of installed versions lead to the blobs that are there: one that was replaced, because it was
+        damaged, may belong to others, too."""
+        for _, version in self.catalog.installed():
+            if any(self._views.misfits(version)) and self._has_blobs(version):
+                self._views.ensure(version)
+
+    def _has_blobs(self, version: InstalledVersion) -> bool:
+        return not any(self._blobs.misfit(file.digest, file.size) for file in version.files)
 
     def install(
         self, arrival: Arrival, *, want: bool, now_ms: int, progress: Progress = unnoticed
@@ -116,6 +128,8 @@ class StoreWriter:
             evicted = self._make_room(name, version, whole, now_ms)
             written = self._take_in(arrival, version, whole, progress)
             mended = self._views.ensure(version)
+            if written:
+                self._mend_views()
         before = self.catalog
         catalog = edits.with_version(self.catalog, name, version)
         if want:

@@ -138,6 +138,24 @@ def test_a_damaged_blob_is_replaced_by_installing_again(store: StoreWriter, stat
     assert view_root(state, told.digest).exists()
 
 
+def test_a_damaged_blob_is_replaced_for_every_version_that_has_it(store: StoreWriter, state: Path) -> None:
+    first = store.install(arrival(version=1), want=True, now_ms=1)
+    blob = state / blob_path(blob_of(store, "digits", 1, "config.pbtxt"))
+    os.chmod(blob, 0o644)
+    blob.write_bytes(b"?" * blob.stat().st_size)
+    store.install(arrival(version=2), want=True, now_ms=2)
+    assert_served(state, store.catalog)
+    assert (view_root(state, first.digest) / "digits" / "config.pbtxt").read_bytes() == blob.read_bytes()
+
+
+def test_opening_mends_views(state: Path) -> None:
+    with open_store(state, CONFIG) as store:
+        told = store.install(arrival(), want=True, now_ms=1)
+    (view_root(state, told.digest) / "digits" / "config.pbtxt").unlink()
+    with open_store(state, CONFIG) as store:
+        assert_served(state, store.catalog)
+
+
 @pytest.mark.parametrize("loss", ["file", "directory", "view", "extra", "file for a directory"])
 def test_a_damaged_view_is_mended_by_installing_again(store: StoreWriter, state: Path, loss: str) -> None:
     home = view_root(state, store.install(arrival(), want=True, now_ms=1).digest) / "digits"

@@ -1,0 +1,1 @@
+"""What the daemon has done for its store beside serving, in processes of their own."""
