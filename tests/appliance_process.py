@@ -22,11 +22,12 @@ STOP_S = 40.0
 
 
 class ApplianceProcess:
-    """``sections`` are TOML sections by name; listening addresses default to free ports of 127.0.0.1."""
+    """``models`` None: the arguments say what is served. ``sections`` are TOML sections by name; listening addresses
+    default to free ports of 127.0.0.1."""
 
     def __init__(
         self,
-        models: Path,
+        models: Path | None,
         sections: Mapping[str, Mapping[str, Any]] | None = None,
         *,
         arguments: tuple[str, ...] = (),
@@ -53,7 +54,7 @@ class ApplianceProcess:
             self.process = subprocess.Popen(
                 [
                     sys.executable, "-c", "import sys; from appliance.cli.main import main; sys.exit(main())", "serve",
-                    "--models", str(models), "--config", str(config), *arguments,
+                    *(("--models", str(models)) if models else ()), "--config", str(config), *arguments,
                 ],
                 stdout=log,
                 stderr=subprocess.STDOUT,

@@ -39,7 +39,7 @@ def serve(door: Sections) -> Iterator[Serve]:
     running: list[ApplianceProcess] = []
 
     def start(
-        models: Path,
+        models: Path | None,
         sections: Mapping[str, Mapping[str, Any]] | None = None,
         *,
         ready: bool = True,

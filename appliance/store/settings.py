@@ -31,5 +31,5 @@ class StoreConfig:
     )
     scrub_interval_h: float = field(
         default=168.0,
-        metadata={"min": 0.01, "unit": "h", "help": "how often every blob is read again to find bit rot"},
+        metadata={"min": 0.001, "unit": "h", "help": "how often every blob is read again to find bit rot"},
     )

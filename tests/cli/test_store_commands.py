@@ -324,3 +324,34 @@ def test_scrub_runs_at_the_lowest_classes(appliance: Run, pack: Pack, state: Pat
     done = subprocess.run([*command, "--json"], capture_output=True, text=True, check=False)
     assert done.returncode == Exit.REFUSED
     assert "is missing" in done.stdout
+
+
+def test_rolling_back_goes_one_step_at_a_time_and_says_when_there_is_none(
+    appliance: Run, pack: Pack, state: Path
+) -> None:
+    appliance("model", "install", str(pack()), str(pack(2)), str(pack(3)))
+    out = appliance("model", "rollback", "digits")[1]
+    assert out == "digits/2 is wanted again, in the place of version 3\n"
+    assert appliance("model", "rollback", "digits")[0] == Exit.OK
+    assert catalog_in(state).models[0].wanted == 1
+    status, _, err = appliance("model", "rollback", "digits")
+    assert status == Exit.REFUSED
+    assert "digits has nothing to go back to" in err
+
+
+def test_a_trial_is_asked_for_and_ended(appliance: Run, pack: Pack, state: Path) -> None:
+    appliance("model", "install", str(pack()))
+    appliance("model", "install", "--no-want", str(pack(2)))
+    wish = ("--canary", "10", "--header", "x-site: test")
+    assert appliance("model", "trial", "digits/2", *wish)[1] == "digits/2 is on trial\n"
+    trial = catalog_in(state).models[0].trial
+    assert trial is not None
+    assert (trial.version, trial.mode.value, trial.percent, trial.header) == (2, "canary", 10, "x-site: test")
+    assert appliance("model", "trial", "digits", "--stop")[1] == "no version of digits is on trial\n"
+    assert catalog_in(state).models[0].trial is None
+    assert "nothing to compare it with" in appliance("model", "trial", "digits/1", "--shadow", "5")[2]
+    assert "101 percent" in appliance("model", "trial", "digits/2", "--shadow", "101")[2]
+    assert (
+        "--header is for --canary"
+        in appliance("model", "trial", "digits/2", "--shadow", "5", "--header", "x")[2]
+    )

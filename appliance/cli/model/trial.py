@@ -1,0 +1,66 @@
+"""Let an installed version prove itself on real requests before anybody wants it.
+
+As a canary it answers a share of the requests; in the shadow its answers are only compared.
+
+It stays on trial until another trial, 'want', 'rollback' or 'trial NAME --stop' ends it. What it showed is in
+'appliance status' and 'appliance model history'.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from appliance.cli import store_session
+from appliance.cli.failure import CommandFailed, Exit, printable
+from appliance.store.catalog import Trial, TrialMode
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.add_argument("model", metavar="NAME/VERSION", help="the version, or NAME with --stop")
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--canary", metavar="PERCENT", type=int, help="share of the requests that it answers")
+    what.add_argument(
+        "--shadow", metavar="PERCENT", type=int, help="share of the requests that it answers, too"
+    )
+    what.add_argument("--stop", action="store_true", help="end the model's trial")
+    parser.add_argument(
+        "--header",
+        metavar="NAME[: VALUE]",
+        default="",
+        help="the canary's share is of clients, told apart by this header; with a value: just those that send it",
+    )
+    store_session.add_arguments(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Ask for the trial, or for its end."""
+    if arguments.stop:
+        name, _ = store_session.reference(arguments.model)
+        trial = None
+    else:
+        name, number = store_session.numbered(arguments.model)
+        trial = _trial(arguments, number)
+    with store_session.writing(arguments) as store:
+        store.try_out(name, trial)
+    print(
+        f"{printable(arguments.model)} is on trial"
+        if trial
+        else f"no version of {printable(name)} is on trial"
+    )
+    return Exit.OK
+
+
+def _trial(arguments: argparse.Namespace, number: int) -> Trial:
+    canary = arguments.canary is not None
+    percent = arguments.canary if canary else arguments.shadow
+    if not 0 < percent <= 100:
+        raise CommandFailed(f"a share of {percent} percent cannot be; give 1 to 100")
+    if arguments.header and not canary:
+        raise CommandFailed("--header is for --canary: a shadow answers nobody")
+    return Trial(
+        version=number,
+        mode=TrialMode.CANARY if canary else TrialMode.SHADOW,
+        percent=percent,
+        header=arguments.header,
+    )

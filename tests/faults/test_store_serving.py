@@ -1,0 +1,130 @@
+"""Packages, the store and the daemon together, as somebody at a site uses them: real commands, real processes."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from onnx import TensorProto
+
+from appliance.cli.failure import Exit
+from appliance.cli.main import main
+from appliance.store.layout import blob_path
+from appliance.store.reading import read_catalog
+from tests.conftest import Serve
+from tests.faults.clients import Stream, ask
+from tests.repository.onnx_files import plain_model, write_version
+
+Run = Callable[..., str]
+
+STORE = {"store": {"free_floor_bytes": 0}, "packages": {"unsigned": "allow"}}
+
+
+def keys(now: dict[str, Any]) -> list[str]:
+    return [f"{entry['name']}/{entry['version']}" for entry in now["models"] if entry["state"] == "READY"]
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> Path:
+    folder = tmp_path / "state"
+    folder.mkdir()
+    return folder
+
+
+@pytest.fixture
+def appliance(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Run:
+    """A command that works; gives what it printed."""
+
+    def run(*words: object) -> str:
+        status = main([str(word) for word in words])
+        told = capsys.readouterr()
+        assert status == Exit.OK, told.err
+        return told.out
+
+    return run
+
+
+@pytest.fixture
+def install(appliance: Run, state: Path, tmp_path: Path) -> Callable[[int], None]:
+    """Make a package of model ``m``, y = x, in this version, and install it."""
+    config = tmp_path / "store.toml"
+    config.write_text('[store]\nfree_floor_bytes = 0\n[packages]\nunsigned = "allow"\n')
+
+    def put(version: int) -> None:
+        source = write_version(tmp_path / "sources", "m", plain_model(element=TensorProto.UINT8), version)
+        package = tmp_path / f"m-{version}.model"
+        appliance("model", "pack", source, "--version", version, "-o", package)
+        appliance("model", "install", package, "--state-dir", state, "--config", config)
+
+    return put
+
+
+def test_what_is_installed_goes_live_and_back_without_a_failed_request(
+    serve: Serve, state: Path, install: Callable[[int], None], appliance: Run
+) -> None:
+    install(1)
+    daemon = serve(None, STORE, arguments=("--state-dir", str(state)))
+    with Stream(daemon.grpc, "m") as stream:
+        stream.wait_for(20)
+        for version in (2, 3):
+            install(version)
+            daemon.until(f"version {version}", lambda now, v=version: keys(now)[-1:] == [f"m/{v}"])
+            stream.wait_for(20)
+        assert "m/2 is wanted again" in appliance("model", "rollback", "m", "--state-dir", state)
+        daemon.until("the version before", lambda now: "m/2" in keys(now))
+        stream.wait_for(20)
+    assert set(stream.outcomes) == {"OK"}
+    assert not stream.wrong
+    daemon.until("the end of the others", lambda now: keys(now) == ["m/2"])
+    assert ask(daemon.grpc, "m").get_response().model_version == "2"
+
+
+def test_a_daemon_that_was_killed_comes_back_with_what_was_wanted(
+    serve: Serve, state: Path, install: Callable[[int], None]
+) -> None:
+    install(1)
+    arguments = ("--state-dir", str(state))
+    daemon = serve(None, STORE, arguments=arguments)
+    daemon.process.send_signal(signal.SIGKILL)
+    daemon.process.wait(30)
+    install(2)
+    again = serve(None, STORE, arguments=arguments)
+    again.until("the version that is wanted", lambda now: keys(now) == ["m/2"])
+    assert ask(again.grpc, "m").get_response().model_version == "2"
+
+
+def test_a_second_daemon_is_refused_with_the_reason(
+    serve: Serve, state: Path, install: Callable[[int], None]
+) -> None:
+    install(1)
+    daemon = serve(None, STORE, arguments=("--state-dir", str(state)))
+    second = serve(None, STORE, arguments=("--state-dir", str(state)), ready=False)
+    assert second.process.wait(30) == 2
+    assert str(daemon.pid) in second.log()
+
+
+def test_damage_on_the_disk_is_told_and_what_is_loaded_goes_on(
+    serve: Serve, state: Path, install: Callable[[int], None]
+) -> None:
+    install(1)
+    catalog = read_catalog(state)
+    assert catalog is not None
+    digest = next(
+        file.digest
+        for _, version in catalog.installed()
+        for file in version.files
+        if file.path.endswith("graph.onnx")
+    )
+    daemon = serve(None, {**STORE, "store": {"free_floor_bytes": 0, "scrub_interval_h": 0.001}},
+                   arguments=("--state-dir", str(state)))  # fmt: skip
+    daemon.wait_log("the store was scrubbed")
+    blob = state / blob_path(digest)
+    blob.chmod(0o644)
+    data = bytearray(blob.read_bytes())
+    data[-1] ^= 1
+    blob.write_bytes(data)
+    daemon.wait_log("install its package again", timeout_s=90)
+    assert ask(daemon.grpc, "m").get_response().model_version == "1"
