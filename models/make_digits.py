@@ -22,6 +22,8 @@ from PIL import Image
 if __package__ in (None, ""):  # run as a file: the repository root is not on the path yet
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from appliance.golden import GoldenCase, GoldenSet, TensorFile, Tolerance, write_golden
+from appliance.tensor import Datatype
 from models.generators.digits_classifiers import Classifier, accuracy, train_convolution, train_pixels
 from models.generators.digits_data import CLASSES, SPLIT_SEED, DigitSet, split_digits
 
@@ -58,8 +60,9 @@ chosen by five-fold cross-validation inside the training part.
 ## Golden set
 
 `golden/` holds {golden} held-out pictures, named `DIGIT-POSITION.png` after the right answer and the position in
-the data set. `golden/golden.json` has the expected probabilities of each version and how far an answer may be from
-them. The last {disagreements} cases in that file are pictures that version 1 gets wrong and version 2 gets right.
+the data set. The same cases are in the appliance's own form in `1/golden/set.json` and `2/golden/set.json`.
+`golden/golden.json` has the expected probabilities of each version and how far an answer may be from them. The last
+{disagreements} cases in that file are pictures that version 1 gets wrong and version 2 gets right.
 
 ## Limits
 
@@ -128,6 +131,25 @@ def golden_record(releases: Sequence[Release], golden: DigitSet, *, held_out: in
     }
 
 
+def write_golden_set(folder: Path, release: Release, golden: DigitSet) -> None:
+    """The golden set of one version in the appliance's form."""
+    file = TensorFile()
+    expected = release.classifier.probabilities(golden.pictures).round(EXPECTED_DECIMALS)
+    cases = tuple(
+        GoldenCase(
+            name=name.removesuffix(".png"),
+            inputs=(file.add("image", Datatype.FP32, (1, 8, 8), picture.astype("<f4").tobytes()),),
+            outputs=(file.add("probabilities", Datatype.FP32, (1, CLASSES), right.astype("<f4").tobytes()),),
+        )
+        for name, picture, right in zip(golden_names(golden), golden.pictures, expected, strict=True)
+    )
+    tolerance = Tolerance(absolute=TOLERANCE["atol"], relative=TOLERANCE["rtol"])
+    golden_set = GoldenSet(
+        cases=cases, tolerances={"probabilities": tolerance}, note="held-out pictures; answers by formula"
+    )
+    write_golden(str(folder), golden_set, file.data())
+
+
 def golden_names(golden: DigitSet) -> list[str]:
     """File name of each golden picture: the right digit and the position in the data set."""
     return [
@@ -170,6 +192,7 @@ def write_digits(home: Path) -> tuple[Release, Release]:
         target = home / str(release.version)
         target.mkdir(exist_ok=True)
         (target / "model.onnx").write_bytes(release.model)
+        write_golden_set(target / "golden", release, golden)
     card = model_card(releases, train=len(train.labels), test=len(test.labels), golden=len(golden.labels))
     (home / "MODEL_CARD.md").write_text(card, encoding="utf-8")
     return releases

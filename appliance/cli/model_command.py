@@ -21,6 +21,9 @@ COMMANDS: Final[Mapping[str, str]] = MappingProxyType(
         "trial": "let an installed version prove itself on real requests",
         "pin": "keep a version in the store, wanted or not",
         "unpin": "let a version be evicted or uninstalled again",
+        "golden": "make a golden set: requests with the answers that are right",
+        "bench": "measure a model: load, first answer, runs by batch size, memory",
+        "optimise": "make INT8 and FP16 variants and hold them against the original",
     }
 )
 TABLE: Final = CommandTable(

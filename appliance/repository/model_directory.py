@@ -73,10 +73,15 @@ class ModelReading:
 
 
 def read_model_directory(
-    root: str, entry: str, settings: RepositoryConfig, config: bytes | None = None
+    root: str,
+    entry: str,
+    settings: RepositoryConfig,
+    config: bytes | None = None,
+    only: int | None = None,
 ) -> ModelReading | None:
     """The model in the directory ``entry`` of the repository ``root`` (absolute, free of links); None when it
-    is none. ``config`` is taken in the place of its config.pbtxt. Never raises for what is in the directory."""
+    is none. ``config`` is taken in the place of its config.pbtxt; ``only`` is the one version to read, whatever the
+    configuration asks for. Never raises for what is in the directory."""
     name = printable(entry)
     try:
         home = _home(root, entry)
@@ -97,7 +102,7 @@ def read_model_directory(
         )
     if len(numbered) > settings.max_versions:
         return _broken(name, f"has {len(numbered)} version directories; the limit is {settings.max_versions}")
-    return _ModelReader(name, home, settings, config).read(has_config, numbered)
+    return _ModelReader(name, home, settings, config).read(has_config, numbered, only)
 
 
 def printable(name: str) -> str:
@@ -136,14 +141,14 @@ class _ModelReader:
         self._settings = settings
         self._findings = Findings()
 
-    def read(self, has_config: bool, numbered: Iterable[str]) -> ModelReading:
-        """All versions that the configuration asks for."""
+    def read(self, has_config: bool, numbered: Iterable[str], only: int | None = None) -> ModelReading:
+        """All versions that the configuration asks for, or ``only`` one."""
         config = self._config() if has_config else no_config(f"{self._name}/{CONFIG_FILE}")
         if config is None:
             return self._whole()
         present = [int(number) for number in numbered if _problem_of_number(number) is None]
         misnamed = [number for number in numbered if _problem_of_number(number) is not None]
-        wanted = wanted_versions(config.policy, present)
+        wanted = wanted_versions(config.policy, present) if only is None else (only,)
         if not wanted:
             self._findings.problem(
                 Place(file=self._name),

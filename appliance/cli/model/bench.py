@@ -1,0 +1,72 @@
+"""Measure a model on this machine: time to load, first answer, runs by batch size, memory.
+
+It is loaded in a process of its own and runs on one thread, in place, as in a worker; requests, queues and copies
+of the server are not part of it. It runs on its golden set's first case, else on random values.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+
+from appliance.cli.failure import Exit
+from appliance.cli.model.trial_run import (
+    add_shapes,
+    add_source,
+    natural,
+    progress_shown,
+    sentences,
+    subject_of,
+)
+from appliance.proving.process import measure
+from appliance.proving.trials import MeasureWish, to_plain
+
+BUDGET_MS = 1_000
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    add_source(parser)
+    parser.add_argument(
+        "--rows", type=_rows, default=(), metavar="N,N", help="batch sizes (default: 1, 2, 4 ... up to 32)"
+    )
+    add_shapes(parser)
+    parser.add_argument(
+        "--budget-ms",
+        type=natural(1),
+        default=BUDGET_MS,
+        metavar="MS",
+        help=f"for each size (default {BUDGET_MS})",
+    )
+    parser.add_argument("--threads", type=natural(1), default=1, help="threads of the session (default 1)")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Measure and show."""
+    subject = subject_of(arguments.source)
+    wish = MeasureWish(
+        source=os.path.abspath(arguments.source),
+        rows=arguments.rows,
+        shapes=dict(arguments.shape),
+        budget_ms=arguments.budget_ms,
+        threads=arguments.threads,
+    )
+    with sentences(), progress_shown("measuring", quiet=arguments.json) as progress:
+        found = measure(wish, progress)
+    if arguments.json:
+        print(
+            json.dumps({"model": subject.version.name, "version": subject.version.version, **to_plain(found)})
+        )
+        return Exit.OK
+    from rich.console import Console
+
+    from appliance.cli.model.trial_view import measurement_view
+
+    Console().print(measurement_view(subject.version, found))
+    return Exit.OK
+
+
+def _rows(text: str) -> tuple[int, ...]:
+    return tuple(map(natural(1), text.split(",")))

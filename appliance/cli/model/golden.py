@@ -1,0 +1,148 @@
+"""Make a golden set of a model: requests with the answers that it gives now, and how near later ones must be.
+
+Cases are files (.npz or .json with a value for each input; .npy files and pictures for a model with one input), values
+as 'appliance infer' takes them, or seeded random ones. The set is written beside the model file, as golden/set.json and
+golden/tensors.bin. From then on no version that answers otherwise is served in its place.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import tempfile
+from pathlib import Path
+
+from appliance.cli.failure import CommandFailed, Exit, printable
+from appliance.cli.model.trial_run import (
+    add_shapes,
+    add_source,
+    add_tolerances,
+    as_mapping,
+    natural,
+    plain_tolerance,
+    progress_shown,
+    sentences,
+    subject_of,
+)
+from appliance.golden import SET_FILE
+from appliance.manifest import LatencyPromise
+from appliance.model import ModelVersion
+from appliance.proving.process import make_golden
+from appliance.proving.trials import GoldenMade, GoldenWish, to_plain
+
+RANDOM_CASES = 4
+SEED = 1
+NS_PER_US = 1_000
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    add_source(parser)
+    parser.add_argument(
+        "--case", action="append", default=[], type=Path, metavar="FILE", help="a case; may be repeated"
+    )
+    parser.add_argument(
+        "--input", action="append", default=[], metavar="[NAME=]VALUES|@FILE", help="one case, input by input"
+    )
+    parser.add_argument(
+        "--random",
+        type=natural(0),
+        metavar="N",
+        help=f"random cases (default: {RANDOM_CASES} when no other case is given, else 0)",
+    )
+    parser.add_argument("--seed", type=natural(0), default=SEED, help=f"of random cases (default {SEED})")
+    parser.add_argument("--rows", type=natural(1), default=1, help="rows of random cases (default 1)")
+    add_shapes(parser)
+    parser.add_argument(
+        "--absolute", type=float, default=1e-5, metavar="A", help="tolerance of numbers (default 1e-5)"
+    )
+    parser.add_argument(
+        "--relative", type=float, default=1e-3, metavar="R", help="tolerance of numbers (default 1e-3)"
+    )
+    add_tolerances(parser)
+    parser.add_argument(
+        "--promise",
+        metavar="US|measured",
+        type=_promise,
+        help="promise that 99 of 100 runs take at most so long, or what is measured here, with a margin",
+    )
+    parser.add_argument(
+        "--promise-rows", type=natural(1), default=1, metavar="N", help="rows of a promised run"
+    )
+    parser.add_argument(
+        "--margin",
+        type=natural(100),
+        default=200,
+        metavar="PERCENT",
+        help="of a measured promise (default 200)",
+    )
+    parser.add_argument(
+        "--out", type=Path, metavar="DIR", help="where to write (default: golden/ by the model file)"
+    )
+    parser.add_argument("--force", action="store_true", help="replace a golden set that is there")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Make the set and say what it holds."""
+    folder = str(arguments.out or "")
+    subject = subject_of(arguments.source)
+    folder = folder or subject.golden_folder
+    if os.path.lexists(os.path.join(folder, SET_FILE.rpartition("/")[2])) and not arguments.force:
+        raise CommandFailed(
+            f"'{folder}' has a golden set; replace it with --force, or write elsewhere with --out"
+        )
+    with tempfile.TemporaryDirectory() as drafts, sentences():
+        wish = _wish(arguments, subject.version, os.path.abspath(folder), drafts)
+        with progress_shown("golden set", quiet=arguments.json) as progress:
+            made = make_golden(wish, progress)
+    print(json.dumps(to_plain(made)) if arguments.json else _sentence(made))
+    return Exit.OK
+
+
+def _wish(arguments: argparse.Namespace, version: ModelVersion, folder: str, drafts: str) -> GoldenWish:
+    given = 0
+    if arguments.case or arguments.input:
+        from appliance.cli.model.case_files import write_cases
+
+        given = write_cases(version, arguments.case, arguments.input, drafts)
+    random = arguments.random if arguments.random is not None else 0 if given else RANDOM_CASES
+    if not given and not random:
+        raise CommandFailed("a golden set needs cases; give --case, --input or --random")
+    promise = None
+    if arguments.promise is not None:
+        promise = LatencyPromise(rows=arguments.promise_rows, p99_us=arguments.promise)
+    return GoldenWish(
+        source=os.path.abspath(arguments.source),
+        folder=folder,
+        cases=os.path.join(drafts, SET_FILE.rpartition("/")[2]) if given else "",
+        random=random,
+        seed=arguments.seed,
+        rows=arguments.rows,
+        shapes=dict(arguments.shape),
+        default=plain_tolerance(arguments.absolute, arguments.relative),
+        tolerances=as_mapping(arguments.tolerance, [spec.name for spec in version.outputs]),
+        promise=promise,
+        margin_percent=arguments.margin,
+    )
+
+
+def _sentence(made: GoldenMade) -> str:
+    text = f"{printable(made.path)}: {made.cases} cases, {made.tensors_bytes:,} bytes of tensors"
+    if made.promise is not None and made.measured is not None:
+        text += (
+            f"; promised: {made.promise.rows} rows in {made.promise.p99_us:,} us "
+            f"(measured here: {made.measured.p99_ns // NS_PER_US:,} us)"
+        )
+    return text
+
+
+def _promise(text: str) -> int:
+    """Microseconds; 0 stands for what is measured."""
+    if text == "measured":
+        return 0
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError("must be at least 1")
+    return value

@@ -1,0 +1,189 @@
+"""Make smaller or faster variants of a model and hold them against the original: INT8, dynamic and static, and FP16.
+
+Each variant answers the golden set; the table shows how far off it is and how fast, beside the original. Variants that
+keep every output within its tolerance and are faster become the next versions of the model, the fastest the highest.
+With --out all variants are written; one that left a tolerance is marked as not servable, and 'pack' and 'serve' refuse
+it. Tolerances are the golden set's, where --tolerance says nothing else.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from appliance.cli.failure import CommandFailed, Exit
+from appliance.cli.model.trial_run import (
+    add_source,
+    add_tolerances,
+    as_mapping,
+    check_outputs,
+    natural,
+    progress_shown,
+    sentences,
+    subject_of,
+)
+from appliance.errors import ArtefactError
+from appliance.golden import Tolerance
+from appliance.proving.process import compare, convert
+from appliance.proving.subject import Subject
+from appliance.proving.trials import (
+    METHODS,
+    ORIGINAL,
+    Candidate,
+    CompareWish,
+    Comparison,
+    ConvertWish,
+    Progress,
+    to_plain,
+)
+from appliance.proving.variant_home import copy_home, next_version, write_variant
+
+BUDGET_MS = 3_000
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    add_source(parser)
+    parser.add_argument(
+        "--method",
+        action="append",
+        default=[],
+        choices=tuple(METHODS),
+        help="; ".join(f"{name}: {what}" for name, what in METHODS.items()) + " (default: all)",
+    )
+    add_tolerances(parser)
+    parser.add_argument(
+        "--classes",
+        action="append",
+        default=[],
+        metavar="OUTPUT",
+        help="an output of scores (default: those with labels)",
+    )
+    parser.add_argument(
+        "--budget-ms",
+        type=natural(1),
+        default=BUDGET_MS,
+        metavar="MS",
+        help=f"for measuring speed (default {BUDGET_MS})",
+    )
+    parser.add_argument(
+        "--out", type=Path, metavar="DIR", help="write all variants to DIR/METHOD/NAME/VERSION"
+    )
+    parser.add_argument("--dry-run", action="store_true", help="write nothing")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Make, compare, write, show."""
+    subject = subject_of(arguments.source)
+    version = subject.version
+    if not version.golden:
+        raise CommandFailed(
+            f"{version.key} has no golden set; make one with 'appliance model golden {arguments.source}'"
+        )
+    if not subject.home and not arguments.out and not arguments.dry_run:
+        raise CommandFailed("a file alone has no home for versions; say with --out where its variants go")
+    outputs = [spec.name for spec in version.outputs]
+    tolerances = as_mapping(arguments.tolerance, outputs)
+    classes = tuple(arguments.classes or version.labels)
+    check_outputs(classes, outputs)
+    source = os.path.abspath(arguments.source)
+    with tempfile.TemporaryDirectory() as folder, sentences():
+        with progress_shown("variants", quiet=arguments.json) as progress:
+            files, failed = _converted(source, arguments.method or list(METHODS), folder, progress)
+            wish = CompareWish(
+                source=source,
+                files=files,
+                tolerances=tolerances,
+                classes=classes,
+                budget_ms=arguments.budget_ms,
+            )
+            found = _with_failed(compare(wish, progress), failed)
+        original = found.candidates[0]
+        if not original.holds:
+            reason = original.problem or next(each.reason for each in original.accuracy if each.reason)
+            raise CommandFailed(f"the original does not hold its own golden set: {reason}", Exit.REFUSED)
+        written = {} if arguments.dry_run else _written(subject, found, files, arguments, tolerances)
+    _show(arguments, version.key, found, written)
+    return Exit.OK if any(each.holds for each in found.candidates[1:]) else Exit.REFUSED
+
+
+def _converted(
+    source: str, methods: list[str], folder: str, progress: Progress
+) -> tuple[dict[str, str], dict[str, str]]:
+    """Files of the variants that could be made, and why others could not."""
+    files: dict[str, str] = {}
+    failed: dict[str, str] = {}
+    for method in dict.fromkeys(methods):
+        path = os.path.join(folder, f"{method}.onnx")
+        try:
+            convert(ConvertWish(source=source, method=method, target=path), progress)
+            files[method] = path
+        except ArtefactError as error:
+            failed[method] = str(error)
+    return files, failed
+
+
+def _with_failed(found: Comparison, failed: Mapping[str, str]) -> Comparison:
+    more = tuple(Candidate(method=method, problem=problem) for method, problem in failed.items())
+    order = [ORIGINAL, *METHODS]
+    ordered = sorted((*found.candidates, *more), key=lambda each: order.index(each.method))
+    return Comparison(cases=found.cases, candidates=tuple(ordered))
+
+
+def _written(
+    subject: Subject,
+    found: Comparison,
+    files: Mapping[str, str],
+    arguments: argparse.Namespace,
+    tolerances: Mapping[str, Tolerance],
+) -> dict[str, str]:
+    """Where each variant went; the fastest last, for the highest number."""
+    made = [each for each in found.candidates if each.method in files and not each.problem]
+    made.sort(key=lambda each: each.speeds[-1].p50_ns if each.speeds else 0, reverse=True)
+    written: dict[str, str] = {}
+    for candidate in made:
+        if not arguments.out and not (candidate.holds and candidate.faster_than(found.candidates[0])):
+            continue
+        target = subject.home
+        if arguments.out:
+            target = str(Path(arguments.out, candidate.method, subject.version.name).absolute())
+        number = next_version(subject.home if not arguments.out else target if os.path.isdir(target) else "")
+        try:
+            written[candidate.method] = write_variant(
+                subject,
+                candidate.method,
+                files[candidate.method],
+                target,
+                number,
+                tolerances,
+                candidate.holds,
+            )
+            if arguments.out:
+                copy_home(subject, target)
+        except OSError as error:
+            raise CommandFailed(f"'{target}' cannot be written: {error.strerror}") from error
+    return written
+
+
+def _show(arguments: argparse.Namespace, key: str, found: Comparison, written: Mapping[str, str]) -> None:
+    if arguments.json:
+        candidates = [
+            {
+                **to_plain(each),
+                "servable": each.holds and each.method != ORIGINAL,
+                "written": written.get(each.method, ""),
+            }
+            for each in found.candidates
+        ]
+        print(json.dumps({"model": key, "cases": found.cases, "candidates": candidates}))
+        return
+    from rich.console import Console
+
+    from appliance.cli.model.trial_view import comparison_view
+
+    Console().print(comparison_view(key, found, written))

@@ -1,0 +1,149 @@
+"""What the commands that try a model have in common: finding it, progress on a terminal, failures in one sentence."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from appliance.cli.failure import CommandFailed, Exit, printable
+from appliance.errors import ApplianceError, ConfigInvalid, ModelInvalid
+from appliance.golden import Tolerance
+from appliance.proving.subject import Subject, find_subject
+from appliance.proving.trials import Progress
+
+_SHAPE: Final = re.compile(r"(.+)=(\d+(?:,\d+)*)")
+_TOLERANCE: Final = re.compile(r"(.+)=([^,=]+)(?:,([^,=]+))?")
+
+
+def add_source(parser: argparse.ArgumentParser) -> None:
+    """The model that is tried."""
+    parser.add_argument(
+        "source",
+        metavar="SOURCE",
+        type=Path,
+        help="an ONNX file, the directory of a version, or that of a model",
+    )
+
+
+def add_shapes(parser: argparse.ArgumentParser) -> None:
+    """Sizes for free dimensions."""
+    parser.add_argument(
+        "--shape",
+        action="append",
+        default=[],
+        type=_shape,
+        metavar="INPUT=D1,D2",
+        help="shape of an input with free dimensions, without the batch; may be repeated",
+    )
+
+
+def add_tolerances(parser: argparse.ArgumentParser) -> None:
+    """Tolerances of single outputs."""
+    parser.add_argument(
+        "--tolerance",
+        action="append",
+        default=[],
+        type=_tolerance,
+        metavar="OUTPUT=ABSOLUTE[,RELATIVE]",
+        help="how far values of an output may be off; may be repeated",
+    )
+
+
+def subject_of(path: Path) -> Subject:
+    """What is to be tried. Raises CommandFailed."""
+    with sentences():
+        return find_subject(path)
+
+
+@contextmanager
+def sentences() -> Iterator[None]:
+    """Turns what the product raises into the failure of a command."""
+    try:
+        yield
+    except (ModelInvalid, ConfigInvalid) as error:
+        found = [str(problem) for problem in error.problems]
+        raise CommandFailed("the model cannot be used", Exit.REFUSED, lines=found) from error
+    except ApplianceError as error:
+        raise CommandFailed(str(error), Exit.REFUSED) from error
+
+
+@contextmanager
+def progress_shown(what: str, *, quiet: bool = False) -> Iterator[Progress]:
+    """A progress bar on standard error when that is a terminal; else nothing."""
+    if quiet or not sys.stderr.isatty():
+        yield lambda _done, _total, _text: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.fields[step]}"),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
+        task = bars.add_task(printable(what), total=None, step="")
+
+        def show(done: int, total: int, text: str) -> None:
+            bars.update(task, completed=done, total=total, step=printable(text))
+
+        yield show
+
+
+def natural(smallest: int) -> Callable[[str], int]:
+    """A whole number of at least ``smallest``, for argparse."""
+
+    def number(text: str) -> int:
+        value = int(text)
+        if value < smallest:
+            raise argparse.ArgumentTypeError(f"must be at least {smallest}")
+        return value
+
+    return number
+
+
+def as_mapping(pairs: Sequence[tuple[str, Tolerance]], known: Sequence[str]) -> Mapping[str, Tolerance]:
+    """Tolerances by output. Raises CommandFailed for an output that there is not."""
+    check_outputs([name for name, _ in pairs], known)
+    return dict(pairs)
+
+
+def check_outputs(names: Sequence[str], known: Sequence[str]) -> None:
+    """Raises CommandFailed for an output that there is not."""
+    for name in names:
+        if name not in known:
+            raise CommandFailed(f"the model has no output '{name}'; it has {', '.join(known)}")
+
+
+def plain_tolerance(absolute: float, relative: float) -> Tolerance:
+    """A tolerance from the command line. Raises CommandFailed."""
+    try:
+        found = Tolerance(absolute=absolute, relative=relative)
+    except ValueError as error:
+        raise CommandFailed(f"tolerances {error}") from None
+    if found.absolute < 0 or found.relative < 0:
+        raise CommandFailed("tolerances must not be negative")
+    return found
+
+
+def _shape(text: str) -> tuple[str, tuple[int, ...]]:
+    match = _SHAPE.fullmatch(text)
+    if match is None:
+        raise argparse.ArgumentTypeError("give INPUT=D1,D2")
+    return match[1], tuple(map(int, match[2].split(",")))
+
+
+def _tolerance(text: str) -> tuple[str, Tolerance]:
+    match = _TOLERANCE.fullmatch(text)
+    if match is None:
+        raise argparse.ArgumentTypeError("give OUTPUT=ABSOLUTE[,RELATIVE]")
+    try:
+        return match[1], plain_tolerance(float(match[2]), float(match[3] or 0))
+    except CommandFailed as error:
+        raise argparse.ArgumentTypeError(str(error)) from None

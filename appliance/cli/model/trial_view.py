@@ -1,0 +1,104 @@
+"""How a measurement and a comparison of variants are shown to a person: tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from appliance.cli.failure import printable
+from appliance.model import ModelVersion
+from appliance.proving.trials import ORIGINAL, Candidate, Comparison, Measurement, OutputAccuracy
+
+NS_PER_MS = 1e6
+NS_PER_S = 1e9
+MB = 1e6
+
+
+def measurement_view(version: ModelVersion, found: Measurement) -> RenderableType:
+    """One line about loading, a table about runs."""
+    head = Text(
+        printable(
+            f"{version.name} version {version.version}, {version.file_bytes / MB:.1f} MB: "
+            f"loads in {found.load_ns / NS_PER_MS:.1f} ms, "
+            f"first answer after {found.first_answer_ns / NS_PER_MS:.1f} ms, "
+            f"{found.memory_bytes / MB:.1f} MB of memory; run on {found.inputs}"
+        )
+    )
+    table = Table()
+    for heading in ("rows", "runs", "best ms", "p50 ms", "p99 ms", "rows/s"):
+        table.add_column(heading, justify="right")
+    for each in found.speeds:
+        table.add_row(
+            str(each.rows),
+            str(each.runs),
+            *(f"{ns / NS_PER_MS:.3f}" for ns in (each.best_ns, each.p50_ns, each.p99_ns)),
+            f"{each.rows * NS_PER_S / max(each.p50_ns, 1):,.0f}",
+        )
+    return Group(head, table)
+
+
+def comparison_view(key: str, found: Comparison, written: Mapping[str, str]) -> RenderableType:
+    """The original and its variants, side by side: what they cost, how far off they are, what went wrong; ``written``
+    says by method where a variant went."""
+    lines: list[RenderableType] = [_cost_table(key, found), _accuracy_table(found)]
+    for candidate in found.candidates:
+        lines += [Text(printable(f"{candidate.method}: {reason}")) for reason in _reasons(candidate)]
+    lines += [Text(printable(f"{method}: written to {path}")) for method, path in written.items()]
+    return Group(*lines)
+
+
+def _cost_table(key: str, found: Comparison) -> Table:
+    original = found.candidates[0]
+    table = Table(title=Text(f"{printable(key)} and its variants"), title_justify="left", title_style="")
+    table.add_column("", no_wrap=True)
+    sizes = [f"{each.rows} row{'s' if each.rows > 1 else ''} ms" for each in original.speeds]
+    for heading in ("MB", "load ms", *(part for size in sizes for part in (size, "faster"))):
+        table.add_column(heading, justify="right")
+    for candidate in found.candidates:
+        if candidate.problem:
+            table.add_row(candidate.method, "-", "-", *("-",) * 2 * len(sizes))
+            continue
+        cells = [f"{candidate.file_bytes / MB:.2f}", f"{candidate.load_ns / NS_PER_MS:.1f}"]
+        for before, after in zip(original.speeds, candidate.speeds, strict=True):
+            cells += [f"{after.p50_ns / NS_PER_MS:.3f}", f"{before.p50_ns / max(after.p50_ns, 1):.2f}x"]
+        table.add_row(candidate.method, *cells)
+    return table
+
+
+def _accuracy_table(found: Comparison) -> Table:
+    table = Table(title=Text(f"on {found.cases} golden cases"), title_justify="left", title_style="")
+    table.add_column("", no_wrap=True)
+    table.add_column("output")
+    for heading in ("max abs", "max rel", "same best"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("verdict")
+    for candidate in found.candidates:
+        if candidate.problem:
+            table.add_row(candidate.method, "", "", "", "", Text("cannot be used", style="red"))
+        for number, each in enumerate(candidate.accuracy):
+            table.add_row(
+                "" if number else candidate.method,
+                Text(printable(each.output)),
+                f"{each.absolute:.3g}",
+                f"{each.relative:.3g}",
+                f"{each.same_top} of {each.tops}" if each.tops else "-",
+                _verdict(candidate, each),
+            )
+    return table
+
+
+def _verdict(candidate: Candidate, accuracy: OutputAccuracy) -> Text:
+    if accuracy.reason:
+        return Text(f"{accuracy.outside} of {accuracy.values} outside", style="red")
+    return Text("original" if candidate.method == ORIGINAL else "within", style="green")
+
+
+def _reasons(candidate: Candidate) -> Iterator[str]:
+    if candidate.problem:
+        yield candidate.problem
+    for each in candidate.accuracy:
+        if each.reason:
+            yield f"output '{each.output}', {each.reason}"

@@ -1,0 +1,140 @@
+"""Variants of an ONNX model with ONNX Runtime's own quantiser and half-precision converter; the only file that knows
+them. Needs the ``onnx`` package (the extra ``models``); for tools that make models, never for serving."""
+
+from __future__ import annotations
+
+import logging
+import os
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from appliance.errors import ArtefactError
+from appliance.runtimes.strings import decode_strings
+from appliance.tensor import Datatype
+
+Feeds = Mapping[str, NDArray[Any]]
+INLINE_BYTES_MAX: Final = 1 << 30
+QDQ_OPSET_MIN: Final = 13
+STATIC_OPERATORS: Final = ("Conv", "ConvTranspose", "Gemm", "MatMul", "MaxPool", "Relu")
+"""Where the time goes. Elementwise operators gain little and lose much, and some of them break with a scale for each
+channel."""
+
+
+def array_of(datatype: Datatype, shape: tuple[int, ...], raw: bytes) -> NDArray[Any]:
+    """Raw wire bytes as ONNX Runtime takes them."""
+    if datatype is Datatype.BYTES:
+        return decode_strings("calibration", memoryview(raw), shape)
+    if datatype is Datatype.BF16:
+        raise ArtefactError("BF16 inputs cannot calibrate a variant; numpy has no such type")
+    kind = "?" if datatype is Datatype.BOOL else f"<{datatype.code}"
+    return np.frombuffer(raw, kind).reshape(shape)
+
+
+def make_variant(source: str, method: str, target: str, calibration: Iterable[Feeds]) -> None:
+    """Write the variant of the model file ``source`` that ``method`` names to ``target``. Raises ArtefactError."""
+    logging.getLogger().setLevel(logging.ERROR)  # the quantiser advises people on what they did not ask
+    try:
+        if method == "fp16":
+            _half(source, target)
+        elif method == "int8-dynamic":
+            _dynamic(source, target)
+        else:
+            _static(source, target, list(calibration))
+    except ImportError as error:
+        raise ArtefactError(
+            f"making variants needs the package '{error.name}'; install edge-appliance[models]"
+        ) from error
+    except ArtefactError:
+        raise
+    except Exception as error:
+        lines = str(error).strip().splitlines() or [type(error).__name__]
+        raise ArtefactError(f"cannot be made of this model: {lines[0][:500]}") from error
+
+
+def _half(source: str, target: str) -> None:
+    import onnx
+    from onnxruntime.transformers.float16 import convert_float_to_float16
+
+    model = onnx.load(source)
+    _save(convert_float_to_float16(model, keep_io_types=True), target)
+
+
+def _dynamic(source: str, target: str) -> None:
+    from onnxruntime.quantization import QuantType, quantize_dynamic
+
+    quantize_dynamic(_prepared(source), target, weight_type=QuantType.QInt8, per_channel=False)
+    _check_quantised(target)
+
+
+def _static(source: str, target: str, calibration: list[Feeds]) -> None:
+    from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
+
+    class Reader(CalibrationDataReader):  # type: ignore[misc]
+        """Gives the calibration inputs once."""
+
+        def __init__(self) -> None:
+            self._feeds: Iterator[Feeds] = iter(calibration)
+
+        def get_next(self) -> Feeds | None:
+            return next(self._feeds, None)
+
+    quantize_static(
+        _prepared(source),
+        target,
+        Reader(),
+        op_types_to_quantize=list(STATIC_OPERATORS),
+        quant_format=QuantFormat.QDQ,
+        per_channel=True,
+        activation_type=QuantType.QUInt8,
+        weight_type=QuantType.QInt8,
+    )
+    _check_quantised(target)
+
+
+def _prepared(source: str) -> Any:
+    """The model with shapes inferred and constants folded, as the quantiser wants it; opset 13 at least."""
+    import onnx
+    from onnxruntime.quantization import quant_pre_process
+
+    whole = onnx.load(source)
+    if whole.ByteSize() > INLINE_BYTES_MAX:
+        raise ArtefactError(
+            f"has more than {INLINE_BYTES_MAX} bytes, which the quantiser does not take in one file"
+        )
+    with tempfile.TemporaryDirectory() as folder:
+        inline, path = os.path.join(folder, "whole.onnx"), os.path.join(folder, "prepared.onnx")
+        onnx.save(whole, inline)
+        quant_pre_process(inline, path, skip_symbolic_shape=True)
+        model = onnx.load(path)
+    version = next((each.version for each in model.opset_import if each.domain in ("", "ai.onnx")), 0)
+    if version < QDQ_OPSET_MIN:
+        raise ArtefactError(
+            f"the model is of operator set {version}; quantising needs {QDQ_OPSET_MIN}: export it anew"
+        )
+    return model
+
+
+def _check_quantised(path: str) -> None:
+    """A graph without anything to quantise comes out as it went in, which is no variant."""
+    import onnx
+
+    model = onnx.load(path, load_external_data=False)
+    operators = {node.op_type for node in model.graph.node}
+    if not any(
+        "Quantize" in each or each.endswith("Integer") or each.startswith("QLinear") for each in operators
+    ):
+        raise ArtefactError("has nothing that can be quantised: no operator of the model takes INT8")
+
+
+def _save(model: Any, target: str) -> None:
+    import onnx
+
+    if model.ByteSize() <= INLINE_BYTES_MAX:
+        onnx.save(model, target)
+        return
+    location = f"{os.path.basename(target)}.data"
+    onnx.save(model, target, save_as_external_data=True, all_tensors_to_one_file=True, location=location)

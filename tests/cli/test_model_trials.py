@@ -1,0 +1,163 @@
+"""``appliance model golden|bench|optimise`` as a person uses them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from appliance.cli.main import main
+from appliance.golden import Tolerance, read_golden, read_tensors, tensor_data
+from appliance.repository.directory import RepositoryConfig, scan
+from models.make_digits import HOME
+from tests.proving.models import mlp_home, wide_model, write
+
+DIGITS = ("0-0000.png", "7-0044.png")
+
+
+@pytest.fixture
+def digits(tmp_path: Path) -> Path:
+    """Version 2 of the digits in a home of its own, without a golden set."""
+    home = tmp_path / "digits"
+    shutil.copytree(HOME, home, ignore=shutil.ignore_patterns("golden", "1"))
+    return home
+
+
+def test_golden_from_pictures_arrays_and_values(digits: Path, tmp_path: Path) -> None:
+    picture = np.arange(64, dtype=np.float32).reshape(8, 8)
+    np.savez(tmp_path / "ramp.npz", image=picture)
+    (tmp_path / "ramp.json").write_text(json.dumps({"image": picture.tolist()}))
+    cases = [str(HOME / "golden" / name) for name in DIGITS] + [
+        str(tmp_path / f"ramp.{kind}") for kind in ("npz", "json")
+    ]
+    words = [word for case in cases for word in ("--case", case)]
+    assert main(["model", "golden", str(digits / "2"), *words, "--input", f"image={picture.tolist()}"]) == 0
+    path = str(digits / "2" / "golden" / "set.json")
+    golden = read_golden(path)
+    tensors = read_tensors(path, golden)
+    assert [case.name for case in golden.cases] == ["0-0000", "7-0044", "ramp", "ramp", "given"]
+    ramps = {bytes(tensor_data(tensors, case.inputs[0])) for case in golden.cases[2:]}
+    assert ramps == {picture.tobytes()}
+    best = [
+        np.frombuffer(tensor_data(tensors, case.outputs[0]), np.float32).argmax() for case in golden.cases[:2]
+    ]
+    assert best == [0, 7]
+    assert golden.tolerances == {"probabilities": Tolerance(absolute=1e-5, relative=1e-3)}
+    (version,) = scan(digits.parent, RepositoryConfig()).servable
+    assert version.model.golden == path
+
+
+def test_golden_does_not_replace_a_set_unasked(digits: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["model", "golden", str(digits), "--random", "1", "--json"]
+    assert main(words) == 0
+    assert json.loads(capsys.readouterr().out)["cases"] == 1
+    assert main(words) == 2
+    assert "replace it with --force" in capsys.readouterr().err
+    assert main([*words, "--force", "--tolerance", "probabilities=0.5,0.25", "--promise", "100000"]) == 0
+    golden = read_golden(str(digits / "2" / "golden" / "set.json"))
+    assert golden.tolerances == {"probabilities": Tolerance(absolute=0.5, relative=0.25)}
+    assert golden.promise is not None
+    assert (golden.promise.rows, golden.promise.p99_us) == (1, 100_000)
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["--case", "missing.npz"], "cannot be read as a .npz file"),
+        (["--case", "missing.txt"], "is neither .npz"),
+        (["--random", "0"], "a golden set needs cases"),
+        (["--tolerance", "nothing=1"], "the model has no output 'nothing'"),
+        (["--absolute", "nan"], "must be finite"),
+        (["--relative", "-1"], "must not be negative"),
+        (["--input", "other=1"], "no input 'other'"),
+    ],
+)
+def test_golden_says_what_is_wrong(
+    digits: Path, words: list[str], text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["model", "golden", str(digits), *words]) == 2
+    assert text in capsys.readouterr().err
+    assert not (digits / "2" / "golden").exists()
+
+
+def test_a_broken_model_is_refused_with_all_its_problems(
+    digits: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (digits / "2" / "model.onnx").write_bytes(b"no model")
+    (digits / "digits_labels.txt").unlink()
+    assert main(["model", "bench", str(digits)]) == 1
+    said = capsys.readouterr().err
+    assert "digits_labels.txt" in said
+    assert "is not an ONNX model" in said
+
+
+def test_bench(digits: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["model", "bench", str(digits), "--rows", "1,8", "--budget-ms", "2", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["model"], found["version"]) == ("digits", 2)
+    assert [each["rows"] for each in found["speeds"]] == [1, 8]
+    assert main(["model", "bench", str(digits), "--budget-ms", "1"]) == 0
+    shown = capsys.readouterr().out
+    assert "digits version 2" in shown
+    assert "p99 ms" in shown
+
+
+def test_optimise_writes_the_next_versions_only_when_they_hold_and_are_faster(
+    digits: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["model", "golden", str(digits), "--case", str(HOME / "golden" / DIGITS[0])]) == 0
+    words = ["model", "optimise", str(digits), "--budget-ms", "20", "--json"]
+    capsys.readouterr()
+    assert main([*words, "--tolerance", "probabilities=1e-12"]) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert [each["method"] for each in found["candidates"]] == [
+        "original",
+        "int8-dynamic",
+        "int8-static",
+        "fp16",
+    ]
+    assert not any(each["servable"] or each["written"] for each in found["candidates"])
+    assert sorted(each.name for each in digits.iterdir() if each.is_dir()) == ["2"]
+    assert main([*words, "--tolerance", "probabilities=0.5"]) == 0
+    candidates = json.loads(capsys.readouterr().out)["candidates"]
+    assert all(each["servable"] for each in candidates[1:])
+    assert candidates[1]["accuracy"][0]["tops"] == 1
+    faster = [
+        each for each in candidates[1:] if each["speeds"][1]["p50_ns"] < candidates[0]["speeds"][1]["p50_ns"]
+    ]
+    assert {each["method"] for each in candidates if each["written"]} == {each["method"] for each in faster}
+
+
+def test_optimise_into_homes_of_their_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    home = mlp_home(tmp_path)
+    assert main(["model", "golden", str(home)]) == 0
+    out = tmp_path / "out"
+    words = ["model", "optimise", str(home), "--out", str(out), "--budget-ms", "10"]
+    assert main([*words, "--method", "fp16", "--tolerance", "y=0.1"]) == 0
+    (version,) = scan(out / "fp16", RepositoryConfig()).servable
+    golden = read_golden(version.model.golden)
+    assert golden.variant is not None
+    assert (golden.variant.of, golden.variant.method, golden.variant.servable) == ("mlp/1", "fp16", True)
+    assert golden.tolerances == {"y": Tolerance(absolute=0.1)}
+    assert "within" in capsys.readouterr().out
+
+    assert main([*words, "--method", "int8-dynamic"]) == 1
+    assert "outside" in capsys.readouterr().out
+    found = scan(out / "int8-dynamic", RepositoryConfig())
+    assert found.servable == ()
+    assert "left its tolerances" in found.broken[0].reason
+
+
+def test_optimise_needs_a_golden_set_and_a_place(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write(tmp_path / "net.onnx", wide_model())
+    assert main(["model", "optimise", str(path)]) == 2
+    assert "make one with 'appliance model golden" in capsys.readouterr().err
+    assert main(["model", "golden", str(path), "--random", "1"]) == 0
+    capsys.readouterr()
+    assert main(["model", "optimise", str(path)]) == 2
+    assert "say with --out" in capsys.readouterr().err
+    assert main(["model", "optimise", str(path), "--dry-run", "--classes", "z"]) == 2
+    assert "no output 'z'" in capsys.readouterr().err

@@ -1,0 +1,1 @@
+"""Trials of models in processes of their own."""

@@ -1,0 +1,57 @@
+"""Small models to try, in directories as a server has them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+from onnx import ModelProto, TensorProto, helper, numpy_helper
+
+from models.generate import write_model
+
+OPSET = 17
+
+
+def mlp_home(root: Path) -> Path:
+    """The sample network: x FP32 [batch, n] to y, in ``root/mlp``."""
+    return write_model("mlp", root)
+
+
+def noisy_model() -> ModelProto:
+    """y = x + noise: never the same twice."""
+    nodes = [
+        helper.make_node("RandomNormalLike", ["x"], ["noise"]),
+        helper.make_node("Add", ["x", "noise"], ["y"]),
+    ]
+    return _model(nodes, [])
+
+
+def wide_model() -> ModelProto:
+    """y = relu(x W) V with weights large enough that INT8 is faster: x FP32 [batch, 4]."""
+    generator = np.random.default_rng(3)
+    weights = [
+        numpy_helper.from_array(generator.standard_normal(shape).astype(np.float32) / 8, name)
+        for name, shape in (("w", (4, 64)), ("v", (64, 4)))
+    ]
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["h"]),
+        helper.make_node("Relu", ["h"], ["r"]),
+        helper.make_node("MatMul", ["r", "v"], ["y"]),
+    ]
+    return _model(nodes, weights)
+
+
+def write(path: Path, model: ModelProto) -> Path:
+    """The model as a file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    onnx.save(model, path)
+    return path
+
+
+def _model(nodes: list[onnx.NodeProto], weights: list[TensorProto]) -> ModelProto:
+    ports = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", 4]) for name in ("x", "y")]
+    graph = helper.make_graph(nodes, "test", ports[:1], ports[1:], weights)
+    model: ModelProto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)])
+    model.ir_version = 8
+    return model
