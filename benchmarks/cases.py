@@ -9,6 +9,7 @@ from benchmarks.generator import GeneratorCheck
 from benchmarks.overload import Overload
 from benchmarks.results import Bound
 from benchmarks.sizes import IdleLimits, ManyModels
+from benchmarks.swap_cases import SWAP_CASES
 
 CASES: Mapping[str, Case] = {
     "generator": Case(
@@ -101,4 +102,5 @@ CASES: Mapping[str, Case] = {
         procedure=ManyModels(models=1000, ready_s=60.0, memory_mib=4096.0, p50_ratio=1.1),
     ),
     **DOOR_CASES,
+    **SWAP_CASES,
 }

@@ -18,7 +18,7 @@ import tempfile
 import time
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
@@ -39,6 +39,7 @@ APPLIANCE = Path(sys.executable).with_name("appliance")
 STALLING = ROOT / "benchmarks" / "stalling"
 STALL_COUNT = "BENCH_STALL_COUNT"
 ROOM_FOR_CONNECTIONS = 19000
+TRITON_CONTROLLED = "triton_controlled"
 
 
 class ServerFailed(RuntimeError):
@@ -56,11 +57,13 @@ class Ports:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
-    """A command line and what its process needs. `authority` signed its certificate, when it speaks TLS."""
+    """A command line and what its process needs. `authority` signed its certificate, when it speaks TLS; `control` is
+    the address where models are loaded, when that is not where requests go."""
 
     argv: list[str]
     environment: Mapping[str, str] = field(default_factory=dict)
     authority: Path | None = None
+    control: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,6 +100,10 @@ class Running:
         return grpc.secure_channel(
             self.target, grpc.ssl_channel_credentials(self.launch.authority.read_bytes())
         )
+
+    def control(self) -> grpc.Channel:
+        """A channel to where it takes orders; close it."""
+        return grpc.insecure_channel(self.launch.control or self.target)
 
     def processes(self) -> list[int]:
         """Its living processes, the first one first."""
@@ -282,6 +289,19 @@ def _appliance(
     )
 
 
+def _launch_controlled(models: Path, scratch: Path, ports: Ports) -> Launch:
+    """The appliance that loads what its operator's socket says, and nothing by itself, from the directory as it is."""
+    config, socket_file = scratch / "appliance.toml", scratch / "control"
+    config.write_text(
+        _toml("grpc", {"addresses": [f"127.0.0.1:{ports.grpc}"]})
+        + _toml("http", {"addresses": [f"127.0.0.1:{ports.http}"]})
+        + _toml("control", {"socket": str(socket_file)})
+        + "[reload]\nwatch = false\n"
+    )
+    argv = [str(APPLIANCE), "serve", "--models", str(models), "--config", str(config)]
+    return Launch(argv=argv, control=f"unix:{socket_file}")
+
+
 def _toml(section: str, values: Mapping[str, object]) -> str:
     """One section; strings, numbers and lists are written alike in TOML and JSON."""
     return "\n".join([f"[{section}]", *(f"{key} = {json.dumps(value)}" for key, value in values.items()), ""])
@@ -341,6 +361,14 @@ def _launch_triton(models: Path, scratch: Path, ports: Ports) -> Launch:
     return Launch(argv=argv, environment=environment)
 
 
+def _launch_triton_controlled(models: Path, scratch: Path, ports: Ports) -> Launch:
+    """Over a directory that is a Triton repository already, in which versions come and go."""
+    launch = _launch_triton(scratch / "none", scratch, ports)
+    argv = [word for word in launch.argv if not word.startswith("--model-repository=")]
+    explicit = [f"--model-repository={models}", "--model-control-mode=explicit", "--load-model=*"]
+    return replace(launch, argv=[*argv, *explicit])
+
+
 def _launch_mlserver(models: Path, scratch: Path, ports: Ports) -> Launch:
     folder = scratch / "mlserver"
     mlserver.write_settings(models, folder, (ports.grpc, ports.http, ports.metrics))
@@ -385,6 +413,7 @@ SERVERS: Mapping[str, Server] = {
         _appliance(
             "appliance_doorless", "auto", _appliance_missing, grpc_settings=lambda scratch: {"addresses": []}
         ),
+        Server(name="appliance_controlled", launch=_launch_controlled, missing=_native_missing),
         Server(name="plain_aio", launch=_launch_plain, missing=_never),
         Server(name="echo", launch=_launch_echo, missing=_never),
         Server(name="native_echo", launch=_launch_native_echo, missing=partial(missing, "native")),
@@ -395,6 +424,7 @@ SERVERS: Mapping[str, Server] = {
             metrics_port=lambda ports: ports.metrics,
             queue_gauge="nv_inference_pending_request_count",
         ),
+        Server(name=TRITON_CONTROLLED, launch=_launch_triton_controlled, missing=partial(missing, "triton")),
         Server(name="mlserver", launch=_launch_mlserver, missing=partial(missing, "mlserver")),
     )
 }

@@ -37,10 +37,11 @@ def write_repository(models: Path, repository: Path) -> None:
         (target / "1").mkdir(parents=True)
         shutil.copyfile(file, target / "1" / "model.onnx")
         shutil.copyfile(BACKEND_MODEL, target / "1" / "model.py")
-        (target / "config.pbtxt").write_text(_config(target.name, file))
+        (target / "config.pbtxt").write_text(model_config(target.name, file))
 
 
-def _config(name: str, file: Path) -> str:
+def model_config(name: str, file: Path) -> str:
+    """The configuration of a model that the Python backend serves."""
     inputs, outputs = port_names(file)
     lines = [f'name: "{name}"', 'backend: "python"', "max_batch_size: 32", "dynamic_batching { }"]
     for key, ports in (("input", inputs), ("output", outputs)):
