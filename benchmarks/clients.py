@@ -33,7 +33,8 @@ class LoadFailed(RuntimeError):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offer:
     """A load: a rate (open loop) or a concurrency (closed loop), for so long. `expect_bytes` (the length of every good
-    answer; 0: any) and `authority` (a PEM file; TLS) are known to the native generator only."""
+    answer; 0: any) and `authority` (a PEM file; TLS) are known to the native generator only. `streamed`: requests go
+    over one stream, by the native generator."""
 
     seconds: float
     rate: float = 0.0
@@ -45,6 +46,7 @@ class Offer:
     channels: int = 0
     expect_bytes: int = 0
     authority: Path | None = None
+    streamed: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,9 +75,8 @@ class LoadReport:
 
 def run_load(target: str, payload: bytes, offer: Offer, *, native: bool = False) -> LoadReport:
     """Offer the load to `target` with one of our own generators and wait for the report."""
-    program = (
-        [str(install_folder("native") / "load")] if native else [sys.executable, "-m", "benchmarks.load"]
-    )
+    own = install_folder("native") / ("stream" if offer.streamed else "load")
+    program = [str(own)] if native else [sys.executable, "-m", "benchmarks.load"]
     with tempfile.NamedTemporaryFile(prefix="payload-") as file:
         file.write(payload)
         file.flush()

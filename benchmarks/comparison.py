@@ -16,6 +16,7 @@ from benchmarks.samples import Samples
 from benchmarks.servers import Running, Server, ServerFailed
 
 PERF, OWN, NATIVE, LG = "perf_analyzer", "load", "native load", "lg"
+STREAM = "one stream"
 NOT_FOR_PERF_ANALYZER = frozenset(
     {"mlserver", "echo", "native_echo"}
 )  # they lack the configuration it asks for
@@ -26,7 +27,7 @@ def tool_missing(tool: str) -> str | None:
     """Why a load generator cannot run here, or None."""
     if tool == PERF:
         return perf_analyzer_missing()
-    return missing({NATIVE: "native", LG: "lg"}[tool]) if tool != OWN else None
+    return missing({NATIVE: "native", STREAM: "native", LG: "lg"}[tool]) if tool != OWN else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,10 +101,10 @@ def _left_out(tool: str, samples: Samples) -> bool:
 
 def _run(bench: Bench, instance: Running, model: str, concurrency: int, tool: str, samples: Samples) -> None:
     setting = f"c={concurrency} {tool}"
-    if tool in (OWN, NATIVE):
+    if tool in (OWN, NATIVE, STREAM):
         payload = bench.writer.infer(model, model_file(model))
-        offer = Offer(concurrency=concurrency, seconds=bench.seconds)
-        record_load(instance, setting, payload, offer, samples, native=tool == NATIVE)
+        offer = Offer(concurrency=concurrency, seconds=bench.seconds, streamed=tool == STREAM)
+        record_load(instance, setting, payload, offer, samples, native=tool != OWN)
     elif tool == PERF and instance.server.name not in NOT_FOR_PERF_ANALYZER | SPEAK_TLS:
         with samples.watching_others(instance.process.pid):
             report = run_perf_analyzer(instance.target, model, model_file(model), concurrency)
@@ -144,7 +145,7 @@ def judge(
 def _judge_limit(
     target: LimitTarget, subject: str, samples: Samples, tools: tuple[str, ...]
 ) -> Verdict | None:
-    if not {OWN, NATIVE} & set(tools):
+    if not {OWN, NATIVE, STREAM} & set(tools):
         return None
     found = {tool: samples.median(subject, f"c={target.concurrency} {tool}", target.metric) for tool in tools}
     tool = next((tool for tool in tools if found[tool] is not None), None)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from benchmarks.case import Case
-from benchmarks.comparison import LG, NATIVE, OWN, Comparison, LimitTarget, RatioTarget
+from benchmarks.comparison import LG, NATIVE, OWN, STREAM, Comparison, LimitTarget, RatioTarget
 from benchmarks.idle_connections import IdleConnections
 from benchmarks.loading import SERVER_CPU
 from benchmarks.results import Bound
@@ -80,6 +80,21 @@ DOOR_CASES: Mapping[str, Case] = {
             tools=(NATIVE, LG),
             every_tool=True,
             targets=(_ratio("throughput", "plain_aio", 8, Bound.AT_LEAST, 5.0),),
+        ),
+    ),
+    "door_stream": Case(
+        title="The native door, all requests over one stream: small MLP",
+        procedure=Comparison(
+            model="mlp",
+            subject=SUBJECT,
+            peers=("appliance_ungranted", "appliance_grpcio"),
+            concurrencies=(1, 32),
+            tools=(STREAM,),
+            targets=(
+                _ratio("p50", "appliance_ungranted", 1, Bound.AT_MOST, 0.6),
+                _ratio("throughput", "appliance_ungranted", 32, Bound.AT_LEAST, 3.0),
+                _ratio("throughput", "appliance_grpcio", 32, Bound.AT_LEAST, 7.0),
+            ),
         ),
     ),
     "door_overload": Case(

@@ -259,9 +259,11 @@ def _appliance(
     missing: Callable[[], str | None],
     *,
     grpc_settings: Prepare = lambda scratch: {},
+    engine_settings: Mapping[str, object] | None = None,
     stalls: str = "",
 ) -> Server:
-    """The appliance with one of its front doors, with more settings of the gRPC door, or with its interpreter held."""
+    """The appliance with one of its front doors, with more settings of the gRPC door or the engine, or with its
+    interpreter held."""
 
     def launch(models: Path, scratch: Path, ports: Ports) -> Launch:
         settings = grpc_settings(scratch)
@@ -269,6 +271,7 @@ def _appliance(
         config.write_text(
             _toml("grpc", {"addresses": [f"127.0.0.1:{ports.grpc}"], "door": door, **settings})
             + _toml("http", {"addresses": [f"127.0.0.1:{ports.http}"]})
+            + (_toml("engine", engine_settings) if engine_settings else "")
         )
         count = scratch / "stalls"
         path = os.pathsep.join(filter(None, [str(STALLING), os.environ.get("PYTHONPATH")]))
@@ -404,6 +407,7 @@ SERVERS: Mapping[str, Server] = {
         _appliance("appliance", "auto", _appliance_missing),
         _appliance("appliance_grpcio", "grpcio", _appliance_missing),
         _appliance("appliance_native", "native", _native_missing),
+        _appliance("appliance_ungranted", "native", _native_missing, engine_settings={"grant_limit": 0}),
         _appliance("appliance_tls", "native", _tls_missing, grpc_settings=_with_tls),
         _appliance("appliance_stalled", "native", _native_missing, stalls="20 4"),
         _appliance("appliance_roomy", "native", _native_missing, grpc_settings=_with_room),

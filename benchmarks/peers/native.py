@@ -1,4 +1,4 @@
-"""The kit's own Rust programs, built from `benchmarks/native` where there is cargo: `load` and `echo`.
+"""The kit's own Rust programs, built from `benchmarks/native` where there is cargo: `load`, `stream` and `echo`.
 
 They are built into the kit's cache folder and built anew when their sources have changed.
 """
@@ -12,7 +12,7 @@ from pathlib import Path
 from benchmarks.cache import ROOT
 
 SOURCES = ROOT / "benchmarks" / "native"
-PROGRAMS = ("echo", "load")
+PROGRAMS = ("echo", "load", "stream")
 
 
 def sources_digest() -> str:
@@ -25,7 +25,7 @@ def sources_digest() -> str:
 
 
 def build(folder: Path) -> None:
-    """Build both programs into `folder`. Raises RuntimeError without cargo, CalledProcessError when it fails."""
+    """Build the programs into `folder`. Raises RuntimeError without cargo, CalledProcessError when it fails."""
     if shutil.which("cargo") is None:
         raise RuntimeError("Rust's cargo is not on the PATH (https://rustup.rs)")
     target = folder / "target"
