@@ -23,7 +23,7 @@ use std::task::{Context, Poll, ready};
 /// Answers up to this many bytes are sent in one piece.
 const CHUNK: usize = 64 * 1024;
 /// A client that has left more than this untaken is slow: what else it asks for is the engine's, which holds it back.
-const SLOW: usize = 1 << 20;
+const SLOW: usize = 4 << 20;
 
 /// A request that the worker has, and the memory for its answer. Dropped before it landed, its client has gone.
 struct Aloft(Option<(Guest, Reservation)>);

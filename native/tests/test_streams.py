@@ -10,7 +10,7 @@ import grpc
 import pytest
 from edge_appliance_door import CALL, GONE, MESSAGE, SENT
 
-from native.tests.host import PATIENCE_S, TALK, Host
+from native.tests.host import PATIENCE_S, TALK, Host, start
 
 
 def test_messages_go_both_ways_in_order() -> None:
@@ -114,3 +114,65 @@ def test_a_cancelled_stream_is_gone() -> None:
         assert not host.door.send(call, b"")
         assert not host.door.finish(call, 0)
         assert host.is_counted("resets", 1)
+
+
+def test_a_stream_of_which_no_more_is_read_ends_for_its_server() -> None:
+    with Host() as host:
+        stream = host.channel().stream_stream(TALK)(iter(lambda: b"x", b"y"))
+        call = host.expect(CALL)[1]
+        host.door.read(call)
+        assert host.expect(MESSAGE)[2] == b"x"
+        assert host.door.stop_reading(call)
+        for _ in range(2):
+            assert host.door.read(call)
+            assert host.expect(MESSAGE)[2:] == (None, 0, 0)
+        host.door.finish(call, 14, "enough")
+        assert stream.code() == grpc.StatusCode.UNAVAILABLE
+        assert not host.door.stop_reading(call)
+
+
+def test_a_read_that_waits_is_told_when_no_more_is_read() -> None:
+    with Host() as host:
+        asked = threading.Event()
+        stream = host.channel().stream_stream(TALK)(b"1" for _ in range(1) if asked.wait(PATIENCE_S))
+        call = host.expect(CALL)[1]
+        host.door.read(call)
+        host.door.stop_reading(call)
+        assert host.expect(MESSAGE)[2] is None
+        host.door.finish(call, 0)
+        assert list(stream) == []
+        asked.set()
+
+
+def test_the_streaming_method_is_named_once() -> None:
+    with Host() as host:
+        grants = host.door.grants()
+        grants.serve_stream(1, 4)
+        with pytest.raises(ValueError, match="already"):
+            grants.serve_stream(1, 4)
+
+
+@pytest.mark.parametrize("window", [1, 3])
+def test_the_door_reads_ahead_of_its_server_by_no_more_than_the_window(window: int) -> None:
+    """Nothing was taught: all messages are the server's, one for each that it asks for."""
+    with Host() as host:
+        host.door.grants().serve_stream(1, window)
+        sent = [bytes([number]) for number in range(20)]
+        stream = host.channel().stream_stream(TALK)(iter(sent), timeout=PATIENCE_S)
+        call = host.expect(CALL)[1]
+        for message in sent[:window]:
+            assert host.door.read(call)
+            assert host.expect(MESSAGE)[2:] == (message, 0, 0)
+        host.door.read(call)
+        other = start(host.channel(), b"other")
+        host.echo(host.expect(CALL))  # and no MESSAGE
+        assert other.result() == b"other"
+        for message, following in itertools.pairwise(sent[window - 1 :]):
+            host.door.send(call, message)
+            told = {event[0]: event for event in (host.event(), host.event())}
+            assert told[MESSAGE][2:] == (following, 0, 0)
+            assert told[SENT] == (SENT, call)
+            assert next(stream) == message
+            host.door.read(call)
+        host.door.finish(call, 0)
+        assert list(stream) == []

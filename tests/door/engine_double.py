@@ -24,6 +24,7 @@ class Submission:
     on_done: Callable[[Outcome], None]
     client: str = ""
     trace: Trace | None = None
+    attempts: int = 0
     released: int = 0
     cancelled: bool = False
 
@@ -90,7 +91,9 @@ class EngineDouble:
         if self.refuse_submit is not None:
             raise self.refuse_submit
         copied = tuple(bytes(tensor) for tensor in tensors)
-        self.submissions.append(Submission(plan, copied, request_id, deadline_ns, on_done, client, trace))
+        self.submissions.append(
+            Submission(plan, copied, request_id, deadline_ns, on_done, client, trace, attempts)
+        )
         return len(self.submissions) - 1
 
     def rejected(self, error: ApplianceError, request_id: str, client: str = "") -> None:

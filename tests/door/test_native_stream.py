@@ -14,7 +14,7 @@ from appliance.door.failure import BROKEN
 from appliance.door.inference import Inference
 from appliance.door.native_stream import DEADLINE_TEXT, OK, NativeStream
 from appliance.door.status import Code
-from appliance.door.stream import StreamSession
+from appliance.door.stream import Handed, StreamSession
 from appliance.errors import Cancelled, UnknownModel
 from appliance.inference import NO_DEADLINE
 from tests.door.engine_double import EngineDouble
@@ -181,6 +181,27 @@ async def test_an_end_that_the_door_cannot_send_is_told_as_internal(
     monkeypatch.setattr(DoorDouble, "finish", picky)
     await rig.run(fail)
     assert rig.door.ends[CALL] == (Code.INTERNAL, BROKEN, ())
+
+
+async def test_what_the_door_knows_of_a_message_comes_with_it(rig: Rig) -> None:
+    seen: list[Handed] = []
+
+    async def look() -> None:
+        while await rig.stream.read() is not None:
+            seen.append(rig.stream.handed())
+
+    task = rig.run(look)
+    await settle()
+    for event in [(b"a", 1, 500), (b"b", 0, 0), (None, 0, 0)]:
+        rig.stream.received(*event)
+        await settle()
+    await task
+    assert seen == [Handed(attempts=1, deadline_ns=500), Handed()]
+
+
+async def test_the_input_is_ended_by_the_door(rig: Rig) -> None:
+    rig.stream.end_input()
+    assert rig.door.stopped == [CALL]
 
 
 async def test_events_that_come_when_nobody_waits_are_dropped(rig: Rig) -> None:

@@ -9,7 +9,7 @@ import pytest
 from appliance.door.envelope import EnvelopeLimits
 from appliance.door.inference import Inference, Refused
 from appliance.door.status import Code
-from appliance.door.stream import StreamSession
+from appliance.door.stream import Handed, StreamSession
 from appliance.door.wire_pb import inference_pb2 as pb
 from appliance.errors import Cancelled, RunFailed
 from appliance.inference import NO_DEADLINE
@@ -171,13 +171,62 @@ async def test_a_stopping_door_answers_what_it_has_and_says_why(engine: EngineDo
     assert refused.value.status.code is Code.UNAVAILABLE
 
 
+async def test_a_transport_that_serves_by_itself_ends_the_input_when_the_door_stops(
+    engine: EngineDouble,
+) -> None:
+    """What it has read already and hands over is answered; only then the stream says why."""
+    inference, left, written = Inference(engine, EnvelopeLimits()), asyncio.Queue[bytes | None](), []
+    ends: list[str] = []
+
+    async def write(message: bytes) -> None:
+        written.append(pb.ModelStreamInferResponse.FromString(message).infer_response.id)
+
+    session = StreamSession(inference, 4, NO_DEADLINE, False, end_input=lambda: ends.append("input"))
+    task = asyncio.ensure_future(session.run(left.get, write))
+    await settle()
+    session.stop()
+    left.put_nowait(infer_request(request_id="a").SerializeToString())
+    await settle()
+    assert (ends, len(engine.submissions), task.done()) == (["input"], 1, False)
+    left.put_nowait(None)
+    engine.submissions[0].answer(RESULT)
+    with pytest.raises(Refused, match="Server is stopping"):
+        await task
+    assert written == ["a"]
+
+
+async def test_a_door_that_stops_before_the_stream_begins_has_its_input_ended(engine: EngineDouble) -> None:
+    left: asyncio.Queue[bytes | None] = asyncio.Queue()
+    inference = Inference(engine, EnvelopeLimits())
+    session = StreamSession(inference, 4, NO_DEADLINE, False, end_input=lambda: left.put_nowait(None))
+    session.stop()
+    with pytest.raises(Refused, match="Server is stopping"):
+        await session.run(left.get, never_write)
+
+
+async def never_write(message: bytes) -> None:
+    raise AssertionError("nothing to write")
+
+
+async def test_what_was_tried_before_comes_with_its_attempts_and_its_deadline(engine: EngineDouble) -> None:
+    known = [Handed(attempts=1, deadline_ns=500), Handed(attempts=1), Handed()]
+    inference, left = Inference(engine, EnvelopeLimits()), asyncio.Queue[bytes | None]()
+    session = StreamSession(inference, 4, 900, False, handed=lambda: known.pop(0))
+    task = asyncio.ensure_future(session.run(left.get, never_write))
+    for _ in range(3):
+        left.put_nowait(infer_request().SerializeToString())
+    await settle()
+    told = [(each.attempts, each.deadline_ns) for each in engine.submissions]
+    assert told == [(1, 500), (1, 900), (0, 900)]
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
 async def test_a_reader_that_fails_ends_the_stream_with_its_error(engine: EngineDouble) -> None:
     async def read() -> bytes | None:
         raise ConnectionResetError("gone")
 
-    async def write(message: bytes) -> None:
-        raise AssertionError("nothing to write")
-
     session = StreamSession(Inference(engine, EnvelopeLimits()), 4, NO_DEADLINE, False)
     with pytest.raises(ConnectionResetError):
-        await session.run(read, write)
+        await session.run(read, never_write)

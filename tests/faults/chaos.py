@@ -7,6 +7,7 @@ The seed chooses who asks what and which trouble comes when; how these meet is t
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import random
@@ -23,6 +24,7 @@ from typing import Any, Final, NamedTuple
 import grpc
 
 from tests.appliance_process import ApplianceProcess
+from tests.conformance.grpc.streaming import Sending
 from tests.conformance.grpc.stub import Stub, failure_of
 from tests.doors import with_door
 from tests.faults.cut_proxy import CutProxy
@@ -92,6 +94,7 @@ class Clients:
         kinds: list[Callable[[Stub, random.Random], None]] = [
             *[self._plain] * 8,
             *[self._hasty] * 3,
+            *[self._streamed] * 3,
             self._cut,
         ]
         self._threads = [
@@ -123,10 +126,37 @@ class Clients:
 
     def _plain(self, stub: Stub, dice: random.Random) -> None:
         """A request, waited for without a deadline of its own."""
-        model = dice.choice([*EXACT, "quick", "quick", "changing"])
-        poisonous = {"crashing": 0.02, "lying": 0.01, "failing": 0.1}.get(model, 0.0)
-        first = POISON if dice.random() < poisonous else dice.randrange(POISON)
-        self._ask(stub, model, first, PATIENCE_S)
+        self._ask(stub, *_drawn(dice), PATIENCE_S)
+
+    def _streamed(self, stub: Stub, dice: random.Random) -> None:
+        """Several at once over one stream, all of them waited for, or some of them left."""
+        if dice.random() < 0.2:
+            self._leave_stream(stub, dice.randrange(1, 12), dice.uniform(0, 0.02))
+            return
+        asked = {str(number): _drawn(dice) for number in range(dice.randrange(1, 40))}
+        requests = [message(model, first=first, request_id=name) for name, (model, first) in asked.items()]
+        for answer in stub.stream(iter(requests), timeout_s=PATIENCE_S):
+            model, first = asked.pop(answer.infer_response.id)
+            outcome = _in_band(answer.error_message)
+            self._ledger.note(model, outcome)
+            if outcome not in ALLOWED[model]:
+                self._ledger.complain(f"{model} on a stream: {answer.error_message}")
+            elif outcome == "OK" and answer.infer_response.raw_output_contents[0] != bytes((first, 1, 2, 3)):
+                self._ledger.complain(f"{model} on a stream: the answer to {first} was wrong")
+        if asked:
+            self._ledger.complain(f"a stream ended without an answer to {asked}")
+
+    def _leave_stream(self, stub: Stub, count: int, after_s: float) -> None:
+        answers = stub.stream(Sending(*[message("hasty", request_id=str(number)) for number in range(count)]))
+        self._stop.wait(after_s)
+        answers.cancel()
+        answered = 0
+        with contextlib.suppress(grpc.RpcError):
+            for answer in answers:
+                self._ledger.note("hasty", _in_band(answer.error_message))
+                answered += 1
+        for _ in range(count - answered):
+            self._ledger.note("hasty", "CANCELLED")
 
     def _hasty(self, stub: Stub, dice: random.Random) -> None:
         """One that is given up, or has a short deadline."""
@@ -162,6 +192,25 @@ class Clients:
         self._ledger.note(model, "OK")
         if answer.raw_output_contents[0] != bytes((first, 1, 2, 3)):
             self._ledger.complain(f"{model}: the answer to {first} was {answer.raw_output_contents[0]!r}")
+
+
+def _drawn(dice: random.Random) -> tuple[str, int]:
+    """A model, and the first byte of a request to it."""
+    model = dice.choice([*EXACT, "quick", "quick", "changing"])
+    poisonous = {"crashing": 0.02, "lying": 0.01, "failing": 0.1}.get(model, 0.0)
+    return model, POISON if dice.random() < poisonous else dice.randrange(POISON)
+
+
+def _in_band(error: str) -> str:
+    """The status that an error on a stream would have been outside of it."""
+    if not error:
+        return "OK"
+    known = {
+        "died with the request": "UNAVAILABLE",
+        "is not at ready state": "UNAVAILABLE",
+        "told to fail": "INTERNAL",
+    }
+    return next((code for words, code in known.items() if words in error), error)
 
 
 def _outcome_of(call: Any) -> str:
