@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from importlib import import_module
+from keyword import iskeyword
 from typing import cast
 
 from appliance import __version__
@@ -23,8 +24,8 @@ Command = Callable[[argparse.Namespace], int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandTable:
-    """Commands by name with what they do, as ``program NAME``. Their modules are in ``package``, or where ``groups``
-    says for those that are tables themselves."""
+    """Commands by name with what they do, as ``program NAME``. Their modules are in ``package`` (with an underscore
+    after a name that Python keeps for itself), or where ``groups`` says for those that are tables themselves."""
 
     program: str
     about: str
@@ -54,7 +55,7 @@ class CommandTable:
             return Exit.OK
 
     def _run(self, name: str, words: Sequence[str]) -> int:
-        module = import_module(f"{self.package}.{name}")
+        module = import_module(f"{self.package}.{name}{'_' * iskeyword(name)}")
         parser = argparse.ArgumentParser(
             prog=f"{self.program} {name}",
             description=module.__doc__,

@@ -13,6 +13,7 @@ COMMANDS: Final[Mapping[str, str]] = MappingProxyType(
         "pack": "pack one version of a model into one file",
         "verify": "check packages and tell all that is wrong with them",
         "inspect": "show what a package holds",
+        "import": "make a model directory from what other tools leave behind",
         "keygen": "make a key that signs packages",
         "install": "put packages into the store and have them served",
         "uninstall": "take a version, or all of a model, out of the store",

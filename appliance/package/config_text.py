@@ -1,52 +1,62 @@
-"""A model's ``config.pbtxt`` as it goes into a package: the same text, but for its name and the name of its graph.
+"""A model's ``config.pbtxt`` with other values in it: the same text, comments included, but for what is to be changed.
 
-Everything else, comments included, stays as it was written. Pure.
+Pure.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Collection, Mapping
 from typing import Final
 
-from appliance.errors import ArtefactError
-from appliance.repository.pbtxt import Field, Message, parse
+from appliance.repository.pbtxt import Message, Scalar, ScalarKind, parse
 
-_VALUE: Final = re.compile(
-    r"""\s*:\s*(?:"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*')(?!\s*["'])(?:[ \t]*[,;])?"""
-)
+_SEPARATOR: Final = re.compile(r"[ \t]*[,;]?[ \t]*")
 
 
 def packed_config(source: bytes | None, name: str, graph_file: str) -> bytes:
     """The configuration ``source`` (None: there is none) of a model called ``name`` whose file is ``graph_file``.
-    Raises ArtefactError."""
-    said = {"name": name, "default_model_filename": graph_file}
-    lines = "".join(f'{key}: "{value}"\n' for key, value in said.items())
-    if source is None:
-        return lines.encode()
+    Raises PbtxtError."""
+    return changed_config(source or b"", {"default_model_filename": graph_file, "name": name})
+
+
+def changed_config(
+    source: bytes,
+    values: Mapping[str, str],
+    *,
+    without: Collection[str] = (),
+    texts: Mapping[str, str] | None = None,
+) -> bytes:
+    """``source`` with the texts ``values`` in its fields of these names (put first where they are missing), the fields
+    ``without`` taken out, and texts anywhere in it that are keys of ``texts`` replaced. Raises PbtxtError."""
+    tree = parse(source)
     text = source.decode("utf-8-sig")
-    missing = ""
-    for key, value in said.items():
-        field = _field(parse(text.encode()), key)
-        if field is None:
-            missing += f'{key}: "{value}"\n'
-            continue
-        start = _offset(text, field.line, field.column)
-        match = _VALUE.match(text, start + len(key))
-        if match is None:
-            raise ArtefactError(
-                f"line {field.line}: give '{key}' as one plain text, so that it can be changed"
-            )
-        text = f'{text[:start]}{key}: "{value}"{text[match.end() :]}'
+    changes: list[tuple[int, int, str]] = []
+    for field in tree.fields:
+        if field.name in values:
+            changes.append((field.start, field.end, f'{field.name}: "{values[field.name]}"'))
+        elif field.name in without:
+            separator = _SEPARATOR.match(text, field.end)
+            changes.append((field.start, separator.end() if separator else field.end, ""))
+        else:
+            changes += _replaced(field.values, field.start, field.end, text, texts or {})
+    for start, end, new in reversed(changes):
+        text = text[:start] + new + text[end:]
+    present = {field.name for field in tree.fields}
+    missing = "".join(f'{key}: "{value}"\n' for key, value in values.items() if key not in present)
     return (missing + text).encode()
 
 
-def _field(tree: Message, key: str) -> Field | None:
-    return next((field for field in tree.fields if field.name == key), None)
-
-
-def _offset(text: str, line: int, column: int) -> int:
-    """Where a place that counts from 1 is in the text."""
-    start = 0
-    for _ in range(line - 1):
-        start = text.index("\n", start) + 1
-    return start + column - 1
+def _replaced(
+    values: Collection[Scalar | Message], start: int, end: int, text: str, texts: Mapping[str, str]
+) -> list[tuple[int, int, str]]:
+    """The changes within one field: texts that are its value, or the value of a field inside."""
+    found: list[tuple[int, int, str]] = []
+    for value in values:
+        if isinstance(value, Message):
+            for field in value.fields:
+                found += _replaced(field.values, field.start, field.end, text, texts)
+        elif value.kind is ScalarKind.STRING and (new := texts.get(value.data.decode(errors="replace"))):
+            name = re.match(r"\w+", text[start:end])
+            found.append((start, end, f'{name.group() if name else ""}: "{new}"'))
+    return found

@@ -87,12 +87,15 @@ class Message:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Field:
-    """One mention of a field: a single value, or those of a list (perhaps none)."""
+    """One mention of a field: a single value, or those of a list (perhaps none). In the text, without its mark of
+    byte order, it takes the characters from ``start`` up to ``end``, a separator after it not included."""
 
     name: str
     values: tuple[Value, ...]
     line: int
     column: int
+    start: int
+    end: int
 
 
 Value = Scalar | Message
@@ -134,6 +137,7 @@ class _Parser:
         self._places = _Places(text)
         self._tokens = self._scan(text)
         self._next = next(self._tokens)
+        self._end = 0  # of the token taken last
 
     def _scan(self, text: str) -> Iterator[_Token]:
         position = 0
@@ -161,6 +165,7 @@ class _Parser:
         token = self._next
         if token.kind != "end":
             self._next = next(self._tokens)
+            self._end = token.start + len(token.text)
         return token
 
     def _accept(self, *symbols: str) -> str:
@@ -182,7 +187,11 @@ class _Parser:
             name = self._take()
             line, column = self._places.of(name.start)
             values = self._field_values(name.text, depth)
-            fields.append(Field(name=name.text, values=values, line=line, column=column))
+            fields.append(
+                Field(
+                    name=name.text, values=values, line=line, column=column, start=name.start, end=self._end
+                )
+            )
             self._accept(",", ";")
         return tuple(fields)
 

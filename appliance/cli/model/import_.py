@@ -1,0 +1,57 @@
+"""Make a model directory, as 'serve --models' and 'model pack' read them, from what other people's tools leave behind.
+
+SOURCE is an ONNX file, an entry of a Triton model repository (config.pbtxt and versions), or a folder of a model hub
+that holds an ONNX export (model.onnx or onnx/model.onnx). Settings that only say how Triton runs a model are left out
+and told; anything else that cannot be served here is reported, all of it at once, and nothing is written then.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+from appliance.cli.failure import CommandFailed, Exit, printable
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.add_argument("source", metavar="SOURCE", type=Path, help="ONNX file, Triton entry, or hub folder")
+    parser.add_argument(
+        "-o", "--output", type=Path, default=Path("models"), metavar="DIR",
+        help="directory of models that gets the new one (default: models)",
+    )  # fmt: skip
+    parser.add_argument("--name", help="name of the model (default: that of SOURCE)")
+    parser.add_argument(
+        "--version", type=int, help="version to make, or to take of a Triton entry (default: all)"
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Import, and tell what is otherwise than in the source."""
+    from appliance.errors import ArtefactError, ModelInvalid
+    from appliance.manifest import NAME_RULE, is_name
+    from appliance.package.importing import import_model
+
+    if arguments.name is not None and not is_name(arguments.name):
+        raise CommandFailed(f"--name '{arguments.name}' is not {NAME_RULE}")
+    try:
+        arguments.output.mkdir(parents=True, exist_ok=True)
+        made = import_model(arguments.source, arguments.output, arguments.name, arguments.version)
+    except ModelInvalid as error:
+        problems = list(map(str, error.problems))
+        text = f"'{arguments.source}' cannot be imported:"
+        raise CommandFailed(text, Exit.REFUSED, lines=problems) from error
+    except ArtefactError as error:
+        raise CommandFailed(f"'{arguments.source}' cannot be imported: {error}", Exit.REFUSED) from error
+    except OSError as error:
+        raise CommandFailed(f"'{error.filename or arguments.output}': {error.strerror}") from error
+    if arguments.json:
+        print(json.dumps({"home": str(made.home), "versions": made.versions, "notes": made.notes}, indent=2))
+        return Exit.OK
+    versions = ", ".join(map(str, made.versions))
+    print(f"{printable(str(made.home))}: version{'s' * (len(made.versions) > 1)} {versions}")
+    for note in made.notes:
+        print(f"  {printable(note)}")
+    return Exit.OK

@@ -1,0 +1,167 @@
+"""Other people's models as model directories of ours: an ONNX file, an entry of a Triton repository, a folder of a hub
+that holds an ONNX export.
+
+Nothing is converted that would change an answer. Of a Triton configuration, what only says how Triton runs a model is
+taken out and told (``DROPPED``); all else must be something that is served here, which the repository judges on the
+finished directory before it gets its name. The source is only read.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from types import MappingProxyType
+from typing import Final
+
+from appliance.errors import ArtefactError, ModelInvalid, Problem
+from appliance.package.config_text import changed_config
+from appliance.package.source import CONFIG_FILE, ModelSource, find_source, plain_name
+from appliance.repository.model_directory import read_model_directory
+from appliance.repository.onnx_graph import read_graph
+from appliance.repository.pbtxt import parse
+from appliance.repository.settings import RepositoryConfig
+
+MODEL_FILE: Final = "model.onnx"
+EXPORTS: Final = ("model.onnx", "onnx/model.onnx")
+COMPANIONS: Final = ("tokenizer.json",)
+_NUMBER: Final = re.compile(r"[1-9][0-9]{0,18}")
+
+DROPPED: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "optimization": "says how Triton runs the model",
+        "cc_model_filenames": "names other files for other devices",
+        "model_repository_agents": "names plug-ins of Triton",
+        "model_operations": "names libraries that Triton loads",
+        "runtime": "names a library of Triton",
+        "response_cache": "is for Triton's cache",
+        "metric_tags": "is for Triton's metrics",
+        "model_metrics": "is for Triton's metrics",
+    }
+)
+"""Fields of a Triton configuration that change no answer, and why they are taken out."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Imported:
+    """A finished model directory; ``notes`` tell what is otherwise than in the source."""
+
+    home: Path
+    versions: tuple[int, ...]
+    notes: tuple[str, ...]
+
+
+def import_model(source: Path, parent: Path, name: str | None, version: int | None) -> Imported:
+    """Make the model directory ``parent/NAME`` from what is at ``source``: of a Triton entry all versions, or
+    ``version`` alone; anything else becomes ``version``, or 1. Raises ModelInvalid with all problems, OSError."""
+    found = list(_versions(source, version))
+    name = name or found[0].name
+    target = parent / name
+    if os.path.lexists(target):
+        raise ModelInvalid([_problem(str(target), "is there already; remove it, or choose another --name")])
+    notes: list[str] = []
+    with tempfile.TemporaryDirectory(prefix=".importing-", dir=parent) as folder:
+        home = Path(folder) / name
+        for each in found:
+            _lay_out(each, home, name, notes)
+        for companion in COMPANIONS:
+            if (source / companion).is_file() and not (home / companion).exists():
+                shutil.copyfile(source / companion, home / companion)
+        _judge(Path(folder), name)
+        os.rename(home, target)
+    return Imported(
+        home=target, versions=tuple(each.version for each in found), notes=tuple(dict.fromkeys(notes))
+    )
+
+
+def _versions(source: Path, version: int | None) -> Iterator[ModelSource]:
+    """What there is to import, lowest version first."""
+    if not source.is_dir() or _NUMBER.fullmatch(source.name):
+        yield find_source(source, version)
+        return
+    numbers = sorted(int(entry.name) for entry in source.iterdir() if _NUMBER.fullmatch(entry.name))
+    if numbers and version is None:
+        yield from (find_source(source, number) for number in numbers)
+        return
+    if numbers or (source / CONFIG_FILE).is_file():
+        yield find_source(source, version)
+        return
+    export = next((source / place for place in EXPORTS if (source / place).is_file()), None)
+    if export is None:
+        raise ModelInvalid([_problem(str(source), _no_export(source))])
+    found = find_source(export, version)
+    yield ModelSource(
+        name=plain_name(source.resolve().name),
+        version=found.version,
+        home=found.home,
+        start=found.start,
+        model=found.model,
+        config=None,
+        others=found.others,
+    )
+
+
+def _no_export(source: Path) -> str:
+    if any(source.glob("*.safetensors")) or any(source.glob("*.bin")):
+        return (
+            "holds weights but no graph; make an ONNX export of it first, for example with "
+            f"'optimum-cli export onnx --model {source.name} OUT', and import OUT"
+        )
+    return f"holds neither {CONFIG_FILE}, nor versions, nor {' or '.join(EXPORTS)}"
+
+
+def _lay_out(source: ModelSource, home: Path, name: str, notes: list[str]) -> None:
+    """One version, with its configuration, which is the same for all."""
+    folder = home / str(source.version)
+    folder.mkdir(parents=True)
+    config = source.config
+    file_name = MODEL_FILE if config is None else PurePosixPath(source.model.path).name
+    _copy(Path(source.model.path), folder / file_name)
+    with source.model.open() as descriptor:
+        graph = read_graph(descriptor)
+    for location in sorted({reference.location for reference in graph.external}):
+        try:
+            outside = source.home.file(PurePosixPath(location), start=source.start)
+        except ArtefactError as error:
+            raise ModelInvalid([_problem(location, str(error))]) from error
+        _copy(Path(outside.path), folder / location)
+    renamed: dict[str, str] = {}
+    for path, file in source.others.items():
+        parts = PurePosixPath(path).parts
+        plain = PurePosixPath(*(part if part == str(source.version) else plain_name(part) for part in parts))
+        if str(plain) != path:
+            renamed[PurePosixPath(path).name] = plain.name
+            notes.append(f"'{path}' is called '{plain}' now")
+        _copy(Path(file.path), home / plain)
+    if config is not None and not (home / CONFIG_FILE).exists():
+        (home / CONFIG_FILE).write_bytes(_our_config(config, name, renamed, notes))
+
+
+def _copy(source: Path, target: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if not target.exists():
+        shutil.copyfile(source, target)
+
+
+def _our_config(text: bytes, name: str, renamed: Mapping[str, str], notes: list[str]) -> bytes:
+    """The configuration without DROPPED and with our names."""
+    said = {field.name for field in parse(text).fields}
+    notes += [f"'{field}' is left out: it {why}" for field, why in DROPPED.items() if field in said]
+    return changed_config(text, {"name": name}, without=DROPPED, texts=renamed)
+
+
+def _judge(root: Path, name: str) -> None:
+    """The repository's own opinion of the finished directory."""
+    reading = read_model_directory(os.path.realpath(root), name, RepositoryConfig())
+    assert reading is not None, "a model directory was written"
+    if reading.broken:
+        problems = (problem for broken in reading.broken for problem in broken.problems)
+        raise ModelInvalid(dict.fromkeys(problems))
+
+
+def _problem(file: str, text: str) -> Problem:
+    return Problem(file=file, key="", text=text)

@@ -1,0 +1,152 @@
+"""Other people's models: what becomes of them, what is told, and that nothing is left of a failure."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import onnx
+import pytest
+
+from appliance.cli.failure import Exit
+from appliance.cli.main import main
+from appliance.errors import ModelInvalid
+from appliance.package.config_text import changed_config
+from appliance.package.importing import DROPPED, import_model
+from appliance.repository.directory import RepositoryConfig, scan
+from tests.package.onnx_models import layers, save_outside
+
+TRITON = """\
+# from the other server
+name: "Classifier-A"
+backend: "onnxruntime"
+max_batch_size: 8
+output [ { name: "y" data_type: TYPE_FP32 dims: [ 64 ] label_filename: "Labels.TXT" } ]
+optimization { execution_accelerators { gpu_execution_accelerator : [ { name : "tensorrt" # fast
+  parameters { key: "precision_mode" value: "FP16" } } ] } }
+response_cache { enable: true }, instance_group [ { count: 1 kind: KIND_CPU } ]  # kept
+version_policy: { all { } }
+"""
+
+
+def an_entry(root: Path, config: str = TRITON) -> Path:
+    home = root / "Classifier-A"
+    for version in (1, 2):
+        (home / str(version)).mkdir(parents=True)
+        save_outside(layers(version), str(home / str(version) / "model.onnx"))
+    (home / "config.pbtxt").write_text(config)
+    (home / "Labels.TXT").write_text("\n".join(map(str, range(64))))
+    return home
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    (tmp_path / "out").mkdir()
+    return tmp_path / "out"
+
+
+def test_a_triton_entry(tmp_path: Path, out: Path) -> None:
+    made = import_model(an_entry(tmp_path), out, None, None)
+    assert (made.home, made.versions) == (out / "classifier-a", (1, 2))
+    text = (made.home / "config.pbtxt").read_text()
+    assert 'name: "classifier-a"' in text
+    assert "# from the other server" in text
+    assert 'label_filename: "labels.txt"' in text
+    assert "instance_group [ { count: 1 kind: KIND_CPU } ]  # kept" in text
+    assert "optimization" not in text
+    assert "response_cache" not in text
+    assert len(made.notes) == 3
+    found = scan(out, RepositoryConfig())
+    assert [(each.model.name, each.model.version) for each in found.servable] == [
+        ("classifier-a", 1), ("classifier-a", 2),
+    ]  # fmt: skip
+    assert found.servable[0].model.labels["y"][63] == "63"
+    assert not found.problems
+
+
+def test_one_version_of_a_triton_entry(tmp_path: Path, out: Path) -> None:
+    assert import_model(an_entry(tmp_path), out, "other", 2).versions == (2,)
+    assert sorted(path.name for path in (out / "other" / "2").iterdir()) == ["model.bin", "model.onnx"]
+
+
+def test_an_onnx_file_with_data_beside_it(tmp_path: Path, out: Path) -> None:
+    save_outside(layers(), str(tmp_path / "My Net.onnx"), location="weights.data")
+    made = import_model(tmp_path / "My Net.onnx", out, None, 5)
+    assert (made.home.name, made.versions) == ("my-net", (5,))
+    assert sorted(path.name for path in (made.home / "5").iterdir()) == ["model.onnx", "weights.data"]
+
+
+def test_a_folder_of_a_hub(tmp_path: Path, out: Path) -> None:
+    folder = tmp_path / "Some-Encoder"
+    (folder / "onnx").mkdir(parents=True)
+    onnx.save(layers(), folder / "onnx" / "model.onnx")
+    (folder / "config.json").write_text("{}")
+    (folder / "tokenizer.json").write_text("{}")
+    made = import_model(folder, out, None, None)
+    assert made.home.name == "some-encoder"
+    assert (made.home / "tokenizer.json").read_text() == "{}"
+
+
+def test_weights_without_a_graph(tmp_path: Path, out: Path) -> None:
+    folder = tmp_path / "encoder"
+    folder.mkdir()
+    with pytest.raises(ModelInvalid, match="holds neither"):
+        import_model(folder, out, None, None)
+    (folder / "model.safetensors").write_bytes(b"")
+    with pytest.raises(ModelInvalid, match="optimum-cli export onnx"):
+        import_model(folder, out, None, None)
+
+
+def test_what_cannot_be_served_is_told_at_once_and_nothing_is_left(tmp_path: Path, out: Path) -> None:
+    entry = an_entry(tmp_path, TRITON + "sequence_batching { }\nensemble_scheduling { }\n")
+    with pytest.raises(
+        ModelInvalid, match=r"(?s)sequence_batching.*ensemble_scheduling|ensemble_scheduling.*sequence"
+    ):
+        import_model(entry, out, None, None)
+    assert list(out.iterdir()) == []
+
+
+def test_what_is_there_already_stays(tmp_path: Path, out: Path) -> None:
+    (out / "classifier-a").mkdir()
+    with pytest.raises(ModelInvalid, match="is there already"):
+        import_model(an_entry(tmp_path), out, None, None)
+    assert list((out / "classifier-a").iterdir()) == []
+
+
+def test_data_outside_the_model_is_not_followed(tmp_path: Path, out: Path) -> None:
+    entry = an_entry(tmp_path)
+    shutil.move(entry / "1" / "model.bin", tmp_path / "secret")
+    (entry / "1" / "model.bin").symlink_to(tmp_path / "secret")
+    with pytest.raises(ModelInvalid, match="outside the model's directory"):
+        import_model(entry, out, None, None)
+    assert list(out.iterdir()) == []
+
+
+@pytest.mark.parametrize("field", sorted(DROPPED))
+def test_fields_that_are_dropped(field: str) -> None:
+    for body in (
+        f"{field} {{ a: [ 1, {{ b: 'x' # c }}\n }} ] }}",
+        f"{field} < a: 1 >;",
+        f'{field}: [ "a", "b" ],',
+    ):
+        text = f"max_batch_size: 4 {body} backend: 'x' # d"
+        changed = changed_config(text.encode(), {}, without=DROPPED).decode()
+        assert changed == "max_batch_size: 4 backend: 'x' # d"
+
+
+def test_the_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    entry = an_entry(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    assert main(["model", "import", "Classifier-A", "--json"]) == Exit.OK
+    told = json.loads(capsys.readouterr().out)
+    assert (told["home"], told["versions"]) == ("models/classifier-a", [1, 2])
+    assert main(["model", "import", str(entry), "--name", "b", "--version", "1"]) == Exit.OK
+    shown = capsys.readouterr().out
+    assert "models/b: version 1" in shown
+    assert "'optimization' is left out: it says how Triton runs the model" in shown
+    assert main(["model", "import", "nowhere"]) == Exit.REFUSED
+    assert main(["model", "import", str(entry), "--name", "B"]) == Exit.USAGE
+    assert main(["model", "pack", "models/b", "--no-proof"]) == Exit.OK
