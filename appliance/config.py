@@ -22,6 +22,7 @@ from appliance.door.door import DoorConfig
 from appliance.engine.placement import PlacementConfig
 from appliance.engine.settings import EngineConfig
 from appliance.engine.supervisor import SupervisorConfig
+from appliance.engine.swap_settings import SwapConfig
 from appliance.errors import ConfigInvalid, Problem
 from appliance.http.config import HttpConfig, HttpNative
 from appliance.package.settings import PackagesConfig
@@ -106,6 +107,7 @@ class ApplianceConfig:
     supervisor: SupervisorConfig = field(
         default_factory=SupervisorConfig, metadata={"help": "crashing workers"}
     )
+    swap: SwapConfig = field(default_factory=SwapConfig, metadata={"help": "versions that replace others"})
     workers: WorkersConfig = field(default_factory=WorkersConfig, metadata={"help": "worker processes"})
     arena: ArenaConfig = field(
         default_factory=ArenaConfig, metadata={"help": "shared memory between daemon and workers"}

@@ -34,6 +34,10 @@ from appliance.door.choice import (
 from appliance.door.door import DoorKind
 from appliance.engine.engine import Engine
 from appliance.engine.port import IndexEntry
+from appliance.engine.premises import Premises, this_cpu
+from appliance.engine.record_files import FileRecords
+from appliance.engine.records import MemoryRecords, Records
+from appliance.engine.swaps import SwapTerms
 from appliance.engine.ticker import Ticker
 from appliance.errors import OperatorError
 from appliance.http.edge import HttpEdge
@@ -41,6 +45,7 @@ from appliance.scheduling.scheduler import Scheduler
 from appliance.sources.directory import DirectorySource
 from appliance.sources.source import Source
 from appliance.sources.store import StoreSource
+from appliance.store.layout import SERVE
 from appliance.telemetry.log import LogControl, configure
 from appliance.telemetry.notify import notify
 from appliance.telemetry.store_metrics import StoreFigures
@@ -112,6 +117,7 @@ class Daemon:
             config.repository.runtimes,
             rings=lane_memory(self._door_kind),
         )
+        self._records = self._open_records()
         self._engine = Engine(
             config=config.engine,
             placement=config.placement,
@@ -126,6 +132,7 @@ class Daemon:
             memory_of=MemorySamples(time.monotonic_ns).private_bytes,
             log=log,
             tracer=self._tracer,
+            swap=SwapTerms(config.swap, self._records, Premises(this_cpu())),
         )
         self._door = make_door(
             self._door_kind,
@@ -279,11 +286,20 @@ class Daemon:
         await self._pool.close()
         await self._desired.close()
         self._arena.close()
+        if isinstance(self._records, FileRecords):
+            self._records.close()
         if self._tracer is not None:
             self._tracer.close()
         self._log.event("stopped")
 
     # --- small things
+
+    def _open_records(self) -> Records:
+        """What is remembered of versions: where the state is, or for as long as this process lives."""
+        if not self._config.state_dir:
+            return MemoryRecords()
+        folder = Path(self._config.state_dir).absolute() / SERVE
+        return FileRecords(folder, self._loop.call_soon_threadsafe, self._log.event)
 
     def _warn_of_fakes(self) -> None:
         """Its answers are made up: nobody shall take them for a model's."""

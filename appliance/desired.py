@@ -6,7 +6,7 @@ Owner: the event loop's thread. What blocks happens on the watcher's thread.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from appliance.engine.engine import Engine
 from appliance.engine.routes import Catalog, CatalogProblem, CatalogVersion
@@ -61,7 +61,7 @@ class Desired:
             self._report("models cannot be read; everything stays as it is", error=str(error))
             return
         self._told = frozenset()
-        self.take(found)
+        self.take(found, {entry.model.name for entry in found.servable})
 
     async def stop(self) -> None:
         """No more news for the engine."""
@@ -74,8 +74,9 @@ class Desired:
         self._overlay.close()
         self._source.close()
 
-    def take(self, found: RepositoryScan) -> None:
-        """Say what a scan has to say that was not said before, then work towards it."""
+    def take(self, found: RepositoryScan, asked: Collection[str] = ()) -> None:
+        """Say what a scan has to say that was not said before, then work towards it. ``asked``: names of models of
+        which an operator wants what was given up to be tried again."""
         if self._stopped:
             return
         self._scan = found
@@ -89,7 +90,7 @@ class Desired:
             if note not in self._told:
                 self._report("setting has no effect", file=note.file, key=note.key, note=note.text)
         self._told = frozenset((*wanted.problems, *wanted.notes))
-        self._engine.apply(catalog_of(wanted))
+        self._engine.apply(catalog_of(wanted), asked)
 
     # --- by hand
 
@@ -110,7 +111,7 @@ class Desired:
                 self._selection.take_back(name)
                 self._scan = self._source.scan()
             self._report("model loaded by hand", model=name)
-            self.take(self._scan)
+            self.take(self._scan, (name,))
         await self._settled(name)
 
     def _read(self, name: str, config: bytes | None, files: Mapping[str, bytes]) -> ModelReading | None:

@@ -135,7 +135,7 @@ class GrpcioDoor:
         inference = self._services.inference
         try:
             caller = NOBODY
-            if inference.tracer is not None:
+            if inference.nosy:
                 metadata = context.invocation_metadata() or ()
                 caller = inference.caller("", INFER, inference.engine.now_ns(), metadata)
             return await inference.unary(message, context.time_remaining(), caller)

@@ -6,14 +6,14 @@ Whoever waits may go at any moment: the engine is told, and an answer that comes
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final, NamedTuple, TypeVar
 
 from appliance.door.codec import InferCodec, Intake, PlannedHead
 from appliance.door.envelope import Envelope, EnvelopeLimits, request_id_text
 from appliance.door.response import ResponseForm
 from appliance.door.status import Status, inference_status
-from appliance.engine.port import Buffer, EnginePort
+from appliance.engine.port import NO_HEADERS, Buffer, EnginePort
 from appliance.errors import ApplianceError, DeadlineExpired
 from appliance.inference import NO_DEADLINE, Answer, Outcome
 from appliance.telemetry.trace import TRACEPARENT, Trace, Tracer
@@ -32,11 +32,12 @@ class Refused(Exception):
 
 
 class Caller(NamedTuple):
-    """Who sent a message: ``client`` by its certificate (empty: that is not known); and where it is noted how the
-    message fares, if it is."""
+    """Who sent a message: ``client`` by its certificate (empty: that is not known); where it is noted how the message
+    fares, if it is; and what it brought of the metadata that the engine wants."""
 
     client: str = ""
     trace: Trace | None = None
+    headers: Mapping[str, str] = NO_HEADERS
 
 
 NOBODY: Final = Caller()
@@ -112,6 +113,21 @@ class Inference:
         self, client: str, rpc: str, arrived_ns: int, metadata: Iterable[tuple[str, str | bytes]]
     ) -> Caller:
         """Who sends a message of ``rpc`` that arrived at ``arrived_ns``, with these ``metadata``."""
+        wanted = self.engine.wanted_headers
+        if wanted:
+            metadata = tuple(metadata)
+            said = {key: value for key, value in metadata if key in wanted and isinstance(value, str)}
+            return self._traced(client, rpc, arrived_ns, metadata)._replace(headers=said)
+        return self._traced(client, rpc, arrived_ns, metadata)
+
+    @property
+    def nosy(self) -> bool:
+        """Whether metadata matter now."""
+        return self.tracer is not None or bool(self.engine.wanted_headers)
+
+    def _traced(
+        self, client: str, rpc: str, arrived_ns: int, metadata: Iterable[tuple[str, str | bytes]]
+    ) -> Caller:
         if self.tracer is None:
             return Caller(client) if client else NOBODY
         parent = next((value for key, value in metadata if key == TRACEPARENT), "")
@@ -145,6 +161,7 @@ class Inference:
                 attempts=attempts,
                 client=call.caller.client,
                 trace=call.caller.trace,
+                headers=call.caller.headers,
             )
         except ApplianceError as error:
             self._answered(call.caller)

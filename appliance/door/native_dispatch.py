@@ -129,7 +129,7 @@ class Dispatch:
             self._watch_no_more()  # its descriptor stays readable
             self._failed(error)
             return
-        begin, plain = self._infers.begin, self._inference.tracer is None
+        begin, plain = self._infers.begin, not self._inference.nosy
         for event in events:
             try:
                 if event[0] == CALL and event[2] == _INFER_INDEX:

@@ -41,8 +41,11 @@ class Teacher:
         self._lessons = Lessons()
 
     def consider(self, planned: PlannedHead, answer: Answer) -> None:
-        """Teach requests with the head of ``planned``, whose ``answer`` is not yet released, if that was not done."""
+        """Teach requests with the head of ``planned``, whose ``answer`` is not yet released, if that was not done. An
+        answer that another version gave, because the planned one failed, teaches nothing."""
         head = planned.head
+        if answer.model is not planned.plan.model:
+            return
         if not head or not self._lessons.is_due(head, planned.generation, self._engine.generation):
             return
         taught = self._direct.teach(planned.plan, [output.shape for output in answer.outputs])

@@ -28,16 +28,21 @@ class Accounts:
         """``request`` ended at ``now_ns`` with ``outcome``."""
         total_ns = now_ns - request.arrived_ns
         meter = request.served.meter
+        detour = request.detour
+        twin = detour is not None and detour.twin is request
+        if detour is not None and twin and detour.unseen is not None:
+            meter = detour.unseen
         if request.trace is not None:
             request.trace.ended(request, result, None if isinstance(outcome, Answer) else outcome, now_ns)
         if isinstance(outcome, Answer):
             queue_ns = request.dispatched_ns - request.arrived_ns
             meter.succeeded(request.plan.rows, queue_ns, request.stages_ns, total_ns, self._wall_ms())
-            if self._slow_ns and total_ns > self._slow_ns:
+            if self._slow_ns and total_ns > self._slow_ns and not twin:
                 self._log.request(request=request, result=result, error=None, total_ns=total_ns)
             return
         meter.ended(result, total_ns)
-        self._log.request(request=request, result=result, error=outcome, total_ns=total_ns)
+        if not twin:
+            self._log.request(request=request, result=result, error=outcome, total_ns=total_ns)
 
     def rejected(self, error: ApplianceError, request_id: str, client: str) -> None:
         """An edge refused a request before it became one."""

@@ -9,39 +9,39 @@ Tensor bytes are copied once, into the slot, in ``submit``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from appliance.engine.accounts import Accounts
 from appliance.engine.batches import Batches
+from appliance.engine.detours import Detours
+from appliance.engine.endings import Endings
 from appliance.engine.environment import Pace, RequestLog
 from appliance.engine.grants import Grants
-from appliance.engine.outcome import Ended, deadline_of, died, end_of, not_ready
+from appliance.engine.outcome import Ended, deadline_of, end_of, not_ready
 from appliance.engine.placement import PlacementConfig
-from appliance.engine.port import Buffer, EngineStatus, IndexEntry, LaneUse
+from appliance.engine.port import NO_HEADERS, Buffer, EngineStatus, IndexEntry, LaneUse
 from appliance.engine.request import Request
 from appliance.engine.roster import Roster
 from appliance.engine.routes import Catalog, Routes
 from appliance.engine.settings import EngineConfig
 from appliance.engine.shapes import Shapes
 from appliance.engine.supervisor import SupervisorConfig
+from appliance.engine.swap_settings import SwapConfig
+from appliance.engine.swaps import SwapTerms, default_terms
 from appliance.errors import (
     ApplianceError,
-    Cancelled,
-    DeadlineExpired,
     InvalidRequest,
     NotReady,
     QueueFull,
-    RunFailed,
     Stopping,
     UnknownModel,
 )
-from appliance.inference import Answer, Outcome, RequestPlan
+from appliance.inference import Outcome, RequestPlan
 from appliance.model import ModelVersion, VersionState
 from appliance.scheduling import actions, events
 from appliance.scheduling.scheduler import Scheduler
 from appliance.telemetry.meter import Result, VersionStatistics
 from appliance.telemetry.trace import Trace, Tracer
-from appliance.validation import plan_request
 from appliance.workers import port as workers
 from appliance.workers.arena import Arena
 
@@ -65,7 +65,9 @@ class Engine:
         memory_of: Callable[[int], int],
         log: RequestLog,
         tracer: Tracer | None = None,
+        swap: SwapTerms | None = None,
     ) -> None:
+        terms = swap or default_terms()
         self._config = config
         self._scheduler = scheduler
         self._arena = arena
@@ -84,11 +86,14 @@ class Engine:
             workers=pool,
             placement=placement,
             supervisor=supervisor,
+            swap=terms,
             settings=settings,
             feed=self._feed,
             idle=self._is_idle,
+            soon=pace.soon,
             at=pace.at,
             report=log.event,
+            wall_ms=wall_ms,
         )
         self.direct = Grants(
             config=config,
@@ -106,14 +111,39 @@ class Engine:
         )
         self._inbox: list[events.Event] = []
         self._news: list[workers.PoolEvent] = []
-        self._outcomes: list[tuple[Request, Outcome, Result]] = []
         self._requests: dict[int, Request] = {}
         self._batches = Batches()
-        self._fetching: dict[int, Request] = {}
+        self._detours = self._make_detours(terms.config)
+        self._endings = self._make_endings()
         self._last_handle = self._admitted = 0
-        self._left_queued = 0
-        self._accepting = True
+        self._left_queued, self._accepting = 0, True
         self._settled_once = False
+        self._wanted_headers: tuple[str, ...] = ()
+
+    def _make_detours(self, config: SwapConfig) -> Detours:
+        swaps = self._roster.swaps
+        return Detours(
+            config=config,
+            arena=self._arena,
+            routes=self._routes,
+            shapes=self._shapes,
+            admit=lambda request, tensors: self._admit(request, tensors) is None,
+            arrive=lambda request: self._inbox.append(self._arrival(request)),
+            begin=self._begin,
+            take_handle=self._take_handle,
+            compared=swaps.compared,
+            left_out=swaps.count_shadow,
+        )
+
+    def _make_endings(self) -> Endings:
+        return Endings(
+            arena=self._arena,
+            pool=self._pool,
+            accounts=self._accounts,
+            shapes=self._shapes,
+            requests=self._requests,
+            elsewhere=self._detours.elsewhere,
+        )
 
     # --- the edges' side (EnginePort)
 
@@ -148,6 +178,11 @@ class Engine:
         for its batches is worth an instant."""
         return self._scheduler.unsettled and not (self._news and self._left_queued)
 
+    @property
+    def wanted_headers(self) -> tuple[str, ...]:
+        """See EnginePort."""
+        return self._wanted_headers
+
     def now_ns(self) -> int:
         """See EnginePort."""
         return self._clock()
@@ -168,18 +203,22 @@ class Engine:
         attempts: int = 0,
         client: str = "",
         trace: Trace | None = None,
+        headers: Mapping[str, str] = NO_HEADERS,
     ) -> int:
         """See EnginePort."""
         model = plan.model
         served = self._routes.find(model.name, model.version)
         if served is None or served.model is not model:
             raise not_ready(model)
-        self._last_handle = handle = self._last_handle + 1
         deadline_ns = deadline_of(plan, arrived_ns, deadline_ns, self._config.default_deadline_ms)
-        request = Request(handle, plan, served, request_id, arrived_ns, deadline_ns, on_done)
+        request = Request(self._take_handle(), plan, served, request_id, arrived_ns, deadline_ns, on_done)
         request.attempts, request.client, request.trace = attempts, client, trace
+        diversion = served.diversion
         try:
-            refused = self._admit(request, tensors)
+            if diversion is not None and self._detours.divert(diversion, request, tensors, headers):
+                refused = None
+            else:
+                refused = self._admit(request, tensors)
         except Exception as bug:
             self._pace.broken(bug)
             raise
@@ -192,11 +231,20 @@ class Engine:
                 del refused  # the error's traceback holds this frame: a cycle would keep the tensors
         if trace is not None:
             trace.admitted_ns = self._clock()
-        self._requests[handle] = request
-        served.live += 1
+        self._begin(request)
         self._admitted += 1
+        if request.detour is not None:
+            self._detours.shadow(request, tensors)
         self._pace.arrived()
-        return handle
+        return request.handle
+
+    def _take_handle(self) -> int:
+        self._last_handle += 1
+        return self._last_handle
+
+    def _begin(self, request: Request) -> None:
+        self._requests[request.handle] = request
+        request.served.live += 1
 
     def _admit(self, request: Request, tensors: Sequence[Buffer]) -> tuple[ApplianceError, Result] | None:
         """Queue ``request`` with its tensors; or why not, and how that is counted."""
@@ -272,6 +320,7 @@ class Engine:
             arena_used_bytes=usage.allocated_bytes - self.direct.idle_bytes(),
             arena_limit_bytes=usage.limit_bytes,
             slots=self.direct.slots(),
+            swaps=self._roster.swap_figures(),
         )
 
     def _lane_use(self, worker: int) -> LaneUse:
@@ -293,9 +342,16 @@ class Engine:
         """Whether every version of ``name`` that is wanted either serves or was given up."""
         return self._roster.settled_of(name)
 
-    def apply(self, catalog: Catalog) -> None:
-        """Work towards ``catalog`` from the next turn on."""
-        self._roster.apply(catalog, self._clock())
+    def apply(self, catalog: Catalog, asked: Collection[str] = ()) -> None:
+        """Work towards ``catalog`` from the next turn on. ``asked``: names of models of which an operator wants what
+        was given up to be tried again."""
+        self._roster.apply(catalog, self._clock(), asked)
+        self._pace.soon()
+
+    def roll_back(self, name: str, reason: str) -> None:
+        """Go back to the version that served ``name`` before, from the next request on. Raises UnknownModel, and
+        InvalidRequest when there is nothing to go back to."""
+        self._roster.recall(name, reason, self._clock())
         self._pace.soon()
 
     def drain(self) -> None:
@@ -326,7 +382,7 @@ class Engine:
         self._left_queued = self._scheduler.queued
         self.direct.look(now_ns)
         for request, result in finished:
-            self._finish(request, result, now_ns)
+            self._endings.finish(request, result, now_ns)
         if self._changed:
             self._announce()
         if self._inbox or self._news:
@@ -346,7 +402,7 @@ class Engine:
             if type(event) is workers.RunFinished:
                 self._inbox.append(self._batches.back(event, finished))
             elif type(event) is workers.Fetched:
-                request = self._fetching.pop(event.result.ticket, None)
+                request = self._endings.fetched(event)
                 if request is not None:
                     finished.append((request, event.result))
             elif type(event) is workers.WorkerStarted:
@@ -363,10 +419,7 @@ class Engine:
         blamed, had = self.direct.worker_exited(event.worker)
         self._roster.worker_exited(event, self._batches.model_of, blamed, had, now_ns)
         self._batches.lost(event.worker, event.batches)
-        for request in [request for request in self._fetching.values() if request.worker == event.worker]:
-            del self._fetching[request.handle]
-            request.held = False
-            self._end(request, died(request), Result.FAILED)
+        self._endings.lost(event.worker)
 
     def _perform(self, action: actions.Action, now_ns: int) -> None:
         if type(action) is actions.Dispatch:
@@ -374,95 +427,23 @@ class Engine:
         elif type(action) is actions.WakeAt:
             self._pace.at(action.at_ns)
         elif type(action) is actions.Evicted:
-            self._reroute(self._requests[action.request])
+            request = self._requests[action.request]
+            if not self._detours.reroute(request):
+                self._endings.end(request, not_ready(request.plan.model), Result.UNAVAILABLE)
         elif type(action) is actions.Grant or type(action) is actions.Revoke:
             self.direct.perform(action)
         elif isinstance(action, Ended):
             request = self._requests[action.request]
-            self._end(request, *end_of(request, action))
+            if type(action) is not actions.Lost or not self._detours.elsewhere(request):
+                self._endings.end(request, *end_of(request, action))
 
     def _dispatch(self, action: actions.Dispatch, now_ns: int) -> None:
         requests = tuple([self._requests[handle] for handle in action.requests])
         self._pool.dispatch(action.lane, self._batches.go(action, requests, now_ns))
 
-    def _reroute(self, request: Request) -> None:
-        """The version closed under a queued request: give it to the one that serves now, if it fits."""
-        try:
-            if request.plan.head.model_version:
-                raise not_ready(request.plan.model)
-            served = self._routes.resolve(request.plan.model.name, "")
-            request.plan = plan_request(served.model, request.plan.head)
-        except ApplianceError:
-            self._end(request, not_ready(request.plan.model), Result.UNAVAILABLE)
-            return
-        self._shapes.give(request.shape)
-        request.served.live -= 1
-        served.live += 1
-        request.served = served
-        request.layout = served.layout(request.plan)
-        request.shape = self._shapes.take(served, request.plan)
-        self._inbox.append(self._arrival(request))
-
-    # --- ends
-
-    def _finish(self, request: Request, result: workers.RunResult, now_ns: int) -> None:
-        request.held = False
-        if request.cancelled:
-            self._end(request, Cancelled("Request cancelled"), Result.CANCELLED)
-        elif result.status is workers.ItemStatus.TOO_LARGE:
-            self._fetch(request, result)
-        elif result.status is workers.ItemStatus.INVALID:
-            self._end(request, InvalidRequest(result.error), Result.INVALID)
-        elif result.status is workers.ItemStatus.FAILED:
-            self._end(
-                request, RunFailed(f"model '{request.plan.model.name}' failed: {result.error}"), Result.FAILED
-            )
-        elif now_ns > request.deadline_ns:
-            self._end(request, DeadlineExpired("Request timeout expired while it ran"), Result.EXPIRED)
-        else:
-            request.learn_output_bytes(result.sizes)
-            self._end(request, request.answer(self._arena, result), Result.SUCCESS)
-
-    def _fetch(self, request: Request, result: workers.RunResult) -> None:
-        """The outputs are larger than expected: give them a place of their own."""
-        request.out_slot = self._arena.allocate(result.needed)
-        request.held = True
-        self._fetching[request.handle] = request
-        if request.out_slot is not None:
-            request.out_offset, request.out_capacity = request.out_slot.offset, request.out_slot.size
-            self._pool.fetch(
-                request.worker, workers.Fetch(request.handle, request.out_offset, request.out_capacity)
-            )
-            return
-        self._pool.fetch(request.worker, workers.Fetch(request.handle, 0, 0))
-        del self._fetching[request.handle]
-        request.held = False
-        self._end(
-            request, QueueFull(f"Exceeds maximum queue size: no memory for {result.needed} bytes of outputs"),
-            Result.REFUSED,
-        )  # fmt: skip
-
-    def _end(self, request: Request, outcome: Outcome, result: Result) -> None:
-        assert not request.done
-        request.done = True
-        self._outcomes.append((request, outcome, result))
-
     def hand_out(self) -> None:
         """Give out the outcomes that turns left; callbacks may submit again."""
-        if not self._outcomes:
-            return
-        now_ns = self._clock()
-        outcomes, self._outcomes = self._outcomes, []
-        for request, outcome, result in outcomes:
-            del self._requests[request.handle]
-            if request.shape >= 0:
-                self._shapes.give(request.shape)
-            request.served.live -= 1
-            self._accounts.ended(request, outcome, result, now_ns)
-            if not isinstance(outcome, Answer):
-                request.free(self._arena)
-            request.on_done(outcome)
-        if outcomes and self._roster.leaving:
+        if self._endings.hand_out(self._clock()) and self._roster.leaving:
             self._pace.soon()
 
     # --- small things
@@ -495,6 +476,7 @@ class Engine:
 
     def _announce(self) -> None:
         self._changed = False
+        self._wanted_headers = self._roster.swaps.headers()
         self._settled_once = self._settled_once or self._roster.settled
         for changed in tuple(self._watchers):
             changed()

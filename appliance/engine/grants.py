@@ -368,6 +368,7 @@ class Grants:
             served is None
             or served.model is not plan.model
             or not served.opened
+            or served.diversion is not None
             or not served.layout(plan).sizes
         ):
             return None

@@ -8,7 +8,7 @@ one box. Versions for a GPU always share one process per device, because a CUDA 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from appliance.model import ModelVersion
 
@@ -49,9 +49,16 @@ class Placement:
 
 
 def place(
-    wanted: Sequence[ModelVersion], groups: Sequence[GroupLoad], config: PlacementConfig
+    wanted: Sequence[ModelVersion],
+    groups: Sequence[GroupLoad],
+    config: PlacementConfig,
+    *,
+    alone: bool = False,
 ) -> tuple[Placement, ...]:
-    """Where each of ``wanted`` goes, next to the ``groups`` there are. Every model is in exactly one placement."""
+    """Where each of ``wanted`` goes, next to the ``groups`` there are. Every model is in exactly one placement.
+    ``alone``: those for the CPU share with nobody, however many processes there are."""
+    if alone:
+        config = replace(config, share_below_bytes=0)
     on_gpu = [model for model in wanted if model.device != "cpu"]
     large = [model for model in wanted if model.device == "cpu" and not _may_share(model, config)]
     small = [model for model in wanted if model.device == "cpu" and _may_share(model, config)]

@@ -5,9 +5,10 @@ All calls come from the event loop's thread and return at once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from types import MappingProxyType
+from typing import Final, NamedTuple, Protocol
 
 from appliance.errors import ApplianceError
 from appliance.inference import Outcome, RequestPlan
@@ -16,6 +17,7 @@ from appliance.telemetry.meter import VersionStatistics
 from appliance.telemetry.trace import Trace
 
 Buffer = bytes | memoryview
+NO_HEADERS: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +47,38 @@ class SlotUse(NamedTuple):
     used: int
 
 
+class SwapFigures(NamedTuple):
+    """What became of versions on their way to serving: how often each ending came, loads and the time they took,
+    assessments, requests that went to versions on trial, answers compared in the shadow."""
+
+    endings: Mapping[str, int] = MappingProxyType({})
+    loads: int = 0
+    load_ns: int = 0
+    assessments: int = 0
+    assessments_failed: int = 0
+    canary_requests: int = 0
+    shadow_requests: int = 0
+    shadow_dropped: int = 0
+    compared: int = 0
+    differing: int = 0
+
+
+NO_SWAPS: Final = SwapFigures()
+
+
+class TrialStatus(NamedTuple):
+    """How far a version has come on its way: the stage, the version that it replaces (0: none), its share of requests
+    and what was seen of it."""
+
+    stage: str
+    before: int
+    percent: float
+    answered: int
+    failed: int
+    compared: int
+    differing: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerStatus:
     """A worker process. ``models`` are ``name/version``; ``memory_bytes`` is its private memory (0: unknown)."""
@@ -60,7 +94,9 @@ class WorkerStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VersionStatus:
-    """A model version for people: state, queue, how it batches, where it runs."""
+    """A model version for people: state, queue, how it batches, where it runs, how it stands: ``tries_left`` before it
+    is given up, ``run_p50_ns`` and ``run_p99_ns`` as assessed (0: it was not), ``fallen_back`` requests that failed
+    on it and that the version before has answered."""
 
     name: str
     version: int
@@ -70,6 +106,11 @@ class VersionStatus:
     running: int
     workers: tuple[int, ...]
     statistics: VersionStatistics
+    trial: TrialStatus | None = None
+    tries_left: int = 0
+    run_p50_ns: int = 0
+    run_p99_ns: int = 0
+    fallen_back: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +128,7 @@ class EngineStatus:
     arena_used_bytes: int
     arena_limit_bytes: int
     slots: tuple[SlotUse, ...] = ()
+    swaps: SwapFigures = NO_SWAPS
 
 
 class EnginePort(Protocol):
@@ -103,6 +145,11 @@ class EnginePort(Protocol):
     @property
     def ready(self) -> bool:
         """True once every model of the first load is READY or UNAVAILABLE, until draining begins."""
+
+    @property
+    def wanted_headers(self) -> tuple[str, ...]:
+        """Headers (gRPC metadata) that ``submit`` is to be told of, in lower case; none but while versions are tried
+        by them."""
 
     def now_ns(self) -> int:
         """The engine's monotonic clock."""
@@ -125,12 +172,13 @@ class EnginePort(Protocol):
         attempts: int = 0,
         client: str = "",
         trace: Trace | None = None,
+        headers: Mapping[str, str] = NO_HEADERS,
     ) -> int:
         """Take a request; ``tensors`` are raw bytes in the *request's* input order (sizes already checked against
         the plan), copied before this returns. ``deadline_ns`` is the transport's own deadline or NO_DEADLINE.
         ``on_done`` is called exactly once, later, never from inside this call. ``attempts``: how often workers died
         with it already; ``client``: who asks, by its certificate (empty: that is not known); ``trace``: where to
-        note how it goes. Returns a handle.
+        note how it goes; ``headers``: those of ``wanted_headers`` that it brought. Returns a handle.
 
         Raises what refuses the request at once, before its tensors are copied; ``on_done`` is then never called:
         NotReady (the plan's version is no longer the one that serves), Stopping, QueueFull, DeadlineUnreachable,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
 from appliance.engine.layout import UNKNOWN
 from appliance.engine.port import Buffer
@@ -13,9 +14,13 @@ from appliance.telemetry.trace import Trace
 from appliance.workers.arena import Arena, Slot, aligned
 from appliance.workers.port import RunItem, RunResult
 
+if TYPE_CHECKING:
+    from appliance.engine.detours import Detour
+
 
 class Request:
-    """One accepted request. ``held``: a worker may touch its memory. ``done``: its outcome was given."""
+    """One accepted request. ``held``: a worker may touch its memory. ``done``: its outcome was given. ``detour`` is
+    None but for the few that concern a version on trial."""
 
     __slots__ = (
         "arrived_ns",
@@ -24,6 +29,7 @@ class Request:
         "cancelled",
         "client",
         "deadline_ns",
+        "detour",
         "dispatched_ns",
         "done",
         "handle",
@@ -75,9 +81,20 @@ class Request:
         self.attempts = 0
         self.client = ""
         self.trace: Trace | None = None
+        self.detour: Detour | None = None
         self.held = False
         self.cancelled = False
         self.done = False
+
+    def aim(self, plan: RequestPlan, served: Served) -> None:
+        """It is for ``served`` from now on, by ``plan``; its tensors lie as they lay."""
+        self.plan, self.served = plan, served
+        self.layout = served.layout(plan)
+
+    @property
+    def is_twin(self) -> bool:
+        """Whether it only runs for comparison with another."""
+        return self.detour is not None and self.detour.twin is self
 
     def measure(self, tensors: Sequence[Buffer]) -> None:
         """Note how many bytes each input of the model has; one that is left out has none."""

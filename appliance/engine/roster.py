@@ -1,31 +1,26 @@
-"""Groups of workers and the versions they hold: starts, loads, replaces, quarantines.
+"""The versions there are: loaded, serving, replaced, rolled back, quarantined, leaving.
 
-Takes the catalog that is wanted and the events of workers; gives events to the scheduler and calls to the worker port.
-One owner: the engine, which calls from its turn. A version is swapped without a gap: the new one loads beside the old,
-routes flip when it is ready, then the old one drains and leaves. A version that fails to load changes nothing for the
-one that serves.
+Takes the catalog that is wanted and the events of workers; gives events to the scheduler. One owner: the engine, which
+calls from its turn. A version is swapped without a gap: the new one loads beside the old and proves itself (``swaps``),
+routes flip, and the old one drains, stays for as long as one may want to go back to it, and leaves. A version that
+fails on its way changes nothing for the one that serves.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
+from appliance.engine.candidate import Candidate
+from appliance.engine.groups import Groups
 from appliance.engine.layout import merges
-from appliance.engine.placement import GroupLoad, Placement, PlacementConfig, place
-from appliance.engine.port import LaneUse, VersionStatus, WorkerStatus
-from appliance.engine.routes import Catalog, Routes, Served
+from appliance.engine.placement import PlacementConfig
+from appliance.engine.port import LaneUse, SwapFigures, VersionStatus, WorkerStatus
+from appliance.engine.routes import Catalog, CatalogVersion, Routes, Served
 from appliance.engine.supervisor import Supervisor, SupervisorConfig
-from appliance.engine.workforce import Group, Worker
-from appliance.model import Batching, ModelVersion, VersionState
-from appliance.scheduling.events import (
-    Event,
-    GroupClosed,
-    GroupOpened,
-    LaneClosed,
-    LaneOpened,
-    ModelClosed,
-    ModelOpened,
-)
+from appliance.engine.swaps import Swaps, SwapTerms
+from appliance.errors import InvalidRequest
+from appliance.model import Batching, VersionState
+from appliance.scheduling.events import Event, ModelClosed, ModelOpened
 from appliance.telemetry.meter import VersionMeter
 from appliance.workers.port import (
     ExitCause,
@@ -37,12 +32,13 @@ from appliance.workers.port import (
     WorkerStarted,
 )
 
-NEVER_NS = 1 << 62
+Key = tuple[str, int]
 
 
 class Roster:
-    """Keeps the workers that the catalog needs. ``feed`` takes scheduler events; ``idle`` tells whether a model id has
-    no request anywhere; ``at`` asks for ``tick`` at a time; ``settings`` are those of the n-th process."""
+    """Keeps the versions that the catalog needs. ``feed`` takes scheduler events; ``idle`` tells whether a model id has
+    no request anywhere; ``soon`` asks for ``tick`` at once, ``at`` at a time; ``settings`` are those of the n-th
+    process. Implements the Board of its swaps."""
 
     def __init__(
         self,
@@ -51,58 +47,85 @@ class Roster:
         workers: WorkerPort,
         placement: PlacementConfig,
         supervisor: SupervisorConfig,
+        swap: SwapTerms,
         settings: Callable[[int], WorkerSettings],
         feed: Callable[[Event], None],
         idle: Callable[[int], bool],
+        soon: Callable[[], None],
         at: Callable[[int], None],
         report: Callable[..., None],
+        wall_ms: Callable[[], int],
     ) -> None:
         self._routes = routes
-        self._port = workers
-        self._placement = placement
         self._supervisor = Supervisor(supervisor)
-        self._settings = settings
         self._feed = feed
         self._idle = idle
-        self._at = at
+        self._soon = soon
         self._report = report
-        self._groups: dict[int, Group] = {}
-        self._workers: dict[int, Worker] = {}
+        self.swaps = Swaps(
+            terms=swap,
+            board=self,
+            report=report,
+            wall_ms=wall_ms,
+            soon=soon,
+            at=at,
+        )
+        self._groups = Groups(
+            workers=workers,
+            placement=placement,
+            settings=settings,
+            feed=feed,
+            at=at,
+            take_id=self._take_id,
+            wish=self.swaps.wish,
+            can_open=self._open,
+            closed=self._supervisor.group_closed,
+        )
         self._served: dict[int, Served] = {}
-        self._incoming: dict[tuple[str, int], Served] = {}
+        self._incoming: dict[Key, Served] = {}
         self._leaving: list[Served] = []
         self._troubled: dict[str, str] = {}
         self._next_id = 1
-        self._next_due_ns = NEVER_NS
+        self._calm = False
+        """Whether the first load is over."""
 
     # --- what is wanted
 
-    def apply(self, catalog: Catalog, now_ns: int) -> None:
-        """Work towards ``catalog``: new and changed versions load, unwanted ones leave when they can be spared."""
+    def apply(self, catalog: Catalog, now_ns: int, asked: Collection[str] = ()) -> None:
+        """Work towards ``catalog``: new and changed versions load, unwanted ones leave when they can be spared.
+        ``asked``: names of models of which an operator wants what was given up to be tried again."""
+        self._calm = self._calm or (bool(self._served) and self.settled)
         self._routes.set_problems({(p.name, p.version): p.reason for p in catalog.problems})
         self._troubled = {problem.name: problem.reason for problem in catalog.problems}
         wanted = {(entry.model.name, entry.model.version): entry for entry in catalog.versions}
-        fresh = []
+        for entry in wanted.values():
+            self._go_back(entry, now_ns)
+        for served in list(self._routes.all()):
+            served.retiring = (served.model.name, served.model.version) not in wanted
+            self._explain(served)
+        for key in [key for key in self._incoming if key not in wanted]:
+            self._leave(self._incoming.pop(key), now_ns)
         for key, entry in wanted.items():
             current = self._incoming.get(key) or self._routes.find(*key)
             if (
                 current is not None
                 and current.fingerprint == entry.fingerprint
                 and current.model == entry.model
-                and not self._gave_up(current)
+                and not self._may_try_again(current, key[0] in asked)
             ):
-                current.retiring = False
-                continue
-            fresh.append(self._admit(entry.model, entry.fingerprint, now_ns))
-        for served in list(self._routes.all()):
-            if (served.model.name, served.model.version) not in wanted:
-                served.retiring = True
-            self._explain(served)
-        for key in [key for key in self._incoming if key not in wanted]:
-            self._forget(self._incoming.pop(key), now_ns)
-        self._place(fresh, now_ns)
+                self.swaps.renew(current, entry.trial)
+            else:
+                self._admit(entry, now_ns, asked=key[0] in asked)
         self._retire(now_ns)
+        self.swaps.start(now_ns)
         self._routes.touch()
+
+    def _go_back(self, entry: CatalogVersion, now_ns: int) -> None:
+        """What is wanted may be what is kept to go back to."""
+        name, version = entry.model.name, entry.model.version
+        kept = self.swaps.kept(name, version, entry.identity)
+        if kept is not None and kept.model == entry.model and self._routes.find(name, version) is not kept:
+            self.swaps.recall(name, f"version {version} is wanted again", now_ns, reject=False)
 
     def _explain(self, served: Served) -> None:
         """Say of a version that only stays because its replacement is broken why it is still there."""
@@ -112,98 +135,66 @@ class Roster:
                 f"serving what was loaded before; the files now have problems: {trouble}" if trouble else ""
             )
 
-    def _gave_up(self, served: Served) -> bool:
-        return served.state is VersionState.UNAVAILABLE
+    def _may_try_again(self, served: Served, asked: bool) -> bool:
+        """Whether a version that was given up is to be loaded once more."""
+        if served.state is not VersionState.UNAVAILABLE:
+            return False
+        return asked or not self.swaps.refusal(served.identity)
 
-    def _admit(self, model: ModelVersion, fingerprint: str, now_ns: int) -> Served:
+    def _admit(self, entry: CatalogVersion, now_ns: int, *, asked: bool) -> None:
         """A new entry; it takes its place in the routes at once unless an older file of the same version serves."""
-        current = self._routes.find(model.name, model.version)
+        model = entry.model
+        if asked:
+            self.swaps.forgive(entry.identity)
+        current, pending = (
+            self._routes.find(model.name, model.version),
+            self._incoming.pop((model.name, model.version), None),
+        )
+        if pending is not None:
+            self._leave(pending, now_ns)
+        serving = current is not None and current.state is VersionState.READY
+        refusal = self.swaps.refusal(entry.identity)
         served = Served(
             id=self._take_id(),
             model=model,
-            fingerprint=fingerprint,
-            meter=current.meter if current else VersionMeter(model.name, model.version),
+            fingerprint=entry.fingerprint,
+            identity=entry.identity,
+            meter=VersionMeter(model.name, model.version) if current is None or serving else current.meter,
         )
-        self._served[served.id] = served
-        self._supervisor.forgive(served.key)
-        if current is not None and current.state is VersionState.READY:
+        if refusal and current is not None and serving:
+            current.reason = f"still serving the previous file; the new one {refusal}"
+            return
+        if serving:
             self._incoming[model.name, model.version] = served
         else:
-            previous = self._routes.put(served)
-            if previous is not None:
-                self._forget(previous, now_ns)
-        return served
+            self._place_route(served, now_ns)
+        if refusal:
+            served.state, served.reason = VersionState.UNAVAILABLE, refusal
+            return
+        self._served[served.id] = served
+        self._supervisor.forgive(served.key)
+        before = current if serving else self._routes.current(model.name)
+        self.swaps.add(
+            served, before, entry.trial, background=before is not None or self._calm, now_ns=now_ns
+        )
+
+    def _place_route(self, served: Served, now_ns: int) -> None:
+        previous = self._routes.put(served)
+        if previous is not None:
+            self._leave(previous, now_ns)
 
     def _take_id(self) -> int:
         self._next_id += 1
         return self._next_id
 
-    # --- placing and starting
-
-    def _place(self, fresh: Sequence[Served], now_ns: int) -> None:
-        loads = [
-            GroupLoad(
-                group=group.id,
-                device=group.device,
-                shared=group.shared,
-                processes=group.processes,
-                models=len(group.models),
-            )
-            for group in self._groups.values()
-            if not group.closing
-        ]
-        by_model = {id(served.model): served for served in fresh}
-        for placement in place([served.model for served in fresh], loads, self._placement):
-            self._fill(placement, [by_model[id(model)] for model in placement.models], now_ns)
-
-    def _fill(self, placement: Placement, members: Sequence[Served], now_ns: int) -> None:
-        group = self._groups.get(placement.group)
-        if group is None:
-            group = Group(
-                id=self._take_id(),
-                device=placement.device,
-                shared=placement.shared,
-                processes=placement.processes,
-            )
-            self._groups[group.id] = group
-            self._feed(GroupOpened(group.id))
-            group.due_ns = [now_ns] * group.processes
-        for served in members:
-            served.group = group.id
-            group.models.append(served)
-            for worker in group.workers.values():
-                self._load(worker, served)
-        self._start_due(group, now_ns)
-
-    def _start_due(self, group: Group, now_ns: int) -> None:
-        due = [at for at in group.due_ns if at <= now_ns]
-        group.due_ns = [at for at in group.due_ns if at > now_ns]
-        for _ in due:
-            worker = Worker(id=self._take_id(), group=group.id, number=self._free_number(), started_ns=now_ns)
-            group.workers[worker.id] = self._workers[worker.id] = worker
-            self._port.start(worker.id, self._settings(worker.number))
-            for served in group.models:
-                self._load(worker, served)
-        for at in group.due_ns:
-            self._next_due_ns = min(self._next_due_ns, at)
-            self._at(at)
-
-    def _free_number(self) -> int:
-        """The lowest number no process has, so that a replacement gets the processors of the one that ended."""
-        taken = {worker.number for worker in self._workers.values()}
-        return next(number for number in range(len(taken) + 1) if number not in taken)
-
-    def _load(self, worker: Worker, served: Served) -> None:
-        if served.state is not VersionState.UNAVAILABLE and not worker.stopping:
-            self._port.load(worker.id, served.id, served.model)
+    def start(self, fresh: Sequence[Served], now_ns: int, *, alone: bool) -> None:
+        """See Board."""
+        self._groups.place(fresh, now_ns, alone=alone)
 
     def tick(self, now_ns: int) -> None:
-        """Time passed: start what is due, let go what has drained."""
-        if now_ns >= self._next_due_ns:
-            self._next_due_ns = NEVER_NS
-            for group in list(self._groups.values()):
-                if group.due_ns:
-                    self._start_due(group, now_ns)
+        """Time passed: start what is due, look at trials, let go what has drained."""
+        self._groups.tick(now_ns)
+        self.swaps.tick(now_ns)
         if self._leaving:
             self._let_go(now_ns)
 
@@ -211,52 +202,22 @@ class Roster:
 
     def worker_started(self, event: WorkerStarted) -> None:
         """The process exists; its loads are under way."""
-        worker = self._workers.get(event.worker)
-        if worker is not None:
-            worker.pid = event.pid
+        self._groups.worker_started(event)
 
     def model_loaded(self, event: ModelLoaded, now_ns: int) -> None:
         """One worker holds one more model: maybe its lane opens, maybe the model does."""
-        worker, served = self._workers.get(event.worker), self._served.get(event.model)
-        if worker is None or served is None:
-            return
-        worker.loaded.add(served.id)
-        served.seeds = served.seeds or event.seeds
-        group = self._groups[worker.group]
-        group.load_ns = max(group.load_ns, now_ns - worker.started_ns)
-        self._review(group, now_ns)
-
-    def _review(self, group: Group, now_ns: int) -> None:
-        """Open what can be opened now. A lane opens when its worker holds every model the group has opened; a model
-        opens when every open lane holds it."""
-        opened = {served.id for served in group.models if served.opened}
-        for worker in group.workers.values():
-            if worker.loaded and opened <= worker.loaded and not worker.open and not worker.stopping:
-                worker.open = True
-                self._feed(LaneOpened(worker.id, group.id))
-        lanes = [worker for worker in group.workers.values() if worker.open]
-        for served in list(group.models):
-            if lanes and not served.opened and all(served.id in worker.loaded for worker in lanes):
-                self._open(served, now_ns)
+        served = self._served.get(event.model)
+        if served is not None:
+            served.seeds = served.seeds or event.seeds
+            self.swaps.loaded(served, event)
+        self._groups.loaded(event, served, now_ns)
 
     def _open(self, served: Served, now_ns: int) -> None:
+        """The scheduler may have it; whether it serves is for its trial to say."""
         served.opened = True
         max_batch = served.model.max_batch_size if merges(served.model) else 1
         self._feed(ModelOpened(served.id, served.group, max_batch, served.model.batching or Batching()))
-        served.state, served.reason = VersionState.READY, ""
-        self._report("version ready", model=served.key)
-        self._promote(served, now_ns)
-        self._retire(now_ns)
-        self._routes.touch()
-
-    def _promote(self, served: Served, now_ns: int) -> None:
-        """Put a reloaded version in the place of the one that served so far."""
-        key = (served.model.name, served.model.version)
-        if self._incoming.get(key) is served:
-            del self._incoming[key]
-            previous = self._routes.put(served)
-            if previous is not None:
-                self._leave(previous, now_ns)
+        self.swaps.opened(served, now_ns)
 
     def model_refused(self, event: ModelRefused, now_ns: int) -> None:
         """The runtime will not have it: UNAVAILABLE with the runtime's reason."""
@@ -264,48 +225,17 @@ class Roster:
         if served is not None:
             self._give_up(served, event.reason, now_ns)
 
-    def _give_up(self, served: Served, reason: str, now_ns: int) -> None:
-        served.state, served.reason = VersionState.UNAVAILABLE, reason
-        self._report("version unavailable", model=served.key, reason=reason)
-        self._close(served)
-        group = self._groups.get(served.group)
-        if group is not None and served in group.models:
-            group.models.remove(served)
-            for worker in group.workers.values():
-                if served.id in worker.loaded:
-                    worker.loaded.discard(served.id)
-                    self._port.unload(worker.id, served.id)
-            self._close_if_empty(group)
-            self._review(group, now_ns)
-        served.group = -1
-        key = (served.model.name, served.model.version)
-        if self._incoming.get(key) is served:
-            del self._incoming[key]
-            current = self._routes.find(*key)
-            if current is not None:
-                current.reason = f"still serving the previous file; the new one failed: {reason}"
-            self._served.pop(served.id, None)
-        self._retire(now_ns)
-        self._routes.touch()
-
-    def _close(self, served: Served) -> None:
-        if served.opened:
-            served.opened = False
-            self._feed(ModelClosed(served.id))
-
     def worker_exited(
         self, event: WorkerExited, model_of_batch: Callable[[int], int], blamed: int, had: int, now_ns: int
     ) -> None:
         """A process is gone: close its lane, find the culprit, plan the replacement. ``had``: requests that it had by
         grant, the oldest of the model ``blamed``."""
-        worker = self._workers.pop(event.worker, None)
-        if worker is None:
+        known = self._groups.exited(event.worker)
+        if known is None:
             return
-        group = self._groups[worker.group]
-        del group.workers[worker.id]
+        worker, group = known
         if worker.stopping or event.cause is ExitCause.STOPPED:
-            self._close_lane(worker, 0)
-            self._end_if_empty(group)
+            self._groups.left(worker, group)
             return
         culprit = self._culprit(event, model_of_batch, blamed)
         self._report(
@@ -313,17 +243,18 @@ class Roster:
             model=culprit.key if culprit else None, batches_lost=len(event.batches), requests_handed_over=had,
             reason=event.cause.value,
         )  # fmt: skip
-        group.restarts += 1
-        back_at = now_ns + self._supervisor.restart_delay_ns(group.id, now_ns - worker.started_ns)
-        self._close_lane(worker, back_at + group.load_ns + 1)
-        group.due_ns.append(back_at)
-        if culprit is not None and self._supervisor.crashed(culprit.key, now_ns):
-            self._give_up(
-                culprit, f"quarantined after repeated crashes: {event.cause.value}, {event.detail}", now_ns
-            )
-        if not group.closing:
-            self._start_due(group, now_ns)
-            self._review(group, now_ns)
+        delay_ns = self._supervisor.restart_delay_ns(group.id, now_ns - worker.started_ns)
+        self._groups.lost(worker, group, now_ns + delay_ns)
+        if culprit is not None:
+            self._blame(culprit, f"{event.cause.value}, {event.detail}", now_ns)
+        self._groups.resume(group, now_ns)
+
+    def _blame(self, culprit: Served, detail: str, now_ns: int) -> None:
+        repeated = self._supervisor.crashed(culprit.key, now_ns)
+        if self.swaps.crashed(culprit, detail, now_ns) or not repeated:
+            return
+        reason = f"quarantined after repeated crashes: {detail}"
+        self._give_up(culprit, reason, now_ns)
 
     def _culprit(self, event: WorkerExited, model_of: Callable[[int], int], blamed: int) -> Served | None:
         """The version that was loading or running when the process ended; None when it was idle."""
@@ -333,10 +264,101 @@ class Roster:
             return self._served.get(model_of(event.batches[0]))
         return self._served.get(event.loading if event.loading >= 0 else blamed)
 
-    def _close_lane(self, worker: Worker, back_at_ns: int) -> None:
-        if worker.open:
-            worker.open = False
-            self._feed(LaneClosed(worker.id, back_at_ns))
+    # --- what trials come to
+
+    def flip(self, candidate: Candidate, now_ns: int) -> None:
+        """See Board."""
+        served = candidate.served
+        served.state, served.reason = VersionState.READY, ""
+        self._report("version ready", model=served.key)
+        key = (served.model.name, served.model.version)
+        if self._incoming.get(key) is served:
+            del self._incoming[key]
+            previous = self._routes.put(served)
+            if previous is not None:
+                previous.meter.absorb(served.meter)
+                served.meter = previous.meter
+                self._leave(previous, now_ns)
+        self._retire(now_ns)
+        self._routes.touch()
+
+    def reject(self, candidate: Candidate, reason: str, now_ns: int) -> None:
+        """See Board."""
+        self._give_up(candidate.served, reason, now_ns)
+
+    def roll_back(self, candidate: Candidate, reason: str, now_ns: int) -> None:
+        """See Board."""
+        served, before = candidate.served, candidate.before
+        assert before is not None, "nothing to go back to"
+        self._report("version rolled back", model=served.key, to=before.key, reason=reason)
+        if candidate.crashed:
+            self._close(served)
+        stone = Served(
+            id=self._take_id(),
+            model=served.model,
+            fingerprint=served.fingerprint,
+            identity=served.identity,
+            meter=served.meter,
+            state=VersionState.UNAVAILABLE,
+            reason=f"rolled back: {reason}",
+            retiring=served.retiring,
+        )
+        if before.state is VersionState.UNLOADING:
+            before.state, before.reason = VersionState.READY, ""
+        if before.key == served.key:
+            before.reason = f"still serving the previous file; the new one was rolled back: {reason}"
+            stone = before
+        elif self._routes.find(before.model.name, before.model.version) is not before:
+            before.retiring = True
+            self._place_route(before, now_ns)
+        self._place_route(stone, now_ns)
+        self._routes.touch()
+
+    def spare(self, before: Served, now_ns: int) -> None:
+        """See Board."""
+        if before.state is VersionState.UNLOADING and before not in self._leaving:
+            self._leave(before, now_ns)
+
+    def diverted(self) -> None:
+        """See Board."""
+        self._routes.touch()
+
+    def current(self, name: str) -> Served | None:
+        """See Board."""
+        return self._routes.current(name)
+
+    def recall(self, name: str, reason: str, now_ns: int) -> None:
+        """Go back to the version that served ``name`` before. Raises UnknownModel, and InvalidRequest when there is
+        nothing to go back to."""
+        self._routes.of(name)
+        if not self.swaps.recall(name, reason, now_ns, reject=True):
+            raise InvalidRequest(
+                f"model '{name}' has nothing to go back to: the version before stays loaded for swap.watch_s seconds "
+                "after a swap, and none is there now"
+            )
+
+    def _give_up(self, served: Served, reason: str, now_ns: int) -> None:
+        """It never serves (again), from this moment on."""
+        served.state, served.reason = VersionState.UNAVAILABLE, reason
+        self._report("version unavailable", model=served.key, reason=reason)
+        self._close(served)
+        self._groups.drop(served, now_ns)
+        served.group = -1
+        key = (served.model.name, served.model.version)
+        if self._incoming.get(key) is served:
+            del self._incoming[key]
+            current = self._routes.find(*key)
+            if current is not None:
+                current.reason = f"still serving the previous file; the new one failed: {reason}"
+            self._served.pop(served.id, None)
+        self.swaps.given_up(served, reason, now_ns)
+        self._retire(now_ns)
+        self._routes.touch()
+
+    def _close(self, served: Served) -> None:
+        if served.opened:
+            served.opened = False
+            self._feed(ModelClosed(served.id))
 
     # --- leaving
 
@@ -344,6 +366,8 @@ class Roster:
         """Let unwanted versions go once what is wanted of the same name serves, or nothing of it is wanted. A version
         that should replace them and is broken keeps them serving."""
         for served in [served for served in self._routes.all() if served.retiring]:
+            if self._routes.find(served.model.name, served.model.version) is not served:
+                continue  # it went with another
             others = [other for other in self._routes.of(served.model.name) if not other.retiring]
             serving = any(other.state is VersionState.READY for other in others)
             unwanted = not others and served.model.name not in self._troubled
@@ -352,9 +376,14 @@ class Roster:
                 self._leave(served, now_ns)
 
     def _leave(self, served: Served, now_ns: int) -> None:
+        """It serves no more; it goes when its last request has ended, unless it is kept to go back to."""
         served.state = VersionState.UNLOADING
+        if self.swaps.keeps(served):
+            self._report("version kept to go back to", model=served.key)
+            return
+        self.swaps.gone(served, now_ns)
         self._leaving.append(served)
-        self._let_go(now_ns)
+        self._soon()
 
     def _let_go(self, now_ns: int) -> None:
         for served in [served for served in self._leaving if self._idle(served.id)]:
@@ -368,43 +397,13 @@ class Roster:
 
     def _forget(self, served: Served, now_ns: int) -> None:
         self._close(served)
-        self._served.pop(served.id, None)
-        group = self._groups.get(served.group)
-        if group is None or served not in group.models:
-            return
-        group.models.remove(served)
-        self._report("version unloaded", model=served.key)
-        for worker in group.workers.values():
-            worker.loaded.discard(served.id)
-            if group.models:
-                self._port.unload(worker.id, served.id)
-        self._close_if_empty(group)
-        self._review(group, now_ns)
-
-    def _close_if_empty(self, group: Group) -> None:
-        """End a group without models; its lanes close when their processes have ended, with what they still run."""
-        if group.models or group.closing:
-            return
-        group.closing = True
-        group.due_ns.clear()
-        for worker in group.workers.values():
-            worker.stopping = True
-            self._port.stop(worker.id)
-        self._end_if_empty(group)
-
-    def _end_if_empty(self, group: Group) -> None:
-        if group.closing and not group.workers and self._groups.pop(group.id, None) is not None:
-            self._supervisor.group_closed(group.id)
-            self._feed(GroupClosed(group.id))
+        if self._served.pop(served.id, None) is not None:
+            self._report("version unloaded", model=served.key)
+        self._groups.drop(served, now_ns)
 
     def stop_all(self) -> None:
         """The daemon ends: every worker is asked to leave."""
-        for group in self._groups.values():
-            group.closing = True
-            group.due_ns.clear()
-        for worker in self._workers.values():
-            worker.stopping = True
-            self._port.stop(worker.id)
+        self._groups.stop_all()
 
     # --- what others ask
 
@@ -429,42 +428,37 @@ class Roster:
         self, queued: Mapping[int, int], running: Mapping[int, int]
     ) -> tuple[VersionStatus, ...]:
         """All versions, for people; ``queued`` and ``running`` count requests by model id."""
-        return tuple(
-            VersionStatus(
-                name=served.model.name,
-                version=served.model.version,
-                state=served.state,
-                reason=served.reason,
-                queued=queued.get(served.id, 0),
-                running=running.get(served.id, 0),
-                workers=self.workers_of(served),
-                statistics=served.meter.frozen(),
-            )
-            for served in self._routes.all()
-        )
+        return tuple(self._status(served, queued, running) for served in self._routes.all())
 
-    def workers_of(self, served: Served) -> tuple[int, ...]:
-        """Worker ids that hold ``served``."""
-        workers = self._groups[served.group].workers.values() if served.group in self._groups else ()
-        return tuple(worker.id for worker in workers if served.id in worker.loaded)
+    def _status(self, served: Served, queued: Mapping[int, int], running: Mapping[int, int]) -> VersionStatus:
+        proof = served.assessment
+        return VersionStatus(
+            name=served.model.name,
+            version=served.model.version,
+            state=served.state,
+            reason=served.reason,
+            queued=queued.get(served.id, 0),
+            running=running.get(served.id, 0),
+            workers=self._groups.holders(served),
+            statistics=served.meter.frozen(),
+            trial=self.swaps.status(served),
+            tries_left=self.swaps.tries_left(served),
+            run_p50_ns=proof.p50_ns if proof is not None else 0,
+            run_p99_ns=proof.p99_ns if proof is not None else 0,
+            fallen_back=served.fallen_back,
+        )
 
     def worker_statuses(
         self, memory_of: Callable[[int], int], use_of: Callable[[int], LaneUse]
     ) -> tuple[WorkerStatus, ...]:
         """All processes, for people; ``memory_of`` knows the bytes of a process, ``use_of`` who gave work to a lane."""
-        return tuple(
-            WorkerStatus(
-                worker=worker.id,
-                pid=worker.pid,
-                state=worker.state,
-                models=tuple(self._keys(worker.loaded, self._served)),
-                memory_bytes=memory_of(worker.pid) if worker.pid else 0,
-                restarts=self._groups[worker.group].restarts if worker.group in self._groups else 0,
-                use=use_of(worker.id),
-            )
-            for worker in self._workers.values()
-        )
 
-    @staticmethod
-    def _keys(models: Iterable[int], served: Mapping[int, Served]) -> list[str]:
-        return sorted(served[model].key for model in models if model in served)
+        def key_of(model: int) -> str | None:
+            served = self._served.get(model)
+            return served.key if served is not None else None
+
+        return self._groups.statuses(key_of, memory_of, use_of)
+
+    def swap_figures(self) -> SwapFigures:
+        """What became of versions on their way to serving."""
+        return self.swaps.figures()

@@ -8,13 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from appliance.engine.layout import LAYOUTS_KEPT, UNKNOWN, Layout, layout_of, row_bytes
 from appliance.engine.port import IndexEntry
+from appliance.engine.swap_settings import TrialWish
 from appliance.errors import InvalidRequest, NotReady, UnknownModel
 from appliance.inference import RequestPlan
 from appliance.model import ModelVersion, VersionState
 from appliance.telemetry.meter import VersionMeter
+from appliance.workers.port import Assessment
+
+if TYPE_CHECKING:
+    from appliance.engine.diversion import Diversion
 
 MAX_VERSION = (1 << 63) - 1
 FIRST_GUESS_BYTES = 1024
@@ -23,10 +29,17 @@ FIRST_GUESS_BYTES = 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CatalogVersion:
-    """A version that is wanted. ``fingerprint`` changes when its files do."""
+    """A version that is wanted. ``fingerprint`` changes when its files do. ``trial`` is what it has to go through
+    before it serves; None: what the configuration says."""
 
     model: ModelVersion
     fingerprint: str
+    trial: TrialWish | None = None
+
+    @property
+    def identity(self) -> str:
+        """What this version is, for records that outlive the process: a package's digest, or the state of its files."""
+        return f"{self.model.key}@{self.model.digest or self.fingerprint}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +65,9 @@ class Served:
 
     ``group`` is -1 until it is placed. ``opened``: the scheduler takes requests for it. ``retiring``: it serves until
     what replaces it is ready. ``row_bytes`` is per output the bytes of one row, exact or the most seen; ``live`` counts
-    requests that are not done.
+    requests that are not done. ``identity`` is that of its CatalogVersion; ``assessment`` what it proved, here or
+    earlier. ``diversion`` leads some of its requests to a version on trial; ``fallback`` runs what fails on this one,
+    and ``fallen_back`` counts that.
     """
 
     id: int
@@ -67,6 +82,11 @@ class Served:
     seeds: tuple[tuple[int, int], ...] = ()
     row_bytes: list[int] = field(init=False)
     live: int = 0
+    identity: str = ""
+    assessment: Assessment | None = None
+    diversion: Diversion | None = None
+    fallback: Served | None = None
+    fallen_back: int = 0
     layouts: dict[int, Layout] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -162,12 +182,20 @@ class Routes:
             raise NotReady(f"Request for unknown model: '{name}' version {number} is not at ready state")
         return found
 
-    def _latest(self, name: str) -> Served:
-        ready = [served for served in self.of(name) if served.state is VersionState.READY]
+    def current(self, name: str) -> Served | None:
+        """What serves requests for ``name`` that ask for no version; None: nothing."""
+        ready = [
+            served for served in self._names.get(name, {}).values() if served.state is VersionState.READY
+        ]
         current = [served for served in ready if not served.retiring] or ready
-        if not current:
+        return max(current, key=lambda served: served.model.version, default=None)
+
+    def _latest(self, name: str) -> Served:
+        self.of(name)
+        current = self.current(name)
+        if current is None:
             raise NotReady(f"Request for unknown model: '{name}' has no available versions")
-        return current[-1]
+        return current
 
     def index(self, ready_only: bool) -> tuple[IndexEntry, ...]:
         """All versions known, by name and version."""

@@ -13,7 +13,7 @@ from typing import Final
 from aiohttp import web
 
 from appliance.engine.front import HttpFront
-from appliance.engine.port import Buffer, EnginePort
+from appliance.engine.port import NO_HEADERS, Buffer, EnginePort
 from appliance.errors import ApplianceError, MessageTooLarge
 from appliance.http.body import Body, BodyReader
 from appliance.http.compression import fold, response_encoding
@@ -43,10 +43,11 @@ SEPARATE_BYTES: Final = 64 * 1024
 class Exchange:
     """One request on its way through the handler. Owner: the task that handles it."""
 
-    __slots__ = ("arrived_ns", "attempts", "head", "request_id", "target", "trace")
+    __slots__ = ("arrived_ns", "attempts", "head", "headers", "request_id", "target", "trace")
 
     def __init__(self, arrived_ns: int, trace: Trace | None, target: str, attempts: int) -> None:
         self.arrived_ns = arrived_ns
+        self.headers = NO_HEADERS
         self.target = target
         self.attempts = attempts
         self.request_id = ""
@@ -74,6 +75,7 @@ class Pending:
             on_done=self._done,
             trace=exchange.trace,
             attempts=exchange.attempts,
+            headers=exchange.headers,
         )
 
     def _done(self, outcome: Outcome) -> None:
@@ -132,6 +134,8 @@ class InferenceHandler:
         traceparent = request.headers.get(TRACEPARENT, "") if tracer else ""
         trace = tracer.begin(EDGE, arrived_ns, traceparent) if tracer else None
         exchange = Exchange(arrived_ns, trace, request.raw_path, take_attempts(request))
+        if wanted := self._engine.wanted_headers:
+            exchange.headers = {key: request.headers[key] for key in wanted if key in request.headers}
         try:
             planned, pending = await self._checked(request, name, version, exchange)
             response = await self._encoded(planned, await pending.answer(), exchange)
@@ -202,7 +206,8 @@ class InferenceHandler:
             answer.release()
         asked, request_id = planned.request, exchange.request_id
         encoded = await encode(outputs, answer.model, request_id, asked.binary_outputs, asked.binary_default)
-        if self._teacher is not None and exchange.head:
+        own = answer.model is planned.plan.model  # another version answers where the planned one failed
+        if self._teacher is not None and exchange.head and own:
             self._teacher.consider(exchange.head, planned, outputs)
         return encoded
 

@@ -223,6 +223,25 @@ class VersionMeter:
         self.results[result] += 1
         self.failed_ns += total_ns
 
+    def absorb(self, other: VersionMeter) -> None:
+        """Count all that ``other`` counted, which was of the same version."""
+        self._frozen = None
+        self.inferences += other.inferences
+        self.executions += other.executions
+        self.retries += other.retries
+        self.granted += other.granted
+        self._successes += other._successes
+        self.failed_ns += other.failed_ns
+        self.last_inference_ms = max(self.last_inference_ms, other.last_inference_ms)
+        for result, count in other.results.items():
+            self.results[result] += count
+        for stage, histogram in other.stages.items():
+            self.stages[stage].merge(histogram.counts, histogram.sum_ns)
+        for rows, more in other.batches.items():
+            mine = self.batches.setdefault(rows, [0, 0, 0, 0])
+            for place, amount in enumerate(more):
+                mine[place] += amount
+
     def frozen(self) -> VersionStatistics:
         """A value to show; made anew only when something was counted, so that a thousand idle models cost nothing."""
         if self._frozen is None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from appliance.engine.port import Buffer, EngineStatus, IndexEntry
+from appliance.engine.port import NO_HEADERS, Buffer, EngineStatus, IndexEntry
 from appliance.errors import ApplianceError, Cancelled, InvalidRequest, NotReady, UnknownModel
 from appliance.inference import Answer, Outcome, OutputTensor, RequestPlan
 from appliance.model import ModelVersion, VersionState
@@ -55,6 +55,8 @@ class EngineDouble:
         self.generation = 1
         self.accepting = True
         self.ready = True
+        self.wanted_headers: tuple[str, ...] = ()
+        self.headers: list[Mapping[str, str]] = []
         self.resolved = 0
         self.clock_ns = 1_000_000_000
         self.refuse_submit: ApplianceError | None = None
@@ -87,10 +89,12 @@ class EngineDouble:
         attempts: int = 0,
         client: str = "",
         trace: Trace | None = None,
+        headers: Mapping[str, str] = NO_HEADERS,
     ) -> int:
         if self.refuse_submit is not None:
             raise self.refuse_submit
         copied = tuple(bytes(tensor) for tensor in tensors)
+        self.headers.append(headers)
         self.submissions.append(
             Submission(plan, copied, request_id, deadline_ns, on_done, client, trace, attempts)
         )

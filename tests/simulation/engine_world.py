@@ -22,9 +22,12 @@ from typing import Any
 
 from appliance.engine.engine import Engine
 from appliance.engine.placement import PlacementConfig
+from appliance.engine.records import MemoryRecords
 from appliance.engine.routes import Catalog, CatalogProblem, CatalogVersion
 from appliance.engine.settings import EngineConfig
 from appliance.engine.supervisor import SupervisorConfig
+from appliance.engine.swap_settings import SwapConfig
+from appliance.engine.swaps import SwapTerms
 from appliance.errors import ApplianceError
 from appliance.inference import NO_DEADLINE, Answer, Outcome, RequestHead, TensorHead
 from appliance.model import Batching, ModelVersion
@@ -84,6 +87,7 @@ class EngineWorld:
             pace=self,
             memory_of=lambda pid: 0,
             log=SilentLog(),
+            swap=SwapTerms(_swap(world.random), MemoryRecords(), lambda model: ""),
         )
         self._base = _address(self.arena.view(0, 1))
         self.pending: dict[int, int] = {}
@@ -235,6 +239,20 @@ class EngineWorld:
         taken.sort()
         for (_, end), (start, _) in itertools.pairwise(taken):
             assert end <= start, "memory in use was given to another request"
+
+
+def _swap(rand: random.Random) -> SwapConfig:
+    """Trials of every kind, short enough for a run."""
+    return SwapConfig(
+        loads=rand.choice((1, 2)),
+        shadow_percent=rand.choice((0.0, 0.0, 30.0)),
+        shadow_requests=5,
+        canary_percent=rand.choice((0.0, 0.0, 30.0)),
+        canary_requests=5,
+        stage_s=0.02,
+        patience_s=0.2,
+        watch_s=rand.choice((0.0, 0.05, 0.5)),
+    )
 
 
 def _address(view: memoryview) -> int:

@@ -1,0 +1,146 @@
+"""A version on its way to serving, with all that is known of its try. Owner: the swaps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+from appliance.engine.diversion import Diversion
+from appliance.engine.port import TrialStatus
+from appliance.engine.routes import Served
+from appliance.engine.trial import TRYING, Figures, Seen, Stage, Trial
+from appliance.model import ModelVersion
+from appliance.telemetry import meter
+from appliance.telemetry.meter import Result, VersionMeter
+
+NOTHING = Figures(0, 0, (0,) * (len(meter.BOUNDS_NS) + 1))
+
+
+class Step(Enum):
+    """How far it is on its way to a worker."""
+
+    WAITING = 0
+    COUNTING = 1
+    COUNTED = 2
+    STARTED = 3
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Candidate:
+    """``before`` is what it would replace; ``background``: nobody waits for it; ``known``: it was proven here before.
+
+    ``chosen``: it has one of the places for loading; ``problem``: why it is not even started. ``parked``: it waits for
+    another's trial. ``shown`` is the stage that has been acted on, ``live``: it serves. ``blameless``: that it does not
+    is not its fault. ``reference`` are the figures of ``before`` when it stopped serving; ``unseen`` counts requests in
+    the shadow.
+    """
+
+    served: Served
+    before: Served | None
+    trial: Trial
+    background: bool
+    since_ns: int
+    known: bool = False
+    step: Step = Step.WAITING
+    chosen: bool = False
+    problem: str = ""
+    started_ns: int = 0
+    due_ns: int = 0
+    parked: bool = False
+    live: bool = False
+    crashed: bool = False
+    blameless: bool = False
+    shown: Stage = Stage.LOADING
+    reference: Figures | None = None
+    unseen: VersionMeter = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.unseen = VersionMeter(self.served.model.name, self.served.model.version)
+
+    @property
+    def occupies(self) -> bool:
+        """Whether it takes one of the places for loading in the background."""
+        return self.background and self.chosen and not self.served.opened
+
+    @property
+    def comparable(self) -> bool:
+        """Whether requests can go to either version."""
+        return self.before is not None and interchangeable(self.served.model, self.before.model)
+
+    @property
+    def keeps_before(self) -> bool:
+        """Whether ``before`` may be gone back to."""
+        return self.live and self.before is not None and self.trial.stage is Stage.WATCH
+
+    def diversion(self) -> Diversion:
+        """What leads requests to it in its present stage."""
+        trial = self.trial
+        return Diversion(
+            self.served,
+            trial.wish,
+            trial.share_percent,
+            shadow=trial.stage is Stage.SHADOW,
+            unseen=self.unseen,
+        )
+
+    def seen(self) -> Seen:
+        """Its figures, and those of the version before."""
+        if self.trial.stage is Stage.SHADOW:
+            return Seen(figures_of(self.unseen, 0), self.figures_before())
+        mine = figures_of(self.served.meter, self.served.fallen_back)
+        return Seen(mine, self.reference if self.reference is not None else self.figures_before())
+
+    def figures_before(self) -> Figures:
+        """What the version before did so far."""
+        before = self.before
+        return figures_of(before.meter, before.fallen_back) if before is not None else NOTHING
+
+    def status(self) -> TrialStatus:
+        """For people."""
+        figures = self.seen().new if self.shown in TRYING or self.live else NOTHING
+        return TrialStatus(
+            stage=self.shown.value,
+            before=self.before.model.version if self.before is not None else 0,
+            percent=self.trial.share_percent,
+            answered=figures.answered,
+            failed=figures.failed,
+            compared=self.trial.compared,
+            differing=self.trial.differing,
+        )
+
+    def trial_in_words(self) -> str:
+        """What it went through."""
+        said = []
+        if self.trial.compared:
+            said.append(f"{self.trial.compared} answers compared, {self.trial.differing} of them different")
+        if self.served.assessment is not None:
+            said.append(f"a run takes {self.served.assessment.p50_ns / 1_000:,.0f} us")
+        return ", ".join(said)
+
+
+def figures_of(of: VersionMeter, fallen_back: int) -> Figures:
+    """What a meter has counted."""
+    frozen = of.frozen()
+    return Figures(
+        frozen.results[Result.SUCCESS],
+        frozen.results[Result.FAILED] + fallen_back,
+        frozen.stages[meter.Stage.RUN].counts,
+    )
+
+
+def interchangeable(one: ModelVersion, other: ModelVersion) -> bool:
+    """Whether a request for either can be answered by the other, its tensors lying where they lie."""
+    return (
+        one.inputs == other.inputs
+        and [(spec.name, spec.datatype) for spec in one.outputs]
+        == [(spec.name, spec.datatype) for spec in other.outputs]
+        and (one.max_batch_size > 0) == (other.max_batch_size > 0)
+    )
+
+
+def run_ns(served: Served, rows: int) -> int:
+    """How long a run of ``rows`` rows takes, as was measured when it was loaded; 0: not known."""
+    proof = served.assessment
+    if proof is not None and proof.rows == rows:
+        return proof.p50_ns
+    return next((ns for seeded, ns in served.seeds if seeded == rows), 0)

@@ -1,0 +1,200 @@
+"""The records of versions under a state directory: tries, proofs and history, written by a thread of their own.
+
+What must be there before something begins is told back when it is on the disk; all else only follows. A file that
+cannot be read is begun anew, and that is reported: at worst a version is tried or assessed once more. Owner: the event
+loop's thread, but for what the writer's thread does.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from appliance.durable import RealFolder, read_whole, replace_file
+from appliance.engine.history import FILE, FILE_BEFORE, FILE_BYTES_MAX, encoded, read_history
+from appliance.engine.records import Change, MemoryRecords, Proof, Standing
+from appliance.errors import OperatorError
+from appliance.workers.port import Assessment, Deviation
+
+TRIES: Final = "tries.json"
+PROOFS: Final = "proofs.json"
+FORMAT: Final = 1
+BYTES_MAX: Final = 64 << 20
+CLOSE_S: Final = 5.0
+
+Job = Callable[[], None]
+
+
+class FileRecords:
+    """Implements Records in the directory ``folder``, which is made if need be. ``post`` runs a function in the event
+    loop's thread; ``report`` writes a log line, from there. Raises OperatorError when the directory cannot be used."""
+
+    def __init__(
+        self, folder: Path, post: Callable[[Callable[[], None]], object], report: Callable[..., None]
+    ) -> None:
+        self._path = folder
+        self._post = post
+        self._report = report
+        try:
+            folder.mkdir(exist_ok=True)
+            self._folder = RealFolder(folder)
+            self._known = MemoryRecords(changes=read_history(folder))
+        except OSError as error:
+            raise OperatorError(
+                f"'{folder}' cannot be used: {error.strerror}; it must be writable"
+            ) from error
+        self._read()
+        self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        self._dirty: dict[str, Callable[[], bytes]] = {}
+        self._lock = threading.Lock()
+        self._thread = threading.Thread(target=self._write, name="records", daemon=True)
+        self._thread.start()
+
+    def _read(self) -> None:
+        for file, take in ((TRIES, self._take_tries), (PROOFS, self._take_proofs)):
+            try:
+                data = read_whole(self._folder, file, BYTES_MAX)
+                if data is not None:
+                    document = json.loads(data)
+                    if document["format"] != FORMAT:
+                        raise ValueError(f"format {document['format']} is not {FORMAT}")
+                    take(document)
+            except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+                self._report("records cannot be read; they begin anew", file=file, error=str(error))
+
+    def _take_tries(self, document: Mapping[str, Any]) -> None:
+        for identity, (tries, rejected) in document["versions"].items():
+            self._known.standings[str(identity)] = Standing(int(tries), str(rejected))
+
+    def _take_proofs(self, document: Mapping[str, Any]) -> None:
+        for identity, box, proven, assessment in document["proofs"]:
+            proof = Proof(None if assessment is None else _assessment(assessment), proven=bool(proven))
+            self._known.proofs[str(identity), str(box)] = proof
+
+    # --- Records
+
+    def standing(self, identity: str) -> Standing:
+        """See Records."""
+        return self._known.standing(identity)
+
+    def count(self, identities: Sequence[str], done: Callable[[str], None]) -> None:
+        """See Records."""
+        self._known.add_tries(identities)
+        self._put(TRIES, _tries(self._known.standings), done)
+
+    def reject(self, identity: str, reason: str) -> None:
+        """See Records."""
+        self._known.reject(identity, reason)
+        self._put(TRIES, _tries(self._known.standings))
+
+    def forgive(self, identity: str) -> None:
+        """See Records."""
+        if identity in self._known.standings:
+            self._known.forgive(identity)
+            self._put(TRIES, _tries(self._known.standings))
+
+    def proof(self, identity: str, box: str) -> Proof | None:
+        """See Records."""
+        return self._known.proof(identity, box)
+
+    def prove(self, identity: str, box: str, proof: Proof) -> None:
+        """See Records."""
+        if proof != self._known.proof(identity, box):
+            self._known.prove(identity, box, proof)
+            self._put(PROOFS, _proofs(self._known.proofs))
+
+    def happened(self, change: Change) -> None:
+        """See Records."""
+        self._known.happened(change)
+        self._jobs.put(lambda: self._attempt(lambda: self._append(encoded(change)), None))
+
+    def history(self, name: str) -> tuple[Change, ...]:
+        """See Records."""
+        return self._known.history(name)
+
+    def close(self) -> None:
+        """Write what is left, within CLOSE_S seconds."""
+        self._jobs.put(None)
+        self._thread.join(CLOSE_S)
+        if not self._thread.is_alive():
+            self._folder.close()
+
+    # --- the writer's thread
+
+    def _put(self, file: str, encode: Callable[[], bytes], done: Callable[[str], None] | None = None) -> None:
+        """Have ``file`` replaced by what ``encode`` gives; only the newest of several that wait is written."""
+        with self._lock:
+            self._dirty[file] = encode
+        self._jobs.put(lambda: self._attempt(lambda: self._replace(file), done))
+
+    def _write(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            job()
+
+    def _attempt(self, write: Callable[[], None], done: Callable[[str], None] | None) -> None:
+        problem = ""
+        try:
+            write()
+        except OSError as error:
+            problem = error.strerror or str(error)
+        try:
+            if done is not None:
+                self._post(lambda: done(problem))
+            elif problem:
+                self._post(lambda: self._report("records cannot be written", error=problem))
+        except RuntimeError:
+            return  # the event loop is gone, and whoever waited with it
+
+    def _replace(self, file: str) -> None:
+        with self._lock:
+            encode = self._dirty.pop(file, None)
+        if encode is None:
+            return
+        try:
+            replace_file(self._folder, file, f"{file}.new", encode())
+        except OSError:
+            with self._lock:
+                self._dirty.setdefault(file, encode)
+            raise
+
+    def _append(self, line: bytes) -> None:
+        """One line at the end, for good; a line that was cut short by a power cut is ended first."""
+        path = self._path / FILE
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+        try:
+            size = os.fstat(descriptor).st_size
+            if size and os.pread(descriptor, 1, size - 1) != b"\n":
+                line = b"\n" + line
+            os.write(descriptor, line)
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        if not size:
+            self._folder.sync_directory("")
+        if size + len(line) > FILE_BYTES_MAX:
+            self._folder.rename(FILE, FILE_BEFORE)
+
+
+def _tries(standings: Mapping[str, Standing]) -> Callable[[], bytes]:
+    versions = dict(standings)
+    return lambda: _document(versions=versions)
+
+
+def _proofs(proofs: Mapping[tuple[str, str], Proof]) -> Callable[[], bytes]:
+    rows = [(identity, box, proof.proven, proof.assessment) for (identity, box), proof in proofs.items()]
+    return lambda: _document(proofs=rows)
+
+
+def _document(**content: object) -> bytes:
+    return json.dumps({"format": FORMAT, **content}, separators=(",", ":")).encode() + b"\n"
+
+
+def _assessment(fields: Sequence[Any]) -> Assessment:
+    cases, worst, rows, runs, p50_ns, p99_ns, failure = fields
+    deviations = tuple(Deviation(str(name), float(one), float(other)) for name, one, other in worst)
+    return Assessment(int(cases), deviations, int(rows), int(runs), int(p50_ns), int(p99_ns), str(failure))

@@ -1,0 +1,153 @@
+"""What the daemon remembers of versions across its own restarts, as a port: tries, assessments, history.
+
+A version that is not proven on this box is counted before each try, and for good before the try begins, as boot loaders
+do: one that takes the box down with it is not tried for ever. ``record_files`` keeps all of this under a state
+directory; ``MemoryRecords`` for as long as the process lives.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final, NamedTuple, Protocol
+
+from appliance.workers.port import Assessment
+
+CHANGES_KEPT: Final = 1_000
+VERSIONS_KEPT: Final = 10_000
+"""Versions whose tries and assessments are remembered; the oldest go first."""
+
+
+class Ending(StrEnum):
+    """How the try of a version came out."""
+
+    LIVE = "live"
+    REFUSED = "refused"
+    ROLLED_BACK = "rolled back"
+    ABANDONED = "abandoned"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """One line of history. ``before`` is the version that served until then (0: none), ``after`` the one that serves
+    now (0: none). ``stage`` is how far the version came, ``took_ms`` how long the try lasted. ``at_ms`` is the wall
+    clock's, for people only."""
+
+    at_ms: int
+    name: str
+    version: int
+    identity: str
+    ending: Ending
+    before: int = 0
+    after: int = 0
+    stage: str = ""
+    reason: str = ""
+    took_ms: int = 0
+
+
+class Standing(NamedTuple):
+    """How a version stands that is not proven: times that it was tried, and why it is not to be tried again ("": it
+    may be)."""
+
+    tries: int = 0
+    rejected: str = ""
+
+
+class Proof(NamedTuple):
+    """What a version proved on this box: its assessment, and whether it then served for the watch time."""
+
+    assessment: Assessment | None
+    proven: bool
+
+
+class Records(Protocol):
+    """A version is named by its identity; a proof holds for an identity on ``box``: runtime, device, processor. Calls
+    return at once; what is to be kept is written later, in order, but for ``count``."""
+
+    def standing(self, identity: str) -> Standing:
+        """How it stands."""
+
+    def count(self, identities: Sequence[str], done: Callable[[str], None]) -> None:
+        """One more try of each, for good. Then, perhaps before this returns, ``done`` is called in the engine's thread:
+        with "", or with why it could not be written."""
+
+    def reject(self, identity: str, reason: str) -> None:
+        """Do not try it again."""
+
+    def forgive(self, identity: str) -> None:
+        """Forget its tries: it is proven, or an operator asked for it again."""
+
+    def proof(self, identity: str, box: str) -> Proof | None:
+        """What it proved there."""
+
+    def prove(self, identity: str, box: str, proof: Proof) -> None:
+        """Remember that."""
+
+    def happened(self, change: Change) -> None:
+        """Add a line to the history."""
+
+    def history(self, name: str) -> tuple[Change, ...]:
+        """The lines of one model, or of all for "", oldest first, as many as are kept."""
+
+
+class MemoryRecords:
+    """Implements Records without a disk."""
+
+    def __init__(
+        self,
+        standings: Iterable[tuple[str, Standing]] = (),
+        proofs: Iterable[tuple[str, str, Proof]] = (),
+        changes: Iterable[Change] = (),
+    ) -> None:
+        self.standings = dict(standings)
+        self.proofs = {(identity, box): proof for identity, box, proof in proofs}
+        self._changes = deque(changes, CHANGES_KEPT)
+
+    def standing(self, identity: str) -> Standing:
+        """See Records."""
+        return self.standings.get(identity, Standing())
+
+    def count(self, identities: Sequence[str], done: Callable[[str], None]) -> None:
+        """See Records."""
+        self.add_tries(identities)
+        done("")
+
+    def add_tries(self, identities: Sequence[str]) -> None:
+        """Count without telling anybody."""
+        for identity in identities:
+            self._put(identity, self.standing(identity)._replace(tries=self.standing(identity).tries + 1))
+
+    def reject(self, identity: str, reason: str) -> None:
+        """See Records."""
+        self._put(identity, self.standing(identity)._replace(rejected=reason))
+
+    def _put(self, identity: str, standing: Standing) -> None:
+        self.standings.pop(identity, None)
+        self.standings[identity] = standing
+        while len(self.standings) > VERSIONS_KEPT:
+            del self.standings[next(iter(self.standings))]
+
+    def forgive(self, identity: str) -> None:
+        """See Records."""
+        self.standings.pop(identity, None)
+
+    def proof(self, identity: str, box: str) -> Proof | None:
+        """See Records."""
+        return self.proofs.get((identity, box))
+
+    def prove(self, identity: str, box: str, proof: Proof) -> None:
+        """See Records."""
+        self.proofs.pop((identity, box), None)
+        self.proofs[identity, box] = proof
+        while len(self.proofs) > VERSIONS_KEPT:
+            del self.proofs[next(iter(self.proofs))]
+
+    def happened(self, change: Change) -> None:
+        """See Records."""
+        self._changes.append(change)
+
+    def history(self, name: str) -> tuple[Change, ...]:
+        """See Records."""
+        return tuple(change for change in self._changes if not name or change.name == name)

@@ -1,0 +1,484 @@
+"""Versions on their way to serving: who may load now, how each one's trial stands, and what is remembered of it.
+
+Every version that is to be loaded passes through here. What replaces another waits for one of few places to load in the
+background; what is not proven on this box is counted first. ``trial`` decides; the roster does what follows from it, as
+a Board. One owner: the roster.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Final, NamedTuple, Protocol
+
+from appliance.engine import trial as on
+from appliance.engine.candidate import Candidate, Step, interchangeable, run_ns
+from appliance.engine.port import SwapFigures, TrialStatus
+from appliance.engine.records import Change, Ending, MemoryRecords, Proof, Records
+from appliance.engine.routes import Served
+from appliance.engine.swap_settings import SwapConfig, TrialWish, configured_trial
+from appliance.engine.trial import TRYING, Stage, Trial
+from appliance.model import ModelVersion
+from appliance.workers.port import LoadWish, ModelLoaded
+
+NEVER_NS: Final = 1 << 62
+
+
+class Board(Protocol):
+    """Who does what a trial comes to."""
+
+    def start(self, fresh: Sequence[Served], now_ns: int, *, alone: bool) -> None:
+        """Give them workers and load them."""
+
+    def flip(self, candidate: Candidate, now_ns: int) -> None:
+        """From the next request on it serves."""
+
+    def reject(self, candidate: Candidate, reason: str, now_ns: int) -> None:
+        """It will not serve; what served goes on."""
+
+    def roll_back(self, candidate: Candidate, reason: str, now_ns: int) -> None:
+        """It serves no more, and what served before does again."""
+
+    def spare(self, before: Served, now_ns: int) -> None:
+        """Nobody will go back to it."""
+
+    def diverted(self) -> None:
+        """Which requests go where has changed."""
+
+    def current(self, name: str) -> Served | None:
+        """What serves ``name`` now."""
+
+
+class SwapTerms(NamedTuple):
+    """What swaps go by; ``box`` says on what a version's proof depends."""
+
+    config: SwapConfig
+    records: Records
+    box: Callable[[ModelVersion], str]
+
+
+def default_terms() -> SwapTerms:
+    """As configured by nobody, and remembered for as long as the process lives."""
+    return SwapTerms(SwapConfig(), MemoryRecords(), lambda model: "")
+
+
+class Swaps:
+    """``soon`` asks for ``tick`` at once, ``at`` at a time."""
+
+    def __init__(
+        self,
+        *,
+        terms: SwapTerms,
+        board: Board,
+        report: Callable[..., None],
+        wall_ms: Callable[[], int],
+        soon: Callable[[], None],
+        at: Callable[[int], None],
+    ) -> None:
+        self._config, self._records, self._box = terms
+        self._board = board
+        self._report = report
+        self._wall_ms = wall_ms
+        self._soon = soon
+        self._at = at
+        self._candidates: dict[int, Candidate] = {}
+        self._compared: list[tuple[int, str]] = []
+        self._look_ns = NEVER_NS
+        self._endings: Counter[str] = Counter()
+        self._figures = SwapFigures()
+
+    # --- what is wanted
+
+    def refusal(self, identity: str) -> str:
+        """Why a version is not tried; "" when it may be."""
+        tries, rejected = self._records.standing(identity)
+        again = "change its files, or ask for it to be loaded"
+        if rejected:
+            return f"is not tried again: {rejected}; {again}"
+        if tries >= self._config.tries:
+            return f"was tried {tries} times and did not prove itself; swap.tries allows no more; {again}"
+        return ""
+
+    def forgive(self, identity: str) -> None:
+        """An operator asks for it again."""
+        self._records.forgive(identity)
+
+    def add(
+        self, served: Served, before: Served | None, wish: TrialWish | None, *, background: bool, now_ns: int
+    ) -> None:
+        """``served`` is to serve, in the place of ``before``. ``start`` starts it."""
+        proof = self._records.proof(served.identity, self._box(served.model)) or Proof(None, proven=False)
+        served.assessment = proof.assessment
+        trial = Trial(
+            self._config,
+            wish or configured_trial(self._config),
+            before=before is not None,
+            comparable=before is not None and interchangeable(served.model, before.model),
+            now_ns=now_ns,
+            proven=proof.proven,
+        )
+        self._candidates[served.id] = Candidate(
+            served=served,
+            before=before,
+            trial=trial,
+            background=background,
+            since_ns=now_ns,
+            known=proof.proven,
+            step=Step.COUNTED if proof.proven else Step.WAITING,
+        )
+
+    def renew(self, served: Served, wish: TrialWish | None) -> None:
+        """The catalog may wish otherwise of what is on trial already."""
+        candidate = self._candidates.get(served.id)
+        if candidate is not None:
+            candidate.trial.wish = wish or configured_trial(self._config)
+
+    def start(self, now_ns: int) -> None:
+        """Start what may start: first it is counted, unless it is proven."""
+        fresh = [candidate for candidate in self._candidates.values() if candidate.step is not Step.STARTED]
+        if not fresh:
+            return
+        places = self._config.loads - sum(each.occupies for each in self._candidates.values())
+        chosen: list[Candidate] = []
+        for candidate in fresh:
+            if not candidate.background or candidate.chosen:
+                chosen.append(candidate)
+            elif places > 0:
+                places -= 1
+                chosen.append(candidate)
+        uncounted = [candidate for candidate in chosen if candidate.step is Step.WAITING]
+        for candidate in chosen:
+            candidate.chosen = True
+        for candidate in uncounted:
+            candidate.step = Step.COUNTING
+        if uncounted:
+            identities = [candidate.served.identity for candidate in uncounted]
+            self._records.count(identities, partial(self._counted, uncounted))
+        self._begin([candidate for candidate in chosen if candidate.step is Step.COUNTED], now_ns)
+
+    def _counted(self, candidates: Sequence[Candidate], problem: str) -> None:
+        for candidate in candidates:
+            candidate.step = Step.COUNTED
+            if problem and candidate.before is not None:
+                candidate.problem = f"its try cannot be counted: {problem}"
+        if problem:
+            self._report("tries cannot be counted", error=problem)
+        self._soon()
+
+    def _begin(self, ready: Sequence[Candidate], now_ns: int) -> None:
+        groups: dict[bool, list[Served]] = {}
+        for candidate in ready:
+            candidate.step = Step.STARTED
+            candidate.started_ns = now_ns
+            if not candidate.problem:
+                groups.setdefault(candidate.trial.tries, []).append(candidate.served)
+        for alone, fresh in sorted(groups.items()):
+            self._board.start(fresh, now_ns, alone=alone)
+        for candidate in ready:
+            if candidate.problem:
+                self._fail(candidate, candidate.problem, now_ns)
+
+    def wish(self, served: Served) -> LoadWish:
+        """How a version is to be loaded: at once where it serves, else as its try says."""
+        candidate = self._candidates.get(served.id)
+        if candidate is None or served.opened:
+            return LoadWish()
+        held_to = bool(served.model.golden) or candidate.before is not None
+        return LoadWish(background=candidate.background, assess=held_to and served.assessment is None)
+
+    # --- what happens to it
+
+    def loaded(self, served: Served, event: ModelLoaded) -> None:
+        """A worker holds it. Several may: the slowest of them counts."""
+        self._count(loads=1, load_ns=event.load_ns)
+        if event.assessment is None:
+            return
+        self._count(assessments=1, assessments_failed=bool(event.assessment.failure))
+        known = served.assessment
+        if known is None or event.assessment.failure or event.assessment.p50_ns > known.p50_ns:
+            served.assessment = event.assessment
+
+    def opened(self, served: Served, now_ns: int) -> None:
+        """It can take requests, and shall not before its trial says so."""
+        candidate = self._candidates.get(served.id)
+        if candidate is None or candidate.trial.stage is not Stage.LOADING:
+            return
+        before = candidate.before
+        if before is not None and before.diversion is not None and candidate.trial.tries:
+            candidate.parked = True
+            return
+        self._assess(candidate, now_ns)
+        self._soon()
+
+    def _assess(self, candidate: Candidate, now_ns: int) -> None:
+        served, before = candidate.served, candidate.before
+        candidate.parked = False
+        proof = served.assessment
+        if proof is not None and not proof.failure and not candidate.known:
+            self._records.prove(served.identity, self._box(served.model), Proof(proof, proven=False))
+        event = on.Assessed(
+            proof.failure if proof is not None else "",
+            proof.p50_ns if proof is not None else 0,
+            run_ns(before, proof.rows) if proof is not None and before is not None else 0,
+        )
+        self._step(candidate, event, now_ns)
+
+    def crashed(self, served: Served, detail: str, now_ns: int) -> bool:
+        """A worker ended because of it; True when its trial ended with that."""
+        candidate = self._candidates.get(served.id)
+        if candidate is None:
+            return False
+        candidate.crashed = True
+        self._step(candidate, on.Crashed(detail), now_ns)
+        return served.id not in self._candidates
+
+    def compared(self, served: Served, difference: str) -> None:
+        """An answer of it lay beside the real one; taken in at the next ``tick``."""
+        self._compared.append((served.id, difference))
+        self._count(compared=1, differing=bool(difference))
+        self._soon()
+
+    def recall(self, name: str, reason: str, now_ns: int, *, reject: bool) -> bool:
+        """Go back to what served ``name`` before, if that is still there; ``reject``: and stay there."""
+        for candidate in list(self._candidates.values()):
+            if candidate.served.model.name == name and candidate.keeps_before:
+                candidate.blameless = not reject
+                self._step(candidate, on.Recalled(reason), now_ns)
+                return True
+        return False
+
+    def kept(self, name: str, version: int, identity: str) -> Served | None:
+        """The version that is kept to go back to, if it is this one."""
+        for candidate in self._candidates.values():
+            before = candidate.before
+            there = candidate.keeps_before and before is not None and before.identity == identity
+            if there and before is not None and (before.model.name, before.model.version) == (name, version):
+                return before
+        return None
+
+    def keeps(self, served: Served) -> bool:
+        """Whether ``served`` stays although it does not serve, to go back to."""
+        return any(each.keeps_before and each.before is served for each in self._candidates.values())
+
+    # --- time
+
+    def tick(self, now_ns: int) -> None:
+        """Take in what was compared, look at figures that are due, start what may start."""
+        compared, self._compared = self._compared, []
+        for model, difference in compared:
+            if (candidate := self._candidates.get(model)) is not None:
+                self._step(candidate, on.Compared(difference), now_ns)
+        if now_ns >= self._look_ns:
+            self._look_ns = NEVER_NS
+            for candidate in list(self._candidates.values()):
+                self._look(candidate, now_ns)
+        self.start(now_ns)
+
+    def _look(self, candidate: Candidate, now_ns: int) -> None:
+        if not candidate.trial.under_way or candidate.served.id not in self._candidates:
+            return
+        if now_ns >= candidate.due_ns:
+            self._step(candidate, candidate.seen(), now_ns)
+        if candidate.trial.under_way and candidate.served.id in self._candidates:
+            self._due(candidate, now_ns)
+
+    def _due(self, candidate: Candidate, now_ns: int) -> None:
+        if now_ns >= candidate.due_ns:
+            candidate.due_ns = candidate.trial.due_ns(now_ns)
+        if candidate.due_ns < self._look_ns:
+            self._look_ns = candidate.due_ns
+            self._at(candidate.due_ns)
+
+    # --- what follows
+
+    def _step(self, candidate: Candidate, event: on.Event, now_ns: int) -> None:
+        stage, was = candidate.trial.step(event, now_ns), candidate.shown
+        if stage is was:
+            return
+        candidate.shown = stage
+        self._undivert(candidate, now_ns)
+        if stage is Stage.FAILED:
+            self._fail(candidate, candidate.trial.reason, now_ns, was)
+            return
+        if stage in TRYING:
+            self._divert(candidate)
+        elif not candidate.live:
+            self._go_live(candidate, was, now_ns)
+        if stage is Stage.PROVEN:
+            self._proven(candidate, now_ns)
+        else:
+            candidate.trial.step(candidate.seen(), now_ns)
+            candidate.due_ns = 0
+            self._due(candidate, now_ns)
+
+    def _divert(self, candidate: Candidate) -> None:
+        before = candidate.before
+        assert before is not None, "a trial beside nothing"
+        before.diversion = candidate.diversion()
+        candidate.served.fallback = before
+        self._report("version on trial", model=candidate.served.key, stage=candidate.shown.value)
+        self._board.diverted()
+
+    def _undivert(self, candidate: Candidate, now_ns: int) -> None:
+        before = candidate.before
+        candidate.served.fallback = None
+        if before is None or before.diversion is None or before.diversion.served is not candidate.served:
+            return
+        if not before.diversion.shadow:
+            self._count(canary_requests=before.diversion.taken)
+        before.diversion = None
+        self._board.diverted()
+        for other in list(self._candidates.values()):
+            if other.parked and other.before is before and candidate.shown not in TRYING:
+                self._assess(other, now_ns)
+                break
+
+    def _go_live(self, candidate: Candidate, was: Stage, now_ns: int) -> None:
+        served = candidate.served
+        candidate.live = True
+        for other in list(self._candidates.values()):
+            if other.live and other.served is candidate.before:
+                self._succeed(candidate, other, now_ns)
+        before = candidate.before
+        candidate.reference = candidate.figures_before()
+        if before is not None and candidate.comparable and candidate.trial.stage is Stage.WATCH:
+            served.fallback = before
+        if before is not None or not candidate.known:
+            self._note(candidate, Ending.LIVE, was, candidate.trial_in_words(), now_ns)
+        self._board.flip(candidate, now_ns)
+
+    def _succeed(self, candidate: Candidate, other: Candidate, now_ns: int) -> None:
+        """``other``, which is replaced, was still watched: who may go back goes back to what was there before it, which
+        is proven."""
+        if other.keeps_before:
+            del self._candidates[other.served.id]
+            other.served.fallback = None
+            candidate.before = other.before
+        else:
+            self._conclude(other, now_ns)
+
+    def _proven(self, candidate: Candidate, now_ns: int) -> None:
+        served = candidate.served
+        self._records.prove(served.identity, self._box(served.model), Proof(served.assessment, proven=True))
+        self._records.forgive(served.identity)
+        self._conclude(candidate, now_ns)
+
+    def _conclude(self, candidate: Candidate, now_ns: int) -> None:
+        """Nothing more is to come of its trial; the version goes on serving."""
+        candidate.served.fallback = None
+        self._candidates.pop(candidate.served.id, None)
+        if candidate.live and candidate.before is not None:
+            self._board.spare(candidate.before, now_ns)
+
+    def _fail(self, candidate: Candidate, reason: str, now_ns: int, was: Stage = Stage.LOADING) -> None:
+        served = candidate.served
+        self._candidates.pop(served.id, None)
+        self._undivert(candidate, now_ns)
+        if not candidate.live:
+            if was in TRYING:
+                self._records.reject(served.identity, reason)
+            self._note(candidate, Ending.REFUSED, was, reason, now_ns)
+            self._board.reject(candidate, reason, now_ns)
+        else:
+            if not candidate.blameless:
+                self._records.reject(served.identity, reason)
+            self._note(candidate, Ending.ROLLED_BACK, was, reason, now_ns)
+            self._board.roll_back(candidate, reason, now_ns)
+        self._inherit(served, candidate.before, now_ns)
+        self._soon()
+
+    def given_up(self, served: Served, reason: str, now_ns: int) -> None:
+        """The roster will not have it any more: it was refused or quarantined."""
+        candidate = self._candidates.pop(served.id, None)
+        if candidate is not None:
+            self._undivert(candidate, now_ns)
+            self._note(candidate, Ending.REFUSED, candidate.shown, reason, now_ns)
+            if candidate.live and candidate.before is not None:
+                self._board.spare(candidate.before, now_ns)
+            self._soon()
+        self._inherit(served, self._board.current(served.model.name), now_ns)
+
+    def gone(self, served: Served, now_ns: int) -> None:
+        """It leaves: it is no longer wanted, or another took its place."""
+        candidate = self._candidates.pop(served.id, None)
+        if candidate is not None:
+            self._undivert(candidate, now_ns)
+            if not candidate.live:
+                self._note(candidate, Ending.ABANDONED, candidate.shown, "no longer wanted", now_ns)
+            elif candidate.before is not None:
+                self._board.spare(candidate.before, now_ns)
+            self._soon()
+        self._inherit(served, self._board.current(served.model.name), now_ns)
+
+    def _inherit(self, served: Served, heir: Served | None, now_ns: int) -> None:
+        """Whoever was to replace ``served`` replaces ``heir`` now, or nothing."""
+        for other in list(self._candidates.values()):
+            if other.before is not served:
+                continue
+            before = heir if heir is not served and heir is not other.served else None
+            diverted = other.shown in TRYING
+            if diverted:
+                self._undivert(other, now_ns)
+            other.before = before
+            if before is None:
+                self._step(other, on.Orphaned(), now_ns)
+            elif diverted:
+                self._divert(other)
+
+    # --- what is told
+
+    def _note(self, candidate: Candidate, ending: Ending, stage: Stage, reason: str, now_ns: int) -> None:
+        served, before = candidate.served, candidate.before
+        self._endings[ending.value] += 1
+        number = before.model.version if before is not None else 0
+        self._records.happened(
+            Change(
+                at_ms=self._wall_ms(),
+                name=served.model.name,
+                version=served.model.version,
+                identity=served.identity,
+                ending=ending,
+                before=number,
+                after=served.model.version if ending is Ending.LIVE else number,
+                stage=stage.value,
+                reason=reason,
+                took_ms=(now_ns - candidate.since_ns) // 1_000_000,
+            )
+        )
+
+    def count_shadow(self, dropped: bool) -> None:
+        """A request was to be run in the shadow; ``dropped``: there was no room."""
+        self._count(shadow_requests=not dropped, shadow_dropped=dropped)
+
+    def _count(self, **more: int) -> None:
+        figures = self._figures
+        self._figures = figures._replace(
+            **{key: getattr(figures, key) + value for key, value in more.items()}
+        )
+
+    def figures(self) -> SwapFigures:
+        """For people, as of now."""
+        now = sum(
+            each.before.diversion.taken
+            for each in self._candidates.values()
+            if each.shown is Stage.CANARY and each.before is not None and each.before.diversion is not None
+        )
+        return self._figures._replace(
+            endings=dict(self._endings), canary_requests=self._figures.canary_requests + now
+        )
+
+    def status(self, served: Served) -> TrialStatus | None:
+        """How far ``served`` has come; None when it is on no trial."""
+        candidate = self._candidates.get(served.id)
+        return candidate.status() if candidate is not None else None
+
+    def tries_left(self, served: Served) -> int:
+        """How often it may still be tried before it is given up."""
+        tries, rejected = self._records.standing(served.identity)
+        return 0 if rejected else max(self._config.tries - tries, 0)
+
+    def headers(self) -> tuple[str, ...]:
+        """Headers by whose values requests are led to versions on trial."""
+        diversions = [each.before.diversion for each in self._candidates.values() if each.before is not None]
+        return tuple(sorted({each.header for each in diversions if each is not None and each.header}))

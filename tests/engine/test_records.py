@@ -1,0 +1,160 @@
+"""Records on a disk: what is counted is there before it is told, a torn line costs that line, files have bounds."""
+
+from __future__ import annotations
+
+import json
+import queue
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from appliance.engine import history
+from appliance.engine.history import FILE, FILE_BEFORE, read_history
+from appliance.engine.premises import Premises, cpu_identity
+from appliance.engine.record_files import PROOFS, TRIES, FileRecords
+from appliance.engine.records import Change, Ending, MemoryRecords, Proof, Standing
+from appliance.errors import OperatorError
+from appliance.workers.port import Assessment, Deviation
+from tests.words.sample import make_version
+
+PROOF = Proof(Assessment(3, (Deviation("y", 1e-5, 1e-4),), 1, 200, 1_000, 2_000, ""), proven=True)
+
+
+def change(number: int, name: str = "m") -> Change:
+    return Change(
+        at_ms=number, name=name, version=number, identity=f"{name}/{number}@x", ending=Ending.LIVE, reason="é"
+    )
+
+
+class Disk:
+    """Records in a folder; ``wait`` runs what the writer has posted."""
+
+    def __init__(self, folder: Path) -> None:
+        self.posted: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self.said: list[tuple[str, dict[str, Any]]] = []
+        self.records = FileRecords(folder, self.posted.put, self._report)
+
+    def _report(self, what: str, **fields: Any) -> None:
+        self.said.append((what, fields))
+
+    def count(self, *identities: str) -> str:
+        """Count, wait for it, and give the problem there was."""
+        told: list[str] = []
+        self.records.count(identities, told.append)
+        assert not told, "told before anything was written"
+        self.posted.get(timeout=30)()
+        return told[0]
+
+
+def test_a_try_is_on_the_disk_before_it_begins(tmp_path: Path) -> None:
+    disk = Disk(tmp_path / "serve")
+    assert disk.count("m/1@a", "m/2@b") == ""
+    written = json.loads((tmp_path / "serve" / TRIES).read_bytes())
+    assert written["versions"] == {"m/1@a": [1, ""], "m/2@b": [1, ""]}
+    disk.count("m/1@a")
+    disk.records.reject("m/2@b", "rolled back")
+    disk.records.close()
+    after = Disk(tmp_path / "serve")
+    assert after.records.standing("m/1@a") == Standing(2, "")
+    assert after.records.standing("m/2@b") == Standing(1, "rolled back")
+    after.records.forgive("m/2@b")
+    after.records.close()
+    assert Disk(tmp_path / "serve").records.standing("m/2@b") == Standing()
+
+
+def test_a_try_that_cannot_be_written_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = Disk(tmp_path / "serve")
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("appliance.engine.record_files.replace_file", full)
+        assert disk.count("m/1@a") == "No space left on device"
+    assert disk.count("m/2@b") == ""
+    assert json.loads((tmp_path / "serve" / TRIES).read_bytes())["versions"]["m/1@a"] == [1, ""]
+    disk.records.close()
+
+
+def test_proofs_come_back_and_hold_for_their_box_alone(tmp_path: Path) -> None:
+    disk = Disk(tmp_path / "serve")
+    disk.records.prove("m/1@a", "this box", PROOF)
+    disk.records.close()
+    after = Disk(tmp_path / "serve").records
+    assert after.proof("m/1@a", "this box") == PROOF
+    assert after.proof("m/1@a", "another box") is None
+
+
+@pytest.mark.parametrize(
+    "broken", [b"", b"{", b'{"format": 9}', b"[]", b'{"format": 1, "versions": {"a": 1}}', b"\xff"]
+)
+def test_a_file_that_cannot_be_read_begins_anew_and_is_reported(tmp_path: Path, broken: bytes) -> None:
+    (tmp_path / TRIES).write_bytes(broken)
+    (tmp_path / PROOFS).write_bytes(broken)
+    disk = Disk(tmp_path)
+    assert {fields["file"] for _, fields in disk.said} >= {TRIES}
+    assert disk.count("m/1@a") == ""
+    disk.records.close()
+
+
+def test_a_folder_that_cannot_be_used_is_the_operators(tmp_path: Path) -> None:
+    (tmp_path / "serve").write_text("a file")
+    with pytest.raises(OperatorError, match="cannot be used"):
+        Disk(tmp_path / "serve")
+
+
+def test_a_torn_last_line_costs_that_line_only(tmp_path: Path) -> None:
+    disk = Disk(tmp_path)
+    for number in (1, 2):
+        disk.records.happened(change(number))
+    disk.records.close()
+    whole = (tmp_path / FILE).read_bytes()
+    for cut in range(len(whole)):
+        (tmp_path / FILE).write_bytes(whole[:cut])
+        lines = whole[:cut].count(b"\n")
+        assert len(read_history(tmp_path)) in (lines, lines + 1)
+    (tmp_path / FILE).write_bytes(whole[:-9])
+    after = Disk(tmp_path)
+    after.records.happened(change(3, "other"))
+    after.records.close()
+    assert [each.version for each in read_history(tmp_path)] == [1, 3]
+    assert read_history(tmp_path, "other") == (change(3, "other"),)
+
+
+def test_the_history_is_bounded_in_files_and_in_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("appliance.engine.record_files.FILE_BYTES_MAX", 1_000)
+    disk = Disk(tmp_path)
+    for number in range(30):
+        disk.records.happened(change(number))
+    disk.records.close()
+    assert (tmp_path / FILE_BEFORE).stat().st_size < 2_000
+    assert not (tmp_path / FILE).exists() or (tmp_path / FILE).stat().st_size <= 1_000
+    kept = [each.version for each in read_history(tmp_path)]
+    assert kept == list(range(30 - len(kept), 30))
+    monkeypatch.setattr(history, "CHANGES_KEPT", 2)
+    assert [each.version for each in read_history(tmp_path)] == [28, 29]
+
+
+def test_memory_counts_as_the_disk_does() -> None:
+    records = MemoryRecords()
+    told: list[str] = []
+    records.count(("a", "a"), told.append)
+    assert told == [""]
+    assert records.standing("a").tries == 2
+    records.reject("a", "why")
+    records.forgive("a")
+    assert records.standing("a") == Standing()
+
+
+def test_premises_change_with_the_processor_and_the_runtime() -> None:
+    one = cpu_identity("model name: A\nflags: sse avx\n\nmodel name: B")
+    assert one == cpu_identity("flags: avx sse\nmodel name: A\nbogomips: 7\n")
+    assert one != cpu_identity("model name: A\nflags: sse avx avx512\n")
+    onnx = make_version("m")
+    said = Premises(one)(onnx)
+    assert said.startswith("fake")
+    assert said.endswith(one)

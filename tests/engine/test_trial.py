@@ -1,0 +1,194 @@
+"""A trial: every way through it, and that it ends by counts before it ends by time."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from appliance.engine.swap_settings import SwapConfig, TrialWish
+from appliance.engine.trial import (
+    OVER,
+    SECOND_NS,
+    Assessed,
+    Compared,
+    Crashed,
+    Event,
+    Figures,
+    Orphaned,
+    Recalled,
+    Seen,
+    Stage,
+    Trial,
+)
+from appliance.telemetry.meter import BOUNDS_NS
+
+CONFIG = SwapConfig(
+    shadow_requests=10, canary_requests=10, stage_s=1, patience_s=60, watch_s=30, error_percent=10.0,
+    differing_percent=10.0, slower_factor=3.0, latency_factor=2.0, latency_slack_us=0,
+)  # fmt: skip
+FULL = TrialWish(shadow_percent=50, canary_percent=10)
+GOOD = Assessed("", 1_000, 1_000)
+BUCKETS = len(BOUNDS_NS) + 1
+
+
+def figures(answered: int, failed: int = 0, bucket: int = 5) -> Figures:
+    runs = [0] * BUCKETS
+    runs[bucket] = answered
+    return Figures(answered, failed, tuple(runs))
+
+
+OLD = figures(1_000)
+NONE = figures(0)
+
+
+def trial(
+    wish: TrialWish = FULL, config: SwapConfig = CONFIG, *, before: bool = True, proven: bool = False
+) -> Trial:
+    return Trial(config, wish, before=before, comparable=before, now_ns=0, proven=proven)
+
+
+def test_the_whole_way() -> None:
+    way = trial()
+    assert way.step(GOOD, 1) is Stage.SHADOW
+    way.step(Seen(NONE, OLD), 1)
+    for _ in range(10):
+        assert way.step(Compared(""), 2) is Stage.SHADOW
+    assert way.step(Seen(NONE, OLD), SECOND_NS // 2) is Stage.SHADOW, "not long enough"
+    assert way.step(Seen(NONE, OLD), 2 * SECOND_NS) is Stage.CANARY
+    way.step(Seen(NONE, OLD), 2 * SECOND_NS)
+    assert way.step(Seen(figures(9), OLD), 4 * SECOND_NS) is Stage.CANARY, "not enough"
+    assert way.step(Seen(figures(10), OLD), 4 * SECOND_NS) is Stage.WATCH
+    way.step(Seen(figures(10), OLD), 4 * SECOND_NS)
+    assert way.step(Seen(figures(99), OLD), 33 * SECOND_NS) is Stage.WATCH
+    assert way.step(Seen(figures(99), OLD), 34 * SECOND_NS) is Stage.PROVEN
+    assert way.step(Crashed("late"), 35 * SECOND_NS) is Stage.PROVEN
+
+
+def test_without_shares_it_is_only_watched_and_without_a_watch_it_is_proven() -> None:
+    assert trial(TrialWish()).step(GOOD, 1) is Stage.WATCH
+    assert trial(TrialWish(), replace(CONFIG, watch_s=0)).step(GOOD, 1) is Stage.PROVEN
+
+
+def test_shares_need_a_version_before_with_the_same_tensors() -> None:
+    assert trial(before=False).step(GOOD, 1) is Stage.WATCH
+    alien = Trial(CONFIG, FULL, before=True, comparable=False, now_ns=0)
+    assert alien.step(GOOD, 1) is Stage.WATCH
+    assert trial(before=False, proven=True).step(GOOD, 1) is Stage.PROVEN
+
+
+@pytest.mark.parametrize(
+    ("event", "words"),
+    [
+        (Assessed("99 of 100 runs take 9 us; 5 us are promised", 9, 0), "are promised"),
+        (Assessed("", 3_001, 1_000), "swap.slower_factor"),
+    ],
+)
+def test_a_version_that_fails_its_assessment_goes_no_further(event: Event, words: str) -> None:
+    way = trial()
+    assert way.step(event, 1) is Stage.FAILED
+    assert words in way.reason
+
+
+def test_a_version_as_slow_as_is_allowed_goes_on() -> None:
+    assert trial().step(Assessed("", 3_000, 1_000), 1) is Stage.SHADOW
+    assert trial().step(Assessed("", 10**9, 0), 1) is Stage.SHADOW, "nothing to compare with"
+
+
+def test_too_many_different_answers_end_the_shadow_at_once() -> None:
+    way = trial()
+    way.step(GOOD, 1)
+    assert way.step(Compared("is far off"), 2) is Stage.SHADOW, "one of ten may"
+    assert way.step(Compared("is far off"), 3) is Stage.FAILED
+    assert "2 of 2" in way.reason
+    assert "is far off" in way.reason
+
+
+def at(stage: Stage) -> Trial:
+    """A trial in that stage, its figures begun."""
+    wish = {Stage.SHADOW: FULL, Stage.CANARY: TrialWish(canary_percent=10), Stage.WATCH: TrialWish()}[stage]
+    way = trial(wish)
+    assert way.step(GOOD, 1) is stage
+    way.step(Seen(NONE, OLD), 1)
+    return way
+
+
+@pytest.mark.parametrize("stage", [Stage.SHADOW, Stage.CANARY, Stage.WATCH])
+def test_failures_beyond_those_of_before_end_it_before_everything_was_seen(stage: Stage) -> None:
+    way = at(stage)
+    assert way.step(Seen(figures(0, 1), OLD), 2) is stage, "one of ten may"
+    assert way.step(Seen(figures(0, 2), OLD), 3) is Stage.FAILED
+    assert "swap.error_percent" in way.reason
+
+
+def test_failures_that_the_version_before_had_as_well_are_no_reason() -> None:
+    way = at(Stage.WATCH)
+    bad_before = Figures(1_000, 1_000, OLD.runs)
+    assert way.step(Seen(figures(100, 60), bad_before), 2) is Stage.WATCH
+    assert way.step(Seen(figures(100, 200), bad_before), 3) is Stage.FAILED
+
+
+@pytest.mark.parametrize("stage", [Stage.SHADOW, Stage.CANARY, Stage.WATCH])
+def test_slow_runs_end_it_once_there_are_enough(stage: Stage) -> None:
+    way = at(stage)
+    assert way.step(Seen(figures(9, bucket=20), OLD), 2) is stage
+    assert way.step(Seen(figures(10, bucket=20), OLD), 3) is Stage.FAILED
+    assert "swap.latency_factor" in way.reason
+
+
+@pytest.mark.parametrize("stage", [Stage.SHADOW, Stage.CANARY, Stage.WATCH])
+def test_a_crash_ends_it(stage: Stage) -> None:
+    way = at(stage)
+    assert way.step(Crashed("killed by signal 11"), 2) is Stage.FAILED
+    assert "signal 11" in way.reason
+
+
+def test_a_crash_while_it_loads_is_for_others_to_judge() -> None:
+    assert trial().step(Crashed("x"), 1) is Stage.LOADING
+
+
+def test_a_quiet_model_is_not_on_trial_for_ever() -> None:
+    way = at(Stage.CANARY)
+    assert way.step(Seen(NONE, OLD), 59 * SECOND_NS) is Stage.CANARY
+    assert way.step(Seen(NONE, OLD), 61 * SECOND_NS) is Stage.WATCH
+
+
+def test_what_is_held_stays_on_trial_until_the_wish_changes() -> None:
+    way = trial(TrialWish(canary_percent=10, hold=True))
+    way.step(GOOD, 1)
+    way.step(Seen(NONE, OLD), 1)
+    assert way.step(Seen(figures(99), OLD), 500 * SECOND_NS) is Stage.CANARY
+    way.wish = TrialWish(canary_percent=10)
+    assert way.step(Seen(figures(99), OLD), 501 * SECOND_NS) is Stage.WATCH
+
+
+def test_going_back_and_being_left_alone() -> None:
+    way = at(Stage.WATCH)
+    assert way.step(Recalled("asked"), 2) is Stage.FAILED
+    assert way.reason == "asked"
+    alone = at(Stage.CANARY)
+    assert alone.step(Orphaned(), 2) is Stage.WATCH
+    assert alone.step(Seen(figures(0, 99), NONE), 3) is Stage.WATCH, "there is nothing to go back to"
+
+
+EVENTS = st.one_of(
+    st.builds(Compared, st.sampled_from(["", "", "differs"])),
+    st.builds(
+        lambda new, failed, old: Seen(figures(new, failed), figures(old)),
+        st.integers(0, 50), st.integers(0, 3), st.integers(0, 50),
+    ),
+    st.just(GOOD), st.just(Crashed("x")), st.just(Orphaned()),
+)  # fmt: skip
+
+
+@given(st.lists(EVENTS, max_size=60), st.booleans())
+def test_it_never_goes_back_and_says_why_it_failed(events: list[Event], before: bool) -> None:
+    way, order, now = trial(before=before), list(Stage), 0
+    for event in events:
+        was, now = way.stage, now + SECOND_NS
+        stage = way.step(event, now)
+        assert order.index(stage) >= order.index(was)
+        assert was not in OVER or stage is was
+        assert bool(way.reason) == (stage is Stage.FAILED)

@@ -1,0 +1,335 @@
+"""A world of swaps: versions with scripted fates replace one another under load; everything follows from a seed.
+
+The first version of each model is sound. Those that come after it may be refused, break their promise, crash or hang
+while they load, fail requests, answer wrongly, or crash after a while; the catalog may change its mind at any time.
+After every turn and for every outcome these hold:
+
+* no request that names no version ends in anything but an answer;
+* a version that fails before it may serve never answers anybody;
+* before it serves all, a version answers no more than its share;
+* as soon as a model was ready once, something serves it until nothing of it is wanted.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+import struct
+import sys
+from collections import Counter
+from dataclasses import replace
+from functools import partial
+
+from appliance.engine.diversion import Diversion
+from appliance.engine.engine import Engine
+from appliance.engine.placement import PlacementConfig
+from appliance.engine.records import MemoryRecords
+from appliance.engine.routes import Catalog, CatalogVersion
+from appliance.engine.settings import EngineConfig
+from appliance.engine.supervisor import SupervisorConfig
+from appliance.engine.swap_settings import SwapConfig
+from appliance.engine.swaps import SwapTerms
+from appliance.inference import NO_DEADLINE, Answer, Outcome, RequestHead, TensorHead
+from appliance.model import ModelVersion, VersionState
+from appliance.scheduling.scheduler import Scheduler
+from appliance.scheduling.settings import SchedulingConfig
+from appliance.tensor import Datatype, TensorSpec
+from appliance.validation import plan_request
+from appliance.workers import port
+from appliance.workers.arena import Arena, ArenaConfig
+from tests.simulation.engine_world import SilentLog
+from tests.simulation.scripted_workers import MS, ScriptedWorkers, World
+from tests.words.sample import make_version
+
+SOUND = "sound"
+NEVER_SERVES = ("refused", "unkept", "slower", "crash_at_load", "hang_at_load")
+CAUGHT_AT_WORK = ("failing", "invalid", "crash_at_10")
+UNLIKE = "unlike"
+FATES = (SOUND, SOUND, *NEVER_SERVES, *CAUGHT_AT_WORK, UNLIKE)
+RIGHT = (1.0, 2.0)
+WRONG = (1.0, 7.0)
+ARENA = ArenaConfig(classes=((4096, 512),), memory_limit_bytes=4 << 20)
+
+
+def fate_of(version: ModelVersion) -> str:
+    """What becomes of it."""
+    return version.parameters["fate"]
+
+
+class FatedWorkers(ScriptedWorkers):
+    """Workers whose models do what their fates say; nothing else goes wrong."""
+
+    def __init__(self, world: World, arena: Arena, emit: object) -> None:
+        super().__init__(world, arena, emit, 0.0)  # type: ignore[arg-type]
+        self.runs: Counter[int] = Counter()
+        self.loading_now: set[tuple[int, int]] = set()
+        self.most_loading = 0
+
+    def load(
+        self, worker: int, model: int, version: ModelVersion, wish: port.LoadWish = port.PLAIN_LOAD
+    ) -> None:
+        fate = fate_of(version)
+        if wish.background:
+            self.loading_now.add((worker, model))
+            self.most_loading = max(self.most_loading, len(self.loading_now))
+        took = self._world.random.randrange(5, 60) * MS
+
+        def end() -> None:
+            self.loading_now.discard((worker, model))
+            if fate == "refused":
+                self._emit(port.ModelRefused(worker, model, "golden case 'a' differs"))
+                return
+            if fate in ("crash_at_load", "hang_at_load"):
+                cause = port.ExitCause.DIED if fate == "crash_at_load" else port.ExitCause.HUNG
+                self._exit(worker, cause, model)
+                return
+            self._holds[worker][model] = version
+            failure = "is slower than promised" if fate == "unkept" and wish.assess else ""
+            p50 = 90 * MS if fate == "slower" else MS
+            proof = port.Assessment(1, (), 1, 10, p50, p50 * 2, failure) if wish.assess else None
+            self._emit(port.ModelLoaded(worker, model, ((1, MS),), took, 1000, proof))
+
+        self._later(worker, took * (8 if fate == "hang_at_load" else 1), end)
+
+    def _begin(self, worker: int) -> None:
+        run = self._queues[worker][0]
+        self.runs[run.model] += len(run.items)
+        fate = fate_of(self._holds[worker][run.model])
+        if fate == "crash_at_10" and self.runs[run.model] >= 10:
+            self.runs[run.model] = 0
+            self._later(worker, MS // 2, lambda: self._exit(worker, port.ExitCause.DIED, -1))
+        else:
+            self._later(worker, MS, lambda: self._end(worker, run))
+
+    def _result(self, worker: int, model: int, item: port.RunItem) -> port.RunResult:
+        fate = fate_of(self._holds[worker][model])
+        if fate in ("failing", "invalid") and self._world.random.random() < 0.5:
+            status = port.ItemStatus.FAILED if fate == "failing" else port.ItemStatus.INVALID
+            return port.RunResult(item.ticket, status, (), (), 0, "scripted failure")
+        said = struct.pack("<2f", *(WRONG if fate == UNLIKE else RIGHT)) * item.rows
+        self._arena.view(item.out_offset, len(said))[:] = said
+        return port.RunResult(item.ticket, port.ItemStatus.OK, ((item.rows, 2),), (len(said),), 0, "")
+
+
+class SwapWorld:
+    """One run. ``names`` models, each of which is swapped some times."""
+
+    def __init__(self, seed: int, *, names: int = 4, swap: SwapConfig | None = None) -> None:
+        self.world = world = World(seed)
+        rand = world.random
+        self.config = swap or SwapConfig(
+            loads=rand.choice((1, 2)),
+            shadow_percent=rand.choice((0.0, 0.0, 50.0)),
+            shadow_requests=10,
+            canary_percent=rand.choice((0.0, 10.0, 50.0)),
+            canary_requests=10,
+            stage_s=0.05,
+            patience_s=30.0,
+            differing_percent=0.0,
+            error_percent=0.0,
+            watch_s=rand.choice((3.0, 3.0, 0.0)),
+        )
+        self.names = [f"m{number}" for number in range(names)]
+        self.wanted: dict[str, ModelVersion] = {name: _version(name, 1, SOUND) for name in self.names}
+        self.arena = Arena(ARENA)
+        self.workers = FatedWorkers(world, self.arena, self._tell)
+        self.scheduler = Scheduler(SchedulingConfig())
+        self.records = MemoryRecords()
+        self._turn_asked = False
+        self.engine = Engine(
+            config=EngineConfig(),
+            placement=PlacementConfig(max_processes=rand.choice((2, 64)), share_below_bytes=2000),
+            supervisor=SupervisorConfig(),
+            scheduler=self.scheduler,
+            arena=self.arena,
+            pool=self.workers,
+            settings=lambda number: port.WorkerSettings(1, (), 0),
+            clock=lambda: world.now,
+            wall_ms=lambda: 0,
+            pace=self,
+            memory_of=lambda pid: 0,
+            log=SilentLog(),
+            swap=SwapTerms(self.config, self.records, lambda model: "this box"),
+        )
+        self.pending: set[int] = set()
+        self.answers: Counter[tuple[str, int, str]] = Counter()
+        self.served_once: set[str] = set()
+        self._diversions: dict[int, tuple[Diversion, float]] = {}
+        self._tags = itertools.count()
+
+    def _tell(self, event: port.PoolEvent) -> None:
+        self.engine.pool_event(event)
+
+    # --- Pace
+
+    def arrived(self) -> None:
+        """A turn in the same instant."""
+        self.soon()
+
+    news = arrived
+
+    def broken(self, error: BaseException) -> None:
+        """It must not be."""
+        raise AssertionError("the engine broke") from error
+
+    def at(self, at_ns: int) -> None:
+        """A turn at this time."""
+        self.world.at(at_ns, self.soon)
+
+    def soon(self) -> None:
+        """A turn in the same instant, after what is going on."""
+        if not self._turn_asked:
+            self._turn_asked = True
+            self.world.after(0, self._run_turn)
+
+    def _run_turn(self) -> None:
+        self._turn_asked = False
+        self.engine.turn()
+        self.check()
+        self.engine.hand_out()
+
+    # --- what happens
+
+    def apply(self, asked: tuple[str, ...] = ()) -> None:
+        """Tell the engine what is wanted; ``asked``: models of which it is to try again what was given up."""
+        self.engine.apply(
+            Catalog(
+                versions=tuple(
+                    CatalogVersion(model=model, fingerprint=model.parameters["file"])
+                    for model in self.wanted.values()
+                )
+            ),
+            asked,
+        )
+
+    def wish(self, name: str, fate: str = "") -> ModelVersion:
+        """Want another version of ``name``: the next number, or other files under the same one."""
+        rand, now = self.world.random, self.wanted[name]
+        fate = fate or rand.choice(FATES if self.config.watch_s else (SOUND, SOUND, *NEVER_SERVES))
+        number = now.version + rand.choice((0, 1, 1))
+        self.wanted[name] = _version(name, number, fate, str(next(self._tags)))
+        self.apply()
+        return self.wanted[name]
+
+    def change(self, name: str) -> None:
+        """Want something else of ``name``."""
+        self.wish(name)
+
+    def next_version(self, name: str, fate: str) -> ModelVersion:
+        """The next version of ``name``, with that fate."""
+        return _version(name, self.wanted[name].version + 1, fate, str(next(self._tags)))
+
+    def client(self, name: str) -> None:
+        """One request that names no version."""
+        model = self.engine.resolve(name, "")
+        rows = self.world.random.choice((1, 1, 2))
+        head = RequestHead(model_name=name, model_version="", inputs=(TensorHead("x", "FP32", (rows, 2)),))
+        plan, tag = plan_request(model, head), next(self._tags)
+        self.pending.add(tag)
+        self.engine.submit(
+            plan, [bytes(8 * rows)], request_id=str(tag), arrived_ns=self.world.now, deadline_ns=NO_DEADLINE,
+            on_done=partial(self._done, tag),
+        )  # fmt: skip
+
+    def _done(self, tag: int, outcome: Outcome) -> None:
+        self.pending.remove(tag)
+        assert isinstance(outcome, Answer), f"a request ended with {outcome!r}"
+        fate = fate_of(outcome.model)
+        assert fate not in NEVER_SERVES, f"{outcome.model.key} was {fate} and answered"
+        self.answers[outcome.model.name, outcome.model.version, fate] += 1
+        outcome.release()
+
+    def check(self) -> None:
+        """The invariants that hold after every turn."""
+        self.scheduler.check_integrity()
+        for served in self.engine._routes.all():
+            diversion = served.diversion
+            if diversion is not None:
+                allowed = self.config.shadow_percent if diversion.shadow else self.config.canary_percent
+                assert diversion.taken <= diversion.seen * allowed / 100 + 1, "more than its share"
+                assert diversion.served.state is VersionState.LOADING, "on trial and serving"
+        for name in self.names:
+            current = self.engine._routes.current(name)
+            if current is not None:
+                self.served_once.add(name)
+                assert fate_of(current.model) not in NEVER_SERVES, f"{current.key} serves"
+            assert current is not None or name not in self.served_once, f"nothing serves {name}"
+
+    # --- the run
+
+    def start(self) -> None:
+        """Serve the first versions."""
+        self.apply()
+        self.soon()
+        self.world.run(self.world.now + 500 * MS)
+        assert self.engine.ready
+
+    def play(self, duration_ms: int = 1500, swaps: int = 6, requests: int = 900) -> None:
+        """Swap under load until everything has come to its end, and leave nothing behind."""
+        rand, world = self.world.random, self.world
+        self.start()
+        for _ in range(requests):
+            world.after(rand.randrange(duration_ms) * MS, partial(self.client, rand.choice(self.names)))
+        for _ in range(swaps):
+            world.after(
+                rand.randrange(duration_ms * 2 // 3) * MS, partial(self.change, rand.choice(self.names))
+            )
+        world.run(world.now + duration_ms * MS)
+        self.settle()
+
+    def settle(self) -> None:
+        """Let everything come to its end, and see that nothing is left."""
+        world = self.world
+        world.run(world.now + 60_000 * MS)
+        for name in self.names:
+            self.check_end(name)
+        self.engine.drain()
+        world.run(world.now + 10_000 * MS)
+        assert not self.pending, "requests without an outcome"
+        statuses = self.engine.status()
+        assert len(statuses.workers) <= 2 * len(self.names), "processes were left behind"
+        self.engine.stop_workers()
+        world.run(world.now + 1_000 * MS)
+        assert self.arena.statistics().allocated_bytes == 0, "tensor memory leaked"
+        assert self.engine.live_requests == 0
+        self.arena.close()
+
+    def check_end(self, name: str) -> None:
+        """What was wanted last serves if it is sound; if it is not, and was seen at work, it does not."""
+        current = self.engine._routes.current(name)
+        assert current is not None
+        wanted = self.wanted[name]
+        fate = fate_of(current.model)
+        seen = self.answers[name, current.model.version, fate]
+        if fate_of(wanted) == SOUND:
+            assert current.model == wanted, f"{wanted.key} is sound and does not serve"
+        if self.config.watch_s and fate in CAUGHT_AT_WORK:
+            assert seen < 20, f"{current.key} is {fate}, answered {seen} and still serves"
+        if self.config.shadow_percent and fate == UNLIKE:
+            assert seen < 20, f"{current.key} answers otherwise and still serves"
+        assert current.diversion is None, "a trial without an end"
+
+
+def _version(name: str, number: int, fate: str, file: str = "first") -> ModelVersion:
+    made = make_version(
+        name,
+        number,
+        inputs=(TensorSpec(name="x", datatype=Datatype.FP32, shape=(2,)),),
+        outputs=(TensorSpec(name="y", datatype=Datatype.FP32, shape=(2,)),),
+        max_batch_size=8,
+        file_bytes=random.Random(name).choice((1000, 5000)),
+    )
+    return replace(made, parameters={"fate": fate, "file": file})
+
+
+def main() -> None:
+    """Replay one seed and print what served."""
+    world = SwapWorld(int(sys.argv[1]))
+    world.play()
+    for change in world.records.history(""):
+        print(change)
+    print(dict(world.answers))
+
+
+if __name__ == "__main__":
+    main()

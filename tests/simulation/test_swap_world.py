@@ -1,0 +1,97 @@
+"""Worlds of swaps. A failing seed replays with ``python -m tests.simulation.swap_world SEED``."""
+
+from __future__ import annotations
+
+import pytest
+
+from appliance.engine.swap_settings import SwapConfig
+from tests.simulation.scripted_workers import MS
+from tests.simulation.swap_world import SOUND, SwapWorld
+
+SEEDS = 60
+CHUNK = 10
+
+
+@pytest.mark.parametrize("first", range(0, SEEDS, CHUNK))
+def test_no_request_fails_because_of_a_swap_and_nothing_unproven_serves(first: int) -> None:
+    endings: set[str] = set()
+    for seed in range(first, first + CHUNK):
+        world = SwapWorld(seed)
+        try:
+            world.play()
+        except Exception as error:
+            raise AssertionError(f"replay with: python -m tests.simulation.swap_world {seed}") from error
+        endings |= {change.ending.value for change in world.records.history("")}
+    assert {"live", "refused"} <= endings
+
+
+def test_two_hundred_models_swapped_at_once_load_a_few_at_a_time() -> None:
+    world = SwapWorld(1, names=200, swap=SwapConfig(loads=3, watch_s=0.1))
+    world.start()
+    for name in world.names:
+        world.wanted[name] = world.next_version(name, SOUND)
+    world.apply()
+    for _ in range(400):
+        world.world.after(world.world.random.randrange(2_000) * MS, lambda: world.client("m7"))
+    world.settle()
+    assert world.workers.most_loading == 3
+    assert {version.version for version in world.wanted.values()} == {2}
+
+
+def test_the_newest_wish_wins_and_the_one_under_way_is_abandoned() -> None:
+    world = SwapWorld(2, names=1, swap=SwapConfig(watch_s=0.1))
+    world.start()
+    for _ in range(5):
+        world.wish("m0", SOUND)
+        world.world.run(world.world.now + MS)
+    world.settle()
+    endings = [change.ending.value for change in world.records.history("m0")]
+    assert endings == ["live", *["abandoned"] * 4, "live"]
+
+
+def test_a_version_that_is_wanted_again_while_it_is_kept_is_back_at_once() -> None:
+    world = SwapWorld(3, names=1, swap=SwapConfig(watch_s=5))
+    world.start()
+    first = world.wanted["m0"]
+    world.wish("m0", SOUND)
+    world.world.run(world.world.now + 200 * MS)
+    started = world.world.now
+    world.wanted["m0"] = first
+    world.apply()
+    assert world.engine.resolve("m0", "") is first
+    assert world.world.now == started
+    world.settle()
+    assert world.records.standing(world.records.history("m0")[1].identity).rejected == ""
+
+
+def test_what_was_rolled_back_is_not_tried_again_until_somebody_asks() -> None:
+    world = SwapWorld(4, names=1, swap=SwapConfig(watch_s=5, error_percent=0))
+    world.start()
+    world.wish("m0", "failing")
+    world.world.run(world.world.now + 300 * MS)
+    for _ in range(30):
+        world.client("m0")
+    world.world.run(world.world.now + 1_000 * MS)
+    said = [change.ending.value for change in world.records.history("m0")]
+    assert said == ["live", "live", "rolled back"]
+    world.apply()
+    world.world.run(world.world.now + 1_000 * MS)
+    assert len(world.records.history("m0")) == 3
+    reason = " ".join(entry.reason for entry in world.engine.index(ready_only=False))
+    assert "rolled back" in reason or "not tried again" in reason
+    world.apply(asked=("m0",))
+    world.world.run(world.world.now + 1_000 * MS)
+    assert [change.ending.value for change in world.records.history("m0")][3:] == ["live"]
+
+
+def test_an_unproven_version_is_tried_so_often_and_no_more() -> None:
+    world = SwapWorld(5, names=1, swap=SwapConfig(tries=3))
+    world.start()
+    bad = world.wish("m0", "refused")
+    for _ in range(6):
+        world.world.run(world.world.now + 1_000 * MS)
+        world.apply()
+    refused = [change for change in world.records.history("m0") if change.ending.value == "refused"]
+    assert len(refused) == 3
+    assert all(change.version == bad.version and "golden" in change.reason for change in refused)
+    world.settle()
