@@ -26,6 +26,7 @@ Bytes = bytes | bytearray | memoryview
 
 READ_BYTES: Final = 4 << 20
 READ_ONLY: Final = 0o444
+_ODD: Final = frozenset({"", ".", ".."})
 _DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _READ: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _CREATE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -265,8 +266,8 @@ class RealFolder:
     @contextmanager
     def _parent(self, path: str) -> Iterator[tuple[int, str]]:
         """A descriptor of the directory that holds the last step of ``path``, and that step."""
+        assert not _ODD.intersection(path.split("/")), path
         above, _, name = path.rpartition("/")
-        assert name not in {"", ".", ".."}, path
         with self._directory(above) as descriptor:
             yield descriptor, name
 
@@ -276,7 +277,7 @@ class RealFolder:
         descriptor = self._root
         try:
             for step in path.split("/") if path else ():
-                assert step not in {"", ".", ".."}, path
+                assert step not in _ODD, path
                 below = os.open(step, _DIRECTORY, dir_fd=descriptor)
                 if descriptor != self._root:
                     os.close(descriptor)
@@ -332,8 +333,6 @@ class WriterLock:
         self._descriptor = os.open(path, flags, 0o644)
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            os.ftruncate(self._descriptor, 0)
-            os.pwrite(self._descriptor, f"{os.getpid()}\n".encode(), 0)
         except BlockingIOError:
             pid = _number(os.pread(self._descriptor, 32, 0))
             os.close(self._descriptor)
@@ -342,6 +341,9 @@ class WriterLock:
         except OSError:
             os.close(self._descriptor)
             raise
+        with suppress(OSError):  # a full disk keeps nobody from making room on it
+            os.ftruncate(self._descriptor, 0)
+            os.pwrite(self._descriptor, f"{os.getpid()}\n".encode(), 0)
 
     def release(self) -> None:
         """Let another process write."""

@@ -253,12 +253,12 @@ class StoreWriter:
     ) -> int:
         """Put the blobs that are missing; gives their bytes."""
         sizes = {file.digest: file.size for file in version.files}
-        papers = [arrival.manifest_bytes, arrival.signatures or b""]
+        papers = [each for each in (arrival.manifest_bytes, arrival.signatures) if each is not None]
         missing = sizes.keys() - whole
         written = 0
         for paper in papers:
             if (digest := digest_of(paper)) in missing:
-                self._blobs.put(digest, len(paper), [paper], progress)
+                self._blobs.put(digest, sizes[digest], [paper], progress)
                 missing -= {digest}
                 written += len(paper)
         for digest, size, stream in arrival.contents:
