@@ -35,7 +35,7 @@ from appliance.runtimes.runtime import Runtime
 from appliance.tensor import element_count
 
 ROUNDS: Final = 9
-BATCH_ROWS_MAX: Final = 32
+BATCH_ROWS_MAX: Final = 16
 
 
 @dataclass(slots=True, kw_only=True)
@@ -104,19 +104,20 @@ def _speeds(
 ) -> Mapping[str, list[Speed]]:
     """One row and a full batch of each, in alternating rounds."""
     largest = min(version.max_batch_size, BATCH_ROWS_MAX) or 1
-    found: dict[str, list[Speed]] = {each.said.method: [] for each in entries}
     sizes = sorted({1, largest})
-    share = budget_ns // (ROUNDS * len(sizes) * max(len(entries), 1))
-    taken: dict[tuple[str, int], list[int]] = {}
+    rounds = {
+        (entry.said.method, rows): entry.runner.prepared(with_rows(version, request, rows))
+        for rows in sizes
+        for entry in entries
+    }
+    taken: dict[tuple[str, int], list[int]] = {key: [] for key in rounds}
     for number in range(ROUNDS):
         progress(before + number, before + ROUNDS, "speed")
-        for rows in sizes:
-            asked = with_rows(version, request, rows)
-            for entry in entries:
-                runs = entry.runner.rounds(asked, share)
-                taken.setdefault((entry.said.method, rows), []).extend(runs)
-    for (method, rows), runs in taken.items():
-        found[method].append(speed(rows, runs))
+        for key, runs in rounds.items():
+            taken[key] += runs(budget_ns // (ROUNDS * len(rounds)), 1)
+    found: dict[str, list[Speed]] = {each.said.method: [] for each in entries}
+    for (method, rows), all_runs in taken.items():
+        found[method].append(speed(rows, all_runs))
     return found
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from appliance.model import ModelVersion
@@ -14,9 +14,13 @@ from appliance.runtimes.runtime import Feed, Place, Region, Runtime, RuntimeSett
 from appliance.workers.region import Scratch
 from appliance.workers.signature import check_signature
 
-WARM_RUNS: Final = 3
+WARM_RUNS: Final = 2
 RUNS_MIN: Final = 5
 RUNS_MAX: Final = 10_000
+
+
+Round = Callable[[int, int], list[int]]
+"""Nanoseconds of runs until a budget is spent, and of so many at least."""
 
 
 class Answer(NamedTuple):
@@ -47,24 +51,30 @@ class Runner:
 
     def measure(self, request: Request, budget_ns: int) -> Speed:
         """Runs until the budget is spent."""
-        taken = self.rounds(request, budget_ns)
-        return speed(rows_of(self.version, request), taken)
+        return speed(rows_of(self.version, request), self.prepared(request)(budget_ns, RUNS_MIN))
 
-    def rounds(self, request: Request, budget_ns: int, runs_max: int = RUNS_MAX) -> list[int]:
-        """Nanoseconds of each run, after a few that warm up; a handful at least."""
+    def prepared(self, request: Request) -> Round:
+        """The request laid out and run a few times, so that what comes then is what runs take."""
         room = sum(aligned(len(each.raw)) for each in self.answer(request))
         region, feeds, place = self._lay_out(request, room)
         wanted = self._wanted()
-        taken: list[int] = []
-        started = time.monotonic_ns()
-        for number in range(WARM_RUNS + runs_max):
+
+        def once() -> int:
             begin = time.monotonic_ns()
             self._session.run(region, feeds, wanted, place)
-            end = time.monotonic_ns()
-            taken.append(end - begin)
-            if number >= WARM_RUNS + RUNS_MIN - 1 and end - started > budget_ns:
-                break
-        return taken[WARM_RUNS:]
+            return time.monotonic_ns() - begin
+
+        def measured(budget_ns: int, runs_min: int) -> list[int]:
+            taken: list[int] = []
+            spent = 0
+            while len(taken) < runs_min or (spent < budget_ns and len(taken) < RUNS_MAX):
+                taken.append(once())
+                spent += taken[-1]
+            return taken
+
+        for _ in range(WARM_RUNS):
+            once()
+        return measured
 
     def close(self) -> None:
         """Give the session back."""

@@ -79,15 +79,6 @@ def reference_flaws(graph: GraphSummary, size_of: Callable[[str], int]) -> tuple
     return tuple(wrong.values())
 
 
-def listed_size(sizes: Mapping[str, int], location: str, folder: str = "") -> int:
-    """The size of the file that a package lists as ``folder/location``; raises ArtefactError when it lists none by
-    exactly that name."""
-    path = f"{folder}/{location}" if folder else location
-    if str(PurePosixPath(path)) != path or path not in sizes:
-        raise ArtefactError("is not a file that the package lists")
-    return sizes[path]
-
-
 # --- operators
 
 

