@@ -62,7 +62,9 @@ __all__ = [
 FIELDS_MAX: Final = 4_000_000
 FLAWS_MAX: Final = 100
 OPSETS_MAX: Final = 1_000
-SHOWN_NAME_CHARACTERS: Final = 60
+SHOWN_NAME_CHARACTERS: Final = 40
+SHOWN_STEPS_MAX: Final = 12
+ATTRIBUTES_MAX: Final = 4_096
 
 _LFS_POINTER: Final = b"version https://git-lfs"
 _ORT_FORMAT: Final = b"ORTM"
@@ -255,11 +257,21 @@ class _ModelReader:
                 self._function(self._walk.narrow(span.source, value, end))
 
     def _where(self) -> str:
-        return " > ".join(map(str, self._trail))
+        """The way to what is being read; of a long one the beginning and the end."""
+        half = SHOWN_STEPS_MAX // 2
+        if len(self._trail) <= SHOWN_STEPS_MAX:
+            return " > ".join(map(str, self._trail))
+        return " > ".join([*map(str, self._trail[:half]), "...", *map(str, self._trail[-half:])])
 
     def _flaw(self, text: str) -> None:
         if len(self._flaws) < FLAWS_MAX:
             self._flaws.append(Flaw(where=self._where(), text=text))
+
+    @staticmethod
+    def _room(parts: Sequence[object], limit: int, what: str) -> None:
+        """Raises ArtefactError when another one would be too many to remember."""
+        if len(parts) >= limit:
+            raise ArtefactError(f"has more than {limit} {what}")
 
     def _at(self, step: _Step, read: Callable[[Span], object], span: Span) -> None:
         """Read what is one step further in."""
@@ -292,6 +304,7 @@ class _ModelReader:
         parts: list[_Part] = []
         for field, value, end in self._walk.fields(span):
             if field in (_FUNCTION_NODE, _FUNCTION_ATTRIBUTE):
+                self._room(parts, self._limits.max_nodes, "nodes in one function")
                 parts.append(_Part(field, span.source, value, end))
             elif field in (_FUNCTION_DOMAIN, _FUNCTION_NAME, _FUNCTION_OVERLOAD):
                 place = (_FUNCTION_DOMAIN, _FUNCTION_NAME, _FUNCTION_OVERLOAD).index(field)
@@ -364,6 +377,7 @@ class _ModelReader:
             elif key == _NODE_OVERLOAD:
                 overload = self._texts.read(span.source, value, end)
             elif key == _NODE_ATTRIBUTE:
+                self._room(attributes, ATTRIBUTES_MAX, "attributes of one node")
                 attributes.append(_Part(key, span.source, value, end))
         self._trail.append(_Step("node", index, name, operator))
         self._count((domain, operator), overload)
@@ -387,6 +401,7 @@ class _ModelReader:
         parts: list[_Part] = []
         for key, value, end in self._walk.fields(span, bulk=True):
             if key in _ATTRIBUTE_PARTS:
+                self._room(parts, self._limits.max_tensors, "tensors and graphs in one attribute")
                 parts.append(_Part(key, span.source, value, end))
             elif key == _ATTRIBUTE_NAME:
                 name = self._texts.read(span.source, value, end)
@@ -434,13 +449,12 @@ class _ModelReader:
             return ""
         reports: list[str] = []
         message = TensorMessage(self._walk, self._texts, spans, reports.append)
-        where = self._where()
-        reference = message.reference(where)
+        reference = message.reference(self._where() if message.outside else "")
         for report in reports:
             self._flaw(f"tensor '{message.name[:SHOWN_NAME_CHARACTERS]}' {report}")
         self._tensor_count += 1
         if len(self._tensors) < self._limits.max_tensors:
-            self._tensors.append(message.tensor(where))
+            self._tensors.append(message.tensor())
             if reference is not None:
                 self._external.append(reference)
         return message.name

@@ -37,13 +37,14 @@ class PortReader:
 
     def read(self, span: Span) -> GraphPort:
         """ValueInfoProto."""
-        name, types = b"", b""
+        name = b""
+        types: list[bytes] = []
         for key, value, end in self._walk.fields(span):
             if key == _VALUE_NAME:
                 name = self._texts.raw(span.source, value, end)
             elif key == _VALUE_TYPE:
-                types += self._texts.raw(span.source, value, end)  # joined pieces parse as one message
-        kind, element_type, dims = self._type(types)
+                types.append(self._texts.raw(span.source, value, end))
+        kind, element_type, dims = self._type(b"".join(types))  # joined pieces parse as one message
         try:
             return GraphPort(name=name.decode(), kind=kind, element_type=element_type, dims=dims)
         except UnicodeDecodeError:
@@ -51,20 +52,25 @@ class PortReader:
 
     def _type(self, data: bytes) -> tuple[PortKind, int, tuple[int | str | None, ...] | None]:
         """TypeProto: (kind, element type, dimensions); of its alternatives the last one given counts."""
-        kind, body = PortKind.NOTHING, b""
+        kind = PortKind.NOTHING
+        bodies: list[bytes] = []
         for key, value, end in self._walk.fields(_span(data)):
             found = _TYPE_KINDS.get(key)
             if found is not None:
-                kind, body = found, body + data[value:end] if found is kind else data[value:end]
+                if found is not kind:
+                    kind, bodies = found, []
+                bodies.append(data[value:end])
         if kind not in (PortKind.TENSOR, PortKind.SPARSE_TENSOR):
             return kind, 0, None
-        element_type, shape = 0, None
+        element_type = 0
+        body = b"".join(bodies)
+        shapes: list[bytes] = []
         for key, value, end in self._walk.fields(_span(body)):
             if key == _TENSOR_TYPE_ELEMENT:
                 element_type = value & 0xFFFFFFFF
             elif key == _TENSOR_TYPE_SHAPE:
-                shape = (shape or b"") + body[value:end]
-        return kind, element_type, None if shape is None else self._shape(shape)
+                shapes.append(body[value:end])
+        return kind, element_type, self._shape(b"".join(shapes)) if shapes else None
 
     def _shape(self, data: bytes) -> tuple[int | str | None, ...]:
         """TensorShapeProto."""

@@ -64,7 +64,6 @@ class GraphTensor:
     """A tensor that stands anywhere in the file. ``inline_bytes`` lie in the file itself; ``outside`` says that its
     data lies elsewhere."""
 
-    where: str
     name: str
     element_type: int
     dims: tuple[int, ...]

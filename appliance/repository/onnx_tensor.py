@@ -67,10 +67,9 @@ class TensorMessage:
             self._read(span)
         self._check_shape()
 
-    def tensor(self, where: str) -> GraphTensor:
+    def tensor(self) -> GraphTensor:
         """What it says of itself."""
         return GraphTensor(
-            where=where,
             name=self.name,
             element_type=self.element_type,
             dims=tuple(self.dims),
@@ -106,7 +105,7 @@ class TensorMessage:
             location=location,
             offset=offset,
             length=length,
-            needed=self.tensor("").data_bytes,
+            needed=self.tensor().data_bytes,
             where=where,
         )
 
@@ -150,7 +149,7 @@ class TensorMessage:
         if count > ELEMENTS_MAX:
             self._report("has more elements than can be addressed")
             return
-        needed = self.tensor("").data_bytes
+        needed = self.tensor().data_bytes
         if self._raw_bytes and needed is not None and needed != self._raw_bytes:
             self._report(f"has {self._raw_bytes} bytes of data; its type and shape need {needed}")
 

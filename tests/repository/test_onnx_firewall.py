@@ -410,6 +410,50 @@ def test_caps_that_end_the_reading(config: FirewallConfig, text: str) -> None:
         _read(model.SerializeToString(), config)
 
 
+def test_attributes_of_one_node_are_bounded() -> None:
+    node = part(4, b"Op") + part(5, b"") * 5000
+    with pytest.raises(ArtefactError, match="more than 4096 attributes of one node"):
+        summary(plain_model().SerializeToString() + part(7, part(1, node)))
+
+
+@pytest.mark.parametrize(
+    ("config", "text"),
+    [
+        (FirewallConfig(max_tensors=9), "more than 9 tensors and graphs in one attribute"),
+        (FirewallConfig(max_nodes=9), "more than 9 nodes in one function"),
+    ],
+)
+def test_what_is_remembered_for_later_is_bounded(config: FirewallConfig, text: str) -> None:
+    model = plain_model()
+    if config.max_tensors == 9:
+        model.graph.node[0].attribute.add(name="a").tensors.extend([TensorProto()] * 10)
+    else:
+        model.functions.add(name="f", domain="d").node.extend([NodeProto(op_type="Op")] * 10)
+    with pytest.raises(ArtefactError, match=text):
+        _read(model.SerializeToString(), config)
+
+
+def test_a_long_way_is_told_by_its_beginning_and_its_end() -> None:
+    graph = helper.make_graph([_holding(external_tensor("w", ""))], "innermost", [], [])
+    for level in range(20):
+        graph = helper.make_graph([helper.make_node("If", [], [], f"level{level}", body=graph)], "g", [], [])
+    model = plain_model()
+    model.graph.MergeFrom(graph)
+    (text,) = flaws(model)
+    assert "(graph > node 1 'level19' (If) > " in text
+    assert " > ... > " in text
+    assert text.endswith("> node 0 (Constant) > attribute 'value')")
+    assert text.count(" > ") == 12
+
+
+def test_a_type_in_very_many_pieces_is_read_as_one() -> None:
+    piece = part(2, part(1, part(2, part(1, b""))))  # one more dimension of which nothing is known
+    whole = part(2, part(1, b"\x08\x01"))
+    data = plain_model().SerializeToString() + part(7, part(12, part(1, b"many") + whole + piece * 20_000))
+    found = summary(data).outputs[1]
+    assert (found.name, found.element_type, found.dims) == ("many", 1, (None,) * 20_000)
+
+
 def test_a_name_without_end_is_not_read() -> None:
     data = plain_model().SerializeToString() + part(7, part(1, part(4, b"x" * (2 << 20))))
     with pytest.raises(ArtefactError, match="the text at byte"):
