@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pytest
 from onnx import (
     FunctionProto,
-    GraphProto,
     ModelProto,
     NodeProto,
     TensorProto,
     helper,
-    numpy_helper,
 )
 
 from appliance.errors import ArtefactError
 from appliance.repository.directory import RepositoryConfig, scan
 from appliance.repository.firewall_settings import FirewallConfig
 from appliance.repository.onnx_firewall import REFUSED_OPERATORS, graph_flaws, reference_flaws
-from appliance.repository.onnx_graph import GraphSummary, read_graph
 from models.generate import MODELS
 from models.generators.package import Expectation
 from tests.repository.onnx_files import (
@@ -92,6 +87,19 @@ def test_the_way_is_known_even_when_names_come_last() -> None:
     assert flaws(data) == [
         "tensor 'w' has external data without a location (graph > node 0 'late' (Constant) > attribute 'value')"
     ]
+
+
+def test_a_long_way_is_told_by_its_beginning_and_its_end() -> None:
+    graph = helper.make_graph([_holding(external_tensor("w", ""))], "innermost", [], [])
+    for level in range(20):
+        graph = helper.make_graph([helper.make_node("If", [], [], f"level{level}", body=graph)], "g", [], [])
+    model = plain_model()
+    model.graph.MergeFrom(graph)
+    (text,) = flaws(model)
+    assert "(graph > node 1 'level19' (If) > " in text
+    assert " > ... > " in text
+    assert text.endswith("> node 0 (Constant) > attribute 'value')")
+    assert text.count(" > ") == 12
 
 
 def _holding(tensor: TensorProto) -> NodeProto:
@@ -352,118 +360,7 @@ def test_a_function_that_is_there_twice_is_refused() -> None:
     assert flaws(_with_functions(_function("f0"), again)) == []
 
 
-# --- caps
-
-
-def _many_operators() -> ModelProto:
-    return of_node(*(helper.make_node(f"Op{n}", ["x"], [f"z{n}"]) for n in range(30)))
-
-
-@pytest.mark.parametrize(
-    ("config", "text"),
-    [
-        (FirewallConfig(max_nodes=30), "has more than 30 nodes with its functions expanded"),
-        (FirewallConfig(max_operators=20), "has 21 different operators; at most 20"),
-        (FirewallConfig(max_tensors=4), "has 5 tensors; at most 4"),
-        (FirewallConfig(max_weight_bytes=79), "has 80 bytes of tensors; at most 79"),
-        (FirewallConfig(max_functions=1), "has 2 functions; at most 1"),
-        (FirewallConfig(max_opset=16), "asks for operator set 17 of 'ai.onnx'; 1 to 16"),
-        (FirewallConfig(max_name_bytes=16), "has a name of 17 bytes; at most 16"),
-        (FirewallConfig(), ""),
-    ],
-)
-def test_caps(config: FirewallConfig, text: str) -> None:
-    model = _many_operators()
-    model.functions.extend([FunctionProto(name="a", domain="d"), FunctionProto(name="b", domain="d")])
-    model.graph.initializer.extend(
-        numpy_helper.from_array(np.zeros(4, np.float32), f"w{n}") for n in range(5)
-    )
-    model.graph.node[0].name = "n" * 17
-    data = model.SerializeToString()
-    found = [str(flaw) for flaw in graph_flaws(_read(data, config), config)]
-    assert len(found) == bool(text)
-    assert text in "".join(found)
-
-
-def _read(data: bytes, config: FirewallConfig) -> GraphSummary:
-    descriptor = os.memfd_create("model")
-    try:
-        os.write(descriptor, data)
-        return read_graph(descriptor, config)
-    finally:
-        os.close(descriptor)
-
-
-@pytest.mark.parametrize(
-    ("config", "text"),
-    [
-        (FirewallConfig(max_graph_bytes=100), "at most 100 are read"),
-        (FirewallConfig(max_depth=1), "nested more than 1 deep"),
-        (FirewallConfig(max_ports=1), "more than 1 inputs"),
-    ],
-)
-def test_caps_that_end_the_reading(config: FirewallConfig, text: str) -> None:
-    model = _many_operators()
-    model.graph.input.append(port("second", [1]))
-    model.graph.node[0].attribute.add(name="a").g.CopyFrom(GraphProto(name="inner"))
-    with pytest.raises(ArtefactError, match=text):
-        _read(model.SerializeToString(), config)
-
-
-def test_attributes_of_one_node_are_bounded() -> None:
-    node = part(4, b"Op") + part(5, b"") * 5000
-    with pytest.raises(ArtefactError, match="more than 4096 attributes of one node"):
-        summary(plain_model().SerializeToString() + part(7, part(1, node)))
-
-
-@pytest.mark.parametrize(
-    ("config", "text"),
-    [
-        (FirewallConfig(max_tensors=9), "more than 9 tensors and graphs in one attribute"),
-        (FirewallConfig(max_nodes=9), "more than 9 nodes in one function"),
-    ],
-)
-def test_what_is_remembered_for_later_is_bounded(config: FirewallConfig, text: str) -> None:
-    model = plain_model()
-    if config.max_tensors == 9:
-        model.graph.node[0].attribute.add(name="a").tensors.extend([TensorProto()] * 10)
-    else:
-        model.functions.add(name="f", domain="d").node.extend([NodeProto(op_type="Op")] * 10)
-    with pytest.raises(ArtefactError, match=text):
-        _read(model.SerializeToString(), config)
-
-
-def test_a_long_way_is_told_by_its_beginning_and_its_end() -> None:
-    graph = helper.make_graph([_holding(external_tensor("w", ""))], "innermost", [], [])
-    for level in range(20):
-        graph = helper.make_graph([helper.make_node("If", [], [], f"level{level}", body=graph)], "g", [], [])
-    model = plain_model()
-    model.graph.MergeFrom(graph)
-    (text,) = flaws(model)
-    assert "(graph > node 1 'level19' (If) > " in text
-    assert " > ... > " in text
-    assert text.endswith("> node 0 (Constant) > attribute 'value')")
-    assert text.count(" > ") == 12
-
-
-def test_a_type_in_very_many_pieces_is_read_as_one() -> None:
-    piece = part(2, part(1, part(2, part(1, b""))))  # one more dimension of which nothing is known
-    whole = part(2, part(1, b"\x08\x01"))
-    data = plain_model().SerializeToString() + part(7, part(12, part(1, b"many") + whole + piece * 20_000))
-    found = summary(data).outputs[1]
-    assert (found.name, found.element_type, found.dims) == ("many", 1, (None,) * 20_000)
-
-
-def test_a_name_without_end_is_not_read() -> None:
-    data = plain_model().SerializeToString() + part(7, part(1, part(4, b"x" * (2 << 20))))
-    with pytest.raises(ArtefactError, match="the text at byte"):
-        summary(data)
-
-
-def test_names_have_a_limit_in_all() -> None:
-    node = part(1, part(4, b"x" * (1 << 20)))
-    with pytest.raises(ArtefactError, match="bytes of names"):
-        summary(plain_model().SerializeToString() + part(7, node * 65))
+# --- operator sets
 
 
 @pytest.mark.parametrize("versions", [[("", 17), ("ai.onnx", 18)], [("own", 1), ("own", 2)]])
