@@ -97,6 +97,8 @@ def _model_json(activity: Activity) -> dict[str, Any]:
         "version": model.version,
         "state": model.state,
         "reason": model.reason,
+        "trial": model.trial,
+        "tries_left": model.tries_left,
         "rate_per_s": round(activity.rate_per_s, 3),
         "refused_per_s": round(activity.refused_per_s, 3),
         "granted": _rounded(activity.granted),
@@ -174,6 +176,8 @@ def _pids(activity: Activity) -> str:
 
 def _reasons(activities: Sequence[Activity]) -> Iterator[Text]:
     for activity in activities:
+        if activity.model.trial:
+            yield Text(printable(f"{activity.model.key}: {activity.model.trial}"), style="cyan")
         if activity.model.reason:
             yield Text(printable(f"{activity.model.key}: {activity.model.reason}"), style="red")
 

@@ -49,7 +49,8 @@ class WorkerSnapshot:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSnapshot:
     """A model version. ``requests`` counts those that ended, by outcome, ``granted`` those answered without the engine,
-    ``inferences`` rows answered, ``executions`` batches run and ``executed_rows`` their rows, answered or not."""
+    ``inferences`` rows answered, ``executions`` batches run and ``executed_rows`` their rows, answered or not.
+    ``trial`` says how far it is on its way to serving, "" when that is behind it."""
 
     name: str
     version: int
@@ -65,6 +66,8 @@ class ModelSnapshot:
     executed_rows: int
     batch_mean: float | None
     total: HistogramSnapshot
+    trial: str = ""
+    tries_left: int = 0
 
     @property
     def key(self) -> str:
@@ -197,4 +200,22 @@ def _model(fields: Mapping[str, Any]) -> ModelSnapshot:
             p99_us=total["p99_us"],
             counts=tuple(total["counts"]),
         ),
+        trial=_trial(fields.get("trial")),
+        tries_left=fields.get("tries_left", 0),
     )
+
+
+def _trial(fields: Mapping[str, Any] | None) -> str:
+    """A version's trial in words."""
+    if fields is None:
+        return ""
+    said = [str(fields["stage"])]
+    if fields["before"]:
+        said.append(f"after version {fields['before']}")
+    if fields["percent"]:
+        said.append(f"{fields['percent']:g} % of the requests")
+    if fields["compared"]:
+        said.append(f"{fields['compared']} answers compared, {fields['differing']} different")
+    if fields["answered"] or fields["failed"]:
+        said.append(f"{fields['answered']} answered, {fields['failed']} failed")
+    return ", ".join(said)

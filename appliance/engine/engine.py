@@ -132,7 +132,7 @@ class Engine:
             begin=self._begin,
             take_handle=self._take_handle,
             compared=swaps.compared,
-            left_out=swaps.count_shadow,
+            left_out=swaps.accounts.count_shadow,
         )
 
     def _make_endings(self) -> Endings:

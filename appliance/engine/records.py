@@ -27,6 +27,7 @@ class Ending(StrEnum):
     REFUSED = "refused"
     ROLLED_BACK = "rolled back"
     ABANDONED = "abandoned"
+    GIVEN_UP = "given up"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

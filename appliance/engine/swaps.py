@@ -7,7 +7,6 @@ a Board. One owner: the roster.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final, NamedTuple, Protocol
@@ -15,8 +14,9 @@ from typing import Final, NamedTuple, Protocol
 from appliance.engine import trial as on
 from appliance.engine.candidate import Candidate, Step, interchangeable, run_ns
 from appliance.engine.port import SwapFigures, TrialStatus
-from appliance.engine.records import Change, Ending, MemoryRecords, Proof, Records
+from appliance.engine.records import Ending, MemoryRecords, Proof, Records
 from appliance.engine.routes import Served
+from appliance.engine.swap_accounts import SwapAccounts
 from appliance.engine.swap_settings import SwapConfig, TrialWish, configured_trial
 from appliance.engine.trial import TRYING, Stage, Trial
 from appliance.model import ModelVersion
@@ -79,14 +79,12 @@ class Swaps:
         self._config, self._records, self._box = terms
         self._board = board
         self._report = report
-        self._wall_ms = wall_ms
         self._soon = soon
         self._at = at
         self._candidates: dict[int, Candidate] = {}
         self._compared: list[tuple[int, str]] = []
         self._look_ns = NEVER_NS
-        self._endings: Counter[str] = Counter()
-        self._figures = SwapFigures()
+        self.accounts = SwapAccounts(self._records, wall_ms)
 
     # --- what is wanted
 
@@ -191,10 +189,10 @@ class Swaps:
 
     def loaded(self, served: Served, event: ModelLoaded) -> None:
         """A worker holds it. Several may: the slowest of them counts."""
-        self._count(loads=1, load_ns=event.load_ns)
+        self.accounts.count(loads=1, load_ns=event.load_ns)
         if event.assessment is None:
             return
-        self._count(assessments=1, assessments_failed=bool(event.assessment.failure))
+        self.accounts.count(assessments=1, assessments_failed=bool(event.assessment.failure))
         known = served.assessment
         if known is None or event.assessment.failure or event.assessment.p50_ns > known.p50_ns:
             served.assessment = event.assessment
@@ -236,7 +234,7 @@ class Swaps:
     def compared(self, served: Served, difference: str) -> None:
         """An answer of it lay beside the real one; taken in at the next ``tick``."""
         self._compared.append((served.id, difference))
-        self._count(compared=1, differing=bool(difference))
+        self.accounts.count(compared=1, differing=bool(difference))
         self._soon()
 
     def recall(self, name: str, reason: str, now_ns: int, *, reject: bool) -> bool:
@@ -326,7 +324,7 @@ class Swaps:
         if before is None or before.diversion is None or before.diversion.served is not candidate.served:
             return
         if not before.diversion.shadow:
-            self._count(canary_requests=before.diversion.taken)
+            self.accounts.count(canary_requests=before.diversion.taken)
         before.diversion = None
         self._board.diverted()
         for other in list(self._candidates.values()):
@@ -397,6 +395,8 @@ class Swaps:
             if candidate.live and candidate.before is not None:
                 self._board.spare(candidate.before, now_ns)
             self._soon()
+        else:
+            self.accounts.note(served, Ending.GIVEN_UP, reason)
         self._inherit(served, self._board.current(served.model.name), now_ns)
 
     def gone(self, served: Served, now_ns: int) -> None:
@@ -429,32 +429,13 @@ class Swaps:
     # --- what is told
 
     def _note(self, candidate: Candidate, ending: Ending, stage: Stage, reason: str, now_ns: int) -> None:
-        served, before = candidate.served, candidate.before
-        self._endings[ending.value] += 1
-        number = before.model.version if before is not None else 0
-        self._records.happened(
-            Change(
-                at_ms=self._wall_ms(),
-                name=served.model.name,
-                version=served.model.version,
-                identity=served.identity,
-                ending=ending,
-                before=number,
-                after=served.model.version if ending is Ending.LIVE else number,
-                stage=stage.value,
-                reason=reason,
-                took_ms=(now_ns - candidate.since_ns) // 1_000_000,
-            )
-        )
-
-    def count_shadow(self, dropped: bool) -> None:
-        """A request was to be run in the shadow; ``dropped``: there was no room."""
-        self._count(shadow_requests=not dropped, shadow_dropped=dropped)
-
-    def _count(self, **more: int) -> None:
-        figures = self._figures
-        self._figures = figures._replace(
-            **{key: getattr(figures, key) + value for key, value in more.items()}
+        self.accounts.note(
+            candidate.served,
+            ending,
+            reason,
+            before=candidate.before.model.version if candidate.before is not None else 0,
+            stage=stage.value,
+            took_ms=(now_ns - candidate.since_ns) // 1_000_000,
         )
 
     def figures(self) -> SwapFigures:
@@ -464,9 +445,7 @@ class Swaps:
             for each in self._candidates.values()
             if each.shown is Stage.CANARY and each.before is not None and each.before.diversion is not None
         )
-        return self._figures._replace(
-            endings=dict(self._endings), canary_requests=self._figures.canary_requests + now
-        )
+        return self.accounts.figures(now)
 
     def status(self, served: Served) -> TrialStatus | None:
         """How far ``served`` has come; None when it is on no trial."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from appliance import __version__
-from appliance.engine.port import EngineStatus, VersionStatus, WorkerStatus
+from appliance.engine.port import EngineStatus, SwapFigures, VersionStatus, WorkerStatus
 from appliance.identity import SERVER_NAME
 from appliance.telemetry.meter import BOUNDS_US, HistogramValue, Result, Stage, VersionStatistics
 
@@ -43,6 +43,7 @@ def status_header(status: EngineStatus) -> dict[str, Json]:
         "slots": [
             {"size_bytes": slot.size_bytes, "count": slot.slots, "used": slot.used} for slot in status.slots
         ],
+        "swaps": _swaps_document(status.swaps),
         "bounds_us": list(BOUNDS_US),
         "workers": [_worker_document(worker) for worker in status.workers],
         "models": [],
@@ -68,8 +69,17 @@ def model_document(version: VersionStatus) -> dict[str, Json]:
         "granted": statistics.granted,
         "batch_mean": batch_mean(statistics),
         "last_inference_ms": statistics.last_inference_ms,
+        "trial": None if version.trial is None else dict(version.trial._asdict()),
+        "tries_left": version.tries_left,
+        "run_p50_us": version.run_p50_ns / 1_000,
+        "run_p99_us": version.run_p99_ns / 1_000,
+        "fallen_back": version.fallen_back,
         "stages": dict(_stage_documents(statistics)),
     }
+
+
+def _swaps_document(swaps: SwapFigures) -> dict[str, Json]:
+    return {**swaps._asdict(), "endings": dict(swaps.endings)}
 
 
 def batch_mean(statistics: VersionStatistics) -> float | None:

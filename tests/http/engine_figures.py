@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from appliance.engine.port import EngineStatus, LaneUse, SlotUse, VersionStatus, WorkerStatus
+from appliance.engine.port import (
+    EngineStatus,
+    LaneUse,
+    SlotUse,
+    SwapFigures,
+    TrialStatus,
+    VersionStatus,
+    WorkerStatus,
+)
 from appliance.model import VersionState
 from appliance.telemetry.meter import Result, VersionMeter
 
@@ -61,6 +69,7 @@ def made_up_status() -> EngineStatus:
         arena_used_bytes=4096,
         arena_limit_bytes=1 << 30,
         slots=(SlotUse(4096, 128, 3), SlotUse(65536, 16, 0)),
+        swaps=SwapFigures(endings={"live": 2, "rolled back": 1}, loads=3, load_ns=5_000_000, compared=2),
     )
 
 
@@ -76,4 +85,5 @@ def _version(
         running=2 if workers else 0,
         workers=workers,
         statistics=meter.frozen(),
+        trial=TrialStatus("canary", 1, 10.0, 34, 0, 0, 0) if workers else None,
     )

@@ -1,0 +1,65 @@
+"""Counts what becomes of versions on their way to serving, and writes their history. Owner: the swaps."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+
+from appliance.engine.port import SwapFigures
+from appliance.engine.records import Change, Ending, Records
+from appliance.engine.routes import Served
+
+
+class SwapAccounts:
+    """``wall_ms`` is the wall clock in milliseconds, for people."""
+
+    def __init__(self, records: Records, wall_ms: Callable[[], int]) -> None:
+        self._records = records
+        self._wall_ms = wall_ms
+        self._endings: Counter[str] = Counter()
+        self._figures = SwapFigures()
+
+    def note(
+        self,
+        served: Served,
+        ending: Ending,
+        reason: str,
+        *,
+        before: int = 0,
+        stage: str = "",
+        took_ms: int = 0,
+    ) -> None:
+        """A try of ``served`` came out so; ``before`` is the version that served until then."""
+        self._endings[ending.value] += 1
+        self._records.happened(
+            Change(
+                at_ms=self._wall_ms(),
+                name=served.model.name,
+                version=served.model.version,
+                identity=served.identity,
+                ending=ending,
+                before=before,
+                after=served.model.version if ending is Ending.LIVE else before,
+                stage=stage,
+                reason=reason,
+                took_ms=took_ms,
+            )
+        )
+
+    def count(self, **more: int) -> None:
+        """Add to figures, by their names."""
+        figures = self._figures
+        self._figures = figures._replace(
+            **{key: getattr(figures, key) + value for key, value in more.items()}
+        )
+
+    def count_shadow(self, dropped: bool) -> None:
+        """A request was to be run in the shadow; ``dropped``: there was no room."""
+        self.count(shadow_requests=not dropped, shadow_dropped=dropped)
+
+    def figures(self, canaries_now: int) -> SwapFigures:
+        """All there is, with the requests of canaries that are under way."""
+        figures = self._figures
+        return figures._replace(
+            endings=dict(self._endings), canary_requests=figures.canary_requests + canaries_now
+        )

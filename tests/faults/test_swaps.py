@@ -1,0 +1,190 @@
+"""Versions that must not take over, or not for long, in real processes under load: no client notices."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+import tritonclient.grpc as triton
+from onnx import TensorProto, helper, numpy_helper
+from tritonclient.utils import InferenceServerException
+
+from appliance.golden import GoldenCase, GoldenSet, TensorFile, write_golden
+from appliance.manifest import LatencyPromise
+from appliance.tensor import Datatype
+from tests.conftest import Serve
+from tests.faults.clients import FAKE_SECTIONS, Stream, ask, tensor
+from tests.faults.fake_models import write_fake
+from tests.repository.onnx_files import model_of, port
+
+BYTE = TensorProto.UINT8
+WATCHED: dict[str, Any] = {"watch_s": 60.0, "error_percent": 0.0}
+
+
+def entry(now: Any, name: str = "m", version: int = 1) -> Any:
+    """The version's entry in the status document; {} when there is none."""
+    found = (each for each in now["models"] if (each["name"], each["version"]) == (name, version))
+    return next(found, {})
+
+
+def write_version(root: Path, number: int, added: int = 0, *, elements: int = 0) -> Path:
+    """A version of ``m`` in ONNX: y = x + ``added``, UINT8 [4]. ``elements``: as large as the constant is that the
+    runtime computes when it loads."""
+    nodes = [helper.make_node("Add", ["x", "added"], ["y"])]
+    tensors = [numpy_helper.from_array(np.array([added], np.uint8), "added")]
+    if elements:
+        zero = numpy_helper.from_array(np.zeros(1, np.float32))
+        nodes = [
+            helper.make_node("ConstantOfShape", ["size"], ["huge"], value=zero),
+            helper.make_node("Cos", ["huge"], ["cosines"]),
+            helper.make_node("ReduceMin", ["cosines"], ["one"], keepdims=0),
+            helper.make_node("Cast", ["one"], ["byte"], to=BYTE),
+            helper.make_node("Sub", ["byte", "byte"], ["zero"]),
+            helper.make_node("Add", ["x", "zero"], ["y"]),
+        ]
+        tensors = [numpy_helper.from_array(np.array([elements], np.int64), "size")]
+    model = model_of([port("x", ("batch", 4), BYTE)], [port("y", ("batch", 4), BYTE)], nodes, tensors)
+    folder = root / "m" / str(number)
+    folder.mkdir(parents=True)
+    onnx.save(model, str(folder / "model.onnx"))
+    return folder
+
+
+def write_expected(folder: Path, answer: list[int], p99_us: int = 0) -> None:
+    """A golden set of one case: to 1, 2, 3, 4 the answer is ``answer``."""
+    file = TensorFile()
+    case = GoldenCase(
+        name="a",
+        inputs=(file.add("x", Datatype.UINT8, (1, 4), bytes([1, 2, 3, 4])),),
+        outputs=(file.add("y", Datatype.UINT8, (1, 4), bytes(answer)),),
+    )
+    promise = LatencyPromise(rows=1, p99_us=p99_us) if p99_us else None
+    write_golden(
+        str(folder / "golden"), GoldenSet(cases=(case,), tolerances={}, promise=promise), file.data()
+    )
+
+
+@pytest.mark.parametrize(
+    ("mode", "words"),
+    [
+        ("crash_at_load", "quarantined after repeated crashes"),
+        ("hang_at_load", "quarantined after repeated crashes: hung"),
+        ("fail_at_load", "told to refuse"),
+        ("delay", "swap.slower_factor"),
+    ],
+)
+def test_what_cannot_load_or_is_too_slow_changes_nothing(
+    serve: Serve, tmp_path: Path, mode: str, words: str
+) -> None:
+    write_fake(tmp_path, "m")
+    daemon = serve(tmp_path, {**FAKE_SECTIONS, "workers": {"load_timeout_ms": 400}})
+    with Stream(daemon.grpc, "m") as stream:
+        stream.wait_for(20)
+        write_fake(tmp_path, "m", mode=mode, delay_ms=30)
+        daemon.signal(signal.SIGHUP)
+        now = daemon.until("the refusal", lambda now: words in entry(now)["reason"])
+        stream.wait_for(20)
+    assert set(stream.outcomes) == {"OK"}
+    assert entry(now)["state"] == "READY"
+    assert "still serving the previous file" in entry(now)["reason"]
+    assert now["swaps"]["endings"]["refused"] == 1
+
+
+@pytest.mark.parametrize("mode", ["crash", "fail"])
+def test_what_goes_wrong_after_a_while_is_rolled_back_and_nobody_notices(
+    serve: Serve, tmp_path: Path, mode: str
+) -> None:
+    write_fake(tmp_path, "m")
+    daemon = serve(tmp_path, {**FAKE_SECTIONS, "swap": WATCHED})
+    with Stream(daemon.grpc, "m") as stream:
+        stream.wait_for(20)
+        write_fake(tmp_path, "m", mode=mode, crash_after=100)
+        daemon.signal(signal.SIGHUP)
+        now = daemon.until("the way back", lambda now: "rolled back" in entry(now)["reason"])
+        stream.wait_for(50)
+        daemon.signal(signal.SIGHUP)
+        stream.wait_for(20)
+    assert set(stream.outcomes) == {"OK"}
+    assert entry(now)["state"] == "READY"
+    assert now["swaps"]["endings"]["rolled back"] == 1
+
+
+def test_a_wrong_answer_to_the_golden_set_keeps_a_version_out(serve: Serve, tmp_path: Path) -> None:
+    write_version(tmp_path, 1)
+    write_expected(tmp_path / "m" / "1", [1, 2, 3, 4], p99_us=10_000_000)
+    daemon = serve(tmp_path)
+    with Stream(daemon.grpc, "m") as stream:
+        stream.wait_for(20)
+        write_expected(write_version(tmp_path, 2, 1), [1, 2, 3, 4])
+        daemon.signal(signal.SIGHUP)
+        now = daemon.until("the refusal", lambda now: entry(now, "m", 2).get("state") == "UNAVAILABLE")
+        assert "golden case 'a'" in entry(now, "m", 2)["reason"]
+        write_expected(write_version(tmp_path, 3), [1, 2, 3, 4], p99_us=1)
+        daemon.signal(signal.SIGHUP)
+        now = daemon.until("the refusal", lambda now: entry(now, "m", 3).get("state") == "UNAVAILABLE")
+        assert "are promised" in entry(now, "m", 3)["reason"]
+        stream.wait_for(20)
+    assert set(stream.outcomes) == {"OK"}
+    assert stream.wrong == 0
+    assert ask(daemon.grpc, "m").get_response().model_version == "1"
+
+
+def test_a_version_that_needs_too_much_memory_to_load_keeps_out(serve: Serve, tmp_path: Path) -> None:
+    write_version(tmp_path, 1)
+    daemon = serve(tmp_path, {"workers": {"memory_limit_bytes": 512 << 20}})
+    with Stream(daemon.grpc, "m") as stream:
+        stream.wait_for(20)
+        write_version(tmp_path, 2, elements=1 << 30)
+        daemon.signal(signal.SIGHUP)
+        daemon.until("the refusal", lambda now: entry(now, "m", 2).get("state") == "UNAVAILABLE")
+        stream.wait_for(20)
+    assert set(stream.outcomes) == {"OK"}
+    assert ask(daemon.grpc, "m").get_response().model_version == "1"
+
+
+def test_versions_that_answer_otherwise_are_found_in_the_shadow(serve: Serve, tmp_path: Path) -> None:
+    write_version(tmp_path, 1)
+    shadow = {"shadow_percent": 50.0, "shadow_requests": 20, "stage_s": 0.0, "watch_s": 0.0}
+    daemon = serve(tmp_path, {"swap": shadow})
+    with Stream(daemon.grpc, "m") as stream:
+        stream.wait_for(20)
+        write_version(tmp_path, 2, 1)
+        daemon.signal(signal.SIGHUP)
+        now = daemon.until("the refusal", lambda now: entry(now, "m", 2).get("state") == "UNAVAILABLE")
+        assert "answers differently" in entry(now, "m", 2)["reason"]
+        write_version(tmp_path, 3)
+        daemon.signal(signal.SIGHUP)
+        now = daemon.until("the new version", lambda now: entry(now, "m", 3).get("state") == "READY")
+        stream.wait_for(20)
+    assert set(stream.outcomes) == {"OK"}
+    assert stream.wrong == 0, "an answer of the shadow was sent"
+    assert now["swaps"]["compared"] >= 20
+
+
+@pytest.mark.every_door
+def test_a_canary_serves_the_clients_of_its_header_and_no_others(serve: Serve, tmp_path: Path) -> None:
+    write_version(tmp_path, 1)
+    canary = {"canary_percent": 50.0, "canary_header": "x-site", "canary_requests": 100_000, "watch_s": 0.0}
+    daemon = serve(tmp_path, {"swap": canary})
+    client = triton.InferenceServerClient(daemon.grpc)
+
+    def served_by(site: str) -> str:
+        headers = {"x-site": site} if site else None
+        return str(client.infer("m", [tensor()], headers=headers).get_response().model_version)
+
+    assert {served_by(""), served_by("a")} == {"1"}
+    write_version(tmp_path, 2)
+    daemon.signal(signal.SIGHUP)
+    daemon.until("the canary", lambda now: (entry(now, "m", 2).get("trial") or {}).get("stage") == "canary")
+    by_site = {site: {served_by(site) for _ in range(4)} for site in map(str, range(40))}
+    assert {len(versions) for versions in by_site.values()} == {1}, "a client stays with its version"
+    assert {version for versions in by_site.values() for version in versions} == {"1", "2"}
+    assert {served_by("") for _ in range(10)} == {"1"}
+    with pytest.raises(InferenceServerException, match="not at ready state"):
+        ask(daemon.grpc, "m", version="2")
+    assert ask(daemon.grpc, "m", version="1").get_response().model_version == "1"
+    client.close()
