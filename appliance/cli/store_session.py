@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -24,8 +24,6 @@ from appliance.errors import (
 from appliance.store.catalog import Catalog
 from appliance.store.reading import read_catalog
 from appliance.store.writer import StoreWriter, open_store
-
-Progress = Callable[[int], None]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -103,19 +101,6 @@ def numbered(text: str) -> tuple[str, int]:
 def wall_ms() -> int:
     """Milliseconds since 1970, if the clock is right; for people and estimates only."""
     return time.time_ns() // 1_000_000
-
-
-@contextmanager
-def progress_bar(doing: str, total: int) -> Iterator[Progress]:
-    """A bar on the terminal, if there is one, that shows bytes of ``total`` as they are told."""
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
-    console = Console(stderr=True)
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task(doing, total=total)
-        yield lambda count: bar.advance(task, count)
 
 
 def bytes_text(count: int) -> str:

@@ -24,7 +24,15 @@ from appliance.durable import (
     remove_tree,
     replace_file,
 )
-from appliance.errors import ArtefactError, BlobMismatch, PackageInvalid, Problem, StoreFull, StoreUnavailable
+from appliance.errors import (
+    ApplianceError,
+    ArtefactError,
+    BlobMismatch,
+    PackageInvalid,
+    Problem,
+    StoreFull,
+    StoreUnavailable,
+)
 from appliance.manifest import NAME_RULE, Manifest, is_name
 from appliance.store import edits
 from appliance.store.blobs import BlobShelf, Progress, unnoticed
@@ -116,10 +124,18 @@ class StoreWriter:
         return not any(self._blobs.misfit(file.digest, file.size) for file in version.files)
 
     def install(
-        self, arrival: Arrival, *, want: bool, now_ms: int, progress: Progress = unnoticed
+        self,
+        arrival: Arrival,
+        *,
+        want: bool,
+        now_ms: int,
+        progress: Progress = unnoticed,
+        accept: Callable[[str], None] = lambda digest: None,
     ) -> Installed:
         """Have the package's version installed, and wanted if ``want``. Blobs that are there are read and compared,
-        damaged ones replaced. Raises StoreRefused, StoreFull, StoreUnavailable, PackageInvalid, BlobMismatch."""
+        damaged ones replaced. ``accept`` is given the manifest's digest when the view is there and the catalog does not
+        name it yet; what it raises is raised on, and the package is garbage. Raises StoreRefused, StoreFull,
+        StoreUnavailable, PackageInvalid, BlobMismatch."""
         name, version = arrival.manifest.name, _version_of(arrival, now_ms)
         catalog = edits.with_version(self.catalog, name, _better(self.catalog, name, version))
         version = _installed(catalog, name, version.version)
@@ -130,6 +146,11 @@ class StoreWriter:
             mended = self._views.ensure(version)
             if written:
                 self._mend_views()
+        try:
+            accept(version.digest)
+        except ApplianceError:
+            self.collect()
+            raise
         before = self.catalog
         catalog = edits.with_version(self.catalog, name, version)
         if want:

@@ -25,10 +25,12 @@ from appliance.store.catalog import Catalog
 from appliance.store.layout import CATALOG, LOCK, blob_path
 from appliance.store.reading import read_catalog
 from appliance.store.running import RunningRecord, RunningVersion
+from models.generate import write_model
 from tests.store.arrivals import assert_served, contents_of
 from tests.words.manifests import manifest_of
 
 Pack = Callable[..., Path]
+FilesOf = Callable[[int], dict[str, bytes]]
 
 
 @pytest.fixture
@@ -46,15 +48,25 @@ def config(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def pack(tmp_path: Path) -> Pack:
+def files_of(tmp_path: Path) -> Callable[[int], dict[str, bytes]]:
+    """A model that can be served, the same graph in each version, and weights that nobody reads."""
+    graph = (write_model("mlp", tmp_path / "models") / "1" / "model.onnx").read_bytes()
+    return lambda version: {
+        f"{version}/model.onnx": graph,
+        f"{version}/weights.bin": contents_of(version)[f"{version}/weights.bin"],
+    }
+
+
+@pytest.fixture
+def pack(tmp_path: Path, files_of: FilesOf) -> Pack:
     def packed(
-        version: int = 1, name: str = "digits", signatures: bytes | None = None, **contents: bytes
+        version: int = 1, signatures: bytes | None = None, files: dict[str, bytes] | None = None
     ) -> Path:
-        files = contents_of(version, **contents)
-        manifest = manifest_of(files, name=name, version=version)
+        files = files or files_of(version)
         by_digest = {digest_of(content): content for content in files.values()}
-        path = tmp_path / f"{name}-{version}.model"
+        path = tmp_path / f"digits-{version}.model"
         with path.open("wb") as out:
+            manifest = manifest_of(files, name="digits", version=version)
             write_package(out, manifest, signatures, lambda entry: io.BytesIO(by_digest[entry.digest]))
         return path
 
@@ -132,7 +144,7 @@ def test_who_signed_a_package_is_asked_before_anything_is_written(
 
 
 def test_the_key_that_signed_is_remembered(
-    appliance: Run, pack: Pack, state: Path, config: Path, tmp_path: Path
+    appliance: Run, pack: Pack, state: Path, config: Path, tmp_path: Path, files_of: FilesOf
 ) -> None:
     private, public = make_key("ecdsa")
     (tmp_path / "key").write_bytes(private)
@@ -140,7 +152,7 @@ def test_the_key_that_signed_is_remembered(
     config.write_text(
         f'[store]\nfree_floor_bytes = 0\n[packages]\ntrusted_keys = ["{tmp_path / "key.pub"}"]\n'
     )
-    manifest = encode(manifest_of(contents_of(1), name="digits", version=1))
+    manifest = encode(manifest_of(files_of(1), name="digits", version=1))
     envelope = sign(manifest, [open_signer(str(tmp_path / "key"), lambda _: "")])
     status, _, err = appliance("model", "install", str(pack(1, signatures=envelope)))
     assert (status, err) == (Exit.OK, "")
@@ -179,6 +191,20 @@ def test_a_changed_package_is_refused_and_leaves_the_store_as_it_was(
     assert appliance("store", "check")[0] == Exit.OK
 
 
+def test_what_could_not_be_served_is_not_installed(appliance: Run, pack: Pack, state: Path) -> None:
+    appliance("model", "install", str(pack()))
+    before = catalog_in(state)
+    files = {"2/model.onnx": b"no graph", "config.pbtxt": b"nonsense: 7"}
+    status, _, err = appliance("model", "install", str(pack(2, files=files)))
+    assert status == Exit.REFUSED
+    assert "digits/config.pbtxt" in err
+    assert catalog_in(state) == before
+    assert appliance("store", "gc")[1] == "0 blobs and 0 views removed: 0 B\n", "nothing of it is left"
+    status, _, err = appliance("model", "install", str(pack(2, files={"2/nothing": b""})))
+    assert status == Exit.REFUSED
+    assert "digits/2/model.onnx: is missing" in err
+
+
 def test_a_second_writer_is_told_who_the_first_is(appliance: Run, pack: Pack, state: Path) -> None:
     state.mkdir()
     lock = WriterLock(state / LOCK)
@@ -208,7 +234,7 @@ def test_no_store_is_no_empty_store(appliance: Run, state: Path, command: str) -
     assert list(state.iterdir()) == []
 
 
-def test_usage_tells_what_takes_how_much(appliance: Run, pack: Pack, state: Path) -> None:
+def test_usage_tells_what_takes_how_much(appliance: Run, pack: Pack, state: Path, files_of: FilesOf) -> None:
     appliance("model", "install", str(pack()), str(pack(2)))
     appliance("model", "pin", "digits/1")
     catalog = read_catalog(state)
@@ -221,7 +247,7 @@ def test_usage_tells_what_takes_how_much(appliance: Run, pack: Pack, state: Path
     assert (one["wanted"], one["pinned"], one["running"]) == (False, True, False)
     assert (two["wanted"], two["pinned"], two["running"]) == (True, False, True)
     assert two["bytes"] == second.bytes
-    assert two["bytes"] - two["own_bytes"] == len(contents_of(2)["config.pbtxt"])
+    assert two["bytes"] - two["own_bytes"] == len(files_of(2)["2/model.onnx"])
     assert usage["bytes"] == one["own_bytes"] + two["bytes"]
     status, out, _ = appliance("store", "usage")
     assert status == Exit.OK
@@ -319,7 +345,10 @@ def test_scrub_runs_at_the_lowest_classes(appliance: Run, pack: Pack, state: Pat
     ]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (Exit.OK, "")
-    assert done.stdout.splitlines() == ["4 blobs, 1.4 KiB read: no damage", f"{os.SCHED_IDLE} 3"]
+    told, classes = done.stdout.splitlines()
+    assert told.startswith("3 blobs, ")
+    assert told.endswith(" read: no damage")
+    assert classes == f"{os.SCHED_IDLE} 3"
     (state / blob_path(digest_of(contents_of(1)["1/weights.bin"]))).unlink()
     done = subprocess.run([*command, "--json"], capture_output=True, text=True, check=False)
     assert done.returncode == Exit.REFUSED

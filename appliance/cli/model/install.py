@@ -1,7 +1,8 @@
 """Put packages into the store and make them wanted: a 'serve' with the same state directory brings them live.
 
-A package is checked while it is read; nothing of it can be served before all of it is on the disk for good. Installing
-a package again changes nothing, but for blobs that were damaged: they are replaced.
+A package is checked while it is read, and its model is read as 'serve' will read it; nothing of it can be served before
+all of it is on the disk for good. Installing a package again changes nothing, but for blobs that were damaged: they are
+replaced.
 """
 
 from __future__ import annotations
@@ -11,12 +12,16 @@ from pathlib import Path
 
 from appliance.cli import store_session
 from appliance.cli.failure import CommandFailed, Exit, printable
+from appliance.cli.progress_bar import progress_bar
 from appliance.config import ApplianceConfig
 from appliance.errors import PackageInvalid, Problem
+from appliance.manifest import Manifest
 from appliance.package.keys import read_public_key
 from appliance.package.reader import PackageReader, open_package
 from appliance.package.settings import Unsigned
 from appliance.package.trust import judge
+from appliance.repository.model_directory import read_model_directory
+from appliance.store.layout import view_root
 from appliance.store.writer import Arrival, Installed, StoreWriter
 
 
@@ -38,22 +43,26 @@ def run(arguments: argparse.Namespace) -> int:
     unsigned = Unsigned.ALLOW if arguments.allow_unsigned else config.packages.unsigned
     with store_session.writing(arguments) as store:
         for path in arguments.packages:
-            print(
-                _line(_install(store, path, config, unsigned, want=not arguments.no_want), arguments),
-                flush=True,
-            )
+            told = _install(store, arguments.state_dir, path, config, unsigned, want=not arguments.no_want)
+            print(_line(told, arguments), flush=True)
     return Exit.OK
 
 
 def _install(
-    store: StoreWriter, path: Path, config: ApplianceConfig, unsigned: Unsigned, *, want: bool
+    store: StoreWriter, state: Path, path: Path, config: ApplianceConfig, unsigned: Unsigned, *, want: bool
 ) -> Installed:
     try:
         with store_session.told(), open_package(path, pieces=True) as reader:
             arrival = _trusted(reader, path, config, unsigned)
             total = arrival.manifest.total_bytes
-            with store_session.progress_bar(f"install {arrival.manifest.key}", total) as progress:
-                return store.install(arrival, want=want, now_ms=store_session.wall_ms(), progress=progress)
+            with progress_bar(f"install {arrival.manifest.key}", total) as progress:
+                return store.install(
+                    arrival,
+                    want=want,
+                    now_ms=store_session.wall_ms(),
+                    progress=progress,
+                    accept=lambda digest: _check_servable(view_root(state, digest), arrival.manifest, config),
+                )
     except OSError as error:
         raise CommandFailed(f"'{path}' cannot be read: {error.strerror}") from error
 
@@ -71,6 +80,17 @@ def _trusted(reader: PackageReader, path: Path, config: ApplianceConfig, unsigne
         trust=trust.word,
         contents=((blob.digest, blob.size, blob.stream) for blob in reader.blobs()),
     )
+
+
+def _check_servable(root: Path, manifest: Manifest, config: ApplianceConfig) -> None:
+    """Raises PackageInvalid with everything that keeps the version from being served here."""
+    place = str(root.resolve())
+    reading = read_model_directory(place, manifest.name, config.repository, only=manifest.version)
+    problems = [problem for broken in (reading.broken if reading else ()) for problem in broken.problems]
+    if problems:
+        raise PackageInvalid(dict.fromkeys(problems))
+    if reading is None or not reading.servable:
+        raise PackageInvalid([Problem(file=manifest.key, key="", text="holds no model that could be served")])
 
 
 def _line(told: Installed, arguments: argparse.Namespace) -> str:

@@ -11,6 +11,7 @@ from dataclasses import asdict
 
 from appliance.cli import store_session
 from appliance.cli.failure import Exit, printable
+from appliance.cli.progress_bar import progress_bar
 from appliance.durable import RealFolder
 from appliance.store.inspection import Inspection, blobs_of, inspect
 from appliance.store.trouble import told
@@ -39,7 +40,7 @@ def _inspected(arguments: argparse.Namespace) -> Inspection:
     with store_session.told(), told(str(arguments.state_dir), "check the store"):
         folder = RealFolder(arguments.state_dir)
         try:
-            with store_session.progress_bar("check", total) as progress:
+            with progress_bar("check", total) as progress:
                 return inspect(
                     folder,
                     lambda: store_session.catalog_of(arguments.state_dir),

@@ -13,6 +13,7 @@ from dataclasses import asdict
 
 from appliance.cli import store_session
 from appliance.cli.failure import Exit, printable
+from appliance.cli.progress_bar import progress_bar
 from appliance.store.inspection import blobs_of
 from appliance.store.scrub import Scrub, ScrubRecord, due_s, read_record
 from appliance.store.trouble import told
@@ -57,7 +58,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _one_pass(scrub: Scrub, arguments: argparse.Namespace) -> ScrubRecord:
     total = sum(size for size, _ in blobs_of(store_session.catalog_of(arguments.state_dir)).values())
-    with store_session.progress_bar("scrub", total) as progress:
+    with progress_bar("scrub", total) as progress:
         return scrub.run_pass(progress)
 
 
