@@ -15,9 +15,10 @@ _SEPARATOR: Final = re.compile(r"[ \t]*[,;]?[ \t]*")
 
 
 def packed_config(source: bytes | None, name: str, graph_file: str) -> bytes:
-    """The configuration ``source`` (None: there is none) of a model called ``name`` whose file is ``graph_file``.
-    Raises PbtxtError."""
-    return changed_config(source or b"", {"default_model_filename": graph_file, "name": name})
+    """The configuration ``source`` (None: there is none) of a model called ``name`` whose file is ``graph_file``,
+    without ``version_policy``: a package is one version. Raises PbtxtError."""
+    values = {"default_model_filename": graph_file, "name": name}
+    return changed_config(source or b"", values, without=("version_policy",))
 
 
 def changed_config(

@@ -172,9 +172,7 @@ def _served(root: Path, labels: Labels, settings: RepositoryConfig) -> ModelVers
     if reading.broken:
         raise ModelInvalid(dict.fromkeys(problem for broken in reading.broken for problem in broken.problems))
     found = [each.model for each in reading.servable if each.model.version == labels.version]
-    if not found:
-        text = f"version_policy does not ask for version {labels.version}; remove the policy"
-        raise ModelInvalid([Problem(file=f"{labels.name}/{CONFIG_FILE}", key="version_policy", text=text)])
+    assert found, "the only version is served or broken"
     return found[0]
 
 

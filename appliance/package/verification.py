@@ -94,7 +94,7 @@ class _Check:
         self._reader = reader
         self._manifest = reader.manifest
         self._policy = policy
-        self._home = folder / reader.manifest.name
+        self._home = Path(os.path.realpath(folder)) / reader.manifest.name
         self._problems: list[Problem] = []
         self._trust = Trust()
         self._whole = True
@@ -170,8 +170,7 @@ class _Check:
         settings = replace(
             self._policy.repository, default_max_batch_size=RepositoryConfig().default_max_batch_size
         )
-        root, name = os.path.realpath(self._home.parent), self._manifest.name
-        reading = read_model_directory(root, name, settings)
+        reading = read_model_directory(str(self._home.parent), self._manifest.name, settings)
         if reading is None:
             self._note(MANIFEST_FILE, "files", "are no model: there is neither a config.pbtxt nor a graph")
             return

@@ -133,7 +133,9 @@ def _is_large(tensor: TensorProto) -> bool:
 
 
 def _constant(node: NodeProto) -> TensorProto | None:
-    if node.op_type != "Constant" or node.domain not in ("", "ai.onnx") or len(node.attribute) != 1:
+    if node.op_type != "Constant" or node.domain not in ("", "ai.onnx"):
+        return None
+    if len(node.attribute) != 1 or len(node.output) != 1 or not isinstance(node.output[0], str):
         return None
     attribute = node.attribute[0]
     return attribute.t if attribute.name == "value" and attribute.type == AttributeProto.TENSOR else None
@@ -165,6 +167,8 @@ def _initialisers(graph: GraphProto) -> dict[str, TensorProto]:
     found = {tensor.name: tensor for tensor in graph.initializer}
     if len(found) != len(graph.initializer):
         raise ArtefactError("has a graph that gives two initialisers one name")
+    if not all(isinstance(name, str) for name in found):  # the library gives bytes where it is not UTF-8
+        raise ArtefactError("has an initialiser whose name is not UTF-8")
     return found
 
 
@@ -227,6 +231,8 @@ class _Places:
 
     def _outside(self, tensor: TensorProto, length: int) -> _Bytes:
         said = {entry.key: entry.value for entry in tensor.external_data}
+        if not all(isinstance(value, str) for value in said.values()):
+            raise ArtefactError(f"tensor '{tensor.name}' says in other than UTF-8 where its data lie")
         location = said.get("location", "")
         try:
             file = self._files.get(location) or self._home.file(PurePosixPath(location), start=self._start)

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import onnx
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
 from appliance.digest import digest_of
-from appliance.errors import ArtefactError, ModelInvalid
+from appliance.errors import ArtefactError, ModelInvalid, PackageInvalid
 from appliance.manifest import Manifest
 from appliance.package.config_text import packed_config
 from appliance.package.packing import Labels, lay_out, open_from
@@ -176,7 +180,8 @@ def test_a_directory_of_versions(tmp_path: Path) -> None:
         (home / str(version)).mkdir(parents=True)
         onnx.save(layers(version), home / str(version) / "model.onnx")
     (home / "config.pbtxt").write_text(
-        '# by hand\nname: "Sample Model"  # kept\noutput [ { name: "y" label_filename: "l.txt" } ]\n'
+        '# by hand\nname: "Sample Model"  # kept\nversion_policy { specific { versions: [1, 9] } }\n'
+        'output [ { name: "y" label_filename: "l.txt" } ]\n'
         'model_warmup [ { name: "w" inputs: { key: "x" value: { data_type: TYPE_FP32 dims: [64]\n'
         '  input_data_file: "x.raw" } } } ]\n'
     )
@@ -293,3 +298,19 @@ def test_answers_that_differ_are_noticed(tmp_path: Path) -> None:
     with pytest.raises(ModelInvalid, match="does not load"):
         prove(str(tmp_path / "a.onnx"), tmp_path / "c.onnx")
     assert "does not load the source" in prove(str(tmp_path / "c.onnx"), tmp_path / "a.onnx").reason
+
+
+@pytest.mark.parametrize("name", ["layers", "subgraphs", "typed", "constants", "sparse"])
+@settings(max_examples=25, deadline=None)
+@given(data=st.data())
+def test_no_file_raises_anything_else(name: str, data: st.DataObject) -> None:
+    """Models come from anywhere: bytes are changed where the graph is, not in the weights."""
+    content = bytearray(MODELS[name].SerializeToString())
+    for _ in range(data.draw(st.integers(1, 4))):
+        near = data.draw(st.sampled_from((0, len(content) - 400)))
+        at = min(near + data.draw(st.integers(0, 400)), len(content) - 1)
+        content[at] = data.draw(st.integers(0, 255))
+    with TemporaryDirectory() as folder:
+        (Path(folder) / "m.onnx").write_bytes(bytes(content))
+        with suppress(ModelInvalid, ArtefactError, PackageInvalid):
+            lay(Path(folder) / "m.onnx", Path(folder) / "out")

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import onnx
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from appliance.digest import digest_of
 from appliance.manifest import Manifest, Opset, Port, RuntimeNeed
@@ -254,3 +258,39 @@ def test_a_package_of_the_writer_is_that_of_these_tests(laid_out: Laid) -> None:
     out = io.BytesIO()
     write_package(out, manifest, None, lambda entry: io.BytesIO(contents[entry.path]))
     assert out.getvalue() == archive(members_of(manifest, contents))
+
+
+@st.composite
+def changes(draw: st.DrawFn) -> Callable[[bytes], bytes]:
+    """Bytes taken out, put in or changed at one place."""
+    place, taken, put = draw(st.floats(0, 1)), draw(st.integers(0, 8)), draw(st.binary(max_size=8))
+
+    def change(content: bytes) -> bytes:
+        at = int(place * len(content))
+        return content[:at] + put + content[at + taken :]
+
+    return change
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Laid:
+    return lay(MODELS["subgraphs"], tmp_path_factory.mktemp("fuzz") / "made")
+
+
+@settings(max_examples=150, deadline=None)
+@given(change=changes(), data=st.data())
+def test_no_content_that_its_digest_fits_raises_anything(
+    change: Callable[[bytes], bytes], data: st.DataObject, made: Laid
+) -> None:
+    """Whoever makes a package can seal anything: a graph, a configuration, a golden set."""
+    manifest, contents = made
+    contents = contents | {"golden/set.json": b'{"format": 1, "cases": []}', "golden/tensors.bin": b""}
+    path = data.draw(st.sampled_from(sorted(contents)))
+    changed = contents | {path: change(contents[path])}
+    for name, content in changed.items():
+        manifest = with_file(manifest, name, content)
+    if path.endswith("weights.bin"):
+        manifest = replace(manifest, tensors=())
+    with TemporaryDirectory() as folder:
+        found = check(Path(folder), manifest, changed)
+    assert found.manifest == manifest
