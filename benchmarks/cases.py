@@ -6,6 +6,7 @@ from benchmarks.case import Case
 from benchmarks.comparison import Comparison, RatioTarget
 from benchmarks.door_cases import DOOR_CASES
 from benchmarks.generator import GeneratorCheck
+from benchmarks.load_cases import LOAD_CASES
 from benchmarks.overload import Overload
 from benchmarks.results import Bound
 from benchmarks.sizes import IdleLimits, ManyModels
@@ -103,4 +104,5 @@ CASES: Mapping[str, Case] = {
     ),
     **DOOR_CASES,
     **SWAP_CASES,
+    **LOAD_CASES,
 }

@@ -1,0 +1,221 @@
+"""How fast weights come into memory: forks, hollow fills, cold starts, beside raw reads of the same bytes.
+
+Rounds are interleaved: each takes one sample of every way, on the same file, from a cold page cache where it says so.
+"""
+
+import contextlib
+import mmap
+from dataclasses import dataclass
+from pathlib import Path
+
+from appliance.model import ModelVersion
+from appliance.workers.forms import WEIGHTS_FILE
+from appliance.workers.port import LoadWish
+from benchmarks.plan import Bench
+from benchmarks.raw_reads import DIRECT, MADV_POPULATE_READ, RAW_READS, make_cold, raw_read_ms
+from benchmarks.results import Bound, Verdict
+from benchmarks.samples import Samples
+from benchmarks.transformers import transformer
+from benchmarks.worker_pool import TimedPool, timed_pool
+
+ROUNDS_MIN = 7
+HOLLOW, RAW, COLD = "hollow", "raw", "cold start"
+PACKED = LoadWish()
+QUICK = LoadWish(quick=True)
+PAGE_BYTES = 4096
+
+
+def rounds_of(bench: Bench) -> int:
+    """Enough for a median, whatever the other cases do with."""
+    return 1 if bench.smoke else max(bench.rounds, ROUNDS_MIN)
+
+
+def best_raw(samples: Samples, setting: str) -> float | None:
+    """The median of the fastest way of reading."""
+    medians = [samples.median(f"{RAW} {way}", setting, "time") for way in RAW_READS]
+    return min((median for median in medians if median is not None), default=None)
+
+
+def ratio(one: float | None, other: float | None) -> float | None:
+    """How many times ``other`` fits into ``one``."""
+    return one / other if one is not None and other else None
+
+
+def at_most(target: str, limit: float, unit: str, value: float | None) -> Verdict:
+    return Verdict(target=target, bound=Bound.AT_MOST, limit=limit, unit=unit, value=value)
+
+
+def at_least(target: str, limit: float, value: float | None) -> Verdict:
+    return Verdict(target=target, bound=Bound.AT_LEAST, limit=limit, unit="x", value=value)
+
+
+def read_raw(path: str, nbytes: int, setting: str, samples: Samples) -> None:
+    """One cold read in every way."""
+    for way in RAW_READS:
+        samples.add(f"{RAW} {way}", setting, "time", "ms", raw_read_ms(way, path, nbytes))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forks:
+    """From nothing to a worker, and to the first answer of a small model whose file is in the page cache."""
+
+    megabytes: int
+    fork_ms: float
+    answer_ms: float
+
+    def run(self, bench: Bench) -> tuple[Samples, tuple[Verdict, ...]]:
+        """Measure and judge."""
+        samples = Samples()
+        version = transformer(self.megabytes)
+        setting = f"{self.megabytes} MB, warm"
+        with timed_pool() as pool:
+            for _ in range(3 * rounds_of(bench)):
+                worker, fork_ms = pool.start()
+                _, load_ms = pool.load(worker, version, QUICK)
+                answer_ms = pool.run(worker, version)
+                pool.stop(worker)
+                samples.add(COLD, setting, "fork", "ms", fork_ms)
+                samples.add(COLD, setting, "session", "ms", load_ms)
+                samples.add(COLD, setting, "fork to first answer", "ms", fork_ms + load_ms + answer_ms)
+        return samples, (
+            at_most("fork of a worker", self.fork_ms, "ms", samples.median(COLD, setting, "fork")),
+            at_most(
+                f"fork to the first answer of a model of {self.megabytes} MB",
+                self.answer_ms,
+                "ms",
+                samples.median(COLD, setting, "fork to first answer"),
+            ),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HollowFills:
+    """A packed session whose weights leave and come back, with and without verification."""
+
+    megabytes: int
+
+    def run(self, bench: Bench) -> tuple[Samples, tuple[Verdict, ...]]:
+        """Measure and judge."""
+        samples = Samples()
+        version = transformer(self.megabytes)
+        with timed_pool() as pool:
+            built = pool.build_form(version)
+            path = str(Path(version.forms) / built.name / WEIGHTS_FILE)
+            worker, _ = pool.start()
+            before = pool.private_mib(worker)
+            loaded, _ = pool.load(worker, version, PACKED)
+            if not loaded.packed:
+                samples.errors.append("the session is not that of the packed form")
+            pool.run(worker, version)
+            pool.hollow(worker)
+            samples.add(HOLLOW, self._setting, "memory", "MiB", pool.private_mib(worker) - before)
+            nbytes = loaded.hollow_bytes // PAGE_BYTES * PAGE_BYTES
+            with samples.watching_others():
+                for _ in range(rounds_of(bench)):
+                    self._round(pool, worker, version, path, nbytes, samples)
+            pool.stop(worker)
+        return samples, self._verdicts(samples, nbytes)
+
+    def _round(
+        self, pool: TimedPool, worker: int, version: ModelVersion, path: str, nbytes: int, samples: Samples
+    ) -> None:
+        read_raw(path, nbytes, self._setting, samples)
+        for verify, metric in ((False, "time"), (True, "time, verified")):
+            samples.add(HOLLOW, self._setting, "evict", "ms", pool.hollow(worker))
+            make_cold(path)
+            samples.add(HOLLOW, self._setting, metric, "ms", pool.fill(worker, verify=verify))
+            samples.add(HOLLOW, self._setting, "run", "ms", pool.run(worker, version))
+        with Path(path).open("rb") as keeper, contextlib.closing(_Held(keeper.fileno(), nbytes)):
+            pool.hollow(worker)
+            samples.add(HOLLOW, self._setting, "warm refill", "ms", pool.fill(worker, verify=False))
+            pool.hollow(worker)
+
+    @property
+    def _setting(self) -> str:
+        return f"{self.megabytes} MB, packed"
+
+    def _verdicts(self, samples: Samples, nbytes: int) -> tuple[Verdict, ...]:
+        size = f"{self.megabytes} MB"
+        fill = samples.median(HOLLOW, self._setting, "time")
+        verified = samples.median(HOLLOW, self._setting, "time, verified")
+        warm = samples.median(HOLLOW, self._setting, "warm refill")
+        direct = samples.median(f"{RAW} {DIRECT}", self._setting, "time")
+        memory = samples.median(HOLLOW, self._setting, "memory")
+        return (
+            at_least(
+                f"speed of a cold fill over the best raw read, {size}",
+                0.9,
+                ratio(best_raw(samples, self._setting), fill),
+            ),
+            at_least(f"speed of a cold fill over O_DIRECT, {size}", 1.0, ratio(direct, fill)),
+            at_most(
+                f"a warm refill of 100 MB, {size}",
+                5.0,
+                "ms",
+                None if warm is None else warm / (nbytes / 1e8),
+            ),
+            at_most(f"verified fill over plain fill, {size}", 1.15, "x", ratio(verified, fill)),
+            at_most(f"private memory of a hollow session, {size}", 3.0, "MiB", memory),
+        )
+
+
+class _Held:
+    """Keeps pages of a file in the page cache, mapped, while it is open."""
+
+    def __init__(self, descriptor: int, nbytes: int) -> None:
+        self._memory = mmap.mmap(descriptor, nbytes, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ)
+        self._memory.madvise(MADV_POPULATE_READ)
+
+    def close(self) -> None:
+        self._memory.close()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ColdStarts:
+    """A forked worker makes a quick session from a cold file and answers once."""
+
+    megabytes: int
+    limit: float
+
+    def run(self, bench: Bench) -> tuple[Samples, tuple[Verdict, ...]]:
+        """Measure and judge."""
+        samples = Samples()
+        version = transformer(self.megabytes)
+        if version.weights is None:
+            return samples, ()
+        path, setting = version.weights.path, f"{self.megabytes} MB, quick"
+        with timed_pool() as pool, samples.watching_others():
+            for _ in range(rounds_of(bench)):
+                read_raw(path, version.weights.size, setting, samples)
+                for verify, metric in ((False, ""), (True, ", verified")):
+                    self._start(pool, version, path, setting, verify, metric, samples)
+        raw = best_raw(samples, setting)
+        first = samples.median(COLD, setting, "create and first answer")
+        run = samples.median(COLD, setting, "run")
+        less = None if first is None or run is None else first - run
+        size = f"{self.megabytes} MB"
+        return samples, (
+            at_most(
+                f"create and first answer over the best raw read, {size}", self.limit, "x", ratio(first, raw)
+            ),
+            at_most(f"the same without the run itself, {size}", self.limit, "x", ratio(less, raw)),
+        )
+
+    def _start(
+        self,
+        pool: TimedPool,
+        version: ModelVersion,
+        path: str,
+        setting: str,
+        verify: bool,
+        metric: str,
+        samples: Samples,
+    ) -> None:
+        worker, _ = pool.start()
+        make_cold(path)
+        _, load_ms = pool.load(worker, version, QUICK._replace(verify=verify))
+        answer_ms = pool.run(worker, version)
+        samples.add(COLD, setting, f"create{metric}", "ms", load_ms)
+        samples.add(COLD, setting, f"create and first answer{metric}", "ms", load_ms + answer_ms)
+        samples.add(COLD, setting, "run", "ms", min(pool.run(worker, version) for _ in range(3)))
+        pool.stop(worker)

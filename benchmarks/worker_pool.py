@@ -1,0 +1,141 @@
+"""A pool of real workers driven by synchronous calls, each timed from the call to the event that answers it."""
+
+import asyncio
+import itertools
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TypeVar
+
+from appliance.model import ModelVersion
+from appliance.runtimes.alignment import aligned
+from appliance.tensor import byte_size
+from appliance.workers.arena import Arena, ArenaConfig
+from appliance.workers.pool import WorkerPool
+from appliance.workers.port import (
+    FormBuilt,
+    LoadWish,
+    ModelFilled,
+    ModelHollowed,
+    ModelLoaded,
+    PoolEvent,
+    Run,
+    RunFinished,
+    RunItem,
+    WorkerExited,
+    WorkerSettings,
+    WorkerStarted,
+)
+from appliance.workers.settings import WorkersConfig
+
+EVENT_TIMEOUT_S = 300.0
+OUTPUT_BYTES = 1 << 20
+MODEL = 1
+
+Event = TypeVar("Event")
+
+
+class PoolFailed(RuntimeError):
+    """A worker said something else than it was asked for."""
+
+
+class TimedPool:
+    """One thread, one call at a time. Every timed call gives milliseconds."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._events: asyncio.Queue[PoolEvent] = asyncio.Queue()
+        self._arena = Arena(ArenaConfig())
+        config = WorkersConfig(load_timeout_ms=int(EVENT_TIMEOUT_S * 1000))
+        self._pool = WorkerPool(self._arena, config, self._loop, self._events.put_nowait)
+        self._ids = itertools.count(1)
+        self._pids: dict[int, int] = {}
+
+    def open(self) -> None:
+        self._loop.run_until_complete(self._pool.open())
+
+    def close(self) -> None:
+        self._loop.run_until_complete(self._pool.close())
+        self._loop.close()
+        self._arena.close()
+
+    def start(self) -> tuple[int, float]:
+        """A new worker."""
+        worker = next(self._ids)
+        started, took = self._timed(WorkerStarted, lambda: self._pool.start(worker, WorkerSettings(1, (), 0)))
+        self._pids[worker] = started.pid
+        return worker, took
+
+    def load(self, worker: int, version: ModelVersion, wish: LoadWish) -> tuple[ModelLoaded, float]:
+        """The model MODEL of a worker."""
+        return self._timed(ModelLoaded, lambda: self._pool.load(worker, MODEL, version, wish))
+
+    def hollow(self, worker: int) -> float:
+        return self._timed(ModelHollowed, lambda: self._pool.hollow(worker, MODEL))[1]
+
+    def fill(self, worker: int, *, verify: bool) -> float:
+        filled, took = self._timed(ModelFilled, lambda: self._pool.fill(worker, MODEL, verify))
+        if filled.failure:
+            raise PoolFailed(filled.failure)
+        return took
+
+    def build_form(self, version: ModelVersion) -> FormBuilt:
+        """In a worker of its own."""
+        worker, _ = self.start()
+        built, _ = self._timed(FormBuilt, lambda: self._pool.build_form(worker, MODEL, version))
+        self.stop(worker)
+        if built.failure:
+            raise PoolFailed(built.failure)
+        return built
+
+    def run(self, worker: int, version: ModelVersion) -> float:
+        """One row of zeros."""
+        batch = (1,) if version.max_batch_size else ()
+        shapes = tuple((*batch, *spec.shape) for spec in version.inputs)
+        sizes = tuple(
+            byte_size(spec.datatype, shape) for spec, shape in zip(version.inputs, shapes, strict=True)
+        )
+        taken = sum(map(aligned, sizes))
+        slot = self._arena.allocate(taken + OUTPUT_BYTES)
+        if slot is None:
+            raise PoolFailed("no memory for a request")
+        wanted = tuple(range(len(version.outputs)))
+        item = RunItem(1, 1, shapes, sizes, slot.offset, wanted, slot.offset + taken, OUTPUT_BYTES)
+        run = Run(next(self._ids), MODEL, (item,))
+        finished, took = self._timed(RunFinished, lambda: self._pool.dispatch(worker, run))
+        self._arena.free(slot)
+        if finished.results[0].status.failed:
+            raise PoolFailed(finished.results[0].error)
+        return took
+
+    def stop(self, worker: int) -> None:
+        self._timed(WorkerExited, lambda: self._pool.stop(worker))
+
+    def private_mib(self, worker: int) -> float:
+        """Anonymous memory of a worker, what it shares with the zygote included."""
+        with open(f"/proc/{self._pids[worker]}/status", encoding="ascii") as file:
+            fields = dict(line.split(":", 1) for line in file)
+        return int(fields["RssAnon"].split()[0]) / 1024
+
+    def _timed(self, kind: type[Event], ask: Callable[[], None]) -> tuple[Event, float]:
+        async def asked() -> PoolEvent:
+            ask()
+            return await asyncio.wait_for(self._events.get(), EVENT_TIMEOUT_S)
+
+        begin = time.perf_counter()
+        event = self._loop.run_until_complete(asked())
+        took = (time.perf_counter() - begin) * 1e3
+        if not isinstance(event, kind):
+            raise PoolFailed(f"waited for {kind.__name__}, got {event}")
+        return event, took
+
+
+@contextmanager
+def timed_pool() -> Iterator[TimedPool]:
+    """An open pool, closed at the end."""
+    pool = TimedPool()
+    try:
+        pool.open()
+        yield pool
+    finally:
+        pool.close()
