@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from appliance.model import ModelVersion
 from appliance.runtimes.alignment import aligned
-from appliance.tensor import byte_size
+from appliance.tensor import FREE, byte_size
 from appliance.workers.arena import Arena, ArenaConfig
 from appliance.workers.pool import WorkerPool
 from appliance.workers.port import (
@@ -31,6 +31,7 @@ from appliance.workers.settings import WorkersConfig
 EVENT_TIMEOUT_S = 300.0
 OUTPUT_BYTES = 1 << 20
 MODEL = 1
+FREE_SIZE = 16
 
 Event = TypeVar("Event")
 
@@ -91,7 +92,7 @@ class TimedPool:
     def run(self, worker: int, version: ModelVersion) -> float:
         """One row of zeros."""
         batch = (1,) if version.max_batch_size else ()
-        shapes = tuple((*batch, *spec.shape) for spec in version.inputs)
+        shapes = tuple((*batch, *_fixed(spec.shape)) for spec in version.inputs)
         sizes = tuple(
             byte_size(spec.datatype, shape) for spec, shape in zip(version.inputs, shapes, strict=True)
         )
@@ -128,6 +129,10 @@ class TimedPool:
         if not isinstance(event, kind):
             raise PoolFailed(f"waited for {kind.__name__}, got {event}")
         return event, took
+
+
+def _fixed(shape: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(FREE_SIZE if size == FREE else size for size in shape)
 
 
 @contextmanager

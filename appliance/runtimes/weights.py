@@ -4,7 +4,7 @@ A session whose tensors are mapped from a file can be *hollow*: the session stay
 brings them back at the speed of the disk, because large requests go to the disk and nothing is copied. Measured: the
 fastest way is one shared mapping that is populated in large steps (``MADV_POPULATE_READ``) and then, page tables only,
 the session's own mappings. A kernel before 5.14 has the pages touched instead. The digests of the pieces are computed
-in a second thread, at most one step behind the reading.
+in a second thread, one step behind the reading, and the last of them in both.
 
 Nothing here knows a runtime. A file that is shorter than it was dies with SIGBUS when a page of it is touched; what is
 found here before is an error instead.
@@ -17,6 +17,7 @@ import errno
 import mmap
 import os
 import threading
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
@@ -176,49 +177,53 @@ def _whole_pieces(extent: Extent, size: int) -> Extent:
 
 
 class _PieceCheck:
-    """Compares pieces with their digests in a thread of its own, as they come. Stops at the first that is wrong."""
+    """Compares pieces with their digests in a thread of its own, as they come, and in the reader's once all have come.
+    Stops at the first that is wrong."""
 
     def __init__(self, file: WeightsFile, shared: _SharedMapping, begin: Callable[[], None]) -> None:
         self._file = file
         self._shared = shared
-        self._begin = begin
         self._changed = threading.Condition()
-        self._waiting: list[int] = []
-        self._checked: set[int] = set()
+        self._waiting: deque[int] = deque()
+        self._submitted = 0
         self._closed = False
         self._wrong = ""
-        self._thread = threading.Thread(target=self._run, name="verify", daemon=True)
+
+        def run() -> None:
+            begin()
+            self._check_all()
+
+        self._thread = threading.Thread(target=run, name="verify", daemon=True)
         self._thread.start()
 
     def submit(self, start: int, end: int) -> None:
-        """These bytes, which begin with a piece, are in memory."""
+        """These bytes, which begin with a piece, are in memory; they come in ascending order."""
         with self._changed:
-            self._waiting += range(start // PIECE_BYTES, -(-end // PIECE_BYTES))
+            first = max(start // PIECE_BYTES, self._submitted)
+            self._submitted = -(-end // PIECE_BYTES)
+            self._waiting += range(first, self._submitted)
             self._changed.notify()
 
     def finish(self) -> str:
-        """Wait for the last; gives what is wrong, for people, "" when nothing is."""
+        """Check what is left; gives what is wrong, for people, "" when nothing is."""
         with self._changed:
             self._closed = True
             self._changed.notify()
+        self._check_all()
         self._thread.join()
         return self._wrong
 
-    def _run(self) -> None:
-        self._begin()
-        while not self._wrong:
+    def _check_all(self) -> None:
+        """One piece after the other, until there are no more to come."""
+        while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._waiting or self._closed)
-                numbers, self._waiting = self._waiting, []
-            if not numbers:
-                return
-            for number in numbers:
-                self._check(number)
+                if not self._waiting or self._wrong:
+                    return
+                number = self._waiting.popleft()
+            self._check(number)
 
     def _check(self, number: int) -> None:
-        if number in self._checked or self._wrong:
-            return
-        self._checked.add(number)
         start = number * PIECE_BYTES
         end = min(start + PIECE_BYTES, self._file.size)
         known = self._file.pieces[number] if number < len(self._file.pieces) else ""
