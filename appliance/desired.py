@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Mapping
 
 from appliance.engine.engine import Engine
 from appliance.engine.routes import Catalog, CatalogProblem, CatalogVersion
+from appliance.engine.swap_settings import TrialWish
 from appliance.errors import InvalidRequest, NotReady, OperatorError, Problem, UnknownModel
 from appliance.model import VersionState
 from appliance.repository.directory import RepositoryScan
@@ -20,6 +21,7 @@ from appliance.sources.selection import Selection
 from appliance.sources.settings import ReloadConfig
 from appliance.sources.source import Source
 from appliance.sources.watcher import Watcher
+from appliance.store.catalog import Trial, TrialMode
 
 
 class Desired:
@@ -90,7 +92,7 @@ class Desired:
             if note not in self._told:
                 self._report("setting has no effect", file=note.file, key=note.key, note=note.text)
         self._told = frozenset((*wanted.problems, *wanted.notes))
-        self._engine.apply(catalog_of(wanted), asked)
+        self._engine.apply(catalog_of(wanted, self._source.trials()), asked)
 
     # --- by hand
 
@@ -144,11 +146,17 @@ class Desired:
             raise NotReady(f"failed to load '{name}': {reasons or 'it was unloaded meanwhile'}")
 
 
-def catalog_of(found: RepositoryScan) -> Catalog:
-    """What a scan asks for."""
+def catalog_of(found: RepositoryScan, trials: Mapping[tuple[str, int], Trial]) -> Catalog:
+    """What a scan asks for; ``trials`` are by name and version."""
+    wishes = {key: trial_wish(trial) for key, trial in trials.items()}
     return Catalog(
         versions=tuple(
-            CatalogVersion(model=entry.model, fingerprint=entry.fingerprint) for entry in found.servable
+            CatalogVersion(
+                model=entry.model,
+                fingerprint=entry.fingerprint,
+                trial=wishes.get((entry.model.name, entry.model.version)),
+            )
+            for entry in found.servable
         ),
         problems=tuple(
             CatalogProblem(
@@ -156,4 +164,17 @@ def catalog_of(found: RepositoryScan) -> Catalog:
             )
             for broken in found.broken
         ),
+    )
+
+
+def trial_wish(trial: Trial) -> TrialWish:
+    """What the engine is to do for a trial that the catalog asks for: it lasts as long as the catalog says so."""
+    header, _, value = trial.header.partition(":")
+    canary = trial.mode is TrialMode.CANARY
+    return TrialWish(
+        shadow_percent=0.0 if canary else trial.percent,
+        canary_percent=trial.percent if canary else 0.0,
+        header=header.strip().lower(),
+        value=value.strip(),
+        hold=True,
     )

@@ -107,7 +107,8 @@ class ModelVersion:
 
     ``weights`` is None where the tensors lie in the model file itself, or in several files. ``digest`` names the
     package that the version came in, "" for a plain directory. ``forms`` is the directory where packed forms built on
-    this box lie (``workers/forms``), "" to load without one.
+    this box lie (``workers/forms``), "" to load without one. ``trust`` is who
+    vouches for the package: "key KEYID", "unsigned", or "" for a plain directory.
     """
 
     name: str
@@ -133,6 +134,7 @@ class ModelVersion:
     golden: str = ""
     digest: str = ""
     forms: str = ""
+    trust: str = ""
 
     @property
     def key(self) -> str:

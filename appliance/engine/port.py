@@ -96,7 +96,7 @@ class WorkerStatus:
 class VersionStatus:
     """A model version for people: state, queue, how it batches, where it runs, how it stands: ``tries_left`` before it
     is given up, ``run_p50_ns`` and ``run_p99_ns`` as assessed (0: it was not), ``fallen_back`` requests that failed
-    on it and that the version before has answered."""
+    on it and that the version before has answered; ``trust`` is who vouches for its package (see ModelVersion)."""
 
     name: str
     version: int
@@ -111,6 +111,7 @@ class VersionStatus:
     run_p50_ns: int = 0
     run_p99_ns: int = 0
     fallen_back: int = 0
+    trust: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -446,6 +446,7 @@ class Roster:
             run_p50_ns=proof.p50_ns if proof is not None else 0,
             run_p99_ns=proof.p99_ns if proof is not None else 0,
             fallen_back=served.fallen_back,
+            trust=served.model.trust,
         )
 
     def worker_statuses(

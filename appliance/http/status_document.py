@@ -58,6 +58,7 @@ def model_document(version: VersionStatus) -> dict[str, Json]:
         "version": version.version,
         "state": version.state.value,
         "reason": version.reason,
+        "trust": version.trust,
         "queued": version.queued,
         "running": version.running,
         "workers": list(version.workers),

@@ -7,7 +7,7 @@ not read again.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from appliance.repository.directory import RepositoryConfig, RepositoryScan, lis
 from appliance.repository.model_directory import ModelReading, read_model_directory
 from appliance.sources.signature import Signature, signature_of
 from appliance.sources.source import Look
+from appliance.store.catalog import Trial
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +75,10 @@ class DirectorySource:
     def scan(self) -> RepositoryScan:
         """See Source."""
         return merged(self._known[name].reading for name in sorted(self._known))
+
+    def trials(self) -> Mapping[tuple[str, int], Trial]:
+        """See Source. A directory says nothing of trials."""
+        return {}
 
     def directories(self) -> Collection[str]:
         """See Source."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
 from appliance.repository.directory import RepositoryScan
 from appliance.repository.model_directory import ModelReading
+from appliance.store.catalog import Trial
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +35,9 @@ class Source(Protocol):
 
     def model(self, name: str, config: bytes | None = None) -> ModelReading | None:
         """The model ``name`` as it is now, with ``config`` in the place of its config.pbtxt; None: there is none."""
+
+    def trials(self) -> Mapping[tuple[str, int], Trial]:
+        """Versions of the last scan that shall first prove themselves, by name and version."""
 
     def directories(self) -> Collection[str]:
         """Directories in which a change can be seen, by the last look."""

@@ -7,7 +7,7 @@ once. Before a version's files are opened the store's writer is told, so that it
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,8 +22,8 @@ from appliance.repository.model_directory import (
     read_model_directory,
 )
 from appliance.sources.source import Look
-from appliance.store.catalog import Catalog
-from appliance.store.layout import CATALOG, MANIFEST, view_root
+from appliance.store.catalog import Catalog, CatalogModel, InstalledVersion, Trial
+from appliance.store.layout import CATALOG, FORMS, MANIFEST, view_root
 from appliance.store.reading import read_catalog
 from appliance.store.running import RunningRecord, RunningVersion
 
@@ -49,6 +49,7 @@ class StoreSource:
         self._used: dict[tuple[str, str], RunningVersion] = {}
         try:
             self._running = RunningRecord(self._state)
+            (self._state / FORMS).mkdir(exist_ok=True)
         except OSError as error:
             raise OperatorError(
                 f"state_dir: '{self._state}' cannot be used: {error.strerror}; it must be a directory in which the "
@@ -72,13 +73,18 @@ class StoreSource:
 
     def scan(self) -> RepositoryScan:
         """See Source."""
-        return merged(self._readings[version.digest] for _, version in self._catalog.wanted())
+        return merged(self._readings[version.digest] for _, version in _served(self._catalog))
+
+    def trials(self) -> Mapping[tuple[str, int], Trial]:
+        """See Source."""
+        tried = (model for model in self._catalog.models if model.wanted and model.trial)
+        return {(model.name, model.trial.version): model.trial for model in tried if model.trial}
 
     def model(self, name: str, config: bytes | None = None) -> ModelReading | None:
         """See Source."""
         model = self._catalog.model(name)
         wanted = model.version(model.wanted) if model else None
-        return self._read(name, wanted.digest, config) if wanted else None
+        return self._read(name, wanted, config) if wanted else None
 
     def directories(self) -> Collection[str]:
         """See Source."""
@@ -115,8 +121,8 @@ class StoreSource:
         catalog = read_catalog(self._state) or Catalog()
         self._publish(catalog)
         self._readings = {
-            version.digest: self._readings.get(version.digest) or self._read(model.name, version.digest)
-            for model, version in catalog.wanted()
+            version.digest: self._readings.get(version.digest) or self._read(model.name, version)
+            for model, version in _served(catalog)
         }
         self._catalog, self._stamp, self._seen = catalog, stamp, self._seen or stamp is not None
 
@@ -126,7 +132,7 @@ class StoreSource:
             (model.name, str(version.version)): RunningVersion(
                 name=model.name, version=version.version, digest=version.digest
             )
-            for model, version in catalog.wanted()
+            for model, version in _served(catalog)
         }
         held = {key: self._used[key] for key in self._held() if key in self._used}
         used = held | wanted
@@ -140,8 +146,8 @@ class StoreSource:
             ) from error
         self._used = used
 
-    def _read(self, name: str, digest: str, config: bytes | None = None) -> ModelReading:
-        root = view_root(self._state, digest)
+    def _read(self, name: str, installed: InstalledVersion, config: bytes | None = None) -> ModelReading:
+        root = view_root(self._state, installed.digest)
         reading = read_model_directory(str(root), name, self._config, config)
         if reading is None:
             return _broken(name, f"has no model in '{root}'; 'appliance store check' tells what is missing")
@@ -152,18 +158,33 @@ class StoreSource:
         except PackageInvalid as error:
             return _broken(name, f"has a manifest that is none: {error}")
         entries = {str(root / name / entry.path): entry for entry in manifest.files}
-        servable = tuple(_known(version, digest, entries) for version in reading.servable)
+        servable = tuple(self._known(version, installed, entries) for version in reading.servable)
         return replace(reading, servable=servable)
 
+    def _known(
+        self, version: ServableVersion, installed: InstalledVersion, entries: Mapping[str, FileEntry]
+    ) -> ServableVersion:
+        """The version with what manifest and catalog tell of it beyond its files; its digest says all that a
+        fingerprint can."""
+        weights = version.model.weights
+        entry = entries.get(weights.path) if weights else None
+        if weights and entry:
+            weights = replace(weights, digest=entry.digest, pieces=entry.pieces)
+        model = replace(
+            version.model,
+            digest=installed.digest,
+            weights=weights,
+            forms=str(self._state / FORMS),
+            trust=installed.trust,
+        )
+        return ServableVersion(model=model, fingerprint=installed.digest)
 
-def _known(version: ServableVersion, digest: str, entries: Mapping[str, FileEntry]) -> ServableVersion:
-    """The version with what its manifest tells of it beyond its files; its digest says all that its fingerprint can."""
-    weights = version.model.weights
-    entry = entries.get(weights.path) if weights else None
-    if weights and entry:
-        weights = replace(weights, digest=entry.digest, pieces=entry.pieces)
-    model = replace(version.model, digest=digest, weights=weights)
-    return ServableVersion(model=model, fingerprint=digest)
+
+def _served(catalog: Catalog) -> Iterator[tuple[CatalogModel, InstalledVersion]]:
+    """Versions that are wanted, and those on trial beside them."""
+    for model, version in catalog.installed():
+        if model.wanted and version.version in (model.wanted, model.trial.version if model.trial else 0):
+            yield model, version
 
 
 def _broken(name: str, text: str) -> ModelReading:

@@ -8,11 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from appliance.desired import trial_wish
 from appliance.errors import OperatorError, StoreBusy
 from appliance.model import ModelVersion
 from appliance.repository.directory import RepositoryConfig
 from appliance.sources.source import Look
 from appliance.sources.store import StoreSource
+from appliance.store.catalog import Trial, TrialMode
 from appliance.store.layout import view_root
 from appliance.store.running import read_running
 from appliance.store.settings import StoreConfig
@@ -147,3 +149,22 @@ def test_a_version_is_read_with_another_configuration(source: StoreSource, store
     assert reading is not None
     assert [entry.model.max_batch_size for entry in reading.servable] == [3]
     assert source.model("none") is None
+
+
+def test_a_version_on_trial_is_read_beside_the_one_that_is_wanted(
+    source: StoreSource, store: StoreWriter
+) -> None:
+    install(store, "digits", 1)
+    store.install(arrival("digits", 2, contents(2)), want=False, now_ms=2)
+    source.read()
+    trial = Trial(version=2, mode=TrialMode.CANARY, percent=10, header="X-Site: lab")
+    store.try_out("digits", trial)
+    assert [model.key for model in models(source.look())] == ["digits/1", "digits/2"]
+    assert source.trials() == {("digits", 2): trial}
+    wish = trial_wish(trial)
+    assert (wish.canary_percent, wish.shadow_percent, wish.header, wish.value, wish.hold) == (
+        10, 0, "x-site", "lab", True,
+    )  # fmt: skip
+    store.try_out("digits", None)
+    assert [model.key for model in models(source.look())] == ["digits/1"]
+    assert source.trials() == {}
