@@ -31,7 +31,7 @@ help: ## what each command does
 	@echo "  PYTHON=python3.12   which Python makes the environments (3.11 to 3.13)"
 	@echo "  ARGS='--models DIR' what 'make run' gives to 'appliance serve'"
 	@echo "  PYTEST_ARGS='-k x'  what 'make test' and 'make unit' give to pytest"
-	@echo "  MINUTES=60          how long 'make fuzz' searches; FUZZ=frames or framing: what it searches"
+	@echo "  MINUTES=60          how long 'make fuzz' searches; FUZZ=frames, framing, http_head or http_json: what it searches"
 
 install: $(SERVE_STAMP) ## make .venv with the 'appliance' command
 

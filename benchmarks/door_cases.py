@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 from benchmarks.case import Case
 from benchmarks.comparison import LG, NATIVE, OWN, STREAM, Comparison, LimitTarget, RatioTarget
+from benchmarks.http_json import HttpJson
 from benchmarks.idle_connections import IdleConnections
 from benchmarks.loading import SERVER_CPU
 from benchmarks.results import Bound
@@ -95,6 +96,18 @@ DOOR_CASES: Mapping[str, Case] = {
                 _ratio("throughput", "appliance_ungranted", 32, Bound.AT_LEAST, 3.0),
                 _ratio("throughput", "appliance_grpcio", 32, Bound.AT_LEAST, 7.0),
             ),
+        ),
+    ),
+    "door_http_json": Case(
+        title="HTTP with tensors as JSON both ways: the native door beside the edge in Python",
+        procedure=HttpJson(
+            model="mlp",
+            width=64,
+            rows=(1, 16),
+            concurrencies=(1, 8),
+            subject=SUBJECT,
+            peer="appliance_http_edge",
+            speedup=3.0,
         ),
     ),
     "door_overload": Case(

@@ -260,17 +260,18 @@ def _appliance(
     *,
     grpc_settings: Prepare = lambda scratch: {},
     engine_settings: Mapping[str, object] | None = None,
+    http_native: str = "auto",
     stalls: str = "",
 ) -> Server:
     """The appliance with one of its front doors, with more settings of the gRPC door or the engine, or with its
-    interpreter held."""
+    interpreter held. ``http_native`` says who listens for HTTP."""
 
     def launch(models: Path, scratch: Path, ports: Ports) -> Launch:
         settings = grpc_settings(scratch)
         config = scratch / "appliance.toml"
         config.write_text(
             _toml("grpc", {"addresses": [f"127.0.0.1:{ports.grpc}"], "door": door, **settings})
-            + _toml("http", {"addresses": [f"127.0.0.1:{ports.http}"]})
+            + _toml("http", {"addresses": [f"127.0.0.1:{ports.http}"], "native": http_native})
             + (_toml("engine", engine_settings) if engine_settings else "")
         )
         count = scratch / "stalls"
@@ -408,6 +409,7 @@ SERVERS: Mapping[str, Server] = {
         _appliance("appliance_grpcio", "grpcio", _appliance_missing),
         _appliance("appliance_native", "native", _native_missing),
         _appliance("appliance_ungranted", "native", _native_missing, engine_settings={"grant_limit": 0}),
+        _appliance("appliance_http_edge", "native", _native_missing, http_native="off"),
         _appliance("appliance_tls", "native", _tls_missing, grpc_settings=_with_tls),
         _appliance("appliance_stalled", "native", _native_missing, stalls="20 4"),
         _appliance("appliance_roomy", "native", _native_missing, grpc_settings=_with_room),

@@ -4,7 +4,7 @@
 #   fuzz.sh run TARGET MINUTES    search from the corpus and what earlier searches found; a finding ends it with status 77
 #   fuzz.sh keep TARGET           replace the corpus by a few small inputs that reach as much of the code
 #
-# TARGET is scan, frames or framing. What searches find lies in build/fuzz/, findings in native/fuzz/artifacts/.
+# TARGET is scan, frames, framing, http_head or http_json. What searches find lies in build/fuzz/, findings in native/fuzz/artifacts/.
 # NICE=0 takes the machine; the default leaves it to others.
 set -eu
 command=${1:?run or keep} target=${2:?a target}

@@ -1,12 +1,16 @@
 //! What the fuzzers have kept, run through the rules that they search by, without a fuzzer.
 
-use _door::{budget, frames, framing, scan};
+use _door::{budget, frames, framing, http_array, http_head, http_json, http_number, scan};
 use std::path::Path;
 
 #[path = "../fuzz/src/frames_check.rs"]
 mod frames_check;
 #[path = "../fuzz/src/framing_check.rs"]
 mod framing_check;
+#[path = "../fuzz/src/http_head_check.rs"]
+mod http_head_check;
+#[path = "../fuzz/src/http_json_check.rs"]
+mod http_json_check;
 #[path = "../fuzz/src/message.rs"]
 mod message;
 #[path = "../fuzz/src/scan_check.rs"]
@@ -46,10 +50,21 @@ fn the_framing_reads_what_the_fuzzer_kept() {
 }
 
 #[test]
+fn http_heads_are_read_as_the_fuzzer_kept_them() {
+    replay("http_head", http_head_check::check);
+}
+
+#[test]
+fn tensors_as_json_are_read_as_the_fuzzer_kept_them() {
+    replay("http_json", http_json_check::check);
+}
+
+#[test]
 fn the_corpora_are_small() {
-    let files: Vec<_> = ["scan", "frames", "framing"].into_iter().flat_map(corpus).collect();
+    let targets = ["scan", "frames", "framing", "http_head", "http_json"];
+    let files: Vec<_> = targets.into_iter().flat_map(corpus).collect();
     let bytes: usize = files.iter().map(|(_, input)| input.len()).sum();
-    assert!(files.len() <= 100 && bytes <= 200_000, "{} files, {bytes} bytes", files.len());
+    assert!(files.len() <= 300 && bytes <= 200_000, "{} files, {bytes} bytes", files.len());
 }
 
 #[test]
