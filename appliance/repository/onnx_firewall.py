@@ -68,8 +68,8 @@ def reference_flaws(graph: GraphSummary, size_of: Callable[[str], int]) -> tuple
         if location in wrong:
             continue
         try:
-            _check_location(location)
             if location not in sizes:
+                _check_location(location)
                 sizes[location] = size_of(location)
             _check_piece(reference, sizes[location])
         except ArtefactError as error:
@@ -131,7 +131,6 @@ def _count_flaws(graph: GraphSummary, config: FirewallConfig) -> Iterator[Flaw]:
     inline = sum(tensor.inline_bytes for tensor in graph.tensors)
     outside = sum(tensor.data_bytes or 0 for tensor in graph.tensors if tensor.outside)
     counts = (
-        ("tensors", graph.tensor_count, config.max_tensors, "max_tensors"),
         ("functions", graph.function_count, config.max_functions, "max_functions"),
         ("bytes of tensors", inline + outside, config.max_weight_bytes, "max_weight_bytes"),
     )
@@ -162,7 +161,7 @@ def _function_flaws(graph: GraphSummary, config: FirewallConfig) -> Iterator[Fla
         expanded[key] = _expanded(functions[key].nodes, functions[key].calls, expanded, config.max_nodes)
     inside = sum(function.nodes for function in graph.functions)
     total = _expanded(graph.nodes - inside, graph.calls, expanded, config.max_nodes)
-    if max(total, graph.nodes) > config.max_nodes:
+    if total > config.max_nodes:
         text = f"has more than {config.max_nodes} nodes with its functions expanded ({SECTION}.max_nodes)"
         yield Flaw(where="", text=text)
 

@@ -203,7 +203,6 @@ class _ModelReader:
         self._places: dict[OperatorKey, str] = {}
         self._external: list[ExternalData] = []
         self._tensors: list[GraphTensor] = []
-        self._tensor_count = 0
         self._nodes = 0
         self._depth = 0
         self._functions: list[GraphFunction] = []
@@ -226,7 +225,6 @@ class _ModelReader:
             external=tuple(self._external),
             places=dict(self._places),
             tensors=tuple(self._tensors),
-            tensor_count=self._tensor_count,
             nodes=self._nodes,
             depth=self._depth,
             functions=tuple(self._functions),
@@ -387,6 +385,10 @@ class _ModelReader:
 
     def _count(self, operator: OperatorKey, overload: str) -> None:
         self._nodes += 1
+        if self._nodes > self._limits.max_nodes:
+            raise ArtefactError(
+                f"has more than {self._limits.max_nodes} nodes (repository.firewall.max_nodes)"
+            )
         if operator not in self._operators:
             if len(self._operators) > self._limits.max_operators:
                 return
@@ -452,9 +454,11 @@ class _ModelReader:
         reference = message.reference(self._where() if message.outside else "")
         for report in reports:
             self._flaw(f"tensor '{message.name[:SHOWN_NAME_CHARACTERS]}' {report}")
-        self._tensor_count += 1
-        if len(self._tensors) < self._limits.max_tensors:
-            self._tensors.append(message.tensor())
-            if reference is not None:
-                self._external.append(reference)
+        if len(self._tensors) >= self._limits.max_tensors:
+            raise ArtefactError(
+                f"has more than {self._limits.max_tensors} tensors (repository.firewall.max_tensors)"
+            )
+        self._tensors.append(message.tensor())
+        if reference is not None:
+            self._external.append(reference)
         return message.name

@@ -115,9 +115,8 @@ class Flaw:
 class GraphSummary:
     """An ONNX file without its weights. ``opsets`` are (domain, version) as written. ``operators`` say how often each
     is used anywhere, functions and training graphs included, and ``places`` where first. An input named in
-    ``initializers`` has a default. ``tensors`` are all tensors, in file order, up to the limit; ``tensor_count`` counts
-    those beyond it, too. ``calls`` are what the nodes outside functions call, as functions of the model might be named.
-    """
+    ``initializers`` has a default. ``tensors`` are all tensors, in file order. ``calls`` are what the nodes outside
+    functions call, as functions of the model might be named."""
 
     ir_version: int
     opsets: tuple[tuple[str, int], ...]
@@ -128,7 +127,6 @@ class GraphSummary:
     external: tuple[ExternalData, ...]
     places: Mapping[OperatorKey, str] = field(default_factory=dict)
     tensors: tuple[GraphTensor, ...] = ()
-    tensor_count: int = 0
     nodes: int = 0
     depth: int = 0
     functions: tuple[GraphFunction, ...] = ()

@@ -80,7 +80,7 @@ def _check_against_protobuf(data: bytes, found: GraphSummary) -> None:
     assert [port.name for port in found.outputs] == [value.name for value in model.graph.output]
     assert found.ir_version == model.ir_version
     expected = list(tensors_of(model))
-    assert found.tensor_count == len(expected)
+    assert len(found.tensors) == len(expected)
     outside = [tensor for tensor in expected if tensor.data_location == onnx.TensorProto.EXTERNAL]
     assert sum(tensor.outside for tensor in found.tensors) >= len(outside)
     assert found.flaws or len(found.external) >= len(outside)
