@@ -18,6 +18,8 @@ COMMANDS: Final[Mapping[str, str]] = MappingProxyType(
         "install": "put packages into the store and have them served",
         "uninstall": "take a version, or all of a model, out of the store",
         "want": "have an installed version served",
+        "list": "show what is installed and served: state, memory, last use, costs",
+        "history": "show what happened to versions here, and why",
         "rollback": "have the version served again that was wanted before",
         "trial": "let an installed version prove itself on real requests",
         "pin": "keep a version in the store, wanted or not",

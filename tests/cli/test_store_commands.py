@@ -17,6 +17,8 @@ from appliance.cli.main import main
 from appliance.cli.store_command import COMMANDS
 from appliance.digest import digest_of
 from appliance.durable import WriterLock
+from appliance.engine.history import encoded
+from appliance.engine.records import Change, Ending
 from appliance.manifest_codec import encode
 from appliance.package.keys import make_key, open_signer, public_pem
 from appliance.package.trust import sign
@@ -384,3 +386,45 @@ def test_a_trial_is_asked_for_and_ended(appliance: Run, pack: Pack, state: Path)
         "--header is for --canary"
         in appliance("model", "trial", "digits/2", "--shadow", "5", "--header", "x")[2]
     )
+
+
+def test_the_list_says_what_is_installed_when_nobody_answers(
+    appliance: Run, pack: Pack, state: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    appliance("model", "install", str(pack()), str(pack(2)))
+    appliance("model", "pin", "digits/1")
+    assert main(["model", "list", "--state-dir", str(state), "--url", "127.0.0.1:1"]) == Exit.OK
+    out = capsys.readouterr().out
+    assert "digits/1" in out
+    assert "pinned" in out
+    assert "States are unknown" in out
+    assert main(["model", "list", "--state-dir", str(state), "--url", "127.0.0.1:1", "--json"]) == Exit.OK
+    told = json.loads(capsys.readouterr().out)
+    assert [(each["version"], each["wish"]) for each in told["versions"]] == [(1, "pinned"), (2, "wanted")]
+    assert not told["answering"]
+    assert main(["model", "list", "--url", "127.0.0.1:1"]) == Exit.UNREACHABLE
+
+
+def test_the_history_is_told_with_its_reasons(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["model", "history", "--state-dir", str(state)]) == Exit.USAGE
+    assert "is no directory" in capsys.readouterr().err
+    (state / "serve").mkdir(parents=True)
+    assert main(["model", "history", "digits", "--state-dir", str(state)]) == Exit.OK
+    assert capsys.readouterr().out == "Nothing happened to digits here yet.\n"
+    change = Change(at_ms=0, name="digits", version=2, identity="x", ending=Ending.ROLLED_BACK, before=1, after=1,
+                    stage="canary", reason="12 % of its requests failed", took_ms=1234)  # fmt: skip
+    (state / "serve" / "history.jsonl").write_bytes(encoded(change) + b'{"torn')
+    assert main(["model", "history", "digits", "--state-dir", str(state)]) == Exit.OK
+    out = capsys.readouterr().out
+    for word in (
+        "1970-01-01",
+        "digits/2",
+        "rolled back",
+        "1 -> 1",
+        "canary",
+        "1,234 ms",
+        "12 % of its requests",
+    ):
+        assert word in out
+    assert main(["model", "history", "--state-dir", str(state), "--json"]) == Exit.OK
+    assert json.loads(capsys.readouterr().out)[0]["ending"] == "rolled back"

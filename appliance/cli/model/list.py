@@ -1,0 +1,172 @@
+"""Show which versions are installed and served: in which state, in how much memory, when last asked, how they proved.
+
+With --state-dir the store's catalog says what is installed and wanted; the appliance that answers at --url says what
+became of it. Without it only that appliance is asked. Names may be given to see only these.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from appliance.cli import store_session
+from appliance.cli.failure import CommandFailed, Exit, printable
+from appliance.cli.snapshot import DEFAULT_URL, fetch
+from appliance.store.catalog import Catalog
+
+KEY_SHOWN = 12
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListedVersion:
+    """A version as it is shown. ``wish`` is what the catalog wants of it; ``state`` and what follows are the running
+    appliance's: "" and 0 where it does not know the version or was not asked. Times are milliseconds since 1970."""
+
+    name: str
+    version: int
+    wish: str = ""
+    trust: str = ""
+    installed_at_ms: int = 0
+    bytes: int = 0
+    state: str = ""
+    residency: str = ""
+    reason: str = ""
+    trial: str = ""
+    memory_bytes: int = 0
+    last_inference_ms: int = 0
+    load_ms: float = 0.0
+    run_p50_us: float = 0.0
+    run_p99_us: float = 0.0
+    tries_left: int = 0
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.add_argument("names", metavar="NAME", nargs="*", help="models to show (default: all)")
+    parser.add_argument("--state-dir", metavar="DIR", type=Path, help="state directory that holds the store")
+    parser.add_argument(
+        "--url", default=DEFAULT_URL, help=f"HTTP address of the appliance (default {DEFAULT_URL})"
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Ask once and show."""
+    catalog = store_session.catalog_of(arguments.state_dir) if arguments.state_dir else Catalog()
+    document, silence = _asked(arguments)
+    listed = [
+        each for each in listing(catalog, document) if not arguments.names or each.name in arguments.names
+    ]
+    if arguments.json:
+        print(json.dumps({"answering": not silence, "versions": [asdict(each) for each in listed]}, indent=2))
+    else:
+        _show(listed)
+        if silence:
+            print(f"States are unknown: {silence}")
+    return Exit.OK
+
+
+def _asked(arguments: argparse.Namespace) -> tuple[Mapping[str, Any], str]:
+    """The appliance's status, and why there is none, which is a failure only where nothing else is known."""
+    try:
+        return json.loads(fetch(arguments.url)), ""
+    except CommandFailed as failure:
+        if arguments.state_dir is None:
+            raise
+        return {}, str(failure)
+
+
+def listing(catalog: Catalog, document: Mapping[str, Any]) -> list[ListedVersion]:
+    """What is installed and what is served as one list, by name and version."""
+    memory = {worker["worker"]: worker["memory_bytes"] for worker in document.get("workers", ())}
+    served = {(entry["name"], entry["version"]): entry for entry in document.get("models", ())}
+    found = {(each.name, each.version): each for each in _installed(catalog)}
+    keys = sorted(found.keys() | served.keys())
+    return [
+        _completed(found.get(key) or ListedVersion(name=key[0], version=key[1]), served.get(key), memory)
+        for key in keys
+    ]
+
+
+def _installed(catalog: Catalog) -> Iterator[ListedVersion]:
+    for model, version in catalog.installed():
+        trial = model.trial if model.trial and model.trial.version == version.version else None
+        said = {
+            "wanted": version.version == model.wanted,
+            "pinned": version.version in model.pins,
+            f"{trial.mode.value} {trial.percent} %" if trial else "trial": trial is not None,
+        }
+        yield ListedVersion(
+            name=model.name,
+            version=version.version,
+            wish=", ".join(word for word, is_so in said.items() if is_so),
+            trust=version.trust,
+            installed_at_ms=version.installed_at_ms,
+            bytes=version.bytes,
+        )
+
+
+def _completed(
+    listed: ListedVersion, entry: Mapping[str, Any] | None, memory: Mapping[int, int]
+) -> ListedVersion:
+    if entry is None:
+        return listed
+    trial = entry.get("trial")
+    fields = {
+        **asdict(listed),
+        "trust": listed.trust or entry.get("trust", ""),
+        "state": entry["state"],
+        "residency": entry.get("residency", ""),
+        "reason": entry["reason"],
+        "trial": trial["stage"] if trial else "",
+        "memory_bytes": sum(memory.get(worker, 0) for worker in entry["workers"]),
+        "last_inference_ms": entry["last_inference_ms"],
+        "load_ms": entry.get("load_ms", 0.0),
+        "run_p50_us": entry.get("run_p50_us", 0.0),
+        "run_p99_us": entry.get("run_p99_us", 0.0),
+        "tries_left": entry.get("tries_left", 0),
+    }
+    return ListedVersion(**fields)
+
+
+def _show(listed: list[ListedVersion]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table()
+    for title in ("model", "is", "state", "signed by", "last asked"):
+        table.add_column(title)
+    for title in ("on disk", "memory", "load", "run p50"):
+        table.add_column(title, justify="right")
+    for each in listed:
+        table.add_row(
+            Text(printable(f"{each.name}/{each.version}")),
+            each.wish or "-",
+            _state(each),
+            Text(printable(each.trust.removeprefix("key ")[:KEY_SHOWN]) or "-"),
+            _moment(each.last_inference_ms),
+            store_session.bytes_text(each.bytes) if each.bytes else "-",
+            store_session.bytes_text(each.memory_bytes) if each.memory_bytes else "-",
+            f"{each.load_ms:,.0f} ms" if each.load_ms else "-",
+            f"{each.run_p50_us / 1000:.2f} ms" if each.run_p50_us else "-",
+        )
+    Console().print(table)
+    for each in listed:
+        if each.reason:
+            print(printable(f"{each.name}/{each.version}: {each.reason}"))
+
+
+def _state(each: ListedVersion) -> str:
+    words = [each.state.lower(), each.residency if each.state == "READY" else "", each.trial]
+    return ", ".join(word for word in words if word) or "-"
+
+
+def _moment(at_ms: int) -> str:
+    """A time of the wall clock, in UTC: boxes of one fleet stand in many zones."""
+    return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%SZ") if at_ms else "never"
