@@ -331,7 +331,7 @@ class Daemon:
         return store_figures(source.catalog, scrubbing)
 
     def _held(self) -> list[tuple[str, str]]:
-        return [(entry.name, entry.version) for entry in self._engine.index(ready_only=False)]
+        return self._engine.held()
 
     def _on_worker(self, event: PoolEvent) -> None:
         self._engine.pool_event(event)

@@ -338,6 +338,10 @@ class Engine:
 
     # --- the daemon's side
 
+    def held(self) -> list[tuple[str, str]]:
+        """Names and versions of all that has, or is about to get, a worker. From whatever thread."""
+        return self._roster.held()
+
     def settled_of(self, name: str) -> bool:
         """Whether every version of ``name`` that is wanted either serves or was given up."""
         return self._roster.settled_of(name)

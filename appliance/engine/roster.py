@@ -409,16 +409,16 @@ class Roster:
 
     @property
     def settled(self) -> bool:
-        """Whether every version that is wanted either serves or was given up."""
-        waiting = any(served.state is VersionState.LOADING for served in self._served.values())
-        return not waiting and not self._incoming
+        """Whether every version that is wanted serves, is on trial or was given up."""
+        return not any(map(_is_loading, self._served.values()))
 
     def settled_of(self, name: str) -> bool:
         """Whether that holds for every version of ``name``."""
-        loading = (served for served in self._served.values() if served.state is VersionState.LOADING)
-        return not any(
-            of == name for of in (*(each.model.name for each in loading), *(key[0] for key in self._incoming))
-        )
+        return not any(served.model.name == name and _is_loading(served) for served in self._served.values())
+
+    def held(self) -> list[tuple[str, str]]:
+        """Names and versions of all that is here, seen or not."""
+        return [(served.model.name, str(served.model.version)) for served in list(self._served.values())]
 
     def served(self, model: int) -> Served | None:
         """The version with model id ``model``."""
@@ -463,3 +463,7 @@ class Roster:
     def swap_figures(self) -> SwapFigures:
         """What became of versions on their way to serving."""
         return self.swaps.figures()
+
+
+def _is_loading(served: Served) -> bool:
+    return served.state is VersionState.LOADING and not served.opened

@@ -202,12 +202,20 @@ class Swaps:
         candidate = self._candidates.get(served.id)
         if candidate is None or candidate.trial.stage is not Stage.LOADING:
             return
+        candidate.parked = not self._has_its_place(candidate)
+        if not candidate.parked:
+            self._assess(candidate, now_ns)
+            self._soon()
+
+    def _has_its_place(self, candidate: Candidate) -> bool:
+        """Whether its trial can begin: one at a time beside a version, and what is only to be tried beside one."""
+        if candidate.before is None and candidate.trial.wish.hold:
+            candidate.before = self._board.current(candidate.served.model.name)
+            if candidate.before is None:
+                return False
+            candidate.trial.replaces(comparable=candidate.comparable)
         before = candidate.before
-        if before is not None and before.diversion is not None and candidate.trial.tries:
-            candidate.parked = True
-            return
-        self._assess(candidate, now_ns)
-        self._soon()
+        return before is None or before.diversion is None or not candidate.trial.tries
 
     def _assess(self, candidate: Candidate, now_ns: int) -> None:
         served, before = candidate.served, candidate.before
@@ -327,10 +335,15 @@ class Swaps:
             self.accounts.count(canary_requests=before.diversion.taken)
         before.diversion = None
         self._board.diverted()
+        if candidate.shown not in TRYING:
+            self._unpark(candidate.served.model.name, now_ns)
+
+    def _unpark(self, name: str, now_ns: int) -> None:
+        """A place may have become free, or is there now."""
         for other in list(self._candidates.values()):
-            if other.parked and other.before is before and candidate.shown not in TRYING:
+            if other.parked and other.served.model.name == name and self._has_its_place(other):
+                other.parked = False
                 self._assess(other, now_ns)
-                break
 
     def _go_live(self, candidate: Candidate, was: Stage, now_ns: int) -> None:
         served = candidate.served
@@ -345,6 +358,7 @@ class Swaps:
         if before is not None or not candidate.known:
             self._note(candidate, Ending.LIVE, was, candidate.trial_in_words(), now_ns)
         self._board.flip(candidate, now_ns)
+        self._unpark(served.model.name, now_ns)
 
     def _succeed(self, candidate: Candidate, other: Candidate, now_ns: int) -> None:
         """``other``, which is replaced, was still watched: who may go back goes back to what was there before it, which

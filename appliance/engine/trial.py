@@ -112,6 +112,10 @@ class Trial:
         self._start: Seen | None = None
         self._last_difference = ""
 
+    def replaces(self, *, comparable: bool) -> None:
+        """There is a version before it now, while it loaded there was none."""
+        self._before, self._comparable = True, comparable
+
     @property
     def tries(self) -> bool:
         """Whether real requests are to concern it before it serves."""
@@ -169,6 +173,10 @@ class Trial:
                 f"is too slow: a run takes {_us(event.p50_ns)}, and {_us(event.before_p50_ns)} with the version that "
                 f"it would replace; swap.slower_factor allows {factor:g} times that"
             )
+        elif self.wish.hold and self._before and not self.tries:
+            unlike = "its inputs or outputs are not those of the version that serves"
+            nothing = "the catalog asks for no share of the requests"
+            self._fail(f"cannot be tried: {nothing if self._comparable else unlike}")
         else:
             self._enter(Stage.SHADOW, now_ns)
 
@@ -219,9 +227,12 @@ class Trial:
     def _share_in(self, stage: Stage) -> float:
         if not (self._before and self._comparable):
             return 0.0
+        wish = self.wish
         if stage is Stage.SHADOW:
-            return self.wish.shadow_percent
-        return self.wish.canary_percent if stage is Stage.CANARY else 0.0
+            return wish.shadow_percent
+        if stage is Stage.CANARY and wish.value and not wish.shadow_percent:
+            return wish.canary_percent or 100.0  # whoever brings the value
+        return wish.canary_percent if stage is Stage.CANARY else 0.0
 
     def _enter(self, stage: Stage, now_ns: int) -> None:
         """Go to ``stage``, or past it where nothing is to be seen there."""

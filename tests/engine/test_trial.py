@@ -164,6 +164,17 @@ def test_what_is_held_stays_on_trial_until_the_wish_changes() -> None:
     assert way.step(Seen(figures(99), OLD), 501 * SECOND_NS) is Stage.WATCH
 
 
+def test_what_is_only_to_be_tried_never_serves_for_want_of_a_trial() -> None:
+    held = Trial(CONFIG, TrialWish(canary_percent=10, hold=True), before=True, comparable=False, now_ns=0)
+    assert held.step(GOOD, 1) is Stage.FAILED
+    assert "cannot be tried" in held.reason
+    assert trial(TrialWish(hold=True)).step(GOOD, 1) is Stage.FAILED
+    assert trial(TrialWish(header="h", value="v", hold=True)).step(GOOD, 1) is Stage.CANARY
+    late = trial(TrialWish(canary_percent=10, hold=True), before=False)
+    late.replaces(comparable=True)
+    assert late.step(GOOD, 1) is Stage.CANARY
+
+
 def test_going_back_and_being_left_alone() -> None:
     way = at(Stage.WATCH)
     assert way.step(Recalled("asked"), 2) is Stage.FAILED

@@ -131,6 +131,7 @@ class SwapWorld:
         )
         self.names = [f"m{number}" for number in range(names)]
         self.wanted: dict[str, ModelVersion] = {name: _version(name, 1, SOUND) for name in self.names}
+        self.tried: tuple[CatalogVersion, ...] = ()
         self.arena = Arena(ARENA)
         self.workers = FatedWorkers(world, self.arena, self._tell)
         self.scheduler = Scheduler(SchedulingConfig())
@@ -198,6 +199,7 @@ class SwapWorld:
                     CatalogVersion(model=model, fingerprint=model.parameters["file"])
                     for model in self.wanted.values()
                 )
+                + self.tried
             ),
             asked,
         )

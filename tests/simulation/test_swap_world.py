@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from appliance.engine.swap_settings import SwapConfig
+from appliance.engine.routes import CatalogVersion
+from appliance.engine.swap_settings import SwapConfig, TrialWish
 from tests.simulation.scripted_workers import MS
 from tests.simulation.swap_world import SOUND, SwapWorld
 
@@ -94,4 +95,27 @@ def test_an_unproven_version_is_tried_so_often_and_no_more() -> None:
     refused = [change for change in world.records.history("m0") if change.ending.value == "refused"]
     assert len(refused) == 3
     assert all(change.version == bad.version and "golden" in change.reason for change in refused)
+    world.settle()
+
+
+def test_what_the_catalog_only_wants_tried_serves_its_share_from_the_start_until_it_is_wanted() -> None:
+    world = SwapWorld(
+        6, names=1, swap=SwapConfig(canary_requests=5, stage_s=0, watch_s=0.1, canary_percent=50.0)
+    )
+    second = world.next_version("m0", SOUND)
+    wish = TrialWish(canary_percent=50.0, hold=True)
+    world.tried = (CatalogVersion(model=second, fingerprint=second.parameters["file"], trial=wish),)
+    world.start()
+    for _ in range(40):
+        world.client("m0")
+    world.world.run(world.world.now + 60_000 * MS)
+    assert world.answers == {("m0", 1, SOUND): 20, ("m0", 2, SOUND): 20}
+    assert world.engine.resolve("m0", "").version == 1
+    assert set(world.engine.held()) == {("m0", "1"), ("m0", "2")}
+    world.tried, world.wanted["m0"] = (), second
+    world.apply()
+    for _ in range(12):
+        world.client("m0")
+    world.world.run(world.world.now + 60_000 * MS)
+    assert world.engine.resolve("m0", "") is second
     world.settle()
