@@ -10,9 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from appliance.workers.port import ExitCause, LoadWish, ModelLoaded, WorkerExited
+from appliance.tensor import Datatype
+from appliance.workers.port import ExitCause, LoadWish, ModelLoaded, WorkerExited, WorkerSettings
 from appliance.workers.priority import IOPRIO_IDLE, io_class, restore_disk, yield_disk, yield_processor
-from tests.workers.bench import Bench, fake
+from models.generate import write_model
+from tests.workers.bench import Bench, fake, spec, version_of
 
 PATIENCE_S = 20.0
 NORMAL_THREAD = (os.SCHED_OTHER, False)
@@ -125,3 +127,19 @@ def test_a_load_that_crashes_in_the_background_names_the_model(shared_bench: Ben
     shared_bench.call(shared_bench.pool.load, worker, 100, fake("crash_at_load"), LoadWish(background=True))
     exited = shared_bench.event(WorkerExited)
     assert (exited.cause, exited.loading) == (ExitCause.DIED, 100)
+
+
+def test_threads_that_a_session_has_of_its_own_are_ordinary_ones(shared_bench: Bench, tmp_path: Path) -> None:
+    """They live as long as the session, so they must not be born into a class that they cannot leave."""
+    path = write_model("mlp", tmp_path) / "1" / "model.onnx"
+    version = version_of(
+        path, [spec("x", Datatype.FP32, 64)], [spec("y", Datatype.FP32, 10)], max_batch_size=4
+    )
+    worker = shared_bench.start(WorkerSettings(threads=3, cpus=(), memory_limit_bytes=0))
+    shared_bench.call(shared_bench.pool.load, worker, 100, version, LoadWish(background=True))
+    shared_bench.event(ModelLoaded)
+    pid = shared_bench.pids[worker]
+    wait_for(lambda: len(classes(pid)) == 3)
+    assert set(classes(pid).values()) == {NORMAL_THREAD}
+    shared_bench.call(shared_bench.pool.stop, worker)
+    shared_bench.event(WorkerExited)
