@@ -63,9 +63,9 @@ class BlobShelf:
         self._folder.sync_directory(home)
 
     def keep(self, digest: str) -> None:
-        """Have the blob, which is there, there for good: whoever renamed it may have been killed before the sync."""
+        """Have the blob, which is there, there for good: whoever renamed it may have been killed before the sync. The
+        directory that it is in is, since the store was opened or a blob came into it."""
         self._folder.sync_directory(blob_path(digest).rpartition("/")[0])
-        self._folder.sync_directory(BLOBS)
 
     def status(self, digest: str) -> Status | None:
         """What is in the blob's place."""

@@ -41,11 +41,11 @@ class ViewShelf:
                 yield file.path
 
     def remove(self, digest: str) -> None:
-        """Take a view away, at once for every reader. Raises OSError."""
+        """Take a view away, at once for every reader; not synced: one that comes back, in part perhaps, is garbage
+        again. Raises OSError."""
         aside = f"{INCOMING}/gone-{digest}"
         remove_tree(self._folder, aside)
         self._folder.rename(f"{VIEWS}/{digest}", aside)
-        self._folder.sync_directory(VIEWS)
         remove_tree(self._folder, aside)
 
     def listing(self, owners: Mapping[tuple[int, int], str]) -> Mapping[str, frozenset[str]]:

@@ -16,11 +16,12 @@ from random import Random
 import pytest
 
 from appliance.digest import digest_of
-from appliance.durable import READ_ONLY, NewFile
-from appliance.errors import ApplianceError, StoreRefused
+from appliance.durable import READ_ONLY, NewFile, read_whole
+from appliance.errors import ApplianceError, StoreRefused, StoreUnavailable
 from appliance.store.catalog import Catalog
+from appliance.store.catalog_codec import decode
 from appliance.store.inspection import inspect
-from appliance.store.layout import blob_path, view_path
+from appliance.store.layout import CATALOG, blob_path, view_path
 from appliance.store.running import Running
 from appliance.store.settings import StoreConfig
 from appliance.store.writer import StoreWriter
@@ -122,6 +123,19 @@ def assert_whole(disk: VolatileDisk, catalog: Catalog) -> None:
                 assert digest_of(data) == file.digest
 
 
+def assert_readable(disk: VolatileDisk) -> Catalog:
+    """What a daemon finds that starts before any writer does: all that the catalog names has the right bytes."""
+    data = read_whole(disk, CATALOG, 1 << 20)
+    catalog = Catalog() if data is None else decode(data, CATALOG)
+    tree = disk.tree()
+    for _, version in catalog.installed():
+        for file in version.files:
+            found = tree.get(f"{view_path(version.digest)}/{file.path}")
+            assert found is not None, f"{file.path} of version {version.version} is missing"
+            assert digest_of(found) == file.digest
+    return catalog
+
+
 def assert_converges(disk: VolatileDisk, name: str, goal: Catalog) -> None:
     """Doing it again, or finding it done, leads to ``goal`` and leaves nothing else."""
     store = opened(disk)
@@ -140,6 +154,7 @@ def assert_converges(disk: VolatileDisk, name: str, goal: Catalog) -> None:
 
 def assert_recovered(disk: VolatileDisk, name: str, before: Catalog, goal: Catalog) -> None:
     """The store opens with the catalog of before or after, whole, and goes on."""
+    assert_readable(disk)
     store = opened(disk)
     assert wishes(store.catalog) in (wishes(before), wishes(goal))
     assert_whole(disk, store.catalog)
@@ -169,9 +184,7 @@ def test_power_is_cut_before_every_file_operation(history: Sequence[str]) -> Non
         for lost in ways_to_lose(moment.disk, random):
             try:
                 if moment.operation == "the end":
-                    assert wishes(opened(lost.copy()).catalog) == wishes(goal), (
-                        "what was acknowledged is lost"
-                    )
+                    assert wishes(assert_readable(lost)) == wishes(goal), "what was acknowledged is lost"
                 assert_recovered(lost, name, before, goal)
             except (AssertionError, ApplianceError) as error:
                 raise AssertionError(f"cut at {place} ({moment.operation}), STORE_SEED={SEED}") from error
@@ -192,9 +205,8 @@ def test_the_writer_is_killed_and_power_is_cut_after_the_next_one_is_done(histor
             if wishes(again.catalog) != wishes(goal) or name.startswith(("install", "sign")):
                 OPERATIONS[name](again)
             for lost in ways_to_lose(killed, random):
-                store = opened(lost)
-                assert wishes(store.catalog) == wishes(goal), "what was acknowledged is lost"
-                assert_whole(lost, store.catalog)
+                assert wishes(assert_readable(lost)) == wishes(goal), "what was acknowledged is lost"
+                assert_whole(lost, opened(lost).catalog)
         except (AssertionError, ApplianceError) as error:
             raise AssertionError(f"killed at {place} ({moment.operation}), STORE_SEED={SEED}") from error
 
@@ -220,12 +232,46 @@ def test_the_disk_refuses_every_file_operation_once(history: Sequence[str], numb
             refused.before = lambda operation, path: None
             for lost in (refused.copy(), *ways_to_lose(refused, random)):
                 if acknowledged:
-                    assert wishes(opened(lost.copy()).catalog) == wishes(goal), (
-                        "what was acknowledged is lost"
-                    )
+                    assert wishes(assert_readable(lost)) == wishes(goal), "what was acknowledged is lost"
                 assert_recovered(lost, name, before, goal)
         except (AssertionError, OSError) as error:
             raise AssertionError(f"refused at {place} ({moment.operation}), STORE_SEED={SEED}") from error
+
+
+@pytest.mark.parametrize("history", HISTORIES, ids=" then ".join)
+def test_the_same_writer_is_asked_again_after_the_disk_refused(history: Sequence[str]) -> None:
+    """Without opening the store anew: what it left half done at first is there for good after the second attempt."""
+    disk, _ = prepared(history)
+    name = history[-1]
+    random = Random(SEED)
+    found, goal = moments(disk, name)
+    for place, moment in enumerate(found[:-1]):
+        refused = disk.copy()
+        store = opened(refused)
+        count = iter(range(len(found) * 2))
+
+        def refuse(operation: str, path: str, place: int = place, count: Iterator[int] = count) -> None:
+            if next(count, -1) == place:
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+        refused.before = refuse
+        try:
+            OPERATIONS[name](store)
+        except ApplianceError:
+            pass
+        else:
+            continue
+        refused.before = lambda operation, path: None
+        try:
+            if wishes(store.catalog) != wishes(goal):
+                OPERATIONS[name](store)
+        except StoreUnavailable:
+            continue  # it does not know which catalog is there, and says so
+        for lost in ways_to_lose(refused, random):
+            try:
+                assert wishes(assert_readable(lost)) == wishes(goal), "what was acknowledged is lost"
+            except (AssertionError, ApplianceError) as error:
+                raise AssertionError(f"refused at {place} ({moment.operation}), STORE_SEED={SEED}") from error
 
 
 def _acknowledged(disk: VolatileDisk, name: str) -> bool:
