@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from appliance.golden import GoldenCase, GoldenSet, TensorFile, Tolerance, write
 from appliance.manifest import LatencyPromise
 from appliance.model import ModelVersion
 from appliance.tensor import Datatype, encode_bytes
-from appliance.workers.port import LoadWish, ModelLoaded, ModelRefused
+from appliance.workers.port import ExitCause, LoadWish, ModelLoaded, ModelRefused, WorkerExited
 from models.generate import write_model
 from tests.workers.bench import Bench, fake, spec, version_of
 
@@ -159,3 +159,15 @@ def test_texts_and_free_dimensions_are_assessed_by_the_golden_set_alone(
     assert loaded.assessment is not None
     assert (loaded.assessment.cases, loaded.assessment.worst) == (1, (("y", 0.0, 0.0),))
     assert loaded.assessment.runs > 0
+
+
+@pytest.mark.parametrize("wish", WISHES[:2])
+def test_a_golden_set_that_hangs_ends_the_worker(
+    make_bench: Callable[..., Bench], tmp_path: Path, wish: LoadWish
+) -> None:
+    bench = make_bench(load_timeout_ms=100)
+    worker = bench.start()
+    version = replace(fake("hang"), golden=golden_of(tmp_path, [1, 2, 3, 4]))
+    bench.call(bench.pool.load, worker, 100, version, wish)
+    exited = bench.event(WorkerExited)
+    assert (exited.cause, exited.loading) == (ExitCause.HUNG, 100)

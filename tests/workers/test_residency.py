@@ -24,6 +24,7 @@ from appliance.workers.port import (
     ModelRefused,
     RunFinished,
     WorkerExited,
+    WorkerSettings,
 )
 from tests.workers.bench import FOUR, Bench, fake
 from tests.workers.transformers import (
@@ -376,3 +377,22 @@ def test_a_worker_that_dies_while_it_builds_names_the_model(
     assert (exited.worker, exited.loading) == (worker, 500)
     assert build(bench, with_forms(version, tmp_path)).failure == ""
     assert len(os.listdir(tmp_path)) == 1
+
+
+# --- too little memory
+
+
+def test_a_load_without_the_memory_for_it_is_refused_and_the_worker_lives(
+    shared_bench: Bench, version: ModelVersion
+) -> None:
+    plain = shared_bench.start()
+    status = Path(f"/proc/{shared_bench.pids[plain]}/status").read_text()
+    stop(shared_bench, plain)
+    data = next(int(line.split()[1]) << 10 for line in status.splitlines() if line.startswith("VmData"))
+    worker = shared_bench.start(WorkerSettings(1, (), data + (4 << 20)))
+    assert version.key in refused(shared_bench, worker, replace(version, weights=None), LoadWish())
+    model = shared_bench.load(worker, fake())
+    placed = shared_bench.place([FOUR], [0])
+    assert not shared_bench.run(worker, model, placed)[0].status.failed
+    shared_bench.free(placed)
+    stop(shared_bench, worker)
