@@ -20,6 +20,7 @@ from appliance.door.choice import door_problems, front_problems
 from appliance.door.control import ControlConfig
 from appliance.door.door import DoorConfig
 from appliance.engine.placement import PlacementConfig
+from appliance.engine.residency_settings import ResidencyConfig
 from appliance.engine.settings import EngineConfig
 from appliance.engine.supervisor import SupervisorConfig
 from appliance.engine.swap_settings import SwapConfig
@@ -108,6 +109,9 @@ class ApplianceConfig:
         default_factory=SupervisorConfig, metadata={"help": "crashing workers"}
     )
     swap: SwapConfig = field(default_factory=SwapConfig, metadata={"help": "versions that replace others"})
+    residency: ResidencyConfig = field(
+        default_factory=ResidencyConfig, metadata={"help": "which models are in memory"}
+    )
     workers: WorkersConfig = field(default_factory=WorkersConfig, metadata={"help": "worker processes"})
     arena: ArenaConfig = field(
         default_factory=ArenaConfig, metadata={"help": "shared memory between daemon and workers"}

@@ -37,6 +37,7 @@ from appliance.engine.port import IndexEntry
 from appliance.engine.premises import Premises, this_cpu
 from appliance.engine.record_files import FileRecords
 from appliance.engine.records import MemoryRecords, Records
+from appliance.engine.residence import ResidencyTerms
 from appliance.engine.swaps import SwapTerms
 from appliance.engine.ticker import Ticker
 from appliance.errors import OperatorError
@@ -53,6 +54,7 @@ from appliance.telemetry.trace import open_tracer
 from appliance.upkeep.figures import store_figures
 from appliance.upkeep.scrubbing import Scrubbing
 from appliance.workers.arena import Arena
+from appliance.workers.machine import memory_bytes
 from appliance.workers.memory import MemorySamples
 from appliance.workers.pool import WorkerPool
 from appliance.workers.port import PoolEvent
@@ -133,6 +135,7 @@ class Daemon:
             log=log,
             tracer=self._tracer,
             swap=SwapTerms(config.swap, self._records, Premises(this_cpu())),
+            residency=ResidencyTerms(config.residency, _memory_for_models(config)),
         )
         self._door = make_door(
             self._door_kind,
@@ -340,6 +343,17 @@ class Daemon:
 def wall_ms() -> int:
     """The wall clock, for people and estimates: milliseconds since 1970."""
     return time.time_ns() // 1_000_000
+
+
+def _memory_for_models(config: ApplianceConfig) -> int:
+    """What models and their workers may take: as configured, or what this machine has beside everything else."""
+    if config.residency.budget_bytes:
+        return config.residency.budget_bytes
+    limit = memory_bytes()
+    if not limit:
+        return 1 << 62
+    others = config.residency.reserve_bytes + config.arena.memory_limit_bytes
+    return max(limit - others, limit // 4)
 
 
 def _calm_collector() -> None:

@@ -72,6 +72,10 @@ class DeadlineUnreachable(CapacityError):
     """The request would be answered after its deadline, so it is refused at once."""
 
 
+class ModelAway(CapacityError):
+    """The model is not in memory, and the request does not wait until it is."""
+
+
 class NotReady(ApplianceError):
     """The model exists but no ready version can take the request now."""
 

@@ -31,11 +31,12 @@ _COLUMNS = (
     "queue",
     "run",
     "batch",
+    "residency",
     "worker",
     "memory",
 )
 _WORKER_COLUMNS = ("worker", "pid", "state", "requests/s", "grant", "lane", "restarts", "memory", "models")
-_LEFT = frozenset({"model", "state", "worker", "lane", "models"})
+_LEFT = frozenset({"model", "state", "residency", "worker", "lane", "models"})
 
 
 def view(
@@ -96,6 +97,7 @@ def _model_json(activity: Activity) -> dict[str, Any]:
         "name": model.name,
         "version": model.version,
         "state": model.state,
+        "residency": model.residency,
         "reason": model.reason,
         "trial": model.trial,
         "tries_left": model.tries_left,
@@ -152,6 +154,7 @@ def _cells(activity: Activity) -> Iterator[Text]:
     yield Text(str(model.queued))
     yield Text(str(model.running))
     yield Text("-" if activity.batch_mean is None else f"{activity.batch_mean:.1f}")
+    yield Text(printable(model.residency), style="dim")
     yield Text(_pids(activity))
     yield Text(_memory(activity.memory_bytes))
 

@@ -50,11 +50,13 @@ class WorkerSnapshot:
 class ModelSnapshot:
     """A model version. ``requests`` counts those that ended, by outcome, ``granted`` those answered without the engine,
     ``inferences`` rows answered, ``executions`` batches run and ``executed_rows`` their rows, answered or not.
-    ``trial`` says how far it is on its way to serving, "" when that is behind it."""
+    ``trial`` says how far it is on its way to serving, "" when that is behind it; ``residency`` is how much of it is in
+    memory."""
 
     name: str
     version: int
     state: str
+    residency: str
     reason: str
     queued: int
     running: int
@@ -184,6 +186,7 @@ def _model(fields: Mapping[str, Any]) -> ModelSnapshot:
         name=fields["name"],
         version=fields["version"],
         state=fields["state"],
+        residency=fields.get("residency", "resident"),
         reason=fields["reason"],
         queued=fields["queued"],
         running=fields["running"],

@@ -44,9 +44,10 @@ class Teacher:
         """Teach requests with the head of ``planned``, whose ``answer`` is not yet released, if that was not done. An
         answer that another version gave, because the planned one failed, teaches nothing."""
         head = planned.head
-        if answer.model is not planned.plan.model:
+        if not head or answer.model is not planned.plan.model:
             return
-        if not head or not self._lessons.is_due(head, planned.generation, self._engine.generation):
+        epoch = self._engine.epoch(planned.plan.model)
+        if not self._lessons.is_due(head, planned.generation, self._engine.generation, epoch):
             return
         taught = self._direct.teach(planned.plan, [output.shape for output in answer.outputs])
         if taught is None:

@@ -10,6 +10,7 @@ Tensor bytes are copied once, into the slot, in ``submit``.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 
 from appliance.engine.accounts import Accounts
 from appliance.engine.batches import Batches
@@ -21,8 +22,9 @@ from appliance.engine.outcome import Ended, deadline_of, end_of, not_ready
 from appliance.engine.placement import PlacementConfig
 from appliance.engine.port import NO_HEADERS, Buffer, EngineStatus, IndexEntry, LaneUse
 from appliance.engine.request import Request
+from appliance.engine.residence import Residence, ResidencyTerms
 from appliance.engine.roster import Roster
-from appliance.engine.routes import Catalog, Routes
+from appliance.engine.routes import Catalog, Routes, Served
 from appliance.engine.settings import EngineConfig
 from appliance.engine.shapes import Shapes
 from appliance.engine.supervisor import SupervisorConfig
@@ -66,6 +68,7 @@ class Engine:
         log: RequestLog,
         tracer: Tracer | None = None,
         swap: SwapTerms | None = None,
+        residency: ResidencyTerms | None = None,
     ) -> None:
         terms = swap or default_terms()
         self._config = config
@@ -82,19 +85,10 @@ class Engine:
         self._accounts = Accounts(self._routes, log, wall_ms, config.slow_request_ms)
         self._shapes = Shapes(self._feed, config.shapes_per_model)
         self._roster = Roster(
-            routes=self._routes,
-            workers=pool,
-            placement=placement,
-            supervisor=supervisor,
-            swap=terms,
-            settings=settings,
-            feed=self._feed,
-            idle=self._is_idle,
-            soon=pace.soon,
-            at=pace.at,
-            report=log.event,
-            wall_ms=wall_ms,
-        )
+            routes=self._routes, workers=pool, placement=placement, supervisor=supervisor, swap=terms,
+            settings=settings, feed=self._feed, idle=self._is_idle, soon=pace.soon, at=pace.at,
+            report=log.event, wall_ms=wall_ms, room=self._has_room,
+        )  # fmt: skip
         self.direct = Grants(
             config=config,
             workers=pool,
@@ -115,6 +109,7 @@ class Engine:
         self._batches = Batches()
         self._detours = self._make_detours(terms.config)
         self._endings = self._make_endings()
+        self._residence = self._make_residence(residency or ResidencyTerms(), log)
         self._last_handle = self._admitted = 0
         self._left_queued, self._accepting = 0, True
         self._settled_once = False
@@ -137,13 +132,16 @@ class Engine:
 
     def _make_endings(self) -> Endings:
         return Endings(
-            arena=self._arena,
-            pool=self._pool,
-            accounts=self._accounts,
-            shapes=self._shapes,
-            requests=self._requests,
-            elsewhere=self._detours.elsewhere,
-        )
+            arena=self._arena, pool=self._pool, accounts=self._accounts, shapes=self._shapes,
+            requests=self._requests, elsewhere=self._detours.elsewhere,
+        )  # fmt: skip
+
+    def _make_residence(self, terms: ResidencyTerms, log: RequestLog) -> Residence:
+        return Residence(
+            terms=terms, routes=self._routes, roster=self._roster, workers=self._pool, direct=self.direct,
+            arena=self._arena, end=self._endings.end, proceed=self._proceed, reroute=self._detours.reroute,
+            soon=self._pace.soon, at=self._pace.at, report=log.event,
+        )  # fmt: skip
 
     # --- the edges' side (EnginePort)
 
@@ -182,6 +180,11 @@ class Engine:
     def wanted_headers(self) -> tuple[str, ...]:
         """See EnginePort."""
         return self._wanted_headers
+
+    def epoch(self, model: ModelVersion) -> int:
+        """See EnginePort."""
+        served = self._routes.find(model.name, model.version)
+        return served.epoch if served is not None else 0
 
     def now_ns(self) -> int:
         """See EnginePort."""
@@ -238,6 +241,13 @@ class Engine:
         self._pace.arrived()
         return request.handle
 
+    def _has_room(self, served: Served, now_ns: int) -> bool:
+        return self._residence.admit(served, now_ns)
+
+    def _proceed(self, request: Request) -> None:
+        request.shape = self._shapes.take(request.served, request.plan)
+        self._inbox.append(self._arrival(request))
+
     def _take_handle(self) -> int:
         self._last_handle += 1
         return self._last_handle
@@ -251,9 +261,9 @@ class Engine:
         served = request.served
         if not self._accepting:
             return Stopping("Server is stopping"), Result.UNAVAILABLE
-        if not served.opened:
-            return not_ready(request.plan.model), Result.UNAVAILABLE
         request.measure(tensors)
+        if not served.opened:
+            return self._residence.ask(request, tensors, self._clock())
         request.shape = self._shapes.take(served, request.plan)
         now_ns = self._clock()
         self.direct.refresh(served.group)
@@ -275,7 +285,8 @@ class Engine:
         request = self._requests.get(handle)
         if request is not None and not request.cancelled:
             request.cancelled = True
-            self._inbox.append(events.CancelRequested(handle))
+            if not self._residence.cancel(request, self._clock()):
+                self._inbox.append(events.CancelRequested(handle))
             self._pace.soon()
 
     def versions(self, name: str) -> tuple[ModelVersion, ...]:
@@ -284,11 +295,10 @@ class Engine:
 
     def is_ready(self, name: str, version: str) -> bool:
         """See EnginePort."""
-        try:
+        with suppress(UnknownModel, NotReady, InvalidRequest):
             self._routes.resolve(name, version)
-        except (UnknownModel, NotReady, InvalidRequest):
-            return False
-        return self._accepting
+            return self._accepting
+        return False
 
     def index(self, ready_only: bool) -> tuple[IndexEntry, ...]:
         """See EnginePort."""
@@ -309,19 +319,15 @@ class Engine:
         running = self._batches.running_by_model() + self.direct.running_by_model()
         scheduled, usage = self._scheduler.statistics(), self._arena.statistics()
         return EngineStatus(
-            now_ns=self._clock(),
-            started_ns=self._started_ns,
-            accepting=self._accepting,
+            now_ns=self._clock(), started_ns=self._started_ns, accepting=self._accepting,
             versions=self._roster.version_statuses(scheduled.queued_by_model, running),
             workers=self._roster.worker_statuses(self._memory_of, self._lane_use),
-            queued_requests=scheduled.queued,
-            queued_bytes=scheduled.queued_bytes,
+            queued_requests=scheduled.queued, queued_bytes=scheduled.queued_bytes,
             running_requests=running.total(),
             arena_used_bytes=usage.allocated_bytes - self.direct.idle_bytes(),
-            arena_limit_bytes=usage.limit_bytes,
-            slots=self.direct.slots(),
-            swaps=self._roster.swap_figures(),
-        )
+            arena_limit_bytes=usage.limit_bytes, slots=self.direct.slots(),
+            swaps=self._roster.swap_figures(), residency=self._residence.figures(),
+        )  # fmt: skip
 
     def _lane_use(self, worker: int) -> LaneUse:
         return LaneUse(self._batches.given.get(worker, 0), *self.direct.use(worker))
@@ -380,6 +386,7 @@ class Engine:
         now_ns = self._clock()
         finished = self._take_news(now_ns)
         self._roster.tick(now_ns)
+        self._residence.tick(now_ns)
         self._step_inbox(now_ns)
         for action in self._scheduler.step(events.Settle(), now_ns):
             self._perform(action, now_ns)
@@ -388,7 +395,7 @@ class Engine:
         for request, result in finished:
             self._endings.finish(request, result, now_ns)
         if self._changed:
-            self._announce()
+            self._announce(now_ns)
         if self._inbox or self._news:
             self._pace.soon()
 
@@ -411,17 +418,17 @@ class Engine:
                     finished.append((request, event.result))
             elif type(event) is workers.WorkerStarted:
                 self._roster.worker_started(event)
-            elif type(event) is workers.ModelLoaded:
-                self._roster.model_loaded(event, now_ns)
-            elif type(event) is workers.ModelRefused:
-                self._roster.model_refused(event, now_ns)
             elif type(event) is workers.WorkerExited:
                 self._worker_exited(event, now_ns)
+            else:
+                self._residence.news(event, now_ns)
         return finished
 
     def _worker_exited(self, event: workers.WorkerExited, now_ns: int) -> None:
         blamed, had = self.direct.worker_exited(event.worker)
+        away = self._residence.exiting(event)
         self._roster.worker_exited(event, self._batches.model_of, blamed, had, now_ns)
+        self._residence.exited(event, away, now_ns)
         self._batches.lost(event.worker, event.batches)
         self._endings.lost(event.worker)
 
@@ -478,8 +485,9 @@ class Engine:
         self._changed = True
         self.direct.forget()
 
-    def _announce(self) -> None:
+    def _announce(self, now_ns: int) -> None:
         self._changed = False
+        self._residence.look(now_ns)
         self._wanted_headers = self._roster.swaps.headers()
         self._settled_once = self._settled_once or self._roster.settled
         for changed in tuple(self._watchers):

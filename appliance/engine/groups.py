@@ -151,7 +151,8 @@ class Groups:
                 self._feed(LaneOpened(worker.id, group.id))
         lanes = [worker for worker in group.workers.values() if worker.open]
         for served in list(group.models):
-            fresh = served.state is VersionState.LOADING and not served.opened
+            wanted = served.state is VersionState.LOADING or served.returning
+            fresh = wanted and not served.opened
             if lanes and fresh and all(served.id in worker.loaded for worker in lanes):
                 self._can_open(served, now_ns)
 
@@ -227,6 +228,23 @@ class Groups:
             self._port.stop(worker.id)
 
     # --- what others ask
+
+    def members(self, worker_id: int) -> tuple[Served, ...]:
+        """The versions of a worker's group."""
+        worker = self._workers.get(worker_id)
+        return tuple(self._groups[worker.group].models) if worker is not None else ()
+
+    def complete(self, served: Served) -> bool:
+        """Whether all the processes that should hold ``served`` do."""
+        group = self._groups.get(served.group)
+        if group is None or group.due_ns or group.closing:
+            return False
+        return all(worker.open and served.id in worker.loaded for worker in group.workers.values())
+
+    def ending(self, group_id: int) -> tuple[int, ...]:
+        """Workers of a group that were told to end."""
+        group = self._groups.get(group_id)
+        return tuple(worker.id for worker in group.workers.values() if worker.stopping) if group else ()
 
     def holders(self, served: Served) -> tuple[int, ...]:
         """Worker ids that hold ``served``."""

@@ -66,6 +66,29 @@ class SwapFigures(NamedTuple):
 NO_SWAPS: Final = SwapFigures()
 
 
+class ResidencyFigures(NamedTuple):
+    """Models in and out of memory. ``budget_bytes`` is for all of them and their workers, ``used_bytes`` are taken;
+    ``hollow_bytes`` are the weights of models whose sessions are kept without. Counts: ``misses`` requests for models
+    that were not in memory, of which ``refused`` did not wait; what was loaded, filled (and its bytes), hollowed and
+    dropped. ``waiting`` requests hold ``waiting_bytes`` now."""
+
+    budget_bytes: int = 0
+    used_bytes: int = 0
+    hollow_bytes: int = 0
+    misses: int = 0
+    refused: int = 0
+    waiting: int = 0
+    waiting_bytes: int = 0
+    loads: int = 0
+    fills: int = 0
+    filled_bytes: int = 0
+    hollowed: int = 0
+    dropped: int = 0
+
+
+NO_RESIDENCY: Final = ResidencyFigures()
+
+
 class TrialStatus(NamedTuple):
     """How far a version has come on its way: the stage, the version that it replaces (0: none), its share of requests
     and what was seen of it."""
@@ -106,6 +129,7 @@ class VersionStatus:
     running: int
     workers: tuple[int, ...]
     statistics: VersionStatistics
+    residency: str = "resident"
     trial: TrialStatus | None = None
     tries_left: int = 0
     run_p50_ns: int = 0
@@ -130,6 +154,7 @@ class EngineStatus:
     arena_limit_bytes: int
     slots: tuple[SlotUse, ...] = ()
     swaps: SwapFigures = NO_SWAPS
+    residency: ResidencyFigures = NO_RESIDENCY
 
 
 class EnginePort(Protocol):
@@ -151,6 +176,9 @@ class EnginePort(Protocol):
     def wanted_headers(self) -> tuple[str, ...]:
         """Headers (gRPC metadata) that ``submit`` is to be told of, in lower case; none but while versions are tried
         by them."""
+
+    def epoch(self, model: ModelVersion) -> int:
+        """How often a door had to forget what it was taught of ``model``, because it left memory."""
 
     def now_ns(self) -> int:
         """The engine's monotonic clock."""

@@ -55,6 +55,7 @@ class Roster:
         at: Callable[[int], None],
         report: Callable[..., None],
         wall_ms: Callable[[], int],
+        room: Callable[[Served, int], bool],
     ) -> None:
         self._routes = routes
         self._supervisor = Supervisor(supervisor)
@@ -67,6 +68,7 @@ class Roster:
             board=self,
             report=report,
             wall_ms=wall_ms,
+            room=room,
             soon=soon,
             at=at,
         )
@@ -214,10 +216,37 @@ class Roster:
 
     def _open(self, served: Served, now_ns: int) -> None:
         """The scheduler may have it; whether it serves is for its trial to say."""
+        self.take_back(served)
+        self.swaps.opened(served, now_ns)
+
+    def send_away(self, served: Served) -> None:
+        """It serves on, but has to be asked for: its requests go by the scheduler no more."""
+        self._close(served)
+        served.epoch += 1
+
+    def take_back(self, served: Served) -> None:
+        """It is in memory: the scheduler may have it."""
         served.opened = True
         max_batch = served.model.max_batch_size if merges(served.model) else 1
         self._feed(ModelOpened(served.id, served.group, max_batch, served.model.batching or Batching()))
-        self.swaps.opened(served, now_ns)
+
+    def put_out(self, served: Served, now_ns: int) -> tuple[int, ...]:
+        """It leaves its workers; gives those that end with that."""
+        self._close(served)
+        group = served.group
+        self._groups.drop(served, now_ns)
+        served.group, served.returning = -1, False
+        return self._groups.ending(group)
+
+    def bring(self, served: Served, now_ns: int) -> None:
+        """Load it again, for it serves: it is taken back when a worker has it."""
+        served.returning = True
+        self._groups.place([served], now_ns)
+
+    @property
+    def groups(self) -> Groups:
+        """To be asked only."""
+        return self._groups
 
     def model_refused(self, event: ModelRefused, now_ns: int) -> None:
         """The runtime will not have it: UNAVAILABLE with the runtime's reason."""
@@ -409,8 +438,8 @@ class Roster:
 
     @property
     def settled(self) -> bool:
-        """Whether every version that is wanted serves, is on trial or was given up."""
-        return not any(map(_is_loading, self._served.values()))
+        """Whether every version that is wanted serves, is on trial, waits for memory or was given up."""
+        return not any(_is_loading(served) and not served.deferred for served in self._served.values())
 
     def settled_of(self, name: str) -> bool:
         """Whether that holds for every version of ``name``."""
@@ -441,6 +470,7 @@ class Roster:
             running=running.get(served.id, 0),
             workers=self._groups.holders(served),
             statistics=served.meter.frozen(),
+            residency=served.form.value,
             trial=self.swaps.status(served),
             tries_left=self.swaps.tries_left(served),
             run_p50_ns=proof.p50_ns if proof is not None else 0,

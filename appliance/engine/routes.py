@@ -16,6 +16,7 @@ from appliance.engine.swap_settings import TrialWish
 from appliance.errors import InvalidRequest, NotReady, UnknownModel
 from appliance.inference import RequestPlan
 from appliance.model import ModelVersion, VersionState
+from appliance.scheduling.residency_port import Form
 from appliance.telemetry.meter import VersionMeter
 from appliance.workers.port import Assessment
 
@@ -68,6 +69,9 @@ class Served:
     requests that are not done. ``identity`` is that of its CatalogVersion; ``assessment`` what it proved, here or
     earlier. ``diversion`` leads some of its requests to a version on trial; ``fallback`` runs what fails on this one,
     and ``fallen_back`` counts that.
+
+    ``form`` is how much of it is in memory when it is not ``opened``, ``returning``: it is loaded to serve again,
+    ``deferred``: there was no memory to load it with the first ones; ``epoch`` counts how often it was closed.
     """
 
     id: int
@@ -87,6 +91,10 @@ class Served:
     diversion: Diversion | None = None
     fallback: Served | None = None
     fallen_back: int = 0
+    form: Form = Form.RESIDENT
+    returning: bool = False
+    deferred: bool = False
+    epoch: int = 0
     layouts: dict[int, Layout] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

@@ -48,9 +48,10 @@ class Shapes:
             self._live[shape] -= 1
 
     def forget(self, model: int) -> None:
-        """The version is gone from the scheduler; its shapes went with it."""
+        """The version is gone from the scheduler; its shapes go with it, those that have requests when these end."""
         for shape in self._of.pop(model, {}).values():
-            self._live.pop(shape, None)
+            if self._live.pop(shape, None) == 0:
+                self._feed(ShapeClosed(shape))
 
     def _open(
         self, served: Served, shapes: OrderedDict[ShapeKey, int], key: ShapeKey, merging: bool, rows: int

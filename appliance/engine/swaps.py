@@ -64,7 +64,7 @@ def default_terms() -> SwapTerms:
 
 
 class Swaps:
-    """``soon`` asks for ``tick`` at once, ``at`` at a time."""
+    """``soon`` asks for ``tick`` at once, ``at`` at a time; ``room`` says if there is memory to load a version."""
 
     def __init__(
         self,
@@ -73,12 +73,14 @@ class Swaps:
         board: Board,
         report: Callable[..., None],
         wall_ms: Callable[[], int],
+        room: Callable[[Served, int], bool],
         soon: Callable[[], None],
         at: Callable[[int], None],
     ) -> None:
         self._config, self._records, self._box = terms
         self._board = board
         self._report = report
+        self._room = room
         self._soon = soon
         self._at = at
         self._candidates: dict[int, Candidate] = {}
@@ -139,12 +141,16 @@ class Swaps:
             return
         places = self._config.loads - sum(each.occupies for each in self._candidates.values())
         chosen: list[Candidate] = []
+        full = False
         for candidate in fresh:
-            if not candidate.background or candidate.chosen:
-                chosen.append(candidate)
-            elif places > 0:
-                places -= 1
-                chosen.append(candidate)
+            if not candidate.chosen:
+                if candidate.background and places <= 0:
+                    continue
+                full = full or not self._room(candidate.served, now_ns)
+                if full:
+                    continue
+                places -= candidate.background
+            chosen.append(candidate)
         uncounted = [candidate for candidate in chosen if candidate.step is Step.WAITING]
         for candidate in chosen:
             candidate.chosen = True
@@ -180,7 +186,7 @@ class Swaps:
     def wish(self, served: Served) -> LoadWish:
         """How a version is to be loaded: at once where it serves, else as its try says."""
         candidate = self._candidates.get(served.id)
-        if candidate is None or served.opened:
+        if candidate is None or served.opened or served.returning:
             return LoadWish()
         held_to = bool(served.model.golden) or candidate.before is not None
         return LoadWish(background=candidate.background, assess=held_to and served.assessment is None)

@@ -16,6 +16,7 @@ from aiohttp import web
 from appliance.engine.port import EnginePort, EngineStatus, SlotUse, VersionStatus, WorkerStatus
 from appliance.http.compression import compressor, response_encoding
 from appliance.http.overview import overview
+from appliance.http.residency_metrics import residency_families
 from appliance.http.swap_metrics import swap_families
 from appliance.model import VersionState
 from appliance.telemetry.door_metrics import DoorFigures, door_families
@@ -135,6 +136,7 @@ def engine_families(
     labels = [version.labels for version in versions]
     yield from _state_families(status.versions, labels)
     yield from swap_families(status, labels)
+    yield from residency_families(status, labels)
     yield from version_families(versions, stages=config.stage_histograms)
     if config.triton_names:
         yield from triton_families(versions, [version.queued for version in status.versions])

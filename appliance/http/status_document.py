@@ -44,6 +44,7 @@ def status_header(status: EngineStatus) -> dict[str, Json]:
             {"size_bytes": slot.size_bytes, "count": slot.slots, "used": slot.used} for slot in status.slots
         ],
         "swaps": _swaps_document(status.swaps),
+        "residency": {**status.residency._asdict()},
         "bounds_us": list(BOUNDS_US),
         "workers": [_worker_document(worker) for worker in status.workers],
         "models": [],
@@ -59,6 +60,7 @@ def model_document(version: VersionStatus) -> dict[str, Json]:
         "state": version.state.value,
         "reason": version.reason,
         "trust": version.trust,
+        "residency": version.residency,
         "queued": version.queued,
         "running": version.running,
         "workers": list(version.workers),

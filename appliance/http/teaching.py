@@ -45,7 +45,8 @@ class Teacher:
         )
         if not all(datatype is None or datatype.code for datatype in texts):
             return
-        if not self._lessons.is_due(head, planned.generation, self._engine.generation):
+        epoch = self._engine.epoch(planned.plan.model)
+        if not self._lessons.is_due(head, planned.generation, self._engine.generation, epoch):
             return
         pieces = frame(outputs, asked.binary_outputs, asked.binary_default)
         wording = Wording(

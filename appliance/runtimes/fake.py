@@ -169,7 +169,9 @@ def _port(spec: TensorSpec, batch: tuple[int, ...]) -> Port:
 
 
 def _crash() -> None:
-    signal.pthread_kill(threading.get_ident(), signal.SIGSEGV)  # not the process: another thread might take it later
+    signal.pthread_kill(
+        threading.get_ident(), signal.SIGSEGV
+    )  # not the process: another thread might take it later
 
 
 def _hang() -> None:

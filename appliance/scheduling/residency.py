@@ -374,11 +374,13 @@ class Residency:
         ]
         if not forced and sum(each.bytes_now for each in candidates) < missing:
             return
-        for step in choose(map(self._step_out, candidates), missing):
-            tenant = self._tenants[step.model]
+        steps = choose([step for each in candidates for step in self._steps_out(each)], missing)
+        dropped = {step.model for step in steps if not step.hollow}
+        for model in dict.fromkeys(step.model for step in steps):
+            tenant = self._tenants[model]
             tenant.moving_since_ns = now_ns
-            self._become(tenant, tenant.form, Move.HOLLOWING if step.hollow else Move.DROPPING)
-            actions.append(port.Hollow(step.model) if step.hollow else port.Drop(step.model))
+            self._become(tenant, tenant.form, Move.DROPPING if model in dropped else Move.HOLLOWING)
+            actions.append(port.Drop(model) if model in dropped else port.Hollow(model))
 
     def _evictable(self, tenant: Tenant, now_ns: int, in_use: Container[int]) -> bool:
         """Nothing but time may speak against putting it out."""
@@ -391,24 +393,20 @@ class Residency:
             and tenant.model not in in_use
         )
 
-    def _step_out(self, tenant: Tenant) -> Step:
-        """The next step down of a model that is in memory."""
-        hollow_bytes = tenant.footprint.hollow_bytes
-        hollow = tenant.form is Form.RESIDENT and hollow_bytes > 0
-        return Step(self._worth(tenant), tenant.model, hollow_bytes if hollow else tenant.bytes_now, hollow)
-
-    def _worth(self, tenant: Tenant) -> Worth:
-        """What the next step down of a model in memory, or the next step up of one that is not, is worth per byte."""
+    def _steps_out(self, tenant: Tenant) -> Iterator[Step]:
+        """The steps down of a model that is in memory, each with what it gives back and what it is worth not to take
+        it. To be dropped at once is both steps of a model that could be hollow."""
         load_ns = self._mean_ns(tenant, filling=False)
         hollow_bytes = tenant.footprint.hollow_bytes
-        if tenant.form is Form.COLD or not hollow_bytes:
-            cost_ns, size_bytes = load_ns, tenant.footprint.bytes
-        elif tenant.form is Form.RESIDENT:
-            cost_ns, size_bytes = self._mean_ns(tenant, filling=True), hollow_bytes
-        else:
-            cost_ns = max(load_ns - self._mean_ns(tenant, filling=True), 1)
-            size_bytes = tenant.bytes_now
-        return self._popularity.worth(tenant.model, cost_ns, size_bytes, tenant.arrival)
+        fill_ns = min(self._mean_ns(tenant, filling=True), load_ns) if hollow_bytes else 0
+        first: Worth | None = None
+        if hollow_bytes and tenant.form is Form.RESIDENT:
+            first = self._popularity.worth(tenant.model, fill_ns, hollow_bytes, tenant.arrival)
+            yield Step(first, tenant.model, hollow_bytes, True)
+        rest = tenant.footprint.bytes - hollow_bytes
+        if rest:
+            worth = self._popularity.worth(tenant.model, load_ns - fill_ns, rest, tenant.arrival)
+            yield Step(max(worth, first) if first else worth, tenant.model, rest, False)
 
     def _wake(self, now_ns: int, actions: list[Action]) -> None:
         actions.append(port.WakeAt(now_ns + self._policy.retry_ns))

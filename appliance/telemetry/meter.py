@@ -154,6 +154,11 @@ class VersionMeter:
         self.batches: dict[int, list[int]] = {}
         self._frozen: VersionStatistics | None = None
 
+    @property
+    def answered(self) -> int:
+        """Requests that were answered."""
+        return self._successes
+
     def retried(self) -> None:
         """Count one request that runs again after its worker died."""
         self.retries += 1

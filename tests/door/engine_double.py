@@ -114,6 +114,9 @@ class EngineDouble:
         self.resolve(name, "")
         return tuple(model for (known, _), model in self.models.items() if known == name)
 
+    def epoch(self, model: ModelVersion) -> int:
+        return 0
+
     def is_ready(self, name: str, version: str) -> bool:
         try:
             self.resolve(name, version)

@@ -21,6 +21,7 @@ from tests.http.engine_figures import AWKWARD_NAME, busy_meter, made_up_status
 SECTIONS = (
     ("## Models", {"model", "version"}),
     ("## The appliance", set[str]()),
+    ("## Models in and out of memory", set[str]()),
     ("## The gRPC door", set[str]()),
     ("## Names for Triton dashboards", {"model", "version"}),
 )

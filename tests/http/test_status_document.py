@@ -9,6 +9,7 @@ from appliance.engine.port import IndexEntry
 from appliance.http.overview import with_index
 from appliance.http.status_document import batch_mean, executed_rows, status_document
 from appliance.model import VersionState
+from appliance.scheduling.residency_port import Form
 from appliance.telemetry.meter import BOUNDS_US, Result, Stage, VersionMeter
 from tests.http.documented import code_words, table_rows
 from tests.http.engine_figures import busy_meter, made_up_status
@@ -57,6 +58,7 @@ def test_the_document_describes_every_field_and_no_other() -> None:
     objects = {
         "## The document": document,
         "### `workers[]`": document["workers"][0],
+        "### `residency`": document["residency"],
         "### `models[]`": document["models"][0],
         "### A latency histogram": document["models"][0]["stages"]["run"],
     }
@@ -67,6 +69,7 @@ def test_the_document_describes_every_field_and_no_other() -> None:
     model = document["models"][0]
     assert code_words(rows["`requests`"]) == set(model["requests"])
     assert code_words(rows["`stages`"]) == set(model["stages"])
+    assert code_words(rows["`residency`"]) == {form.value for form in Form}
     assert code_words(rows["`state`"]) == {state.value for state in VersionState}
 
 

@@ -1,0 +1,471 @@
+"""Models in and out of memory: carries out what ``scheduling/residency`` decides, and keeps the requests that wait.
+
+A version is looked after from the moment it serves; it stays READY for clients whether or not it is in memory. One that
+is not RESIDENT is closed for the scheduler, and the door forgets its lessons, so that every request for it comes here.
+HOLLOW keeps its workers and its place in them; COLD ends them. Versions on their way to serving are not looked after,
+but memory is kept for them (``lodging``). One owner: the engine, which calls from turns and ``submit``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from appliance.engine.grants import Grants
+from appliance.engine.lodging import Lodging
+from appliance.engine.outcome import not_ready
+from appliance.engine.port import Buffer, ResidencyFigures
+from appliance.engine.request import Request
+from appliance.engine.residency_settings import ResidencyConfig
+from appliance.engine.roster import Roster
+from appliance.engine.routes import Routes, Served
+from appliance.engine.waiting_room import WaitingRoom
+from appliance.errors import ApplianceError, Cancelled, DeadlineExpired, ModelAway, QueueFull
+from appliance.inference import NO_DEADLINE
+from appliance.model import VersionState
+from appliance.scheduling import residency_port as port
+from appliance.scheduling.residency import Residency
+from appliance.scheduling.residency_port import Coldness, Form
+from appliance.telemetry.meter import Result
+from appliance.workers.arena import Arena
+from appliance.workers.port import (
+    ModelFilled,
+    ModelHollowed,
+    ModelLoaded,
+    ModelRefused,
+    PoolEvent,
+    WorkerExited,
+    WorkerPort,
+)
+
+SAMPLE_NS = 1_000_000_000
+"""How often it is looked how much models are used."""
+DRAIN_NS = 1_000_000
+"""How often it is looked whether a model has drained that is to leave memory."""
+FAILURES_MAX = 2
+"""A version that cannot be loaded so often in a row, though it could be once, is given up."""
+
+
+class ResidencyTerms(NamedTuple):
+    """What residency goes by: ``budget_bytes`` is for all models and their workers."""
+
+    config: ResidencyConfig = ResidencyConfig()
+    budget_bytes: int = 1 << 62
+
+
+class _InUse:
+    """The models that have requests in flight, by asking."""
+
+    def __init__(self, running: Callable[[int], bool]) -> None:
+        self._running = running
+
+    def __contains__(self, model: object) -> bool:
+        return isinstance(model, int) and self._running(model)
+
+
+class Residence:
+    """``end`` ends a request, ``proceed`` gives one to the scheduler, ``reroute`` one whose version is gone to the one
+    that serves now, if it fits. ``at`` asks for ``tick`` at a time, ``soon`` at once."""
+
+    def __init__(
+        self,
+        *,
+        terms: ResidencyTerms,
+        routes: Routes,
+        roster: Roster,
+        workers: WorkerPort,
+        direct: Grants,
+        arena: Arena,
+        end: Callable[[Request, ApplianceError, Result], None],
+        proceed: Callable[[Request], None],
+        reroute: Callable[[Request], bool],
+        soon: Callable[[], None],
+        at: Callable[[int], None],
+        report: Callable[..., None],
+    ) -> None:
+        config, budget_bytes = terms
+        self._config = config
+        self._routes = routes
+        self._roster, self._groups = roster, roster.groups
+        self._workers = workers
+        self._direct = direct
+        self._arena = arena
+        self._end = end
+        self._proceed = proceed
+        self._reroute = reroute
+        self._soon = soon
+        self._at = at
+        self._report = report
+        self._residency = Residency(config, budget_bytes)
+        self._lodging = Lodging(config, budget_bytes)
+        self._in_use = _InUse(self._running)
+        self._room = WaitingRoom()
+        self._tenants: dict[int, Served] = {}
+        self._answered: dict[int, int] = {}
+        self._pending: dict[int, set[int]] = {}
+        """Workers that have yet to do what was asked of them for a model: hollow, fill, or end."""
+        self._draining: list[Served] = []
+        self._failures: dict[int, int] = {}
+        self._moved_ns: dict[int, int] = {}
+        self._sampled_ns = 0
+        self._wake_ns = NO_DEADLINE
+        self._figures = ResidencyFigures(budget_bytes=budget_bytes)
+
+    # --- requests
+
+    def ask(
+        self, request: Request, tensors: Sequence[Buffer], now_ns: int
+    ) -> tuple[ApplianceError, Result] | None:
+        """A request for a version that the scheduler does not have: it waits with its tensors, or why not."""
+        served = request.served
+        if served.id not in self._tenants or request.is_twin:
+            return not_ready(request.plan.model), Result.UNAVAILABLE
+        self._sample(now_ns)
+        self._count(misses=1)
+        asked = port.Asked(served.id, request.handle, request.deadline_ns, sum(request.sizes))
+        actions = self._residency.step(asked, now_ns, self._in_use)
+        answer, *others = actions
+        assert isinstance(answer, port.Wait | port.Refuse), "what is in memory is open"
+        refused = None
+        if isinstance(answer, port.Refuse):
+            self._count(refused=1)
+            refused = _refusal(request, answer), Result.REFUSED
+        elif not request.store(self._arena, tensors):
+            others = [*others, *self._step_of(port.Withdrawn(served.id, request.handle), now_ns)]
+            text = "Exceeds maximum queue size: no memory left for tensors"
+            refused = QueueFull(text), Result.REFUSED
+        elif (deadline_ns := self._room.enter(request)) is not None:
+            self._at(deadline_ns)
+        self._perform(others, now_ns)
+        return refused
+
+    def cancel(self, request: Request, now_ns: int) -> bool:
+        """Nobody waits for its answer; True when it was waiting here."""
+        if self._room.leave(request.handle) is None:
+            return False
+        self._end(request, Cancelled("Request cancelled"), Result.CANCELLED)
+        self._tell(port.Withdrawn(request.served.id, request.handle), now_ns)
+        return True
+
+    def waiting(self, model: int) -> int:
+        """Requests that wait for a model."""
+        return self._room.counts.get(model, 0)
+
+    # --- time
+
+    def tick(self, now_ns: int) -> None:
+        """Time passed: deadlines, models that have drained, loads that wait for room."""
+        for request in list(self._room.late(now_ns)):
+            self._end(request, DeadlineExpired("Request timeout expired"), Result.EXPIRED)
+            self._tell(port.Withdrawn(request.served.id, request.handle), now_ns)
+        if self._draining:
+            self._drain(now_ns)
+        if now_ns >= self._wake_ns:
+            self._wake_ns = NO_DEADLINE
+            self._tell(port.Settle(), now_ns)
+        if now_ns - self._sampled_ns >= SAMPLE_NS:
+            self._sample(now_ns)
+        if self._room:
+            self._at(self._room.next_deadline_ns)
+
+    def look(self, now_ns: int) -> None:
+        """The routes have changed: look after what serves now, and no longer after what does not."""
+        there = {served.id: served for served in self._routes.all()}
+        for model, served in list(self._tenants.items()):
+            if there.get(model) is not served or served.state is not VersionState.READY:
+                self._remove(served, now_ns)
+        if self._lodging.release(self._roster.served):
+            self._rebudget(now_ns)
+        for served in there.values():
+            if served.id in self._tenants:
+                self._tell(self._kept(served), now_ns)
+            elif self._lodging.settles(served):
+                self._add(served, now_ns)
+
+    def admit(self, served: Served, now_ns: int) -> bool:
+        """Whether there is memory to load a version that is on its way to serving; else ask again at the next turn."""
+        if self._lodging.reserve(served, self._residency.statistics().used_bytes):
+            self._rebudget(now_ns)
+        sums = self._residency.statistics()
+        if not self._lodging.reserved(served) or sums.used_bytes > sums.budget_bytes:
+            self._at(now_ns + self._config.retry_ns)
+            return False
+        return True
+
+    def _rebudget(self, now_ns: int) -> None:
+        self._tell(port.BudgetChanged(self._lodging.left_bytes), now_ns)
+
+    def _add(self, served: Served, now_ns: int) -> None:
+        self._tenants[served.id] = served
+        self._answered[served.id] = served.meter.answered
+        cost_ns = self._lodging.load_ns(served)
+        footprint = self._lodging.footprint(served)
+        self._tell(port.Added(served.id, served.form, footprint, cost_ns), now_ns)
+        self._tell(self._kept(served), now_ns)
+
+    def _kept(self, served: Served) -> port.Kept:
+        name = served.model.name
+        pinned = name in self._config.pins or served.diversion is not None
+        keep_warm_ns = int(self._config.keep_warm_s.get(name, 0) * 1e9)
+        return port.Kept(served.id, pinned, keep_warm_ns)
+
+    def _remove(self, served: Served, now_ns: int) -> None:
+        model = served.id
+        del self._tenants[model]
+        for known in (self._answered, self._pending, self._failures):
+            known.pop(model, None)
+        self._draining = [other for other in self._draining if other is not served]
+        for request in self._room.of(model):
+            self._room.leave(request.handle)
+            if not self._reroute(request):
+                self._end(request, not_ready(request.plan.model), Result.UNAVAILABLE)
+        self._tell(port.Removed(model), now_ns)
+
+    def _sample(self, now_ns: int) -> None:
+        """Tell how much models were used that need not ask."""
+        self._sampled_ns = now_ns
+        for model, served in self._tenants.items():
+            answered = served.meter.answered
+            more = answered - self._answered[model]
+            if more > 0:
+                self._answered[model] = answered
+                self._residency.step(port.Used(model, more), now_ns, self._in_use)
+
+    # --- what is to be done
+
+    def _tell(self, event: port.Event, now_ns: int) -> None:
+        self._perform(self._step_of(event, now_ns), now_ns)
+
+    def _step_of(self, event: port.Event, now_ns: int) -> list[port.Action]:
+        return self._residency.step(event, now_ns, self._in_use)
+
+    def _perform(self, actions: Sequence[port.Action], now_ns: int) -> None:
+        for action in actions:
+            match action:
+                case port.Load():
+                    self._load(self._tenants[action.model], now_ns)
+                case port.Fill():
+                    self._fill(self._tenants[action.model], now_ns)
+                case port.Hollow():
+                    self._hollow(self._tenants[action.model], now_ns)
+                case port.Drop():
+                    self._drop(self._tenants[action.model], now_ns)
+                case port.Release():
+                    self._release(action)
+                case port.Refuse():
+                    self._refuse(action)
+                case port.WakeAt():
+                    self._wake_ns = min(self._wake_ns, action.at_ns)
+                    self._at(action.at_ns)
+
+    def _release(self, action: port.Release) -> None:
+        for handle in action.requests:
+            request = self._room.leave(handle)
+            if request is not None:
+                self._proceed(request)
+        # They are counted once more when they are answered, and were when they asked.
+        self._answered[action.model] += len(action.requests)
+        self._soon()
+
+    def _refuse(self, action: port.Refuse) -> None:
+        request = self._room.leave(action.request)
+        if request is not None:
+            self._count(refused=1)
+            self._end(request, _refusal(request, action), Result.REFUSED)
+            self._soon()
+
+    def _load(self, served: Served, now_ns: int) -> None:
+        self._count(loads=1)
+        self._moved_ns[served.id] = now_ns
+        self._roster.bring(served, now_ns)
+
+    def _fill(self, served: Served, now_ns: int) -> None:
+        self._count(fills=1)
+        self._moved_ns[served.id] = now_ns
+        holders = self._groups.holders(served)
+        self._pending[served.id] = set(holders)
+        for worker in holders:
+            self._workers.fill(worker, served.id, self._config.verify)
+        if not holders:
+            self._fail(served, now_ns)
+
+    def _hollow(self, served: Served, now_ns: int) -> None:
+        holders = self._groups.holders(served)
+        if self._running(served.id):
+            self._tell(port.Declined(served.id), now_ns)
+            return
+        self._count(hollowed=1)
+        self._roster.send_away(served)
+        self._pending[served.id] = set(holders)
+        for worker in holders:
+            self._workers.hollow(worker, served.id)
+
+    def _drop(self, served: Served, now_ns: int) -> None:
+        if self._running(served.id):
+            self._tell(port.Declined(served.id), now_ns)
+            return
+        self._count(dropped=1)
+        self._roster.send_away(served)
+        self._draining.append(served)
+        self._soon()
+
+    def _drain(self, now_ns: int) -> None:
+        """End the workers of models that are to leave and have nothing in flight any more."""
+        draining, self._draining = self._draining, []
+        for served in draining:
+            if self._running(served.id):
+                self._draining.append(served)
+                self._at(now_ns + DRAIN_NS)
+                continue
+            ending = self._roster.put_out(served, now_ns)
+            self._pending[served.id] = set(ending)
+            if not ending:
+                self._out(served, now_ns)
+
+    def _out(self, served: Served, now_ns: int) -> None:
+        self._pending.pop(served.id, None)
+        served.form = Form.COLD
+        self._tell(port.Done(served.id), now_ns)
+
+    # --- what workers say
+
+    def news(self, event: PoolEvent, now_ns: int) -> None:
+        """Something happened to versions in workers: this and the roster have to know."""
+        match event:
+            case ModelLoaded():
+                self._loaded(event, now_ns)
+            case ModelRefused():
+                if not self._refused(event, now_ns):
+                    self._roster.model_refused(event, now_ns)
+            case ModelHollowed():
+                self._hollowed(event, now_ns)
+            case ModelFilled():
+                self._filled(event, now_ns)
+
+    def _loaded(self, event: ModelLoaded, now_ns: int) -> None:
+        """Maybe it is a version that comes back, and is open after this."""
+        served = self._roster.served(event.model)
+        if served is not None:
+            self._lodging.measured(served, event)
+        self._roster.model_loaded(event, now_ns)
+        if served is None:
+            return
+        if served.id not in self._tenants or served.form is not Form.COLD or not served.opened:
+            return
+        self._arrived(served, now_ns, self._lodging.footprint(served).bytes)
+
+    def _arrived(self, served: Served, now_ns: int, size_bytes: int) -> None:
+        served.form, served.returning = Form.RESIDENT, False
+        self._failures.pop(served.id, None)
+        self._tell(port.Measured(served.id, self._lodging.footprint(served)), now_ns)
+        took_ns = now_ns - self._moved_ns.pop(served.id, now_ns)
+        self._tell(port.Done(served.id, took_ns, size_bytes), now_ns)
+
+    def _hollowed(self, event: ModelHollowed, now_ns: int) -> None:
+        """A worker let the weights go."""
+        served = self._answering(event.model, event.worker)
+        if served is not None:
+            served.form = Form.HOLLOW
+            self._tell(port.Done(served.id, event.ns), now_ns)
+
+    def _filled(self, event: ModelFilled, now_ns: int) -> None:
+        """A worker has the weights again, or not as they should be."""
+        served = self._tenants.get(event.model)
+        if served is not None and event.failure:
+            self._roster.model_refused(ModelRefused(event.worker, event.model, event.failure), now_ns)
+        elif self._answering(event.model, event.worker) is not None and served is not None:
+            self._roster.take_back(served)
+            self._count(filled_bytes=event.nbytes)
+            self._arrived(served, now_ns, event.nbytes)
+
+    def _answering(self, model: int, worker: int) -> Served | None:
+        """The version whose last worker has done now what it was asked for."""
+        pending = self._pending.get(model)
+        if pending is None:
+            return None
+        pending.discard(worker)
+        if pending:
+            return None
+        del self._pending[model]
+        return self._tenants.get(model)
+
+    def _refused(self, event: ModelRefused, now_ns: int) -> bool:
+        """A version that comes back was refused, maybe for want of memory; True: it is to be tried again."""
+        served = self._tenants.get(event.model)
+        if served is None or served.opened:
+            return False
+        self._failures[served.id] = self._failures.get(served.id, 0) + 1
+        if self._failures[served.id] >= FAILURES_MAX:
+            return False
+        self._report("model could not be loaded again", model=served.key, reason=event.reason)
+        self._fail(served, now_ns)
+        return True
+
+    def exiting(self, event: WorkerExited) -> list[Served]:
+        """Versions that an ending worker held or was to hold, and that are not open; for ``exited``."""
+        return [
+            served
+            for served in self._groups.members(event.worker)
+            if served.id in self._tenants and not served.opened
+        ]
+
+    def exited(self, event: WorkerExited, held: Sequence[Served], now_ns: int) -> None:
+        """A process is gone: what left with it is out; what it was to bring back is to be brought back anew."""
+        for served in held:
+            if served.id in self._tenants:
+                self._fail(served, now_ns)
+        for model, pending in list(self._pending.items()):
+            if event.worker in pending and model in self._tenants:
+                pending.discard(event.worker)
+                if not pending:
+                    self._out(self._tenants[model], now_ns)
+
+    def _fail(self, served: Served, now_ns: int) -> None:
+        self._pending.pop(served.id, None)
+        self._draining = [other for other in self._draining if other is not served]
+        self._roster.put_out(served, now_ns)
+        served.form = Form.COLD
+        self._tell(port.Failed(served.id), now_ns)
+
+    # --- small things
+
+    def _running(self, model: int) -> bool:
+        served = self._tenants.get(model)
+        if served is None:
+            return False
+        if served.live > self._room.counts.get(model, 0) or self._direct.in_flight(model) > 0:
+            return True
+        return served.opened and not self._groups.complete(served)
+
+    def _count(self, **more: int) -> None:
+        figures = self._figures
+        self._figures = figures._replace(
+            **{key: getattr(figures, key) + value for key, value in more.items()}
+        )
+
+    def figures(self) -> ResidencyFigures:
+        """For people, as of now."""
+        sums = self._residency.statistics()
+        hollow = [served for served in self._tenants.values() if served.form is Form.HOLLOW]
+        return self._figures._replace(
+            used_bytes=sums.used_bytes,
+            waiting=sums.waiting_requests,
+            waiting_bytes=sums.waiting_bytes,
+            hollow_bytes=sum(self._lodging.footprint(served).hollow_bytes for served in hollow),
+        )
+
+
+def _refusal(request: Request, action: port.Refuse) -> ApplianceError:
+    name = request.plan.model.name
+    if action.reason is Coldness.FULL:
+        return QueueFull(
+            "Exceeds maximum queue size: too many requests wait for models that are loaded",
+            action.retry_after_ns,
+        )
+    if action.reason is Coldness.DEADLINE:
+        text = f"model '{name}' is not in memory and cannot be loaded before the request's deadline"
+    elif action.reason is Coldness.NO_ROOM:
+        text = f"model '{name}' is not in memory, and there is no room that could be made for it"
+    else:
+        text = f"model '{name}' is not in memory, and its last loads failed"
+    return ModelAway(text, action.retry_after_ns)

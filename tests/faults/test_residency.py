@@ -1,0 +1,155 @@
+"""More models than memory: real processes come and go, and clients see answers or an honest refusal."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tritonclient.grpc as triton
+from tritonclient.utils import InferenceServerException
+
+from models.generators.transformer import SIZES, write_transformer
+from tests.conftest import Serve
+from tests.faults.clients import FAKE_SECTIONS, Stream, ask, status_of
+from tests.faults.fake_models import write_fake
+
+MIB = 1 << 20
+ALONE = {"placement": {"share_below_bytes": 0}}
+
+
+def residency(document: Any) -> dict[str, str]:
+    """How much of each model is in memory."""
+    return {entry["name"]: entry["residency"] for entry in document["models"]}
+
+
+def all_ready(document: Any) -> bool:
+    return all(entry["state"] == "READY" for entry in document["models"])
+
+
+def hollow_models(root: Path, count: int) -> None:
+    """Fake models of 64 MiB that hollowing gives back."""
+    for number in range(count):
+        write_fake(root, f"m{number}", hollow_bytes=64 * MIB)
+
+
+def budget(models: int) -> dict[str, Any]:
+    """Memory for so many of those, and for all of them hollow."""
+    return {**FAKE_SECTIONS, **ALONE, "residency": {"budget_bytes": (models * 64 + 60) * MIB}}
+
+
+@pytest.mark.every_door
+def test_a_hollow_model_is_ready_and_answers(serve: Serve, tmp_path: Path) -> None:
+    hollow_models(tmp_path, 4)
+    daemon = serve(tmp_path, budget(2))
+    document = daemon.until("all ready", all_ready)
+    forms = residency(document)
+    assert sorted(forms.values()).count("resident") == 2
+    for name in [name for name, form in forms.items() if form == "hollow"]:
+        assert ask(daemon.grpc, name).as_numpy("y").tolist() == [[0, 1, 2, 3]]
+    document = daemon.status()
+    assert document["residency"]["fills"] >= 1
+    assert document["residency"]["used_bytes"] <= document["residency"]["budget_bytes"]
+    assert len(document["workers"]) == 4, "hollow models keep their processes"
+
+
+@pytest.mark.every_door
+def test_models_that_push_each_other_out_answer_everything(serve: Serve, tmp_path: Path) -> None:
+    hollow_models(tmp_path, 5)
+    daemon = serve(tmp_path, budget(2))
+    daemon.until("all ready", all_ready)
+    streams = [Stream(daemon.grpc, f"m{number}", threads=1, first=number) for number in range(5)]
+    for stream in streams:
+        stream.__enter__()
+    for stream in streams:
+        stream.wait_for(20)
+    for stream in streams:
+        stream.__exit__(None, None, None)
+        assert set(stream.outcomes) == {"OK"}
+        assert stream.wrong == 0
+    assert daemon.status()["residency"]["hollowed"] > 5
+
+
+def test_a_worker_killed_while_hollow_or_filling_costs_nobody_an_answer(serve: Serve, tmp_path: Path) -> None:
+    hollow_models(tmp_path, 4)
+    sections = {**budget(1), "supervisor": {"quarantine_after": 100}}
+    daemon = serve(tmp_path, sections)
+    daemon.until("all ready", all_ready)
+    with Stream(daemon.grpc, "m0", threads=1) as one, Stream(daemon.grpc, "m1", threads=1) as other:
+        for _ in range(6):
+            one.wait_for(2)
+            document = daemon.status()
+            for worker in document["workers"]:
+                if worker["models"] and residency(document)[worker["models"][0].split("/")[0]] == "hollow":
+                    os.kill(worker["pid"], signal.SIGKILL)
+            other.wait_for(2)
+    assert set(one.outcomes) == set(other.outcomes) == {"OK"}
+
+
+def test_a_deadline_too_short_for_the_load_is_refused_at_once_and_says_when(
+    serve: Serve, tmp_path: Path
+) -> None:
+    write_fake(tmp_path, "a")
+    write_fake(tmp_path, "b")
+    sections = {**FAKE_SECTIONS, **ALONE, "residency": {"budget_bytes": 4 * MIB}}
+    daemon = serve(tmp_path, sections)
+    daemon.until("all ready", all_ready)
+    away = next(name for name, form in residency(daemon.status()).items() if form == "cold")
+    begin = time.monotonic()
+    with pytest.raises(InferenceServerException) as caught:
+        ask(daemon.grpc, away, timeout_s=0.002)
+    if status_of(caught.value) == "RESOURCE_EXHAUSTED":
+        assert "not in memory" in str(caught.value)
+    assert time.monotonic() - begin < 5
+    assert ask(daemon.grpc, away).as_numpy("y") is not None
+
+
+def test_pins_stay(serve: Serve, tmp_path: Path) -> None:
+    hollow_models(tmp_path, 4)
+    sections = budget(2)
+    sections["residency"]["pins"] = ["m0"]
+    daemon = serve(tmp_path, sections)
+    daemon.until("all ready", all_ready)
+    for turn in range(3):
+        for number in range(1, 4):
+            ask(daemon.grpc, f"m{number}", first=turn)
+            assert residency(daemon.status())["m0"] == "resident"
+
+
+def test_many_cold_models_serve_a_zipf_trace_without_an_error(serve: Serve, tmp_path: Path) -> None:
+    count, width = 16, SIZES[1].width
+    for number in range(count):
+        write_transformer(tmp_path / f"m{number:02}", SIZES[1], seed=number + 1)
+    daemon = serve(tmp_path, {**ALONE, "residency": {"budget_bytes": 36 * MIB}})
+    document = daemon.until("all ready", all_ready, 60.0)
+    assert 0 < list(residency(document).values()).count("resident") < count
+    outcomes: Counter[str] = Counter()
+    x = np.ones((1, 16, width), dtype=np.float32)
+
+    def run(seed: int) -> None:
+        chance, client = random.Random(seed), triton.InferenceServerClient(daemon.grpc)
+        feed = triton.InferInput("x", [1, 16, width], "FP32")
+        feed.set_data_from_numpy(x)
+        for _ in range(15):
+            number = min(int(chance.paretovariate(0.8)) - 1, count - 1)
+            try:
+                answer = client.infer(f"m{number:02}", [feed], client_timeout=60.0).as_numpy("y")
+                outcomes["OK" if answer is not None and np.isfinite(answer).all() else "wrong"] += 1
+            except InferenceServerException as error:
+                outcomes[str(error)] += 1
+        client.close()
+
+    threads = [threading.Thread(target=run, args=(seed,)) for seed in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert dict(outcomes) == {"OK": 45}
+    assert daemon.status()["residency"]["loads"] > 0
