@@ -19,6 +19,8 @@ from appliance.errors import ArtefactError
 WINDOW_BYTES: Final = 4 * 1024
 INLINE_BYTES: Final = 64 * 1024
 INT64_SIGN: Final = 1 << 63
+# protobuf's own reader drops higher bits of a key, and would see another field than is seen here.
+KEY_MAX: Final = (1 << 32) - 1
 HEADER_BYTES_MAX: Final = 20  # a key and a length or value, ten bytes each at most
 
 # Scalar fields with one-byte keys, in runs: big trees of decisions hold millions of them. Fields 1, 2 and 14 as
@@ -175,6 +177,8 @@ class Walk:
                 at += 1
                 if key > 0x7F:
                     key, at = _varint(window, at - 1)
+                    if key > KEY_MAX:
+                        raise Malformed(f"the field at byte {position} has a number above {KEY_MAX >> 3}")
                 wire = key & 7
                 if bulk and wire != _LENGTH:
                     run = _SCALAR_RUN.match(window, position - base, min(end - base, len(window)))

@@ -53,6 +53,27 @@ def test_bulk_keeps_the_scalars_that_are_wanted() -> None:
     ]
 
 
+@pytest.mark.parametrize("bulk", [False, True])
+@pytest.mark.parametrize("high", [1 << 32, 1 << 33, 7 << 32, 1 << 35, 1 << 63])
+@pytest.mark.parametrize("key", [varint_key(14), length_key(13)])
+def test_a_key_of_more_bits_than_protobuf_reads_is_refused(key: int, high: int, bulk: bool) -> None:
+    """protobuf drops the high bits and finds field 13 or 14: a tensor outside the file that nobody here has seen."""
+    data = _varint(high | key) + b"\x01a"
+    with pytest.raises(Malformed, match="has a number above 536870911"):
+        _walked(data, bulk=bulk)
+    assert [found for found, _, _ in _walked(_varint(key | 1 << 31) + b"\x01a"[: key & 7 or 1])] == [
+        key | 1 << 31
+    ]
+
+
+def _varint(value: int) -> bytes:
+    head = b""
+    while value > 0x7F:
+        head += bytes([value & 0x7F | 0x80])
+        value >>= 7
+    return head + bytes([value])
+
+
 def test_a_file_that_becomes_shorter_is_an_error_and_nothing_worse(tmp_path: Path) -> None:
     path = tmp_path / "data"
     data = b"\x12\xff\x3f" + bytes(8191) + b"\x08\x01"
