@@ -64,7 +64,7 @@ class BlobShelf:
 
     def keep(self, digest: str) -> None:
         """Have the blob, which is there, there for good: whoever renamed it may have been killed before the sync. The
-        directory that it is in is, since the store was opened or a blob came into it."""
+        directory that it is in was synced before it came."""
         self._folder.sync_directory(blob_path(digest).rpartition("/")[0])
 
     def status(self, digest: str) -> Status | None:

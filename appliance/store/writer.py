@@ -105,13 +105,12 @@ class StoreWriter:
             self._mend_views()
 
     def _recover(self) -> None:
-        """Remove what a killed writer was about to do, and sync what it may have left to the disk's mercy: the catalog
-        and the directories of blobs. Blobs and views that it left are synced when they are used."""
+        """Remove what a killed writer was about to do, and sync the catalog, which it may have left to the disk's mercy.
+        Blobs and views that it left are synced when they are used."""
         for directory in (BLOBS, VIEWS, INCOMING):
             ensure_directory(self._folder, directory)
         for name in self._folder.names(INCOMING):
             remove_tree(self._folder, f"{INCOMING}/{name}")
-        self._folder.sync_directory(BLOBS)
 
     def _mend_views(self) -> None:
         """Have the views of installed versions lead to the blobs that are there: one that was replaced, because it was
