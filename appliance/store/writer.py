@@ -105,7 +105,7 @@ class StoreWriter:
             self._mend_views()
 
     def _recover(self) -> None:
-        """Remove what a killed writer was about to do, and sync the catalog, which it may have left to the disk's mercy.
+        """Remove what a killed writer was about to do, and sync the catalog, which may be at the disk's mercy still.
         Blobs and views that it left are synced when they are used."""
         for directory in (BLOBS, VIEWS, INCOMING):
             ensure_directory(self._folder, directory)
