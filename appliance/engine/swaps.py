@@ -148,6 +148,7 @@ class Swaps:
                     continue
                 full = full or not self._room(candidate.served, now_ns)
                 if full:
+                    candidate.served.deferred = True
                     continue
                 places -= candidate.background
             chosen.append(candidate)
