@@ -326,7 +326,7 @@ class Engine:
             running_requests=running.total(),
             arena_used_bytes=usage.allocated_bytes - self.direct.idle_bytes(),
             arena_limit_bytes=usage.limit_bytes, slots=self.direct.slots(),
-            swaps=self._roster.swap_figures(), residency=self._residence.figures(),
+            swaps=self._roster.swaps.figures(), residency=self._residence.figures(),
         )  # fmt: skip
 
     def _lane_use(self, worker: int) -> LaneUse:
@@ -418,6 +418,8 @@ class Engine:
                     finished.append((request, event.result))
             elif type(event) is workers.WorkerStarted:
                 self._roster.worker_started(event)
+            elif type(event) is workers.FormBuilt:
+                self._roster.form_built(event, now_ns)
             elif type(event) is workers.WorkerExited:
                 self._worker_exited(event, now_ns)
             else:

@@ -11,19 +11,23 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from appliance.engine.candidate import Candidate
+from appliance.engine.forms import PACKED, Forms
 from appliance.engine.groups import Groups
 from appliance.engine.layout import merges
 from appliance.engine.placement import PlacementConfig
-from appliance.engine.port import LaneUse, SwapFigures, VersionStatus, WorkerStatus
+from appliance.engine.port import LaneUse, VersionStatus, WorkerStatus
 from appliance.engine.routes import Catalog, CatalogVersion, Routes, Served
 from appliance.engine.supervisor import Supervisor, SupervisorConfig
+from appliance.engine.swap_settings import TrialWish
 from appliance.engine.swaps import Swaps, SwapTerms
+from appliance.engine.version_status import version_status
 from appliance.errors import InvalidRequest
 from appliance.model import Batching, VersionState
 from appliance.scheduling.events import Event, ModelClosed, ModelOpened
 from appliance.telemetry.meter import VersionMeter
 from appliance.workers.port import (
     ExitCause,
+    FormBuilt,
     ModelLoaded,
     ModelRefused,
     WorkerExited,
@@ -83,6 +87,10 @@ class Roster:
             can_open=self._open,
             closed=self._supervisor.group_closed,
         )
+        self._forms = Forms(
+            workers=workers, settings=settings, take_id=self._take_id, built=self._repack, report=report
+        )
+        self._pack = swap.config.packed_forms
         self._served: dict[int, Served] = {}
         self._incoming: dict[Key, Served] = {}
         self._leaving: list[Served] = []
@@ -125,8 +133,11 @@ class Roster:
     def _go_back(self, entry: CatalogVersion, now_ns: int) -> None:
         """What is wanted may be what is kept to go back to."""
         name, version = entry.model.name, entry.model.version
+        current = self._routes.find(name, version)
+        if current is not None and (current.fingerprint, current.model) == (entry.fingerprint, entry.model):
+            return
         kept = self.swaps.kept(name, version, entry.identity)
-        if kept is not None and kept.model == entry.model and self._routes.find(name, version) is not kept:
+        if kept is not None and kept.model == entry.model:
             self.swaps.recall(name, f"version {version} is wanted again", now_ns, reject=False)
 
     def _explain(self, served: Served) -> None:
@@ -197,6 +208,8 @@ class Roster:
         """Time passed: start what is due, look at trials, let go what has drained."""
         self._groups.tick(now_ns)
         self.swaps.tick(now_ns)
+        if self._forms.waiting and self.swaps.calm:
+            self._forms.build()
         if self._leaving:
             self._let_go(now_ns)
 
@@ -210,7 +223,7 @@ class Roster:
         """One worker holds one more model: maybe its lane opens, maybe the model does."""
         served = self._served.get(event.model)
         if served is not None:
-            served.seeds = served.seeds or event.seeds
+            served.seeds, served.packed = served.seeds or event.seeds, event.packed
             self.swaps.loaded(served, event)
         self._groups.loaded(event, served, now_ns)
 
@@ -261,6 +274,7 @@ class Roster:
         grant, the oldest of the model ``blamed``."""
         known = self._groups.exited(event.worker)
         if known is None:
+            self._forms.exited(event.worker, event.detail)
             return
         worker, group = known
         if worker.stopping or event.cause is ExitCause.STOPPED:
@@ -320,6 +334,7 @@ class Roster:
         served, before = candidate.served, candidate.before
         assert before is not None, "nothing to go back to"
         self._report("version rolled back", model=served.key, to=before.key, reason=reason)
+        self._forms.refuse(served, reason)
         if candidate.crashed:
             self._close(served)
         stone = Served(
@@ -348,6 +363,32 @@ class Roster:
         if before.state is VersionState.UNLOADING and before not in self._leaving:
             self._leave(before, now_ns)
 
+    def proven(self, served: Served) -> None:
+        """See Board."""
+        if self._pack:
+            self._forms.consider(served)
+            self._soon()
+
+    def form_built(self, event: FormBuilt, now_ns: int) -> None:
+        """A packed form is there, or is not to be had."""
+        self._forms.ended(event, now_ns)
+
+    def _repack(self, served: Served, now_ns: int) -> None:
+        """Its form was built: swap it for itself."""
+        key = (served.model.name, served.model.version)
+        if self._routes.find(*key) is not served or key in self._incoming or served.retiring:
+            return
+        packed = Served(
+            id=self._take_id(),
+            model=served.model,
+            fingerprint=served.fingerprint,
+            identity=served.identity + PACKED,
+            meter=VersionMeter(*key),
+        )
+        self._served[packed.id] = self._incoming[key] = packed
+        self.swaps.add(packed, served, TrialWish(), background=True, now_ns=now_ns)
+        self.swaps.start(now_ns)
+
     def diverted(self) -> None:
         """See Board."""
         self._routes.touch()
@@ -370,6 +411,7 @@ class Roster:
         """It never serves (again), from this moment on."""
         served.state, served.reason = VersionState.UNAVAILABLE, reason
         self._report("version unavailable", model=served.key, reason=reason)
+        self._forms.refuse(served, reason)
         self._close(served)
         self._groups.drop(served, now_ns)
         served.group = -1
@@ -432,6 +474,7 @@ class Roster:
 
     def stop_all(self) -> None:
         """The daemon ends: every worker is asked to leave."""
+        self._forms.stop()
         self._groups.stop_all()
 
     # --- what others ask
@@ -457,26 +500,16 @@ class Roster:
         self, queued: Mapping[int, int], running: Mapping[int, int]
     ) -> tuple[VersionStatus, ...]:
         """All versions, for people; ``queued`` and ``running`` count requests by model id."""
-        return tuple(self._status(served, queued, running) for served in self._routes.all())
-
-    def _status(self, served: Served, queued: Mapping[int, int], running: Mapping[int, int]) -> VersionStatus:
-        proof = served.assessment
-        return VersionStatus(
-            name=served.model.name,
-            version=served.model.version,
-            state=served.state,
-            reason=served.reason,
-            queued=queued.get(served.id, 0),
-            running=running.get(served.id, 0),
-            workers=self._groups.holders(served),
-            statistics=served.meter.frozen(),
-            residency=served.form.value,
-            trial=self.swaps.status(served),
-            tries_left=self.swaps.tries_left(served),
-            run_p50_ns=proof.p50_ns if proof is not None else 0,
-            run_p99_ns=proof.p99_ns if proof is not None else 0,
-            fallen_back=served.fallen_back,
-            trust=served.model.trust,
+        return tuple(
+            version_status(
+                served,
+                queued=queued.get(served.id, 0),
+                running=running.get(served.id, 0),
+                workers=self._groups.holders(served),
+                trial=self.swaps.status(served),
+                tries_left=self.swaps.tries_left(served),
+            )
+            for served in self._routes.all()
         )
 
     def worker_statuses(
@@ -489,10 +522,6 @@ class Roster:
             return served.key if served is not None else None
 
         return self._groups.statuses(key_of, memory_of, use_of)
-
-    def swap_figures(self) -> SwapFigures:
-        """What became of versions on their way to serving."""
-        return self.swaps.figures()
 
 
 def _is_loading(served: Served) -> bool:

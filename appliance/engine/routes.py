@@ -68,7 +68,7 @@ class Served:
     what replaces it is ready. ``row_bytes`` is per output the bytes of one row, exact or the most seen; ``live`` counts
     requests that are not done. ``identity`` is that of its CatalogVersion; ``assessment`` what it proved, here or
     earlier. ``diversion`` leads some of its requests to a version on trial; ``fallback`` runs what fails on this one,
-    and ``fallen_back`` counts that.
+    and ``fallen_back`` counts that. ``packed``: it runs from a form that was built on this box.
 
     ``form`` is how much of it is in memory when it is not ``opened``, ``returning``: it is loaded to serve again,
     ``deferred``: there was no memory to load it with the first ones; ``epoch`` counts how often it was closed.
@@ -91,6 +91,7 @@ class Served:
     diversion: Diversion | None = None
     fallback: Served | None = None
     fallen_back: int = 0
+    packed: bool = False
     form: Form = Form.RESIDENT
     returning: bool = False
     deferred: bool = False

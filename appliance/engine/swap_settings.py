@@ -91,6 +91,9 @@ class SwapConfig:
     crashes: int = field(
         default=1, metadata={"min": 1, "help": "crashes of a version on trial or watched that end it"}
     )
+    packed_forms: bool = field(
+        default=True, metadata={"help": "build packed forms of proven versions and change over to them"}
+    )
     watch_s: float = field(
         default=30.0,
         metadata={"min": 0, "unit": "s", "help": "how long the version before stays loaded, to go back to"},

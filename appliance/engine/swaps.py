@@ -43,6 +43,9 @@ class Board(Protocol):
     def spare(self, before: Served, now_ns: int) -> None:
         """Nobody will go back to it."""
 
+    def proven(self, served: Served) -> None:
+        """Its trial is over, and it serves."""
+
     def diverted(self) -> None:
         """Which requests go where has changed."""
 
@@ -270,6 +273,11 @@ class Swaps:
                 return before
         return None
 
+    @property
+    def calm(self) -> bool:
+        """Whether nothing loads and nothing is on trial."""
+        return all(each.live for each in self._candidates.values())
+
     def keeps(self, served: Served) -> bool:
         """Whether ``served`` stays although it does not serve, to go back to."""
         return any(each.keeps_before and each.before is served for each in self._candidates.values())
@@ -382,6 +390,7 @@ class Swaps:
         self._records.prove(served.identity, self._box(served.model), Proof(served.assessment, proven=True))
         self._records.forgive(served.identity)
         self._conclude(candidate, now_ns)
+        self._board.proven(served)
 
     def _conclude(self, candidate: Candidate, now_ns: int) -> None:
         """Nothing more is to come of its trial; the version goes on serving."""

@@ -63,7 +63,8 @@ class FatedWorkers(ScriptedWorkers):
         super().__init__(world, arena, emit, 0.0)  # type: ignore[arg-type]
         self.runs: Counter[int] = Counter()
         self.loading_now: set[tuple[int, int]] = set()
-        self.most_loading = 0
+        self.most_loading = self.built = 0
+        self.packs = False
 
     def load(
         self, worker: int, model: int, version: ModelVersion, wish: port.LoadWish = port.PLAIN_LOAD
@@ -87,9 +88,14 @@ class FatedWorkers(ScriptedWorkers):
             failure = "is slower than promised" if fate == "unkept" and wish.assess else ""
             p50 = 90 * MS if fate == "slower" else MS
             proof = port.Assessment(1, (), 1, 10, p50, p50 * 2, failure) if wish.assess else None
-            self._emit(port.ModelLoaded(worker, model, ((1, MS),), took, 1000, proof))
+            packed = self.packs and self.built > 0
+            self._emit(port.ModelLoaded(worker, model, ((1, MS),), took, 1000, proof, 0, packed))
 
         self._later(worker, took * (8 if fate == "hang_at_load" else 1), end)
+
+    def build_form(self, worker: int, model: int, version: ModelVersion) -> None:
+        self.built += 1
+        super().build_form(worker, model, version)
 
     def _begin(self, worker: int) -> None:
         run = self._queues[worker][0]

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from appliance.engine.routes import CatalogVersion
 from appliance.engine.swap_settings import SwapConfig, TrialWish
+from appliance.model import WeightsFile
 from tests.simulation.scripted_workers import MS
 from tests.simulation.swap_world import SOUND, SwapWorld
 
@@ -118,4 +121,23 @@ def test_what_the_catalog_only_wants_tried_serves_its_share_from_the_start_until
         world.client("m0")
     world.world.run(world.world.now + 60_000 * MS)
     assert world.engine.resolve("m0", "") is second
+    world.settle()
+
+
+def test_a_proven_version_changes_over_to_its_packed_form_and_only_once() -> None:
+    world = SwapWorld(7, names=2, swap=SwapConfig(watch_s=0.1))
+    for name, model in world.wanted.items():
+        weights = WeightsFile(path="w", size=1 << 20)
+        world.wanted[name] = replace(model, forms="/nowhere", digest="d" * 64, weights=weights)
+    world.workers.packs = True
+    world.start()
+    for _ in range(100):
+        world.world.after(world.world.random.randrange(1_000) * MS, lambda: world.client("m0"))
+    world.world.run(world.world.now + 5_000 * MS)
+    world.apply()
+    world.world.run(world.world.now + 5_000 * MS)
+    lines = [(change.identity[-7:], change.ending.value) for change in world.records.history("m0")]
+    assert lines == [("d" * 7, "live"), ("#packed", "live")]
+    assert world.workers.built == 2
+    assert len(world.engine.status().workers) == 2
     world.settle()

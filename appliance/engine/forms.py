@@ -1,0 +1,99 @@
+"""Packed forms of versions: built one at a time by a worker that does nothing else, while nothing is on its way.
+
+A form that was built is taken up as a swap of the version for itself: it has to prove itself like any other. Each
+version is built once in the life of the process at most; a form that fails later is marked, and not used again. Owner:
+the roster.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final
+
+from appliance.engine.routes import Served
+from appliance.workers.forms import refuse_forms
+from appliance.workers.port import FormBuilt, WorkerPort, WorkerSettings
+
+PACKED: Final = "#packed"
+"""What is added to the identity of a version that runs from its form, so that the blame is not the version's."""
+
+
+class Forms:
+    """``settings`` are those of the n-th process; ``take_id`` gives ids never used before; ``built`` is told of a
+    version whose form is there; ``report`` writes a log line."""
+
+    def __init__(
+        self,
+        *,
+        workers: WorkerPort,
+        settings: Callable[[int], WorkerSettings],
+        take_id: Callable[[], int],
+        built: Callable[[Served, int], None],
+        report: Callable[..., None],
+    ) -> None:
+        self._port = workers
+        self._settings = settings
+        self._take_id = take_id
+        self._built = built
+        self._report = report
+        self._known: set[str] = set()
+        self._queue: deque[Served] = deque()
+        self._building: tuple[int, int, Served] | None = None
+        """Worker, the model's id there, and the version; None: nothing is built now."""
+
+    def consider(self, served: Served) -> None:
+        """``served`` is proven: a form of it is worth building, unless it runs from one or was built before."""
+        model = served.model
+        identity = served.identity.removesuffix(PACKED)
+        can = model.forms and model.digest and model.weights is not None
+        if can and not served.packed and identity not in self._known:
+            self._known.add(identity)
+            self._queue.append(served)
+
+    @property
+    def waiting(self) -> bool:
+        """Whether something could be built now."""
+        return bool(self._queue) and self._building is None
+
+    def build(self) -> None:
+        """Build the next one: nothing else is on its way."""
+        served, worker, model = self._queue.popleft(), self._take_id(), self._take_id()
+        self._building = (worker, model, served)
+        self._report("building the packed form", model=served.key)
+        self._port.start(worker, self._settings(0))
+        self._port.build_form(worker, model, served.model)
+
+    def ended(self, event: FormBuilt, now_ns: int) -> None:
+        """A form is there, or why not."""
+        if self._building is None or self._building[:2] != (event.worker, event.model):
+            return
+        served = self._building[2]
+        self._building = None
+        self._port.stop(event.worker)
+        if event.failure:
+            self._report("no packed form", model=served.key, reason=event.failure)
+        else:
+            self._report(
+                "packed form built", model=served.key, bytes=event.nbytes, took_ms=event.ns // 1_000_000
+            )
+            self._built(served, now_ns)
+
+    def exited(self, worker: int, detail: str) -> None:
+        """A process is gone that belongs to no group."""
+        if self._building is not None and self._building[0] == worker:
+            self._report("no packed form", model=self._building[2].key, reason=detail)
+            self._building = None
+
+    def refuse(self, served: Served, reason: str) -> None:
+        """``served`` failed; if it ran from a form, that is not used again."""
+        if served.identity.endswith(PACKED):
+            with suppress(OSError):
+                refuse_forms(served.model.forms, served.model.digest, reason)
+
+    def stop(self) -> None:
+        """The daemon ends."""
+        self._queue.clear()
+        if self._building is not None:
+            self._port.stop(self._building[0])

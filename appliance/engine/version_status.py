@@ -1,0 +1,36 @@
+"""A version as it is shown to people."""
+
+from __future__ import annotations
+
+from appliance.engine.port import TrialStatus, VersionStatus
+from appliance.engine.routes import Served
+
+
+def version_status(
+    served: Served,
+    *,
+    queued: int,
+    running: int,
+    workers: tuple[int, ...],
+    trial: TrialStatus | None,
+    tries_left: int,
+) -> VersionStatus:
+    """All of it, as of now."""
+    proof = served.assessment
+    return VersionStatus(
+        name=served.model.name,
+        version=served.model.version,
+        state=served.state,
+        reason=served.reason,
+        queued=queued,
+        running=running,
+        workers=workers,
+        statistics=served.meter.frozen(),
+        trust=served.model.trust,
+        residency=served.form.value,
+        trial=trial,
+        tries_left=tries_left,
+        run_p50_ns=proof.p50_ns if proof is not None else 0,
+        run_p99_ns=proof.p99_ns if proof is not None else 0,
+        fallen_back=served.fallen_back,
+    )
