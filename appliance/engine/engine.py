@@ -321,7 +321,7 @@ class Engine:
         return EngineStatus(
             now_ns=self._clock(), started_ns=self._started_ns, accepting=self._accepting,
             versions=self._roster.version_statuses(scheduled.queued_by_model, running),
-            workers=self._roster.worker_statuses(self._memory_of, self._lane_use),
+            workers=self._roster.groups.statuses(self._roster.key_of, self._memory_of, self._lane_use),
             queued_requests=scheduled.queued, queued_bytes=scheduled.queued_bytes,
             running_requests=running.total(),
             arena_used_bytes=usage.allocated_bytes - self.direct.idle_bytes(),

@@ -15,9 +15,9 @@ from appliance.engine.forms import PACKED, Forms
 from appliance.engine.groups import Groups
 from appliance.engine.layout import merges
 from appliance.engine.placement import PlacementConfig
-from appliance.engine.port import LaneUse, VersionStatus, WorkerStatus
-from appliance.engine.routes import Catalog, CatalogVersion, Routes, Served
-from appliance.engine.supervisor import Supervisor, SupervisorConfig
+from appliance.engine.port import VersionStatus
+from appliance.engine.routes import Catalog, CatalogVersion, Routes, Served, tombstone
+from appliance.engine.supervisor import Supervisor, SupervisorConfig, culprit_of
 from appliance.engine.swap_settings import TrialWish
 from appliance.engine.swaps import Swaps, SwapTerms
 from appliance.engine.version_status import version_status
@@ -112,7 +112,7 @@ class Roster:
             self._go_back(entry, now_ns)
         for served in list(self._routes.all()):
             served.retiring = (served.model.name, served.model.version) not in wanted
-            self._explain(served)
+            served.explain(self._troubled.get(served.model.name, ""))
         for key in [key for key in self._incoming if key not in wanted]:
             self._leave(self._incoming.pop(key), now_ns)
         for key, entry in wanted.items():
@@ -139,14 +139,6 @@ class Roster:
         kept = self.swaps.kept(name, version, entry.identity)
         if kept is not None and kept.model == entry.model:
             self.swaps.recall(name, f"version {version} is wanted again", now_ns, reject=False)
-
-    def _explain(self, served: Served) -> None:
-        """Say of a version that only stays because its replacement is broken why it is still there."""
-        if served.state is VersionState.READY:
-            trouble = self._troubled.get(served.model.name) if served.retiring else None
-            served.reason = (
-                f"serving what was loaded before; the files now have problems: {trouble}" if trouble else ""
-            )
 
     def _may_try_again(self, served: Served, asked: bool) -> bool:
         """Whether a version that was given up is to be loaded once more."""
@@ -280,7 +272,7 @@ class Roster:
         if worker.stopping or event.cause is ExitCause.STOPPED:
             self._groups.left(worker, group)
             return
-        culprit = self._culprit(event, model_of_batch, blamed)
+        culprit = self._served.get(culprit_of(event, model_of_batch, blamed))
         self._report(
             "worker exited", worker=worker.id, pid=worker.pid, detail=event.detail,
             model=culprit.key if culprit else None, batches_lost=len(event.batches), requests_handed_over=had,
@@ -298,14 +290,6 @@ class Roster:
             return
         reason = f"quarantined after repeated crashes: {detail}"
         self._give_up(culprit, reason, now_ns)
-
-    def _culprit(self, event: WorkerExited, model_of: Callable[[int], int], blamed: int) -> Served | None:
-        """The version that was loading or running when the process ended; None when it was idle."""
-        if event.cause is ExitCause.SUPERVISOR:
-            return None
-        if event.batches:
-            return self._served.get(model_of(event.batches[0]))
-        return self._served.get(event.loading if event.loading >= 0 else blamed)
 
     # --- what trials come to
 
@@ -337,16 +321,7 @@ class Roster:
         self._forms.refuse(served, reason)
         if candidate.crashed:
             self._close(served)
-        stone = Served(
-            id=self._take_id(),
-            model=served.model,
-            fingerprint=served.fingerprint,
-            identity=served.identity,
-            meter=served.meter,
-            state=VersionState.UNAVAILABLE,
-            reason=f"rolled back: {reason}",
-            retiring=served.retiring,
-        )
+        stone = tombstone(served, self._take_id(), f"rolled back: {reason}")
         if before.state is VersionState.UNLOADING:
             before.state, before.reason = VersionState.READY, ""
         if before.key == served.key:
@@ -512,16 +487,10 @@ class Roster:
             for served in self._routes.all()
         )
 
-    def worker_statuses(
-        self, memory_of: Callable[[int], int], use_of: Callable[[int], LaneUse]
-    ) -> tuple[WorkerStatus, ...]:
-        """All processes, for people; ``memory_of`` knows the bytes of a process, ``use_of`` who gave work to a lane."""
-
-        def key_of(model: int) -> str | None:
-            served = self._served.get(model)
-            return served.key if served is not None else None
-
-        return self._groups.statuses(key_of, memory_of, use_of)
+    def key_of(self, model: int) -> str | None:
+        """What the version with that id is called."""
+        served = self._served.get(model)
+        return served.key if served is not None else None
 
 
 def _is_loading(served: Served) -> bool:

@@ -111,10 +111,30 @@ class Served:
             layout = self.layouts[id(plan)] = layout_of(plan)
         return layout
 
+    def explain(self, trouble: str) -> None:
+        """Say of a version that only stays because its replacement has ``trouble`` why it is still there."""
+        if self.state is VersionState.READY:
+            stays = f"serving what was loaded before; the files now have problems: {trouble}"
+            self.reason = stays if trouble and self.retiring else ""
+
     @property
     def key(self) -> str:
         """``name/version``."""
         return self.model.key
+
+
+def tombstone(served: Served, number: int, reason: str) -> Served:
+    """What stands in the table of names, under the id ``number``, for a version that serves no more."""
+    return Served(
+        id=number,
+        model=served.model,
+        fingerprint=served.fingerprint,
+        identity=served.identity,
+        meter=served.meter,
+        state=VersionState.UNAVAILABLE,
+        reason=reason,
+        retiring=served.retiring,
+    )
 
 
 class Routes:

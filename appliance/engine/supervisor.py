@@ -7,9 +7,22 @@ or while it was loading. A death with nobody to blame only delays the restart.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from appliance.workers.port import ExitCause, WorkerExited
+
 SECOND_NS = 1_000_000_000
+
+
+def culprit_of(event: WorkerExited, model_of: Callable[[int], int], blamed: int) -> int:
+    """The id of the model that was loading or running when the process ended, -1 when it was idle or is not to blame.
+    ``blamed``: that of the oldest request that it had by grant; ``model_of`` knows that of a batch."""
+    if event.cause is ExitCause.SUPERVISOR:
+        return -1
+    if event.batches:
+        return model_of(event.batches[0])
+    return event.loading if event.loading >= 0 else blamed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
