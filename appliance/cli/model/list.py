@@ -19,7 +19,7 @@ from appliance.cli.failure import CommandFailed, Exit, printable
 from appliance.cli.snapshot import DEFAULT_URL, fetch
 from appliance.store.catalog import Catalog
 
-KEY_SHOWN = 12
+UNSIGNED = "unsigned"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,17 +139,17 @@ def _show(listed: list[ListedVersion]) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    table = Table()
-    for title in ("model", "is", "state", "signed by", "last asked"):
-        table.add_column(title)
-    for title in ("on disk", "memory", "load", "run p50"):
-        table.add_column(title, justify="right")
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for title in ("model", "is", "state", "last asked"):
+        table.add_column(title, no_wrap=title == "model")
+    for title in ("disk", "memory", "load", "run p50"):
+        table.add_column(title, justify="right", no_wrap=True)
     for each in listed:
         table.add_row(
             Text(printable(f"{each.name}/{each.version}")),
-            each.wish or "-",
+            ", ".join(word for word in (each.wish, each.trust if each.trust == UNSIGNED else "") if word)
+            or "-",
             _state(each),
-            Text(printable(each.trust.removeprefix("key ")[:KEY_SHOWN]) or "-"),
             _moment(each.last_inference_ms),
             store_session.bytes_text(each.bytes) if each.bytes else "-",
             store_session.bytes_text(each.memory_bytes) if each.memory_bytes else "-",
@@ -169,4 +169,4 @@ def _state(each: ListedVersion) -> str:
 
 def _moment(at_ms: int) -> str:
     """A time of the wall clock, in UTC: boxes of one fleet stand in many zones."""
-    return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%SZ") if at_ms else "never"
+    return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%m-%d %H:%M:%SZ") if at_ms else "never"
