@@ -212,7 +212,8 @@ class Trial:
             return
         have = self.compared if self.stage is Stage.SHADOW else new.answered
         enough = have >= wanted and lasted_ns >= self._config.stage_s * SECOND_NS
-        if enough or lasted_ns >= self._config.patience_s * SECOND_NS:
+        unwished = not self._share_in(self.stage)  # the catalog has changed its mind meanwhile
+        if enough or unwished or lasted_ns >= self._config.patience_s * SECOND_NS:
             following = Stage.CANARY if self.stage is Stage.SHADOW else Stage.WATCH
             if not self.wish.hold or (following is Stage.CANARY and self._share_in(following)):
                 self._enter(following, now_ns)

@@ -164,6 +164,15 @@ def test_what_is_held_stays_on_trial_until_the_wish_changes() -> None:
     assert way.step(Seen(figures(99), OLD), 501 * SECOND_NS) is Stage.WATCH
 
 
+def test_a_trial_that_nobody_wishes_any_more_is_over_at_once() -> None:
+    """An operator who wants the version does not wait for requests that will not come."""
+    way = trial(TrialWish(canary_percent=10, hold=True))
+    assert way.step(GOOD, 1) is Stage.CANARY
+    assert way.step(Seen(NONE, OLD), 2) is Stage.CANARY
+    way.wish = TrialWish()
+    assert way.step(Seen(NONE, OLD), 3) is Stage.WATCH
+
+
 def test_what_is_only_to_be_tried_never_serves_for_want_of_a_trial() -> None:
     held = Trial(CONFIG, TrialWish(canary_percent=10, hold=True), before=True, comparable=False, now_ns=0)
     assert held.step(GOOD, 1) is Stage.FAILED

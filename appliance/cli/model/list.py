@@ -141,8 +141,8 @@ def _show(listed: list[ListedVersion]) -> None:
 
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for title in ("model", "is", "state", "last asked"):
-        table.add_column(title, no_wrap=title == "model")
-    for title in ("disk", "memory", "load", "run p50"):
+        table.add_column(title, no_wrap=True)
+    for title in ("disk", "memory", "load", "p50"):
         table.add_column(title, justify="right", no_wrap=True)
     for each in listed:
         table.add_row(
@@ -163,10 +163,11 @@ def _show(listed: list[ListedVersion]) -> None:
 
 
 def _state(each: ListedVersion) -> str:
-    words = [each.state.lower(), each.residency if each.state == "READY" else "", each.trial]
-    return ", ".join(word for word in words if word) or "-"
+    """A version that serves is told by how much of it is in memory."""
+    ready = each.residency if each.state == "READY" else ""
+    return ", ".join(word for word in (ready or each.state.lower(), each.trial) if word) or "-"
 
 
 def _moment(at_ms: int) -> str:
     """A time of the wall clock, in UTC: boxes of one fleet stand in many zones."""
-    return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%m-%d %H:%M:%SZ") if at_ms else "never"
+    return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%m-%d %H:%MZ") if at_ms else "never"
