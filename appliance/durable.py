@@ -118,6 +118,8 @@ def replace_file(folder: Folder, path: str, temporary: str, data: bytes) -> None
         with folder.create(temporary, 0o644) as file:
             file.write(data)
             file.sync()
+            if file.size() != len(data):
+                raise OSError(errno.EIO, f"the file system kept {file.size()} of {len(data)} bytes")
         folder.rename(temporary, path)
     except OSError:
         with suppress(OSError):
