@@ -272,7 +272,7 @@ class Roster:
         if worker.stopping or event.cause is ExitCause.STOPPED:
             self._groups.left(worker, group)
             return
-        culprit = self._served.get(culprit_of(event, model_of_batch, blamed))
+        culprit = self._served.get(culprit_of(event, model_of_batch, blamed, self._is_new))
         self._report(
             "worker exited", worker=worker.id, pid=worker.pid, detail=event.detail,
             model=culprit.key if culprit else None, batches_lost=len(event.batches), requests_handed_over=had,
@@ -290,6 +290,9 @@ class Roster:
             return
         reason = f"quarantined after repeated crashes: {detail}"
         self._give_up(culprit, reason, now_ns)
+
+    def _is_new(self, model: int) -> bool:
+        return model in self._served and _is_loading(self._served[model])
 
     # --- what trials come to
 

@@ -15,12 +15,15 @@ from appliance.workers.port import ExitCause, WorkerExited
 SECOND_NS = 1_000_000_000
 
 
-def culprit_of(event: WorkerExited, model_of: Callable[[int], int], blamed: int) -> int:
+def culprit_of(
+    event: WorkerExited, model_of: Callable[[int], int], blamed: int, is_new: Callable[[int], bool]
+) -> int:
     """The id of the model that was loading or running when the process ended, -1 when it was idle or is not to blame.
-    ``blamed``: that of the oldest request that it had by grant; ``model_of`` knows that of a batch."""
+    ``blamed``: that of the oldest request that it had by grant; ``model_of`` knows that of a batch. Where one loaded
+    beside what ran, it is the one that loaded if that ``is_new``: the other has run before."""
     if event.cause is ExitCause.SUPERVISOR:
         return -1
-    if event.batches:
+    if event.batches and not is_new(event.loading):
         return model_of(event.batches[0])
     return event.loading if event.loading >= 0 else blamed
 

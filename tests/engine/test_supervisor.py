@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from appliance.engine.supervisor import SECOND_NS, Supervisor, SupervisorConfig
+from appliance.engine.supervisor import SECOND_NS, Supervisor, SupervisorConfig, culprit_of
+from appliance.workers.port import ExitCause, WorkerExited
 
 
 def test_the_second_crash_in_the_window_quarantines() -> None:
@@ -28,3 +29,18 @@ def test_restarts_in_a_row_wait_longer_and_a_stable_life_resets() -> None:
     assert delays == [0, 50, 100, 150, 150]
     assert supervisor.restart_delay_ns(2, 0) == 0
     assert supervisor.restart_delay_ns(1, 11 * SECOND_NS) == 0
+
+
+def test_what_loaded_beside_a_run_is_to_blame_only_when_it_is_new() -> None:
+    def blamed(
+        batches: tuple[int, ...], loading: int, *, new: bool, cause: ExitCause = ExitCause.DIED
+    ) -> int:
+        event = WorkerExited(1, cause, batches, loading, "")
+        return culprit_of(event, lambda batch: batch * 10, 7, lambda model: new and model >= 0)
+
+    assert blamed((4,), 5, new=True) == 5
+    assert blamed((4,), 5, new=False) == 40
+    assert blamed((4,), -1, new=True) == 40
+    assert blamed((), 5, new=False) == 5
+    assert blamed((), -1, new=True) == 7
+    assert blamed((4,), 5, new=True, cause=ExitCause.SUPERVISOR) == -1
