@@ -8,6 +8,7 @@ from benchmarks.door_cases import DOOR_CASES
 from benchmarks.generator import GeneratorCheck
 from benchmarks.load_cases import LOAD_CASES
 from benchmarks.overload import Overload
+from benchmarks.residency_zipf import ResidencyZipf
 from benchmarks.results import Bound
 from benchmarks.sizes import IdleLimits, ManyModels
 from benchmarks.swap_cases import SWAP_CASES
@@ -101,6 +102,10 @@ CASES: Mapping[str, Case] = {
     "thousand_models": Case(
         title="1,000 small models from 1,000 directories",
         procedure=ManyModels(models=1000, ready_s=60.0, memory_mib=4096.0, p50_ratio=1.1),
+    ),
+    "residency_zipf": Case(
+        title="200 models of 10 MB with memory for 20",
+        procedure=ResidencyZipf(models=200, resident=20, seconds=30.0),
     ),
     **DOOR_CASES,
     **SWAP_CASES,

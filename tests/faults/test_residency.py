@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 import signal
 import threading
 import urllib.error
@@ -20,7 +21,8 @@ from tritonclient.utils import InferenceServerException
 
 from models.generators.transformer import SIZES, write_transformer
 from tests.conftest import Serve
-from tests.faults.clients import FAKE_SECTIONS, Stream, ask
+from tests.doors import NATIVE, needs_native
+from tests.faults.clients import FAKE_SECTIONS, Stream, ask, tensor
 from tests.faults.fake_models import write_fake
 
 MIB = 1 << 20
@@ -168,3 +170,43 @@ def test_many_cold_models_serve_a_zipf_trace_without_an_error(serve: Serve, tmp_
         thread.join()
     assert dict(outcomes) == {"OK": 45}
     assert daemon.status()["residency"]["loads"] > 0
+
+
+@needs_native
+def test_a_model_that_comes_back_is_served_by_the_door_again(serve: Serve, tmp_path: Path) -> None:
+    hollow_models(tmp_path, 3)
+    daemon = serve(tmp_path, {**budget(1), **NATIVE})
+    daemon.until("all ready", all_ready)
+    for turn in range(2):
+        for name in ("m0", "m1"):
+            client = triton.InferenceServerClient(daemon.grpc)
+            for _ in range(20):
+                client.infer(name, [tensor(turn)])
+            client.close()
+            wanted = 15 * (turn + 1)
+            daemon.until(
+                "granted requests",
+                lambda it, name=name, wanted=wanted: next(
+                    entry["granted"] >= wanted for entry in it["models"] if entry["name"] == name
+                ),
+            )
+    assert daemon.status()["residency"]["fills"] >= 2
+
+
+def test_a_version_that_is_hollow_is_replaced_like_any_other(serve: Serve, tmp_path: Path) -> None:
+    hollow_models(tmp_path, 3)
+    daemon = serve(tmp_path, {**budget(1), "swap": {"watch_s": 0.0}})
+    document = daemon.until("all ready", all_ready)
+    away = next(name for name, form in residency(document).items() if form == "hollow")
+    with Stream(daemon.grpc, away, threads=2) as stream:
+        write_fake(tmp_path, away, hollow_bytes=64 * MIB, versions=(2,))
+        shutil.rmtree(tmp_path / away / "1")
+        daemon.signal(signal.SIGHUP)
+        daemon.until(
+            "version 2 alone",
+            lambda it: (
+                [e["version"] for e in it["models"] if e["name"] == away and e["state"] == "READY"] == [2]
+            ),
+        )
+        stream.wait_for(10)
+    assert set(stream.outcomes) == {"OK"}
