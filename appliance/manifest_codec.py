@@ -15,12 +15,17 @@ from typing import Any, Final
 
 from appliance.binding import bind
 from appliance.errors import ConfigInvalid, PackageInvalid, Problem
-from appliance.manifest import FILES_MAX, FORMAT, TENSORS_MAX, Manifest, manifest_problems
+from appliance.manifest import FILES_MAX, FORMAT, PORTS_MAX, TENSORS_MAX, Manifest, manifest_problems
 
 MANIFEST_BYTES_MAX: Final = 8 << 20
 FILE: Final = "manifest.json"
 _SHOWN: Final = 100
-_COUNTS: Final = (("files", FILES_MAX), ("tensors", TENSORS_MAX))
+_COUNTS: Final = (
+    ("files", FILES_MAX),
+    ("tensors", TENSORS_MAX),
+    ("inputs", PORTS_MAX),
+    ("outputs", PORTS_MAX),
+)
 
 
 def encode(manifest: Manifest) -> bytes:

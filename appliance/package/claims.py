@@ -11,6 +11,7 @@ from appliance.tensor import TensorSpec
 
 GRAPH_FILE: Final = "graph.onnx"
 WEIGHTS_FILE: Final = "weights.bin"
+RUNTIME: Final = "onnxruntime"
 
 
 def manifest_opsets(graph: GraphSummary) -> tuple[Opset, ...]:

@@ -31,7 +31,7 @@ from appliance.manifest import (
 )
 from appliance.manifest_codec import FILE as MANIFEST_FILE
 from appliance.model import ModelVersion
-from appliance.package.claims import GRAPH_FILE, WEIGHTS_FILE, manifest_opsets, manifest_port
+from appliance.package.claims import GRAPH_FILE, RUNTIME, WEIGHTS_FILE, manifest_opsets, manifest_port
 from appliance.package.config_text import packed_config
 from appliance.package.source import CONFIG_FILE, ModelSource, plain_name
 from appliance.package.weights import split_model
@@ -41,7 +41,6 @@ from appliance.repository.onnx_summary import GraphSummary
 from appliance.repository.settings import RepositoryConfig
 
 CHUNK_BYTES: Final = 4 << 20
-RUNTIME: Final = "onnxruntime"
 _MINIMUMS: Final = ((24, "1.24"), (23, "1.23"), (22, "1.21"), (0, "1.20"))
 """Standard operator sets and the first release of ONNX Runtime that has them all, newest first."""
 

@@ -14,24 +14,19 @@ import os
 import stat
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 from appliance.digest import Digester, digest_of
-from appliance.errors import ArtefactError, ModelInvalid, PackageInvalid, Problem
-from appliance.golden import SET_FILE, TENSORS_NAME, read_golden
+from appliance.errors import PackageInvalid, Problem
 from appliance.manifest import FileEntry, Manifest, TensorEntry
 from appliance.manifest_codec import FILE as MANIFEST_FILE
-from appliance.model import ModelVersion
-from appliance.package.claims import manifest_opsets, manifest_port
+from appliance.package.conformity import conformity_problems
 from appliance.package.keys import PublicKey
 from appliance.package.reader import CHUNK_BYTES, Blob, PackageReader
 from appliance.package.settings import Unsigned
 from appliance.package.trust import Trust, judge
-from appliance.repository.model_directory import read_model_directory
-from appliance.repository.onnx_graph import read_graph
-from appliance.repository.onnx_summary import ExternalData, GraphSummary
 from appliance.repository.settings import RepositoryConfig
 
 PROBLEMS_MAX: Final = 1000
@@ -167,78 +162,10 @@ class _Check:
         it would read are damaged, which was told."""
         if not self._whole:
             return
-        settings = replace(
-            self._policy.repository, default_max_batch_size=RepositoryConfig().default_max_batch_size
-        )
-        reading = read_model_directory(str(self._home.parent), self._manifest.name, settings)
-        if reading is None:
-            self._note(MANIFEST_FILE, "files", "are no model: there is neither a config.pbtxt nor a graph")
-            return
-        self._problems += [problem for broken in reading.broken for problem in broken.problems]
-        found = [each.model for each in reading.servable if each.model.version == self._manifest.version]
-        if not found:
-            if not reading.broken:
-                self._note(MANIFEST_FILE, "version", "is not one that config.pbtxt asks for")
-            return
-        self._ports(found[0])
-        self._golden(found[0])
-        try:
-            with open(found[0].path, "rb") as file:
-                self._graph(read_graph(file.fileno(), settings.firewall), Path(found[0].path))
-        except ArtefactError as error:
-            self._note(found[0].path, "", str(error))
-
-    def _ports(self, model: ModelVersion) -> None:
-        manifest = self._manifest
-        for key, said, true in (
-            ("inputs", manifest.inputs, tuple(map(manifest_port, model.inputs))),
-            ("outputs", manifest.outputs, tuple(map(manifest_port, model.outputs))),
-            ("max_batch_size", manifest.max_batch_size, model.max_batch_size),
-        ):
-            if said != true:
-                self._note(MANIFEST_FILE, key, "are not those of the graph and its configuration")
-
-    def _graph(self, graph: GraphSummary, path: Path) -> None:
-        manifest = self._manifest
-        if manifest_opsets(graph) != manifest.runtime.opsets:
-            self._note(MANIFEST_FILE, "runtime.opsets", "are not those of the graph")
-        folder = path.parent.relative_to(self._home).as_posix()
-        said = {(entry.file, entry.offset, entry.length) for entry in manifest.tensors}
-        used = {(f"{folder}/{each.location}", each.offset, _length(each)) for each in graph.external}
-        for file, offset, length in sorted(used - said):
-            self._note(
-                MANIFEST_FILE,
-                "tensors",
-                f"does not list the {length} bytes at {offset} of {file} that the graph uses",
-            )
-        for file, offset, length in sorted(said - used):
-            self._note(
-                MANIFEST_FILE,
-                "tensors",
-                f"lists {length} bytes at {offset} of {file} that the graph does not use",
-            )
-
-    def _golden(self, model: ModelVersion) -> None:
-        if not model.golden:
-            return
-        relative = Path(model.golden).relative_to(self._home)
-        tensors = self._manifest.file(relative.with_name(TENSORS_NAME).as_posix())
-        try:
-            golden = read_golden(model.golden)
-        except (ModelInvalid, ArtefactError) as error:
-            self._note(SET_FILE, "", str(error))
-            return
-        if tensors is None or tensors.digest != golden.tensors_digest:
-            self._note(relative.as_posix(), "tensors_digest", "is not that of the tensors in the package")
-        if golden.variant and not golden.variant.servable:
-            self._note(relative.as_posix(), "variant", "left its tolerances; it is not served")
+        self._problems += conformity_problems(self._home.parent, self._manifest, self._policy.repository)
 
     def _note(self, file: str, key: str, text: str) -> None:
         self._problems.append(Problem(file=file, key=key, text=text))
-
-
-def _length(reference: ExternalData) -> int:
-    return (reference.needed or 0) if reference.length is None else reference.length
 
 
 class _TensorSums:

@@ -8,7 +8,9 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,6 +21,7 @@ from appliance.digest import digest_of
 from appliance.durable import WriterLock
 from appliance.engine.history import encoded
 from appliance.engine.records import Change, Ending
+from appliance.manifest import Opset, RuntimeNeed
 from appliance.manifest_codec import encode
 from appliance.package.keys import make_key, open_signer, public_pem
 from appliance.package.trust import sign
@@ -29,10 +32,11 @@ from appliance.store.reading import read_catalog
 from appliance.store.running import RunningRecord, RunningVersion
 from models.generate import write_model
 from tests.store.arrivals import assert_served, contents_of
-from tests.words.manifests import manifest_of
+from tests.words.manifests import manifest_of_mlp
 
 Pack = Callable[..., Path]
 FilesOf = Callable[[int], dict[str, bytes]]
+OPSETS = (Opset(domain="", version=17),)
 
 
 @pytest.fixture
@@ -68,7 +72,7 @@ def pack(tmp_path: Path, files_of: FilesOf) -> Pack:
         by_digest = {digest_of(content): content for content in files.values()}
         path = tmp_path / f"digits-{version}.model"
         with path.open("wb") as out:
-            manifest = manifest_of(files, name="digits", version=version)
+            manifest = manifest_of_mlp(files, name="digits", version=version)
             write_package(out, manifest, signatures, lambda entry: io.BytesIO(by_digest[entry.digest]))
         return path
 
@@ -154,11 +158,45 @@ def test_the_key_that_signed_is_remembered(
     config.write_text(
         f'[store]\nfree_floor_bytes = 0\n[packages]\ntrusted_keys = ["{tmp_path / "key.pub"}"]\n'
     )
-    manifest = encode(manifest_of(files_of(1), name="digits", version=1))
+    manifest = encode(manifest_of_mlp(files_of(1), name="digits", version=1))
     envelope = sign(manifest, [open_signer(str(tmp_path / "key"), lambda _: "")])
     status, _, err = appliance("model", "install", str(pack(1, signatures=envelope)))
     assert (status, err) == (Exit.OK, "")
     assert catalog_in(state).models[0].versions[0].trust == f"key {public.keyid}"
+
+
+@pytest.mark.parametrize(
+    ("changed", "says"),
+    [
+        ({"max_batch_size": 5}, "max_batch_size: are not those of the graph"),
+        ({"inputs": ()}, "inputs: are not those of the graph"),
+        (
+            {"runtime": RuntimeNeed(name="onnxruntime", minimum="1.20", opsets=())},
+            "runtime.opsets: are not those",
+        ),
+        (
+            {"runtime": RuntimeNeed(name="tensorrt", minimum="1.20", opsets=OPSETS)},
+            "runtime.name: is 'tensorrt'",
+        ),
+        (
+            {"runtime": RuntimeNeed(name="onnxruntime", minimum="99", opsets=OPSETS)},
+            "runtime.minimum: is 99; onnxruntime is 1.",
+        ),
+    ],
+)
+def test_a_manifest_that_is_not_true_here_is_not_installed(
+    changed: dict[str, Any], says: str, appliance: Run, files_of: FilesOf, tmp_path: Path, state: Path
+) -> None:
+    files = files_of(1)
+    contents = {digest_of(content): content for content in files.values()}
+    path = tmp_path / "digits-1.model"
+    with path.open("wb") as out:
+        manifest = replace(manifest_of_mlp(files, name="digits", version=1), **changed)
+        write_package(out, manifest, None, lambda entry: io.BytesIO(contents[entry.digest]))
+    status, _, err = appliance("model", "install", str(path))
+    assert (status, says in err) == (Exit.REFUSED, True), err
+    assert read_catalog(state) is None
+    assert not list((state / "views").iterdir())
 
 
 def test_packages_that_are_none_or_not_there_are_told_in_one_sentence(

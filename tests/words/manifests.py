@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hypothesis import strategies as st
 
 from appliance.digest import Digester
@@ -41,6 +43,16 @@ def manifest_of(contents: dict[str, bytes], *, name: str = "sample", version: in
         max_batch_size=8,
         licence="Apache-2.0",
         provenance="made by a test",
+    )
+
+
+def manifest_of_mlp(contents: dict[str, bytes], *, name: str, version: int) -> Manifest:
+    """A manifest that is true of files of which the graph is that of the sample model "mlp"."""
+    return replace(
+        manifest_of(contents, name=name, version=version),
+        inputs=(Port(name="x", datatype="FP32", shape=(64,)),),
+        outputs=(Port(name="y", datatype="FP32", shape=(10,)),),
+        max_batch_size=32,
     )
 
 

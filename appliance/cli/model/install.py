@@ -16,6 +16,7 @@ from appliance.cli.progress_bar import progress_bar
 from appliance.config import ApplianceConfig
 from appliance.errors import PackageInvalid, Problem
 from appliance.manifest import Manifest
+from appliance.package.conformity import conformity_problems
 from appliance.package.keys import read_public_key
 from appliance.package.reader import PackageReader, open_package
 from appliance.package.settings import Unsigned
@@ -83,10 +84,12 @@ def _trusted(reader: PackageReader, path: Path, config: ApplianceConfig, unsigne
 
 
 def _check_servable(root: Path, manifest: Manifest, config: ApplianceConfig) -> None:
-    """Raises PackageInvalid with everything that keeps the version from being served here."""
-    place = str(root.resolve())
-    reading = read_model_directory(place, manifest.name, config.repository, only=manifest.version)
-    problems = [problem for broken in (reading.broken if reading else ()) for problem in broken.problems]
+    """Raises PackageInvalid with everything that keeps the version from being served here, and everything that its
+    manifest says and is not so."""
+    place = root.resolve()
+    problems = list(conformity_problems(place, manifest, config.repository))
+    reading = read_model_directory(str(place), manifest.name, config.repository, only=manifest.version)
+    problems += [problem for broken in (reading.broken if reading else ()) for problem in broken.problems]
     if problems:
         raise PackageInvalid(dict.fromkeys(problems))
     if reading is None or not reading.servable:
