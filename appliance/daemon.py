@@ -326,7 +326,14 @@ class Daemon:
     def _source(self) -> Source:
         if not self._config.state_dir:
             return DirectorySource(Path(self._config.models), self._config.repository)
-        return StoreSource(Path(self._config.state_dir), self._config.repository, self._held)
+        state = Path(self._config.state_dir)
+        return StoreSource(state, self._config.repository, self._held, self._report_unsaid)
+
+    def _report_unsaid(self, problem: str) -> None:
+        """Whoever looks at the store calls, in a thread of its own."""
+        note = "until it can, the store's writer removes nothing"
+        say = partial(self._log.event, "what runs cannot be written", error=problem, note=note)
+        self._loop.call_soon_threadsafe(say)
 
     @staticmethod
     def _figures(source: Source, scrubbing: Scrubbing) -> StoreFigures:

@@ -32,16 +32,22 @@ Stamp = tuple[int, int, int]
 
 
 class StoreSource:
-    """Source over the state directory ``state``. ``held``: names and versions that the engine has at the moment. One
-    owner at a time; calls block. Raises StoreBusy when another daemon serves from it, and OperatorError when it cannot
-    be used."""
+    """Source over the state directory ``state``. ``held``: names and versions that the engine has at the moment.
+    ``report`` is told, in whatever thread calls, what keeps the store's writer from being told what runs. One owner at
+    a time; calls block. Raises StoreBusy when another daemon serves from it, and OperatorError when it cannot be used."""
 
     def __init__(
-        self, state: Path, config: RepositoryConfig, held: Callable[[], Iterable[tuple[str, str]]]
+        self,
+        state: Path,
+        config: RepositoryConfig,
+        held: Callable[[], Iterable[tuple[str, str]]],
+        report: Callable[[str], None] = lambda problem: None,
     ) -> None:
         self._state = state.absolute()
         self._config = config
         self._held = held
+        self._report = report
+        self._unsaid = ""
         self._stamp: Stamp | None = None
         self._seen = False
         self._catalog = Catalog()
@@ -127,7 +133,8 @@ class StoreSource:
         self._catalog, self._stamp, self._seen = catalog, stamp, self._seen or stamp is not None
 
     def _publish(self, catalog: Catalog) -> None:
-        """Wanted is used as soon as it is read, and then for as long as the engine has it."""
+        """Wanted is used as soon as it is read, and then for as long as the engine has it. Where that cannot be written
+        it is tried again with each look: a full or a read-only disk keeps nobody from serving."""
         wanted = {
             (model.name, str(version.version)): RunningVersion(
                 name=model.name, version=version.version, digest=version.digest
@@ -136,15 +143,16 @@ class StoreSource:
         }
         held = {key: self._used[key] for key in self._held() if key in self._used}
         used = held | wanted
-        if used == self._used:
+        if used == self._used and not self._unsaid:
             return
+        problem = ""
         try:
             self._running.publish(used.values())
         except OSError as error:
-            raise OperatorError(
-                f"what runs cannot be written below '{self._state}': {error.strerror}"
-            ) from error
-        self._used = used
+            problem = error.strerror or str(error)
+        if problem and problem != self._unsaid:
+            self._report(problem)
+        self._used, self._unsaid = used, problem
 
     def _read(self, name: str, installed: InstalledVersion, config: bytes | None = None) -> ModelReading:
         root = view_root(self._state, installed.digest)

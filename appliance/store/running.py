@@ -2,21 +2,24 @@
 
 The daemon holds a lock for as long as it lives and replaces one small file. The kernel gives the lock back however
 the daemon ends, so a file that was left behind is known to be old without asking whether a process number means
-anything here, in another container, or after a restart. A missing file: nothing runs. A file that cannot be read, of
-a daemon that lives: nobody knows what runs, and nothing may be collected.
+anything here, in another container, or after a restart. A file that is missing or cannot be read, of a daemon that
+lives: nobody knows what runs, and nothing may be collected. So a daemon serves from a disk that is full, or read-only,
+where nobody can write.
 """
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from appliance.digest import is_digest
-from appliance.durable import RealFolder, WriterLock, is_held, read_whole, replace_file
+from appliance.durable import RealFolder, WriterLock, is_held, read_whole, remove_file, replace_file
 from appliance.errors import StoreUnavailable
 from appliance.manifest import is_name
 from appliance.store.catalog import is_version
@@ -47,22 +50,41 @@ class RunningRecord:
     """The daemon's side. Blocks for a sync of the disk with each ``publish``: call it off the event loop."""
 
     def __init__(self, state: Path) -> None:
-        """Raises StoreBusy when another daemon serves from ``state``, and OSError."""
-        (state / SERVE).mkdir(exist_ok=True)
-        self._lock = WriterLock(state / RUNNING_LOCK)
+        """Raises StoreBusy when another daemon serves from ``state``, and OSError. On a read-only disk there is no lock
+        until it can be written."""
+        self._state = state
+        self._lock: WriterLock | None = None
+        try:
+            self._take_lock()
+        except OSError as error:
+            if error.errno != errno.EROFS:
+                raise
         self._folder = RealFolder(state)
 
+    def _take_lock(self) -> None:
+        (self._state / SERVE).mkdir(exist_ok=True)
+        self._lock = WriterLock(self._state / RUNNING_LOCK)
+
     def publish(self, versions: Iterable[RunningVersion]) -> None:
-        """Say what runs. Before a version's files are opened it must be in what was published. Raises OSError."""
+        """Say what runs. Before a version's files are opened it must be in what was published. Raises OSError, and what
+        was said before is taken back then: the writer removes nothing while a daemon says nothing."""
+        if self._lock is None:
+            self._take_lock()
         rows = sorted((each.name, each.version, each.digest) for each in versions)
         document = {"format": FORMAT, "pid": os.getpid(), "versions": rows}
         data = json.dumps(document, separators=(",", ":")).encode() + b"\n"
-        replace_file(self._folder, RUNNING, f"{RUNNING}.new", data)
+        try:
+            replace_file(self._folder, RUNNING, f"{RUNNING}.new", data)
+        except OSError:
+            with suppress(OSError):
+                remove_file(self._folder, RUNNING)
+            raise
 
     def close(self) -> None:
         """Nothing runs any more. The file stays; without the lock it means nothing."""
         self._folder.close()
-        self._lock.release()
+        if self._lock is not None:
+            self._lock.release()
 
 
 def read_running(state: Path) -> Running:
@@ -73,7 +95,9 @@ def read_running(state: Path) -> Running:
     folder = RealFolder(state)
     try:
         data = read_whole(folder, RUNNING, RUNNING_BYTES_MAX)
-        return Running() if data is None else _parsed(data)
+        if data is None:
+            raise ValueError("it is not there, because its disk was full or the daemon is just starting")
+        return _parsed(data)
     except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
         raise StoreUnavailable(
             f"'{state / RUNNING}' does not tell what the daemon runs ({error}); stop it, or update this program"

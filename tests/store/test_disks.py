@@ -13,15 +13,24 @@ import pytest
 
 from appliance.digest import digest_of
 from appliance.errors import StoreFull, StoreUnavailable
+from appliance.repository.settings import RepositoryConfig
+from appliance.sources.source import Look
+from appliance.sources.store import StoreSource
 from appliance.store.layout import BLOBS, INCOMING, blob_path
 from appliance.store.reading import read_catalog
+from appliance.store.running import read_running
 from appliance.store.scrub import Scrub
 from appliance.store.settings import StoreConfig
 from appliance.store.writer import open_store
+from tests.repository.onnx_files import plain_model
 from tests.store.arrivals import arrival, assert_served, contents_of
 
 CONFIG = StoreConfig(free_floor_bytes=0)
 SIZE = 512 << 10
+MODEL = {
+    "config.pbtxt": b'default_model_filename: "graph.onnx"',
+    "1/graph.onnx": plain_model().SerializeToString(),
+}
 
 
 @cache
@@ -116,6 +125,44 @@ def test_a_read_only_disk_serves_readers_and_refuses_writers(state: Path) -> Non
         pass
     assert read_catalog(state) == catalog
     assert_served(state, catalog)
+
+
+def test_a_daemon_starts_on_a_disk_that_is_full(state: Path) -> None:
+    """As it is after a power cut with logs all over the disk. It says what it runs as soon as there is room."""
+    with open_store(state, CONFIG) as store:
+        store.install(arrival("digits", 1, MODEL), want=True, now_ms=1)
+    StoreSource(state, RepositoryConfig(), list).close()
+    fill_up(state / "logs")
+    told: list[str] = []
+    source = StoreSource(state, RepositoryConfig(), list, told.append)
+    assert [each.model.name for each in source.read().servable] == ["digits"]
+    assert source.look() == Look()
+    assert told == ["No space left on device"]
+    with (
+        open_store(state, CONFIG) as store,
+        pytest.raises(StoreUnavailable, match="does not tell what the daemon"),
+    ):
+        store.collect()
+    (state / "logs").unlink()
+    assert source.look() == Look()
+    assert [each.name for each in read_running(state).versions] == ["digits"]
+    source.close()
+
+
+def test_a_daemon_starts_on_a_disk_that_is_read_only(state: Path) -> None:
+    """As the kernel leaves it after an error."""
+    with open_store(state, CONFIG) as store:
+        store.install(arrival("digits", 1, MODEL), want=True, now_ms=1)
+    StoreSource(state, RepositoryConfig(), list).close()
+    mount("-o", "remount,ro", str(state))
+    told: list[str] = []
+    source = StoreSource(state, RepositoryConfig(), list, told.append)
+    assert [each.model.name for each in source.read().servable] == ["digits"]
+    assert told == ["Read-only file system"]
+    mount("-o", "remount,rw", str(state))
+    assert source.look() == Look()
+    assert [each.name for each in read_running(state).versions] == ["digits"]
+    source.close()
 
 
 def test_a_mount_that_vanished_is_no_empty_store_to_a_writer_that_is_at_work(state: Path) -> None:

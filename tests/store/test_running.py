@@ -31,7 +31,6 @@ def test_nothing_runs_where_no_daemon_ever_was(tmp_path: Path) -> None:
 
 def test_what_was_published_last_is_what_runs(tmp_path: Path) -> None:
     record = RunningRecord(tmp_path)
-    assert read_running(tmp_path) == Running()
     record.publish([DIGITS])
     assert read_running(tmp_path).versions == (DIGITS,)
     record.publish([])
@@ -55,6 +54,22 @@ def test_a_killed_daemon_runs_nothing_though_its_file_is_still_there(tmp_path: P
     assert (tmp_path / RUNNING).exists()
     assert read_running(tmp_path) == Running()
     RunningRecord(tmp_path).close()
+
+
+def test_a_daemon_that_cannot_say_what_it_runs_takes_back_what_it_said(tmp_path: Path) -> None:
+    record = RunningRecord(tmp_path)
+    with pytest.raises(StoreUnavailable, match="it is not there"):
+        read_running(tmp_path)
+    record.publish([])
+    (tmp_path / f"{RUNNING}.new").mkdir()
+    with pytest.raises(OSError, match="directory"):
+        record.publish([DIGITS])
+    with pytest.raises(StoreUnavailable, match="it is not there"):
+        read_running(tmp_path)
+    (tmp_path / f"{RUNNING}.new").rmdir()
+    record.publish([DIGITS])
+    assert read_running(tmp_path).versions == (DIGITS,)
+    record.close()
 
 
 @pytest.mark.parametrize(
