@@ -260,11 +260,12 @@ class Grants:
         door = self._door
         if door is None:
             return
+        told, broken = door.news()
         if self._tracer is not None:
+            # After the news: what ends from then on is announced anew, and its trace is not left lying.
             for trace in door.traces():
                 if (served := self._served(trace[0])) is not None:
                     self._tracer.granted(served.model, trace)
-        told, broken = door.news()
         for fields in told:
             self._book(Tally._make(fields))
         for lane in tuple(self._told):

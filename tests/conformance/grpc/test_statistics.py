@@ -21,7 +21,9 @@ from tests.faults.granted import message, until_empty
 from tests.faults.test_workers import version_in
 
 SERIES = re.compile(r"^(?P<name>\w+)(?P<labels>\{.*\})? (?P<value>\S+)$")
-TIMED = re.compile(r"(_sum|_bucket|_created|_seconds|_ns|_us|_duration_us|_duration_us_total)$")
+TIMED = re.compile(
+    r"(_sum|_bucket|_created|_seconds|_seconds_total|_ns|_us|_duration_us|_duration_us_total|residency_used_bytes)$"
+)
 OF_THE_DOOR = re.compile(r"^(python|process|appliance_http|appliance_door)_|granted|asked|slots|worker")
 """Figures of processes, of the HTTP edge, and of the native door's own doing."""
 
