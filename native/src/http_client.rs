@@ -1,5 +1,6 @@
 //! The client's side of an HTTP connection: what has come of it and was not yet used, and the time that it may take.
 
+use crate::budget::Reservation;
 use crate::listener::Socket;
 use bytes::{Buf, BytesMut};
 use std::future::{Future, poll_fn};
@@ -83,6 +84,8 @@ pub struct Client {
     pub inbound: BytesMut,
     /// Nothing more will come.
     pub ended: bool,
+    /// For what has come, where that is much.
+    pub reservation: Option<Reservation>,
     stall: Stall,
 }
 
@@ -90,7 +93,13 @@ impl Client {
     /// A client that has just connected and may leave an answer untouched for `patience`.
     pub fn new(socket: Socket, patience: Duration) -> Self {
         let stall = Stall { patience, timer: None };
-        Self { stream: socket.into(), inbound: BytesMut::new(), ended: false, stall }
+        Self { stream: socket.into(), inbound: BytesMut::new(), ended: false, reservation: None, stall }
+    }
+
+    /// Gives back the memory of what has come, all of which was used: a client that waits, or is slow, holds none.
+    pub fn release(&mut self) {
+        self.inbound = BytesMut::new();
+        self.reservation = None;
     }
 
     /// Ready when more has come or the client has ended. An error: it is gone.
@@ -175,6 +184,7 @@ impl Client {
 
     /// Ends the connection so that the client gets to read what it was sent.
     pub async fn leave(mut self) {
+        self.release();
         let over = Box::pin(sleep(LINGER));
         let farewell = async {
             if poll_fn(|cx| self.stream.poll_shutdown(cx)).await.is_err() {

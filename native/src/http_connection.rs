@@ -11,7 +11,6 @@ use crate::http_json::Outline;
 use crate::http_pass::{self, Edge, Passed};
 use crate::http_serve::{EDGE, Tried};
 use crate::listener::Socket;
-use bytes::BytesMut;
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::sync::Arc;
@@ -97,8 +96,9 @@ impl Connection<'_> {
         self.core.bell.answer(); // when the thread is too busy to sleep, nobody else does
         self.core.direct.drain();
         if self.client.inbound.is_empty() {
-            self.client.inbound = BytesMut::new(); // a connection that waits holds no memory
+            self.client.release();
         }
+        self.client.reservation = None; // what it was for is through, and little was read behind it
         self.idle.begin();
         let mut hurry: Option<Pin<Box<Sleep>>> = None;
         poll_fn(|cx| {

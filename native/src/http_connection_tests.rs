@@ -8,6 +8,7 @@ use crate::mailbox::Event;
 use crate::plan::Lesson;
 use crate::price::Price;
 use crate::rig::{Rig, SLOTS, lesson};
+use bytes::BytesMut;
 use std::collections::HashMap;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;

@@ -5,6 +5,7 @@
 //! so it is enough that what stands at the place of the id is a string of plain characters, whatever these are, and at
 //! the place of an array something between brackets, which `http_array.rs` reads by the letter.
 
+use crate::http_array::Step;
 use crate::scan::{HEAD, TENSORS};
 use std::ops::Range;
 
@@ -18,6 +19,8 @@ const DATA: &[u8] = b"data";
 const MEMBER: usize = 3;
 /// Bytes that are looked at together where nothing but numbers is expected.
 const BLOCK: usize = 32;
+/// How much of an array a step looks at, and some: brackets one by one cost 5 ns each.
+const STEP: usize = 32 * 1024;
 
 /// A request taken apart; used again for the next one.
 #[derive(Default)]
@@ -30,20 +33,63 @@ pub struct Outline {
     pub id: Range<usize>,
     /// Where the contents of the arrays lie in the JSON, in the order of the inputs that have one.
     pub data: Vec<Range<usize>>,
+    walk: Walk,
+}
+
+/// How far a request was looked at.
+#[derive(Default)]
+struct Walk {
+    position: usize,
+    /// How much of that lies in arrays.
+    inside: usize,
+    depth: usize,
+    /// The member at the top is the inputs.
+    inputs: bool,
+    id: Option<Range<usize>>,
+    /// Where the array begins that is being looked at, and how deep it is open.
+    array: Option<(usize, usize)>,
 }
 
 impl Outline {
-    /// Takes a request apart. None when something is uncommon: an escape anywhere, two ids, an id that is not a string of
-    /// printable ASCII, data that is no array, a key that is long. What is held then means nothing.
+    /// Takes a request apart, at one go. None when something is uncommon, see `step`.
     pub fn read(&mut self, target: &[u8], json: &[u8]) -> Option<()> {
+        self.begin(target, json)?;
+        loop {
+            match self.step(json) {
+                Step::More => {}
+                Step::Whole => return Some(()),
+                Step::Strange => return None,
+            }
+        }
+    }
+
+    /// Begins to take a request apart; None as with `step`.
+    pub fn begin(&mut self, target: &[u8], json: &[u8]) -> Option<()> {
         self.key.clear();
         self.data.clear();
-        if target.len() > HEAD || !target.starts_with(b"/") {
+        self.walk = Walk { position: space(json, 0), ..Walk::default() };
+        if target.len() > HEAD || !target.starts_with(b"/") || json.get(self.walk.position) != Some(&b'{') {
             return None;
         }
-        let id = self.find(json)?;
         self.key.extend_from_slice(target);
         self.key.push(b'\n');
+        Some(())
+    }
+
+    /// Goes on for a moment with the request that was begun. Strange is what is uncommon: an escape anywhere, two ids, an
+    /// id that is not a string of printable ASCII, data that is no array, a key that is long. What is held then means
+    /// nothing.
+    pub fn step(&mut self, json: &[u8]) -> Step {
+        match self.find(json) {
+            Some(false) => Step::More,
+            Some(true) if self.cut(json).is_some() => Step::Whole,
+            _ => Step::Strange,
+        }
+    }
+
+    /// Makes the key, when it is known what is left out.
+    fn cut(&mut self, json: &[u8]) -> Option<()> {
+        let id = self.walk.id.take().unwrap_or(0..0);
         let (mut from, longest) = (0, self.key.len() + HEAD);
         let early = self.data.iter().take_while(|range| range.end <= id.start).count();
         let (before, after) = self.data.split_at(early);
@@ -57,50 +103,87 @@ impl Outline {
         Some(())
     }
 
-    /// Notes where the arrays lie, and gives where the id lies; empty when there is none.
-    fn find(&mut self, json: &[u8]) -> Option<Range<usize>> {
-        let mut id = None;
-        let (mut depth, mut inputs) = (0usize, false);
-        let mut position = space(json, 0);
-        if json.get(position) != Some(&b'{') {
-            return None;
-        }
-        while let Some(byte) = json.get(position) {
-            position += 1;
+    /// Notes where the arrays and the id lie. Whether that was all.
+    fn find(&mut self, json: &[u8]) -> Option<bool> {
+        let pause = self.walk.position.saturating_add(STEP);
+        while self.walk.position < pause {
+            if self.walk.array.is_some() {
+                self.walk_array(json, pause)?;
+                continue;
+            }
+            let Some(byte) = json.get(self.walk.position) else {
+                return (self.walk.depth == 0).then_some(true);
+            };
+            self.walk.position += 1;
+            if self.walk.position - self.walk.inside > HEAD + ID {
+                return None; // more than a key may hold, which needs no reading to its end
+            }
             match byte {
-                b'{' | b'[' => depth += 1,
-                b'}' | b']' => depth = depth.checked_sub(1)?,
+                b'{' | b'[' => self.walk.depth += 1,
+                b'}' | b']' => self.walk.depth = self.walk.depth.checked_sub(1)?,
                 b'\\' => return None,
-                b'"' => {
-                    let end = end_of_string(json, position)?;
-                    let name = &json[position..end];
-                    position = end + 1;
-                    let colon = space(json, position);
-                    if json.get(colon) != Some(&b':') {
-                        continue;
-                    }
-                    if depth == 1 {
-                        inputs = name == INPUTS;
-                    }
-                    if depth == 1 && name == NAME {
-                        let value = value_of_id(json, colon + 1)?;
-                        position = value.end + 1;
-                        if id.replace(value).is_some() {
-                            return None;
-                        }
-                    } else if depth == MEMBER && inputs && name == DATA {
-                        let contents = contents_of_array(json, colon + 1)?;
-                        position = contents.end + 1;
-                        if self.data.len() == TENSORS {
-                            return None;
-                        }
-                        self.data.push(contents);
-                    }
-                }
+                b'"' => self.walk_string(json)?,
                 _ => {}
             }
         }
-        (depth == 0).then(|| id.unwrap_or(0..0))
+        Some(false)
+    }
+
+    /// Looks at the string that begins here, and what it names if it is a key.
+    fn walk_string(&mut self, json: &[u8]) -> Option<()> {
+        let walk = &mut self.walk;
+        let end = end_of_string(json, walk.position)?;
+        let name = &json[walk.position..end];
+        walk.position = end + 1;
+        let colon = space(json, walk.position);
+        if json.get(colon) != Some(&b':') {
+            return Some(());
+        }
+        if walk.depth == 1 {
+            walk.inputs = name == INPUTS;
+        }
+        if walk.depth == 1 && name == NAME {
+            let value = value_of_id(json, colon + 1)?;
+            walk.position = value.end + 1;
+            if walk.id.replace(value).is_some() {
+                return None;
+            }
+        } else if walk.depth == MEMBER && walk.inputs && name == DATA {
+            let bracket = space(json, colon + 1);
+            if json.get(bracket) != Some(&b'[') || self.data.len() == TENSORS {
+                return None;
+            }
+            walk.position = bracket + 1;
+            walk.array = Some((walk.position, 1));
+        }
+        Some(())
+    }
+
+    /// Goes on in an array, to its end or for a moment.
+    fn walk_array(&mut self, json: &[u8], pause: usize) -> Option<()> {
+        let (begin, mut depth) = self.walk.array.take()?;
+        let (mut position, stretch) = (self.walk.position, json.len().min(pause));
+        while position < pause {
+            position += plain(json.get(position..stretch)?);
+            if position == pause {
+                break;
+            }
+            match json.get(position)? {
+                b'[' => depth += 1,
+                b']' => depth -= 1,
+                b'"' => position = end_of_string(json, position + 1)?,
+                _ => return None,
+            }
+            if depth == 0 {
+                self.walk.inside += position - begin;
+                self.data.push(begin..position);
+                self.walk.position = position + 1;
+                return Some(());
+            }
+            position += 1;
+        }
+        (self.walk.position, self.walk.array) = (position, Some((begin, depth)));
+        Some(())
     }
 }
 
@@ -123,26 +206,6 @@ fn value_of_id(json: &[u8], from: usize) -> Option<Range<usize>> {
     (plain && value.len() <= ID).then_some(value)
 }
 
-/// What is between the brackets of the array that begins at `from`.
-fn contents_of_array(json: &[u8], from: usize) -> Option<Range<usize>> {
-    let begin = space(json, from) + 1;
-    if json.get(begin - 1) != Some(&b'[') {
-        return None;
-    }
-    let (mut position, mut depth) = (begin, 1usize);
-    loop {
-        position += plain(json.get(position..)?);
-        match json.get(position)? {
-            b'[' => depth += 1,
-            b']' if depth == 1 => return Some(begin..position),
-            b']' => depth -= 1,
-            b'"' => position = end_of_string(json, position + 1)?,
-            _ => return None,
-        }
-        position += 1;
-    }
-}
-
 /// How many bytes come before the first bracket, quote or backslash.
 fn plain(bytes: &[u8]) -> usize {
     let special = |byte: &u8| matches!(byte, b'[' | b']' | b'"' | b'\\');
@@ -155,16 +218,16 @@ fn plain(bytes: &[u8]) -> usize {
     skipped + rest.iter().position(special).unwrap_or(rest.len())
 }
 
-/// Where the string that begins at `from` ends, if there is no escape in it.
+/// Where the string that begins at `from` ends, if there is no escape in it and it is no longer than a key.
 fn end_of_string(json: &[u8], from: usize) -> Option<usize> {
-    let length = json.get(from..)?.iter().position(|byte| matches!(byte, b'"' | b'\\'))?;
+    let length = json.get(from..)?.iter().take(HEAD).position(|byte| matches!(byte, b'"' | b'\\'))?;
     (json[from + length] == b'"').then_some(from + length)
 }
 
-/// Where the white space that begins at `from` ends.
+/// Where the white space that begins at `from` ends, or is longer than a key.
 fn space(json: &[u8], from: usize) -> usize {
     let rest = json.get(from..).unwrap_or_default();
-    from + rest.iter().take_while(|byte| matches!(byte, b' ' | b'\t' | b'\n' | b'\r')).count()
+    from + rest.iter().take(HEAD).take_while(|byte| matches!(byte, b' ' | b'\t' | b'\n' | b'\r')).count()
 }
 
 /// Appends a string to JSON text as Python's `json` does: in ASCII.
@@ -274,6 +337,38 @@ mod tests {
             assert_eq!(read(json), None, "{json}");
         }
         assert_eq!(Outline::default().read(b"*", b"{}"), None);
+    }
+
+    #[test]
+    fn no_step_is_long() {
+        let whole = |unit: &str| format!(r#"{{"inputs":[{{"data":[{}1]}}]}}"#, unit.repeat(9 * STEP));
+        let data = |unit: &str| outline(&whole(unit)).unwrap().data[0].len();
+        for unit in ["1", "[],", "\"\",", "\"NaN\","] {
+            let (json, mut outline) = (whole(unit), Outline::default());
+            outline.begin(b"/t", json.as_bytes()).unwrap();
+            loop {
+                let before = outline.walk.position;
+                let step = outline.step(json.as_bytes());
+                assert!(outline.walk.position - before <= STEP + 100, "{unit}");
+                if step != Step::More {
+                    assert_eq!(step, Step::Whole, "{unit}");
+                    break;
+                }
+            }
+            assert_eq!(
+                (outline.data[0].len(), data(unit)),
+                (9 * STEP * unit.len() + 1, 9 * STEP * unit.len() + 1)
+            );
+        }
+        // What can be no key is not read to its end.
+        for json in [
+            " ".repeat(9 * STEP),
+            format!("{{\"x\":{}", "1".repeat(9 * STEP)),
+            format!("{{\"{}", "x".repeat(9 * STEP)),
+        ] {
+            let mut outline = Outline::default();
+            assert!(outline.read(b"/t", json.as_bytes()).is_none() && outline.walk.position <= HEAD + ID + 1);
+        }
     }
 
     #[test]

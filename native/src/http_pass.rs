@@ -169,8 +169,11 @@ impl Flow<'_> {
             exchange.request -= sent;
         }
         let mut moved = sent > 0;
+        if moved && client.inbound.is_empty() {
+            client.release(); // the rest of a body may take its time
+        }
         if edge.deaf && !client.inbound.is_empty() {
-            client.inbound.clear(); // nobody wants it; but the answer may yet come
+            client.release(); // nobody wants it; but the answer may yet come
             moved = true;
         }
         if client.ended && client.inbound.is_empty() && !edge.shut {
@@ -225,5 +228,50 @@ impl Flow<'_> {
                 *left -= before - self.edge.inbound.len();
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limits::{Limits, NAMES};
+    use crate::listener::Socket;
+    use std::collections::HashMap;
+    use std::time::Duration;
+    use tokio::io::AsyncReadExt;
+
+    #[tokio::test]
+    async fn what_the_edge_has_taken_holds_no_memory_while_the_rest_is_awaited() {
+        const CAME: usize = 1 << 20; // more than sockets hold
+        let limits = Limits::new(NAMES.iter().map(|name| (name.to_string(), 1 << 20))).unwrap();
+        let core = Core::new(limits, HashMap::new(), None).unwrap();
+        let (_client, socket) = UnixStream::pair().unwrap();
+        let mut client = Client::new(Socket::Unix(socket), Duration::from_secs(60));
+        client.inbound.resize(CAME, b'x');
+        let mut reservation = core.budget.reserve();
+        reservation.resize(CAME).unwrap();
+        client.reservation = Some(reservation);
+        let mut edge = Edge::open(&core, &"".into(), 0).unwrap();
+        let theirs = core.mailbox.take().unwrap().into_iter().find_map(|event| match event {
+            Event::Http(theirs, ..) => Some(std::os::unix::net::UnixStream::from(theirs)),
+            _ => None,
+        });
+        let mut theirs = UnixStream::from_std(theirs.unwrap()).unwrap();
+        let exchange = Exchange { request: CAME + 1, response: None, asked: None };
+        let mut flow = Flow { core: &core, client: &mut client, edge: &mut edge, exchange: Some(exchange) };
+        poll_fn(|cx| {
+            assert!(flow.poll(cx).is_pending());
+            Poll::Ready(())
+        })
+        .await;
+        assert_eq!(core.budget.used(), CAME as u64, "the edge has not taken all of it");
+        let mut taken = vec![0; CAME];
+        tokio::select! {
+            biased;
+            read = theirs.read_exact(&mut taken) => assert_eq!(read.unwrap(), CAME),
+            _ = poll_fn(|cx| flow.poll(cx)) => panic!("the end has not come"),
+        }
+        assert_eq!(core.budget.used(), 0);
+        assert!(!flow.client.inbound.try_reclaim(CAME), "its memory is kept");
     }
 }

@@ -2,6 +2,7 @@
 //! it came.
 
 use crate::admission::{Admission, Asked};
+use crate::budget::Reservation;
 use crate::clock::now_ns;
 use crate::flight::{Flight, Landing};
 use crate::http_admission::Shown;
@@ -61,24 +62,33 @@ impl Connection<'_> {
         }
         let _serving = Open::new(&core.http.serving);
         let mut outline = std::mem::take(&mut self.outline);
-        let tried = self.try_to_serve(request, infer, &mut outline).await;
+        let mut reservation = self.requests.reserve();
+        let tried = self.try_to_serve(request, infer, &mut outline, &mut reservation).await;
         self.outline = outline;
+        if matches!(tried, Tried::Edge(..)) {
+            self.client.reservation = Some(reservation); // what was read of it is there until the edge has it
+        }
         tried
     }
 
-    async fn try_to_serve(&mut self, request: &Request, infer: &Infer, outline: &mut Outline) -> Tried {
+    async fn try_to_serve(
+        &mut self,
+        request: &Request,
+        infer: &Infer,
+        outline: &mut Outline,
+        reservation: &mut Reservation,
+    ) -> Tried {
         let (core, arrived_ns, until) = (self.core, now_ns(), Instant::now() + BODY_PATIENCE);
         let whole = request.head + request.body;
         let json = request.head..request.head + infer.json;
-        let mut reservation = self.requests.reserve();
         let waits = json.end > HEAD && self.client.inbound.len() < json.end;
         if (waits && reservation.resize(json.end).is_err()) || !self.client.fill(json.end, until).await {
             return EDGE;
         }
-        let inbound = &self.client.inbound;
-        if outline.read(&inbound[infer.target.clone()], &inbound[json.clone()]).is_none() {
+        if !self.take_apart(infer, outline, json.clone()).await {
             return EDGE;
         }
+        let inbound = &self.client.inbound;
         let id = Bytes::copy_from_slice(&inbound[json.clone()][outline.id.clone()]);
         let (compress, compress_bytes) = (infer.compress, self.front.compress_bytes);
         let tensors = json.end..whole;
@@ -142,6 +152,22 @@ impl Connection<'_> {
         }
         self.core.http.uploads.fetch_add(1, Relaxed);
         self.fly(Guest { flight, upload: Some(upload), held: 0 }).await
+    }
+
+    /// Finds what tells requests apart. False: the door serves none that are like this one.
+    async fn take_apart(&self, infer: &Infer, outline: &mut Outline, json: Range<usize>) -> bool {
+        let inbound = &self.client.inbound;
+        let json = &inbound[json];
+        if outline.begin(&inbound[infer.target.clone()], json).is_none() {
+            return false;
+        }
+        loop {
+            match outline.step(json) {
+                Step::More => self.breathe().await,
+                Step::Whole => return true,
+                Step::Strange => return false,
+            }
+        }
     }
 
     /// Reads the tensors that are JSON into the slot. False: they are the edge's to judge.
