@@ -34,7 +34,7 @@ Stamp = tuple[int, int, int]
 class StoreSource:
     """Source over the state directory ``state``. ``held``: names and versions that the engine has at the moment.
     ``report`` is told, in whatever thread calls, what keeps the store's writer from being told what runs. One owner at
-    a time; calls block. Raises StoreBusy when another daemon serves from it, and OperatorError when it cannot be used."""
+    a time; calls block. Raises StoreBusy when another daemon serves from it, and OperatorError where it cannot be."""
 
     def __init__(
         self,

@@ -443,6 +443,21 @@ def test_the_list_says_what_is_installed_when_nobody_answers(
     assert main(["model", "list", "--url", "127.0.0.1:1"]) == Exit.UNREACHABLE
 
 
+def test_nothing_of_the_list_is_cut_on_a_narrow_screen(
+    appliance: Run,
+    pack: Pack,
+    state: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    appliance("model", "install", str(pack()), str(pack(2)))
+    main(["model", "list", "--state-dir", str(state), "--url", "127.0.0.1:1"])
+    out = capsys.readouterr().out
+    assert "digits" in out
+    assert "\N{HORIZONTAL ELLIPSIS}" not in out.partition("States are")[0]
+
+
 def test_the_history_is_told_with_its_reasons(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["model", "history", "--state-dir", str(state)]) == Exit.USAGE
     assert "is no directory" in capsys.readouterr().err
