@@ -130,19 +130,13 @@ def _heading(snapshot: Snapshot) -> Text:
 
 
 def _table(columns: Sequence[str], rows: Sequence[Sequence[Text]]) -> Table:
-    """Where the screen is narrow, names of models go on in the next line, so that versions can be told apart."""
+    """Where the screen is narrow, names of models give way and nothing else does."""
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
     for index, column in enumerate(columns):
         widest = max([len(column), *(len(row[index]) for row in rows)])
         side: Literal["left", "right"] = "left" if column in _LEFT else "right"
         yields = column.startswith("model")
-        table.add_column(
-            column,
-            justify=side,
-            no_wrap=not yields,
-            overflow="fold" if yields else "ellipsis",
-            min_width=len(column) if yields else widest,
-        )
+        table.add_column(column, justify=side, no_wrap=True, min_width=len(column) if yields else widest)
     for row in rows:
         table.add_row(*row)
     return table

@@ -103,16 +103,6 @@ def test_tables_and_json_say_what_was_granted() -> None:
     assert (shown["workers"][0]["granted"], shown["workers"][0]["granted_now"]) == (0.9, True)
 
 
-def test_versions_are_told_apart_on_a_narrow_screen() -> None:
-    name = "a-model-with-a-long-name"
-    models = [model(name, [3]), {**model(name, [3]), "version": 2, "state": "UNAVAILABLE"}]
-    console = Console(width=80, record=True, file=io.StringIO())
-    console.print(view(document(10, models), between(document(9, models), document(10, models))))
-    rows = console.export_text().partition("\nmodel ")[2].partition("\n")[2]
-    column = re.findall(r"^([a-z0-9/-]+)", rows, re.MULTILINE)
-    assert "".join(column).startswith(f"{name}/1{name}/2")
-
-
 def test_a_quiet_interval_has_no_latency() -> None:
     snapshot = document(10, [model("a", [3])])
     (activity,) = between(snapshot, document(11, [model("a", [3])]))

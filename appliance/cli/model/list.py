@@ -141,7 +141,7 @@ def _show(listed: list[ListedVersion]) -> None:
 
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for title in ("model", "is", "state", "last asked"):
-        table.add_column(title, overflow="fold")
+        table.add_column(title, overflow="fold", no_wrap=title == "model")
     for title in ("disk", "memory", "load", "p50"):
         table.add_column(title, justify="right", no_wrap=True)
     for each in listed:
