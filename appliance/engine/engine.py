@@ -366,6 +366,8 @@ class Engine:
 
     def drain(self) -> None:
         """Take no more requests; what was accepted is still served."""
+        if self._accepting:
+            self._roster.swaps.spare()
         self._accepting = False
         self._routes.touch()
         self._pace.soon()

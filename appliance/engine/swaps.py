@@ -107,6 +107,12 @@ class Swaps:
         """An operator asks for it again."""
         self._records.forgive(identity)
 
+    def spare(self) -> None:
+        """The daemon is asked to stop: what serves or is on trial has not failed, so that its try does not count."""
+        for candidate in self._candidates.values():
+            if candidate.shown is not Stage.LOADING and not candidate.crashed:
+                self._records.forgive(candidate.served.identity)
+
     def add(
         self, served: Served, before: Served | None, wish: TrialWish | None, *, background: bool, now_ns: int
     ) -> None:

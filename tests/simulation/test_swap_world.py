@@ -101,6 +101,16 @@ def test_an_unproven_version_is_tried_so_often_and_no_more() -> None:
     world.settle()
 
 
+def test_a_stop_that_was_asked_for_costs_no_try() -> None:
+    """Else a few restarts while a version is watched would leave a box with nothing that serves."""
+    world = SwapWorld(5, names=1, swap=SwapConfig(tries=3, watch_s=600.0))
+    world.start()
+    world.world.run(world.world.now + 2_000 * MS)
+    assert {standing.tries for standing in world.records.standings.values()} == {1}
+    world.settle()
+    assert not world.records.standings
+
+
 def test_what_the_catalog_only_wants_tried_serves_its_share_from_the_start_until_it_is_wanted() -> None:
     world = SwapWorld(
         6, names=1, swap=SwapConfig(canary_requests=5, stage_s=0, watch_s=0.1, canary_percent=50.0)
