@@ -114,7 +114,7 @@ class Desired:
                 self._scan = self._source.scan()
             self._report("model loaded by hand", model=name)
             self.take(self._scan, (name,))
-        await self._settled(name)
+        await self._settled(name, {str(entry.model.version) for entry in reading.servable})
 
     def _read(self, name: str, config: bytes | None, files: Mapping[str, bytes]) -> ModelReading | None:
         if not files:
@@ -131,8 +131,9 @@ class Desired:
         self._report("model unloaded by hand", model=name)
         self.take(self._scan)
 
-    async def _settled(self, name: str) -> None:
-        """Wait until nothing of ``name`` is loading. Raises NotReady when none of it serves then."""
+    async def _settled(self, name: str, asked: Collection[str]) -> None:
+        """Wait until nothing of ``name`` is loading. Raises NotReady when none of the versions that were asked for
+        serves then as it was asked for, whether or not an older one does."""
         settled = asyncio.Event()
         end = self._engine.watch(lambda: settled.set() if self._engine.settled_of(name) else None)
         try:
@@ -140,8 +141,9 @@ class Desired:
                 await settled.wait()
         finally:
             end()
-        entries = [entry for entry in self._engine.index(ready_only=False) if entry.name == name]
-        if not any(entry.state is VersionState.READY for entry in entries):
+        index = self._engine.index(ready_only=False)
+        entries = [entry for entry in index if entry.name == name and entry.version in asked]
+        if not any(entry.state is VersionState.READY and not entry.reason for entry in entries):
             reasons = "; ".join(entry.reason for entry in entries if entry.reason)
             raise NotReady(f"failed to load '{name}': {reasons or 'it was unloaded meanwhile'}")
 

@@ -33,6 +33,7 @@ from benchmarks.servers import (
     SERVERS,
     TRITON_CONTROLLED,
     Running,
+    ServerFailed,
     running,
     wait_models_ready,
 )
@@ -47,7 +48,7 @@ LOOK_S = 0.001
 ALONE, MEANWHILE = "without swaps", "during swaps"
 
 
-class SwapFailed(RuntimeError):
+class SwapFailed(ServerFailed):
     """A server did not take a new version."""
 
 

@@ -139,6 +139,7 @@ class Groups:
         worker.loaded.add(served.id)
         group = self._groups[worker.group]
         group.load_ns = max(group.load_ns, now_ns - worker.started_ns)
+        served.load_ns = event.load_ns
         self._review(group, now_ns)
 
     def _review(self, group: Group, now_ns: int) -> None:

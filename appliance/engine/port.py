@@ -119,7 +119,8 @@ class WorkerStatus:
 class VersionStatus:
     """A model version for people: state, queue, how it batches, where it runs, how it stands: ``tries_left`` before it
     is given up, ``run_p50_ns`` and ``run_p99_ns`` as assessed (0: it was not), ``fallen_back`` requests that failed
-    on it and that the version before has answered; ``trust`` is who vouches for its package (see ModelVersion)."""
+    on it and that the version before has answered; ``trust`` is who vouches for its package (see ModelVersion),
+    ``load_ns`` how long its last load took."""
 
     name: str
     version: int
@@ -136,6 +137,7 @@ class VersionStatus:
     run_p99_ns: int = 0
     fallen_back: int = 0
     trust: str = ""
+    load_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

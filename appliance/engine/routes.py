@@ -88,6 +88,7 @@ class Served:
     live: int = 0
     identity: str = ""
     assessment: Assessment | None = None
+    load_ns: int = 0
     diversion: Diversion | None = None
     fallback: Served | None = None
     fallen_back: int = 0

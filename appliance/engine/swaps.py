@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 from appliance.engine import trial as on
+from appliance.engine.board import Board
 from appliance.engine.candidate import Candidate, Step, interchangeable, run_ns
 from appliance.engine.port import SwapFigures, TrialStatus
 from appliance.engine.records import Ending, MemoryRecords, Proof, Records
@@ -23,34 +24,6 @@ from appliance.model import ModelVersion
 from appliance.workers.port import LoadWish, ModelLoaded
 
 NEVER_NS: Final = 1 << 62
-
-
-class Board(Protocol):
-    """Who does what a trial comes to."""
-
-    def start(self, fresh: Sequence[Served], now_ns: int, *, alone: bool) -> None:
-        """Give them workers and load them."""
-
-    def flip(self, candidate: Candidate, now_ns: int) -> None:
-        """From the next request on it serves."""
-
-    def reject(self, candidate: Candidate, reason: str, now_ns: int) -> None:
-        """It will not serve; what served goes on."""
-
-    def roll_back(self, candidate: Candidate, reason: str, now_ns: int) -> None:
-        """It serves no more, and what served before does again."""
-
-    def spare(self, before: Served, now_ns: int) -> None:
-        """Nobody will go back to it."""
-
-    def proven(self, served: Served) -> None:
-        """Its trial is over, and it serves."""
-
-    def diverted(self) -> None:
-        """Which requests go where has changed."""
-
-    def current(self, name: str) -> Served | None:
-        """What serves ``name`` now."""
 
 
 class SwapTerms(NamedTuple):
@@ -110,8 +83,7 @@ class Swaps:
     def spare(self) -> None:
         """The daemon is asked to stop: what serves or is on trial has not failed, so that its try does not count."""
         for candidate in self._candidates.values():
-            if candidate.shown is not Stage.LOADING and not candidate.crashed:
-                self._records.forgive(candidate.served.identity)
+            self._uncount(candidate)
 
     def add(
         self, served: Served, before: Served | None, wish: TrialWish | None, *, background: bool, now_ns: int
@@ -415,7 +387,9 @@ class Swaps:
             self._note(candidate, Ending.REFUSED, was, reason, now_ns)
             self._board.reject(candidate, reason, now_ns)
         else:
-            if not candidate.blameless:
+            if candidate.blameless:
+                self._uncount(candidate)
+            else:
                 self._records.reject(served.identity, reason)
             self._note(candidate, Ending.ROLLED_BACK, was, reason, now_ns)
             self._board.roll_back(candidate, reason, now_ns)
@@ -440,12 +414,17 @@ class Swaps:
         candidate = self._candidates.pop(served.id, None)
         if candidate is not None:
             self._undivert(candidate, now_ns)
+            self._uncount(candidate)
             if not candidate.live:
                 self._note(candidate, Ending.ABANDONED, candidate.shown, "no longer wanted", now_ns)
             elif candidate.before is not None:
                 self._board.spare(candidate.before, now_ns)
             self._soon()
         self._inherit(served, self._board.current(served.model.name), now_ns)
+
+    def _uncount(self, candidate: Candidate) -> None:
+        if candidate.shown is not Stage.LOADING and not candidate.crashed:
+            self._records.forgive(candidate.served.identity)  # what came so far has not failed
 
     def _inherit(self, served: Served, heir: Served | None, now_ns: int) -> None:
         """Whoever was to replace ``served`` replaces ``heir`` now, or nothing."""

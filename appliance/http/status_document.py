@@ -76,6 +76,7 @@ def model_document(version: VersionStatus) -> dict[str, Json]:
         "tries_left": version.tries_left,
         "run_p50_us": version.run_p50_ns / 1_000,
         "run_p99_us": version.run_p99_ns / 1_000,
+        "load_ms": version.load_ns / 1_000_000,
         "fallen_back": version.fallen_back,
         "stages": dict(_stage_documents(statistics)),
     }

@@ -35,10 +35,10 @@ from appliance.workers.region import Scratch
 from appliance.workers.warmup import fixed_shapes, random_tensor, sizes_of
 
 RUNS_MAX: Final = 200
-RUNS_MIN: Final = 3
-WARM_RUNS: Final = 1
+RUNS_MIN: Final = 5
+WARM_RUNS: Final = 2
 PROMISE_BUDGET_NS: Final = 1_000_000_000
-BUDGET_NS: Final = 50_000_000
+BUDGET_NS: Final = 100_000_000
 """Where nothing is promised: runs at full speed are felt by whoever shares the processors."""
 COMPARED_ROWS: Final = 3
 NEARLY: Final = Tolerance(absolute=1e-4, relative=1e-3)

@@ -84,6 +84,23 @@ def test_the_operator_loads_and_unloads_over_the_socket_and_nobody_else(serve: S
     other.close()
 
 
+def test_a_version_that_is_not_taken_is_an_error_also_where_an_older_one_serves_on(
+    serve: Serve, tmp_path: Path
+) -> None:
+    models, path = tmp_path / "models", tmp_path / "control"
+    write_fake(models, "m")
+    daemon = serve(
+        models, {**FAKE_SECTIONS, **QUICK, "reload": {"watch": False}, "control": {"socket": str(path)}}
+    )
+    write_fake(models, "m", versions=(2,), mode="fail_at_load")
+    with (
+        triton.InferenceServerClient(f"unix:{path}") as operator,
+        pytest.raises(InferenceServerException, match="failed to load 'm'"),
+    ):
+        operator.load_model("m")
+    assert ask(daemon.grpc, "m").get_response().model_version == "1"
+
+
 def test_a_model_can_be_given_with_its_files(serve: Serve, tmp_path: Path) -> None:
     write_model("mlp", tmp_path / "models")
     graph = (tmp_path / "models" / "mlp" / "1" / "model.onnx").read_bytes()

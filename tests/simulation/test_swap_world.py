@@ -68,6 +68,23 @@ def test_a_version_that_is_wanted_again_while_it_is_kept_is_back_at_once() -> No
     assert world.records.standing(world.records.history("m0")[1].identity).rejected == ""
 
 
+def test_an_operator_who_goes_back_and_forth_uses_up_no_tries() -> None:
+    world = SwapWorld(3, names=1, swap=SwapConfig(tries=3, watch_s=600.0))
+    world.start()
+    first = world.wanted["m0"]
+    second = world.wish("m0", SOUND)
+    for _ in range(4):
+        world.wanted["m0"] = second
+        world.apply()
+        world.world.run(world.world.now + 2_000 * MS)
+        assert world.engine.resolve("m0", "") is second
+        world.wanted["m0"] = first
+        world.apply()
+        world.world.run(world.world.now + 2_000 * MS)
+        assert world.engine.resolve("m0", "") is first
+    assert all(standing.tries <= 1 for standing in world.records.standings.values())
+
+
 def test_what_was_rolled_back_is_not_tried_again_until_somebody_asks() -> None:
     world = SwapWorld(4, names=1, swap=SwapConfig(watch_s=5, error_percent=0))
     world.start()
