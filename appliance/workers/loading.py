@@ -12,6 +12,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import Final, NamedTuple, TypeVar
 
@@ -82,7 +83,7 @@ class Loader:
         session = proven.model.session
         try:
             if wish.background:
-                _restore_threads()
+                restore_threads()
             seeds = () if wish.quick else measure_seeds(proven.model)
             assessment = assess(proven.model, proven.golden, proven.worst) if wish.assess else None
         except BaseException:
@@ -231,9 +232,10 @@ def in_thread(do: Callable[[], Result]) -> Result:
     return results[0]
 
 
-def _restore_threads() -> None:
+def restore_threads() -> None:
     """Threads that the runtime started were born into the classes of a load in the background."""
     for thread in map(int, os.listdir("/proc/self/task")):
-        restore_disk(thread)
-        if os.sched_getscheduler(thread) == os.SCHED_IDLE:
-            restore_processor(thread)
+        with suppress(ProcessLookupError):  # it ended meanwhile, as the one that loaded does
+            restore_disk(thread)
+            if os.sched_getscheduler(thread) == os.SCHED_IDLE:
+                restore_processor(thread)
