@@ -18,6 +18,7 @@ takes, which itself takes no time; others are put out as far as is needed.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 
 from appliance.scheduling import residency_port as port
@@ -29,7 +30,7 @@ from benchmarks.residency_traces import Trace
 NEVER = 1 << 62
 
 
-class Rival:
+class Rival(ABC):
     """A cache by the book: ``worth`` says who goes first."""
 
     def __init__(self, trace: Trace) -> None:
@@ -60,15 +61,15 @@ class Rival:
         traced = self.trace.models[model]
         return traced.cost_ns / traced.bytes
 
+    @abstractmethod
     def use(self, index: int, model: int) -> None:
         """The request number ``index`` is for ``model``."""
-        raise NotImplementedError
 
+    @abstractmethod
     def worth(self, index: int, model: int) -> float:
         """Who has least is put out."""
-        raise NotImplementedError
 
-    def put_out(self, model: int) -> None:
+    def put_out(self, model: int) -> None:  # noqa: B027 - not all rivals mind
         """``model`` was put out."""
 
 
