@@ -37,6 +37,7 @@ from appliance.tensor import Datatype, TensorSpec
 from appliance.validation import plan_request
 from appliance.workers import port
 from appliance.workers.arena import Arena, ArenaConfig, aligned
+from tests.simulation.engine_turns import EngineTurns
 from tests.simulation.scripted_workers import MS, ScriptedWorkers, World
 from tests.words.sample import make_version
 
@@ -59,7 +60,7 @@ class SilentLog:
         """Nothing to do."""
 
 
-class EngineWorld:
+class EngineWorld(EngineTurns):
     """One run: an engine with its clients. ``trouble`` follows from the seed; every third seed is calm."""
 
     def __init__(self, seed: int) -> None:
@@ -73,7 +74,6 @@ class EngineWorld:
             self.trouble,
         )
         self.scheduler = Scheduler(SchedulingConfig())
-        self._turn_asked = False
         self.engine = Engine(
             config=EngineConfig(shapes_per_model=3),
             placement=PlacementConfig(max_processes=world.random.choice((1, 2, 8)), share_below_bytes=2000),
@@ -110,26 +110,6 @@ class EngineWorld:
     def news(self) -> None:
         """As for arrivals."""
         self.soon()
-
-    def broken(self, error: BaseException) -> None:
-        """It must not be."""
-        raise AssertionError("the engine broke") from error
-
-    def at(self, at_ns: int) -> None:
-        """A turn at this time."""
-        self.world.at(at_ns, self.soon)
-
-    def soon(self) -> None:
-        """A turn in the same instant, after what is going on."""
-        if not self._turn_asked:
-            self._turn_asked = True
-            self.world.after(0, self._run_turn)
-
-    def _run_turn(self) -> None:
-        self._turn_asked = False
-        self.engine.turn()
-        self.check()
-        self.engine.hand_out()
 
     # --- clients
 

@@ -37,6 +37,7 @@ from appliance.tensor import Datatype, TensorSpec
 from appliance.validation import plan_request
 from appliance.workers import port
 from appliance.workers.arena import Arena, ArenaConfig
+from tests.simulation.engine_turns import EngineTurns
 from tests.simulation.engine_world import SilentLog
 from tests.simulation.scripted_workers import MS, ScriptedWorkers, World
 from tests.words.sample import make_version
@@ -117,7 +118,7 @@ class FatedWorkers(ScriptedWorkers):
         return port.RunResult(item.ticket, port.ItemStatus.OK, ((item.rows, 2),), (len(said),), 0, "")
 
 
-class SwapWorld:
+class SwapWorld(EngineTurns):
     """One run. ``names`` models, each of which is swapped some times."""
 
     def __init__(self, seed: int, *, names: int = 4, swap: SwapConfig | None = None) -> None:
@@ -142,7 +143,6 @@ class SwapWorld:
         self.workers = FatedWorkers(world, self.arena, self._tell)
         self.scheduler = Scheduler(SchedulingConfig())
         self.records = MemoryRecords()
-        self._turn_asked = False
         self.engine = Engine(
             config=EngineConfig(),
             placement=PlacementConfig(max_processes=rand.choice((2, 64)), share_below_bytes=2000),
@@ -174,26 +174,6 @@ class SwapWorld:
         self.soon()
 
     news = arrived
-
-    def broken(self, error: BaseException) -> None:
-        """It must not be."""
-        raise AssertionError("the engine broke") from error
-
-    def at(self, at_ns: int) -> None:
-        """A turn at this time."""
-        self.world.at(at_ns, self.soon)
-
-    def soon(self) -> None:
-        """A turn in the same instant, after what is going on."""
-        if not self._turn_asked:
-            self._turn_asked = True
-            self.world.after(0, self._run_turn)
-
-    def _run_turn(self) -> None:
-        self._turn_asked = False
-        self.engine.turn()
-        self.check()
-        self.engine.hand_out()
 
     # --- what happens
 
