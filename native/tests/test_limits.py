@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import select
 
 import grpc
@@ -340,9 +341,10 @@ def test_a_client_that_takes_nothing_from_its_socket_is_cut() -> None:
 
 def test_resets_per_connection() -> None:
     with Host(resets_per_connection=10) as host, RawClient(host.addresses[0]) as client:
-        for stream in range(1, 41, 2):
-            client.call(stream, framed(b""))
-            client.send(RST_STREAM, 0, stream, CANCEL.to_bytes(4))
+        with contextlib.suppress(ConnectionError):  # the door may cut it before the last of them is sent
+            for stream in range(1, 41, 2):
+                client.call(stream, framed(b""))
+                client.send(RST_STREAM, 0, stream, CANCEL.to_bytes(4))
         assert client.end() == ENHANCE_YOUR_CALM
         assert host.is_counted("resets_per_connection", 1)
         assert host.is_counted("connections_open", 0)
