@@ -1,25 +1,25 @@
-"""Versions on their way to serving: who may load now, how each one's trial stands, and what is remembered of it.
+"""Versions on their way to serving: how each one's trial stands, and what is remembered of it.
 
-Every version that is to be loaded passes through here. What replaces another waits for one of few places to load in the
-background; what is not proven on this box is counted first. ``trial`` decides; the roster does what follows from it, as
-a Board. One owner: the roster.
+Every version that is to be loaded passes through here; ``launches`` starts them in turn. ``trial`` decides; the roster
+does what follows from it, as a Board. One owner: the roster.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from appliance.engine import trial as on
 from appliance.engine.board import Board
 from appliance.engine.candidate import Candidate, Step, interchangeable, run_ns
+from appliance.engine.launches import Launches
 from appliance.engine.port import SwapFigures, TrialStatus
 from appliance.engine.records import Ending, MemoryRecords, Proof, Records
 from appliance.engine.routes import Served
 from appliance.engine.swap_accounts import SwapAccounts
 from appliance.engine.swap_settings import SwapConfig, TrialWish, configured_trial
 from appliance.engine.trial import TRYING, Stage, Trial
+from appliance.engine.tries import Tries
 from appliance.model import ModelVersion
 from appliance.workers.port import LoadWish, ModelLoaded
 
@@ -56,29 +56,33 @@ class Swaps:
         self._config, self._records, self._box = terms
         self._board = board
         self._report = report
-        self._room = room
         self._soon = soon
         self._at = at
         self._candidates: dict[int, Candidate] = {}
         self._compared: list[tuple[int, str]] = []
         self._look_ns = NEVER_NS
+        self._tries = Tries(self._records, self._config.tries)
+        self._launches = Launches(
+            candidates=self._candidates,
+            places=self._config.loads,
+            tries=self._tries,
+            board=board,
+            room=room,
+            failed=self._fail,
+            report=report,
+            soon=soon,
+        )
         self.accounts = SwapAccounts(self._records, wall_ms)
 
     # --- what is wanted
 
     def refusal(self, identity: str) -> str:
         """Why a version is not tried; "" when it may be."""
-        tries, rejected = self._records.standing(identity)
-        again = "change its files, or ask for it to be loaded"
-        if rejected:
-            return f"is not tried again: {rejected}; {again}"
-        if tries >= self._config.tries:
-            return f"was tried {tries} times and did not prove itself; swap.tries allows no more; {again}"
-        return ""
+        return self._tries.refusal(identity)
 
     def forgive(self, identity: str) -> None:
         """An operator asks for it again."""
-        self._records.forgive(identity)
+        self._tries.forgive(identity)
 
     def spare(self) -> None:
         """The daemon is asked to stop: what serves or is on trial has not failed, so that its try does not count."""
@@ -116,54 +120,8 @@ class Swaps:
             candidate.trial.wish = wish or configured_trial(self._config)
 
     def start(self, now_ns: int) -> None:
-        """Start what may start: first it is counted, unless it is proven."""
-        fresh = [candidate for candidate in self._candidates.values() if candidate.step is not Step.STARTED]
-        if not fresh:
-            return
-        places = self._config.loads - sum(each.occupies for each in self._candidates.values())
-        chosen: list[Candidate] = []
-        full = False
-        for candidate in fresh:
-            if not candidate.chosen:
-                if candidate.background and places <= 0:
-                    continue
-                full = full or not self._room(candidate.served, now_ns)
-                if full:
-                    candidate.served.deferred = True
-                    continue
-                places -= candidate.background
-            chosen.append(candidate)
-        uncounted = [candidate for candidate in chosen if candidate.step is Step.WAITING]
-        for candidate in chosen:
-            candidate.chosen = True
-        for candidate in uncounted:
-            candidate.step = Step.COUNTING
-        if uncounted:
-            identities = [candidate.served.identity for candidate in uncounted]
-            self._records.count(identities, partial(self._counted, uncounted))
-        self._begin([candidate for candidate in chosen if candidate.step is Step.COUNTED], now_ns)
-
-    def _counted(self, candidates: Sequence[Candidate], problem: str) -> None:
-        for candidate in candidates:
-            candidate.step = Step.COUNTED
-            if problem and candidate.before is not None:
-                candidate.problem = f"its try cannot be counted: {problem}"
-        if problem:
-            self._report("tries cannot be counted", error=problem)
-        self._soon()
-
-    def _begin(self, ready: Sequence[Candidate], now_ns: int) -> None:
-        groups: dict[bool, list[Served]] = {}
-        for candidate in ready:
-            candidate.step = Step.STARTED
-            candidate.started_ns = now_ns
-            if not candidate.problem:
-                groups.setdefault(candidate.trial.tries, []).append(candidate.served)
-        for alone, fresh in sorted(groups.items()):
-            self._board.start(fresh, now_ns, alone=alone)
-        for candidate in ready:
-            if candidate.problem:
-                self._fail(candidate, candidate.problem, now_ns)
+        """Start what may start."""
+        self._launches.start(now_ns)
 
     def wish(self, served: Served) -> LoadWish:
         """How a version is to be loaded: at once where it serves, else as its try says."""
@@ -366,7 +324,7 @@ class Swaps:
     def _proven(self, candidate: Candidate, now_ns: int) -> None:
         served = candidate.served
         self._records.prove(served.identity, self._box(served.model), Proof(served.assessment, proven=True))
-        self._records.forgive(served.identity)
+        self._tries.forgive(served.identity)
         self._conclude(candidate, now_ns)
         self._board.proven(served)
 
@@ -383,14 +341,14 @@ class Swaps:
         self._undivert(candidate, now_ns)
         if not candidate.live:
             if was in TRYING:
-                self._records.reject(served.identity, reason)
+                self._tries.reject(served.identity, reason)
             self._note(candidate, Ending.REFUSED, was, reason, now_ns)
             self._board.reject(candidate, reason, now_ns)
         else:
             if candidate.blameless:
                 self._uncount(candidate)
             else:
-                self._records.reject(served.identity, reason)
+                self._tries.reject(served.identity, reason)
             self._note(candidate, Ending.ROLLED_BACK, was, reason, now_ns)
             self._board.roll_back(candidate, reason, now_ns)
         self._inherit(served, candidate.before, now_ns)
@@ -424,7 +382,7 @@ class Swaps:
 
     def _uncount(self, candidate: Candidate) -> None:
         if candidate.shown is not Stage.LOADING and not candidate.crashed:
-            self._records.forgive(candidate.served.identity)  # what came so far has not failed
+            self._tries.forgive(candidate.served.identity)  # what came so far has not failed
 
     def _inherit(self, served: Served, heir: Served | None, now_ns: int) -> None:
         """Whoever was to replace ``served`` replaces ``heir`` now, or nothing."""
@@ -469,8 +427,7 @@ class Swaps:
 
     def tries_left(self, served: Served) -> int:
         """How often it may still be tried before it is given up."""
-        tries, rejected = self._records.standing(served.identity)
-        return 0 if rejected else max(self._config.tries - tries, 0)
+        return self._tries.left(served.identity)
 
     def headers(self) -> tuple[str, ...]:
         """Headers by whose values requests are led to versions on trial."""

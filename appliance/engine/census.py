@@ -1,0 +1,52 @@
+"""Every version that is here: by its id, on its way to a name, or leaving. Owner: the roster."""
+
+from __future__ import annotations
+
+from appliance.engine.routes import Served
+from appliance.model import VersionState
+
+Key = tuple[str, int]
+
+
+class Census:
+    """``served`` are all that have, or are about to get, a worker; ``incoming`` those among them whose name an older
+    file serves meanwhile; ``leaving`` those that wait for their last requests. ``troubled`` says of models what is
+    wrong with their files."""
+
+    def __init__(self) -> None:
+        self.served: dict[int, Served] = {}
+        self.incoming: dict[Key, Served] = {}
+        self.leaving: list[Served] = []
+        self.troubled: dict[str, str] = {}
+        self._next_id = 1
+
+    def take_id(self) -> int:
+        """An id never used before: of a version, a group or a worker."""
+        self._next_id += 1
+        return self._next_id
+
+    def is_new(self, model: int) -> bool:
+        """Whether the version with that id has not been open yet."""
+        return model in self.served and _is_loading(self.served[model])
+
+    @property
+    def settled(self) -> bool:
+        """Whether every version that is wanted serves, is on trial, waits for memory or was given up."""
+        return not any(_is_loading(served) and not served.deferred for served in self.served.values())
+
+    def settled_of(self, name: str) -> bool:
+        """Whether that holds for every version of ``name``."""
+        return not any(served.model.name == name and _is_loading(served) for served in self.served.values())
+
+    def held(self) -> list[tuple[str, str]]:
+        """Names and versions of all that is here, seen or not."""
+        return [(served.model.name, str(served.model.version)) for served in list(self.served.values())]
+
+    def key_of(self, model: int) -> str | None:
+        """What the version with that id is called."""
+        served = self.served.get(model)
+        return served.key if served is not None else None
+
+
+def _is_loading(served: Served) -> bool:
+    return served.state is VersionState.LOADING and not served.opened

@@ -1,0 +1,91 @@
+"""Who may load now: versions on their way to serving, started in turn, and counted before they are.
+
+What replaces another waits for one of few places to load in the background; what is not proven on this box is counted
+first, for good. Owner: the swaps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+
+from appliance.engine.board import Board
+from appliance.engine.candidate import Candidate, Step
+from appliance.engine.routes import Served
+from appliance.engine.tries import Tries
+
+
+class Launches:
+    """Starts ``candidates``, at most ``places`` in the background at a time. ``room`` says if there is memory to load a
+    version; ``failed`` is told of one that is not even started, and why; ``soon`` asks to be called again."""
+
+    def __init__(
+        self,
+        *,
+        candidates: Mapping[int, Candidate],
+        places: int,
+        tries: Tries,
+        board: Board,
+        room: Callable[[Served, int], bool],
+        failed: Callable[[Candidate, str, int], None],
+        report: Callable[..., None],
+        soon: Callable[[], None],
+    ) -> None:
+        self._candidates = candidates
+        self._places = places
+        self._tries = tries
+        self._board = board
+        self._room = room
+        self._failed = failed
+        self._report = report
+        self._soon = soon
+
+    def start(self, now_ns: int) -> None:
+        """Start what may start: first it is counted, unless it is proven."""
+        fresh = [candidate for candidate in self._candidates.values() if candidate.step is not Step.STARTED]
+        if not fresh:
+            return
+        places = self._places - sum(each.occupies for each in self._candidates.values())
+        chosen: list[Candidate] = []
+        full = False
+        for candidate in fresh:
+            if not candidate.chosen:
+                if candidate.background and places <= 0:
+                    continue
+                full = full or not self._room(candidate.served, now_ns)
+                if full:
+                    candidate.served.deferred = True
+                    continue
+                places -= candidate.background
+            chosen.append(candidate)
+        uncounted = [candidate for candidate in chosen if candidate.step is Step.WAITING]
+        for candidate in chosen:
+            candidate.chosen = True
+        for candidate in uncounted:
+            candidate.step = Step.COUNTING
+        if uncounted:
+            identities = [candidate.served.identity for candidate in uncounted]
+            self._tries.count(identities, partial(self._counted, uncounted))
+        self._begin([candidate for candidate in chosen if candidate.step is Step.COUNTED], now_ns)
+
+    def _counted(self, candidates: Sequence[Candidate], problem: str) -> None:
+        for candidate in candidates:
+            candidate.step = Step.COUNTED
+            if problem and candidate.before is not None:
+                candidate.problem = f"its try cannot be counted: {problem}"
+        if problem:
+            self._report("tries cannot be counted", error=problem)
+        self._soon()
+
+    def _begin(self, ready: Sequence[Candidate], now_ns: int) -> None:
+        groups: dict[bool, list[Served]] = {}
+        for candidate in ready:
+            candidate.step = Step.STARTED
+            candidate.started_ns = now_ns
+            if not candidate.problem:
+                groups.setdefault(candidate.trial.tries, []).append(candidate.served)
+        for alone, fresh in sorted(groups.items()):
+            self._board.start(fresh, now_ns, alone=alone)
+        for candidate in ready:
+            if candidate.problem:
+                self._failed(candidate, candidate.problem, now_ns)

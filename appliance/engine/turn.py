@@ -1,0 +1,128 @@
+"""One turn of the engine: takes in what workers said, steps the scheduler, does what it wants done.
+
+Callbacks only enqueue; a turn drains everything that has come in since the last one. One owner: the engine.
+"""
+
+from __future__ import annotations
+
+from appliance.engine.batches import Batches
+from appliance.engine.endings import Endings
+from appliance.engine.environment import Pace
+from appliance.engine.grants import Grants
+from appliance.engine.intake import Intake
+from appliance.engine.outcome import Ended, end_of, not_ready
+from appliance.engine.request import Request
+from appliance.engine.residence import Residence
+from appliance.engine.roster import Roster
+from appliance.scheduling import actions, events
+from appliance.scheduling.scheduler import Scheduler
+from appliance.telemetry.meter import Result
+from appliance.workers import port as workers
+
+
+class Turn:
+    """The parts of an engine at work, in the order that a turn needs them."""
+
+    def __init__(
+        self,
+        *,
+        scheduler: Scheduler,
+        pool: workers.WorkerPort,
+        pace: Pace,
+        intake: Intake,
+        roster: Roster,
+        direct: Grants,
+        endings: Endings,
+        residence: Residence,
+    ) -> None:
+        self._scheduler = scheduler
+        self._pool = pool
+        self._pace = pace
+        self._intake = intake
+        self._requests = intake.requests
+        self._detours = intake.detours
+        self._roster = roster
+        self._direct = direct
+        self._endings = endings
+        self._residence = residence
+        self._news: list[workers.PoolEvent] = []
+        self._left_queued = 0
+        self.batches = Batches()
+
+    @property
+    def may_wait(self) -> bool:
+        """Whether the next turn could dispatch something new, and no worker came back to older requests: then company
+        for its batches is worth an instant."""
+        return self._scheduler.unsettled and not (self._news and self._left_queued)
+
+    def pool_event(self, event: workers.PoolEvent) -> None:
+        """Something happened to a worker."""
+        self._news.append(event)
+        self._pace.news()
+
+    def take(self, now_ns: int) -> None:
+        """Take a turn."""
+        finished = self._take_news(now_ns)
+        self._roster.tick(now_ns)
+        self._residence.tick(now_ns)
+        self._intake.step(now_ns)
+        for action in self._scheduler.step(events.Settle(), now_ns):
+            self.perform(action, now_ns)
+        self._left_queued = self._scheduler.queued
+        self._direct.look(now_ns)
+        for request, result in finished:
+            self._endings.finish(request, result, now_ns)
+
+    def ask_again(self) -> None:
+        """Ask for another turn if something came in meanwhile."""
+        if self._intake.inbox or self._news:
+            self._pace.soon()
+
+    def _take_news(self, now_ns: int) -> list[tuple[Request, workers.RunResult]]:
+        news, self._news = self._news, []
+        finished: list[tuple[Request, workers.RunResult]] = []
+        for event in news:
+            if type(event) is workers.RunFinished:
+                self._intake.inbox.append(self.batches.back(event, finished))
+            elif type(event) is workers.Fetched:
+                request = self._endings.fetched(event)
+                if request is not None:
+                    finished.append((request, event.result))
+            elif type(event) is workers.WorkerStarted:
+                self._roster.worker_started(event)
+            elif type(event) is workers.FormBuilt:
+                self._roster.form_built(event, now_ns)
+            elif type(event) is workers.WorkerExited:
+                self._worker_exited(event, now_ns)
+            else:
+                self._residence.news(event, now_ns)
+        return finished
+
+    def _worker_exited(self, event: workers.WorkerExited, now_ns: int) -> None:
+        blamed, had = self._direct.worker_exited(event.worker)
+        away = self._residence.exiting(event)
+        self._roster.worker_exited(event, self.batches.model_of, blamed, had, now_ns)
+        self._residence.exited(event, away, now_ns)
+        self.batches.lost(event.worker, event.batches)
+        self._endings.lost(event.worker)
+
+    def perform(self, action: actions.Action, now_ns: int) -> None:
+        """Do what the scheduler wants done."""
+        if type(action) is actions.Dispatch:
+            self._dispatch(action, now_ns)
+        elif type(action) is actions.WakeAt:
+            self._pace.at(action.at_ns)
+        elif type(action) is actions.Evicted:
+            request = self._requests[action.request]
+            if not self._detours.reroute(request):
+                self._endings.end(request, not_ready(request.plan.model), Result.UNAVAILABLE)
+        elif type(action) is actions.Grant or type(action) is actions.Revoke:
+            self._direct.perform(action)
+        elif isinstance(action, Ended):
+            request = self._requests[action.request]
+            if type(action) is not actions.Lost or not self._detours.elsewhere(request):
+                self._endings.end(request, *end_of(request, action))
+
+    def _dispatch(self, action: actions.Dispatch, now_ns: int) -> None:
+        requests = tuple([self._requests[handle] for handle in action.requests])
+        self._pool.dispatch(action.lane, self.batches.go(action, requests, now_ns))
