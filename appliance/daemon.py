@@ -160,7 +160,9 @@ class Daemon:
             front=self._door.front(),
             store=None if self._scrubbing is None else partial(self._figures, source, self._scrubbing),
         )
-        self._desired = Desired(source, self._engine, config.reload, config.repository, log.event)
+        self._desired = Desired(
+            source, self._engine, config.reload, config.repository, self._records.incumbents, log.event
+        )
         self._control = make_control_door(self._engine, config.control, log, self._desired)
         self._signals = 0
         self._failed = False
@@ -171,7 +173,7 @@ class Daemon:
         """Open, serve until a signal, drain, close; gives the exit status. Raises OperatorError when it cannot open."""
         self._warn_of_fakes()
         self._warn_about_the_door()
-        first = await self._desired.read()
+        first = await self._desired.begin()
         await self._pool.open()
         try:
             self._ticker.attach(self._engine)

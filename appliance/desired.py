@@ -1,5 +1,9 @@
 """What is wanted on this box: the models of its source, as an operator changed them by hand; tells the engine.
 
+What is wanted may not be fit to serve, and a daemon that starts has nothing else of that model. So the version that was
+proven last stands in for it, is loaded first, and is replaced as any other version would be: when the wanted one has
+proven itself.
+
 Owner: the event loop's thread. What blocks happens on the watcher's thread.
 """
 
@@ -7,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 
 from appliance.engine.engine import Engine
 from appliance.engine.routes import Catalog, CatalogProblem, CatalogVersion
@@ -25,7 +30,8 @@ from appliance.store.catalog import Trial, TrialMode
 
 
 class Desired:
-    """The source, what was changed by hand, and what the engine was told of both. ``report`` writes a log line."""
+    """The source, what was changed by hand, and what the engine was told of both. ``incumbents`` are the identities of
+    what was proven last, by name of the model; ``report`` writes a log line."""
 
     def __init__(
         self,
@@ -33,23 +39,50 @@ class Desired:
         engine: Engine,
         reload: ReloadConfig,
         repository: RepositoryConfig,
+        incumbents: Callable[[], Mapping[str, str]],
         report: Callable[..., None],
     ) -> None:
         self._source = source
         self._engine = engine
         self._repository = repository
+        self._incumbents = incumbents
         self._report = report
         self._watcher = Watcher(source, reload, self.take, report)
         self._selection = Selection()
         self._overlay = Overlay()
+        self._standing_in: dict[str, ModelReading] = {}
+        self._unwatch: Callable[[], None] | None = None
         self._told: frozenset[Problem] = frozenset()
         self._scan = RepositoryScan(servable=(), broken=(), notes=())
         self._by_hand = asyncio.Lock()
         self._stopped = False
 
-    async def read(self) -> RepositoryScan:
-        """What the source holds. Raises OperatorError when it cannot be read."""
-        return await self._watcher.read()
+    async def begin(self) -> RepositoryScan:
+        """What the source holds; what stands in for some of it will at first be served. Raises OperatorError when it
+        cannot be read."""
+        found = await self._watcher.read()
+        incumbents = self._incumbents()
+        standing_in = await self._watcher.apart(lambda: self._source.standing_in(incumbents))
+        self._standing_in.update(standing_in)
+        for name, reading in sorted(standing_in.items()):
+            stands = ", ".join(entry.model.key for entry in reading.servable)
+            self._report(
+                "the version that was proven last stands in for the wanted one", model=name, stands=stands
+            )
+        return found
+
+    def _changed(self) -> None:
+        """The engine has changed something: in the middle of its turn."""
+        if any(self._engine.settled_of(name) for name in self._standing_in):
+            asyncio.get_running_loop().call_soon(self._relieve)
+
+    def _relieve(self) -> None:
+        """What stood in has been loaded, or cannot be: what is wanted is to take its place."""
+        there = [name for name in self._standing_in if self._engine.settled_of(name)]
+        for name in there:
+            del self._standing_in[name]
+        if there:
+            self.take(self._scan)
 
     def watch(self) -> None:
         """Keep the engine told from here on."""
@@ -92,7 +125,12 @@ class Desired:
             if note not in self._told:
                 self._report("setting has no effect", file=note.file, key=note.key, note=note.text)
         self._told = frozenset((*wanted.problems, *wanted.notes))
-        self._engine.apply(catalog_of(wanted, self._source.trials()), asked)
+        self._engine.apply(catalog_of(standing(wanted, self._standing_in), self._source.trials()), asked)
+        if self._standing_in and self._unwatch is None:
+            self._unwatch = self._engine.watch(self._changed)
+        elif not self._standing_in and self._unwatch is not None:
+            self._unwatch()
+            self._unwatch = None
 
     # --- by hand
 
@@ -112,6 +150,7 @@ class Desired:
             else:
                 self._selection.take_back(name)
                 self._scan = self._source.scan()
+            self._standing_in.pop(name, None)
             self._report("model loaded by hand", model=name)
             self.take(self._scan, (name,))
         await self._settled(name, {str(entry.model.version) for entry in reading.servable})
@@ -128,6 +167,7 @@ class Desired:
         if not any(entry.name == name for entry in self._engine.index(ready_only=False)):
             raise UnknownModel(f"failed to unload '{name}': there is no such model")
         self._selection.put_aside(name)
+        self._standing_in.pop(name, None)
         self._report("model unloaded by hand", model=name)
         self.take(self._scan)
 
@@ -146,6 +186,15 @@ class Desired:
         if not any(entry.state is VersionState.READY and not entry.reason for entry in entries):
             reasons = "; ".join(entry.reason for entry in entries if entry.reason)
             raise NotReady(f"failed to load '{name}': {reasons or 'it was unloaded meanwhile'}")
+
+
+def standing(found: RepositoryScan, standing_in: Mapping[str, ModelReading]) -> RepositoryScan:
+    """``found`` with what stands in for its models in their place."""
+    if not standing_in:
+        return found
+    wanted = [entry for entry in found.servable if entry.model.name not in standing_in]
+    stands = [entry for name in sorted(standing_in) for entry in standing_in[name].servable]
+    return replace(found, servable=(*wanted, *stands))
 
 
 def catalog_of(found: RepositoryScan, trials: Mapping[tuple[str, int], Trial]) -> Catalog:

@@ -45,7 +45,7 @@ class Pace(Protocol):
         """A worker said something."""
 
     def at(self, at_ns: int) -> None:
-        """Take a turn at this time at the latest."""
+        """Take a turn at this time, whatever turns there are before it."""
 
     def broken(self, error: BaseException) -> None:
         """The engine's state can no longer be trusted: no more turns."""

@@ -1,4 +1,5 @@
-"""The records of versions under a state directory: tries, proofs and history, written by a thread of their own.
+"""The records of versions under a state directory: tries, proofs, incumbents and history, written by a thread of
+their own.
 
 What must be there before something begins is told back when it is on the disk; all else only follows. A file that
 cannot be read is begun anew, and that is reported: at worst a version is tried or assessed once more. Owner: the event
@@ -23,6 +24,7 @@ from appliance.workers.port import Assessment, Deviation
 
 TRIES: Final = "tries.json"
 PROOFS: Final = "proofs.json"
+SEATS: Final = "incumbents.json"
 FORMAT: Final = 1
 BYTES_MAX: Final = 64 << 20
 CLOSE_S: Final = 5.0
@@ -56,7 +58,11 @@ class FileRecords:
         self._thread.start()
 
     def _read(self) -> None:
-        for file, take in ((TRIES, self._take_tries), (PROOFS, self._take_proofs)):
+        for file, take in (
+            (TRIES, self._take_tries),
+            (PROOFS, self._take_proofs),
+            (SEATS, self._take_seats),
+        ):
             try:
                 data = read_whole(self._folder, file, BYTES_MAX)
                 if data is not None:
@@ -75,6 +81,9 @@ class FileRecords:
         for identity, box, proven, assessment in document["proofs"]:
             proof = Proof(None if assessment is None else _assessment(assessment), proven=bool(proven))
             self._known.proofs[str(identity), str(box)] = proof
+
+    def _take_seats(self, document: Mapping[str, Any]) -> None:
+        self._known.seats = {str(name): str(identity) for name, identity in document["models"].items()}
 
     # --- Records
 
@@ -107,6 +116,16 @@ class FileRecords:
         if proof != self._known.proof(identity, box):
             self._known.prove(identity, box, proof)
             self._put(PROOFS, _proofs(self._known.proofs))
+
+    def seat(self, name: str, identity: str) -> None:
+        """See Records."""
+        if self._known.seats.get(name) != identity:
+            self._known.seat(name, identity)
+            self._put(SEATS, _seats(self._known.seats))
+
+    def incumbents(self) -> Mapping[str, str]:
+        """See Records."""
+        return self._known.incumbents()
 
     def happened(self, change: Change) -> None:
         """See Records."""
@@ -188,6 +207,11 @@ def _tries(standings: Mapping[str, Standing]) -> Callable[[], bytes]:
 def _proofs(proofs: Mapping[tuple[str, str], Proof]) -> Callable[[], bytes]:
     rows = [(identity, box, proof.proven, proof.assessment) for (identity, box), proof in proofs.items()]
     return lambda: _document(proofs=rows)
+
+
+def _seats(seats: Mapping[str, str]) -> Callable[[], bytes]:
+    models = dict(seats)
+    return lambda: _document(models=models)
 
 
 def _document(**content: object) -> bytes:

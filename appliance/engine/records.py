@@ -1,4 +1,4 @@
-"""What the daemon remembers of versions across its own restarts, as a port: tries, assessments, history.
+"""What the daemon remembers of versions across its own restarts, as a port: tries, assessments, history, incumbents.
 
 A version that is not proven on this box is counted before each try, and for good before the try begins, as boot loaders
 do: one that takes the box down with it is not tried for ever. ``record_files`` keeps all of this under a state
@@ -8,7 +8,7 @@ directory; ``MemoryRecords`` for as long as the process lives.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, NamedTuple, Protocol
@@ -86,6 +86,13 @@ class Records(Protocol):
     def prove(self, identity: str, box: str, proof: Proof) -> None:
         """Remember that."""
 
+    def seat(self, name: str, identity: str) -> None:
+        """The version serves model ``name`` and is proven: after a restart it stands in until another has come as far,
+        whatever is wanted by then."""
+
+    def incumbents(self) -> Mapping[str, str]:
+        """The identity of the version that was seated last, by name of its model."""
+
     def happened(self, change: Change) -> None:
         """Add a line to the history."""
 
@@ -104,6 +111,7 @@ class MemoryRecords:
     ) -> None:
         self.standings = dict(standings)
         self.proofs = {(identity, box): proof for identity, box, proof in proofs}
+        self.seats: dict[str, str] = {}
         self._changes = deque(changes, CHANGES_KEPT)
 
     def standing(self, identity: str) -> Standing:
@@ -144,6 +152,17 @@ class MemoryRecords:
         self.proofs[identity, box] = proof
         while len(self.proofs) > VERSIONS_KEPT:
             del self.proofs[next(iter(self.proofs))]
+
+    def seat(self, name: str, identity: str) -> None:
+        """See Records."""
+        self.seats.pop(name, None)
+        self.seats[name] = identity
+        while len(self.seats) > VERSIONS_KEPT:
+            del self.seats[next(iter(self.seats))]
+
+    def incumbents(self) -> Mapping[str, str]:
+        """See Records."""
+        return dict(self.seats)
 
     def happened(self, change: Change) -> None:
         """See Records."""

@@ -39,8 +39,13 @@ class CatalogVersion:
 
     @property
     def identity(self) -> str:
-        """What this version is, for records that outlive the process: a package's digest, or the state of its files."""
-        return f"{self.model.key}@{self.model.digest or self.fingerprint}"
+        """See ``identity_of``."""
+        return identity_of(self.model, self.fingerprint)
+
+
+def identity_of(model: ModelVersion, fingerprint: str) -> str:
+    """What a version is, for records that outlive the process: a package's digest, or the state of its files."""
+    return f"{model.key}@{model.digest or fingerprint}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,7 @@ from appliance.engine.candidate import Candidate, Step, interchangeable, run_ns
 from appliance.engine.launches import Launches
 from appliance.engine.port import SwapFigures, TrialStatus
 from appliance.engine.records import Ending, MemoryRecords, Proof, Records
-from appliance.engine.routes import Served
+from appliance.engine.routes import Served, identity_of
 from appliance.engine.swap_accounts import SwapAccounts
 from appliance.engine.swap_settings import SwapConfig, TrialWish, configured_trial
 from appliance.engine.trial import TRYING, Stage, Trial
@@ -325,6 +325,7 @@ class Swaps:
         served = candidate.served
         self._records.prove(served.identity, self._box(served.model), Proof(served.assessment, proven=True))
         self._tries.forgive(served.identity)
+        self._records.seat(served.model.name, identity_of(served.model, served.fingerprint))
         self._conclude(candidate, now_ns)
         self._board.proven(served)
 

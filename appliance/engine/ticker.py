@@ -13,10 +13,12 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from heapq import heappop, heappush
 from typing import Protocol
 
 QUIET_ITERATIONS = 10
 HOLD_NS = 1_000_000
+MILLISECOND_NS = 1_000_000
 PATIENCE = 16
 PROBE_TURNS = 16
 
@@ -49,7 +51,10 @@ class Ticker:
         self._engine: Engine | None = None
         self._awake = False
         self._turning = False
-        self._timers: list[tuple[int, asyncio.TimerHandle]] = []
+        self._due: list[int] = []
+        """A heap of the milliseconds at which turns are due, each once."""
+        self._timer: asyncio.TimerHandle | None = None
+        """Rings at the first of them."""
         self._patience = PATIENCE
         self._alone = 0
         self._served = 0
@@ -90,12 +95,14 @@ class Ticker:
             self._guarded(engine.hand_out)
 
     def at(self, at_ns: int) -> None:
-        """Take a turn at ``at_ns`` (monotonic), hardly later and never earlier: nobody would ask again."""
-        if any(due <= at_ns for due, _ in self._timers):
+        """Take a turn at ``at_ns`` (monotonic), hardly later and never earlier, whatever turns there are before: nobody
+        asks again. What is due in one millisecond shares a turn."""
+        due = -(-at_ns // MILLISECOND_NS)
+        if due in self._due:
             return
-        # Loops round to milliseconds, some of them down.
-        milliseconds = max(0, -(-(at_ns - time.monotonic_ns()) // 1_000_000))
-        self._timers.append((at_ns, self._loop.call_later(milliseconds / 1000, self._fire, at_ns)))
+        heappush(self._due, due)
+        if self._due[0] == due:
+            self._arm()
 
     def broken(self, error: BaseException) -> None:
         """The engine raised where it must not: no more turns, and ``failed`` is told."""
@@ -105,12 +112,22 @@ class Ticker:
 
     # --- turns
 
-    def _fire(self, at_ns: int) -> None:
-        self._timers = [(due, handle) for due, handle in self._timers if due != at_ns]
-        if time.monotonic_ns() < at_ns:
-            self.at(at_ns)
-        else:
+    def _arm(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        # Loops round to milliseconds, some of them down.
+        milliseconds = max(0, self._due[0] - time.monotonic_ns() // MILLISECOND_NS)
+        self._timer = self._loop.call_later(milliseconds / 1000, self._ring)
+
+    def _ring(self) -> None:
+        self._timer = None
+        now_ms = time.monotonic_ns() // MILLISECOND_NS
+        if self._due[0] <= now_ms:
             self.soon()
+        while self._due and self._due[0] <= now_ms:
+            heappop(self._due)
+        if self._due:
+            self._arm()
 
     def _run(self) -> None:
         engine = self._engine

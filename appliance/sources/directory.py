@@ -76,6 +76,10 @@ class DirectorySource:
         """See Source."""
         return merged(self._known[name].reading for name in sorted(self._known))
 
+    def standing_in(self, incumbents: Mapping[str, str]) -> Mapping[str, ModelReading]:
+        """See Source. What a directory held before is not known."""
+        return {}
+
     def trials(self) -> Mapping[tuple[str, int], Trial]:
         """See Source. A directory says nothing of trials."""
         return {}

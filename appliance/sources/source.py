@@ -36,6 +36,10 @@ class Source(Protocol):
     def model(self, name: str, config: bytes | None = None) -> ModelReading | None:
         """The model ``name`` as it is now, with ``config`` in the place of its config.pbtxt; None: there is none."""
 
+    def standing_in(self, incumbents: Mapping[str, str]) -> Mapping[str, ModelReading]:
+        """By name of a model whose wanted version is not the incumbent: the incumbent, where it is still there.
+        ``incumbents`` are the identities of what was proven while it served, by name."""
+
     def trials(self) -> Mapping[tuple[str, int], Trial]:
         """Versions of the last scan that shall first prove themselves, by name and version."""
 

@@ -53,6 +53,8 @@ class StoreSource:
         self._catalog = Catalog()
         self._readings: dict[str, ModelReading] = {}
         self._used: dict[tuple[str, str], RunningVersion] = {}
+        self._standing: dict[str, InstalledVersion] = {}
+        """What stands in, until the engine has it."""
         try:
             self._running = RunningRecord(self._state)
             (self._state / FORMS).mkdir(exist_ok=True)
@@ -70,6 +72,7 @@ class StoreSource:
 
     def look(self, names: Collection[str] | None = None) -> Look:
         """See Source. The catalog tells everything, so ``names`` do not matter."""
+        self._standing.clear()  # the engine has what stood in by now
         stamp = self._stamped()
         if stamp == self._stamp:
             self._publish(self._catalog)  # what has left by now may go
@@ -80,6 +83,19 @@ class StoreSource:
     def scan(self) -> RepositoryScan:
         """See Source."""
         return merged(self._readings[version.digest] for _, version in _served(self._catalog))
+
+    def standing_in(self, incumbents: Mapping[str, str]) -> Mapping[str, ModelReading]:
+        """See Source. The writer is told that what stands in is used."""
+        found = {
+            model.name: version
+            for model, version in self._catalog.installed()
+            if model.wanted not in (0, version.version)
+            and incumbents.get(model.name) == f"{model.name}/{version.version}@{version.digest}"
+        }
+        self._standing = found
+        self._publish(self._catalog)
+        readings = {name: self._read(name, version) for name, version in found.items()}
+        return {name: reading for name, reading in readings.items() if reading.servable}
 
     def trials(self) -> Mapping[tuple[str, int], Trial]:
         """See Source."""
@@ -135,11 +151,12 @@ class StoreSource:
     def _publish(self, catalog: Catalog) -> None:
         """Wanted is used as soon as it is read, and then for as long as the engine has it. Where that cannot be written
         it is tried again with each look: a full or a read-only disk keeps nobody from serving."""
+        served = [(model.name, version) for model, version in _served(catalog)]
         wanted = {
-            (model.name, str(version.version)): RunningVersion(
-                name=model.name, version=version.version, digest=version.digest
+            (name, str(version.version)): RunningVersion(
+                name=name, version=version.version, digest=version.digest
             )
-            for model, version in _served(catalog)
+            for name, version in (*served, *self._standing.items())
         }
         held = {key: self._used[key] for key in self._held() if key in self._used}
         used = held | wanted

@@ -125,6 +125,21 @@ async def test_a_timer_brings_a_turn() -> None:
             await asyncio.sleep(0.001)
 
 
+async def test_no_wish_is_forgotten_because_an_earlier_one_was_there() -> None:
+    ticker, engine, _ = ticking()
+    await until(lambda: bool(engine.turns))
+    now_ns = time.monotonic_ns()
+    wishes = [now_ns + after_ms * 1_000_000 for after_ms in (20, 40, 10, 30, 40)]
+    for wish in wishes:
+        ticker.at(wish)
+    for wish in sorted(set(wishes)):
+        turns = len(engine.turns)
+        async with asyncio.timeout(10):
+            while len(engine.turns) == turns:  # noqa: ASYNC110  the ticker has no event to wait for
+                await asyncio.sleep(0.001)
+        assert time.monotonic_ns() >= wish
+
+
 def test_a_turn_that_was_asked_for_is_never_early(monkeypatch: pytest.MonkeyPatch) -> None:
     punctual = asyncio.SelectorEventLoop.call_later
 
