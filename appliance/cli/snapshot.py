@@ -216,7 +216,9 @@ def _trial(fields: Mapping[str, Any] | None) -> str:
     if fields["before"]:
         said.append(f"after version {fields['before']}")
     if fields["percent"]:
-        said.append(f"{fields['percent']:g} % of the requests")
+        header = str(fields.get("header", ""))
+        share, of = f"{fields['percent']:g} %", f"clients by {header}" if header else "requests"
+        said.append(f"requests with {header}" if ":" in header else f"{share} of the {of}")
     if fields["compared"]:
         said.append(f"{fields['compared']} answers compared, {fields['differing']} different")
     if fields["answered"] or fields["failed"]:

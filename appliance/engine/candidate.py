@@ -102,6 +102,7 @@ class Candidate:
             stage=self.shown.value,
             before=self.before.model.version if self.before is not None else 0,
             percent=self.trial.share_percent,
+            header=self.trial.header,
             answered=figures.answered,
             failed=figures.failed,
             compared=self.trial.compared,

@@ -1,12 +1,15 @@
 """Which requests concern a version on trial beside the one that serves, and what they are to it.
 
-A share of requests is spread evenly: of every hundred in a row as many as the share says, never one more. A share of
-clients goes by the value of a header, the same ones at each request. Owner: the engine.
+A share of requests is spread evenly, and is never exceeded by more than one: with a share of a tenth, one of every ten
+in a row. Which one is drawn, so that of clients that take turns each is concerned. A share of clients goes by the value
+of a header, the same ones at each request. Owner: the engine.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import floor
+from random import Random
 from typing import Final
 from zlib import crc32
 
@@ -27,9 +30,11 @@ class Diversion:
     version that serves all the same, and ``unseen`` counts those here. ``seen`` and ``taken`` count requests."""
 
     __slots__ = (
-        "_owed",
+        "_draw",
+        "_next",
         "_percent",
         "_plans",
+        "_position",
         "_wish",
         "in_flight",
         "seen",
@@ -48,13 +53,20 @@ class Diversion:
         self.seen = self.taken = self.in_flight = 0
         self._wish = wish
         self._percent = percent
-        self._owed = 0.0
+        self._draw = Random(served.identity).random
+        self._position = 0.0
+        self._next = self._draw()
+        """Requests that were owed so far, and where among them the next one is taken: once in every whole one."""
         self._plans: dict[int, tuple[RequestPlan, RequestPlan | None]] = {}
 
     @property
     def header(self) -> str:
         """The header whose value decides; "" when none does."""
         return "" if self.shadow else self._wish.header
+
+    def renew(self, wish: TrialWish, percent: float) -> None:
+        """Other requests concern it from here on; what was counted stands."""
+        self._wish, self._percent = wish, percent
 
     def take(self, plan: RequestPlan, headers: Mapping[str, str]) -> RequestPlan | None:
         """What a request of ``plan``, for no particular version, is to the version on trial; None when it does not
@@ -73,10 +85,10 @@ class Diversion:
                 return bool(value) and value == self._wish.value
             part = crc32(f"{self.served.model.name}\0{value}".encode(errors="surrogatepass")) % CLIENT_PARTS
             return part < self._percent / WHOLE * CLIENT_PARTS
-        self._owed += self._percent
-        if self._owed < WHOLE:
+        self._position += self._percent / WHOLE
+        if self._position < self._next:
             return False
-        self._owed -= WHOLE
+        self._next = floor(self._next) + 1 + self._draw()
         return True
 
     def _plan(self, plan: RequestPlan) -> RequestPlan | None:

@@ -10,14 +10,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Final
 
+from appliance.engine.records import PACKED
 from appliance.engine.routes import Served
 from appliance.workers.forms import refuse_forms
 from appliance.workers.port import FormBuilt, WorkerPort, WorkerSettings
-
-PACKED: Final = "#packed"
-"""What is added to the identity of a version that runs from its form, so that the blame is not the version's."""
 
 
 class Forms:

@@ -6,13 +6,13 @@ A line that cannot be read, such as the last one before a power cut, is left out
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Final
 
 from appliance.binding import bind
-from appliance.engine.records import CHANGES_KEPT, Change
+from appliance.engine.records import CHANGES_KEPT, PACKED, Change, Ending
 from appliance.errors import ConfigInvalid
 
 FILE: Final = "history.jsonl"
@@ -40,6 +40,15 @@ def read_history(folder: Path, name: str = "") -> tuple[Change, ...]:
     CHANGES_KEPT. Raises OSError; a file that is not there tells nothing."""
     changes = [change for change in _changes(folder) if not name or change.name == name]
     return tuple(changes[-CHANGES_KEPT:])
+
+
+def unfit(changes: Iterable[Change]) -> frozenset[int]:
+    """The versions, of the one model that ``changes`` are of, that failed when they were tried last."""
+    last: dict[int, Ending] = {}
+    for change in changes:
+        if change.ending is not Ending.ABANDONED and not change.identity.endswith(PACKED):
+            last[change.version] = change.ending
+    return frozenset(version for version, ending in last.items() if ending is not Ending.LIVE)
 
 
 def _changes(folder: Path) -> Iterator[Change]:

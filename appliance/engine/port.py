@@ -91,11 +91,13 @@ NO_RESIDENCY: Final = ResidencyFigures()
 
 class TrialStatus(NamedTuple):
     """How far a version has come on its way: the stage, the version that it replaces (0: none), its share of requests
-    and what was seen of it."""
+    and what was seen of it. With a ``header`` the share is of clients, told apart by it; as "NAME: VALUE" it is all the
+    requests that bring this value."""
 
     stage: str
     before: int
     percent: float
+    header: str
     answered: int
     failed: int
     compared: int

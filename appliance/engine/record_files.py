@@ -20,11 +20,12 @@ from appliance.durable import RealFolder, read_whole, replace_file
 from appliance.engine.history import FILE, FILE_BEFORE, FILE_BYTES_MAX, encoded, read_history
 from appliance.engine.records import Change, MemoryRecords, Proof, Standing
 from appliance.errors import OperatorError
+from appliance.store.layout import INCUMBENTS
 from appliance.workers.port import Assessment, Deviation
 
 TRIES: Final = "tries.json"
 PROOFS: Final = "proofs.json"
-SEATS: Final = "incumbents.json"
+SEATS: Final = Path(INCUMBENTS).name
 FORMAT: Final = 1
 BYTES_MAX: Final = 64 << 20
 CLOSE_S: Final = 5.0

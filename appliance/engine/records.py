@@ -15,6 +15,8 @@ from typing import Final, NamedTuple, Protocol
 
 from appliance.workers.port import Assessment
 
+PACKED: Final = "#packed"
+"""What is added to the identity of a version that runs from its form, so that the blame is not the version's."""
 CHANGES_KEPT: Final = 1_000
 VERSIONS_KEPT: Final = 10_000
 """Versions whose tries and assessments are remembered; the oldest go first."""

@@ -95,7 +95,7 @@ class Roster:
                 and current.model == entry.model
                 and not self._may_try_again(current, key[0] in asked)
             ):
-                self.swaps.renew(current, entry.trial)
+                self.swaps.renew(current, entry.trial, now_ns)
             else:
                 self._admit(entry, now_ns, asked=key[0] in asked)
         self._succession.retire(now_ns)

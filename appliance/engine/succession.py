@@ -10,10 +10,11 @@ from collections.abc import Callable, Sequence
 
 from appliance.engine.candidate import Candidate
 from appliance.engine.census import Census
-from appliance.engine.forms import PACKED, Forms
+from appliance.engine.forms import Forms
 from appliance.engine.groups import Groups
 from appliance.engine.layout import merges
 from appliance.engine.placement import PlacementConfig
+from appliance.engine.records import PACKED
 from appliance.engine.routes import Routes, Served, tombstone
 from appliance.engine.swap_settings import TrialWish
 from appliance.engine.swaps import Swaps, SwapTerms

@@ -113,11 +113,17 @@ class Swaps:
             step=Step.COUNTED if proof.proven else Step.WAITING,
         )
 
-    def renew(self, served: Served, wish: TrialWish | None) -> None:
-        """The catalog may wish otherwise of what is on trial already."""
+    def renew(self, served: Served, wish: TrialWish | None, now_ns: int) -> None:
+        """The catalog may wish otherwise of what is on trial already: from the next request on."""
         candidate = self._candidates.get(served.id)
-        if candidate is not None:
-            candidate.trial.wish = wish or configured_trial(self._config)
+        wish = wish or configured_trial(self._config)
+        if candidate is None or candidate.trial.wish == wish:
+            return
+        self._step(candidate, on.Wished(wish), now_ns)
+        diversion = candidate.before.diversion if candidate.before is not None else None
+        if diversion is not None and diversion.served is served:
+            diversion.renew(wish, candidate.trial.share_percent)
+            self._board.diverted()
 
     def start(self, now_ns: int) -> None:
         """Start what may start."""

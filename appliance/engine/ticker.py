@@ -52,7 +52,8 @@ class Ticker:
         self._awake = False
         self._turning = False
         self._due: list[int] = []
-        """A heap of the milliseconds at which turns are due, each once."""
+        """A heap of the milliseconds at which turns are due, each once, and the same as a set."""
+        self._asked: set[int] = set()
         self._timer: asyncio.TimerHandle | None = None
         """Rings at the first of them."""
         self._patience = PATIENCE
@@ -98,8 +99,9 @@ class Ticker:
         """Take a turn at ``at_ns`` (monotonic), hardly later and never earlier, whatever turns there are before: nobody
         asks again. What is due in one millisecond shares a turn."""
         due = -(-at_ns // MILLISECOND_NS)
-        if due in self._due:
+        if due in self._asked:
             return
+        self._asked.add(due)
         heappush(self._due, due)
         if self._due[0] == due:
             self._arm()
@@ -125,7 +127,7 @@ class Ticker:
         if self._due[0] <= now_ms:
             self.soon()
         while self._due and self._due[0] <= now_ms:
-            heappop(self._due)
+            self._asked.discard(heappop(self._due))
         if self._due:
             self._arm()
 

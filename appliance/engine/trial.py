@@ -78,11 +78,17 @@ class Recalled(NamedTuple):
     reason: str
 
 
+class Wished(NamedTuple):
+    """Other requests are to concern it than before."""
+
+    wish: TrialWish
+
+
 class Orphaned(NamedTuple):
     """The version before is gone: there is nothing to compare with and nothing to go back to."""
 
 
-Event = Assessed | Seen | Compared | Crashed | Recalled | Orphaned
+Event = Assessed | Seen | Compared | Crashed | Recalled | Wished | Orphaned
 
 
 class Trial:
@@ -127,6 +133,12 @@ class Trial:
         return self._share_in(self.stage)
 
     @property
+    def header(self) -> str:
+        """The header, "" or with its value, that says which requests concern a canary."""
+        wish = self.wish if self.stage is Stage.CANARY else TrialWish()
+        return f"{wish.header}: {wish.value}" if wish.value else wish.header
+
+    @property
     def under_way(self) -> bool:
         """Whether figures are to be looked at."""
         return self.stage in TRYING or self.stage is Stage.WATCH
@@ -145,6 +157,8 @@ class Trial:
             self._crashed(event)
         elif isinstance(event, Recalled):
             self._fail(event.reason)
+        elif isinstance(event, Wished):
+            self._wished(event, now_ns)
         elif isinstance(event, Orphaned):
             self._orphaned(now_ns)
         elif isinstance(event, Assessed):
@@ -217,6 +231,11 @@ class Trial:
             following = Stage.CANARY if self.stage is Stage.SHADOW else Stage.WATCH
             if not self.wish.hold or (following is Stage.CANARY and self._share_in(following)):
                 self._enter(following, now_ns)
+
+    def _wished(self, event: Wished, now_ns: int) -> None:
+        self.wish = event.wish
+        if self.stage in TRYING and self.tries and not self._share_in(self.stage):
+            self._enter(Stage.SHADOW, now_ns)
 
     def _orphaned(self, now_ns: int) -> None:
         self._before = False

@@ -5,6 +5,7 @@ Times are the caller's: ``now_ms`` of the wall clock, for people and estimates.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 
 from appliance.errors import StoreRefused
@@ -66,12 +67,16 @@ def wanting(catalog: Catalog, name: str, number: int, now_ms: int) -> Catalog:
     return _with(catalog, _wanted(model, number, tuple(before[:WANTED_BEFORE_MAX]), now_ms))
 
 
-def rolled_back(catalog: Catalog, name: str, now_ms: int) -> Catalog:
-    """The version that was wanted before shall be served again; the present one is forgotten as a way back."""
+def rolled_back(catalog: Catalog, name: str, now_ms: int, unfit: Collection[int] = ()) -> Catalog:
+    """The version that was wanted before shall be served again; the present one is forgotten as a way back, and so are
+    those on the way that are ``unfit``."""
     model = _model(catalog, name)
-    if not model.wanted_before:
-        raise StoreRefused(f"{name} has nothing to go back to: no other version of it was wanted before")
-    number, *before = model.wanted_before
+    way = [each for each in model.wanted_before if each not in unfit]
+    if not way:
+        failed = ", ".join(str(each) for each in model.wanted_before)
+        none = f"version {failed} failed here" if failed else "no other version of it was wanted before"
+        raise StoreRefused(f"{name} has nothing to go back to: {none}")
+    number, *before = way
     return _with(catalog, _wanted(model, number, tuple(before), now_ms))
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -23,9 +24,12 @@ from appliance.durable import RealFolder, WriterLock, is_held, read_whole, remov
 from appliance.errors import StoreUnavailable
 from appliance.manifest import is_name
 from appliance.store.catalog import is_version
-from appliance.store.layout import RUNNING, RUNNING_LOCK, SERVE
+from appliance.store.layout import INCUMBENTS, RUNNING, RUNNING_LOCK, SERVE
 
 FORMAT: Final = 1
+_IDENTITY: Final = re.compile(
+    r"(?P<name>[a-z0-9._-]{1,64})/(?P<version>[0-9]{1,19})@(?P<digest>[0-9a-f]{64})"
+)
 RUNNING_BYTES_MAX: Final = 64 << 20
 
 
@@ -121,3 +125,23 @@ def _parsed(data: bytes) -> Running:
             RunningVersion(name=name, version=version, digest=digest) for name, version, digest in rows
         ),
     )
+
+
+def read_incumbents(state: Path) -> Iterable[RunningVersion]:
+    """What was proven last while it served, of each model: it may have to stand in for what is wanted. None where that
+    cannot be read."""
+    try:
+        folder = RealFolder(state)
+        try:
+            data = read_whole(folder, INCUMBENTS, RUNNING_BYTES_MAX)
+        finally:
+            folder.close()
+        identities = json.loads(data or b"{}").get("models", {}).values()
+        versions = [_IDENTITY.fullmatch(identity) for identity in identities]
+    except (OSError, ValueError, TypeError, AttributeError, RecursionError):
+        return ()
+    return [
+        RunningVersion(name=found["name"], version=int(found["version"]), digest=found["digest"])
+        for found in versions
+        if found is not None
+    ]

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -42,7 +43,7 @@ from appliance.store.eviction import choose
 from appliance.store.garbage import Garbage, find_garbage
 from appliance.store.layout import BLOBS, CATALOG, INCOMING, LOCK, MANIFEST, SIGNATURE, VIEWS
 from appliance.store.room import candidates, kept_blobs
-from appliance.store.running import Running, read_running
+from appliance.store.running import Running, RunningVersion, read_incumbents, read_running
 from appliance.store.settings import StoreConfig
 from appliance.store.trouble import told
 from appliance.store.views import ViewShelf
@@ -84,15 +85,22 @@ class Installed:
 
 
 class StoreWriter:
-    """See the module. ``folder`` is the state directory, whose lock the caller holds; ``name`` is for people."""
+    """See the module. ``folder`` is the state directory, whose lock the caller holds; ``name`` is for people. What is
+    ``running`` is not collected, and neither that nor ``incumbents`` are evicted."""
 
     def __init__(
-        self, folder: Folder, config: StoreConfig, running: Callable[[], Running], name: str = "store"
+        self,
+        folder: Folder,
+        config: StoreConfig,
+        running: Callable[[], Running],
+        name: str = "store",
+        incumbents: Callable[[], Iterable[RunningVersion]] = tuple,
     ) -> None:
         """Recovers. Raises CatalogInvalid and StoreUnavailable."""
         self._folder = folder
         self._config = config
         self._running = running
+        self._incumbents = incumbents
         self._name = name
         self._blobs = BlobShelf(folder)
         self._views = ViewShelf(folder)
@@ -177,9 +185,9 @@ class StoreWriter:
         """Have the version served. Raises StoreRefused and StoreUnavailable."""
         self._commit(edits.wanting(self.catalog, name, number, now_ms))
 
-    def roll_back(self, name: str, now_ms: int) -> int:
-        """Have the version served that was wanted before; gives its number. Raises like ``want``."""
-        self._commit(edits.rolled_back(self.catalog, name, now_ms))
+    def roll_back(self, name: str, now_ms: int, unfit: Collection[int] = ()) -> int:
+        """Have the version served that was wanted before, but no ``unfit`` one; gives it. Raises like ``want``."""
+        self._commit(edits.rolled_back(self.catalog, name, now_ms, unfit))
         model = self.catalog.model(name)
         assert model is not None
         return model.wanted
@@ -244,8 +252,8 @@ class StoreWriter:
         lacking = needed - self._room()
         if lacking <= 0:
             return ()
-        running = {each.digest for each in self._running().versions} | {version.digest}
-        offered = candidates(self.catalog, running, self._config, now_ms)
+        running = {each.digest for each in (*self._running().versions, *self._incumbents())}
+        offered = candidates(self.catalog, running | {version.digest}, self._config, now_ms)
         chosen = choose(offered, whole | kept_blobs(self.catalog, offered), lacking)
         if chosen is None:
             raise StoreFull(
@@ -383,7 +391,9 @@ def open_store(state: Path, config: StoreConfig) -> Iterator[StoreWriter]:
         with told(str(state), "open the store"):
             folder = RealFolder(state)
         try:
-            yield StoreWriter(folder, config, lambda: read_running(state), str(state))
+            yield StoreWriter(
+                folder, config, partial(read_running, state), str(state), partial(read_incumbents, state)
+            )
         finally:
             folder.close()
     finally:

@@ -5,16 +5,17 @@ from __future__ import annotations
 import json
 import queue
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from appliance.engine import history
-from appliance.engine.history import FILE, FILE_BEFORE, read_history
+from appliance.engine.history import FILE, FILE_BEFORE, read_history, unfit
 from appliance.engine.premises import Premises, cpu_identity
 from appliance.engine.record_files import PROOFS, TRIES, FileRecords
-from appliance.engine.records import Change, Ending, MemoryRecords, Proof, Standing
+from appliance.engine.records import PACKED, Change, Ending, MemoryRecords, Proof, Standing
 from appliance.errors import OperatorError
 from appliance.workers.port import Assessment, Deviation
 from tests.words.sample import make_version
@@ -85,6 +86,30 @@ def test_proofs_come_back_and_hold_for_their_box_alone(tmp_path: Path) -> None:
     after = Disk(tmp_path / "serve").records
     assert after.proof("m/1@a", "this box") == PROOF
     assert after.proof("m/1@a", "another box") is None
+
+
+def test_incumbents_come_back(tmp_path: Path) -> None:
+    disk = Disk(tmp_path / "serve")
+    for identity in ("m/1@a", "m/2@b"):
+        disk.records.seat("m", identity)
+    disk.records.seat("n", "n/1@c")
+    disk.records.close()
+    assert Disk(tmp_path / "serve").records.incumbents() == {"m": "m/2@b", "n": "n/1@c"}
+
+
+@pytest.mark.parametrize(
+    ("endings", "failed"),
+    [
+        ([Ending.LIVE], set()),
+        ([Ending.REFUSED], {1}),
+        ([Ending.LIVE, Ending.ROLLED_BACK], {1}),
+        ([Ending.REFUSED, Ending.LIVE, Ending.ABANDONED], set()),
+    ],
+)
+def test_what_failed_when_it_was_tried_last_is_unfit(endings: list[Ending], failed: set[int]) -> None:
+    changes = [replace(change(1), ending=ending) for ending in endings]
+    packed = replace(change(1), identity=f"m/1@x{PACKED}", ending=Ending.REFUSED)
+    assert unfit([*changes, packed]) == failed, "a form that fails is not its version's fault"
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,7 @@ from appliance.engine.trial import (
     Seen,
     Stage,
     Trial,
+    Wished,
 )
 from appliance.telemetry.meter import BOUNDS_NS
 
@@ -160,7 +161,7 @@ def test_what_is_held_stays_on_trial_until_the_wish_changes() -> None:
     way.step(GOOD, 1)
     way.step(Seen(NONE, OLD), 1)
     assert way.step(Seen(figures(99), OLD), 500 * SECOND_NS) is Stage.CANARY
-    way.wish = TrialWish(canary_percent=10)
+    assert way.step(Wished(TrialWish(canary_percent=10)), 500 * SECOND_NS) is Stage.CANARY
     assert way.step(Seen(figures(99), OLD), 501 * SECOND_NS) is Stage.WATCH
 
 
@@ -169,8 +170,17 @@ def test_a_trial_that_nobody_wishes_any_more_is_over_at_once() -> None:
     way = trial(TrialWish(canary_percent=10, hold=True))
     assert way.step(GOOD, 1) is Stage.CANARY
     assert way.step(Seen(NONE, OLD), 2) is Stage.CANARY
-    way.wish = TrialWish()
+    way.step(Wished(TrialWish()), 2)
     assert way.step(Seen(NONE, OLD), 3) is Stage.WATCH
+
+
+def test_another_wish_leads_to_the_stage_that_it_asks_for() -> None:
+    way = trial(TrialWish(canary_percent=10, hold=True))
+    assert way.step(GOOD, 1) is Stage.CANARY
+    assert way.step(Wished(TrialWish(canary_percent=50, header="h", value="v", hold=True)), 2) is Stage.CANARY
+    assert (way.share_percent, way.header) == (50, "h: v")
+    assert way.step(Wished(TrialWish(shadow_percent=20, hold=True)), 3) is Stage.SHADOW
+    assert (way.share_percent, way.header) == (20, "")
 
 
 def test_what_is_only_to_be_tried_never_serves_for_want_of_a_trial() -> None:

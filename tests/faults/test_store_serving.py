@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from appliance.store.layout import blob_path
 from appliance.store.reading import read_catalog
 from tests.conftest import Serve
 from tests.faults.clients import Stream, ask
+from tests.faults.golden_sets import write_expected
 from tests.repository.onnx_files import plain_model, write_version
 
 Run = Callable[..., str]
@@ -48,13 +49,16 @@ def appliance(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Run:
 
 
 @pytest.fixture
-def install(appliance: Run, state: Path, tmp_path: Path) -> Callable[[int], None]:
-    """Make a package of model ``m``, y = x, in this version, and install it."""
+def install(appliance: Run, state: Path, tmp_path: Path) -> Callable[..., None]:
+    """Make a package of model ``m``, y = x, in this version, and install it. ``answer``: what its golden set wants to
+    1, 2, 3, 4."""
     config = tmp_path / "store.toml"
     config.write_text('[store]\nfree_floor_bytes = 0\n[packages]\nunsigned = "allow"\n')
 
-    def put(version: int) -> None:
+    def put(version: int, answer: Sequence[int] = ()) -> None:
         source = write_version(tmp_path / "sources", "m", plain_model(element=TensorProto.UINT8), version)
+        if answer:
+            write_expected(source, answer)
         package = tmp_path / f"m-{version}.model"
         appliance("model", "pack", source, "--version", version, "-o", package)
         appliance("model", "install", package, "--state-dir", state, "--config", config)
@@ -94,6 +98,32 @@ def test_a_daemon_that_was_killed_comes_back_with_what_was_wanted(
     again = serve(None, STORE, arguments=arguments)
     again.until("the version that is wanted", lambda now: keys(now) == ["m/2"])
     assert ask(again.grpc, "m").get_response().model_version == "2"
+
+
+def test_what_was_proven_serves_after_a_restart_though_what_is_wanted_is_unfit(
+    serve: Serve, state: Path, install: Callable[..., None], appliance: Run
+) -> None:
+    arguments, sections = ("--state-dir", str(state)), {**STORE, "swap": {"watch_s": 0.2}}
+    install(1)
+    daemon = serve(None, sections, arguments=arguments)
+    daemon.until("the end of its trial", lambda now: [each["trial"] for each in now["models"]] == [None])
+    install(2, answer=[9, 9, 9, 9])
+    daemon.until("the refusal", lambda now: "golden case" in now["models"][-1]["reason"])
+    daemon.process.send_signal(signal.SIGKILL)
+    daemon.process.wait(30)
+    again = serve(None, sections, arguments=arguments)
+    assert ask(again.grpc, "m").get_response().model_version == "1"
+    again.until("the refusal, once more", lambda now: now["models"][-1]["state"] == "UNAVAILABLE")
+    with Stream(again.grpc, "m") as stream:
+        stream.wait_for(20)
+        install(3, answer=[1, 2, 3, 4])
+        again.until("the repaired version", lambda now: keys(now) == ["m/3"])
+        stream.wait_for(20)
+    assert set(stream.outcomes) == {"OK"}
+    told = appliance("model", "rollback", "m", "--state-dir", state)
+    assert "m/1 is wanted again" in told
+    assert "failed here: version 2" in told
+    again.until("the first", lambda now: keys(now) == ["m/1"])
 
 
 def test_a_second_daemon_is_refused_with_the_reason(

@@ -13,12 +13,10 @@ import tritonclient.grpc as triton
 from onnx import TensorProto, helper, numpy_helper
 from tritonclient.utils import InferenceServerException
 
-from appliance.golden import GoldenCase, GoldenSet, TensorFile, write_golden
-from appliance.manifest import LatencyPromise
-from appliance.tensor import Datatype
 from tests.conftest import Serve
 from tests.faults.clients import FAKE_SECTIONS, Stream, ask, tensor
 from tests.faults.fake_models import write_fake
+from tests.faults.golden_sets import write_expected
 from tests.repository.onnx_files import model_of, port
 
 BYTE = TensorProto.UINT8
@@ -52,20 +50,6 @@ def write_version(root: Path, number: int, added: int = 0, *, elements: int = 0)
     folder.mkdir(parents=True)
     onnx.save(model, str(folder / "model.onnx"))
     return folder
-
-
-def write_expected(folder: Path, answer: list[int], p99_us: int = 0) -> None:
-    """A golden set of one case: to 1, 2, 3, 4 the answer is ``answer``."""
-    file = TensorFile()
-    case = GoldenCase(
-        name="a",
-        inputs=(file.add("x", Datatype.UINT8, (1, 4), bytes([1, 2, 3, 4])),),
-        outputs=(file.add("y", Datatype.UINT8, (1, 4), bytes(answer)),),
-    )
-    promise = LatencyPromise(rows=1, p99_us=p99_us) if p99_us else None
-    write_golden(
-        str(folder / "golden"), GoldenSet(cases=(case,), tolerances={}, promise=promise), file.data()
-    )
 
 
 @pytest.mark.parametrize(

@@ -85,5 +85,5 @@ def _version(
         running=2 if workers else 0,
         workers=workers,
         statistics=meter.frozen(),
-        trial=TrialStatus("canary", 1, 10.0, 34, 0, 0, 0) if workers else None,
+        trial=TrialStatus("canary", 1, 10.0, "", 34, 0, 0, 0) if workers else None,
     )

@@ -168,3 +168,32 @@ def test_a_version_on_trial_is_read_beside_the_one_that_is_wanted(
     store.try_out("digits", None)
     assert [model.key for model in models(source.look())] == ["digits/1"]
     assert source.trials() == {}
+
+
+def test_what_was_proven_last_stands_in_for_what_is_wanted_now(
+    state: Path, store: StoreWriter, held: list[tuple[str, str]]
+) -> None:
+    first = install(store, "m", 1)
+    install(store, "m", 2)
+    alone = install(store, "n", 1)
+    source = StoreSource(state, RepositoryConfig(), lambda: held)
+    source.read()
+    stands = source.standing_in({"m": f"m/1@{first}", "n": f"n/1@{alone}", "gone": "gone/1@x"})
+    assert {name: [each.model.version for each in reading.servable] for name, reading in stands.items()} == {
+        "m": [1]
+    }
+    assert {(each.name, each.version) for each in read_running(state).versions} == {
+        ("m", 1),
+        ("m", 2),
+        ("n", 1),
+    }
+    held.extend([("m", "1"), ("m", "2"), ("n", "1")])
+    source.look()
+    assert ("m", 1) in {(each.name, each.version) for each in read_running(state).versions}, (
+        "the engine has it"
+    )
+    held.remove(("m", "1"))
+    source.look()
+    assert ("m", 1) not in {(each.name, each.version) for each in read_running(state).versions}
+    assert source.standing_in({"m": "m/1@another package"}) == {}, "what is installed as 1 was never proven"
+    source.close()

@@ -1,14 +1,18 @@
 """Have the version served again that was wanted before the present one; a running 'serve' takes it over at once.
 
-Each call goes one step further back, as far as versions are still installed.
+Each call goes one step further back, as far as versions are still installed; those that failed on this box are passed
+over.
 """
 
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
 from appliance.cli import store_session
 from appliance.cli.failure import Exit, printable
+from appliance.engine.history import read_history, unfit
+from appliance.store.layout import SERVE
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -22,6 +26,18 @@ def run(arguments: argparse.Namespace) -> int:
     with store_session.writing(arguments) as store:
         model = store.catalog.model(arguments.model)
         left = model.wanted if model else 0
-        number = store.roll_back(arguments.model, store_session.wall_ms())
+        failed = _failed(arguments.state_dir / SERVE, arguments.model)
+        number = store.roll_back(arguments.model, store_session.wall_ms(), failed)
     print(f"{printable(arguments.model)}/{number} is wanted again, in the place of version {left}")
+    way = model.wanted_before if model else ()
+    if passed := failed.intersection(way[: way.index(number)]):
+        print(f"Passed over, because it failed here: version {', '.join(map(str, sorted(passed)))}")
     return Exit.OK
+
+
+def _failed(folder: Path, name: str) -> frozenset[int]:
+    """Versions that the daemon says failed; none where that cannot be read, which keeps nobody from going back."""
+    try:
+        return unfit(read_history(folder, name))
+    except OSError:
+        return frozenset()

@@ -12,6 +12,7 @@ import argparse
 
 from appliance.cli import store_session
 from appliance.cli.failure import CommandFailed, Exit, printable
+from appliance.engine.swap_settings import header_problems
 from appliance.store.catalog import Trial, TrialMode
 
 
@@ -58,6 +59,9 @@ def _trial(arguments: argparse.Namespace, number: int) -> Trial:
         raise CommandFailed(f"a share of {percent} percent cannot be; give 1 to 100")
     if arguments.header and not canary:
         raise CommandFailed("--header is for --canary: a shadow answers nobody")
+    header = arguments.header.partition(":")[0].strip().lower()
+    if arguments.header and (problem := next(header_problems(header), "")):
+        raise CommandFailed(f"--header: {problem}")
     return Trial(
         version=number,
         mode=TrialMode.CANARY if canary else TrialMode.SHADOW,
