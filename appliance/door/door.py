@@ -133,10 +133,11 @@ class DoorConfig:
         default=8192, metadata={"min": 1, "help": "open connections; more are closed at once (native door)"}
     )
     max_connections_per_peer: int = field(
-        default=8192,
+        default=1024,
         metadata={
             "min": 1,
-            "help": "open connections from one IPv4 address or IPv6 network of 64 bits (native door)",
+            "help": "open connections from one IPv4 address or IPv6 network of 64 bits; more are closed at once; raise "
+            "it where many clients come from one address, as from behind a proxy (native door)",
         },
     )
     stream_window: int = field(

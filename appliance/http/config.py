@@ -63,10 +63,11 @@ class HttpConfig:
         default=8192, metadata={"min": 1, "help": "open connections; more are answered 503 and closed"}
     )
     max_connections_per_peer: int = field(
-        default=8192,
+        default=1024,
         metadata={
             "min": 1,
-            "help": "open connections from one IPv4 address or IPv6 network of 64 bits; more are answered 503",
+            "help": "open connections from one IPv4 address or IPv6 network of 64 bits; more are answered 503; raise "
+            "it where many clients come from one address, as from behind a proxy",
         },
     )
     max_header_bytes: int = field(

@@ -150,7 +150,7 @@ def test_five_thousand_idle_connections_do_not_matter(
     if hard < 6_000:
         pytest.skip(f"only {hard} descriptors allowed here")
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    daemon = serve(model_directory("mlp"))
+    daemon = serve(model_directory("mlp"), {"grpc": {"max_connections_per_peer": 8192}})
     host, port = daemon.grpc.rsplit(":", 1)
     idle = [socket.create_connection((host, int(port)), timeout=10) for _ in range(5_000)]
     try:

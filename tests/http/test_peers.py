@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from appliance.door.door import DoorConfig
+from appliance.http.config import HttpConfig
 from appliance.http.peers import Peers, network_of
 
 
@@ -28,6 +30,11 @@ def test_each_peer_has_its_own_count() -> None:
     assert peers.enter("10.0.0.2")
     peers.leave("10.0.0.1")
     assert [peers.enter("10.0.0.1") for _ in range(2)] == [True, False]
+
+
+@pytest.mark.parametrize("config", [HttpConfig(), DoorConfig()], ids=["http", "grpc"])
+def test_no_peer_may_have_more_than_an_eighth_of_all_connections(config: HttpConfig | DoorConfig) -> None:
+    assert config.max_connections_per_peer <= config.max_connections // 8
 
 
 def test_what_has_no_address_is_not_counted() -> None:
