@@ -14,6 +14,8 @@ Enabled only where the configuration names it. The version's parameter ``mode`` 
 - ``wrong``: writes the bytes ``say`` (hexadecimal) into the worker's lane, then goes on as identity
 - ``hollow_bytes`` as a parameter beside any mode: the session says that it can be hollowed, and that these are the
   bytes; ``fill_fails`` gives the reason for which filling it fails
+- ``gate`` as a parameter beside any mode: while there is a named pipe at this path, each run first waits until somebody
+  has opened it for writing and closed it again
 - ``scrawl``: does what ``scrawl`` names to the memory shared with the native door, provoked as ``crash`` is
 """
 
@@ -24,6 +26,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Final
 
@@ -115,6 +118,8 @@ class FakeSession:
         self._eaten.clear()
 
     def _misbehave(self, source: Region, feeds: tuple[Feed | None, ...]) -> None:
+        if "gate" in self._parameters:
+            _wait_at(self._parameters["gate"])
         if self._mode == "delay":
             time.sleep(float(self._parameters.get("delay_ms", DEFAULT_DELAY_MS)) / 1e3)
         elif self._mode == "crash" and self._is_provoked(source, feeds):
@@ -172,6 +177,11 @@ def _crash() -> None:
     signal.pthread_kill(
         threading.get_ident(), signal.SIGSEGV
     )  # not the process: another thread might take it later
+
+
+def _wait_at(gate: str) -> None:
+    with suppress(FileNotFoundError), open(gate, "rb") as pipe:
+        pipe.read()
 
 
 def _hang() -> None:

@@ -73,6 +73,11 @@ class RawClient:
         """A call with its body in one frame."""
         self.socket.sendall(self.head(stream, headers) + self.frame(DATA, flags, stream, body))
 
+    def begin(self, rest: bytes) -> None:
+        """What a connection begins with and ``rest`` in one piece, where ``preface`` left that out: nobody can come in
+        between."""
+        self.socket.sendall(PREFACE + self.frame(SETTINGS, 0, 0) + rest)
+
     def widen(self) -> None:
         """Take the door's settings and its first window, so that more than 64 KiB may be sent."""
         self.receive_kind(SETTINGS)

@@ -14,6 +14,7 @@ from native.tests.raw_client import (
     ACK,
     CANCEL,
     DATA,
+    END_STREAM,
     ENHANCE_YOUR_CALM,
     GOAWAY,
     HEADERS,
@@ -192,8 +193,11 @@ def test_a_silent_connection_is_pinged_and_stays_while_it_answers() -> None:
 
 
 def test_a_connection_that_does_not_answer_pings_is_closed() -> None:
-    with Host(keepalive_ms=20, keepalive_timeout_ms=20) as host, RawClient(host.addresses[0]) as client:
-        client.call(1, framed(b""))
+    with (
+        Host(keepalive_ms=20, keepalive_timeout_ms=20) as host,
+        RawClient(host.addresses[0], preface=b"") as client,
+    ):
+        client.begin(client.head(1) + client.frame(DATA, END_STREAM, 1, framed(b"")))
         call = host.expect(CALL)[1]
         assert client.end() == 0
         assert host.expect(GONE)[1] == call

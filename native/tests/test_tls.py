@@ -180,9 +180,9 @@ def test_many_who_are_turned_away_are_counted_and_some_told(tmp_path: Path) -> N
     authority = make_authority(tmp_path, "authority")
     server, client = (make_signed(tmp_path, name, authority) for name in ("server", "client"))
     with Host(tls=Tls(*pem(server), authority.certificate.read_bytes(), ["other"])) as host:
-        for _ in range(70):
+        for _ in range(51):
             assert handshake(host, authority, client, ssl.TLSVersion.TLSv1_3) is not None
-        assert host.is_counted("clients_refused", 70)
+        assert host.is_counted("clients_refused", 51)
         assert len(host.door.poll()) == 50
 
 

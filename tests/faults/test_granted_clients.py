@@ -19,6 +19,7 @@ from tests.doors import DOORS, Sections, needs_native
 from tests.faults.clients import FAKE_SECTIONS
 from tests.faults.cut_proxy import CutProxy
 from tests.faults.fake_models import write_fake
+from tests.faults.gate import Gate
 from tests.faults.granted import NATIVE, granted_of, message, teach, until_empty
 from tests.faults.test_workers import version_in, worker_of
 
@@ -123,16 +124,19 @@ def test_slots_that_abandoned_requests_hold_come_back(serve: Serve, tmp_path: Pa
 
 @needs_native
 def test_a_client_that_dies_with_requests_in_flight_has_cancelled_them(serve: Serve, tmp_path: Path) -> None:
-    write_fake(tmp_path, "slow", mode="delay", delay_ms=200, batched=False)
-    daemon = serve(tmp_path)
+    models, gate = tmp_path / "models", Gate(tmp_path / "gate")
+    write_fake(models, "slow", batched=False, gate=tmp_path / "gate")
+    daemon = serve(models)
     teach(daemon, "slow")
     before = version_in(daemon.status(), "slow")["requests"]
     request = message("slow").SerializeToString()
-    with CutProxy(daemon.grpc, 1 << 20, reset=True) as proxy:
-        with Stub(proxy.address) as stub:
-            calls = [stub.begin("ModelInfer", request) for _ in range(3)]
-            daemon.until("all of them inside", lambda now: version_in(now, "slow")["running"] == 3)
-        assert not any(call.done() and call.code() is grpc.StatusCode.OK for call in calls)
+    with gate:
+        with CutProxy(daemon.grpc, 1 << 20, reset=True) as proxy:
+            with Stub(proxy.address) as stub:
+                calls = [stub.begin("ModelInfer", request) for _ in range(3)]
+                daemon.until("all of them inside", lambda now: version_in(now, "slow")["running"] == 3)
+            assert not any(call.done() and call.code() is grpc.StatusCode.OK for call in calls)
+        daemon.until("their end", lambda now: version_in(now, "slow")["requests"]["cancelled"] >= 3)
     document = until_empty(daemon)
     after = version_in(document, "slow")["requests"]
     assert after["cancelled"] == before["cancelled"] + 3

@@ -18,6 +18,7 @@ from tests.conftest import Serve
 from tests.doors import Sections, needs_native
 from tests.faults.clients import Stream
 from tests.faults.fake_models import write_fake
+from tests.faults.gate import Gate
 from tests.faults.granted import NATIVE, granted_of, message, teach, until_empty
 from tests.faults.held_interpreter import Hold
 from tests.faults.test_workers import version_in
@@ -147,12 +148,15 @@ def test_sigterm_under_granted_load_answers_what_was_accepted(serve: Serve, tmp_
 
 
 def test_sigterm_waits_for_what_is_in_the_ring(serve: Serve, tmp_path: Path) -> None:
-    write_fake(tmp_path, "slow", mode="delay", delay_ms=100, batched=False)
-    daemon = serve(tmp_path)
+    models, gate = tmp_path / "models", Gate(tmp_path / "gate")
+    write_fake(models, "slow", mode="delay", delay_ms=20, batched=False, gate=tmp_path / "gate")
+    daemon = serve(models)
     teach(daemon, "slow")
     with Stub(daemon.grpc) as stub:
-        calls = [stub.begin("ModelInfer", message("slow", request_id=str(index))) for index in range(10)]
-        daemon.until("all of them inside", lambda now: now["running_requests"] == 10)
-        daemon.signal(signal.SIGTERM)
+        with gate:
+            calls = [stub.begin("ModelInfer", message("slow", request_id=str(index))) for index in range(10)]
+            daemon.until("all of them inside", lambda now: now["running_requests"] == 10)
+            daemon.signal(signal.SIGTERM)
+            daemon.wait_for("STOPPING=1")
         assert all(call.result() for call in calls)
     assert daemon.process.wait(30) == 0

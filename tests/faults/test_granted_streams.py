@@ -22,6 +22,7 @@ from tests.conftest import Serve
 from tests.doors import Sections, needs_native
 from tests.faults.cut_proxy import CutProxy
 from tests.faults.fake_models import write_fake
+from tests.faults.gate import Gate
 from tests.faults.granted import NATIVE, granted_of, message, teach, until_empty
 from tests.faults.stream_client import StreamClient
 from tests.faults.test_workers import version_in, worker_of
@@ -192,13 +193,16 @@ def _served(document: Any) -> list[int]:
 
 
 def test_a_door_that_stops_answers_what_is_under_way_and_says_why(serve: Serve, tmp_path: Path) -> None:
-    write_fake(tmp_path, "slow", mode="delay", delay_ms=150, batched=False)
-    daemon = serve(tmp_path)
+    models, gate = tmp_path / "models", Gate(tmp_path / "gate")
+    write_fake(models, "slow", mode="delay", delay_ms=20, batched=False, gate=tmp_path / "gate")
+    daemon = serve(models)
     teach(daemon, "slow")
     with Stub(daemon.grpc) as stub:
-        answers = stub.stream(Sending(*[message("slow", request_id=str(number)) for number in range(5)]))
-        daemon.until("all of them inside", lambda now: version_in(now, "slow")["running"] == 5)
-        daemon.signal(signal.SIGTERM)
+        with gate:
+            answers = stub.stream(Sending(*[message("slow", request_id=str(number)) for number in range(5)]))
+            daemon.until("all of them inside", lambda now: version_in(now, "slow")["running"] == 5)
+            daemon.signal(signal.SIGTERM)
+            daemon.wait_for("STOPPING=1")
         ids = [next(answers).infer_response.id for _ in range(5)]
         with pytest.raises(grpc.RpcError) as told:
             next(answers)

@@ -13,6 +13,7 @@ from tritonclient.utils import InferenceServerException
 from tests.conftest import Serve
 from tests.faults.clients import FAKE_SECTIONS, Stream, ask, status_of
 from tests.faults.fake_models import write_fake
+from tests.faults.gate import Gate
 
 ONE_PROCESS = {**FAKE_SECTIONS, "placement": {"max_processes": 1}}
 
@@ -29,13 +30,16 @@ def version_in(document: Any, name: str, version: int = 1) -> Any:
 
 @pytest.mark.every_door
 def test_a_killed_worker_costs_nobody_a_request(serve: Serve, tmp_path: Path) -> None:
-    write_fake(tmp_path, "victim", mode="delay", delay_ms=5)
-    write_fake(tmp_path, "neighbour")
-    daemon = serve(tmp_path, FAKE_SECTIONS)
+    models, gate = tmp_path / "models", Gate(tmp_path / "gate")
+    write_fake(models, "victim", gate=tmp_path / "gate")
+    write_fake(models, "neighbour")
+    daemon = serve(models, FAKE_SECTIONS)
     pid = worker_of(daemon.status(), "victim/1")["pid"]
     with Stream(daemon.grpc, "victim") as victim, Stream(daemon.grpc, "neighbour") as neighbour:
         victim.wait_for(20)
-        os.kill(pid, signal.SIGKILL)
+        with gate:
+            gate.reached()
+            os.kill(pid, signal.SIGKILL)
         victim.wait_for(50)
         neighbour.wait_for(50)
     assert set(neighbour.outcomes) == {"OK"}

@@ -6,6 +6,7 @@ from __future__ import annotations
 import gzip
 import os
 import re
+import select
 import signal
 import socket
 import struct
@@ -209,7 +210,7 @@ def test_a_600_kb_tensor_in_chunks_passes(server: ApplianceProcess, client: RawC
 
 def test_a_client_that_reads_slowly_gets_everything(server: ApplianceProcess) -> None:
     with RawClient(server) as client:
-        client.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        client.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 16_384)
         shape = (1, 100_000)
         client.send(binary_request("identity_fp32", {"x": shape}, value=3.0) * 2)
         for _ in range(2):
@@ -259,10 +260,8 @@ def test_a_connection_that_waits_too_long_is_closed(serve: Serve, tmp_path: Path
     write_model("mlp", tmp_path)
     server = serve(tmp_path, with_front(FRONT, {"http": {"keepalive_s": 1.0}}))
     with RawClient(server) as idle, RawClient(server) as busy:
-        end = time.monotonic() + 2.0
-        while time.monotonic() < end:
+        while not select.select([idle.socket], [], [], 0.05)[0]:
             assert busy.ask(GET).status == 200
-            time.sleep(0.3)
         assert idle.is_closed()
         assert busy.ask(binary_request("mlp", MLP)).status == 200
 

@@ -201,22 +201,29 @@ def test_a_large_tensor_goes_into_its_slot_as_it_comes(server: ApplianceProcess,
     name = "appliance_door_http_uploads_total"
     request = binary_request("big_mean", {"image": (1, 3, 224, 224)}, "7")
     first = _taught(server, client, request, "big_mean")
-    before, granted = _counted(server, name), _granted(server, "big_mean")
     for cut in (300, 400_000, len(request) - 1):
-        client.send(request[:cut])
-        time.sleep(0.02)
-        client.send(request[cut:])
-        assert client.answer() == first
-    assert _granted(server, "big_mean") == granted + 3
-    assert _counted(server, name) == before + 3
+        for _ in range(
+            20
+        ):  # on a busy machine the rest may come too late for the door, or with the first part
+            before, granted = _counted(server, name), _granted(server, "big_mean")
+            client.send(request[:cut])
+            time.sleep(0.02)
+            client.send(request[cut:])
+            assert client.answer() == first
+            if _counted(server, name) == before + 1:
+                break
+        assert (_counted(server, name), _granted(server, "big_mean")) == (before + 1, granted + 1), cut
 
 
 def test_a_large_tensor_that_comes_slowly_is_the_edges(server: ApplianceProcess, client: RawClient) -> None:
     request = binary_request("big_mean", {"image": (1, 3, 224, 224)}, "7")
     first = _taught(server, client, request, "big_mean")
-    granted = _granted(server, "big_mean")
+    name = "appliance_door_http_passed_total"
+    granted, passed = _granted(server, "big_mean"), _counted(server, name)
     client.send(request[:300_000])
-    time.sleep(0.4)
+    end = time.monotonic() + 20
+    while _counted(server, name) == passed:
+        assert time.monotonic() < end, "the door waits for the rest"
     client.send(request[300_000:])
     assert client.answer() == first
     assert _granted(server, "big_mean") == granted

@@ -11,7 +11,7 @@ import pytest
 
 from appliance.door.wire_pb import inference_pb2 as pb
 from tests.appliance_process import ApplianceProcess
-from tests.conformance.grpc.stub import Stub, failure_of
+from tests.conformance.grpc.stub import Failure, Stub, failure_of
 from tests.doors import EVERY_WAY
 
 ROW = struct.pack("<64f", *[0.5] * 64)
@@ -243,7 +243,7 @@ def test_a_full_queue_says_when_to_come_back(stub: Stub) -> None:
 def test_a_deadline_that_cannot_be_met_is_refused(stub: Stub) -> None:
     for _ in range(4):
         stub.infer(fake("slow"))
-    failure = stub.refusal(fake("slow"), timeout_s=0.06)
+    failure = _refused_in_time(stub, fake("slow"), timeout_s=0.12)
     assert failure.code == "RESOURCE_EXHAUSTED"
     assert "cannot be served before its deadline" in failure.text
     assert "grpc-retry-pushback-ms" in failure.trailers
@@ -252,7 +252,7 @@ def test_a_deadline_that_cannot_be_met_is_refused(stub: Stub) -> None:
 def test_a_timeout_parameter_is_a_deadline_too(stub: Stub) -> None:
     for _ in range(4):
         stub.infer(fake("slow"))
-    failure = stub.refusal(with_parameter(fake("slow"), "timeout", int64_param=10_000))
+    failure = stub.refusal(with_parameter(fake("slow"), "timeout", int64_param=100_000))
     assert failure.code == "RESOURCE_EXHAUSTED"
     assert "cannot be served before its deadline" in failure.text
 
@@ -304,9 +304,22 @@ def test_a_cancelled_request_leaves_the_queue(stub: Stub, server: ApplianceProce
 def test_a_deadline_that_passes_in_the_queue(server: ApplianceProcess, stub: Stub) -> None:
     running = stub.begin("ModelInfer", fake("stuck"))
     server.until("the worker busy", lambda now: _running(now, "stuck") == 1)
-    failure = stub.refusal(with_parameter(fake("stuck", request_id="7"), "timeout", int64_param=30_000))
+    # Once: the longer the worker is busy, the longer it is expected to be, and who comes later is refused for that.
+    waiting = stub.begin(
+        "ModelInfer", with_parameter(fake("stuck", request_id="7"), "timeout", int64_param=1_000_000)
+    )
+    failure = failure_of(waiting.exception())
     assert (failure.code, failure.text) == ("DEADLINE_EXCEEDED", "[request id: 7] Request timeout expired")
     running.cancel()
+
+
+def _refused_in_time(stub: Stub, request: Any, timeout_s: float) -> Failure:
+    """How it is refused by a server that is in time to say so: under load a client's own clock may be first."""
+    for _ in range(20):
+        failure = failure_of(stub.begin("ModelInfer", request, timeout_s).exception())
+        if failure.code != "DEADLINE_EXCEEDED":
+            break
+    return failure
 
 
 def _inside(document: Any, name: str) -> int:

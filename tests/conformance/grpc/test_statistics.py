@@ -17,6 +17,7 @@ from tests.conftest import Serve
 from tests.doors import DOORS, Sections, needs_native
 from tests.faults.clients import FAKE_SECTIONS
 from tests.faults.fake_models import write_fake
+from tests.faults.gate import Gate
 from tests.faults.granted import message, until_empty
 from tests.faults.test_workers import version_in
 
@@ -34,14 +35,14 @@ def door() -> Sections:
     return {}
 
 
-def success(daemon: ApplianceProcess, stub: Stub) -> None:
+def success(daemon: ApplianceProcess, stub: Stub, gate: Gate) -> None:
     for index in range(5):
         stub.infer(message("m", request_id=str(index)))
     stub.infer(_rows("m", 3))
     stub.infer(_rows("m", 3))
 
 
-def invalid(daemon: ApplianceProcess, stub: Stub) -> None:
+def invalid(daemon: ApplianceProcess, stub: Stub, gate: Gate) -> None:
     for _ in range(3):
         stub.infer(message("m"))
         request = message("m")
@@ -49,57 +50,62 @@ def invalid(daemon: ApplianceProcess, stub: Stub) -> None:
         assert stub.refusal(request).code == "INVALID_ARGUMENT"
 
 
-def failed(daemon: ApplianceProcess, stub: Stub) -> None:
+def failed(daemon: ApplianceProcess, stub: Stub, gate: Gate) -> None:
     for _ in range(3):
         stub.infer(message("failing"))
     assert stub.refusal(message("failing", first=66)).code == "INTERNAL"
     stub.infer(message("failing"))
 
 
-def refused(daemon: ApplianceProcess, stub: Stub) -> None:
+def refused(daemon: ApplianceProcess, stub: Stub, gate: Gate) -> None:
     for _ in range(3):
         stub.infer(message("slow"))
-    running = stub.begin("ModelInfer", message("slow"))
-    _wait(daemon, "slow", 1)
-    for _ in range(4):
-        assert stub.refusal(message("slow"), timeout_s=0.1).code == "RESOURCE_EXHAUSTED"
+    with gate:
+        running = stub.begin("ModelInfer", message("slow"))
+        gate.reached()
+        for _ in range(4):
+            assert stub.refusal(message("slow"), timeout_s=0.25).code == "RESOURCE_EXHAUSTED"
     assert running.result()
 
 
-def cancelled(daemon: ApplianceProcess, stub: Stub) -> None:
+def cancelled(daemon: ApplianceProcess, stub: Stub, gate: Gate) -> None:
     for _ in range(3):
         stub.infer(message("slow"))
-    running = stub.begin("ModelInfer", message("slow"))
-    _wait(daemon, "slow", 1)
-    running.cancel()
+    with gate:
+        running = stub.begin("ModelInfer", message("slow"))
+        gate.reached()
+        running.cancel()
+        stub.infer(message("m"))  # behind it on the same connection
     until_empty(daemon)
 
 
-def batches(daemon: ApplianceProcess, stub: Stub) -> None:
+def batches(daemon: ApplianceProcess, stub: Stub, gate: Gate) -> None:
     """One runs alone, and those that came meanwhile together."""
     for _ in range(3):
         stub.infer(message("slow"))
-    first = stub.begin("ModelInfer", message("slow"))
-    _wait(daemon, "slow", 1)
-    others = [stub.begin("ModelInfer", message("slow", first=index)) for index in range(4)]
-    _wait(daemon, "slow", 5)
+    with gate:
+        first = stub.begin("ModelInfer", message("slow"))
+        gate.reached()
+        others = [stub.begin("ModelInfer", message("slow", first=index)) for index in range(4)]
+        _wait(daemon, "slow", 5)
     assert all(call.result() for call in (first, *others))
 
 
 @needs_native
 @pytest.mark.parametrize("play", [success, invalid, failed, refused, cancelled, batches])
 def test_both_doors_count_alike(
-    serve: Serve, tmp_path: Path, play: Callable[[ApplianceProcess, Stub], None]
+    serve: Serve, tmp_path: Path, play: Callable[[ApplianceProcess, Stub, Gate], None]
 ) -> None:
-    write_fake(tmp_path, "m")
-    write_fake(tmp_path, "slow", mode="delay", delay_ms=300)
-    write_fake(tmp_path, "failing", mode="fail", magic=66)
+    models, gate = tmp_path / "models", tmp_path / "gate"
+    write_fake(models, "m")
+    write_fake(models, "slow", mode="delay", delay_ms=300, gate=gate)
+    write_fake(models, "failing", mode="fail", magic=66)
     told: list[tuple[Any, Any, Any, Any]] = []
     granted = []
     for sections in DOORS.values():
-        daemon = serve(tmp_path, {**sections, **FAKE_SECTIONS, "metrics": {"triton_names": True}})
+        daemon = serve(models, {**sections, **FAKE_SECTIONS, "metrics": {"triton_names": True}})
         with Stub(daemon.grpc) as stub:
-            play(daemon, stub)
+            play(daemon, stub, Gate(gate))
             document = until_empty(daemon)
             names, values = metrics(daemon)
             told.append((statistics(stub), requests(document), names, values))
