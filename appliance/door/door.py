@@ -147,6 +147,15 @@ class DoorConfig:
             "help": "requests under way on one ModelStreamInfer; more are read when answers left",
         },
     )
+    stream_window_bytes: int = field(
+        default=64 * MEBIBYTE,
+        metadata={
+            "min": 1,
+            "unit": "bytes",
+            "help": "request messages under way on one ModelStreamInfer beyond which no more are read until answers "
+            "left",
+        },
+    )
     keepalive_s: float = field(
         default=60.0,
         metadata={"min": 1, "unit": "s", "help": "ping a connection that was silent for this long"},

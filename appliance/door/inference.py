@@ -145,6 +145,10 @@ class Inference:
             self.engine.rejected(error, request_id, caller.client)
             raise self.refused(error, request_id) from error
 
+    def has_memory(self, call: Call) -> bool:
+        """Whether there is memory for the tensors of a checked call now."""
+        return self.engine.has_memory(call.intake.planned.plan, call.intake.tensors)
+
     def submit(
         self, call: Call, deadline_ns: int, on_done: Callable[[Outcome], None], attempts: int = 0
     ) -> int:

@@ -219,6 +219,6 @@ def _is_taught(door: Door, services: Services, methods: Methods, direct: DirectE
     grants = door.grants()
     if not direct.attach(grants, _INFER_INDEX):
         return False
-    grants.serve_stream(methods.paths.index(INFER_STREAM), services.window)
+    grants.serve_stream(methods.paths.index(INFER_STREAM), *services.window)
     services.inference.teach = Teacher(grants, services.inference.engine, direct).consider
     return True

@@ -19,6 +19,7 @@ from appliance.door.health_service import HEALTH_SERVICE, HealthService
 from appliance.door.inference import Caller, Inference
 from appliance.door.reflection import METHOD, V1, V1ALPHA, Reflection
 from appliance.door.stream import Handed, Read, StreamSession, Write, as_it_came
+from appliance.door.stream_window import StreamWindow
 from appliance.door.wire_pb.pool import descriptor_files
 from appliance.engine.port import EnginePort
 from appliance.telemetry.trace import Tracer
@@ -55,8 +56,8 @@ class Services:
         self._health = HealthService(engine)
         health_file = descriptor_pb2.FileDescriptorProto.FromString(HEALTH_FILE)
         self._reflection = Reflection((SERVICE, HEALTH_SERVICE), (*descriptor_files(), health_file))
-        self.window = config.stream_window
-        """Requests under way at most on one ModelStreamInfer."""
+        self.window = (config.stream_window, config.stream_window_bytes)
+        """Requests, and bytes of their messages, under way on one ModelStreamInfer."""
         self._sessions: set[StreamSession] = set()
         self._draining = False
 
@@ -108,7 +109,7 @@ class Services:
 
         session = StreamSession(
             self.inference,
-            self.window,
+            StreamWindow(*self.window),
             terms.deadline_ns,
             real_statuses,
             caller,

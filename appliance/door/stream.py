@@ -1,8 +1,9 @@
 """One ModelStreamInfer: many requests over one stream, answered as they finish.
 
 Errors travel in-band and the stream goes on, unless the client asked for real statuses: then the first error ends it.
-At most ``window`` requests are under way; beyond that nothing more is read, so the transport's flow control holds the
-client back. The end of the client's side waits for all answers; a cancelled stream cancels what is under way.
+What is under way is bounded by a window; beyond that nothing more is read, so the transport's flow control holds the
+client back. So it does while the tensors of a request find no memory that others of its stream will give back. The end
+of the client's side waits for all answers; a cancelled stream cancels what is under way.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import NamedTuple
 from appliance.door.inference import NOBODY, Call, Caller, Inference, Refused, discard
 from appliance.door.response import stream_error, stream_response
 from appliance.door.status import Status, status_of
+from appliance.door.stream_window import StreamWindow
 from appliance.engine.port import Buffer
 from appliance.errors import Stopping
 from appliance.inference import Answer, Outcome
@@ -45,10 +47,11 @@ class _Refusal(NamedTuple):
 
 
 class _Finished(NamedTuple):
-    """Something to write: an outcome of a call, or why a message never became one."""
+    """Something to write: an outcome of a call, or why a message never became one; and how long the message was."""
 
     call: Call | None
     outcome: Outcome | _Refusal
+    nbytes: int
 
 
 class StreamSession:
@@ -59,7 +62,7 @@ class StreamSession:
     def __init__(
         self,
         inference: Inference,
-        window: int,
+        window: StreamWindow,
         deadline_ns: int,
         real_statuses: bool,
         caller: Callable[[], Caller] = lambda: NOBODY,
@@ -70,7 +73,7 @@ class StreamSession:
         self._caller = caller
         self._handed = handed
         self._end_input = end_input
-        self._window = asyncio.Semaphore(window)
+        self._window = window
         self._deadline_ns = deadline_ns
         self._real_statuses = real_statuses
         self._open: dict[int, int] = {}
@@ -113,11 +116,11 @@ class StreamSession:
 
     async def _read_all(self, read: Read) -> None:
         while True:
-            await self._window.acquire()
+            await self._window.opened()
             message = await read()
             if message is None:
                 return
-            self._take(message)
+            await self._take(message)
             del message  # its memory is not an idle stream's
 
     def _read_ended(self, reader: asyncio.Task[None]) -> None:
@@ -125,11 +128,13 @@ class StreamSession:
             reader.exception()  # looked at, so that it is not logged where the stream ends for another reason
         self._news.set()
 
-    def _take(self, message: Buffer) -> None:
+    async def _take(self, message: Buffer) -> None:
         self._inference.tally.requests += 1
         self._calls = number = self._calls + 1
+        nbytes = len(message)
+        self._window.take(nbytes)
         try:
-            checked = self._inference.check(message, self._caller())
+            checked = await self._checked(message)
             call = checked.without_message()
 
             def on_done(outcome: Outcome) -> None:
@@ -137,14 +142,28 @@ class StreamSession:
                     discard(outcome)
                     return
                 del self._open[number]
-                self._put(_Finished(call, outcome))
+                self._put(_Finished(call, outcome, nbytes))
 
             attempts, deadline_ns = self._handed()
             self._open[number] = self._inference.submit(
                 checked, deadline_ns or self._deadline_ns, on_done, attempts
             )
         except Refused as refused:
-            self._put(_Finished(None, _Refusal(refused.status, refused.request_id)))
+            self._put(_Finished(None, _Refusal(refused.status, refused.request_id), nbytes))
+
+    async def _checked(self, message: Buffer) -> Call:
+        """The call in ``message``, once there is memory for it, or nothing of this stream that has some. Raises
+        Refused."""
+        caller = self._caller()
+        call = self._inference.check(message, caller)
+        try:
+            while (self._open or self._finished) and not self._inference.has_memory(call):
+                await self._window.released()
+                call = self._inference.check(message, caller)  # what serves may be another by now
+        except asyncio.CancelledError:
+            self._inference.tally.cancelled += 1
+            raise
+        return call
 
     def _put(self, finished: _Finished) -> None:
         self._finished.append(finished)
@@ -154,8 +173,9 @@ class StreamSession:
         while True:
             self._news.clear()
             while self._finished:
-                await write(self._encode(self._finished.popleft()))
-                self._window.release()
+                finished = self._finished.popleft()
+                await write(self._encode(finished))
+                self._window.release(finished.nbytes)
             if reader.done() and not self._open and not self._finished:
                 if not reader.cancelled():
                     reader.result()
@@ -163,7 +183,7 @@ class StreamSession:
             await self._news.wait()
 
     def _encode(self, finished: _Finished) -> bytes:
-        call, outcome = finished
+        call, outcome, _ = finished
         if isinstance(outcome, _Refusal):
             return self._tell(outcome)
         assert call is not None
@@ -184,7 +204,7 @@ class StreamSession:
         """Nobody reads any more: drop what waits and tell the engine about the rest."""
         self._closed = True
         tally = self._inference.tally
-        for call, outcome in self._finished:
+        for call, outcome, _ in self._finished:
             if call is not None:
                 tally.cancelled += 1
             if isinstance(outcome, Answer):

@@ -84,7 +84,7 @@ class Engine:
             slow=self._accounts.slow, tracer=tracer, wall_ms=wall_ms,
         )  # fmt: skip
         self._intake = self._make_intake(config, terms.config)
-        self.submit = self._intake.submit
+        self.submit, self.has_memory = self._intake.submit, self._intake.has_memory
         """See EnginePort."""
         endings = Endings(
             arena=arena, pool=pool, accounts=self._accounts, shapes=self._shapes,

@@ -165,6 +165,15 @@ class Intake:
         self._scheduler.step(events.CancelRequested(request.handle), now_ns)
         return QueueFull("Exceeds maximum queue size: no memory left for tensors"), Result.REFUSED
 
+    def has_memory(self, plan: RequestPlan, tensors: Sequence[Buffer]) -> bool:
+        """See EnginePort."""
+        served = self._routes.find(plan.model.name, plan.model.version)
+        if served is None or served.model is not plan.model:
+            return True
+        imagined = Request(0, plan, served, "", 0, 0, _nobody)
+        imagined.measure(tensors)
+        return self._arena.has_room(imagined.span)
+
     def cancel(self, handle: int) -> None:
         """See EnginePort."""
         request = self.requests.get(handle)
@@ -187,6 +196,10 @@ class Intake:
             for event in inbox:
                 for action in self._scheduler.step(event, now_ns):
                     self._perform(action, now_ns)
+
+
+def _nobody(_: Outcome) -> None:
+    raise AssertionError("a request that was only imagined has ended")
 
 
 def _arrival(request: Request) -> events.Arrived:

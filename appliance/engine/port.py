@@ -193,6 +193,10 @@ class EnginePort(Protocol):
         Raises UnknownModel, NotReady, InvalidRequest (bad version string), with the texts clients match on.
         """
 
+    def has_memory(self, plan: RequestPlan, tensors: Sequence[Buffer]) -> bool:
+        """Whether there is memory now for the tensors of a request and of its answer, which ``submit`` would take. True
+        also where that would refuse it for another reason."""
+
     def submit(
         self,
         plan: RequestPlan,

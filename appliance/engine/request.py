@@ -106,9 +106,7 @@ class Request:
     def store(self, arena: Arena, tensors: Sequence[Buffer]) -> bool:
         """Copy the raw inputs, measured before, into one slot with room for the outputs behind them; False when there
         is no room."""
-        layout = self.layout
-        ordered = self._ordered(tensors)
-        inputs = layout.input_span if layout.sizes else sum(map(aligned, self.sizes))
+        ordered, inputs = self._ordered(tensors), self._input_bytes()
         slot = arena.allocate(inputs + self._expected_output_bytes())
         if slot is None:
             return False
@@ -158,6 +156,15 @@ class Request:
         seen, rows = self.served.row_bytes, max(self.plan.rows, 1)
         for position, size in zip(self.layout.wanted, sizes, strict=True):
             seen[position] = max(seen[position], -(-size // rows))
+
+    @property
+    def span(self) -> int:
+        """Bytes of the arena that it wants, measured before."""
+        return self._input_bytes() + self._expected_output_bytes()
+
+    def _input_bytes(self) -> int:
+        layout = self.layout
+        return layout.input_span if layout.sizes else sum(map(aligned, self.sizes))
 
     def _expected_output_bytes(self) -> int:
         """Exact where the graph fixes it, else from what was seen so far."""

@@ -73,6 +73,11 @@ class ArenaConfig:
         return min(self.memory_limit_bytes, self.classes[-1][0])
 
 
+def _charge(nbytes: int) -> int:
+    """What a slot for ``nbytes`` is charged: whole pages."""
+    return (nbytes + PAGE_BYTES - 1) & -PAGE_BYTES or PAGE_BYTES
+
+
 class Slot:
     """A piece of the arena: ``size`` usable bytes from ``offset``. Identity matters; made by the arena only."""
 
@@ -151,12 +156,22 @@ class Arena:
 
         A slot is charged, and may be used, for ``nbytes`` rounded up to whole pages.
         """
-        charge = (nbytes + PAGE_BYTES - 1) & -PAGE_BYTES or PAGE_BYTES
+        charge = _charge(nbytes)
+        level = self._level_for(charge)
+        if level is not None:
+            return self._take(level, self._classes[level], charge)
+        self._exhausted += 1
+        return None
+
+    def has_room(self, nbytes: int) -> bool:
+        """Whether ``allocate`` would give such a slot now."""
+        return self._level_for(_charge(nbytes)) is not None
+
+    def _level_for(self, charge: int) -> int | None:
         if self._allocated + charge <= self._config.memory_limit_bytes:
             for level, size_class in enumerate(self._classes):
                 if charge <= size_class.slot_bytes and size_class.used < size_class.count:
-                    return self._take(level, size_class, charge)
-        self._exhausted += 1
+                    return level
         return None
 
     def _take(self, level: int, size_class: _SizeClass, charge: int) -> Slot:

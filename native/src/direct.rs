@@ -14,6 +14,7 @@ use crate::price::{Price, endless};
 use crate::scan::{Opening, Scanned};
 use crate::slots::{Arena, Slots};
 use crate::trace::{Trace, Traces};
+use crate::underway::StreamWindow;
 use bytes::Bytes;
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
@@ -109,8 +110,8 @@ enum Timeliness {
 /// See the head of this file.
 pub struct Direct {
     attached: OnceLock<Attached>,
-    /// Index of the streaming method, and how many requests may be under way on one stream.
-    stream: OnceLock<(u32, usize)>,
+    /// Index of the streaming method, and what may be under way on one stream.
+    stream: OnceLock<(u32, StreamWindow)>,
     state: Mutex<State>,
     taught: AtomicBool,
     in_flight: AtomicUsize,
@@ -175,8 +176,8 @@ impl Direct {
         self.attached.get()
     }
 
-    /// Names the method whose streams carry such requests, and how many may be under way on one; once.
-    pub fn serve_stream(&self, method: u32, window: usize) -> Result<(), String> {
+    /// Names the method whose streams carry such requests, and what may be under way on one; once.
+    pub fn serve_stream(&self, method: u32, window: StreamWindow) -> Result<(), String> {
         self.stream.set((method, window)).map_err(|_| "the streaming method is named already".to_string())
     }
 
@@ -303,8 +304,8 @@ impl Direct {
         self.taught.load(Acquire) && self.attached.get().is_some_and(|attached| attached.method == method)
     }
 
-    /// How many requests may be under way on a stream of this method, if they may be the door's own.
-    pub fn window_of(&self, method: u32) -> Option<usize> {
+    /// What may be under way on a stream of this method, if it may be the door's own.
+    pub fn window_of(&self, method: u32) -> Option<StreamWindow> {
         self.stream.get().filter(|(streaming, _)| *streaming == method).map(|(_, window)| *window)
     }
 

@@ -10,6 +10,7 @@ use crate::plan::Lesson;
 use crate::price::Price;
 use crate::slots::Arena;
 use crate::trace::Trace;
+use crate::underway::StreamWindow;
 use pyo3::exceptions::{PyOSError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PyTuple};
@@ -65,7 +66,8 @@ impl Grants {
         self.0.direct.load(lane)
     }
 
-    fn serve_stream(&self, method: u32, window: usize) -> PyResult<()> {
+    fn serve_stream(&self, method: u32, requests: usize, nbytes: usize) -> PyResult<()> {
+        let window = StreamWindow { requests, bytes: nbytes };
         self.0.direct.serve_stream(method, window).map_err(PyValueError::new_err)
     }
 

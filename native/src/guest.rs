@@ -42,6 +42,14 @@ impl Guest {
         }
     }
 
+    /// How long its message is.
+    pub fn length(&self) -> usize {
+        match self {
+            Self::Message(_, message) => message.bytes.len(),
+            Self::Upload(upload) => upload.length(),
+        }
+    }
+
     /// Its way alone: nothing is handed over any more.
     pub fn into_flight(self) -> Flight {
         match self {

@@ -15,7 +15,7 @@ use crate::guest::{Guest, HandedOver};
 use crate::mailbox::{Event, Told};
 use crate::status::Fault;
 use crate::ticket::Ticket;
-use crate::underway::{Chunk, Underway};
+use crate::underway::{Chunk, StreamWindow, Underway};
 use bytes::Bytes;
 use http::HeaderValue;
 use std::convert::Infallible;
@@ -32,8 +32,8 @@ pub struct Stream<'a> {
     /// The client's trace context.
     parent: Option<&'a HeaderValue>,
     deadline_ns: u64,
-    /// Requests under way at most, if they may be the door's own.
-    window: Option<usize>,
+    /// What may be under way, if it may be the door's own.
+    window: Option<StreamWindow>,
     underway: Mutex<Underway>,
     /// Rung when what is under way has changed.
     changed: Notify,
@@ -49,16 +49,17 @@ enum Order {
 }
 
 impl<'a> Stream<'a> {
-    /// A stream that Python has been told of. `window`: how many requests may be under way, if they may be the door's own.
+    /// A stream that Python has been told of. `window`: what may be under way, if it may be the door's own.
     pub fn new(
         core: &'a Core,
         caller: &'a Caller,
         ticket: &'a Ticket,
         parent: Option<&'a HeaderValue>,
         deadline_ns: u64,
-        window: Option<usize>,
+        window: Option<StreamWindow>,
     ) -> Self {
-        let underway = Mutex::new(Underway::new(window.unwrap_or_default()));
+        let unused = StreamWindow { requests: 0, bytes: 0 };
+        let underway = Mutex::new(Underway::new(window.unwrap_or(unused)));
         Self { core, caller, ticket, parent, deadline_ns, window, underway, changed: Notify::new() }
     }
 

@@ -1,7 +1,8 @@
 //! What is under way on one stream: the requests that the door serves by itself, their answers until the client has taken
 //! them, and the requests that are Python's.
 //!
-//! All of them together are bounded by the window, whoever serves them. Answers stand in the order in which their requests
+//! All of them together are bounded by the window, whoever serves them: so many requests, and no more while the messages
+//! of those that are not served yet are so many bytes. Answers stand in the order in which their requests
 //! ended, as Python's do: a stream promises no other.
 
 use crate::budget::{Budget, Reservation};
@@ -46,6 +47,15 @@ impl Drop for Aloft {
     }
 }
 
+/// How much may be under way on one stream.
+#[derive(Clone, Copy, Debug)]
+pub struct StreamWindow {
+    /// Requests.
+    pub requests: usize,
+    /// Bytes of messages, beyond which no more are read.
+    pub bytes: usize,
+}
+
 /// Some answers, one after another.
 pub struct Chunk {
     bytes: BytesMut,
@@ -67,22 +77,25 @@ impl Chunk {
 
 /// See the head of this file.
 pub struct Underway {
-    window: usize,
+    window: StreamWindow,
+    /// Of messages that workers and Python have.
+    bytes: usize,
     aloft: FuturesUnordered<Aloft>,
     landed: VecDeque<Chunk>,
     /// Answers and bytes that have landed and were not sent.
     unsent: (usize, usize),
     handed: VecDeque<HandedOver>,
-    /// What Python was told and has not answered; which of its answers is whose does not matter.
-    told: VecDeque<Option<Asked>>,
+    /// What Python was told and has not answered, and how long it was; which of its answers is whose does not matter.
+    told: VecDeque<(Option<Asked>, usize)>,
     changed: bool,
 }
 
 impl Underway {
-    /// Nothing yet, and at most so many requests ever.
-    pub fn new(window: usize) -> Self {
+    /// Nothing yet, and at most so much ever.
+    pub fn new(window: StreamWindow) -> Self {
         Self {
             window,
+            bytes: 0,
             aloft: FuturesUnordered::new(),
             landed: VecDeque::new(),
             unsent: (0, 0),
@@ -94,7 +107,8 @@ impl Underway {
 
     /// Whether one more request may be read: not while one waits for Python, which takes no more than its own window.
     pub fn has_room(&self) -> bool {
-        self.handed.is_empty() && self.aloft.len() + self.unsent.0 + self.told.len() < self.window
+        let requests = self.aloft.len() + self.unsent.0 + self.told.len();
+        self.handed.is_empty() && requests < self.window.requests && self.bytes < self.window.bytes
     }
 
     /// Whether nothing can be handed over any more.
@@ -116,6 +130,7 @@ impl Underway {
         if !fits || !guest.depart() {
             return Err(guest);
         }
+        self.bytes += guest.length();
         self.aloft.push(Aloft(Some((guest, room))));
         Ok(())
     }
@@ -125,6 +140,7 @@ impl Underway {
     pub fn poll_landed(&mut self, cx: &mut Context<'_>, client: &str) -> Poll<(Guest, u32)> {
         while let Poll::Ready(Some((guest, room, landed))) = self.aloft.poll_next_unpin(cx) {
             self.changed = true;
+            self.bytes -= guest.length();
             match landed {
                 Ok(Landing::Well) => self.answer(guest.into_flight(), room, client),
                 Ok(Landing::Late) => return Poll::Ready((guest, 0)),
@@ -179,21 +195,22 @@ impl Underway {
     /// The next request that Python is told.
     pub fn take_handed(&mut self) -> Option<Told> {
         let HandedOver { message, attempts, deadline_ns, asked } = self.handed.pop_front()?;
-        self.told.push_back(asked);
+        self.told.push_back((asked, message.bytes.len()));
+        self.bytes += message.bytes.len();
         self.changed = true;
         Some(Told { message, attempts, deadline_ns })
     }
 
     /// Python has answered one of those that it was told; how long the client takes over that is no work of the engine's.
     pub fn answered(&mut self) {
-        if let Some(asked) = self.told.front_mut() {
+        if let Some((asked, _)) = self.told.front_mut() {
             drop(asked.take());
         }
     }
 
     /// The client has taken Python's answer.
     pub fn answer_sent(&mut self) {
-        self.told.pop_front();
+        self.bytes -= self.told.pop_front().map_or(0, |(_, length)| length);
         self.changed = true;
     }
 }

@@ -16,7 +16,11 @@ struct Scene {
 }
 
 impl Scene {
-    fn new(window: usize) -> Self {
+    fn new(requests: usize) -> Self {
+        Self::within(StreamWindow { requests, bytes: 1 << 20 })
+    }
+
+    fn within(window: StreamWindow) -> Self {
         Self { rig: Rig::granted(), answers: Budget::new(1 << 20), underway: Underway::new(window) }
     }
 
@@ -104,6 +108,27 @@ fn the_window_counts_all_that_is_under_way() {
 }
 
 #[test]
+fn no_more_is_read_while_messages_under_way_are_too_many_bytes() {
+    let length = message().len();
+    let mut scene = Scene::within(StreamWindow { requests: 8, bytes: 2 * length });
+    scene.depart();
+    assert!(scene.underway.has_room(), "one byte less than the bound would do");
+    scene.hand_over();
+    scene.underway.take_handed();
+    assert!(!scene.underway.has_room());
+    assert!(scene.land(status::OK).is_pending());
+    assert!(scene.underway.has_room(), "an answer holds no message");
+    scene.depart();
+    let Poll::Ready((_failed, 0)) = scene.land(status::HAND_OVER) else { panic!() };
+    assert!(scene.underway.has_room(), "it is counted again when Python has it");
+    scene.hand_over();
+    scene.underway.take_handed();
+    assert!(!scene.underway.has_room());
+    (0..2).for_each(|_| scene.underway.answer_sent());
+    assert_eq!(scene.underway.bytes, 0);
+}
+
+#[test]
 fn nothing_is_settled_while_something_may_be_handed_over() {
     let mut scene = Scene::new(8);
     assert!(scene.underway.is_settled());
@@ -141,7 +166,7 @@ fn what_the_client_leaves_is_cancelled() {
     let mut scene = Scene::new(8);
     (0..3).for_each(|_| scene.depart());
     assert!(scene.land(status::OK).is_pending());
-    scene.underway = Underway::new(8);
+    scene.underway = Underway::new(StreamWindow { requests: 8, bytes: 1 << 20 });
     let (told, _) = scene.rig.direct.news();
     let (answered, cancelled) =
         told.iter().fold((0, 0), |sum, (_, tally)| (sum.0 + tally.requests, sum.1 + tally.cancelled));

@@ -27,6 +27,7 @@ pub struct Upload {
     part: usize,
     done: usize,
     left: usize,
+    length: usize,
 }
 
 /// How an upload goes on.
@@ -55,7 +56,12 @@ impl Upload {
             return None;
         }
         let opening = first.slice(..opening.end);
-        Some(Self { flight, opening, parts, part: 0, done: 0, left: length })
+        Some(Self { flight, opening, parts, part: 0, done: 0, left: length, length })
+    }
+
+    /// How long the message is.
+    pub fn length(&self) -> usize {
+        self.length
     }
 
     /// How much of the first piece was the opening.

@@ -147,16 +147,20 @@ def test_a_read_that_waits_is_told_when_no_more_is_read() -> None:
 def test_the_streaming_method_is_named_once() -> None:
     with Host() as host:
         grants = host.door.grants()
-        grants.serve_stream(1, 4)
+        grants.serve_stream(1, 4, 1 << 20)
         with pytest.raises(ValueError, match="already"):
-            grants.serve_stream(1, 4)
+            grants.serve_stream(1, 4, 1 << 20)
 
 
-@pytest.mark.parametrize("window", [1, 3])
-def test_the_door_reads_ahead_of_its_server_by_no_more_than_the_window(window: int) -> None:
-    """Nothing was taught: all messages are the server's, one for each that it asks for."""
+@pytest.mark.parametrize(
+    ("window", "requests", "nbytes"), [(1, 1, 1 << 20), (3, 3, 1 << 20), (3, 20, 3), (1, 20, 1)]
+)
+def test_the_door_reads_ahead_of_its_server_by_no_more_than_the_window(
+    window: int, requests: int, nbytes: int
+) -> None:
+    """Nothing was taught: all messages, of one byte, are the server's, one for each that it asks for."""
     with Host() as host:
-        host.door.grants().serve_stream(1, window)
+        host.door.grants().serve_stream(1, requests, nbytes)
         sent = [bytes([number]) for number in range(20)]
         stream = host.channel().stream_stream(TALK)(iter(sent), timeout=PATIENCE_S)
         call = host.expect(CALL)[1]

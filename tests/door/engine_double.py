@@ -60,6 +60,7 @@ class EngineDouble:
         self.resolved = 0
         self.clock_ns = 1_000_000_000
         self.refuse_submit: ApplianceError | None = None
+        self.memory: Callable[[int], bool] = lambda nbytes: True
         self._watchers: list[Callable[[], None]] = []
 
     def now_ns(self) -> int:
@@ -99,6 +100,9 @@ class EngineDouble:
             Submission(plan, copied, request_id, deadline_ns, on_done, client, trace, attempts)
         )
         return len(self.submissions) - 1
+
+    def has_memory(self, plan: RequestPlan, tensors: Sequence[Buffer]) -> bool:
+        return self.memory(sum(map(len, tensors)))
 
     def rejected(self, error: ApplianceError, request_id: str, client: str = "") -> None:
         self.rejections.append((str(error), request_id))  # the error would keep the message

@@ -15,6 +15,7 @@ from appliance.door.inference import Inference
 from appliance.door.native_stream import DEADLINE_TEXT, OK, NativeStream
 from appliance.door.status import Code
 from appliance.door.stream import Handed, StreamSession
+from appliance.door.stream_window import StreamWindow
 from appliance.errors import Cancelled, UnknownModel
 from appliance.inference import NO_DEADLINE
 from tests.door.engine_double import EngineDouble
@@ -124,7 +125,7 @@ async def test_a_deadline_ends_a_client_that_takes_nothing(rig: Rig) -> None:
 async def test_a_client_that_goes_at_any_moment_ends_what_serves_it(rig: Rig, iterations: int) -> None:
     """Here while a stream ends by itself, whose last message has not left."""
     inference = Inference(EngineDouble(make_version()), EnvelopeLimits())
-    session = StreamSession(inference, 4, NO_DEADLINE, real_statuses=True)
+    session = StreamSession(inference, StreamWindow(4, 1 << 20), NO_DEADLINE, real_statuses=True)
     task = rig.run(lambda: session.run(rig.stream.read, rig.stream.write))
     await settle()
     engine = cast(EngineDouble, inference.engine)

@@ -10,23 +10,27 @@ from appliance.door.envelope import EnvelopeLimits
 from appliance.door.inference import Inference, Refused
 from appliance.door.status import Code
 from appliance.door.stream import Handed, StreamSession
+from appliance.door.stream_window import StreamWindow
 from appliance.door.wire_pb import inference_pb2 as pb
-from appliance.errors import Cancelled, RunFailed
+from appliance.errors import Cancelled, QueueFull, RunFailed
 from appliance.inference import NO_DEADLINE
 from tests.door.engine_double import EngineDouble
 from tests.door.messages import infer_request
 from tests.words.sample import make_version
 
 RESULT = bytes(8)
+ROOMY = 1 << 30
 
 
 class StreamClient:
     """The client's side of one session, and the session's task."""
 
-    def __init__(self, engine: EngineDouble, window: int = 4, real_statuses: bool = False) -> None:
+    def __init__(
+        self, engine: EngineDouble, window: int = 4, real_statuses: bool = False, nbytes: int = ROOMY
+    ) -> None:
         self.engine = engine
         self.inference = Inference(engine, EnvelopeLimits())
-        self.session = StreamSession(self.inference, window, NO_DEADLINE, real_statuses)
+        self.session = StreamSession(self.inference, StreamWindow(window, nbytes), NO_DEADLINE, real_statuses)
         self.reads = 0
         self._requests: asyncio.Queue[bytes | None] = asyncio.Queue()
         self._answers: asyncio.Queue[bytes] = asyncio.Queue()
@@ -144,6 +148,83 @@ async def test_refused_messages_count_against_the_window_until_told(engine: Engi
     await client.task
 
 
+async def test_messages_are_read_while_those_under_way_are_not_too_many_bytes(engine: EngineDouble) -> None:
+    size = len(infer_request().SerializeToString())
+    client = StreamClient(engine, nbytes=size + 1)
+    await client.send(*[infer_request() for _ in range(4)])
+    assert (client.reads, len(engine.submissions)) == (2, 2), "the second begins within the bound"
+    for number in range(3):
+        engine.submissions[number].answer(RESULT)
+        await client.receive()
+        await settle()
+        assert len(engine.submissions) == min(3 + number, 4)
+    engine.submissions[3].answer(RESULT)
+    client.half_close()
+    await client.task
+
+
+async def test_a_request_waits_for_memory_that_others_of_its_stream_hold(engine: EngineDouble) -> None:
+    free = 2
+    engine.memory = lambda _: (
+        len(engine.submissions) - sum(each.released for each in engine.submissions) < free
+    )
+    client = StreamClient(engine)
+    await client.send(*[infer_request(request_id=str(number)) for number in range(4)])
+    assert (client.reads, len(engine.submissions)) == (3, 2), "it is read, and those behind it are not"
+    for number in range(4):
+        engine.submissions[number].answer(RESULT)
+        assert (await client.receive()).infer_response.id == str(number)
+        await settle()
+    client.half_close()
+    await client.task
+    assert client.inference.tally.answered == 4
+
+
+async def test_without_memory_of_its_own_to_wait_for_a_request_is_the_engines_to_refuse(
+    engine: EngineDouble,
+) -> None:
+    engine.memory = lambda _: False
+    client = StreamClient(engine)
+    await client.send(infer_request())
+    assert len(engine.submissions) == 1
+    engine.submissions[0].answer(RESULT)
+    await client.receive()
+    engine.refuse_submit = QueueFull("no memory left for tensors")
+    await client.send(infer_request())
+    assert "no memory left" in (await client.receive()).error_message
+    client.half_close()
+    await client.task
+
+
+async def test_what_changes_while_a_request_waits_for_memory_counts(engine: EngineDouble) -> None:
+    client = StreamClient(engine)
+    await client.send(infer_request())
+    engine.memory = lambda _: False
+    await client.send(infer_request(request_id="7"))
+    engine.models.clear()
+    engine.generation += 1
+    engine.submissions[0].answer(RESULT)
+    await client.receive()
+    assert "is not found" in (await client.receive()).error_message
+    assert len(engine.submissions) == 1
+    client.half_close()
+    await client.task
+
+
+async def test_a_stream_that_ends_while_a_request_waits_for_memory_has_cancelled_it(
+    engine: EngineDouble,
+) -> None:
+    client = StreamClient(engine)
+    await client.send(infer_request())
+    engine.memory = lambda _: False
+    await client.send(infer_request())
+    client.task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await client.task
+    tally = client.inference.tally
+    assert (tally.requests, tally.cancelled) == (2, 2)
+
+
 async def test_a_cancelled_stream_leaves_nothing_behind(engine: EngineDouble) -> None:
     client = StreamClient(engine)
     await client.send(infer_request(), infer_request(), infer_request())
@@ -181,7 +262,9 @@ async def test_a_transport_that_serves_by_itself_ends_the_input_when_the_door_st
     async def write(message: bytes) -> None:
         written.append(pb.ModelStreamInferResponse.FromString(message).infer_response.id)
 
-    session = StreamSession(inference, 4, NO_DEADLINE, False, end_input=lambda: ends.append("input"))
+    session = StreamSession(
+        inference, StreamWindow(4, ROOMY), NO_DEADLINE, False, end_input=lambda: ends.append("input")
+    )
     task = asyncio.ensure_future(session.run(left.get, write))
     await settle()
     session.stop()
@@ -198,7 +281,9 @@ async def test_a_transport_that_serves_by_itself_ends_the_input_when_the_door_st
 async def test_a_door_that_stops_before_the_stream_begins_has_its_input_ended(engine: EngineDouble) -> None:
     left: asyncio.Queue[bytes | None] = asyncio.Queue()
     inference = Inference(engine, EnvelopeLimits())
-    session = StreamSession(inference, 4, NO_DEADLINE, False, end_input=lambda: left.put_nowait(None))
+    session = StreamSession(
+        inference, StreamWindow(4, ROOMY), NO_DEADLINE, False, end_input=lambda: left.put_nowait(None)
+    )
     session.stop()
     with pytest.raises(Refused, match="Server is stopping"):
         await session.run(left.get, never_write)
@@ -211,7 +296,7 @@ async def never_write(message: bytes) -> None:
 async def test_what_was_tried_before_comes_with_its_attempts_and_its_deadline(engine: EngineDouble) -> None:
     known = [Handed(attempts=1, deadline_ns=500), Handed(attempts=1), Handed()]
     inference, left = Inference(engine, EnvelopeLimits()), asyncio.Queue[bytes | None]()
-    session = StreamSession(inference, 4, 900, False, handed=lambda: known.pop(0))
+    session = StreamSession(inference, StreamWindow(4, ROOMY), 900, False, handed=lambda: known.pop(0))
     task = asyncio.ensure_future(session.run(left.get, never_write))
     for _ in range(3):
         left.put_nowait(infer_request().SerializeToString())
@@ -227,6 +312,6 @@ async def test_a_reader_that_fails_ends_the_stream_with_its_error(engine: Engine
     async def read() -> bytes | None:
         raise ConnectionResetError("gone")
 
-    session = StreamSession(Inference(engine, EnvelopeLimits()), 4, NO_DEADLINE, False)
+    session = StreamSession(Inference(engine, EnvelopeLimits()), StreamWindow(4, ROOMY), NO_DEADLINE, False)
     with pytest.raises(ConnectionResetError):
         await session.run(read, never_write)

@@ -169,11 +169,12 @@ class Grants:
         in which durations are counted; the duration above which a request is told by itself (0: none is).
         Raises ValueError or OSError."""
 
-    def serve_stream(self, method: int, window: int) -> None:
-        """Before ``Door.start``, once: the index of the STREAM method whose messages are such requests too, and how
-        many of them may be under way on one stream. The door reads those streams ahead of ``read``; what it does not
-        serve arrives as MESSAGEs, and the end of the client's side when nothing is left that could. Each message of
-        Python's answers one MESSAGE. Raises ValueError the second time."""
+    def serve_stream(self, method: int, requests: int, nbytes: int) -> None:
+        """Before ``Door.start``, once: the index of the STREAM method whose messages are such requests too, how many
+        of them may be under way on one stream, and how many bytes of messages beyond which no more are read. The door
+        reads those streams ahead of ``read``; what it does not serve arrives as MESSAGEs, and the end of the client's
+        side when nothing is left that could. Each message of Python's answers one MESSAGE. Raises ValueError the
+        second time."""
 
     def open_lane(self, lane: int, group: int, memory: int, doorbell: int) -> None:
         """A worker's lane, without a grant; ``memory`` and ``doorbell`` are the descriptors of a LaneMemory, fresh.
