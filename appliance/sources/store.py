@@ -139,11 +139,13 @@ class StoreSource:
         return found.st_ino, found.st_size, found.st_mtime_ns
 
     def _take(self, stamp: Stamp | None) -> None:
-        """Read the catalog and what is new in it. ``stamp`` is from before, so that a change meanwhile is seen."""
+        """Read the catalog and what is new in it, or was broken before. ``stamp`` is from before, so that a change
+        meanwhile is seen."""
         catalog = read_catalog(self._state) or Catalog()
         self._publish(catalog)
+        whole = {digest: reading for digest, reading in self._readings.items() if not reading.broken}
         self._readings = {
-            version.digest: self._readings.get(version.digest) or self._read(model.name, version)
+            version.digest: whole.get(version.digest) or self._read(model.name, version)
             for model, version in _served(catalog)
         }
         self._catalog, self._stamp, self._seen = catalog, stamp, self._seen or stamp is not None

@@ -162,7 +162,7 @@ class StoreWriter:
         catalog = edits.with_version(self.catalog, name, version)
         if want:
             catalog = edits.wanting(catalog, name, version.version, now_ms)
-        self._commit(catalog)
+        self._commit(catalog, again=bool(written or mended))
         return Installed(
             name=name,
             version=version.version,
@@ -304,10 +304,11 @@ class StoreWriter:
             )
         return written
 
-    def _commit(self, catalog: Catalog) -> None:
-        """Make ``catalog`` the store's, for good. Raises StoreUnavailable; whether it is then the store's is not known
-        before the store is opened again."""
-        if catalog == self.catalog:
+    def _commit(self, catalog: Catalog, *, again: bool = False) -> None:
+        """Make ``catalog`` the store's, for good; ``again``: even if nothing changes in it, for readers to look at files
+        that were repaired. Raises StoreUnavailable; whether it is then the store's is not known before the store is
+        opened again."""
+        if catalog == self.catalog and not again:
             return
         self._check_certain()
         catalog = replace(catalog, generation=self.catalog.generation + 1)

@@ -12,7 +12,7 @@ from onnx import TensorProto
 
 from appliance.cli.failure import Exit
 from appliance.cli.main import main
-from appliance.store.layout import blob_path
+from appliance.store.layout import blob_path, view_root
 from appliance.store.reading import read_catalog
 from tests.conftest import Serve
 from tests.faults.clients import Stream, ask
@@ -157,4 +157,21 @@ def test_damage_on_the_disk_is_told_and_what_is_loaded_goes_on(
     data[-1] ^= 1
     blob.write_bytes(data)
     daemon.wait_log("install its package again", timeout_s=90)
+    assert ask(daemon.grpc, "m").get_response().model_version == "1"
+
+
+def test_a_version_that_went_down_with_its_file_is_back_when_its_package_is_installed_again(
+    serve: Serve, state: Path, install: Callable[..., None]
+) -> None:
+    install(1)
+    catalog = read_catalog(state)
+    assert catalog is not None
+    view = next(iter(catalog.installed()))[1].digest
+    graph = view_root(state, view) / "m" / "1" / "graph.onnx"
+    graph.chmod(0o644)
+    graph.write_bytes(graph.read_bytes()[:10])
+    daemon = serve(None, {**STORE, "swap": {"tries": 100}}, arguments=("--state-dir", str(state)))
+    daemon.until("the refusal", lambda now: [each["state"] for each in now["models"]] == ["UNAVAILABLE"])
+    install(1)
+    daemon.until("the repaired version", lambda now: keys(now) == ["m/1"])
     assert ask(daemon.grpc, "m").get_response().model_version == "1"
