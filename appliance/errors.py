@@ -175,6 +175,10 @@ class LoadFailed(ArtefactError):
     """The runtime refused the model; the text is the runtime's reason."""
 
 
+class AssessmentFailed(LoadFailed):
+    """The model loads, and does not answer as its golden set says."""
+
+
 # --- the appliance itself acts: it retries, restarts, quarantines
 
 

@@ -206,9 +206,10 @@ class Roster:
         return self._groups
 
     def model_refused(self, event: ModelRefused, now_ns: int) -> None:
-        """The runtime will not have it: UNAVAILABLE with the runtime's reason."""
+        """The runtime will not have it, or it gave wrong answers: UNAVAILABLE with the reason."""
         served = self._census.served.get(event.model)
         if served is not None:
+            self.swaps.accounts.count(assessments=event.assessed, assessments_failed=event.assessed)
             self._succession.give_up(served, event.reason, now_ns)
 
     def worker_exited(

@@ -305,7 +305,7 @@ class StoreWriter:
         return written
 
     def _commit(self, catalog: Catalog, *, again: bool = False) -> None:
-        """Make ``catalog`` the store's, for good; ``again``: even if nothing changes in it, for readers to look at files
+        """Make ``catalog`` the store's, for good; ``again``: even if nothing changes in it: readers look at files
         that were repaired. Raises StoreUnavailable; whether it is then the store's is not known before the store is
         opened again."""
         if catalog == self.catalog and not again:

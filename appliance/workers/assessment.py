@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 from appliance.difference import Values
-from appliance.errors import ApplianceError, LoadFailed, RunFailed
+from appliance.errors import ApplianceError, AssessmentFailed, LoadFailed, RunFailed
 from appliance.golden import (
     GoldenCase,
     GoldenSet,
@@ -71,14 +71,14 @@ def open_golden(version: ModelVersion) -> Golden | None:
 
 
 def run_golden(model: LoadedModel, golden: Golden) -> tuple[Deviation, ...]:
-    """Run every case; gives how far off each output was at most. Raises LoadFailed naming the first case that fails,
-    the output, and how far off it is."""
+    """Run every case; gives how far off each output was at most. Raises AssessmentFailed naming the first case that
+    fails, the output, and how far off it is."""
     worst: dict[str, Deviation] = {}
     for case in golden.set.cases:
         try:
             found = _run_case(model, golden, case)
         except ApplianceError as problem:
-            raise LoadFailed(f"{model.version.key}: golden case '{case.name}': {problem}") from problem
+            raise AssessmentFailed(f"{model.version.key}: golden case '{case.name}': {problem}") from problem
         for output, absolute, relative in found:
             before = worst.get(output, Deviation(output, 0.0, 0.0))
             worst[output] = Deviation(output, max(before.absolute, absolute), max(before.relative, relative))

@@ -13,7 +13,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Final
 
-from appliance.errors import ApplianceError
+from appliance.errors import ApplianceError, AssessmentFailed
 from appliance.runtimes.runtime import Region, Runtime, Session
 from appliance.workers.errands import Errands
 from appliance.workers.execution import Executor, LoadedModel
@@ -130,7 +130,8 @@ class Worker:
         try:
             model, said = self._loader.load(load, alone=not self._models)
         except Exception as problem:  # noqa: BLE001 - whatever a model does wrong is an answer
-            return Refused(load.model, _reason(load.version.key, problem))
+            failed = isinstance(problem, AssessmentFailed)
+            return Refused(load.model, _reason(load.version.key, problem), failed)
         self._models[load.model] = model
         if self._granted is not None:
             self._granted.add(load.model, model)

@@ -118,6 +118,7 @@ class Loaded(NamedTuple):
 class Refused(NamedTuple):
     model: int
     reason: str
+    assessed: bool = False
 
 
 class Hollowed(NamedTuple):

@@ -164,11 +164,13 @@ class ModelLoaded(NamedTuple):
 
 
 class ModelRefused(NamedTuple):
-    """The runtime refused the model; the worker lives on. ``reason`` is for people."""
+    """The runtime refused the model, or it was ``assessed`` and failed; the worker lives on. ``reason`` is for
+    people."""
 
     worker: int
     model: int
     reason: str
+    assessed: bool = False
 
 
 class ModelHollowed(NamedTuple):

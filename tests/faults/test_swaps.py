@@ -107,6 +107,7 @@ def test_a_wrong_answer_to_the_golden_set_keeps_a_version_out(serve: Serve, tmp_
         daemon.signal(signal.SIGHUP)
         now = daemon.until("the refusal", lambda now: entry(now, "m", 2).get("state") == "UNAVAILABLE")
         assert "golden case 'a'" in entry(now, "m", 2)["reason"]
+        assert now["swaps"]["assessments_failed"] == 1
         write_expected(write_version(tmp_path, 3), [1, 2, 3, 4], p99_us=1)
         daemon.signal(signal.SIGHUP)
         now = daemon.until("the refusal", lambda now: entry(now, "m", 3).get("state") == "UNAVAILABLE")
