@@ -136,6 +136,10 @@ class StoreRefused(OperatorError):
     """What is asked of the store cannot be done as things are: not installed, still wanted, nothing to go back to."""
 
 
+class CatalogLost(OperatorError):
+    """There is no catalog where blobs or views say that there was one."""
+
+
 class CatalogInvalid(OperatorError):
     """A catalog that cannot be believed, with all of its problems."""
 

@@ -17,6 +17,7 @@ from appliance.config import ApplianceConfig
 from appliance.errors import (
     ApplianceError,
     CatalogInvalid,
+    CatalogLost,
     ConfigInvalid,
     PackageInvalid,
     StoreUnavailable,
@@ -76,7 +77,7 @@ def told() -> Iterator[None]:
         raise CommandFailed(
             "the package is refused:", Exit.REFUSED, lines=map(str, error.problems)
         ) from error
-    except StoreUnavailable as error:
+    except (StoreUnavailable, CatalogLost) as error:
         raise CommandFailed(str(error)) from error
     except ApplianceError as error:
         raise CommandFailed(str(error), Exit.REFUSED) from error

@@ -31,7 +31,7 @@ Step = Callable[[Any], Any]
 STEPS: Final[Mapping[int, Step]] = MappingProxyType({})
 """From a format to the next: a function from document to document. None is needed yet."""
 
-_REMEDY: Final = "install the packages again into a new state directory, or restore the file"
+_REMEDY: Final = "restore the file, or have it made anew with 'appliance store check --rebuild'"
 
 
 def encode(catalog: Catalog) -> bytes:

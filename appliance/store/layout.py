@@ -7,6 +7,8 @@ from typing import Final
 
 LOCK: Final = "store.lock"
 CATALOG: Final = "catalog.json"
+DAMAGED_CATALOG: Final = "catalog.damaged.json"
+"""A catalog that could not be believed, kept when it was made anew."""
 BLOBS: Final = "blobs"
 VIEWS: Final = "views"
 INCOMING: Final = "incoming"

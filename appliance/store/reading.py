@@ -9,15 +9,18 @@ from appliance.errors import StoreUnavailable
 from appliance.store.catalog import Catalog
 from appliance.store.catalog_codec import CATALOG_BYTES_MAX, decode
 from appliance.store.layout import CATALOG
+from appliance.store.loss import check_not_lost
 
 
 def read_catalog(state: Path) -> Catalog | None:
-    """The catalog of the state directory; None where there is none (yet). A reader that has seen one and finds none
-    later has lost its disk: nobody removes a catalog. Raises CatalogInvalid and StoreUnavailable."""
+    """The catalog of the state directory; None where nothing is installed yet. A reader that has seen one and finds
+    none later has lost its disk: nobody removes a catalog. Raises CatalogInvalid, CatalogLost and StoreUnavailable."""
     try:
         folder = RealFolder(state)
         try:
             data = read_whole(folder, CATALOG, CATALOG_BYTES_MAX)
+            if data is None:
+                check_not_lost(folder, str(state))
         finally:
             folder.close()
     except OSError as error:

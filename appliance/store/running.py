@@ -104,10 +104,24 @@ def read_running(state: Path) -> Running:
         return _parsed(data)
     except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
         raise StoreUnavailable(
-            f"'{state / RUNNING}' does not tell what the daemon runs ({error}); stop it, or update this program"
+            f"'{state / RUNNING}' does not tell what the daemon runs ({error}), so nothing is removed; make some room "
+            "on that disk outside of the store, stop the daemon, or update this program"
         ) from error
     finally:
         folder.close()
+
+
+def read_last_running(state: Path) -> Running:
+    """What a daemon said last that it runs, whether it lives or not; nothing when that cannot be read. A hint only."""
+    try:
+        folder = RealFolder(state)
+        try:
+            data = read_whole(folder, RUNNING, RUNNING_BYTES_MAX)
+        finally:
+            folder.close()
+        return Running() if data is None else _parsed(data)
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+        return Running()
 
 
 def _parsed(data: bytes) -> Running:

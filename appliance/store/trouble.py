@@ -28,6 +28,16 @@ _REMEDIES: Final[Mapping[int, str]] = MappingProxyType(
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
+def _room(doing: str) -> str:
+    """How there comes to be room. What takes room itself, such as uninstalling, is no way."""
+    if doing.startswith("install"):
+        return "free some space, or uninstall versions and run 'appliance store gc'"
+    return (
+        "free some space on that disk outside of the store, or run 'appliance store gc', which needs none, if there is "
+        "garbage"
+    )
+
+
 @contextmanager
 def told(state: str, doing: str) -> Iterator[None]:
     """Whatever the disk refuses in here is told as a failure of ``doing`` something in the directory ``state``."""
@@ -36,10 +46,7 @@ def told(state: str, doing: str) -> Iterator[None]:
     except OSError as error:
         reason = error.strerror or str(error)
         if error.errno in _FULL:
-            raise StoreFull(
-                f"cannot {doing} in '{state}': {reason}; free some space, or uninstall versions and run "
-                "'appliance store gc'"
-            ) from error
+            raise StoreFull(f"cannot {doing} in '{state}': {reason}; {_room(doing)}") from error
         remedy = _REMEDIES.get(error.errno or 0, "")
         raise StoreUnavailable(
             f"cannot {doing} in '{state}': {reason}{'; ' * bool(remedy)}{remedy}"

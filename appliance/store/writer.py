@@ -29,9 +29,11 @@ from appliance.errors import (
     ApplianceError,
     ArtefactError,
     BlobMismatch,
+    CatalogInvalid,
     PackageInvalid,
     Problem,
     StoreFull,
+    StoreRefused,
     StoreUnavailable,
 )
 from appliance.manifest import NAME_RULE, Manifest, is_name
@@ -41,7 +43,17 @@ from appliance.store.catalog import Catalog, InstalledVersion, StoredFile, Trial
 from appliance.store.catalog_codec import CATALOG_BYTES_MAX, decode, encode
 from appliance.store.eviction import choose
 from appliance.store.garbage import Garbage, find_garbage
-from appliance.store.layout import BLOBS, CATALOG, INCOMING, LOCK, MANIFEST, SIGNATURE, VIEWS
+from appliance.store.layout import (
+    BLOBS,
+    CATALOG,
+    DAMAGED_CATALOG,
+    INCOMING,
+    LOCK,
+    MANIFEST,
+    SIGNATURE,
+    VIEWS,
+)
+from appliance.store.loss import Rebuilt, check_not_lost
 from appliance.store.room import candidates, kept_blobs
 from appliance.store.running import Running, RunningVersion, read_incumbents, read_running
 from appliance.store.settings import StoreConfig
@@ -96,7 +108,7 @@ class StoreWriter:
         name: str = "store",
         incumbents: Callable[[], Iterable[RunningVersion]] = tuple,
     ) -> None:
-        """Recovers. Raises CatalogInvalid and StoreUnavailable."""
+        """Recovers. Raises CatalogInvalid, CatalogLost and StoreUnavailable."""
         self._folder = folder
         self._config = config
         self._running = running
@@ -108,6 +120,9 @@ class StoreWriter:
         with told(name, "open the store"):
             self._recover()
             data = read_whole(folder, CATALOG, CATALOG_BYTES_MAX)
+            if data is None:
+                check_not_lost(folder, name)
+        self._begun = data is not None
         self.catalog = Catalog() if data is None else decode(data, f"{name}/{CATALOG}")
         with told(name, "open the store"):
             self._mend_views()
@@ -146,6 +161,8 @@ class StoreWriter:
         name, version = arrival.manifest.name, _version_of(arrival, now_ms)
         catalog = edits.with_version(self.catalog, name, _better(self.catalog, name, version))
         version = _installed(catalog, name, version.version)
+        if not self._begun:
+            self._write(self.catalog)  # before the first blob: blobs without a catalog mean that it was lost
         with told(self._name, f"install {arrival.manifest.key}"):
             whole = self._whole(version, progress)
             evicted = self._make_room(name, version, whole, now_ms)
@@ -214,12 +231,20 @@ class StoreWriter:
         self._check_certain()
         found = self.garbage()
         found = replace(found, blobs=tuple(each for each in found.blobs if each[0] not in spared))
-        with told(self._name, "remove garbage"):
-            for view in found.views:
+        total = f"{len(found.views)} views and {len(found.blobs)} blobs"
+        for number, view in enumerate(found.views):
+            with told(self._name, f"remove garbage ({number} views of {total} are gone)"):
                 self._views.remove(view)
-            for digest, _ in found.blobs:
+        for number, (digest, _) in enumerate(found.blobs):
+            with told(self._name, f"remove garbage (all views and {number} blobs of {total} are gone)"):
                 self._blobs.remove(digest)
         return found
+
+    @property
+    def free_bytes(self) -> int:
+        """What is free on the disk now. Raises StoreUnavailable."""
+        with told(self._name, "ask how much is free"):
+            return self._folder.free_bytes()
 
     def _check_certain(self) -> None:
         """Refuse to go on from a catalog that may not be the one on the disk."""
@@ -311,7 +336,9 @@ class StoreWriter:
         if catalog == self.catalog and not again:
             return
         self._check_certain()
-        catalog = replace(catalog, generation=self.catalog.generation + 1)
+        self._write(replace(catalog, generation=self.catalog.generation + 1))
+
+    def _write(self, catalog: Catalog) -> None:
         with told(self._name, "write the catalog"):
             if not self._folder.is_in_place():
                 raise StoreUnavailable(
@@ -320,7 +347,7 @@ class StoreWriter:
             self._doubt = True
             replace_file(self._folder, CATALOG, f"{INCOMING}/{CATALOG}", encode(catalog))
             self._doubt = False
-        self.catalog = catalog
+        self.catalog, self._begun = catalog, True
 
 
 def _version_of(arrival: Arrival, now_ms: int) -> InstalledVersion:
@@ -384,7 +411,16 @@ def _pieces(stream: Stream) -> Iterator[Bytes]:
 @contextmanager
 def open_store(state: Path, config: StoreConfig) -> Iterator[StoreWriter]:
     """The store in ``state``, which becomes one if it is empty or not there, for as long as the context lasts. Raises
-    StoreBusy with the pid of whoever writes, StoreUnavailable, CatalogInvalid."""
+    StoreBusy with the pid of whoever writes, StoreUnavailable, CatalogInvalid, CatalogLost."""
+    with locked(state) as folder:
+        yield StoreWriter(
+            folder, config, partial(read_running, state), str(state), partial(read_incumbents, state)
+        )
+
+
+@contextmanager
+def locked(state: Path) -> Iterator[RealFolder]:
+    """The state directory, made if need be, with the lock of its one writer. Raises StoreBusy and StoreUnavailable."""
     with told(str(state), "open the store"):
         state.mkdir(mode=0o755, exist_ok=True)
         lock = WriterLock(state / LOCK)
@@ -392,10 +428,35 @@ def open_store(state: Path, config: StoreConfig) -> Iterator[StoreWriter]:
         with told(str(state), "open the store"):
             folder = RealFolder(state)
         try:
-            yield StoreWriter(
-                folder, config, partial(read_running, state), str(state), partial(read_incumbents, state)
-            )
+            yield folder
         finally:
             folder.close()
     finally:
         lock.release()
+
+
+def rebuild_catalog(state: Path, make: Callable[[Folder], Rebuilt]) -> Rebuilt:
+    """Have the catalog be what ``make`` says (``loss.rebuilt``), where it is lost or cannot be believed; one that
+    cannot is kept beside it. Raises StoreRefused when there is nothing to repair, CatalogInvalid when it is a newer
+    program's, StoreBusy and StoreUnavailable."""
+    with locked(state) as folder, told(str(state), "make the catalog anew"):
+        data = read_whole(folder, CATALOG, CATALOG_BYTES_MAX)
+        if data is not None:
+            _check_broken(data, state)
+        for directory in (BLOBS, VIEWS, INCOMING):
+            ensure_directory(folder, directory)
+        made = make(folder)
+        if data is not None:
+            replace_file(folder, DAMAGED_CATALOG, f"{INCOMING}/{CATALOG}", data)
+        replace_file(folder, CATALOG, f"{INCOMING}/{CATALOG}", encode(made.catalog))
+        return made
+
+
+def _check_broken(data: bytes, state: Path) -> None:
+    try:
+        decode(data, str(state / CATALOG))
+    except CatalogInvalid as error:
+        if any(problem.key == "format" for problem in error.problems):
+            raise
+        return
+    raise StoreRefused(f"'{state / CATALOG}' is as it should be; there is nothing to make anew")

@@ -7,7 +7,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -30,68 +29,11 @@ from appliance.store.catalog import Catalog
 from appliance.store.layout import CATALOG, LOCK, blob_path
 from appliance.store.reading import read_catalog
 from appliance.store.running import RunningRecord, RunningVersion
-from models.generate import write_model
+from tests.cli.conftest import FilesOf, Pack, Run
 from tests.store.arrivals import assert_served, contents_of
 from tests.words.manifests import manifest_of_mlp
 
-Pack = Callable[..., Path]
-FilesOf = Callable[[int], dict[str, bytes]]
 OPSETS = (Opset(domain="", version=17),)
-
-
-@pytest.fixture
-def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("COLUMNS", "200")
-    return tmp_path / "state"
-
-
-@pytest.fixture
-def config(tmp_path: Path) -> Path:
-    """A disk may be as full as it likes, packages need no signature."""
-    file = tmp_path / "a.toml"
-    file.write_text('[store]\nfree_floor_bytes = 0\n[packages]\nunsigned = "allow"\n')
-    return file
-
-
-@pytest.fixture
-def files_of(tmp_path: Path) -> Callable[[int], dict[str, bytes]]:
-    """A model that can be served, the same graph in each version, and weights that nobody reads."""
-    graph = (write_model("mlp", tmp_path / "models") / "1" / "model.onnx").read_bytes()
-    return lambda version: {
-        f"{version}/model.onnx": graph,
-        f"{version}/weights.bin": contents_of(version)[f"{version}/weights.bin"],
-    }
-
-
-@pytest.fixture
-def pack(tmp_path: Path, files_of: FilesOf) -> Pack:
-    def packed(
-        version: int = 1, signatures: bytes | None = None, files: dict[str, bytes] | None = None
-    ) -> Path:
-        files = files or files_of(version)
-        by_digest = {digest_of(content): content for content in files.values()}
-        path = tmp_path / f"digits-{version}.model"
-        with path.open("wb") as out:
-            manifest = manifest_of_mlp(files, name="digits", version=version)
-            write_package(out, manifest, signatures, lambda entry: io.BytesIO(by_digest[entry.digest]))
-        return path
-
-    return packed
-
-
-@pytest.fixture
-def appliance(
-    state: Path, config: Path, capsys: pytest.CaptureFixture[str]
-) -> Callable[..., tuple[int, str, str]]:
-    def run(*words: str) -> tuple[int, str, str]:
-        status = main([*words, "--state-dir", str(state), "--config", str(config)])
-        told = capsys.readouterr()
-        return status, told.out, told.err
-
-    return run
-
-
-Run = Callable[..., tuple[int, str, str]]
 
 
 def catalog_in(state: Path) -> Catalog:
@@ -481,3 +423,65 @@ def test_the_history_is_told_with_its_reasons(state: Path, capsys: pytest.Captur
         assert word in out
     assert main(["model", "history", "--state-dir", str(state), "--json"]) == Exit.OK
     assert json.loads(capsys.readouterr().out)[0]["ending"] == "rolled back"
+
+
+def test_a_lost_catalog_is_refused_everywhere_and_made_anew(appliance: Run, pack: Pack, state: Path) -> None:
+    appliance("model", "install", str(pack()), str(pack(2)))
+    before = catalog_in(state)
+    (state / CATALOG).unlink()
+    for words in (
+        ("model", "install", str(pack(3))),
+        ("model", "rollback", "digits"),
+        ("store", "gc"),
+        ("store", "usage"),
+        ("store", "check"),
+    ):
+        status, _, err = appliance(*words)
+        assert (status, "store check --rebuild --state-dir" in err) == (Exit.USAGE, True), words
+    running = RunningRecord(state)
+    versions = [each for _, each in before.installed()]
+    running.publish(
+        RunningVersion(name="digits", version=each.version, digest=each.digest) for each in versions
+    )
+    change = Change(at_ms=1, name="digits", version=1, identity="i", ending=Ending.LIVE, after=1)
+    (state / "serve" / "history.jsonl").write_bytes(encoded(change))
+    status, out, err = appliance("store", "check", "--rebuild")
+    assert (status, err) == (Exit.OK, "")
+    assert "digits/1: wanted, unsigned\ndigits/2: not wanted, unsigned\n" in out
+    assert "no damage" in out
+    running.close()
+    assert catalog_in(state).models[0].wanted == 1, "what was served last, though another one ran beside it"
+    assert appliance("model", "want", "digits/2")[0] == Exit.OK
+    assert_served(state, catalog_in(state))
+    status, _, err = appliance("store", "check", "--rebuild")
+    assert (status, "nothing to make anew" in err) == (Exit.REFUSED, True)
+
+
+def test_who_signed_is_judged_anew_when_the_catalog_is(
+    appliance: Run, pack: Pack, state: Path, config: Path, tmp_path: Path, files_of: FilesOf
+) -> None:
+    private, public = make_key("ed25519")
+    (tmp_path / "k.pem").write_bytes(private)
+    (tmp_path / "k.pub").write_bytes(public_pem(public))
+    manifest = encode(manifest_of_mlp(files_of(1), name="digits", version=1))
+    signed = sign(manifest, [open_signer(str(tmp_path / "k.pem"), lambda what: "")])
+    appliance("model", "install", str(pack(1, signed)))
+    appliance("model", "install", str(pack(2)))
+    (state / CATALOG).unlink()
+    with config.open("a") as file:
+        file.write(f'trusted_keys = ["{tmp_path / "k.pub"}"]\n')
+    assert appliance("store", "check", "--rebuild")[0] == Exit.OK
+    trust = {version.version: version.trust for _, version in catalog_in(state).installed()}
+    assert trust == {1: f"key {public.keyid}", 2: "unsigned"}
+    assert {model.wanted for model in catalog_in(state).models} == {0}, "nobody knows what was served"
+
+
+def test_gc_says_whether_there_is_room_now(appliance: Run, pack: Pack, state: Path, config: Path) -> None:
+    appliance("model", "install", str(pack()), str(pack(2)))
+    assert appliance("store", "gc") == (Exit.OK, "0 blobs and 0 views removed: 0 B\n", "")
+    config.write_text(f"[store]\nfree_floor_bytes = {1 << 60}\n")
+    status, out, _ = appliance("store", "gc")
+    assert status == Exit.OK
+    assert "nothing can be installed. Uninstall versions" in out
+    told = json.loads(appliance("store", "gc", "--json")[1])
+    assert told["free_bytes"] < told["free_floor_bytes"] == 1 << 60

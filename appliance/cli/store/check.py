@@ -1,31 +1,52 @@
 """Read everything that installed versions need and tell what is damaged. Changes nothing and needs no lock.
 
-What is damaged comes back by installing the same package again: good blobs are kept, damaged ones replaced.
+What is damaged comes back by installing the same package again: good blobs are kept, damaged ones replaced. A catalog
+that is lost, or cannot be believed, is made anew by --rebuild from the packages' own manifests.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Mapping
 from dataclasses import asdict
+from pathlib import Path
 
 from appliance.cli import store_session
-from appliance.cli.failure import Exit, printable
+from appliance.cli.failure import CommandFailed, Exit, printable
 from appliance.cli.progress_bar import progress_bar
-from appliance.durable import RealFolder
+from appliance.durable import Folder, RealFolder
+from appliance.engine.history import read_history
+from appliance.package.keys import read_public_key
+from appliance.package.trust import judge
+from appliance.store.blobs import BlobShelf
 from appliance.store.inspection import Inspection, blobs_of, inspect
+from appliance.store.layout import SERVE
+from appliance.store.loss import Rebuilt, rebuilt
+from appliance.store.running import read_incumbents, read_last_running
 from appliance.store.trouble import told
+from appliance.store.writer import rebuild_catalog
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     store_session.add_arguments(parser)
     parser.add_argument("--quick", action="store_true", help="compare names and sizes only, read no blob")
+    parser.add_argument(
+        "--rebuild",
+        action="store_true",
+        help="make the catalog anew, if it is lost or cannot be believed: what is whole is installed again, and what "
+        "was served last is wanted",
+    )
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Check; ends with status 1 when something is damaged."""
+    if arguments.rebuild:
+        made = _rebuild(arguments)
+        if not arguments.json:
+            _tell(made)
     found = _inspected(arguments)
     if arguments.json:
         print(json.dumps(asdict(found), indent=2))
@@ -51,23 +72,64 @@ def _inspected(arguments: argparse.Namespace) -> Inspection:
             folder.close()
 
 
+def _rebuild(arguments: argparse.Namespace) -> Rebuilt:
+    """Every view is read as a whole; who signed it is judged by the keys that are trusted now."""
+    state, packages = arguments.state_dir, store_session.configured(arguments).packages
+    if not state.is_dir():
+        raise CommandFailed(f"'{state}' is no directory; give that of 'serve --state-dir'")
+    with store_session.told():
+        keys = [read_public_key(Path(key)) for key in packages.trusted_keys]
+
+        def make(folder: Folder) -> Rebuilt:
+            total = sum(found.size for found in BlobShelf(folder).listing().values())
+            with progress_bar("rebuild", total) as progress:
+                return rebuilt(
+                    folder,
+                    trust_of=lambda manifest, signatures: judge(manifest, signatures, keys).word,
+                    served=served_last(state),
+                    now_ms=store_session.wall_ms(),
+                    progress=progress,
+                )
+
+        return rebuild_catalog(state, make)
+
+
+def served_last(state: Path) -> Mapping[str, int]:
+    """The version of each model that the daemon served last, as far as its records tell."""
+    running: dict[str, list[int]] = {}
+    for each in read_last_running(state).versions:
+        running.setdefault(each.name, []).append(each.version)
+    proven = {each.name: each.version for each in read_incumbents(state)}
+    try:
+        last = {change.name: change.after for change in read_history(state / SERVE)}
+    except OSError:
+        last = {}
+    served = {
+        name: next((table[name] for table in (last, proven) if table.get(name) in versions), max(versions))
+        for name, versions in running.items()
+    }
+    return {**proven, **served}
+
+
+def _tell(made: Rebuilt) -> None:
+    for model, version in made.catalog.installed():
+        wanted = "wanted" if version.version == model.wanted else "not wanted"
+        print(printable(f"{model.name}/{version.version}: {wanted}, {version.trust}"))
+    for digest, reason in made.left_out:
+        print(printable(f"left out: view {digest[:12]} {reason}; install its package again"))
+    print(
+        "The catalog was made anew. Pins, trials and where a rollback leads are lost; 'appliance model want' and "
+        "'appliance model pin' say them again.",
+        flush=True,
+    )
+
+
 def _show(found: Inspection, quick: bool) -> None:
     looked = f"{found.versions} versions, {found.blobs} blobs, {store_session.bytes_text(found.bytes)}"
     how = "names and sizes" if quick else "every byte"
     if not found.findings:
         print(f"{looked}: no damage ({how} compared)")
         return
-    print(
-        f"{looked}: {len(found.findings)} damaged ({how} compared); install their packages again", flush=True
-    )
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table()
-    for title in ("what", "which", "is wrong", "needed by"):
-        table.add_column(title)
+    print(f"{looked}: {len(found.findings)} damaged ({how} compared); install their packages again")
     for each in found.findings:
-        words = (each.what, each.place, each.text, " ".join(each.versions))
-        table.add_row(*(Text(printable(word)) for word in words))
-    Console().print(table)
+        print(printable(f"  {each.what} {each.place}: {each.text}; needed by {', '.join(each.versions)}"))

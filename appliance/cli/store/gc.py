@@ -17,15 +17,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Collect."""
+    """Collect, and tell whether that was enough."""
+    floor_bytes = store_session.configured(arguments).store.free_floor_bytes
     with store_session.writing(arguments) as store:
         found = store.garbage() if arguments.dry_run else store.collect()
+        free_bytes = store.free_bytes
     if arguments.json:
         blobs = [{"digest": digest, "bytes": size} for digest, size in found.blobs]
-        print(json.dumps({"removed": not arguments.dry_run, "views": found.views, "blobs": blobs}, indent=2))
+        about = {
+            "removed": not arguments.dry_run,
+            "views": found.views,
+            "blobs": blobs,
+            "free_bytes": free_bytes,
+            "free_floor_bytes": floor_bytes,
+        }
+        print(json.dumps(about, indent=2))
         return Exit.OK
     verb = "would be removed" if arguments.dry_run else "removed"
-    print(
-        f"{len(found.blobs)} blobs and {len(found.views)} views {verb}: {store_session.bytes_text(found.bytes)}"
-    )
+    told = store_session.bytes_text
+    print(f"{len(found.blobs)} blobs and {len(found.views)} views {verb}: {told(found.bytes)}")
+    if free_bytes <= floor_bytes and not arguments.dry_run:
+        print(
+            f"{told(free_bytes)} are free on that disk now, and store.free_floor_bytes keeps {told(floor_bytes)}: "
+            "nothing can be installed. Uninstall versions ('appliance store usage' shows what each takes), or remove "
+            "what others put there."
+        )
     return Exit.OK

@@ -1,0 +1,140 @@
+"""A catalog that is lost: noticed, and made anew from what the views say of themselves.
+
+A store writes its catalog before its first blob, so blobs or views without a catalog mean that it was taken away: by a
+file system that was repaired, a copy of half a directory, a hand. A new store in its place would have everything that
+is installed collected as garbage, so nobody begins one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from appliance.digest import digest_of, is_digest
+from appliance.durable import Folder, read_whole
+from appliance.errors import CatalogLost, PackageInvalid
+from appliance.manifest import Manifest
+from appliance.manifest_codec import decode
+from appliance.store.blobs import BlobShelf, Progress, unnoticed
+from appliance.store.catalog import (
+    Catalog,
+    CatalogModel,
+    InstalledVersion,
+    StoredFile,
+    version_problems,
+)
+from appliance.store.layout import BLOBS, CATALOG, MANIFEST, SIGNATURE, VIEWS, view_path
+
+PAPER_BYTES_MAX: Final = 16 << 20
+"""Largest manifest or signature that is read."""
+
+TrustOf = Callable[[bytes, bytes | None], str]
+"""Manifest and signatures of a package to the word about who vouches for it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rebuilt:
+    """A catalog made anew. ``left_out`` are views, by their digests, that it does not name, and why."""
+
+    catalog: Catalog
+    left_out: tuple[tuple[str, str], ...]
+
+
+def check_not_lost(folder: Folder, name: str) -> None:
+    """Raises CatalogLost when the state directory called ``name`` holds what only a catalog can have named, and no
+    catalog. Raises OSError."""
+    if not any(_remains(folder)) or folder.status(CATALOG) is not None:
+        return  # the second is asked last: a writer may have begun meanwhile
+    raise CatalogLost(
+        f"'{name}/{CATALOG}' is gone, but what it named is there; restore the file, or have it made anew with "
+        f"'appliance store check --rebuild --state-dir {name}'; nothing new is served, installed or removed before that"
+    )
+
+
+def _remains(folder: Folder) -> Iterator[str]:
+    for above in (VIEWS, BLOBS):
+        found = folder.status(above)
+        if found is None or not found.is_directory:
+            continue
+        for name in folder.names(above):
+            place = f"{above}/{name}"
+            inner = folder.status(place)
+            if inner is not None and inner.is_directory:
+                yield from (each for each in folder.names(place) if above == VIEWS or is_digest(each))
+
+
+def rebuilt(
+    folder: Folder,
+    *,
+    trust_of: TrustOf,
+    served: Mapping[str, int],
+    now_ms: int,
+    progress: Progress = unnoticed,
+) -> Rebuilt:
+    """The catalog that the views tell: every version whose manifest and blobs are there, byte by byte. ``served`` are
+    the versions that were served last, by name, and so are wanted. What nothing tells any more is lost: pins, trials,
+    where a rollback leads. Its generation is later than any that was counted. Raises OSError."""
+    found: dict[tuple[str, int], InstalledVersion] = {}
+    left_out: dict[str, str] = {}
+    for digest in folder.names(VIEWS) if folder.status(VIEWS) is not None else ():
+        try:
+            manifest, version = _version(folder, digest, trust_of, now_ms, progress)
+        except PackageInvalid as problem:
+            left_out[digest] = "; ".join(each.text for each in problem.problems)
+            continue
+        except ValueError as problem:
+            left_out[digest] = str(problem)
+            continue
+        key = manifest.name, manifest.version
+        if key in found:
+            for each in (digest, found[key].digest):
+                left_out[each] = f"is one of several that say to be {manifest.key}"
+            continue
+        found[key] = version
+    kept = {key: version for key, version in found.items() if version.digest not in left_out}
+    models = [
+        _model(name, [version for (other, _), version in kept.items() if other == name], served.get(name, 0))
+        for name in sorted({name for name, _ in kept})
+    ]
+    catalog = Catalog(generation=max(now_ms // 1000, 1), models=tuple(models))
+    return Rebuilt(catalog=catalog, left_out=tuple(sorted(left_out.items())))
+
+
+def _model(name: str, versions: Iterable[InstalledVersion], served: int) -> CatalogModel:
+    ascending = tuple(sorted(versions, key=lambda each: each.version))
+    wanted = served if served in {each.version for each in ascending} else 0
+    return CatalogModel(name=name, versions=ascending, wanted=wanted)
+
+
+def _version(
+    folder: Folder, digest: str, trust_of: TrustOf, now_ms: int, progress: Progress
+) -> tuple[Manifest, InstalledVersion]:
+    """What the view says it is. Raises ValueError or PackageInvalid when that is not so, or not all of it is there."""
+    root = view_path(digest)
+    data = read_whole(folder, f"{root}/{MANIFEST}", PAPER_BYTES_MAX)
+    if data is None or digest_of(data) != digest:
+        raise ValueError(f"has no {MANIFEST} of that digest")
+    manifest = decode(data)
+    signatures = read_whole(folder, f"{root}/{SIGNATURE}", PAPER_BYTES_MAX)
+    files = [StoredFile(path=MANIFEST, size=len(data), digest=digest)]
+    if signatures is not None:
+        files.append(StoredFile(path=SIGNATURE, size=len(signatures), digest=digest_of(signatures)))
+    files += [
+        StoredFile(path=f"{manifest.name}/{entry.path}", size=entry.size, digest=entry.digest)
+        for entry in manifest.files
+    ]
+    blobs = BlobShelf(folder)
+    for blob, size in {file.digest: file.size for file in files}.items():
+        if damage := blobs.damage(blob, size, progress):
+            raise ValueError(f"{manifest.key} needs blob {blob}, which {damage}")
+    version = InstalledVersion(
+        version=manifest.version,
+        digest=digest,
+        trust=trust_of(data, signatures),
+        files=tuple(sorted(files, key=lambda file: file.path)),
+        installed_at_ms=max(now_ms, 0),
+    )
+    if wrong := [f"{key} {text}" for key, text in version_problems(manifest.name, version)]:
+        raise ValueError("; ".join(wrong))
+    return manifest, version

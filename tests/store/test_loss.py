@@ -1,0 +1,160 @@
+"""A catalog that is lost: no new store is begun beside what it named, nothing is removed, and it can be made anew."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from appliance.errors import CatalogInvalid, CatalogLost, StoreRefused
+from appliance.store.catalog import Catalog
+from appliance.store.layout import CATALOG, DAMAGED_CATALOG, blob_path, view_path
+from appliance.store.loss import Rebuilt, rebuilt
+from appliance.store.reading import read_catalog
+from appliance.store.settings import StoreConfig
+from appliance.store.writer import open_store, rebuild_catalog
+from tests.store.arrivals import arrival, assert_served
+
+CONFIG = StoreConfig(free_floor_bytes=0)
+NOW_MS = 1_700_000_000_000
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> Path:
+    """Two versions of one model, the second wanted, and one of another, signed and pinned."""
+    state = tmp_path / "state"
+    with open_store(state, CONFIG) as store:
+        store.install(arrival(version=1), want=True, now_ms=1)
+        store.install(arrival(version=2), want=True, now_ms=2)
+        signed = arrival("other", version=7, signatures=b"{}", trust="key k")
+        store.install(signed, want=True, now_ms=3)
+        store.pin("other", 7, pinned=True)
+    return state
+
+
+def catalog_in(state: Path) -> Catalog:
+    found = read_catalog(state)
+    assert found is not None
+    return found
+
+
+def remade(state: Path, served: Mapping[str, int]) -> Rebuilt:
+    def trust_of(manifest: bytes, signatures: bytes | None) -> str:
+        return "unsigned" if signatures is None else "key k"
+
+    return rebuild_catalog(
+        state, lambda folder: rebuilt(folder, trust_of=trust_of, served=served, now_ms=NOW_MS)
+    )
+
+
+def test_nobody_begins_a_new_store_beside_what_is_there(state: Path) -> None:
+    before = sorted(path for path in state.rglob("*") if path.name != CATALOG)
+    (state / CATALOG).unlink()
+    for _ in range(2):
+        with pytest.raises(CatalogLost, match="store check --rebuild"), open_store(state, CONFIG):
+            raise AssertionError("it opened")
+        with pytest.raises(CatalogLost, match="store check --rebuild"):
+            read_catalog(state)
+    assert sorted(state.rglob("*")) == before
+
+
+@pytest.mark.parametrize("left", ["views", "blobs"])
+def test_blobs_alone_or_views_alone_say_enough(state: Path, left: str) -> None:
+    (state / CATALOG).unlink()
+    (state / {"views": "blobs", "blobs": "views"}[left]).rename(state / "elsewhere")
+    with pytest.raises(CatalogLost):
+        read_catalog(state)
+
+
+def test_an_empty_state_directory_is_no_loss(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    with open_store(state, CONFIG) as store:
+        assert store.catalog == Catalog()
+    assert read_catalog(state) is None
+    (state / "blobs" / "ab").mkdir()
+    (state / "blobs" / "ab" / "notes").write_text("of a person")
+    assert read_catalog(state) is None
+    with open_store(state, CONFIG) as store:
+        store.install(arrival(), want=True, now_ms=1)
+        store.uninstall("digits")
+    assert catalog_in(state).models == ()
+
+
+def test_it_is_made_anew_with_what_was_served_last(state: Path) -> None:
+    before = catalog_in(state)
+    (state / CATALOG).unlink()
+    made = remade(state, {"digits": 1, "gone": 3})
+    assert made.left_out == ()
+    catalog = catalog_in(state)
+    assert catalog == made.catalog
+    assert [(model.name, model.wanted, model.pins) for model in catalog.models] == [
+        ("digits", 1, ()),
+        ("other", 0, ()),
+    ]
+    installed = [(version.digest, version.files, version.trust) for _, version in catalog.installed()]
+    assert installed == [(version.digest, version.files, version.trust) for _, version in before.installed()]
+    assert catalog.generation > before.generation
+    with open_store(state, CONFIG) as store:
+        assert store.collect().blobs == ()
+        store.want("digits", 2, 5)
+        assert_served(state, store.catalog)
+        assert store.catalog.generation == catalog.generation + 1
+
+
+def test_what_is_not_whole_is_left_out_and_told(state: Path) -> None:
+    one, two = (version for model, version in catalog_in(state).installed() if model.name == "digits")
+    weights = next(file for file in one.files if file.path.endswith("weights.bin"))
+    blob = state / blob_path(weights.digest)
+    blob.chmod(0o644)
+    blob.write_bytes(b"x" * weights.size)
+    paper = state / view_path(two.digest) / "MANIFEST.json"
+    paper.unlink()
+    (state / CATALOG).unlink()
+    made = remade(state, {"digits": 1})
+    assert [model.name for model in made.catalog.models] == ["other"]
+    reasons = dict(made.left_out)
+    assert "which has other bytes than its name says" in reasons[one.digest]
+    assert "has no MANIFEST.json" in reasons[two.digest]
+    with open_store(state, CONFIG) as store:
+        store.install(arrival(version=1), want=True, now_ms=9)
+        assert_served(state, store.catalog)
+
+
+def test_a_catalog_that_cannot_be_believed_is_kept_beside_the_new_one(state: Path) -> None:
+    damaged = (state / CATALOG).read_bytes().replace(b"other", b"o+her")
+    (state / CATALOG).write_bytes(damaged)
+    with pytest.raises(CatalogInvalid, match="store check --rebuild"):
+        read_catalog(state)
+    remade(state, {"other": 7})
+    assert (state / DAMAGED_CATALOG).read_bytes() == damaged
+    assert [model.name for model in catalog_in(state).models] == ["digits", "other"]
+
+
+def test_a_catalog_that_is_right_or_newer_is_left_alone(state: Path) -> None:
+    before = (state / CATALOG).read_bytes()
+    with pytest.raises(StoreRefused, match="nothing to make anew"):
+        remade(state, {})
+    newer = json.dumps({"catalog": {}, "checksum": "", "format": 99}).encode()
+    (state / CATALOG).write_bytes(newer)
+    with pytest.raises(CatalogInvalid, match="update the appliance"):
+        remade(state, {})
+    assert (state / CATALOG).read_bytes() == newer
+    assert before != newer
+
+
+def test_two_views_that_say_to_be_the_same_version_are_both_left_out(state: Path, tmp_path: Path) -> None:
+    shutil.copytree(state, tmp_path / "copy")
+    with open_store(state, CONFIG) as store:
+        store.pin("other", 7, pinned=False)
+        store.uninstall("other")
+        another = arrival("other", 7, {"7/graph.onnx": b"another"})
+        store.install(another, want=True, now_ms=4)
+    shutil.copytree(tmp_path / "copy" / "views", state / "views", dirs_exist_ok=True)
+    shutil.copytree(tmp_path / "copy" / "blobs", state / "blobs", dirs_exist_ok=True)
+    (state / CATALOG).unlink()
+    made = remade(state, {"other": 7})
+    assert [model.name for model in made.catalog.models] == ["digits"]
+    assert [reason for _, reason in made.left_out] == ["is one of several that say to be other/7"] * 2
