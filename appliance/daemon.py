@@ -148,8 +148,10 @@ class Daemon:
         )
         source = self._source()
         self._scrubbing: Scrubbing | None = None
+        figures: Callable[[], StoreFigures] | None = None
         if isinstance(source, StoreSource):
             self._scrubbing = Scrubbing(Path(config.state_dir), config.store, wall_ms, log.event)
+            figures = partial(self._figures, source, self._scrubbing)
         self._http = HttpEdge(
             self._engine,
             config.http,
@@ -158,7 +160,7 @@ class Daemon:
             door=self._door.figures,
             tracer=self._tracer,
             front=self._door.front(),
-            store=None if self._scrubbing is None else partial(self._figures, source, self._scrubbing),
+            store=figures,
         )
         self._desired = Desired(
             source, self._engine, config.reload, config.repository, self._records.incumbents, log.event
@@ -337,10 +339,8 @@ class Daemon:
         say = partial(self._log.event, "what runs cannot be written", error=problem, note=note)
         self._loop.call_soon_threadsafe(say)
 
-    @staticmethod
-    def _figures(source: Source, scrubbing: Scrubbing) -> StoreFigures:
-        assert isinstance(source, StoreSource)
-        return store_figures(source.catalog, scrubbing)
+    def _figures(self, source: StoreSource, scrubbing: Scrubbing) -> StoreFigures:
+        return store_figures(source.catalog, scrubbing, self._desired.generation, self._desired.trouble)
 
     def _held(self) -> list[tuple[str, str]]:
         return self._engine.held()

@@ -54,8 +54,19 @@ class Desired:
         self._unwatch: Callable[[], None] | None = None
         self._told: frozenset[Problem] = frozenset()
         self._scan = RepositoryScan(servable=(), broken=(), notes=())
+        self._generation = 0
         self._by_hand = asyncio.Lock()
         self._stopped = False
+
+    @property
+    def generation(self) -> int:
+        """Of the store's catalog that the engine works towards, all of it; 0 while something stands in."""
+        return self._generation
+
+    @property
+    def trouble(self) -> str:
+        """Why the source cannot be read at present; "" when it can."""
+        return self._watcher.trouble
 
     async def begin(self) -> RepositoryScan:
         """What the source holds; what stands in for some of it will at first be served. Raises OperatorError when it
@@ -115,6 +126,8 @@ class Desired:
         if self._stopped:
             return
         self._scan = found
+        if not self._standing_in:
+            self._generation = found.generation
         wanted = self._selection.over(found)
         for problem in wanted.problems:
             if problem not in self._told:

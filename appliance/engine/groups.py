@@ -14,7 +14,14 @@ from appliance.engine.routes import Served
 from appliance.engine.workforce import Group, Worker
 from appliance.model import VersionState
 from appliance.scheduling.events import Event, GroupClosed, GroupOpened, LaneClosed, LaneOpened
-from appliance.workers.port import LoadWish, ModelLoaded, WorkerPort, WorkerSettings, WorkerStarted
+from appliance.workers.port import (
+    LoadWish,
+    ModelLoaded,
+    ModelProgress,
+    WorkerPort,
+    WorkerSettings,
+    WorkerStarted,
+)
 
 NEVER_NS = 1 << 62
 
@@ -126,6 +133,11 @@ class Groups:
         if worker is not None:
             worker.pid = event.pid
 
+    def progressed(self, event: ModelProgress, served: Served | None) -> None:
+        """A load is so far; of several, the one that said so last is shown."""
+        if served is not None:
+            served.progress = event
+
     def loaded(self, event: ModelLoaded, served: Served | None, now_ns: int) -> None:
         """One worker holds one more model: maybe its lane opens, maybe the model does. ``served`` None: nobody wants
         the model any more."""
@@ -139,7 +151,7 @@ class Groups:
         worker.loaded.add(served.id)
         group = self._groups[worker.group]
         group.load_ns = max(group.load_ns, now_ns - worker.started_ns)
-        served.load_ns = event.load_ns
+        served.load_ns, served.progress = event.load_ns, None
         self._review(group, now_ns)
 
     def _review(self, group: Group, now_ns: int) -> None:

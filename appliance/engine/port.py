@@ -104,6 +104,15 @@ class TrialStatus(NamedTuple):
     differing: int
 
 
+class LoadStatus(NamedTuple):
+    """How far the load of a version is: what it is at, and how much of its file of weights is read (0 of 0: it has
+    none)."""
+
+    stage: str
+    done_bytes: int
+    total_bytes: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerStatus:
     """A worker process. ``models`` are ``name/version``; ``memory_bytes`` is its private memory (0: unknown)."""
@@ -122,7 +131,7 @@ class VersionStatus:
     """A model version for people: state, queue, how it batches, where it runs, how it stands: ``tries_left`` before it
     is given up, ``run_p50_ns`` and ``run_p99_ns`` as assessed (0: it was not), ``fallen_back`` requests that failed
     on it and that the version before has answered; ``trust`` is who vouches for its package (see ModelVersion),
-    ``load_ns`` how long its last load took."""
+    ``load_ns`` how long its last load took, ``loading`` how far the one is that is under way."""
 
     name: str
     version: int
@@ -140,6 +149,7 @@ class VersionStatus:
     fallen_back: int = 0
     trust: str = ""
     load_ns: int = 0
+    loading: LoadStatus | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

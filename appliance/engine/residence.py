@@ -32,6 +32,7 @@ from appliance.workers.port import (
     ModelFilled,
     ModelHollowed,
     ModelLoaded,
+    ModelProgress,
     ModelRefused,
     PoolEvent,
     WorkerExited,
@@ -334,6 +335,8 @@ class Residence:
         match event:
             case ModelLoaded():
                 self._loaded(event, now_ns)
+            case ModelProgress():
+                self._roster.groups.progressed(event, self._roster.served(event.model))
             case ModelRefused():
                 if not self._refused(event, now_ns):
                     self._roster.model_refused(event, now_ns)

@@ -18,7 +18,7 @@ from appliance.inference import RequestPlan
 from appliance.model import ModelVersion, VersionState
 from appliance.scheduling.residency_port import Form
 from appliance.telemetry.meter import VersionMeter
-from appliance.workers.port import Assessment
+from appliance.workers.port import Assessment, ModelProgress
 
 if TYPE_CHECKING:
     from appliance.engine.diversion import Diversion
@@ -77,6 +77,7 @@ class Served:
 
     ``form`` is how much of it is in memory when it is not ``opened``, ``returning``: it is loaded to serve again,
     ``deferred``: there was no memory to load it with the first ones; ``epoch`` counts how often it was closed.
+    ``progress`` is how far its load is.
     """
 
     id: int
@@ -102,6 +103,7 @@ class Served:
     returning: bool = False
     deferred: bool = False
     epoch: int = 0
+    progress: ModelProgress | None = None
     layouts: dict[int, Layout] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

@@ -135,7 +135,8 @@ class Swaps:
         if candidate is None or served.opened or served.returning:
             return LoadWish()
         held_to = bool(served.model.golden) or candidate.before is not None
-        return LoadWish(background=candidate.background, assess=held_to and served.assessment is None)
+        assess = held_to and served.assessment is None
+        return LoadWish(background=candidate.background, assess=assess, tell=True)
 
     # --- what happens to it
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from appliance.engine.port import TrialStatus, VersionStatus
+from appliance.engine.port import LoadStatus, TrialStatus, VersionStatus
 from appliance.engine.routes import Served
+from appliance.model import VersionState
 
 
 def version_status(
@@ -34,4 +35,12 @@ def version_status(
         run_p99_ns=proof.p99_ns if proof is not None else 0,
         fallen_back=served.fallen_back,
         load_ns=served.load_ns,
+        loading=_loading(served),
     )
+
+
+def _loading(served: Served) -> LoadStatus | None:
+    progress = served.progress
+    if progress is None or served.state is not VersionState.LOADING:
+        return None
+    return LoadStatus(progress.stage.value, progress.done_bytes, progress.total_bytes)

@@ -68,7 +68,7 @@ class HttpEdge:
                 *_protocol_routes(self._protocol),
                 *_control_routes(ControlHandler(engine, self._bodies, log)),
                 *_people_routes(
-                    StatusHandler(engine),
+                    StatusHandler(engine, store),
                     MetricsHandler(engine, metrics or MetricsConfig(), self.statistics, door, store),
                 ),
             ]

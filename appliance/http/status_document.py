@@ -8,25 +8,27 @@ subtracts.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import asdict
 
 from appliance import __version__
 from appliance.engine.port import EngineStatus, SwapFigures, VersionStatus, WorkerStatus
 from appliance.identity import SERVER_NAME
 from appliance.telemetry.meter import BOUNDS_US, HistogramValue, Result, Stage, VersionStatistics
+from appliance.telemetry.store_metrics import StoreFigures
 
 FORMAT = 1
 
 Json = bool | int | float | str | list["Json"] | dict[str, "Json"] | None
 
 
-def status_document(status: EngineStatus) -> dict[str, Json]:
+def status_document(status: EngineStatus, store: StoreFigures | None = None) -> dict[str, Json]:
     """The whole document; every value is JSON."""
-    document = status_header(status)
+    document = status_header(status, store)
     document["models"] = [model_document(version) for version in status.versions]
     return document
 
 
-def status_header(status: EngineStatus) -> dict[str, Json]:
+def status_header(status: EngineStatus, store: StoreFigures | None = None) -> dict[str, Json]:
     """The document without its models, which is cheap however many there are."""
     return {
         "format": FORMAT,
@@ -45,6 +47,7 @@ def status_header(status: EngineStatus) -> dict[str, Json]:
         ],
         "swaps": _swaps_document(status.swaps),
         "residency": {**status.residency._asdict()},
+        "store": None if store is None else asdict(store),
         "bounds_us": list(BOUNDS_US),
         "workers": [_worker_document(worker) for worker in status.workers],
         "models": [],
@@ -77,6 +80,7 @@ def model_document(version: VersionStatus) -> dict[str, Json]:
         "run_p50_us": version.run_p50_ns / 1_000,
         "run_p99_us": version.run_p99_ns / 1_000,
         "load_ms": version.load_ns / 1_000_000,
+        "loading": None if version.loading is None else dict(version.loading._asdict()),
         "fallen_back": version.fallen_back,
         "stages": dict(_stage_documents(statistics)),
     }

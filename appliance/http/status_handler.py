@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Callable
 from typing import Final
 
 from aiohttp import web
@@ -15,22 +16,24 @@ from appliance.engine.port import EnginePort
 from appliance.http.overview import overview
 from appliance.http.status_document import model_document, status_header
 from appliance.http.status_page import PageParts, model_rows, page_text
+from appliance.telemetry.store_metrics import StoreFigures
 
 SLICE_MODELS: Final = 8
 NO_STORE: Final = "no-store"
 
 
 class StatusHandler:
-    """Handles ``GET /`` and ``GET /status.json``."""
+    """Handles ``GET /`` and ``GET /status.json``. ``store`` gives the figures of the store that is served from."""
 
-    def __init__(self, engine: EnginePort) -> None:
+    def __init__(self, engine: EnginePort, store: Callable[[], StoreFigures] | None) -> None:
         self._engine = engine
+        self._store = store
         self._parts = PageParts.load()
 
     async def document(self, request: web.BaseRequest) -> web.StreamResponse:
         """The status document; docs/STATUS.md describes it."""
         status = overview(self._engine)
-        header = status_header(status)
+        header = status_header(status, None if self._store is None else self._store())
         del header["models"]
         models: list[str] = []
         for version in status.versions:
@@ -49,7 +52,8 @@ class StatusHandler:
         for version in status.versions:
             rows.append(model_rows(version, workers))
             await _turn(len(rows))
-        text = page_text(status, "".join(rows), self._parts)
+        trouble = "" if self._store is None else self._store().trouble
+        text = page_text(status, "".join(rows), self._parts, trouble)
         return web.Response(
             body=text.encode(), content_type="text/html", charset="utf-8", headers=self._headers()
         )

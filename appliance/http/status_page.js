@@ -87,6 +87,7 @@
     const workers = new Map(now.workers.map((w) => [w.worker, w]));
     put("uptime", "up " + lasting(now.uptime_ms));
     put("accepting", now.accepting ? "" : "draining: new requests are refused");
+    put("trouble", now.store ? now.store.trouble : "");
     put("ready", `${now.models.filter((m) => m.state === "READY").length} of ${now.models.length}`);
     put("queued", now.queued_requests);
     put("running", now.running_requests);

@@ -63,8 +63,8 @@ def _digest(text: str) -> str:
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
-def page_text(status: EngineStatus, rows: str, parts: PageParts) -> str:
-    """The page; ``rows`` is the text of model_rows for each version."""
+def page_text(status: EngineStatus, rows: str, parts: PageParts, trouble: str = "") -> str:
+    """The page; ``rows`` is the text of model_rows for each version, ``trouble`` why the store cannot be read."""
     heads = "".join(f'<th scope="col" class="{kind}">{escape(name)}</th>' for name, kind in _COLUMNS)
     accepting = "" if status.accepting else "draining: new requests are refused"
     uptime = spoken_time((status.now_ns - status.started_ns) // 1_000_000_000)
@@ -83,6 +83,7 @@ def page_text(status: EngineStatus, rows: str, parts: PageParts) -> str:
 <span class="quiet">{escape(__version__)}</span>
 <span class="quiet" id="uptime">up {uptime}</span>
 <strong id="accepting">{accepting}</strong>
+<strong id="trouble">{escape(trouble)}</strong>
 </header>
 <dl class="tiles">{_tiles(status)}</dl>
 <h2>Models</h2>

@@ -31,11 +31,12 @@ _PASSED_OVER: Final = (".", "_")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RepositoryScan:
     """A repository at one moment, by model name and ascending version. ``notes`` tell of settings that are
-    accepted without effect."""
+    accepted without effect; ``generation`` is that of the store's catalog that asked for them (0: nothing counts)."""
 
     servable: tuple[ServableVersion, ...]
     broken: tuple[BrokenVersion, ...]
     notes: tuple[Problem, ...]
+    generation: int = 0
 
     @property
     def problems(self) -> tuple[Problem, ...]:

@@ -118,15 +118,22 @@ def find_mapped(file: WeightsFile) -> MappedWeights | None:
     return None
 
 
-def read_ahead(file: WeightsFile, *, verify: bool, begin: Callable[[], None] = lambda: None) -> None:
+def read_ahead(
+    file: WeightsFile,
+    *,
+    verify: bool,
+    begin: Callable[[], None] = lambda: None,
+    progress: Callable[[int], None] = lambda done_bytes: None,
+) -> None:
     """Bring the whole file into memory, beside a session that is being made of it. ``begin`` is called first in each
-    thread that this starts. Raises LoadFailed as ``MappedWeights.fill`` does."""
+    thread that this starts, ``progress`` with the bytes read so far. Raises LoadFailed as ``MappedWeights.fill``
+    does."""
     try:
         descriptor = os.open(file.path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError as problem:
         raise _unreadable(file, problem) from problem
     try:
-        read_extents(file, descriptor, [Extent(0, file.size)], verify=verify, begin=begin)
+        read_extents(file, descriptor, [Extent(0, file.size)], verify=verify, begin=begin, progress=progress)
     finally:
         os.close(descriptor)
 
@@ -138,8 +145,10 @@ def read_extents(
     *,
     verify: bool,
     begin: Callable[[], None] = lambda: None,
+    progress: Callable[[int], None] = lambda done_bytes: None,
 ) -> None:
-    """Read parts of the file into the page cache through one shared mapping; with ``verify``, whole pieces of it."""
+    """Read parts of the file into the page cache through one shared mapping; with ``verify``, whole pieces of it.
+    ``progress`` is told after each step where in the file it ended."""
     size = os.fstat(descriptor).st_size
     if size != file.size:
         raise LoadFailed(
@@ -158,6 +167,7 @@ def read_extents(
                     _read_step(file, shared, start, end)
                     if check is not None:
                         check.submit(start, end)
+                    progress(end)
         finally:
             wrong = check.finish() if check is not None else ""
     if wrong:

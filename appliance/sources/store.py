@@ -82,7 +82,8 @@ class StoreSource:
 
     def scan(self) -> RepositoryScan:
         """See Source."""
-        return merged(self._readings[version.digest] for _, version in _served(self._catalog))
+        found = merged(self._readings[version.digest] for _, version in _served(self._catalog))
+        return replace(found, generation=self._catalog.generation)
 
     def standing_in(self, incumbents: Mapping[str, str]) -> Mapping[str, ModelReading]:
         """See Source. The writer is told that what stands in is used."""
@@ -129,6 +130,7 @@ class StoreSource:
         try:
             found = os.stat(self._state / CATALOG)
         except FileNotFoundError:
+            read_catalog(self._state)  # raises CatalogLost where what it named is there
             if self._seen:
                 raise OperatorError(
                     f"'{self._state / CATALOG}' is gone; is the disk of the state directory mounted?"

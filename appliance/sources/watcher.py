@@ -43,6 +43,11 @@ class Watcher:
         self._trouble = ""
         self._unwatched = ""
 
+    @property
+    def trouble(self) -> str:
+        """Why the source cannot be read at present; "" when it can."""
+        return self._trouble
+
     def start(self) -> None:
         """Begin to watch, if that is wanted."""
         if not self._config.watch:

@@ -12,7 +12,8 @@ from appliance.telemetry.exposition import Family, sample
 class StoreFigures:
     """``versions`` that are installed and the ``bytes`` of their blobs; ``wanted`` of them shall be served;
     ``unsigned`` have no trusted signature. ``damaged`` blobs, ``passes`` of the scrub since the start and ``failures``
-    of it, and when the last whole one ended (seconds since 1970; 0: never)."""
+    of it, and when the last whole one ended (seconds since 1970; 0: never). ``generation`` is that of the catalog that
+    is served, ``trouble`` why it cannot be read at present ("": it can)."""
 
     versions: int
     wanted: int
@@ -22,6 +23,8 @@ class StoreFigures:
     passes: int
     failures: int
     scrubbed_at_s: float
+    generation: int
+    trouble: str
 
 
 def store_families(figures: StoreFigures) -> Iterator[Family]:
@@ -59,6 +62,18 @@ def store_families(figures: StoreFigures) -> Iterator[Family]:
             "gauge",
             "When the last pass of the scrub ended; 0: never.",
             figures.scrubbed_at_s,
+        ),
+        (
+            "appliance_store_generation",
+            "gauge",
+            "Number of the catalog that is served; each change counts one up.",
+            figures.generation,
+        ),
+        (
+            "appliance_store_unreadable",
+            "gauge",
+            "Whether the catalog cannot be read at present.",
+            int(bool(figures.trouble)),
         ),
     )
     for name, kind, meaning, value in rows:

@@ -10,8 +10,9 @@ UNSIGNED = "unsigned"
 MS_PER_S = 1000
 
 
-def store_figures(catalog: Catalog, scrubbing: Scrubbing) -> StoreFigures:
-    """What metrics tell. Blobs that versions share count once."""
+def store_figures(catalog: Catalog, scrubbing: Scrubbing, generation: int, trouble: str) -> StoreFigures:
+    """What metrics and status tell. Blobs that versions share count once. ``generation`` is that of the catalog that is
+    served; ``trouble``: see StoreFigures."""
     installed = [version for _, version in catalog.installed()]
     blobs = {file.digest: file.size for version in installed for file in version.files}
     record = scrubbing.record
@@ -24,4 +25,6 @@ def store_figures(catalog: Catalog, scrubbing: Scrubbing) -> StoreFigures:
         passes=scrubbing.passes,
         failures=scrubbing.failures,
         scrubbed_at_s=record.finished_ms / MS_PER_S,
+        generation=generation,
+        trouble=trouble,
     )

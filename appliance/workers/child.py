@@ -32,6 +32,7 @@ from appliance.workers.messages import (
     Hollowed,
     Load,
     Loaded,
+    Progress,
     Refused,
     Run,
     Stop,
@@ -112,6 +113,10 @@ class Worker:
 
         self._errands.submit(errand)
 
+    def _tell(self, progress: Progress) -> None:
+        with suppress(LaneClosed):  # as above
+            self._say(progress)
+
     def _say(self, message: FromWorker) -> None:
         with self._saying:
             self._lane.complete(message)
@@ -128,7 +133,7 @@ class Worker:
 
     def _load(self, load: Load) -> Loaded | Refused:
         try:
-            model, said = self._loader.load(load, alone=not self._models)
+            model, said = self._loader.load(load, alone=not self._models, tell=self._tell)
         except Exception as problem:  # noqa: BLE001 - whatever a model does wrong is an answer
             failed = isinstance(problem, AssessmentFailed)
             return Refused(load.model, _reason(load.version.key, problem), failed)

@@ -24,9 +24,10 @@ from appliance.workers.assessment import Golden, assess, open_golden, run_golden
 from appliance.workers.execution import LoadedModel
 from appliance.workers.form_builder import build_form
 from appliance.workers.forms import PackedForm, find_form, form_name, refuse_form
+from appliance.workers.load_report import LoadReport, Tell
 from appliance.workers.memory import private_bytes
 from appliance.workers.messages import Load, Loaded
-from appliance.workers.port import Deviation, LoadWish
+from appliance.workers.port import Deviation, LoadStage, LoadWish
 from appliance.workers.priority import (
     can_come_back,
     restore_disk,
@@ -58,6 +59,15 @@ class _Proven(NamedTuple):
     worst: tuple[Deviation, ...]
 
 
+class _Manner(NamedTuple):
+    """How one load is done: ``lower`` puts a thread of it into the classes that it should have, ``report`` says how far
+    it is."""
+
+    wish: LoadWish
+    lower: Callable[[], None]
+    report: LoadReport
+
+
 class Loader:
     """Makes sessions with the runtimes of one worker."""
 
@@ -65,18 +75,19 @@ class Loader:
         self._runtimes = runtimes
         self._settings = RuntimeSettings(threads=threads)
 
-    def load(self, load: Load, *, alone: bool) -> Opened:
-        """Load; ``alone``: the worker holds no other model. What is measured is measured on the calling thread, which
-        yields to nobody. Raises ApplianceError, or whatever a runtime or a model does wrong."""
+    def load(self, load: Load, *, alone: bool, tell: Tell) -> Opened:
+        """Load; ``alone``: the worker holds no other model; ``tell`` says how far it is, from whatever thread. What
+        is measured is measured on the calling thread, which yields to nobody. Raises ApplianceError, or whatever a
+        runtime or a model does wrong."""
         begin, before = time.monotonic_ns(), private_bytes(os.getpid())
         wish = load.wish
-        lower = self._lowering(wish, alone)
+        manner = _Manner(wish, self._lowering(wish, alone), LoadReport(load, tell))
 
         def prove() -> _Proven:
-            lower()
+            manner.lower()
             golden = open_golden(load.version) if wish.assess else None
-            return self._proven_form(load.version, wish, golden, lower) or self._proven(
-                load.version, None, wish, golden, lower
+            return self._proven_form(load.version, manner, golden) or self._proven(
+                load.version, None, manner, golden
             )
 
         proven = in_thread(prove) if wish.background else prove()
@@ -84,6 +95,7 @@ class Loader:
         try:
             if wish.background:
                 restore_threads()
+            manner.report.begin(LoadStage.MEASURING)
             seeds = () if wish.quick else measure_seeds(proven.model)
             assessment = assess(proven.model, proven.golden, proven.worst) if wish.assess else None
         except BaseException:
@@ -121,49 +133,45 @@ class Loader:
 
         return in_thread(build)
 
-    def _proven_form(
-        self, version: ModelVersion, wish: LoadWish, golden: Golden | None, lower: Callable[[], None]
-    ) -> _Proven | None:
+    def _proven_form(self, version: ModelVersion, manner: _Manner, golden: Golden | None) -> _Proven | None:
         """The version from its packed form; None when there is none, or it is not good any more."""
         runtime = self.runtime_of(version)
-        if wish.quick or not version.forms or not version.digest or not isinstance(runtime, Packer):
+        if manner.wish.quick or not version.forms or not version.digest or not isinstance(runtime, Packer):
             return None
         name = form_name(version.digest, runtime.identity)
         try:
             form = find_form(version.forms, name)
-            return None if form is None else self._proven(version, form, wish, golden, lower)
+            return None if form is None else self._proven(version, form, manner, golden)
         except (ApplianceError, OSError) as problem:
             refuse_form(os.path.join(version.forms, name), str(problem))
             return None
 
     def _proven(
-        self,
-        version: ModelVersion,
-        form: PackedForm | None,
-        wish: LoadWish,
-        golden: Golden | None,
-        lower: Callable[[], None],
+        self, version: ModelVersion, form: PackedForm | None, manner: _Manner, golden: Golden | None
     ) -> _Proven:
         """The version loaded and proven."""
         packed = form is not None
-        session = self._open(version if form is None else form.version_of(version), packed, wish, lower)
+        session = self._open(version if form is None else form.version_of(version), packed, manner)
         model = LoadedModel(version=version, session=session)
         try:
-            if not wish.quick:
+            if not manner.wish.quick and version.warmups:
+                manner.report.begin(LoadStage.WARM_UP)
                 run_warmups(model)
+            if golden is not None:
+                manner.report.begin(LoadStage.GOLDEN)
             return _Proven(model, packed, golden, () if golden is None else run_golden(model, golden))
         except BaseException:
             session.close()
             raise
 
-    def _open(
-        self, version: ModelVersion, packed: bool, wish: LoadWish, lower: Callable[[], None]
-    ) -> Session:
+    def _open(self, version: ModelVersion, packed: bool, manner: _Manner) -> Session:
         """A session of verified weights whose pages are there."""
-        runtime = self.runtime_of(version)
+        runtime, wish = self.runtime_of(version), manner.wish
         ahead = None
         if version.weights is not None and version.device == CPU:
-            ahead = _ReadAhead(version.weights, verify=wish.verify, lower=lower)
+            ahead = _ReadAhead(version.weights, manner)
+        else:
+            manner.report.begin(LoadStage.SESSION)
         try:
             session = runtime.load(version, replace(self._settings, quick=wish.quick, packed=packed))
         finally:
@@ -193,13 +201,21 @@ class Loader:
 class _ReadAhead:
     """Reads and verifies a file of weights in a thread of its own."""
 
-    def __init__(self, file: WeightsFile, *, verify: bool, lower: Callable[[], None]) -> None:
+    def __init__(self, file: WeightsFile, manner: _Manner) -> None:
         self._problem: Exception | None = None
+        report = manner.report
 
         def read() -> None:
-            lower()
+            manner.lower()
+            report.read(0, file.size)
             try:
-                read_ahead(file, verify=verify, begin=lower)
+                read_ahead(
+                    file,
+                    verify=manner.wish.verify,
+                    begin=manner.lower,
+                    progress=lambda done_bytes: report.read(done_bytes, file.size),
+                )
+                report.begin(LoadStage.SESSION)
             except (ApplianceError, OSError) as problem:
                 self._problem = problem
 

@@ -20,6 +20,7 @@ from appliance.workers.port import (
     Assessment,
     Fetch,
     Learn,
+    LoadStage,
     LoadWish,
     Run,
     RunResult,
@@ -47,6 +48,7 @@ __all__ = [
     "Load",
     "Loaded",
     "MessageInvalid",
+    "Progress",
     "Ready",
     "Refused",
     "Run",
@@ -58,7 +60,7 @@ __all__ = [
     "encode",
 ]
 
-PROTOCOL_VERSION: Final = 1
+PROTOCOL_VERSION: Final = 2
 MAX_MESSAGE_BYTES: Final = 16 << 20
 
 
@@ -102,7 +104,15 @@ class Stop(NamedTuple):
 
 
 # --- worker to daemon, one answer to each Load, Run and Fetch (but those that only forget), in their order, and beside
-# them one to each Load in the background, Hollow, Fill and Build, in theirs
+# them one to each Load in the background, Hollow, Fill and Build, in theirs; before that of a Load that asked for it
+# comes, any number of times, how far it is
+
+
+class Progress(NamedTuple):
+    model: int
+    stage: LoadStage
+    done_bytes: int
+    total_bytes: int
 
 
 class Loaded(NamedTuple):
@@ -193,14 +203,14 @@ class Exited(NamedTuple):
 
 
 ToWorker = Load | Unload | Run | Fetch | Learn | Forget | Stop | Hollow | Fill | Build
-FromWorker = Loaded | Refused | Finished | Stored | Hollowed | Filled | Built
+FromWorker = Loaded | Refused | Finished | Stored | Hollowed | Filled | Built | Progress
 ToSupervisor = Fork | Kill
 FromSupervisor = Ready | Forked | ForkFailed | Exited
 Message = ToWorker | FromWorker | ToSupervisor | FromSupervisor
 
 _TYPES: Final[Sequence[type]] = (
     *(Load, Unload, Run, Fetch, Learn, Forget, Stop, Hollow, Fill, Build),
-    *(Loaded, Refused, Finished, Stored, Hollowed, Filled, Built),
+    *(Loaded, Refused, Finished, Stored, Hollowed, Filled, Built, Progress),
     *(Fork, Kill, Ready, Forked, ForkFailed, Exited),
 )
 _KINDS: Final[Mapping[type, int]] = MappingProxyType({kind: number for number, kind in enumerate(_TYPES)})
@@ -270,6 +280,6 @@ def decode(
 
 
 TO_WORKER: Final = frozenset((Load, Unload, Run, Fetch, Learn, Forget, Stop, Hollow, Fill, Build))
-FROM_WORKER: Final = frozenset((Loaded, Refused, Finished, Stored, Hollowed, Filled, Built))
+FROM_WORKER: Final = frozenset((Loaded, Refused, Finished, Stored, Hollowed, Filled, Built, Progress))
 TO_SUPERVISOR: Final = frozenset((Fork, Kill))
 FROM_SUPERVISOR: Final = frozenset((Ready, Forked, ForkFailed, Exited))

@@ -26,6 +26,7 @@ from appliance.workers.messages import (
     Hollowed,
     Load,
     Loaded,
+    Progress,
     Refused,
     Run,
     Stored,
@@ -38,6 +39,7 @@ from appliance.workers.port import (
     ModelFilled,
     ModelHollowed,
     ModelLoaded,
+    ModelProgress,
     ModelRefused,
     PoolEvent,
     RunFinished,
@@ -148,7 +150,9 @@ class Obligations:
         self._models.pop(model, None)
 
     def settle(self, message: FromWorker) -> PoolEvent:
-        """The event that an answer is."""
+        """The event that an answer is, or a word on the way to one."""
+        if isinstance(message, Progress):
+            return self._progress(message)
         line = self._line_of(message)
         if not line:
             raise MessageInvalid(f"said {type(message).__name__} unasked")
@@ -174,6 +178,16 @@ class Obligations:
             if type(asked) is Load and asked.model == message.model:
                 return self._aside
         return self._owed
+
+    def _progress(self, message: Progress) -> ModelProgress:
+        """Of a load that is under way and was asked to tell."""
+        heads = [owed[0].asked for owed in (self._owed, self._aside) if owed]
+        loads = [asked for asked in heads if isinstance(asked, Load) and asked.model == message.model]
+        if not any(load.wish.tell for load in loads):
+            raise MessageInvalid(f"said how far model {message.model} is unasked")
+        if not 0 <= message.done_bytes <= message.total_bytes:
+            raise MessageInvalid("a load that is further than its end")
+        return ModelProgress(self._worker, *message)
 
     def _finished(self, owed: _Owed, message: Finished) -> RunFinished:
         asked, contract, _ = owed

@@ -33,6 +33,7 @@ from appliance.workers.messages import (
     Learn,
     Load,
     MessageInvalid,
+    Progress,
     Run,
     Stop,
     ToWorker,
@@ -337,7 +338,7 @@ class WorkerPool:
         event = state.owes.settle(message)
         if state.owes.aside != aside:
             state.aside_ns = time.monotonic_ns()
-        elif state.cause is None:
+        elif state.cause is None and type(message) is not Progress:  # whose answer is still awaited
             state.since_ns = time.monotonic_ns()
         self._on_event(event)
 

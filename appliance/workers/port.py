@@ -105,17 +105,28 @@ class LoadWish(NamedTuple):
     ``assess``: run the golden set, if the version has one, then measure how long runs take; what fails refuses the
     version. ``quick``: the sooner first answer instead of the fastest runs: weights mapped as they are, no warm-ups and
     no seeds; of no effect on weights inside the model file. ``verify``: hold the weights against their digests, where
-    they have any, beside the loading.
+    they have any, beside the loading. ``tell``: say on the way how far it is, for people.
     """
 
     background: bool = False
     assess: bool = False
     quick: bool = False
     verify: bool = True
+    tell: bool = False
 
 
 PLAIN_LOAD: Final = LoadWish()
 """Now, at full speed, for good."""
+
+
+class LoadStage(Enum):
+    """What a load is at, in the order in which it comes to it; what there is nothing of is left out."""
+
+    READING = "reading"
+    SESSION = "session"
+    WARM_UP = "warm-up"
+    GOLDEN = "golden"
+    MEASURING = "measuring"
 
 
 class Deviation(NamedTuple):
@@ -146,6 +157,17 @@ class Assessment(NamedTuple):
 class WorkerStarted(NamedTuple):
     worker: int
     pid: int
+
+
+class ModelProgress(NamedTuple):
+    """A load has come to ``stage``; of the file of weights ``done_bytes`` of ``total_bytes`` are read (0: it has
+    none). Only of loads that were asked to tell."""
+
+    worker: int
+    model: int
+    stage: LoadStage
+    done_bytes: int
+    total_bytes: int
 
 
 class ModelLoaded(NamedTuple):
@@ -244,6 +266,7 @@ class WorkerExited(NamedTuple):
 
 PoolEvent = (
     WorkerStarted
+    | ModelProgress
     | ModelLoaded
     | ModelRefused
     | ModelHollowed
@@ -288,7 +311,7 @@ class WorkerPort(Protocol):
         """Fork worker ``worker`` (an id never used before)."""
 
     def load(self, worker: int, model: int, version: ModelVersion, wish: LoadWish = PLAIN_LOAD) -> None:
-        """Load a version under the id ``model``: ModelLoaded or ModelRefused follows."""
+        """Load a version under the id ``model``: ModelLoaded or ModelRefused follows, after any ModelProgress."""
 
     def unload(self, worker: int, model: int) -> None:
         """Forget a loaded model; the caller sends no more batches for it."""

@@ -13,6 +13,7 @@ from appliance.engine.port import (
 )
 from appliance.model import VersionState
 from appliance.telemetry.meter import Result, VersionMeter
+from appliance.telemetry.store_metrics import StoreFigures
 
 AWKWARD_NAME = 'quo"te\\back<b>'
 
@@ -70,6 +71,22 @@ def made_up_status() -> EngineStatus:
         arena_limit_bytes=1 << 30,
         slots=(SlotUse(4096, 128, 3), SlotUse(65536, 16, 0)),
         swaps=SwapFigures(endings={"live": 2, "rolled back": 1}, loads=3, load_ns=5_000_000, compared=2),
+    )
+
+
+def made_up_store() -> StoreFigures:
+    """A store of two versions."""
+    return StoreFigures(
+        versions=2,
+        wanted=1,
+        unsigned=1,
+        bytes=3 << 20,
+        damaged=0,
+        passes=4,
+        failures=0,
+        scrubbed_at_s=1_700_000_000.5,
+        generation=7,
+        trouble="",
     )
 
 

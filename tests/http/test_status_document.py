@@ -12,11 +12,11 @@ from appliance.model import VersionState
 from appliance.scheduling.residency_port import Form
 from appliance.telemetry.meter import BOUNDS_US, Result, Stage, VersionMeter
 from tests.http.documented import code_words, table_rows
-from tests.http.engine_figures import busy_meter, made_up_status
+from tests.http.engine_figures import busy_meter, made_up_status, made_up_store
 
 
 def _document() -> Any:
-    return json.loads(json.dumps(status_document(made_up_status()), allow_nan=False))
+    return json.loads(json.dumps(status_document(made_up_status(), made_up_store()), allow_nan=False))
 
 
 def test_it_says_what_the_engine_says() -> None:
@@ -59,6 +59,7 @@ def test_the_document_describes_every_field_and_no_other() -> None:
         "## The document": document,
         "### `workers[]`": document["workers"][0],
         "### `residency`": document["residency"],
+        "### `store`": document["store"],
         "### `models[]`": document["models"][0],
         "### A latency histogram": document["models"][0]["stages"]["run"],
     }

@@ -131,8 +131,14 @@ def test_a_catalog_that_is_gone_is_a_lost_disk_not_an_empty_store(
     install(store, "digits", 1)
     source.read()
     (state / "catalog.json").rename(state / "elsewhere")
+    with pytest.raises(OperatorError, match="store check --rebuild"):
+        source.look()
+    for name in ("blobs", "views"):
+        (state / name).rename(state / f"no {name}")
     with pytest.raises(OperatorError, match="mounted"):
         source.look()
+    for name in ("blobs", "views"):
+        (state / f"no {name}").rename(state / name)
     (state / "elsewhere").rename(state / "catalog.json")
     assert source.look() == Look()
 

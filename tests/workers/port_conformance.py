@@ -69,6 +69,20 @@ class PortConformance:
         assert self.loaded(workers, worker, 10, port.LoadWish(quick=True)).seeds == ()
         self.stopped(workers, worker)
 
+    def test_a_load_tells_on_the_way_how_far_it_is_if_asked(self, workers: Workers) -> None:
+        worker = self.started(workers, 1)
+        wish = port.LoadWish(background=True, assess=True, tell=True)
+        workers.call(workers.port.load, worker, 10, workers.version, wish)
+        stages = []
+        while isinstance(event := workers.event(), port.ModelProgress):
+            assert (event.worker, event.model) == (worker, 10)
+            assert 0 <= event.done_bytes <= event.total_bytes
+            stages.append(event.stage)
+        assert isinstance(event, port.ModelLoaded)
+        order = list(port.LoadStage)
+        assert stages == sorted(stages, key=order.index)
+        self.stopped(workers, worker)
+
     def test_hollow_and_fill(self, workers: Workers) -> None:
         worker = self.started(workers, 1)
         self.loaded(workers, worker, 10)

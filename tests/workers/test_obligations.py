@@ -16,6 +16,7 @@ from appliance.workers.messages import (
     Hollowed,
     Load,
     Loaded,
+    Progress,
     Refused,
     Run,
     Stored,
@@ -26,9 +27,11 @@ from appliance.workers.port import (
     Deviation,
     Fetched,
     ItemStatus,
+    LoadStage,
     LoadWish,
     ModelFilled,
     ModelLoaded,
+    ModelProgress,
     ModelRefused,
     RunFinished,
     RunItem,
@@ -199,3 +202,31 @@ def test_assessments_that_cannot_be(owes: Obligations, assess: bool, found: Asse
 def test_an_assessment_that_can_be(owes: Obligations) -> None:
     owes.owe_load(Load(9, fake(), LoadWish(assess=True)), 1, 1)
     assert owes.settle(Loaded(9, (), 1, 1, GOOD, 5)) == ModelLoaded(WORKER, 9, (), 1, 1, GOOD, 5)
+
+
+@pytest.mark.parametrize("background", [False, True])
+def test_a_word_on_the_way_pays_nothing(background: bool) -> None:
+    owes = Obligations(WORKER)
+    owes.owe_load(Load(9, fake(), LoadWish(background=background, tell=True)), 100, 200)
+    said = Progress(9, LoadStage.READING, 3, 4)
+    assert owes.settle(said) == ModelProgress(WORKER, 9, LoadStage.READING, 3, 4)
+    assert (len(owes), owes.loading()) == (1, 9)
+    owes.settle(Loaded(9, (), 5, 6))
+    with pytest.raises(MessageInvalid, match="unasked"):
+        owes.settle(said)
+
+
+@pytest.mark.parametrize(
+    ("tell", "said"),
+    [
+        (False, Progress(9, LoadStage.SESSION, 0, 0)),
+        (True, Progress(8, LoadStage.SESSION, 0, 0)),
+        (True, Progress(MODEL, LoadStage.SESSION, 0, 0)),
+        (True, Progress(9, LoadStage.READING, 5, 4)),
+        (True, Progress(9, LoadStage.READING, -1, 4)),
+    ],
+)
+def test_words_on_the_way_that_cannot_be(owes: Obligations, tell: bool, said: Progress) -> None:
+    owes.owe_load(Load(9, fake(), LoadWish(tell=tell)), 1, 1)
+    with pytest.raises(MessageInvalid):
+        owes.settle(said)

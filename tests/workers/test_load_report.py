@@ -1,0 +1,65 @@
+"""How far a load is, as workers say it: stages in their order, bytes of weights that grow, nothing unasked."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from appliance.model import Warmup, WarmupInput
+from appliance.workers.load_report import LoadReport
+from appliance.workers.messages import Load, Progress
+from appliance.workers.port import LoadStage, LoadWish, ModelLoaded, ModelProgress
+from tests.workers.bench import Bench, fake
+from tests.workers.test_assessment import golden_of
+from tests.workers.transformers import write_version
+
+TOLD = LoadWish(background=True, assess=True, tell=True)
+
+
+def words(bench: Bench, load: Load) -> list[ModelProgress]:
+    """What is said until the version is loaded."""
+    worker = bench.start()
+    bench.call(bench.pool.load, worker, *load)
+    said: list[ModelProgress] = []
+    while isinstance(event := bench.event(tuple), ModelProgress):
+        said.append(event)
+    assert isinstance(event, ModelLoaded), event
+    bench.call(bench.pool.stop, worker)
+    bench.event(tuple)
+    return said
+
+
+def test_weights_are_counted_while_they_are_read(shared_bench: Bench, tmp_path: Path) -> None:
+    version = write_version(tmp_path)
+    assert version.weights is not None
+    said = words(shared_bench, Load(100, version, TOLD))
+    reading = [word for word in said if word.stage is LoadStage.READING]
+    assert [word.stage for word in said[len(reading) :]] == [LoadStage.SESSION, LoadStage.MEASURING]
+    done = [word.done_bytes for word in said]
+    assert (done[0], done[-1], done) == (0, version.weights.size, sorted(done))
+    assert {word.total_bytes for word in said} == {version.weights.size}
+
+
+def test_stages_that_a_version_has_are_said_when_they_begin(shared_bench: Bench, tmp_path: Path) -> None:
+    plain = fake()
+    warmup = Warmup(name="w", batch_size=1, count=1, inputs=(WarmupInput(spec=plain.inputs[0]),))
+    version = replace(plain, golden=golden_of(tmp_path, [1, 2, 3, 4]), warmups=(warmup,))
+    said = words(shared_bench, Load(100, version, TOLD))
+    stages = [LoadStage.SESSION, LoadStage.WARM_UP, LoadStage.GOLDEN, LoadStage.MEASURING]
+    assert [word.stage for word in said] == stages
+    assert {(word.done_bytes, word.total_bytes) for word in said} == {(0, 0)}
+    assert words(shared_bench, Load(100, version, replace_tell(TOLD))) == []
+
+
+def replace_tell(wish: LoadWish) -> LoadWish:
+    """The same without a word on the way."""
+    return wish._replace(tell=False)
+
+
+def test_a_stage_is_said_once() -> None:
+    said: list[Progress] = []
+    report = LoadReport(Load(1, fake(), TOLD), said.append)
+    report.read(0, 8)
+    report.begin(LoadStage.SESSION)
+    report.begin(LoadStage.SESSION)
+    assert said == [Progress(1, LoadStage.READING, 0, 8), Progress(1, LoadStage.SESSION, 0, 8)]
