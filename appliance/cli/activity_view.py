@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Final
 
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from appliance.cli.activity import Activity, WorkerActivity
 from appliance.cli.failure import printable
-from appliance.cli.snapshot import Snapshot
+from appliance.cli.snapshot import ModelSnapshot, Snapshot
+from appliance.cli.text_table import Column, TextTable
 
 STATE_STYLES: Mapping[str, str] = {
     "READY": "green",
@@ -20,41 +20,45 @@ STATE_STYLES: Mapping[str, str] = {
     "UNLOADING": "yellow",
 }
 MEBIBYTE = 1 << 20
-_COLUMNS = (
-    "model",
-    "state",
-    "rate/s",
-    "refused",
-    "grant",
-    "p50",
-    "p99",
-    "queue",
-    "run",
-    "batch",
-    "residency",
-    "worker",
-    "memory",
+COLUMNS: Final = (
+    Column(title="model", left=True),
+    Column(title="state", left=True),
+    Column(title="rate/s"),
+    Column(title="refused", leaves=1),
+    Column(title="grant", leaves=6),
+    Column(title="p50"),
+    Column(title="p99"),
+    Column(title="queue", leaves=2),
+    Column(title="run", leaves=5),
+    Column(title="batch", leaves=4),
+    Column(title="worker", left=True, leaves=7),
+    Column(title="memory", leaves=3),
 )
-_WORKER_COLUMNS = ("worker", "pid", "state", "requests/s", "grant", "lane", "restarts", "memory", "models")
-_LEFT = frozenset({"model", "state", "residency", "worker", "lane", "models"})
+WORKER_COLUMNS: Final = (
+    Column(title="worker", left=True),
+    Column(title="pid"),
+    Column(title="state", left=True),
+    Column(title="requests/s"),
+    Column(title="grant", leaves=3),
+    Column(title="lane", left=True, leaves=1),
+    Column(title="restarts", leaves=2),
+    Column(title="memory"),
+)
 
 
 def view(
     snapshot: Snapshot,
     activities: Sequence[Activity],
-    rows: int | None = None,
+    lines: int | None = None,
     workers: Sequence[WorkerActivity] = (),
 ) -> RenderableType:
-    """Heading, table and the reasons of what is not ready, at most ``rows`` models when given; then the table of
-    ``workers``, if there are any."""
-    shown = activities if rows is None or len(activities) <= rows else activities[: max(rows - 1, 1)]
-    table = _table(_COLUMNS, [list(_cells(activity)) for activity in shown])
-    parts: list[RenderableType] = [_heading(snapshot), table]
-    if len(shown) < len(activities):
-        parts.append(Text(f"... {len(activities) - len(shown)} more", style="dim"))
-    parts.extend(_reasons(shown))
+    """Heading, table and the reasons of what is not ready, the table of at most ``lines`` lines when given; then that
+    of ``workers``, if there are any."""
+    models = TextTable(columns=COLUMNS, rows=[list(_cells(activity)) for activity in activities], lines=lines)
+    parts: list[RenderableType] = [_heading(snapshot), models, *_reasons(activities)]
     if workers:
-        parts += [Text(), _table(_WORKER_COLUMNS, [list(_worker_cells(activity)) for activity in workers])]
+        rows = [list(_worker_cells(activity)) for activity in workers]
+        parts += [Text(), TextTable(columns=WORKER_COLUMNS, rows=rows, tail="models")]
     return Group(*parts)
 
 
@@ -68,6 +72,7 @@ def as_json(
         "uptime_s": round(snapshot.uptime_s, 3),
         "queued_requests": snapshot.queued_requests,
         "running_requests": snapshot.running_requests,
+        "store_trouble": snapshot.trouble,
         "slots": snapshot.slots,
         "slots_used": snapshot.slots_used,
         "workers": [_worker_json(activity) for activity in workers],
@@ -100,6 +105,7 @@ def _model_json(activity: Activity) -> dict[str, Any]:
         "residency": model.residency,
         "reason": model.reason,
         "trial": model.trial,
+        "loading": model.loading,
         "tries_left": model.tries_left,
         "rate_per_s": round(activity.rate_per_s, 3),
         "refused_per_s": round(activity.refused_per_s, 3),
@@ -126,26 +132,17 @@ def _heading(snapshot: Snapshot) -> Text:
     )
     if snapshot.slots:
         text.append(f", {snapshot.slots_used} slots")
+    if snapshot.trouble:
+        text.append(
+            f"\nThe store cannot be read, and what serves goes on: {printable(snapshot.trouble)}", "bold red"
+        )
     return text
-
-
-def _table(columns: Sequence[str], rows: Sequence[Sequence[Text]]) -> Table:
-    """Where the screen is narrow, names of models give way and nothing else does."""
-    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
-    for index, column in enumerate(columns):
-        widest = max([len(column), *(len(row[index]) for row in rows)])
-        side: Literal["left", "right"] = "left" if column in _LEFT else "right"
-        yields = column.startswith("model")
-        table.add_column(column, justify=side, no_wrap=True, min_width=len(column) if yields else widest)
-    for row in rows:
-        table.add_row(*row)
-    return table
 
 
 def _cells(activity: Activity) -> Iterator[Text]:
     model = activity.model
     yield Text(printable(model.key))
-    yield Text(printable(model.state), style=STATE_STYLES.get(model.state, ""))
+    yield _state(model)
     yield Text(_rate(activity.rate_per_s))
     yield Text(_rate(activity.refused_per_s), style="yellow" if activity.refused_per_s else "")
     yield Text(_share(activity.granted))
@@ -154,9 +151,16 @@ def _cells(activity: Activity) -> Iterator[Text]:
     yield Text(str(model.queued))
     yield Text(str(model.running))
     yield Text("-" if activity.batch_mean is None else f"{activity.batch_mean:.1f}")
-    yield Text(printable(model.residency), style="dim")
     yield Text(_pids(activity))
     yield Text(_memory(activity.memory_bytes))
+
+
+def _state(model: ModelSnapshot) -> Text:
+    """What serves is also told by how much of it is in memory, where that is not all."""
+    text = Text(printable(model.state), style=STATE_STYLES.get(model.state, ""))
+    if model.state == "READY" and model.residency not in ("", "resident"):
+        text.append(f" {printable(model.residency)}", style="dim")
+    return text
 
 
 def _worker_cells(activity: WorkerActivity) -> Iterator[Text]:
@@ -179,8 +183,9 @@ def _pids(activity: Activity) -> str:
 
 def _reasons(activities: Sequence[Activity]) -> Iterator[Text]:
     for activity in activities:
-        if activity.model.trial:
-            yield Text(printable(f"{activity.model.key}: {activity.model.trial}"), style="cyan")
+        said = [word for word in (activity.model.trial, activity.model.loading) if word]
+        if said:
+            yield Text(printable(f"{activity.model.key}: {', '.join(said)}"), style="cyan")
         if activity.model.reason:
             yield Text(printable(f"{activity.model.key}: {activity.model.reason}"), style="red")
 

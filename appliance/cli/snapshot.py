@@ -69,6 +69,7 @@ class ModelSnapshot:
     batch_mean: float | None
     total: HistogramSnapshot
     trial: str = ""
+    loading: str = ""
     tries_left: int = 0
 
     @property
@@ -84,7 +85,8 @@ class ModelSnapshot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """An appliance at one moment. ``slots`` are places that the door keeps for requests it serves by itself."""
+    """An appliance at one moment. ``slots`` are places that the door keeps for requests it serves by itself;
+    ``trouble`` is why its store cannot be read, "" when it can."""
 
     server: str
     accepting: bool
@@ -99,6 +101,7 @@ class Snapshot:
     bounds_us: tuple[float, ...]
     workers: tuple[WorkerSnapshot, ...]
     models: tuple[ModelSnapshot, ...]
+    trouble: str = ""
 
     @property
     def uptime_s(self) -> float:
@@ -163,6 +166,7 @@ def _snapshot(fields: Mapping[str, Any]) -> Snapshot:
         bounds_us=tuple(fields["bounds_us"]),
         workers=tuple(map(_worker, fields["workers"])),
         models=tuple(map(_model, fields["models"])),
+        trouble=(fields.get("store") or {}).get("trouble", ""),
     )
 
 
@@ -204,8 +208,18 @@ def _model(fields: Mapping[str, Any]) -> ModelSnapshot:
             counts=tuple(total["counts"]),
         ),
         trial=_trial(fields.get("trial")),
+        loading=_loading(fields.get("loading")),
         tries_left=fields.get("tries_left", 0),
     )
+
+
+def _loading(fields: Mapping[str, Any] | None) -> str:
+    """How far a load is, in words."""
+    if fields is None:
+        return ""
+    total = fields["total_bytes"]
+    share = f", {fields['done_bytes'] / total:.0%} read" if fields["stage"] == "reading" and total else ""
+    return f"{fields['stage']}{share}"
 
 
 def _trial(fields: Mapping[str, Any] | None) -> str:

@@ -24,10 +24,9 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         sys.stdout.write(document.decode().rstrip() + "\n")
         return Exit.OK
-    from rich.console import Console
-
     from appliance.cli.activity_view import view
+    from appliance.cli.text_table import output
 
     workers = workers_between(None, snapshot) if arguments.workers else ()
-    Console().print(view(snapshot, since_start(snapshot), workers=workers))
+    output().print(view(snapshot, since_start(snapshot), workers=workers))
     return Exit.OK

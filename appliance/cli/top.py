@@ -18,8 +18,8 @@ from appliance.cli.keys import Keys
 from appliance.cli.snapshot import DEFAULT_URL, Snapshot, fetch, parse
 
 Show = Callable[[Snapshot, Sequence[Activity], Sequence[WorkerActivity]], None]
-FRAME_LINES = 5
-"""Lines of a screen that are not models: heading, column names, the count of more, the help, the cursor's."""
+FRAME_LINES = 3
+"""Lines of a screen beside the tables: heading, the help, the cursor's."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -55,15 +55,14 @@ def _samples(url: str, keys: Keys, interval_s: float) -> Iterator[tuple[Snapshot
 
 @contextmanager
 def _printer(json_wanted: bool) -> Iterator[Show]:
-    from rich.console import Console
-
     from appliance.cli.activity_view import as_json, view
+    from appliance.cli.text_table import output
 
     def show(snapshot: Snapshot, activities: Sequence[Activity], workers: Sequence[WorkerActivity]) -> None:
         if json_wanted:
             print(json.dumps(as_json(snapshot, activities, workers)), flush=True)
         else:
-            Console().print(view(snapshot, activities, workers=workers))
+            output().print(view(snapshot, activities, workers=workers))
 
     yield show
 
@@ -84,8 +83,8 @@ def _screen() -> Iterator[Show]:
         ) -> None:
             lines = os.get_terminal_size().lines - FRAME_LINES
             shown = workers[: lines // 2]
-            rows = max(lines - (len(shown) + 2 if shown else 0), 1)
-            table = view(snapshot, activities, rows, shown)
+            room = max(lines - (len(shown) + 2 if shown else 0), 2)
+            table = view(snapshot, activities, room, shown)
             live.update(Group(table, Text("q: quit", style="dim")), refresh=True)
 
         yield show

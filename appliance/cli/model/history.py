@@ -45,21 +45,26 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _show(changes: tuple[Change, ...]) -> None:
-    from rich.console import Console
-    from rich.table import Table
     from rich.text import Text
 
-    table = Table()
-    for title in ("when", "version", "ended", "serving", "stage", "took", "why"):
-        table.add_column(title, justify="right" if title == "took" else "left")
-    for change in changes:
-        table.add_row(
-            datetime.fromtimestamp(change.at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%SZ"),
-            Text(printable(f"{change.name}/{change.version}")),
-            change.ending.value,
-            f"{change.before or '-'} -> {change.after or '-'}",
-            change.stage,
-            f"{change.took_ms:,} ms",
-            Text(printable(change.reason)),
-        )
-    Console().print(table)
+    from appliance.cli.text_table import Column, TextTable, output
+
+    columns = (
+        *(Column(title=title, left=True) for title in ("version", "when", "ended", "serving")),
+        Column(title="stage", left=True, leaves=1),
+        Column(title="took"),
+    )
+    rows = [[Text(printable(word)) for word in _words(change)] for change in changes]
+    output().print(TextTable(columns=columns, rows=rows, tail="why"))
+
+
+def _words(change: Change) -> tuple[str, ...]:
+    return (
+        f"{change.name}/{change.version}",
+        datetime.fromtimestamp(change.at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%SZ"),
+        change.ending.value,
+        f"{change.before or '-'} -> {change.after or '-'}",
+        change.stage,
+        f"{change.took_ms:,} ms",
+        change.reason,
+    )

@@ -135,31 +135,35 @@ def _completed(
 
 
 def _show(listed: list[ListedVersion]) -> None:
-    from rich.console import Console
-    from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for title in ("model", "is", "state", "last asked"):
-        table.add_column(title, overflow="fold", no_wrap=title == "model")
-    for title in ("disk", "memory", "load", "p50"):
-        table.add_column(title, justify="right", no_wrap=True)
-    for each in listed:
-        table.add_row(
-            Text(printable(f"{each.name}/{each.version}")),
-            ", ".join(word for word in (each.wish, each.trust if each.trust == UNSIGNED else "") if word)
-            or "-",
-            _state(each),
-            _moment(each.last_inference_ms),
-            store_session.bytes_text(each.bytes) if each.bytes else "-",
-            store_session.bytes_text(each.memory_bytes) if each.memory_bytes else "-",
-            f"{each.load_ms:,.0f} ms" if each.load_ms else "-",
-            f"{each.run_p50_us / 1000:.2f} ms" if each.run_p50_us else "-",
-        )
-    Console().print(table)
+    from appliance.cli.text_table import Column, TextTable, output
+
+    columns = (
+        *(Column(title=title, left=True) for title in ("model", "is", "state")),
+        Column(title="last asked", left=True, leaves=2),
+        *(Column(title=title, leaves=leaves) for title, leaves in (("disk", 1), ("memory", 0), ("load", 3))),
+        Column(title="p50", leaves=4),
+    )
+    rows = [[Text(printable(word)) for word in _words(each)] for each in listed]
+    output().print(TextTable(columns=columns, rows=rows))
     for each in listed:
         if each.reason:
             print(printable(f"{each.name}/{each.version}: {each.reason}"))
+
+
+def _words(each: ListedVersion) -> tuple[str, ...]:
+    unsigned = each.trust if each.trust == UNSIGNED else ""
+    return (
+        f"{each.name}/{each.version}",
+        ", ".join(word for word in (each.wish, unsigned) if word) or "-",
+        _state(each),
+        _moment(each.last_inference_ms),
+        store_session.bytes_text(each.bytes) if each.bytes else "-",
+        store_session.bytes_text(each.memory_bytes) if each.memory_bytes else "-",
+        f"{each.load_ms:,.0f} ms" if each.load_ms else "-",
+        f"{each.run_p50_us / 1000:.2f} ms" if each.run_p50_us else "-",
+    )
 
 
 def _state(each: ListedVersion) -> str:

@@ -51,31 +51,33 @@ def _measured(arguments: argparse.Namespace) -> StoreUsage:
 
 
 def _show(usage: StoreUsage) -> None:
-    from rich.console import Console
-    from rich.table import Table
     from rich.text import Text
 
-    table = Table()
-    for title in ("model", "version", "is", "signed by"):
-        table.add_column(title)
-    for title in ("bytes", "only its own"):
-        table.add_column(title, justify="right")
-    for each in usage.versions:
-        table.add_row(
-            Text(printable(each.name)),
-            str(each.version),
-            _flags(each),
-            Text(printable(each.trust.removeprefix("key ")[:16])),
-            store_session.bytes_text(each.bytes),
-            store_session.bytes_text(each.own_bytes),
-        )
-    Console().print(table)
+    from appliance.cli.text_table import Column, TextTable, output
+
+    columns = (
+        *(Column(title=title, left=True) for title in ("model", "is")),
+        Column(title="signed by", left=True, leaves=1),
+        *(Column(title=title) for title in ("bytes", "only its own")),
+    )
+    rows = [[Text(printable(word)) for word in _words(each)] for each in usage.versions]
+    output().print(TextTable(columns=columns, rows=rows))
     quota = store_session.bytes_text(usage.quota_bytes) if usage.quota_bytes else "none"
     print(
         f"{usage.blobs} blobs, {store_session.bytes_text(usage.bytes)}, of that garbage "
         f"{store_session.bytes_text(usage.garbage_bytes)}; quota {quota}; free on the disk "
         f"{store_session.bytes_text(usage.free_bytes)}, to be left free "
         f"{store_session.bytes_text(usage.free_floor_bytes)}"
+    )
+
+
+def _words(each: VersionUsage) -> tuple[str, ...]:
+    return (
+        f"{each.name}/{each.version}",
+        _flags(each),
+        each.trust.removeprefix("key ")[:16],
+        store_session.bytes_text(each.bytes),
+        store_session.bytes_text(each.own_bytes),
     )
 
 

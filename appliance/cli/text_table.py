@@ -1,0 +1,133 @@
+"""A table of short cells beside names and texts that may be long, for screens of any width: nothing is ever cut off.
+
+Where a row does not fit, the columns that matter least leave first. A name that is longer than its column stands on a
+line of its own above its row, and so does the text at a row's end below it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.text import Text
+
+GAP: Final = 1
+PIPE_CELLS: Final = 1000
+NAME_CELLS: Final = 24
+"""What the first column gets at least, if its cells are so long."""
+TAIL_CELLS: Final = 32
+"""What the text at the end gets at least to stand on its row."""
+
+
+def output() -> Console:
+    """Standard output: as wide as the terminal, or, for a pipe or a file, as wide as rows are, for ``grep`` and kin."""
+    wide = not sys.stdout.isatty() and "COLUMNS" not in os.environ
+    return Console(width=PIPE_CELLS if wide else None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """``leaves``: columns with a higher one leave sooner when there is no room; with 0 they stay."""
+
+    title: str
+    left: bool = False
+    leaves: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextTable:
+    """To be printed by rich. The first column is for names; a row may have a text at its end (``tail`` is its title).
+    ``lines``: at most so many, with a word about rows that are left out."""
+
+    columns: Sequence[Column]
+    rows: Sequence[Sequence[Text]]
+    tail: str = ""
+    lines: int | None = None
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """See rich's console protocol."""
+        width = options.max_width
+        shown, widths = self._fitted(width)
+        head = [Text(self.columns[index].title, "bold") for index in shown]
+        left = width - sum(widths) - GAP * len(widths)
+        beside = bool(self.tail) and left >= min(self._tail_cells(), TAIL_CELLS)
+        yield _joined([*head, Text(self.tail, "bold")] if beside else head, widths, self._left(shown))
+        told = 1
+        for number, row in enumerate(self.rows):
+            lines = list(self._lines(row, shown, widths, width, beside))
+            rest = len(self.rows) - number
+            if self.lines is not None and told + len(lines) + (rest > 1) > self.lines and number:
+                yield Text(f"... {rest} more", style="dim")
+                return
+            told += len(lines)
+            yield from lines
+
+    def _fitted(self, width: int) -> tuple[list[int], list[int]]:
+        """Columns that there is room for, and the cells of each."""
+        widest = [
+            max([cell_len(column.title), *(row[index].cell_len for row in self.rows)])
+            for index, column in enumerate(self.columns)
+        ]
+        name = min(widest[0], NAME_CELLS)
+        shown = list(range(len(self.columns)))
+        while sum(widest[index] + GAP for index in shown[1:]) + name > width:
+            least = max(shown, key=lambda index: self.columns[index].leaves)
+            if not self.columns[least].leaves:
+                break
+            shown.remove(least)
+        others = sum(widest[index] + GAP for index in shown[1:])
+        first = max(min(widest[0], width - others), name)
+        return shown, [first, *(widest[index] for index in shown[1:])]
+
+    def _tail_cells(self) -> int:
+        tails = [row[len(self.columns)].cell_len for row in self.rows if len(row) > len(self.columns)]
+        return max([cell_len(self.tail), *tails])
+
+    def _left(self, shown: Sequence[int]) -> list[bool]:
+        return [self.columns[index].left for index in shown]
+
+    def _lines(
+        self, row: Sequence[Text], shown: Sequence[int], widths: Sequence[int], width: int, beside: bool
+    ) -> Iterator[Text]:
+        cells = [row[index] for index in shown]
+        if cells[0].cell_len > widths[0]:
+            yield _whole(cells[0])
+            cells[0] = Text()
+        tail = row[len(self.columns)] if len(row) > len(self.columns) else Text()
+        used = sum(widths) + GAP * len(widths)
+        if not beside:
+            yield _joined(cells, widths, self._left(shown))
+            if tail:
+                yield from (Text("  ") + line for line in _wrapped(tail, max(width - 2, 1)))
+            return
+        first, *more = _wrapped(tail, width - used) or [Text()]
+        yield _joined([*cells, first], widths, self._left(shown))
+        yield from (Text(" " * used) + line for line in more)
+
+
+def _joined(cells: Sequence[Text], widths: Sequence[int], left: Sequence[bool]) -> Text:
+    """One line: padded cells, and what follows them as it is."""
+    line = Text(no_wrap=False, overflow="fold")
+    for cell, width, at_left in zip(cells, widths, left, strict=False):
+        padding = " " * max(width - cell.cell_len, 0)
+        line += (cell + Text(padding) if at_left else Text(padding) + cell) + Text(" " * GAP)
+    for cell in cells[len(widths) :]:
+        line += cell
+    line.rstrip()
+    return line
+
+
+def _wrapped(text: Text, width: int) -> Sequence[Text]:
+    """Lines of at most ``width`` cells; words that are longer go on in the next line."""
+    return list(text.wrap(Console(width=width), width, overflow="fold"))
+
+
+def _whole(text: Text) -> Text:
+    copy = text.copy()
+    copy.overflow = "fold"
+    return copy
