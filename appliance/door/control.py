@@ -1,7 +1,8 @@
 """The RPCs by which an operator's tools load and unload models: served on the control socket alone.
 
 Parameters are those of the model repository extension: ``config`` is the model's configuration as JSON and takes the
-place of its config.pbtxt; ``file:PATH`` is the content of a file of the model, PATH being relative to its directory.
+place of its config.pbtxt as a whole, but for the name of the model's file where it gives none; ``file:PATH`` is the
+content of a file of the model, PATH being relative to its directory.
 """
 
 from __future__ import annotations

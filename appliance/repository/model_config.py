@@ -99,11 +99,23 @@ def no_config(file: str) -> ModelConfig:
     )
 
 
+def model_file_of(tree: Message) -> str:
+    """The file that the configuration ``tree`` names, right or wrong; MODEL_FILE when it names none."""
+    section = Section(tree, file="", key="", findings=Findings())
+    return section.text("default_model_filename") or MODEL_FILE
+
+
 def read_model_config(
-    tree: Message, *, file: str, model_name: str, settings: RepositoryConfig, findings: Findings
+    tree: Message,
+    *,
+    file: str,
+    model_name: str,
+    settings: RepositoryConfig,
+    findings: Findings,
+    model_file: str = MODEL_FILE,
 ) -> ModelConfig:
     """The configuration in ``tree``; what is wrong with it goes to ``findings`` and its default is used
-    instead."""
+    instead. ``model_file`` counts where it names none."""
     section = Section(tree, file=file, key="", findings=findings)
     if (name := section.text("name")) not in ("", model_name):
         section.problem("name", f"is '{name}', but the directory is called '{model_name}'; make them equal")
@@ -115,7 +127,7 @@ def read_model_config(
     config = ModelConfig(
         written=True,
         kind=_read_kind(section, settings),
-        model_file=_read_model_file(section),
+        model_file=_read_model_file(section, model_file),
         max_batch_size=section.integer("max_batch_size") if section.has("max_batch_size") else None,
         batch_place=section.place("max_batch_size"),
         inputs=tuple(map(read_input, section.sections("input"))) if section.has("input") else None,
@@ -169,8 +181,8 @@ def _read_kind(section: Section, settings: RepositoryConfig) -> Kind:
     return kind
 
 
-def _read_model_file(section: Section) -> str:
-    name = section.text("default_model_filename") or MODEL_FILE
+def _read_model_file(section: Section, default: str) -> str:
+    name = section.text("default_model_filename") or default
     if PurePosixPath(name).name != name or "\0" in name:
         section.problem(
             "default_model_filename", f"'{name}' is not the plain name of a file in the version directory"

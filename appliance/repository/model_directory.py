@@ -23,7 +23,14 @@ from appliance.repository.findings import Findings, Place
 from appliance.repository.firewall_settings import FirewallConfig
 from appliance.repository.golden_files import golden_files
 from appliance.repository.label_files import read_labels
-from appliance.repository.model_config import ONNX, ModelConfig, no_config, read_model_config
+from appliance.repository.model_config import (
+    MODEL_FILE,
+    ONNX,
+    ModelConfig,
+    model_file_of,
+    no_config,
+    read_model_config,
+)
 from appliance.repository.model_files import ModelFile, ModelHome
 from appliance.repository.onnx_firewall import graph_flaws
 from appliance.repository.onnx_graph import GraphSummary, read_graph
@@ -80,8 +87,9 @@ def read_model_directory(
     only: int | None = None,
 ) -> ModelReading | None:
     """The model in the directory ``entry`` of the repository ``root`` (absolute, free of links); None when it
-    is none. ``config`` is taken in the place of its config.pbtxt; ``only`` is the one version to read, whatever the
-    configuration asks for. Never raises for what is in the directory."""
+    is none. ``config`` is taken in the place of its config.pbtxt, which still says how the model's file is called where
+    ``config`` does not; ``only`` is the one version to read, whatever the configuration asks for. Never raises for what
+    is in the directory."""
     name = printable(entry)
     try:
         home = _home(root, entry)
@@ -184,8 +192,22 @@ class _ModelReader:
             self._findings.problem(place, str(error))
             return None
         return read_model_config(
-            tree, file=place.file, model_name=self._name, settings=self._settings, findings=self._findings
+            tree,
+            file=place.file,
+            model_name=self._name,
+            settings=self._settings,
+            findings=self._findings,
+            model_file=MODEL_FILE if self._given is None else self._own_model_file(),
         )
+
+    def _own_model_file(self) -> str:
+        """How the model's own config.pbtxt calls its file: who gives another configuration changes how the model is
+        served, not what lies on the disk."""
+        try:
+            own = self._home.file(PurePosixPath(CONFIG_FILE)).read(self._settings.max_config_bytes)
+            return model_file_of(parse(own))
+        except ArtefactError:
+            return MODEL_FILE
 
     def _config_bytes(self) -> bytes:
         if self._given is None:

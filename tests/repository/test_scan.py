@@ -16,6 +16,7 @@ import pytest
 
 from appliance.errors import ConfigInvalid
 from appliance.repository.directory import RepositoryConfig, RepositoryScan, scan
+from appliance.repository.model_directory import read_model_directory
 from models.generate import MODELS, write_model
 from models.generators.package import Expectation
 from tests.repository.onnx_files import external_tensor, plain_model, write_version
@@ -464,3 +465,20 @@ def test_reading_a_repository_needs_no_runtime_and_no_numpy() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=50
     )
     assert done.stdout.strip() == "set()"
+
+
+def test_another_configuration_leaves_the_file_its_name(tmp_path: Path) -> None:
+    home = _plain(tmp_path, 1, config='default_model_filename: "graph.onnx" max_batch_size: 4')
+    (home / "1" / "model.onnx").rename(home / "1" / "graph.onnx")
+    for config, largest in ((b"", CONFIG.default_max_batch_size), (b"max_batch_size: 3", 3)):
+        reading = read_model_directory(str(tmp_path), "m", CONFIG, config)
+        assert reading is not None
+        (found,) = reading.servable
+        assert (found.model.model_file, found.model.max_batch_size) == ("graph.onnx", largest), config
+    named = read_model_directory(str(tmp_path), "m", CONFIG, b'default_model_filename: "other.onnx"')
+    assert named is not None
+    assert "other.onnx" in named.broken[0].reason
+    (home / "config.pbtxt").write_text("nonsense {")
+    unreadable = read_model_directory(str(tmp_path), "m", CONFIG, b"max_batch_size: 3")
+    assert unreadable is not None
+    assert "model.onnx" in unreadable.broken[0].reason
