@@ -22,7 +22,6 @@ from appliance.manifest import (
     LatencyPromise,
     Manifest,
     Measured,
-    RuntimeNeed,
     TensorEntry,
     Variant,
     is_name,
@@ -31,8 +30,9 @@ from appliance.manifest import (
 )
 from appliance.manifest_codec import FILE as MANIFEST_FILE
 from appliance.model import ModelVersion
-from appliance.package.claims import GRAPH_FILE, RUNTIME, WEIGHTS_FILE, manifest_opsets, manifest_port
+from appliance.package.claims import GRAPH_FILE, WEIGHTS_FILE, manifest_port
 from appliance.package.config_text import packed_config
+from appliance.package.runtime_need import runtime_need
 from appliance.package.source import CONFIG_FILE, ModelSource, plain_name
 from appliance.package.weights import split_model
 from appliance.repository.model_directory import read_model_directory
@@ -41,8 +41,6 @@ from appliance.repository.onnx_summary import GraphSummary
 from appliance.repository.settings import RepositoryConfig
 
 CHUNK_BYTES: Final = 4 << 20
-_MINIMUMS: Final = ((24, "1.24"), (23, "1.23"), (22, "1.21"), (0, "1.20"))
-"""Standard operator sets and the first release of ONNX Runtime that has them all, newest first."""
 
 Progress = Callable[[int], None]
 
@@ -147,7 +145,7 @@ def _manifest(
     manifest = Manifest(
         name=labels.name,
         version=labels.version,
-        runtime=_need(_graph(Path(model.path))),
+        runtime=runtime_need(_graph(Path(model.path))),
         files=tuple(file_entry(home / path, path) for path in paths),
         inputs=tuple(map(manifest_port, model.inputs)),
         outputs=tuple(map(manifest_port, model.outputs)),
@@ -178,13 +176,6 @@ def _served(root: Path, labels: Labels, settings: RepositoryConfig) -> ModelVers
 def _graph(path: Path) -> GraphSummary:
     with open(path, "rb") as file:
         return read_graph(file.fileno())
-
-
-def _need(graph: GraphSummary) -> RuntimeNeed:
-    opsets = manifest_opsets(graph)
-    standard = next((opset.version for opset in opsets if not opset.domain), 0)
-    minimum = next(minimum for opset, minimum in _MINIMUMS if standard >= opset)
-    return RuntimeNeed(name=RUNTIME, minimum=minimum, opsets=opsets)
 
 
 def _check_variant(golden: GoldenSet | None) -> None:

@@ -44,7 +44,12 @@ class FirewallConfig:
         metadata={"min": 1, "max": 1_000_000, "help": "most tensors, initializers and attributes alike"},
     )
     max_functions: int = field(
-        default=10_000, metadata={"min": 0, "max": 100_000, "help": "most functions of the model's own"}
+        default=10_000,
+        metadata={
+            "min": 0,
+            "max": 100_000,
+            "help": "most functions of the model's own, and most training graphs",
+        },
     )
     max_ports: int = field(
         default=4_096, metadata={"min": 1, "max": 100_000, "help": "most inputs, and most outputs"}

@@ -250,6 +250,11 @@ class _ModelReader:
             elif key == _MODEL_TRAINING:
                 step = _Step("training", trainings)
                 trainings += 1
+                if trainings > self._limits.max_functions:
+                    raise ArtefactError(
+                        f"has more than {self._limits.max_functions} training graphs "
+                        "(repository.firewall.max_functions)"
+                    )
                 self._at(step, self._training, self._walk.narrow(span.source, value, end))
             elif key == _MODEL_FUNCTION:
                 self._function(self._walk.narrow(span.source, value, end))
@@ -394,8 +399,13 @@ class _ModelReader:
                 return
             self._places[operator] = self._where()
         self._operators[operator] += 1
-        if len(self._calls) <= self._limits.max_operators:
-            self._calls[(*operator, overload)] += 1
+        call = (*operator, overload)
+        if call not in self._calls and len(self._calls) > self._limits.max_operators:
+            raise ArtefactError(
+                f"has more than {self._limits.max_operators} overloads of its operators "
+                "(repository.firewall.max_operators)"
+            )
+        self._calls[call] += 1
 
     def _attribute(self, span: Span, depth: int) -> None:
         """AttributeProto. A tensor and a sparse tensor may be given in pieces; in lists each is one."""

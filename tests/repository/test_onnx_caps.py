@@ -116,3 +116,60 @@ def test_names_have_a_limit_in_all() -> None:
     node = part(1, part(4, b"x" * (1 << 20)))
     with pytest.raises(ArtefactError, match="bytes of names"):
         summary(plain_model().SerializeToString() + part(7, node * 65))
+
+
+@pytest.mark.parametrize(
+    ("config", "text"),
+    [
+        (FirewallConfig(max_nodes=6), "has more than 6 nodes"),
+        (FirewallConfig(max_tensors=2), "has more than 2 tensors"),
+        (FirewallConfig(max_depth=1), "nested more than 1 deep"),
+        (FirewallConfig(max_functions=1), "has more than 1 training graphs"),
+        (FirewallConfig(max_operators=2), "has 3 different operators; at most 2"),
+        (FirewallConfig(max_weight_bytes=11), "has 12 bytes of tensors; at most 11"),
+        (FirewallConfig(), ""),
+    ],
+)
+def test_training_graphs_count_against_the_caps(config: FirewallConfig, text: str) -> None:
+    """A runtime reads them, too, though nothing trains here."""
+    model = plain_model()
+    for number in range(2):
+        training = model.training_info.add()
+        training.algorithm.node.extend([helper.make_node(f"Op{number}", ["x"], ["z"])] * 2)
+        training.algorithm.node.add(op_type="Identity").attribute.add(name="a").g.CopyFrom(GraphProto())
+    for number in range(3):
+        training.initialization.initializer.append(
+            numpy_helper.from_array(np.zeros(1, np.float32), f"{number}")
+        )
+    data = model.SerializeToString()
+    try:
+        found = "; ".join(map(str, graph_flaws(_read(data, config), config)))
+    except ArtefactError as error:
+        found = str(error)
+    assert text in found
+    assert bool(found) == bool(text)
+
+
+def test_a_bomb_of_functions_does_not_hide_behind_overloads() -> None:
+    """Calls beyond those that are remembered would not be counted."""
+    model = plain_model()
+    for level in range(6):
+        body = model.functions.add(name=f"f{level}", domain="d", input=["x"], output=["y"])
+        nodes = [
+            helper.make_node(
+                f"f{level + 1}" if level < 5 else "Identity", ["x"], ["y"], domain="d" * (level < 5)
+            )
+        ]
+        body.node.extend(nodes * 10)
+        body.opset_import.append(helper.make_opsetid("d", 1))
+    bomb = helper.make_node("f0", ["x"], ["y"], domain="d")
+    model.graph.node.append(bomb)
+    config = FirewallConfig(max_operators=20)
+    (flaw,) = graph_flaws(_read(model.SerializeToString(), config), config)
+    assert "with its functions expanded" in str(flaw)
+    del model.graph.node[-1]
+    for number in range(30):
+        model.graph.node.add(op_type="Identity", overload=f"{number}")
+    model.graph.node.append(bomb)
+    with pytest.raises(ArtefactError, match="more than 20 overloads of its operators"):
+        _read(model.SerializeToString(), config)
