@@ -18,14 +18,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from appliance.digest import Digester, digest_of
 from appliance.errors import PackageInvalid, Problem
-from appliance.manifest import FileEntry, Manifest, TensorEntry
-from appliance.manifest_codec import FILE as MANIFEST_FILE
+from appliance.manifest import FileEntry, Manifest
 from appliance.package.conformity import conformity_problems
 from appliance.package.keys import PublicKey
 from appliance.package.reader import CHUNK_BYTES, Blob, PackageReader
 from appliance.package.settings import Unsigned
+from appliance.package.tensor_sums import TensorSums, tensors_in
 from appliance.package.trust import Trust, judge
 from appliance.repository.settings import RepositoryConfig
 
@@ -128,9 +127,8 @@ class _Check:
 
     def _content(self, blob: Blob, progress: Progress) -> None:
         entries = [entry for entry in self._manifest.files if entry.digest == blob.digest]
-        places = {entry.path for entry in entries}
-        tensors = [entry for entry in self._manifest.tensors if entry.file in places]
-        sums = _TensorSums(tensors)
+        tensors = tensors_in(self._manifest, blob.digest)
+        sums = TensorSums(tensors)
         paths = [self._laid_out(entry) for entry in entries]
         with open(paths[0], "wb") as out:
             try:
@@ -145,9 +143,7 @@ class _Check:
                 self._problems += error.problems
                 self._whole = self._whole and bool(tensors)
             else:
-                for entry in sums.wrong():
-                    text = f"the bytes of '{entry.name}' in {entry.file} have another digest"
-                    self._note(MANIFEST_FILE, "tensors", text)
+                self._problems += sums.problems()
             out.truncate(blob.size)
         for other in paths[1:]:
             os.link(paths[0], other)
@@ -166,36 +162,3 @@ class _Check:
 
     def _note(self, file: str, key: str, text: str) -> None:
         self._problems.append(Problem(file=file, key=key, text=text))
-
-
-class _TensorSums:
-    """Sums the tensors of one file while its bytes go by. They are in order of offset and do not overlap, but for those
-    with equal places."""
-
-    def __init__(self, entries: Sequence[TensorEntry]) -> None:
-        self._waiting: list[TensorEntry] = sorted(entries, key=lambda entry: entry.offset)[::-1]
-        self._open: list[tuple[TensorEntry, Digester]] = []
-        self._position = 0
-        self._wrong: list[TensorEntry] = []
-
-    def update(self, data: bytes) -> None:
-        """The next bytes of the file."""
-        end = self._position + len(data)
-        while self._waiting and self._waiting[-1].offset < end:
-            self._open.append((self._waiting.pop(), Digester(pieces=False)))
-        view = memoryview(data)
-        still: list[tuple[TensorEntry, Digester]] = []
-        for entry, digester in self._open:
-            start = max(entry.offset - self._position, 0)
-            digester.update(view[start : entry.offset + entry.length - self._position])
-            if entry.offset + entry.length > end:
-                still.append((entry, digester))
-            elif digester.finish().digest != entry.digest:
-                self._wrong.append(entry)
-        self._open = still
-        self._position = end
-
-    def wrong(self) -> Iterator[TensorEntry]:
-        """The tensors whose digests are others; call it at the end of the file."""
-        yield from self._wrong
-        yield from (entry for entry in self._waiting if entry.digest != digest_of(b""))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import BinaryIO, Final
 
@@ -18,10 +18,11 @@ from appliance.errors import PackageInvalid, Problem
 from appliance.manifest import FileEntry, Manifest
 from appliance.manifest_codec import encode
 from appliance.package.container import END, MANIFEST_NAME, SIGNATURE_NAME, blob_name, header, padding
+from appliance.package.reader import Stream
 
 CHUNK_BYTES: Final = 4 << 20
 
-OpenBlob = Callable[[FileEntry], BinaryIO]
+OpenBlob = Callable[[FileEntry], AbstractContextManager[Stream]]
 Progress = Callable[[int], None]
 
 
@@ -78,7 +79,7 @@ def _member(out: BinaryIO, name: str, content: bytes) -> None:
     out.write(bytes(padding(len(content))))
 
 
-def _copy(entry: FileEntry, blob: BinaryIO, out: BinaryIO, progress: Progress) -> None:
+def _copy(entry: FileEntry, blob: Stream, out: BinaryIO, progress: Progress) -> None:
     digester = Digester(pieces=False)
     while digester.size <= entry.size and (data := blob.read(CHUNK_BYTES)):
         digester.update(data)

@@ -32,7 +32,11 @@ VENDORS: Mapping[str, tuple[str, ...]] = {
     "cryptography": ("appliance/package/keys.py",),
     "edge_appliance_door": ("appliance/door/native_", "appliance/workers/ring_lane.py"),
     "google": ("appliance/door/", "appliance/cli/oip_client.py", "appliance/package/weights.py"),
-    "grpc": ("appliance/door/grpcio_door.py", "appliance/cli/oip_client.py"),
+    "grpc": (
+        "appliance/door/grpcio_door.py",
+        "appliance/cli/oip_client.py",
+        "appliance/cli/control_client.py",
+    ),
     "grpc_health": ("appliance/door/health_service.py",),
     "grpc_reflection": ("appliance/door/reflection.py",),
     "inotify_simple": ("appliance/sources/notices.py",),

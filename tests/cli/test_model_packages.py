@@ -6,6 +6,8 @@ import json
 import shutil
 import subprocess
 import sys
+from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ import pytest
 from appliance.cli.failure import Exit
 from appliance.cli.main import main
 from appliance.package.reader import open_package
+from appliance.package.writer import write_package
 from tests.architecture.sources import ROOT
 from tests.package.onnx_models import MODELS
 
@@ -182,3 +185,86 @@ def test_packages_are_read_where_they_cannot_be_made(here: Path) -> None:
         "assert main(['model', 'inspect', 'digits-2.model']) == 0\n"
     )
     subprocess.run([sys.executable, "-c", program], check=True, capture_output=True)
+
+
+def test_a_file_that_is_there_is_replaced_only_by_force(here: Path, capsys: Capture) -> None:
+    words = ("pack", "Layers 3.onnx", "--name", "layers", "--no-proof")
+    assert run(*words) == Exit.OK
+    (here / "layers-1.model").write_bytes(b"somebody's")
+    capsys.readouterr()
+    assert run(*words) == Exit.USAGE
+    assert "'layers-1.model' is there already; give --force" in capsys.readouterr().err
+    assert (here / "layers-1.model").read_bytes() == b"somebody's"
+    assert run(*words, "--force") == Exit.OK
+    assert run("verify", "layers-1.model") == Exit.OK
+
+
+def test_where_a_command_writes_is_said_in_one_way(here: Path, capsys: Capture) -> None:
+    for number, option in enumerate(("-o", "--output", "--out")):
+        target = f"{number}.model"
+        assert run("pack", "Layers 3.onnx", "--name", "layers", "--no-proof", option, target) == Exit.OK
+        assert (here / target).is_file()
+    for command in ("optimise", "golden", "import", "sign"):
+        with pytest.raises(SystemExit):
+            run(command, "--help")
+        assert "-o" in (told := capsys.readouterr().out)
+        assert "--output" in told
+        assert "--out " in told
+
+
+def test_signatures_are_added_to_a_package(here: Path, capsys: Capture) -> None:
+    for key in ("old.pem", "new.pem"):
+        assert run("keygen", key, "--kind", "ed25519") == Exit.OK
+    assert run("pack", "digits", "--key", "old.pem") == Exit.OK
+    before = (here / "digits-2.model").read_bytes()
+    assert run("pack", "digits", "--key", "old.pem", "--key", "new.pem", "-o", "both.model") == Exit.OK
+    capsys.readouterr()
+    assert run("sign", "digits-2.model", "--key", "new.pem", "-o", "copy.model", "--json") == Exit.OK
+    told = printed(capsys)
+    assert len(set(told["signed_by"])) == 2
+    assert (here / "digits-2.model").read_bytes() == before, "another file was asked for"
+    assert (here / "copy.model").read_bytes() == (here / "both.model").read_bytes()
+    assert run("sign", "digits-2.model", "--key", "new.pem") == Exit.OK
+    assert "digits-2.model (digits/2) is signed by " in capsys.readouterr().out
+    assert (here / "digits-2.model").read_bytes() == (here / "both.model").read_bytes()
+    for key in ("old.pem.pub", "new.pem.pub"):
+        assert run("verify", "digits-2.model", "--trusted-key", key) == Exit.OK
+    assert run("sign", "copy.model", "--key", "new.pem") == Exit.OK
+    assert (here / "copy.model").read_bytes() == (here / "both.model").read_bytes(), "signed twice is signed"
+    assert run("sign", "copy.model", "--key", "new.pem", "-o", "both.model") == Exit.USAGE
+    assert [path.name for path in here.iterdir() if path.name.startswith(".")] == []
+
+
+def test_a_package_that_lies_about_a_tensor_is_not_installed(here: Path, capsys: Capture) -> None:
+    """All its contents are what they should be; only what it says of a part of one is not so."""
+    assert run("pack", "digits") == Exit.OK
+    with open_package(here / "digits-2.model") as reader, (here / "lie.model").open("wb") as out:
+        first, *others = reader.manifest.tensors
+        lie = replace(reader.manifest, tensors=(replace(first, digest="0" * 64), *others))
+        blobs = reader.blobs()
+        write_package(out, lie, None, lambda entry: nullcontext(next(blobs).stream))
+        assert next(blobs, None) is None
+    capsys.readouterr()
+    for words in (("verify",), ("install", "--allow-unsigned", "--state-dir", "state")):
+        assert run(*words, "lie.model") == Exit.REFUSED
+        told = capsys.readouterr()
+        text = " ".join((told.out + told.err).replace("│", " ").split())
+        assert f"the bytes of '{first.name}' in 2/weights.bin have another digest" in text
+    assert run("install", "--allow-unsigned", "--state-dir", "state", "digits-2.model") == Exit.OK
+
+
+def test_a_package_that_is_damaged_is_not_signed(here: Path, capsys: Capture) -> None:
+    assert run("keygen", "key.pem") == Exit.OK
+    assert run("pack", "digits") == Exit.OK
+    package = here / "digits-2.model"
+    data = bytearray(package.read_bytes())
+    data[-2000] ^= 1
+    package.write_bytes(data)
+    capsys.readouterr()
+    assert run("sign", "digits-2.model", "--key", "key.pem") == Exit.REFUSED
+    assert "'digits-2.model' is refused:" in capsys.readouterr().err
+    assert package.read_bytes() == data
+    package.write_bytes(bytes(data)[:-1024])
+    assert run("sign", "digits-2.model", "--key", "key.pem") == Exit.REFUSED
+    assert run("sign", "nothing.model", "--key", "key.pem") == Exit.USAGE
+    assert run("sign", "digits-2.model", "--key", "nothing.pem") == Exit.REFUSED

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 import signal
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+import tritonclient.grpc as triton
 from onnx import TensorProto
+from tritonclient.utils import InferenceServerException
 
 from appliance.cli.failure import Exit
 from appliance.cli.main import main
-from appliance.store.layout import blob_path, view_root
+from appliance.store.layout import CATALOG, blob_path, view_root
 from appliance.store.reading import read_catalog
 from tests.conftest import Serve
 from tests.faults.clients import Stream, ask
@@ -60,7 +64,7 @@ def install(appliance: Run, state: Path, tmp_path: Path) -> Callable[..., None]:
         if answer:
             write_expected(source, answer)
         package = tmp_path / f"m-{version}.model"
-        appliance("model", "pack", source, "--version", version, "-o", package)
+        appliance("model", "pack", source, "--version", version, "-o", package, "--force")
         appliance("model", "install", package, "--state-dir", state, "--config", config)
 
     return put
@@ -175,3 +179,120 @@ def test_a_version_that_went_down_with_its_file_is_back_when_its_package_is_inst
     install(1)
     daemon.until("the repaired version", lambda now: keys(now) == ["m/1"])
     assert ask(daemon.grpc, "m").get_response().model_version == "1"
+
+
+def test_a_command_waits_until_what_it_asked_for_serves(
+    serve: Serve,
+    state: Path,
+    install: Callable[[int], None],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    install(1)
+    daemon = serve(None, STORE, arguments=("--state-dir", str(state)))
+    at = ("--state-dir", str(state), "--wait", "--url", daemon.http)
+
+    def told(*words: object) -> tuple[int, str]:
+        status = main([str(word) for word in (*words, *at)])
+        said = capsys.readouterr()
+        return status, said.out + said.err
+
+    source = write_version(tmp_path / "sources", "m", plain_model(element=TensorProto.UINT8), 2)
+    write_expected(source, [1, 2, 3, 5])
+    package = tmp_path / "m-2.model"
+    assert main(["model", "pack", str(source), "--version", "2", "--no-proof", "-o", str(package)]) == Exit.OK
+    status, said = told("model", "install", "--allow-unsigned", package)
+    assert status == Exit.REFUSED
+    assert "m/2 does not go live: m/2: golden case 'a': output 'y'" in said
+    for words, end in (
+        (("rollback", "m"), "m/1 is live after"),
+        (("want", "m/1"), "m/1 is live after"),
+    ):
+        status, said = told("model", *words)
+        assert (status, said.splitlines()[1].startswith(end)) == (Exit.OK, True), said
+    shutil.rmtree(source / "golden")
+    install(3)
+    assert told("model", "want", "m/1")[0] == Exit.OK
+    status, said = told("model", "trial", "m/3", "--canary", "20")
+    assert status == Exit.OK, said
+    assert "m/3 is on trial, canary: 20 % of the requests" in said
+
+
+def test_an_operator_serves_a_package_with_another_configuration_and_as_it_came(
+    serve: Serve,
+    state: Path,
+    install: Callable[[int], None],
+    appliance: Run,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Nobody who changes how a model batches knows how its file is called inside a package."""
+    install(1)
+    path = tmp_path / "control"
+    daemon = serve(None, {**STORE, "control": {"socket": str(path)}}, arguments=("--state-dir", str(state)))
+    with (
+        triton.InferenceServerClient(f"unix:{path}") as operator,
+        triton.InferenceServerClient(daemon.grpc) as client,
+    ):
+        as_it_came = client.get_model_config("m", as_json=True)["config"]
+        operator.load_model("m", config=json.dumps({"max_batch_size": 2}))
+        assert client.get_model_config("m").config.max_batch_size == 2
+        assert client.get_model_config("m").config.default_model_filename == "graph.onnx"
+        assert ask(daemon.grpc, "m").get_response().model_version == "1"
+        operator.load_model("m", config=json.dumps({**as_it_came, "max_batch_size": 3}))
+        assert client.get_model_config("m").config.max_batch_size == 3
+        with pytest.raises(InferenceServerException, match=r"model\.onnx"):
+            operator.load_model("m", config=json.dumps({"default_model_filename": "model.onnx"}))
+        assert ask(daemon.grpc, "m").get_response().model_version == "1"
+        operator.load_model("m")
+        assert client.get_model_config("m", as_json=True)["config"] == as_it_came
+        socket = ("--socket", path)
+        words = ("--url", daemon.http, "--model-config", '{"max_batch_size": 5}')
+        assert "m is live after" in appliance("model", "load", "m", *socket, *words)
+        assert client.get_model_config("m").config.max_batch_size == 5
+        assert main(["model", "load", "unheard-of", *map(str, socket)]) == Exit.REFUSED
+        assert main(["model", "load", "m", "--model-config", "{", *map(str, socket)]) == Exit.REFUSED
+        assert main(["model", "load", "m", "--socket", str(tmp_path)]) == Exit.UNREACHABLE
+        told = capsys.readouterr().err
+        assert all(
+            text in told
+            for text in ("there is no such model", "no model configuration in JSON", "is no socket")
+        )
+        assert appliance("model", "unload", "m", *socket) == "m is not served any more\n"
+        assert not client.is_model_ready("m")
+
+
+def test_a_lost_catalog_is_told_loudly_and_made_anew_under_a_daemon_that_serves(
+    serve: Serve,
+    state: Path,
+    install: Callable[[int], None],
+    appliance: Run,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    install(1)
+    install(2)
+    arguments = ("--state-dir", str(state))
+    daemon = serve(None, STORE, arguments=arguments)
+    with Stream(daemon.grpc, "m") as stream:
+        (state / CATALOG).unlink()
+        now = daemon.until("the trouble", lambda now: now["store"]["trouble"])
+        assert "store check --rebuild" in now["store"]["trouble"]
+        assert "The store cannot be read" in appliance("status", "--url", daemon.http)
+        assert b"store check --rebuild" in daemon.get("/")
+        assert main(["store", "gc", *arguments]) == Exit.USAGE
+        assert "store check --rebuild" in capsys.readouterr().err
+        second = serve(None, STORE, arguments=arguments, ready=False)
+        assert second.process.wait(30) == 2
+        stream.wait_for(20)
+        assert "m/2: wanted" in appliance("store", "check", "--rebuild", *arguments)
+        daemon.until("the end of the trouble", lambda now: not now["store"]["trouble"])
+        assert keys(daemon.status()) == ["m/2"]
+        appliance("model", "want", "m/1", *arguments)
+        daemon.until("the other version", lambda now: "m/1" in keys(now))
+        stream.wait_for(20)
+    assert set(stream.outcomes) == {"OK"}
+    daemon.stop()
+    (state / CATALOG).unlink()
+    third = serve(None, STORE, arguments=arguments, ready=False)
+    assert third.process.wait(30) == 2
+    assert "store check --rebuild" in third.log()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import numpy as np
 import onnx
 import pytest
 import tritonclient.grpc as triton
+import tritonclient.http as triton_http
 from onnx import TensorProto, helper, numpy_helper
 from tritonclient.utils import InferenceServerException
 
@@ -17,6 +19,7 @@ from tests.conftest import Serve
 from tests.faults.clients import FAKE_SECTIONS, Stream, ask, tensor
 from tests.faults.fake_models import write_fake
 from tests.faults.golden_sets import write_expected
+from tests.fronts import EVERY_FRONT, FRONTS, with_front
 from tests.repository.onnx_files import model_of, port
 
 BYTE = TensorProto.UINT8
@@ -173,3 +176,44 @@ def test_a_canary_serves_the_clients_of_its_header_and_no_others(serve: Serve, t
         ask(daemon.grpc, "m", version="2")
     assert ask(daemon.grpc, "m", version="1").get_response().model_version == "1"
     client.close()
+
+
+@pytest.mark.parametrize("front", EVERY_FRONT)
+def test_a_canary_serves_the_clients_of_its_header_over_http_as_well(
+    serve: Serve, tmp_path: Path, front: str
+) -> None:
+    """Whoever listens, and also for requests that the native door has learned to serve by itself: each client is led
+    where gRPC leads it, by a header in whatever case, on one connection; and nobody when the canary is over."""
+    write_version(tmp_path, 1)
+    canary = {"canary_percent": 50.0, "canary_header": "x-site", "canary_requests": 100_000, "watch_s": 0.0}
+    daemon = serve(tmp_path, with_front(FRONTS[front], {"swap": canary}))
+    x = triton_http.InferInput("x", [1, 4], "UINT8")
+    x.set_data_from_numpy(np.array([[1, 2, 3, 4]], np.uint8))
+    with (
+        triton_http.InferenceServerClient(daemon.http) as client,
+        triton.InferenceServerClient(daemon.grpc) as by_grpc,
+    ):
+
+        def served_by(site: str, header: str = "X-Site") -> str:
+            answer = client.infer("m", [x], headers={header: site} if site else None)
+            return str(answer.get_response()["model_version"])
+
+        assert {served_by(site) for site in ("", "a", "b") for _ in range(20)} == {"1"}
+        folder = write_version(tmp_path, 2)
+        daemon.signal(signal.SIGHUP)
+        daemon.until(
+            "the canary", lambda now: (entry(now, "m", 2).get("trial") or {}).get("stage") == "canary"
+        )
+        by_site = {site: {served_by(site) for _ in range(4)} for site in map(str, range(40))}
+        assert {len(versions) for versions in by_site.values()} == {1}, "a client stays with its version"
+        assert {version for versions in by_site.values() for version in versions} == {"1", "2"}
+        assert {served_by("") for _ in range(10)} == {"1"}
+        for site in map(str, range(8)):
+            led = by_grpc.infer("m", [tensor()], headers={"x-site": site}).get_response().model_version
+            assert by_site[site] == {str(led), served_by(site, "x-SITE")}
+        now = daemon.status()
+        assert entry(now, "m", 2)["trial"]["answered"] == entry(now, "m", 2)["requests"]["success"] > 0
+        shutil.rmtree(folder)
+        daemon.signal(signal.SIGHUP)
+        daemon.until("the end of the canary", lambda now: not entry(now, "m", 2))
+        assert {served_by(site) for site in map(str, range(40))} == {"1"}

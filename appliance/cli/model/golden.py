@@ -14,6 +14,7 @@ import tempfile
 from pathlib import Path
 
 from appliance.cli.failure import CommandFailed, Exit, printable
+from appliance.cli.model.target import add_output
 from appliance.cli.model.trial_run import (
     add_shapes,
     add_source,
@@ -77,9 +78,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="PERCENT",
         help="of a measured promise (default 200)",
     )
-    parser.add_argument(
-        "--out", type=Path, metavar="DIR", help="where to write (default: golden/ by the model file)"
-    )
+    add_output(parser, "where to write (default: golden/ by the model file)", metavar="DIR", dest="out")
     parser.add_argument("--force", action="store_true", help="replace a golden set that is there")
     parser.add_argument("--json", action="store_true", help="print JSON")
 

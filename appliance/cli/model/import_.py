@@ -12,15 +12,14 @@ import json
 from pathlib import Path
 
 from appliance.cli.failure import CommandFailed, Exit, printable
+from appliance.cli.model.target import add_output
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.add_argument("source", metavar="SOURCE", type=Path, help="ONNX file, Triton entry, or hub folder")
-    parser.add_argument(
-        "-o", "--output", type=Path, default=Path("models"), metavar="DIR",
-        help="directory of models that gets the new one (default: models)",
-    )  # fmt: skip
+    text = "directory of models that gets the new one (default: models)"
+    add_output(parser, text, metavar="DIR", default=Path("models"))
     parser.add_argument("--name", help="name of the model (default: that of SOURCE)")
     parser.add_argument(
         "--version", type=int, help="version to make, or to take of a Triton entry (default: all)"

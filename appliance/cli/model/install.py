@@ -12,6 +12,7 @@ from pathlib import Path
 
 from appliance.cli import store_session
 from appliance.cli.failure import CommandFailed, Exit, printable
+from appliance.cli.model import wait
 from appliance.cli.progress_bar import progress_bar
 from appliance.config import ApplianceConfig
 from appliance.errors import PackageInvalid, Problem
@@ -20,6 +21,7 @@ from appliance.package.conformity import conformity_problems
 from appliance.package.keys import read_public_key
 from appliance.package.reader import PackageReader, open_package
 from appliance.package.settings import Unsigned
+from appliance.package.tensor_sums import SummedStream, tensors_in
 from appliance.package.trust import judge
 from appliance.repository.model_directory import read_model_directory
 from appliance.store.layout import view_root
@@ -30,6 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.add_argument("packages", metavar="PACKAGE", type=Path, nargs="+", help="files NAME-VERSION.model")
     store_session.add_arguments(parser)
+    wait.add_arguments(parser)
     parser.add_argument("--no-want", action="store_true", help="only install; what is served does not change")
     parser.add_argument(
         "--allow-unsigned",
@@ -42,10 +45,18 @@ def run(arguments: argparse.Namespace) -> int:
     """Install one after the other; the first that fails ends it."""
     config = store_session.configured(arguments)
     unsigned = Unsigned.ALLOW if arguments.allow_unsigned else config.packages.unsigned
+    if arguments.wait and arguments.no_want:
+        raise CommandFailed("--wait is for what is wanted; leave out --no-want")
+    wait.check_reachable(arguments)
+    installed: dict[str, int] = {}
     with store_session.writing(arguments) as store:
         for path in arguments.packages:
             told = _install(store, arguments.state_dir, path, config, unsigned, want=not arguments.no_want)
             print(_line(told, arguments), flush=True)
+            installed[told.name] = told.version  # the last one is the one that is wanted
+        generation = store.catalog.generation
+    for name, version in installed.items():
+        wait.wait_for(arguments, name, version, generation)
     return Exit.OK
 
 
@@ -79,7 +90,10 @@ def _trusted(reader: PackageReader, path: Path, config: ApplianceConfig, unsigne
         manifest_bytes=reader.manifest_bytes,
         signatures=reader.signatures,
         trust=trust.word,
-        contents=((blob.digest, blob.size, blob.stream) for blob in reader.blobs()),
+        contents=(
+            (blob.digest, blob.size, SummedStream(blob, tensors_in(reader.manifest, blob.digest)))
+            for blob in reader.blobs()
+        ),
     )
 
 

@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from appliance.cli.failure import CommandFailed, Exit
+from appliance.cli.model.target import add_output
 from appliance.cli.model.trial_run import (
     add_source,
     add_tolerances,
@@ -70,9 +71,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="MS",
         help=f"for measuring speed (default {BUDGET_MS})",
     )
-    parser.add_argument(
-        "--out", type=Path, metavar="DIR", help="write all variants to DIR/METHOD/NAME/VERSION"
-    )
+    add_output(parser, "write all variants to DIR/METHOD/NAME/VERSION", metavar="DIR", dest="out")
     parser.add_argument("--dry-run", action="store_true", help="write nothing")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -21,12 +20,13 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from appliance.cli import signing
 from appliance.cli.failure import CommandFailed, Exit, printable
+from appliance.cli.model.target import add_output, free_target
 from appliance.cli.progress_bar import progress_bar
 
 if TYPE_CHECKING:
     from appliance.manifest import LatencyPromise, Manifest, Measured
-    from appliance.package.keys import Signer
     from appliance.package.proof import Proof
     from appliance.package.source import ModelSource
     from appliance.repository.settings import RepositoryConfig
@@ -35,19 +35,11 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.add_argument("source", metavar="SOURCE", type=Path, help="ONNX file, version or model directory")
-    parser.add_argument(
-        "-o", "--output", type=Path, help="file or directory to write (default: NAME-VERSION.model)"
-    )
+    add_output(parser, "file or directory to write (default: NAME-VERSION.model)")
+    parser.add_argument("--force", action="store_true", help="replace a file that is there")
     parser.add_argument("--name", help="name of the model (default: that of SOURCE)")
     parser.add_argument("--version", type=int, help="version (default: that of SOURCE, or 1)")
-    parser.add_argument(
-        "--key", action="append", default=[], metavar="KEY",
-        help="sign with this private key: a PEM file, or hsm:ID?label=TOKEN; may be given several times",
-    )  # fmt: skip
-    parser.add_argument("--pkcs11-module", type=Path, metavar="FILE", help="the token's PKCS#11 library")
-    parser.add_argument(
-        "--secret-file", type=Path, metavar="FILE", help="password or pin of the key (default: ask for it)"
-    )
+    signing.add_arguments(parser)
     parser.add_argument("--licence", default="", metavar="TEXT", help="licence of the model, or @FILE")
     parser.add_argument(
         "--provenance", default="", metavar="TEXT", help="where the model comes from, or @FILE"
@@ -101,7 +93,7 @@ def _pack(arguments: argparse.Namespace) -> int:
     from appliance.package.source import find_source
     from appliance.package.writer import replacing, write_package
 
-    signers = _signers(arguments)
+    signers = signing.signers_of(arguments)
     source = find_source(arguments.source, arguments.version, arguments.include)
     labels = Labels(
         name=arguments.name or source.name,
@@ -111,7 +103,8 @@ def _pack(arguments: argparse.Namespace) -> int:
         measured=_measured(arguments.measured),
         promise=_promise(arguments.promise),
     )
-    target = _target(arguments.output, f"{labels.name}-{labels.version}.model")
+    name = f"{labels.name}-{labels.version}.model"
+    target = free_target(arguments.output, name, force=arguments.force)
     with tempfile.TemporaryDirectory(prefix=".packing-", dir=target.parent) as folder:
         root = Path(folder)
         with progress_bar("splitting", _weight_of(source)) as advance:
@@ -152,18 +145,6 @@ def _weight_of(source: ModelSource) -> int:
     return source.model.size
 
 
-def _signers(arguments: argparse.Namespace) -> Sequence[Signer]:
-    if not arguments.key:
-        return ()
-    from appliance.cli.secret import secret_from
-    from appliance.package.keys import MODULE_VARIABLE, open_signer
-
-    if arguments.pkcs11_module is not None:
-        os.environ[MODULE_VARIABLE] = str(arguments.pkcs11_module)
-    secret = secret_from(arguments.secret_file)
-    return [open_signer(key, secret) for key in arguments.key]
-
-
 def _text(said: str) -> str:
     """A text as it was typed, or what the file behind an @ holds."""
     if not said.startswith("@"):
@@ -201,15 +182,6 @@ def _promise(said: str | None) -> LatencyPromise | None:
     if not (rows.isascii() and rows.isdigit() and p99_us.isascii() and p99_us.isdigit()):
         raise CommandFailed(f"--promise '{said}' is not ROWS:P99_US, such as 1:8000")
     return LatencyPromise(rows=int(rows), p99_us=int(p99_us))
-
-
-def _target(output: Path | None, name: str) -> Path:
-    target = output or Path(name)
-    if target.is_dir():
-        target = target / name
-    if not target.parent.is_dir():
-        raise CommandFailed(f"'{target.parent}' is not a directory")
-    return target
 
 
 def _tell(

@@ -12,6 +12,7 @@ import argparse
 
 from appliance.cli import store_session
 from appliance.cli.failure import CommandFailed, Exit, printable
+from appliance.cli.model import wait
 from appliance.engine.swap_settings import header_problems
 from appliance.store.catalog import Trial, TrialMode
 
@@ -32,6 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="the canary's share is of clients, told apart by this header; with a value: just those that send it",
     )
     store_session.add_arguments(parser)
+    wait.add_arguments(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -42,13 +44,15 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         name, number = store_session.numbered(arguments.model)
         trial = _trial(arguments, number)
+    wait.check_reachable(arguments)
     with store_session.writing(arguments) as store:
         store.try_out(name, trial)
-    print(
-        f"{printable(arguments.model)} is on trial"
-        if trial
-        else f"no version of {printable(name)} is on trial"
-    )
+        generation = store.catalog.generation
+    if trial is None:
+        print(f"no version of {printable(name)} is on trial")
+        return Exit.OK
+    print(f"{printable(arguments.model)} is {'to be ' * arguments.wait}on trial", flush=True)
+    wait.wait_for(arguments, name, trial.version, generation, trial=True)
     return Exit.OK
 
 

@@ -1,0 +1,104 @@
+"""How far a version is on its way to serving, by what an appliance says of itself. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Final
+
+from appliance.cli.store_session import bytes_text
+
+STEPS: Final[Mapping[str, tuple[float, str]]] = MappingProxyType(
+    {
+        "waiting": (0.0, "waits for its turn"),
+        "reading": (0.02, "reads the weights"),
+        "session": (0.5, "makes the session"),
+        "warm-up": (0.65, "warm-up"),
+        "golden": (0.7, "golden set"),
+        "measuring": (0.8, "measures runs"),
+        "shadow": (0.85, "shadow"),
+        "canary": (0.9, "canary"),
+    }
+)
+"""Where on the way each stage begins, and how a person is told. Reading lasts until the session's begin."""
+TRIALS: Final = frozenset({"shadow", "canary"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OnItsWay:
+    """``share`` of the way is behind it; ``text`` says what it is at."""
+
+    share: float
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arrived:
+    """It serves, or is on trial where that was asked for; ``text`` says which."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stranded:
+    """It will not serve; ``reason`` is the appliance's, or what else came of it."""
+
+    reason: str
+
+
+Whereabouts = OnItsWay | Arrived | Stranded
+
+
+def whereabouts(
+    document: Mapping[str, Any], name: str, version: int, generation: int, *, trial: bool
+) -> Whereabouts:
+    """Of version ``version`` in ``/status.json``, which was asked for by the catalog ``generation``. ``trial``: it is
+    to be tried beside the one that serves, and not more."""
+    store = document.get("store")
+    if store is None:
+        return Stranded(
+            reason="the appliance that answers serves a directory, not a store; give the --url of the one that does"
+        )
+    if store["generation"] < generation:
+        trouble = f": {store['trouble']}" if store["trouble"] else ""
+        return OnItsWay(share=0.0, text=f"the appliance has not seen the catalog yet{trouble}")
+    entry = next((e for e in document["models"] if (e["name"], e["version"]) == (name, version)), None)
+    if entry is None:
+        return Stranded(reason="the appliance does not want it; did another change come after this one?")
+    if entry["state"] == "READY":
+        return Arrived(text="is live")
+    if entry["state"] != "LOADING":
+        return Stranded(reason=entry["reason"] or f"it is {entry['state'].lower()}")
+    return _stage(entry, trial)
+
+
+def loading_of(document: Mapping[str, Any], name: str) -> OnItsWay | None:
+    """How far the newest version of the model is that is loading; None when none is."""
+    entries = [e for e in document["models"] if e["name"] == name and e["state"] == "LOADING"]
+    found = _stage(entries[-1], trial=False) if entries else None
+    return found if isinstance(found, OnItsWay) else None
+
+
+def _stage(entry: Mapping[str, Any], trial: bool) -> Whereabouts:
+    found = entry["trial"]
+    if found is not None and found["stage"] in TRIALS:
+        share, word = STEPS[found["stage"]]
+        text = f"{word}: {found['percent']:g} % of the requests, {_seen(found)}"
+        return Arrived(text=f"is on trial, {text}") if trial else OnItsWay(share=share, text=text)
+    loading = entry["loading"]
+    if loading is None:
+        share, word = STEPS["waiting"]
+        return OnItsWay(share=share, text=word)
+    share, word = STEPS.get(loading["stage"], STEPS["session"])
+    done, total = loading["done_bytes"], loading["total_bytes"]
+    if loading["stage"] == "reading" and total:
+        share += (STEPS["session"][0] - share) * done / total
+        word = f"{word}: {bytes_text(done)} of {bytes_text(total)}"
+    return OnItsWay(share=share, text=word)
+
+
+def _seen(trial: Mapping[str, Any]) -> str:
+    if trial["compared"]:
+        return f"{trial['compared']} answers compared, {trial['differing']} different"
+    return f"{trial['answered']} answered, {trial['failed']} failed"

@@ -1,0 +1,94 @@
+"""Have a running appliance load a model over its control socket: from its source anew, or with another configuration
+or other files.
+
+It lasts as long as the appliance runs. Returns when the model is served, or with the reason why it is not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from appliance.cli.failure import CommandFailed, Exit, printable
+from appliance.cli.going_live import OnItsWay, loading_of
+from appliance.cli.model import wait
+from appliance.cli.snapshot import fetch
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    from appliance.cli import control_client
+
+    parser.add_argument("model", metavar="NAME")
+    control_client.add_arguments(parser)
+    parser.add_argument(
+        "--model-config",
+        metavar="JSON|@FILE",
+        help="the model's configuration as JSON, in the place of its config.pbtxt; what it leaves out has its default, "
+        "but for the name of the model's file",
+    )
+    parser.add_argument(
+        "--file",
+        action="append",
+        default=[],
+        metavar="PATH=FILE",
+        help="a file of the model by its path in the model's directory, such as 1/model.onnx; all of them are to be "
+        "given, and --model-config",
+    )
+    wait.add_place(parser, "for the progress bar: ")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Load, and show how far it is."""
+    from appliance.cli import control_client
+
+    began = time.monotonic()
+    parameters = dict(_parameters(arguments.model_config, arguments.file))
+    with wait.bar(arguments.model) as show:
+        control_client.load(
+            arguments.socket,
+            arguments.model,
+            parameters,
+            arguments.timeout,
+            _look(arguments.url, arguments.model, show),
+        )
+    print(f"{printable(arguments.model)} is live after {time.monotonic() - began:.1f} s")
+    return Exit.OK
+
+
+def _look(url: str, name: str, show: Callable[[OnItsWay], None]) -> Callable[[], None]:
+    """Show how far the appliance is, as far as it says so."""
+
+    def look() -> None:
+        try:
+            found = loading_of(json.loads(fetch(url)), name)
+        except CommandFailed:
+            return
+        if found is not None:
+            show(found)
+
+    return look
+
+
+def _parameters(config: str | None, files: list[str]) -> Mapping[str, str | bytes]:
+    found: dict[str, str | bytes] = {}
+    if config is not None:
+        found["config"] = (
+            _read(Path(config[1:])).decode(errors="replace") if config.startswith("@") else config
+        )
+    for each in files:
+        place, _, file = each.partition("=")
+        if not place or not file:
+            raise CommandFailed(f"--file '{each}' is not PATH=FILE, such as 1/model.onnx=new.onnx")
+        found[f"file:{place}"] = _read(Path(file))
+    return found
+
+
+def _read(file: Path) -> bytes:
+    try:
+        return file.read_bytes()
+    except OSError as error:
+        raise CommandFailed(f"'{file}' cannot be read: {error.strerror}") from error
