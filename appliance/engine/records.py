@@ -115,6 +115,7 @@ class MemoryRecords:
         self.proofs = {(identity, box): proof for identity, box, proof in proofs}
         self.seats: dict[str, str] = {}
         self._changes = deque(changes, CHANGES_KEPT)
+        self._boxes: dict[str, str] = {}  # equal ones are kept once
 
     def standing(self, identity: str) -> Standing:
         """See Records."""
@@ -151,7 +152,7 @@ class MemoryRecords:
     def prove(self, identity: str, box: str, proof: Proof) -> None:
         """See Records."""
         self.proofs.pop((identity, box), None)
-        self.proofs[identity, box] = proof
+        self.proofs[identity, self._boxes.setdefault(box, box)] = proof
         while len(self.proofs) > VERSIONS_KEPT:
             del self.proofs[next(iter(self.proofs))]
 

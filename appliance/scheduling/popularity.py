@@ -30,6 +30,8 @@ BETTER = 0.97
 """Another span counts when its shadow has paid less than this share."""
 GRAIN = 0.2
 """Worths that differ by less than about a fifth are alike."""
+STALE_MAX = 64
+"""What left a shadow stays in its heap until that holds so many of them, and more than what is held."""
 FADED = 30.0
 """Beside a weight e to this power larger, another does not count."""
 
@@ -144,6 +146,9 @@ class _Shadow:
     def remove(self, model: int) -> None:
         if model in self.held:
             self._used_bytes -= self.held.pop(model)[1]
+        if len(self._heap) > 2 * len(self.held) + STALE_MAX:
+            self._heap = [entry for entry in self._heap if self.held.get(entry[2], (0, 0))[0] == -entry[1]]
+            heapq.heapify(self._heap)
 
     def _evict(self) -> None:
         while True:
