@@ -63,6 +63,8 @@ EXIT_OK = 0
 EXIT_OPERATOR = 2
 EXIT_SOFTWARE = 70
 DRAIN_POLL_S = 0.005
+SWITCH_INTERVAL_S = 0.0005
+"""How long the event loop waits at most for a thread that has the interpreter, as while a model's files are read."""
 COLLECTOR_THRESHOLDS = (10_000, 20, 500)
 """Net allocations, and collections of the younger generation, before a collection of each of the three."""
 
@@ -81,6 +83,7 @@ def run(config: ApplianceConfig, announce: Callable[[Started], None] = lambda st
     """Serve until told to stop; gives the exit status: 0, 2 when the configuration or the environment is wrong, 70 when
     the engine or the door failed and a new start is the only cure."""
     _allow_many_connections()
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
     try:
         log = configure(config.log)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

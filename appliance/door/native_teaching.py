@@ -1,7 +1,7 @@
 """Teaches the native door the requests that it may serve by itself: those that were seen, checked and answered once.
 
 What is taught is bytes: the head by which the next such request is recognised, where its tensors go, and the pieces of
-its answer. It holds as long as the engine's generation does.
+its answer. It holds until requests for its version go elsewhere, or that leaves memory.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Teacher:
         self._grants = grants
         self._engine = engine
         self._direct = direct
-        self._lessons = Lessons()
+        self._lessons = Lessons(engine.epoch)
 
     def consider(self, planned: PlannedHead, answer: Answer) -> None:
         """Teach requests with the head of ``planned``, whose ``answer`` is not yet released, if that was not done. An
@@ -46,8 +46,7 @@ class Teacher:
         head = planned.head
         if not head or answer.model is not planned.plan.model:
             return
-        epoch = self._engine.epoch(planned.plan.model)
-        if not self._lessons.is_due(head, planned.generation, self._engine.generation, epoch):
+        if not self._lessons.is_due(head, planned.plan.model, planned.generation, self._engine.generation):
             return
         taught = self._direct.teach(planned.plan, [output.shape for output in answer.outputs])
         if taught is None:

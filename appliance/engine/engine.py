@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
+from typing import Final
 
 from appliance.engine.accounts import Accounts
 from appliance.engine.endings import Endings
@@ -36,6 +37,8 @@ from appliance.telemetry.meter import VersionStatistics
 from appliance.telemetry.trace import Tracer
 from appliance.workers import port as workers
 from appliance.workers.arena import Arena
+
+EPOCH_BITS: Final = 32
 
 
 class Engine:
@@ -153,7 +156,7 @@ class Engine:
     def epoch(self, model: ModelVersion) -> int:
         """See EnginePort."""
         served = self._routes.find(model.name, model.version)
-        return served.epoch if served is not None else 0
+        return -1 if served is None else served.id << EPOCH_BITS | served.epoch
 
     def now_ns(self) -> int:
         """See EnginePort."""
@@ -252,6 +255,7 @@ class Engine:
             self._roster.swaps.spare()
         self._intake.accepting = False
         self._routes.touch()
+        self.direct.forget()
         self._pace.soon()
 
     def stop_workers(self) -> None:
@@ -298,9 +302,11 @@ class Engine:
         served = self._roster.served(model)
         return served is None or (served.live == 0 and not self.direct.in_flight(model))
 
-    def _note_change(self) -> None:
+    def _note_change(self, moved: Sequence[Served]) -> None:
         self._changed = True
-        self.direct.forget()
+        for served in moved:
+            served.epoch += 1
+            self.direct.forget(served.id)
 
     def _announce(self, now_ns: int) -> None:
         self._changed = False

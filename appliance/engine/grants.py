@@ -196,10 +196,10 @@ class Grants:
         self._answered.pop(worker, None)
         return self._door.close_lane(worker)
 
-    def forget(self) -> None:
-        """What requests mean may have changed: the door shall ask again."""
+    def forget(self, model: int | None = None) -> None:
+        """What requests for a model mean, or all, may have changed: the door shall ask again."""
         if self._door is not None:
-            self._door.forget()
+            self._door.forget(model)
 
     def in_flight(self, model: int) -> int:
         """Requests of a model that the door has not answered yet. When there are none, all have been booked."""

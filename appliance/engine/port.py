@@ -192,7 +192,7 @@ class EnginePort(Protocol):
         by them."""
 
     def epoch(self, model: ModelVersion) -> int:
-        """How often a door had to forget what it was taught of ``model``, because it left memory."""
+        """A number that becomes another one whenever doors have to forget what they were taught of ``model``."""
 
     def now_ns(self) -> int:
         """The engine's monotonic clock."""

@@ -6,9 +6,9 @@ generation up whenever an answer may have changed, so that edges can cache plans
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from appliance.engine.layout import LAYOUTS_KEPT, UNKNOWN, Layout, layout_of, row_bytes
 from appliance.engine.port import IndexEntry
@@ -76,8 +76,8 @@ class Served:
     and ``fallen_back`` counts that. ``packed``: it runs from a form that was built on this box.
 
     ``form`` is how much of it is in memory when it is not ``opened``, ``returning``: it is loaded to serve again,
-    ``deferred``: there was no memory to load it with the first ones; ``epoch`` counts how often it was closed.
-    ``progress`` is how far its load is.
+    ``deferred``: there was no memory to load it with the first ones; ``epoch`` counts how often doors had to forget
+    what they were taught of it. ``progress`` is how far its load is.
     """
 
     id: int
@@ -145,21 +145,48 @@ def tombstone(served: Served, number: int, reason: str) -> Served:
     )
 
 
-class Routes:
-    """The table of names. ``changed`` is called after each change."""
+class _Meaning(NamedTuple):
+    """Where requests for a name go: for no particular version, and for each that is ready; which of them are led
+    elsewhere."""
 
-    def __init__(self, changed: Callable[[], None]) -> None:
+    default: Served | None
+    ready: tuple[Served, ...]
+    led: tuple[Diversion | None, ...]
+
+
+NOTHING: Final = _Meaning(None, (), ())
+
+
+class Routes:
+    """The table of names. ``changed`` is called after each change, with all versions that served or serve a name whose
+    requests go elsewhere than before."""
+
+    def __init__(self, changed: Callable[[Sequence[Served]], None]) -> None:
         self._changed = changed
+        self._meanings: dict[str, _Meaning] = {}
         self._names: dict[str, dict[int, Served]] = {}
         self._problems: dict[tuple[str, str], str] = {}
         self._default: dict[str, Served] = {}
         self.generation = 0
 
     def touch(self) -> None:
-        """Something changed: forget cached answers."""
+        """Something changed: forget cached answers, and find out which requests go elsewhere now."""
         self.generation += 1
         self._default.clear()
-        self._changed()
+        before, self._meanings = self._meanings, {name: self._meaning(name) for name in self._names}
+        moved: list[Served] = []
+        for name in before.keys() | self._meanings.keys():
+            then, now = before.get(name, NOTHING), self._meanings.get(name, NOTHING)
+            if then != now:
+                moved += dict.fromkeys((*then.ready, *now.ready))
+        self._changed(moved)
+
+    def _meaning(self, name: str) -> _Meaning:
+        ready = tuple(self._ready(name))
+        return _Meaning(self.current(name), ready, tuple(served.diversion for served in ready))
+
+    def _ready(self, name: str) -> list[Served]:
+        return [served for served in self._names.get(name, {}).values() if served.state is VersionState.READY]
 
     def put(self, served: Served) -> Served | None:
         """Make ``served`` the one for its name and version; gives the one it replaces."""
@@ -221,9 +248,7 @@ class Routes:
 
     def current(self, name: str) -> Served | None:
         """What serves requests for ``name`` that ask for no version; None: nothing."""
-        ready = [
-            served for served in self._names.get(name, {}).values() if served.state is VersionState.READY
-        ]
+        ready = self._ready(name)
         current = [served for served in ready if not served.retiring] or ready
         return max(current, key=lambda served: served.model.version, default=None)
 

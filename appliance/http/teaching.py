@@ -25,7 +25,7 @@ class Teacher:
     def __init__(self, front: HttpFront, engine: EnginePort) -> None:
         self._front = front
         self._engine = engine
-        self._lessons = Lessons()
+        self._lessons = Lessons(engine.epoch)
 
     def head_of(self, target: str, text: bytes, planned: Planned) -> bytes:
         """What makes requests recognisable that are as ``planned`` and have the JSON ``text``; empty when they are not
@@ -45,8 +45,7 @@ class Teacher:
         )
         if not all(datatype is None or datatype.code for datatype in texts):
             return
-        epoch = self._engine.epoch(planned.plan.model)
-        if not self._lessons.is_due(head, planned.generation, self._engine.generation, epoch):
+        if not self._lessons.is_due(head, planned.plan.model, planned.generation, self._engine.generation):
             return
         pieces = frame(outputs, asked.binary_outputs, asked.binary_default)
         wording = Wording(

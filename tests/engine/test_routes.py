@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import pytest
 
+from appliance.engine.diversion import Diversion
 from appliance.engine.routes import Routes, Served
 from appliance.errors import InvalidRequest, NotReady, UnknownModel
 from appliance.model import VersionState
@@ -22,7 +25,7 @@ def served(version: int, state: VersionState = VersionState.READY, name: str = "
 
 
 def routes(*entries: Served) -> Routes:
-    table = Routes(lambda: None)
+    table = Routes(lambda moved: None)
     for entry in entries:
         table.put(entry)
     return table
@@ -42,6 +45,29 @@ def test_a_version_that_fails_later_falls_back_to_the_older_one() -> None:
     table.touch()
     assert table.resolve("m", "").model.version == 1
     assert table.generation > generation
+
+
+def test_only_those_are_told_of_whose_requests_go_elsewhere() -> None:
+    told: list[list[tuple[str, int]]] = []
+    table = Routes(lambda moved: told.append([(each.model.name, each.model.version) for each in moved]))
+    one, other = served(1), served(7, name="other")
+    for each in (one, other):
+        table.put(each)
+    assert told == [[("m", 1)], [("other", 7)]]
+    two = served(2, VersionState.LOADING)
+    table.put(two)
+    table.set_problems({("broken", ""): "not ONNX"})
+    one.retiring = True
+    table.touch()
+    assert told[2:] == [[], [], []], "it loads; another is broken; it serves as long as nothing else does"
+    two.state = VersionState.READY
+    table.touch()
+    assert told[5:] == [[("m", 1), ("m", 2)]]
+    two.diversion = cast(Diversion, object())
+    table.touch()
+    table.remove(two)
+    table.touch()
+    assert told[6:] == [[("m", 1), ("m", 2)], [("m", 1), ("m", 2)], []]
 
 
 def test_a_retiring_version_serves_only_until_another_can() -> None:

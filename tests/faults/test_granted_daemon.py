@@ -118,6 +118,25 @@ def test_models_change_under_granted_load_without_a_failed_request(serve: Serve,
     until_empty(daemon)
 
 
+def test_a_swap_of_one_model_is_forgotten_for_no_other(serve: Serve, tmp_path: Path) -> None:
+    for name in ("m", "still"):
+        write_fake(tmp_path, name)
+    daemon = serve(tmp_path)
+    teach(daemon, "m", "still")
+    write_fake(tmp_path, "m", versions=(2,))
+    shutil.rmtree(tmp_path / "m" / "1")
+    _reload(daemon)
+    daemon.until("the next version alone", lambda now: _versions(now) == [2])
+    before = granted_of(daemon, "still")
+    with Stub(daemon.grpc) as stub:
+        for _ in range(20):
+            stub.infer(message("still"))
+        assert granted_of(daemon, "still") == before + 20
+        for _ in range(20):
+            stub.infer(message("m"))
+    daemon.until("the next version under a grant", lambda now: _granted(now, 2) > 0)
+
+
 def _reload(daemon: ApplianceProcess) -> None:
     daemon.messages.clear()
     daemon.signal(signal.SIGHUP)

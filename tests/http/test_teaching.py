@@ -46,13 +46,14 @@ class FrontDouble:
 
 @dataclass(slots=True)
 class Generation:
-    """An engine of which only the generation counts."""
+    """An engine of which only the generation counts, and how often it had doors forget."""
 
     generation: int = 1
+    forgotten: int = 0
 
     def epoch(self, model: object) -> int:
-        """It never left memory."""
-        return 0
+        """Of every model."""
+        return self.forgotten
 
 
 def planned(
@@ -119,11 +120,11 @@ async def test_the_pieces_the_id_and_the_elements_make_the_answer(
     assert made == (await _answer(request_id, binary)).parts[0]
 
 
-def test_a_head_is_taught_once_in_a_generation(
+def test_a_head_is_taught_once_until_it_is_forgotten(
     front: FrontDouble, engine: Generation, teacher: Teacher
 ) -> None:
-    for generation in (1, 1, 2, 2):
-        engine.generation = generation
+    for generation, forgotten in ((1, 0), (1, 0), (2, 0), (3, 1), (3, 1)):
+        engine.generation, engine.forgotten = generation, forgotten
         teacher.consider(b"head", planned(generation=generation), OUTPUTS)
     assert len(front.lessons) == 2
 
