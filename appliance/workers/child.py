@@ -41,8 +41,11 @@ from appliance.workers.messages import (
     Unload,
 )
 from appliance.workers.port import ItemStatus, RunResult, WorkerSettings
+from appliance.workers.priority import yield_processor
 
 REASON_CHARACTERS_MAX: Final = 8192
+LET_GO_S: Final = 0.25
+"""How long a worker that was told to end may take to give back what its models take."""
 
 
 class Worker:
@@ -67,7 +70,7 @@ class Worker:
         self._granted = granted
 
     def serve(self) -> None:
-        """Until Stop. Raises LaneClosed when the daemon is gone."""
+        """Until Stop, which is where it lets go of everything. Raises LaneClosed when the daemon is gone."""
         while True:
             message = self._lane.take()
             if type(message) is Run:
@@ -80,6 +83,7 @@ class Worker:
                 self._errands.finish()
                 if self._granted is not None:
                     self._granted.finish()
+                self._let_go()
                 return
             else:
                 self._attend(message)
@@ -178,6 +182,20 @@ class Worker:
         except Exception as problem:  # noqa: BLE001 - as for a load
             failure = _reason(build.version.key, problem)
         return Built(build.model, name, nbytes, time.monotonic_ns() - begin, failure)
+
+    def _let_go(self) -> None:
+        """Give memory back while yielding, as far as that goes quickly: what a process leaves behind when it ends is
+        taken from it at the class that it has, and half a gigabyte of pages is felt by whoever shares the processor."""
+        models, self._models = self._models, {}
+
+        def close() -> None:
+            yield_processor()
+            for model in models.values():
+                model.session.close()
+
+        thread = threading.Thread(target=close, name="leaving", daemon=True)
+        thread.start()
+        thread.join(LET_GO_S)
 
     def _unload(self, model: int) -> None:
         loaded: LoadedModel | None = self._models.pop(model, None)

@@ -1,8 +1,8 @@
 """Loads one version inside a worker: the session, its weights, warm-ups, assessment, measurements.
 
 While a session is made of a file of weights, the file is read ahead and verified beside it; nothing of the version runs
-before that is done. A load in the background yields in a thread of its own; what is measured is measured by the thread
-that waited for it.
+before that is done. A load in the background yields in a thread of its own, to its end: what it measures does not count
+its waits for a processor. Only a session with threads of its own is measured when these have their class back.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from appliance.errors import ApplianceError, LoadFailed
 from appliance.model import ModelVersion, WeightsFile
 from appliance.runtimes.runtime import Packer, Runtime, RuntimeSettings, Session
 from appliance.runtimes.weights import read_ahead, trim_heap
-from appliance.workers.assessment import Golden, assess, open_golden, run_golden
+from appliance.workers.assessment import PASSES_MIN, Golden, assess, open_golden, run_golden
 from appliance.workers.execution import LoadedModel
 from appliance.workers.form_builder import build_form
 from appliance.workers.forms import PackedForm, find_form, form_name, refuse_form
 from appliance.workers.load_report import LoadReport, Tell
 from appliance.workers.memory import private_bytes
 from appliance.workers.messages import Load, Loaded
-from appliance.workers.port import Deviation, LoadStage, LoadWish
+from appliance.workers.port import Assessment, Deviation, LoadStage, LoadWish
 from appliance.workers.priority import (
     can_come_back,
     restore_disk,
@@ -36,7 +36,7 @@ from appliance.workers.priority import (
     yield_processor,
 )
 from appliance.workers.signature import check_signature
-from appliance.workers.warmup import measure_seeds, run_warmups
+from appliance.workers.warmup import measure_passes, run_warmups
 
 CPU: Final = "cpu"
 
@@ -68,6 +68,13 @@ class _Manner(NamedTuple):
     report: LoadReport
 
 
+class _Measured(NamedTuple):
+    """What its runs take."""
+
+    seeds: tuple[tuple[int, int], ...]
+    assessment: Assessment | None
+
+
 class Loader:
     """Makes sessions with the runtimes of one worker."""
 
@@ -76,9 +83,9 @@ class Loader:
         self._settings = RuntimeSettings(threads=threads)
 
     def load(self, load: Load, *, alone: bool, tell: Tell) -> Opened:
-        """Load; ``alone``: the worker holds no other model; ``tell`` says how far it is, from whatever thread. What
-        is measured is measured on the calling thread, which yields to nobody. Raises ApplianceError, or whatever a
-        runtime or a model does wrong."""
+        """Load; ``alone``: the worker holds no other model; ``tell`` says how far it is, from whatever thread. A
+        session without threads of its own is measured by the thread that made it, in the class that this has: waits for
+        a processor do not count. Raises ApplianceError, or whatever a runtime or a model does wrong."""
         begin, before = time.monotonic_ns(), private_bytes(os.getpid())
         wish = load.wish
         manner = _Manner(wish, self._lowering(wish, alone), LoadReport(load, tell))
@@ -90,24 +97,28 @@ class Loader:
                 load.version, None, manner, golden
             )
 
-        proven = in_thread(prove) if wish.background else prove()
-        session = proven.model.session
-        try:
-            if wish.background:
-                restore_threads()
-            manner.report.begin(LoadStage.MEASURING)
-            seeds = () if wish.quick else measure_seeds(proven.model)
-            assessment = assess(proven.model, proven.golden, proven.worst) if wish.assess else None
-        except BaseException:
-            session.close()
-            raise
+        def prove_and_measure() -> tuple[_Proven, _Measured]:
+            proven = prove()
+            return proven, _measured(proven, manner)
+
+        if not wish.background:
+            proven, measured = prove_and_measure()
+        elif self._settings.threads == 1 and load.version.device == CPU:
+            proven, measured = in_thread(prove_and_measure)
+        else:
+            proven = in_thread(prove)
+            restore_threads()
+            measured = _measured(proven, manner)
         gc.collect()
         gc.freeze()
         trim_heap()
+        session = proven.model.session
         grown = max(private_bytes(os.getpid()) - before, 0) + session.memory()
         hollow_bytes = 0 if session.weights is None else session.weights.nbytes
         took = time.monotonic_ns() - begin
-        said = Loaded(load.model, seeds, took, grown, assessment, hollow_bytes, proven.packed)
+        said = Loaded(
+            load.model, measured.seeds, took, grown, measured.assessment, hollow_bytes, proven.packed
+        )
         return Opened(proven.model, said)
 
     def _lowering(self, wish: LoadWish, alone: bool) -> Callable[[], None]:
@@ -196,6 +207,20 @@ class Loader:
                 f"(enabled: {', '.join(self._runtimes)}); add it to the configuration"
             )
         return runtime
+
+
+def _measured(proven: _Proven, manner: _Manner) -> _Measured:
+    """Measure; a session that cannot be is closed."""
+    wish = manner.wish
+    try:
+        manner.report.begin(LoadStage.MEASURING)
+        least = PASSES_MIN if wish.assess else 1
+        passes = () if wish.quick else measure_passes(proven.model, least)
+        assessment = assess(proven.model, proven.golden, proven.worst, passes) if wish.assess else None
+    except BaseException:
+        proven.model.session.close()
+        raise
+    return _Measured(tuple(each.seed for each in passes), assessment)
 
 
 class _ReadAhead:

@@ -21,11 +21,14 @@ from appliance.tensor import FREE, Datatype, byte_size, element_count, encode_by
 from appliance.workers.execution import Executor, LoadedModel
 from appliance.workers.port import ItemStatus, Run, RunItem, RunResult, Shape
 from appliance.workers.region import Scratch
+from appliance.workers.stopwatch import Stopwatch
 
-SEED_BUDGET_NS: Final = 100_000_000
+SEED_BUDGET_NS: Final = 50_000_000
 SEED_ROWS_BUDGET_NS: Final = 3_000_000
 SEED_PASSES_MIN: Final = 3
 SEED_PASSES_MAX: Final = 5
+SEED_LONG_NS: Final = 5_000_000
+"""What a pass learns makes those after it some 0.1 ms shorter: one that takes so long counts."""
 SEED_ROWS_MAX: Final = 1024
 SEED_MEMORY_BYTES_MAX: Final = 64 << 20
 RANDOM_SEED: Final = 7
@@ -35,6 +38,18 @@ WARMUP_BATCH: Final = 0
 class _Tensor(NamedTuple):
     shape: Shape
     raw: bytes
+
+
+class Passes(NamedTuple):
+    """Nanoseconds of whole passes of ``rows`` rows, in the order in which they ran; at least one."""
+
+    rows: int
+    taken: tuple[int, ...]
+
+    @property
+    def seed(self) -> tuple[int, int]:
+        """Rows and the upper median."""
+        return self.rows, sorted(self.taken)[len(self.taken) // 2]
 
 
 def run_warmups(model: LoadedModel) -> None:
@@ -112,8 +127,9 @@ def _zero_bytes(datatype: Datatype, shape: Shape) -> int:
     return element_count(shape) * (datatype.size or 4)
 
 
-def measure_seeds(model: LoadedModel) -> tuple[tuple[int, int], ...]:
-    """(rows, upper-median nanoseconds of a pass) for 1, 2, 4 ... rows up to the version's largest batch."""
+def measure_passes(model: LoadedModel, least: int = 1) -> tuple[Passes, ...]:
+    """Passes of 1, 2, 4 ... rows up to the version's largest batch, as far as SEED_BUDGET_NS goes, but ``least`` of one
+    row whatever they take; none where nothing says what the model takes, or it does not take zeros."""
     started = time.monotonic_ns()
     shapes = fixed_shapes(model.version) if model.session.measurable else None
     if shapes is None:
@@ -122,16 +138,16 @@ def measure_seeds(model: LoadedModel) -> tuple[tuple[int, int], ...]:
     if out_bytes is None:
         return ()
     rehearsal = _Rehearsal(model, shapes, out_bytes)
-    seeds: list[tuple[int, int]] = []
+    measured: list[Passes] = []
     for rows in rehearsal.row_counts():
         spent = time.monotonic_ns() - started
-        if seeds and spent + 2 * SEED_PASSES_MIN * seeds[-1][1] > SEED_BUDGET_NS:
+        if measured and spent + 2 * SEED_PASSES_MIN * measured[-1].seed[1] > SEED_BUDGET_NS:
             break
-        taken = rehearsal.measure(rows, SEED_BUDGET_NS - spent)
-        if taken is None:
+        passes = rehearsal.measure(rows, SEED_BUDGET_NS - spent, 1 if measured else least)
+        if passes is None:
             break
-        seeds.append((rows, taken))
-    return tuple(seeds)
+        measured.append(passes)
+    return tuple(measured)
 
 
 def fixed_shapes(version: ModelVersion) -> tuple[Shape | None, ...] | None:
@@ -199,24 +215,26 @@ class _Rehearsal:
             rows *= 2
         yield self._rows_max
 
-    def measure(self, rows: int, budget_ns: int) -> int | None:
-        """Upper median of a few passes after two that learn; None when a pass fails. One pass at least."""
+    def measure(self, rows: int, budget_ns: int, least: int) -> Passes | None:
+        """A few passes after two that learn, or from the first on when they are long: ``least`` at least. None when a
+        pass fails."""
         run = Run(WARMUP_BATCH, 0, self._items[:rows])
         limit = min(budget_ns, SEED_ROWS_BUDGET_NS * rows)
-        spent = 0
+        spent = learning = 0
         taken: list[int] = []
-        for number in range(2 + SEED_PASSES_MAX):
-            begin = time.monotonic_ns()
-            results = self._executor.run(self._model, run).results
-            passed = time.monotonic_ns() - begin
-            if not _all_ok(results):
-                return None
-            taken.append(passed)
-            spent += passed
-            if spent > limit and (number >= 2 + SEED_PASSES_MIN or spent + passed > budget_ns):
-                break
-        warm = taken[2:] or taken[-1:]
-        return sorted(warm)[len(warm) // 2]
+        with Stopwatch() as watch:
+            while len(taken) < 2 + SEED_PASSES_MAX:
+                watch.start()
+                results = self._executor.run(self._model, run).results
+                taken.append(watch.stop())
+                if not _all_ok(results):
+                    return None
+                spent += taken[-1]
+                learning = 0 if taken[-1] > SEED_LONG_NS else 2
+                enough = SEED_PASSES_MIN if spent + taken[-1] <= budget_ns else least
+                if spent > limit and len(taken) >= learning + enough:
+                    break
+        return Passes(rows, tuple(taken[learning:]))
 
 
 def _all_ok(results: tuple[RunResult, ...]) -> bool:

@@ -14,7 +14,7 @@ from appliance.model import ModelVersion, Warmup, WarmupInput
 from appliance.runtimes.runtime import Feed, Place, Port, Produced, Region
 from appliance.tensor import Datatype, TensorSpec, encode_bytes
 from appliance.workers.execution import LoadedModel
-from appliance.workers.warmup import measure_seeds, run_warmups
+from appliance.workers.warmup import measure_passes, run_warmups
 from tests.workers.bench import spec, version_of
 
 
@@ -175,9 +175,12 @@ def test_a_warmup_that_the_model_does_not_survive() -> None:
 )
 def test_seeds_by_rows(max_batch_size: int, rows: list[int]) -> None:
     model, session = model_of(X, max_batch_size=max_batch_size)
-    seeds = measure_seeds(model)
-    assert [each for each, _ in seeds] == rows
-    assert all(taken > 0 for _, taken in seeds)
+    passes = measure_passes(model)
+    assert [each.rows for each in passes] == rows
+    assert all(taken > 0 for each in passes for taken in each.taken)
+    assert [each.seed for each in passes] == [
+        (each.rows, sorted(each.taken)[len(each.taken) // 2]) for each in passes
+    ]
     first = session.runs[0][0]
     assert first is not None
     assert first.shape == ((1, 3) if max_batch_size else (3,))
@@ -186,31 +189,31 @@ def test_seeds_by_rows(max_batch_size: int, rows: list[int]) -> None:
 
 def test_no_seeds_where_shapes_are_free() -> None:
     model, session = model_of(spec("x", Datatype.FP32, -1))
-    assert measure_seeds(model) == ()
+    assert measure_passes(model) == ()
     assert session.runs == []
 
 
 def test_no_seeds_where_the_session_is_not_to_be_measured() -> None:
     model, session = model_of(X)
     session.measurable = False
-    assert measure_seeds(model) == ()
+    assert measure_passes(model) == ()
     assert session.runs == []
 
 
 def test_optional_inputs_are_left_out_and_strings_are_empty() -> None:
     model, session = model_of(spec("s", Datatype.BYTES, 2), spec("o", Datatype.FP32, 1, optional=True))
-    assert [rows for rows, _ in measure_seeds(model)] == [1, 2, 4]
+    assert [each.rows for each in measure_passes(model)] == [1, 2, 4]
     assert session.runs[0] == (Seen((1, 2), bytes(8)), None)
 
 
 def test_no_seeds_for_a_model_that_does_not_take_zeros() -> None:
     model, _ = model_of(X, max_batch_size=8, fails_from_rows=1)
-    assert measure_seeds(model) == ()
+    assert measure_passes(model) == ()
 
 
 def test_a_batch_that_fails_costs_what_its_requests_cost_one_by_one() -> None:
     model, session = model_of(X, max_batch_size=2, fails_from_rows=2)
-    assert [rows for rows, _ in measure_seeds(model)] == [1, 2]
+    assert [each.rows for each in measure_passes(model)] == [1, 2]
     tried = [seen.shape[0] for (seen,) in session.runs if seen is not None]
     assert tried[-3:] == [2, 1, 1]
 
@@ -220,4 +223,4 @@ def test_rows_that_take_too_much_memory_are_not_tried() -> None:
         "x", Datatype.UINT8, 8 * mmap.PAGESIZE * 1024
     )  # 32 MiB in and out: one row is all there is room for
     model, _ = model_of(quarter, max_batch_size=64)
-    assert [rows for rows, _ in measure_seeds(model)] == [1]
+    assert [each.rows for each in measure_passes(model)] == [1]

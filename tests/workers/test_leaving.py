@@ -1,0 +1,87 @@
+"""A worker that is told to end gives back what its models take while it yields, and does not wait for ever."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import deque
+
+import pytest
+
+from appliance.model import ModelVersion
+from appliance.runtimes.fake import FakeRuntime, FakeSession
+from appliance.runtimes.runtime import Runtime, RuntimeSettings, Session
+from appliance.workers import child
+from appliance.workers.child import Worker
+from appliance.workers.messages import FromWorker, Load, Loaded, Stop, ToWorker
+from appliance.workers.port import PLAIN_LOAD, WorkerSettings
+from appliance.workers.region import Scratch
+from tests.workers.bench import fake
+
+PATIENCE_S = 20.0
+SETTINGS = WorkerSettings(threads=1, cpus=(), memory_limit_bytes=0)
+
+
+class LaneDouble:
+    """Says what it was given, and notes the answers."""
+
+    def __init__(self, *messages: ToWorker) -> None:
+        self._messages = deque(messages)
+        self.answers: list[FromWorker] = []
+
+    def take(self) -> ToWorker:
+        return self._messages.popleft()
+
+    def complete(self, message: FromWorker) -> None:
+        self.answers.append(message)
+
+
+class Closing(FakeSession):
+    """Notes in which class it is closed; ``may_end`` holds that up."""
+
+    def __init__(self, version: ModelVersion, runtime: Closings) -> None:
+        super().__init__(version, "identity")
+        self._runtime = runtime
+
+    def close(self) -> None:
+        self._runtime.classes.append(os.sched_getscheduler(0))
+        self._runtime.begun.set()
+        self._runtime.may_end.wait()
+
+
+class Closings(FakeRuntime):
+    """A runtime of such sessions."""
+
+    def __init__(self) -> None:
+        self.classes: list[int] = []
+        self.begun = threading.Event()
+        self.may_end = threading.Event()
+
+    def load(self, version: ModelVersion, settings: RuntimeSettings) -> Session:
+        return Closing(version, self)
+
+
+def serve(runtimes: dict[str, Runtime]) -> None:
+    """Two models are loaded, then the worker is told to end."""
+    loads = [Load(number, fake(), PLAIN_LOAD) for number in (1, 2)]
+    lane = LaneDouble(*loads, Stop())
+    Worker(lane, Scratch().at_least(1), runtimes, SETTINGS).serve()
+    assert [type(answer) for answer in lane.answers] == [Loaded, Loaded]
+
+
+def test_sessions_are_closed_in_the_idle_class() -> None:
+    runtime = Closings()
+    runtime.may_end.set()
+    before = os.sched_getscheduler(0)
+    serve({"fake": runtime})
+    assert runtime.classes == [os.SCHED_IDLE] * 2
+    assert os.sched_getscheduler(0) == before
+
+
+def test_a_session_that_does_not_close_keeps_no_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(child, "LET_GO_S", 0.02)
+    runtime = Closings()
+    serve({"fake": runtime})
+    assert runtime.begun.wait(PATIENCE_S)
+    assert runtime.classes == [os.SCHED_IDLE]
+    runtime.may_end.set()

@@ -1,0 +1,82 @@
+"""What a thread takes does not depend on who else has the processor."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from appliance.workers import stopwatch
+from appliance.workers.priority import yield_processor
+from appliance.workers.stopwatch import Stopwatch
+
+WAITED_NS = 30_000_000
+PATIENCE_S = 20.0
+
+
+@contextmanager
+def busy(processor: int) -> Iterator[None]:
+    """Somebody else has this processor all the time."""
+    code = f"import os; os.sched_setaffinity(0, {{{processor}}}); print(flush=True)\nwhile True: pass"
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None
+        other.stdout.readline()
+        try:
+            yield
+        finally:
+            other.kill()
+
+
+def waits_ns() -> int:
+    with open(stopwatch.WAITS, encoding="ascii") as file:
+        return int(file.read().split()[1])
+
+
+def yielding(processor: int, found: list[tuple[int, int, int]]) -> None:
+    """What the watch says, what the clock says, and how much of that was waiting, of something in the idle class."""
+    os.sched_setaffinity(0, {processor})
+    yield_processor()
+    end = time.monotonic() + PATIENCE_S
+    with Stopwatch() as watch:
+        waits, begin = waits_ns(), time.monotonic_ns()
+        watch.start()
+        while waits_ns() - waits < WAITED_NS and time.monotonic() < end:
+            sum(range(1000))
+        waited = waits_ns() - waits
+        taken = watch.stop()
+        found.append((taken, time.monotonic_ns() - begin, waited))
+
+
+def test_waiting_for_a_processor_does_not_count() -> None:
+    processor = min(os.sched_getaffinity(0))
+    found: list[tuple[int, int, int]] = []
+    with busy(processor):
+        thread = threading.Thread(target=yielding, args=(processor, found))
+        thread.start()
+        thread.join()
+    ((taken, passed, waited),) = found
+    assert waited >= WAITED_NS, "it never had to wait"
+    assert 0 < taken <= passed - waited
+
+
+def test_sleeping_counts() -> None:
+    with Stopwatch() as watch:
+        watch.start()
+        time.sleep(0.01)
+        assert watch.stop() >= 9_000_000
+
+
+def test_a_kernel_that_does_not_tell(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stopwatch, "WAITS", "/nowhere")
+    with Stopwatch() as watch:
+        watch.start()
+        begin = time.monotonic_ns()
+        while time.monotonic_ns() == begin:
+            pass
+        assert watch.stop() > 0
