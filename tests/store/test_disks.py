@@ -113,6 +113,30 @@ def test_garbage_can_be_removed_from_a_disk_that_is_full(state: Path) -> None:
         assert_served(state, store.catalog)
 
 
+def test_what_takes_room_itself_says_where_room_is_to_come_from(state: Path) -> None:
+    """Uninstalling writes a catalog; to uninstall something is no way to have room for that."""
+    with open_store(state, CONFIG) as store:
+        store.install(arrival(), want=True, now_ms=1)
+        store.install(arrival(version=2), want=True, now_ms=2)
+        before = store.catalog
+    fill_up(state / "logs")
+    with (
+        open_store(state, CONFIG) as store,
+        pytest.raises(
+            StoreFull, match=r"free some space .* outside of the store, or run 'appliance store gc'"
+        ),
+    ):
+        store.uninstall("digits", 1)
+    with open_store(state, CONFIG) as store:
+        assert store.catalog == before
+        assert store.collect().bytes == 0
+        assert store.free_bytes == 0
+    (state / "logs").unlink()
+    with open_store(state, CONFIG) as store:
+        assert store.uninstall("digits", 1).bytes > 0
+        assert_served(state, store.catalog)
+
+
 def test_a_read_only_disk_serves_readers_and_refuses_writers(state: Path) -> None:
     with open_store(state, CONFIG) as store:
         store.install(arrival(), want=True, now_ms=1)
