@@ -26,7 +26,7 @@ from appliance.package.keys import make_key, open_signer, public_pem
 from appliance.package.trust import sign
 from appliance.package.writer import write_package
 from appliance.store.catalog import Catalog
-from appliance.store.layout import CATALOG, LOCK, blob_path
+from appliance.store.layout import CATALOG, INCUMBENTS, LOCK, blob_path
 from appliance.store.reading import read_catalog
 from appliance.store.running import RunningRecord, RunningVersion
 from tests.cli.conftest import FilesOf, Pack, Run
@@ -455,6 +455,18 @@ def test_a_lost_catalog_is_refused_everywhere_and_made_anew(appliance: Run, pack
     assert_served(state, catalog_in(state))
     status, _, err = appliance("store", "check", "--rebuild")
     assert (status, "nothing to make anew" in err) == (Exit.REFUSED, True)
+
+
+def test_what_was_proven_last_is_wanted_where_nothing_says_what_ran(
+    appliance: Run, pack: Pack, state: Path
+) -> None:
+    appliance("model", "install", str(pack()), str(pack(2)))
+    one = next(version for _, version in catalog_in(state).installed())
+    (state / CATALOG).unlink()
+    (state / "serve").mkdir()
+    proven = {"format": 1, "models": {"digits": f"digits/1@{one.digest}"}}
+    (state / INCUMBENTS).write_text(json.dumps(proven))
+    assert "digits/1: wanted" in appliance("store", "check", "--rebuild")[1]
 
 
 def test_who_signed_is_judged_anew_when_the_catalog_is(
