@@ -54,7 +54,7 @@ from appliance.telemetry.trace import open_tracer
 from appliance.upkeep.figures import store_figures
 from appliance.upkeep.scrubbing import Scrubbing
 from appliance.workers.arena import Arena
-from appliance.workers.machine import memory_bytes
+from appliance.workers.machine import memory_bytes, spare_bytes
 from appliance.workers.memory import MemorySamples
 from appliance.workers.pool import WorkerPool
 from appliance.workers.port import PoolEvent
@@ -138,7 +138,7 @@ class Daemon:
             log=log,
             tracer=self._tracer,
             swap=SwapTerms(config.swap, self._records, Premises(this_cpu())),
-            residency=ResidencyTerms(config.residency, _memory_for_models(config)),
+            residency=ResidencyTerms(config.residency, _memory_for_models(config), spare_bytes),
         )
         self._door = make_door(
             self._door_kind,

@@ -15,6 +15,9 @@ class Board(Protocol):
     def start(self, fresh: Sequence[Served], now_ns: int, *, alone: bool) -> None:
         """Give them workers and load them."""
 
+    def waits(self, candidate: Candidate, reason: str) -> None:
+        """It waits for memory; ``reason`` says why that may never come, "" when it will."""
+
     def flip(self, candidate: Candidate, now_ns: int) -> None:
         """From the next request on it serves."""
 

@@ -29,7 +29,8 @@ class Step(Enum):
 class Candidate:
     """``before`` is what it would replace; ``background``: nobody waits for it; ``known``: it was proven here before.
 
-    ``chosen``: it has one of the places for loading; ``problem``: why it is not even started. ``parked``: it waits for
+    ``chosen``: it has one of the places for loading; ``again_ns``: when to ask for memory for it again; ``problem``:
+    why it is not even started. ``parked``: it waits for
     another's trial. ``shown`` is the stage that has been acted on, ``live``: it serves. ``blameless``: that it does not
     is not its fault. ``reference`` are the figures of ``before`` when it stopped serving; ``unseen`` counts requests in
     the shadow.
@@ -43,6 +44,7 @@ class Candidate:
     known: bool = False
     step: Step = Step.WAITING
     chosen: bool = False
+    again_ns: int = 0
     problem: str = ""
     started_ns: int = 0
     due_ns: int = 0
@@ -61,6 +63,11 @@ class Candidate:
     def occupies(self) -> bool:
         """Whether it takes one of the places for loading in the background."""
         return self.background and self.chosen and not self.served.opened
+
+    @property
+    def stuck(self) -> bool:
+        """Whether it waits for memory that there may never be."""
+        return not self.chosen and bool(self.served.reason)
 
     @property
     def comparable(self) -> bool:

@@ -35,8 +35,11 @@ class Census:
         return not any(_is_loading(served) and not served.deferred for served in self.served.values())
 
     def settled_of(self, name: str) -> bool:
-        """Whether that holds for every version of ``name``."""
-        return not any(served.model.name == name and _is_loading(served) for served in self.served.values())
+        """Whether that holds for every version of ``name``; one that waits for memory has to say why."""
+        return not any(
+            served.model.name == name and _is_loading(served) and not served.reason
+            for served in self.served.values()
+        )
 
     def held(self) -> list[tuple[str, str]]:
         """Names and versions of all that is here, seen or not."""

@@ -17,6 +17,7 @@ from appliance.engine.endings import Endings
 from appliance.engine.environment import Pace, RequestLog
 from appliance.engine.grants import Grants
 from appliance.engine.intake import Intake, Refusal
+from appliance.engine.lodging import Room
 from appliance.engine.placement import PlacementConfig
 from appliance.engine.port import Buffer, EngineStatus, IndexEntry, LaneUse
 from appliance.engine.request import Request
@@ -286,8 +287,8 @@ class Engine:
     def _feed(self, event: events.Event) -> None:
         self._intake.feed(event)
 
-    def _has_room(self, served: Served, now_ns: int) -> bool:
-        return self._residence.admit(served, now_ns)
+    def _has_room(self, served: Served, before: Served | None, now_ns: int) -> Room:
+        return self._residence.admit(served, before, now_ns)
 
     def _perform(self, action: actions.Action, now_ns: int) -> None:
         self._turn.perform(action, now_ns)

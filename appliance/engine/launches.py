@@ -11,13 +11,15 @@ from functools import partial
 
 from appliance.engine.board import Board
 from appliance.engine.candidate import Candidate, Step
+from appliance.engine.lodging import Room
 from appliance.engine.routes import Served
 from appliance.engine.tries import Tries
 
 
 class Launches:
     """Starts ``candidates``, at most ``places`` in the background at a time. ``room`` says if there is memory to load a
-    version; ``failed`` is told of one that is not even started, and why; ``soon`` asks to be called again."""
+    version in the place of another; ``failed`` is told of one that is not even started, and why; ``soon`` asks to be
+    called again."""
 
     def __init__(
         self,
@@ -26,7 +28,7 @@ class Launches:
         places: int,
         tries: Tries,
         board: Board,
-        room: Callable[[Served, int], bool],
+        room: Callable[[Served, Served | None, int], Room],
         failed: Callable[[Candidate, str, int], None],
         report: Callable[..., None],
         soon: Callable[[], None],
@@ -52,9 +54,11 @@ class Launches:
             if not candidate.chosen:
                 if candidate.background and places <= 0:
                     continue
-                full = full or not self._room(candidate.served, now_ns)
-                if full:
+                if full or not self._has_room(candidate, now_ns):
                     candidate.served.deferred = True
+                    full = (
+                        full or not candidate.stuck
+                    )  # who comes later waits its turn, but not for the stuck
                     continue
                 places -= candidate.background
             chosen.append(candidate)
@@ -67,6 +71,14 @@ class Launches:
             identities = [candidate.served.identity for candidate in uncounted]
             self._tries.count(identities, partial(self._counted, uncounted))
         self._begin([candidate for candidate in chosen if candidate.step is Step.COUNTED], now_ns)
+
+    def _has_room(self, candidate: Candidate, now_ns: int) -> bool:
+        if now_ns < candidate.again_ns:
+            return False
+        room = self._room(candidate.served, candidate.before, now_ns)
+        candidate.again_ns = room.again_ns
+        self._board.waits(candidate, room.reason)
+        return room.there
 
     def _counted(self, candidates: Sequence[Candidate], problem: str) -> None:
         for candidate in candidates:

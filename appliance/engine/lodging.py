@@ -1,10 +1,15 @@
 """What versions take in memory, as far as is known, and the memory that is kept for those on their way to serving.
-Pure, but for what it remembers. Owner: the residence."""
+
+A swap needs the old and the new version in memory at the same time, so others are put out for a version on its way -
+but only where that makes enough room. What never fits beside pins and the version that it replaces takes nobody's
+place: one at a time is tried above the budget, if the machine has the memory; else it waits, and says why. Pure, but
+for what it remembers. Owner: the residence.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from appliance.engine.residency_settings import ResidencyConfig
 from appliance.engine.routes import Served
@@ -19,38 +24,78 @@ VISITORS_MAX = 2
 HOLLOW_PARTS = 3
 """Weights that are a smaller part of what a model takes than one in so many do not pay being let go alone: an unpacked
 model that its runtime packed for itself."""
+SPARE_BYTES = 128 << 20
+"""What the machine must have left when a version is tried above the budget."""
+PATIENCE_NS: Final = 3_000_000_000
+"""So long memory is kept for a version while nobody can be put out for it, because all are in use."""
+PAUSE_NS: Final = 10_000_000_000
+"""Before it is tried again for such a version."""
+LOOK_NS: Final = 1_000_000_000
+"""How often it is looked whether what does not fit would."""
+MB: Final = 1_000_000
 CPU = "cpu"
 
 
 class Measured(NamedTuple):
-    """Of one version, as its workers said."""
+    """Of one version, as its workers said: private memory and mapped weights of one process. ``packed``: it ran from a
+    form, which takes otherwise than the version does without."""
 
     memory_bytes: int
-    hollow_bytes: int
+    weights_bytes: int
     load_ns: int
+    packed: bool = False
+
+
+class Stay(NamedTuple):
+    """What versions that serve take: all of them now, and those that stay whatever comes."""
+
+    used_bytes: int
+    pinned_bytes: int
+
+
+class Room(NamedTuple):
+    """Whether there is memory to load a version. ``reason`` says of one that waits for what may never come why;
+    ``again_ns`` is when to ask again (0: at the next turn)."""
+
+    there: bool
+    reason: str = ""
+    again_ns: int = 0
+
+
+THERE: Final = Room(True)
+LATER: Final = Room(False)
 
 
 class Lodging:
-    """``budget_bytes`` is what all versions together may take."""
+    """``budget_bytes`` is what all versions together may take; ``spare_bytes`` tells what the machine has left."""
 
-    def __init__(self, config: ResidencyConfig, budget_bytes: int) -> None:
+    def __init__(
+        self, config: ResidencyConfig, budget_bytes: int, spare_bytes: Callable[[], int] = lambda: 1 << 62
+    ) -> None:
         self._config = config
         self._budget_bytes = budget_bytes
+        self._spare_bytes = spare_bytes
         self._measured: dict[int, Measured] = {}
         self._reserved: dict[int, int] = {}
+        self._since_ns: dict[int, int] = {}
         self._visitors: set[int] = set()
+        self._guests: dict[int, int] = {}
+        """What is tried above the budget, and what it will take."""
+        self._beside: dict[int, Served] = {}
+        """What those on their way replace, which stays meanwhile."""
+        self._kept: dict[int, int] = {}
+        """What was replaced and is still there to go back to; what a guest has replaced is not in the budget either."""
+        self._kept_above: dict[int, int] = {}
 
     # --- versions that serve
 
     def measured(self, served: Served, event: ModelLoaded) -> None:
         """A worker has loaded it; the largest of them counts."""
-        known = self._measured.get(served.id, Measured(0, 0, 0))
-        hollow = event.hollow_bytes if self._config.hollow else 0
-        if hollow * HOLLOW_PARTS < event.memory_bytes:
-            hollow = 0
-        self._measured[served.id] = Measured(
-            max(known.memory_bytes, event.memory_bytes), hollow, max(known.load_ns, event.load_ns)
-        )
+        known = self._measured.get(served.id)
+        memory_bytes, load_ns = event.memory_bytes, event.load_ns
+        if known is not None and known.packed == event.packed:
+            memory_bytes, load_ns = max(known.memory_bytes, memory_bytes), max(known.load_ns, load_ns)
+        self._measured[served.id] = Measured(memory_bytes, event.hollow_bytes, load_ns, event.packed)
 
     def settles(self, served: Served) -> bool:
         """Whether a version is to be looked after from now on."""
@@ -58,10 +103,12 @@ class Lodging:
         return ready and served.id in self._measured and (served.opened or served.form is not Form.RESIDENT)
 
     def footprint(self, served: Served) -> Footprint:
-        """Its memory: that of all its processes, whose weights are the same pages."""
-        memory_bytes, hollow_bytes, _ = self._measured[served.id]
+        """Its memory: that of all its processes, whose weights are the same pages, kept or not."""
+        memory_bytes, weights_bytes, *_ = self._measured[served.id]
         processes = max(served.model.instance_count, 1)
-        return Footprint((memory_bytes + PROCESS_BYTES) * processes + hollow_bytes, hollow_bytes)
+        pays = self._config.hollow and weights_bytes * HOLLOW_PARTS >= memory_bytes
+        total = (memory_bytes + PROCESS_BYTES) * processes + weights_bytes
+        return Footprint(total, weights_bytes if pays else 0)
 
     def load_ns(self, served: Served) -> int:
         """How long loading it took, without its process."""
@@ -72,39 +119,115 @@ class Lodging:
     @property
     def left_bytes(self) -> int:
         """What there is for versions that serve."""
-        return max(self._budget_bytes - sum(self._reserved.values()), 0)
+        return max(self._budget_bytes - sum(self._reserved.values()) - sum(self._kept.values()), 0)
 
-    def reserve(self, served: Served, used_bytes: int) -> bool:
-        """Keep memory for it, if there is some or nothing is kept for many others; True when that is new."""
+    @property
+    def others_bytes(self) -> int:
+        """What is taken, or will be, by versions that do not serve: on their way, or kept to go back to."""
+        above = sum(self._guests.values()) + sum(self._kept_above.values())
+        return sum(self._reserved.values()) + sum(self._kept.values()) + above
+
+    @property
+    def keeps(self) -> bool:
+        """Whether there are versions to go back to; ``release`` finds out when there are none any more."""
+        return bool(self._kept or self._kept_above)
+
+    def ask(self, served: Served, before: Served | None, stay: Stay, now_ns: int) -> Room:
+        """Keep memory for ``served``, which replaces ``before``, if that can be had. Where memory is kept, it is
+        there when what is used is within ``left_bytes``."""
+        if served.id in self._guests:
+            return THERE
         if served.id in self._reserved:
-            return False
+            return self._wait(served, stay, now_ns)
         need = expected_bytes(served)
-        if used_bytes + need > self.left_bytes:
-            if len(self._visitors) >= VISITORS_MAX or (self._reserved and need > self.left_bytes):
-                served.deferred = True
-                return False
+        beside = self.footprint(before).bytes if before is not None and before.id in self._measured else 0
+        if need + beside + stay.pinned_bytes > self._budget_bytes:
+            return self._above(served, before, need, beside, stay, now_ns)
+        fits = stay.used_bytes + need <= self.left_bytes
+        crowded = len(self._visitors) >= VISITORS_MAX or need + beside + stay.pinned_bytes > self.left_bytes
+        if not fits and crowded:
+            served.deferred = True
+            return LATER
+        if not fits:
             self._visitors.add(served.id)
             served.deferred = True
         self._reserved[served.id] = need
-        return True
+        self._since_ns[served.id] = now_ns
+        if before is not None:
+            self._beside[served.id] = before
+        return THERE if fits else LATER
 
-    def reserved(self, served: Served) -> bool:
-        """Whether memory is kept for it."""
-        return served.id in self._reserved
+    def _wait(self, served: Served, stay: Stay, now_ns: int) -> Room:
+        if stay.used_bytes <= self.left_bytes:
+            return THERE
+        if now_ns - self._since_ns[served.id] < PATIENCE_NS:
+            return LATER
+        need = self._reserved[served.id]
+        self._give_up(served.id)
+        reason = f"waits for memory: it needs about {_mb(need)}, and what could leave memory is in use"
+        return Room(False, reason, now_ns + PAUSE_NS)
+
+    def _above(
+        self, served: Served, before: Served | None, need: int, beside: int, stay: Stay, now_ns: int
+    ) -> Room:
+        """It does not fit, whoever leaves."""
+        budget = f"residency.budget_bytes is {_mb(self._budget_bytes)}"
+        if stay.pinned_bytes:
+            budget += f", of which residency.pins and versions on trial keep {_mb(stay.pinned_bytes)}"
+        if before is None:
+            return Room(
+                False, f"waits for memory: it needs about {_mb(need)}, and {budget}", now_ns + LOOK_NS
+            )
+        if self._guests or self._kept_above:
+            return Room(
+                False, "waits for memory: another version is tried above the budget", now_ns + LOOK_NS
+            )
+        spare = self._spare_bytes()
+        if spare < need + SPARE_BYTES:
+            reason = (
+                f"waits for memory: it needs about {_mb(need)} beside the {_mb(beside)} of the version that serves; "
+                f"{budget}, and the machine has {_mb(spare)} left, too little to try it above the budget"
+            )
+            return Room(False, reason, now_ns + LOOK_NS)
+        self._guests[served.id] = need
+        self._beside[served.id] = before
+        return THERE
+
+    def protects(self, model: int) -> bool:
+        """Whether it stays in memory because a version that is to replace it is on its way."""
+        return any(before.id == model for before in self._beside.values())
 
     def release(self, served: Callable[[int], Served | None]) -> bool:
-        """Forget those that serve, or never will; True when there were any."""
-        done = [
-            model
-            for model in self._reserved
-            if (known := served(model)) is None or known.state is not VersionState.LOADING
-        ]
-        for model in done:
-            del self._reserved[model]
-            self._visitors.discard(model)
+        """Forget those that serve, or never will; True when there is more memory than before, or less."""
+        left_bytes = self.left_bytes
+        for model in (*self._reserved, *self._guests):
+            known = served(model)
+            if known is not None and known.state is VersionState.LOADING:
+                continue
+            before = self._beside.get(model)
+            if before is not None and before.state is VersionState.UNLOADING:
+                kept = self._kept if model in self._reserved else self._kept_above
+                kept[before.id] = self._bytes_now(before)
+            self._give_up(model)
+        for kept in (self._kept, self._kept_above):
+            for model in list(kept):
+                known = served(model)
+                if known is None or known.state is not VersionState.UNLOADING:
+                    del kept[model]
         for model in [model for model in self._measured if served(model) is None]:
             del self._measured[model]
-        return bool(done)
+        return self.left_bytes != left_bytes
+
+    def _give_up(self, model: int) -> None:
+        self._visitors.discard(model)
+        for known in (self._reserved, self._guests, self._since_ns, self._beside):
+            known.pop(model, None)
+
+    def _bytes_now(self, served: Served) -> int:
+        if served.id not in self._measured or served.form is Form.COLD:
+            return 0
+        footprint = self.footprint(served)
+        return footprint.bytes - (footprint.hollow_bytes if served.form is Form.HOLLOW else 0)
 
 
 def expected_bytes(served: Served) -> int:
@@ -113,3 +236,7 @@ def expected_bytes(served: Served) -> int:
     mapped = weights.size if weights is not None else 0
     private = max(served.model.file_bytes - mapped, 0)
     return (private + PROCESS_BYTES) * max(served.model.instance_count, 1) + mapped
+
+
+def _mb(size_bytes: int) -> str:
+    return f"{size_bytes / MB:,.1f} MB"

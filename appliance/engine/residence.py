@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from appliance.engine.grants import Grants
-from appliance.engine.lodging import Lodging
+from appliance.engine.lodging import Lodging, Room, Stay
 from appliance.engine.outcome import not_ready
 from appliance.engine.port import Buffer, ResidencyFigures
 from appliance.engine.request import Request
@@ -48,20 +48,22 @@ FAILURES_MAX = 2
 
 
 class ResidencyTerms(NamedTuple):
-    """What residency goes by: ``budget_bytes`` is for all models and their workers."""
+    """What residency goes by: ``budget_bytes`` is for all models and their workers; ``spare_bytes`` tells what the
+    machine has left."""
 
     config: ResidencyConfig = ResidencyConfig()
     budget_bytes: int = 1 << 62
+    spare_bytes: Callable[[], int] = lambda: 1 << 62
 
 
 class _InUse:
-    """The models that have requests in flight, by asking."""
+    """The models that stay where they are: with requests in flight, or about to be replaced; by asking."""
 
-    def __init__(self, running: Callable[[int], bool]) -> None:
-        self._running = running
+    def __init__(self, *stays: Callable[[int], bool]) -> None:
+        self._stays = stays
 
     def __contains__(self, model: object) -> bool:
-        return isinstance(model, int) and self._running(model)
+        return isinstance(model, int) and any(stays(model) for stays in self._stays)
 
 
 class Residence:
@@ -84,7 +86,7 @@ class Residence:
         at: Callable[[int], None],
         report: Callable[..., None],
     ) -> None:
-        config, budget_bytes = terms
+        config, budget_bytes, spare_bytes = terms
         self._config = config
         self._routes = routes
         self._roster, self._groups = roster, roster.groups
@@ -98,8 +100,8 @@ class Residence:
         self._at = at
         self._report = report
         self._residency = Residency(config, budget_bytes)
-        self._lodging = Lodging(config, budget_bytes)
-        self._in_use = _InUse(self._running)
+        self._lodging = Lodging(config, budget_bytes, spare_bytes)
+        self._in_use = _InUse(self._running, self._lodging.protects)
         self._room = WaitingRoom()
         self._tenants: dict[int, Served] = {}
         self._answered: dict[int, int] = {}
@@ -108,6 +110,8 @@ class Residence:
         self._draining: list[Served] = []
         self._failures: dict[int, int] = {}
         self._moved_ns: dict[int, int] = {}
+        self._pinned_bytes = 0
+        """What nobody takes from versions that serve."""
         self._sampled_ns = 0
         self._wake_ns = NO_DEADLINE
         self._figures = ResidencyFigures(budget_bytes=budget_bytes)
@@ -161,6 +165,8 @@ class Residence:
             self._tell(port.Withdrawn(request.served.id, request.handle), now_ns)
         if self._draining:
             self._drain(now_ns)
+        if self._lodging.keeps:
+            self._recount(now_ns)
         if now_ns >= self._wake_ns:
             self._wake_ns = NO_DEADLINE
             self._tell(port.Settle(), now_ns)
@@ -175,26 +181,36 @@ class Residence:
         for model, served in list(self._tenants.items()):
             if there.get(model) is not served or served.state is not VersionState.READY:
                 self._remove(served, now_ns)
-        if self._lodging.release(self._roster.served):
-            self._rebudget(now_ns)
+        self._recount(now_ns)
         for served in there.values():
             if served.id in self._tenants:
                 self._tell(self._kept(served), now_ns)
             elif self._lodging.settles(served):
                 self._add(served, now_ns)
+        self._pinned_bytes = sum(
+            self._lodging.footprint(served).bytes
+            for served in self._tenants.values()
+            if self._kept(served).pinned
+        )
 
-    def admit(self, served: Served, now_ns: int) -> bool:
-        """Whether there is memory to load a version that is on its way to serving; else ask again at the next turn."""
-        if self._lodging.reserve(served, self._residency.statistics().used_bytes):
-            self._rebudget(now_ns)
-        sums = self._residency.statistics()
-        if not self._lodging.reserved(served) or sums.used_bytes > sums.budget_bytes:
-            self._at(now_ns + self._config.retry_ns)
-            return False
-        return True
+    def admit(self, served: Served, before: Served | None, now_ns: int) -> Room:
+        """Whether there is memory to load a version that is on its way to serving, in the place of ``before``."""
+        pinned_bytes = self._pinned_bytes
+        if before is not None and before.id in self._tenants and self._kept(before).pinned:
+            pinned_bytes -= self._lodging.footprint(before).bytes
+        stay = Stay(self._residency.statistics().used_bytes, pinned_bytes)
+        left_bytes = self._lodging.left_bytes
+        room = self._lodging.ask(served, before, stay, now_ns)
+        if self._lodging.left_bytes != left_bytes:
+            self._tell(port.BudgetChanged(self._lodging.left_bytes), now_ns)
+        if not room.there:
+            self._at(max(room.again_ns, now_ns + self._config.retry_ns))
+        return room
 
-    def _rebudget(self, now_ns: int) -> None:
-        self._tell(port.BudgetChanged(self._lodging.left_bytes), now_ns)
+    def _recount(self, now_ns: int) -> None:
+        """Some may serve now that were on their way, or be gone that were kept."""
+        if self._lodging.release(self._roster.served):
+            self._tell(port.BudgetChanged(self._lodging.left_bytes), now_ns)
 
     def _add(self, served: Served, now_ns: int) -> None:
         self._tenants[served.id] = served
@@ -375,7 +391,8 @@ class Residence:
         """A worker has the weights again, or not as they should be."""
         served = self._tenants.get(event.model)
         if served is not None and event.failure:
-            self._roster.model_refused(ModelRefused(event.worker, event.model, event.failure), now_ns)
+            if event.worker in self._pending.get(event.model, ()):
+                self._come_anew(served, event.failure, now_ns)
         elif self._answering(event.model, event.worker) is not None and served is not None:
             self._roster.take_back(served)
             self._count(filled_bytes=event.nbytes)
@@ -397,12 +414,17 @@ class Residence:
         served = self._tenants.get(event.model)
         if served is None or served.opened:
             return False
-        self._failures[served.id] = self._failures.get(served.id, 0) + 1
-        if self._failures[served.id] >= FAILURES_MAX:
+        if self._failures.get(served.id, 0) + 1 >= FAILURES_MAX:
             return False
-        self._report("model could not be loaded again", model=served.key, reason=event.reason)
-        self._fail(served, now_ns)
+        self._come_anew(served, event.reason, now_ns)
         return True
+
+    def _come_anew(self, served: Served, reason: str, now_ns: int) -> None:
+        """It could not be brought back. What is to blame for that may be a packed form, which is held against what it
+        was when it is loaded anew, and passed over."""
+        self._failures[served.id] = self._failures.get(served.id, 0) + 1
+        self._report("model could not be brought back", model=served.key, reason=reason)
+        self._fail(served, now_ns)
 
     def exiting(self, event: WorkerExited) -> list[Served]:
         """Versions that an ending worker held or was to hold, and that are not open; for ``exited``."""
@@ -451,7 +473,7 @@ class Residence:
         sums = self._residency.statistics()
         hollow = [served for served in self._tenants.values() if served.form is Form.HOLLOW]
         return self._figures._replace(
-            used_bytes=sums.used_bytes,
+            used_bytes=sums.used_bytes + self._lodging.others_bytes,
             waiting=sums.waiting_requests,
             waiting_bytes=sums.waiting_bytes,
             hollow_bytes=sum(self._lodging.footprint(served).hollow_bytes for served in hollow),

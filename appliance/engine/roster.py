@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Mapping
 
 from appliance.engine.census import Census
 from appliance.engine.groups import Groups
+from appliance.engine.lodging import Room
 from appliance.engine.placement import PlacementConfig
 from appliance.engine.port import VersionStatus
 from appliance.engine.routes import Catalog, CatalogVersion, Routes, Served
@@ -54,7 +55,7 @@ class Roster:
         at: Callable[[int], None],
         report: Callable[..., None],
         wall_ms: Callable[[], int],
-        room: Callable[[Served, int], bool],
+        room: Callable[[Served, Served | None, int], Room],
     ) -> None:
         self._routes = routes
         self._supervisor = Supervisor(supervisor)

@@ -6,7 +6,7 @@ generation up whenever an answer may have changed, so that edges can cache plans
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -243,7 +243,8 @@ class Routes:
                 raise NotReady(f"Request for unknown model: '{name}' version {number} is not at ready state")
             raise UnknownModel(f"Request for unknown model: '{name}' version {number} is not found")
         if found.state is not VersionState.READY:
-            raise NotReady(f"Request for unknown model: '{name}' version {number} is not at ready state")
+            text = f"Request for unknown model: '{name}' version {number} is not at ready state"
+            raise NotReady(text + _waiting([found]))
         return found
 
     def current(self, name: str) -> Served | None:
@@ -256,7 +257,8 @@ class Routes:
         self.of(name)
         current = self.current(name)
         if current is None:
-            raise NotReady(f"Request for unknown model: '{name}' has no available versions")
+            waiting = _waiting(self._names.get(name, {}).values())
+            raise NotReady(f"Request for unknown model: '{name}' has no available versions{waiting}")
         return current
 
     def index(self, ready_only: bool) -> tuple[IndexEntry, ...]:
@@ -278,6 +280,12 @@ class Routes:
         )
         entries.sort(key=lambda entry: (entry.name, len(entry.version), entry.version))
         return tuple(entry for entry in entries if not ready_only or entry.state is VersionState.READY)
+
+
+def _waiting(versions: Iterable[Served]) -> str:
+    """Why those do not serve that could, in the words behind an error."""
+    known = [each for each in versions if each.state is VersionState.LOADING and each.reason]
+    return "".join(f"; version {each.model.version} {each.reason}" for each in known)
 
 
 def _parse_version(text: str) -> int:

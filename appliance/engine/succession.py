@@ -13,6 +13,7 @@ from appliance.engine.census import Census
 from appliance.engine.forms import Forms
 from appliance.engine.groups import Groups
 from appliance.engine.layout import merges
+from appliance.engine.lodging import Room
 from appliance.engine.placement import PlacementConfig
 from appliance.engine.records import PACKED
 from appliance.engine.routes import Routes, Served, tombstone
@@ -44,7 +45,7 @@ class Succession:
         at: Callable[[int], None],
         report: Callable[..., None],
         wall_ms: Callable[[], int],
-        room: Callable[[Served, int], bool],
+        room: Callable[[Served, Served | None, int], Room],
         closed: Callable[[int], None],
     ) -> None:
         self._census = census
@@ -106,6 +107,20 @@ class Succession:
     def start(self, fresh: Sequence[Served], now_ns: int, *, alone: bool) -> None:
         """See Board."""
         self.groups.place(fresh, now_ns, alone=alone)
+
+    def waits(self, candidate: Candidate, reason: str) -> None:
+        """See Board."""
+        served, before = candidate.served, candidate.before
+        if not (reason or served.reason):
+            return
+        packed = served.identity.endswith(PACKED)
+        if not served.reason:
+            self._report("packed form waits" if packed else "version waits", model=served.key, reason=reason)
+        if before is not None and before.key == served.key and not packed:
+            before.reason = f"still serving the previous file; the new one {reason}" if reason else ""
+        if bool(served.reason) != bool(reason):
+            self._routes.touch()
+        served.reason = reason
 
     def flip(self, candidate: Candidate, now_ns: int) -> None:
         """See Board."""

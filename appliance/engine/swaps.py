@@ -13,6 +13,7 @@ from appliance.engine import trial as on
 from appliance.engine.board import Board
 from appliance.engine.candidate import Candidate, Step, interchangeable, run_ns
 from appliance.engine.launches import Launches
+from appliance.engine.lodging import Room
 from appliance.engine.port import SwapFigures, TrialStatus
 from appliance.engine.records import Ending, MemoryRecords, Proof, Records
 from appliance.engine.routes import Served, identity_of
@@ -40,7 +41,8 @@ def default_terms() -> SwapTerms:
 
 
 class Swaps:
-    """``soon`` asks for ``tick`` at once, ``at`` at a time; ``room`` says if there is memory to load a version."""
+    """``soon`` asks for ``tick`` at once, ``at`` at a time; ``room`` says if there is memory to load a version
+    in the place of another."""
 
     def __init__(
         self,
@@ -49,7 +51,7 @@ class Swaps:
         board: Board,
         report: Callable[..., None],
         wall_ms: Callable[[], int],
-        room: Callable[[Served, int], bool],
+        room: Callable[[Served, Served | None, int], Room],
         soon: Callable[[], None],
         at: Callable[[int], None],
     ) -> None:
@@ -218,8 +220,8 @@ class Swaps:
 
     @property
     def calm(self) -> bool:
-        """Whether nothing loads and nothing is on trial."""
-        return all(each.live for each in self._candidates.values())
+        """Whether nothing loads and nothing is on trial, but for what waits for memory."""
+        return all(each.live or each.stuck for each in self._candidates.values())
 
     def keeps(self, served: Served) -> bool:
         """Whether ``served`` stays although it does not serve, to go back to."""

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import time
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
+import tritonclient.grpc as triton
 
 from appliance.cli.main import main
 from appliance.engine.history import read_history
@@ -15,6 +19,7 @@ from models.generators.transformer import SIZES, write_transformer
 from tests.appliance_process import ApplianceProcess
 from tests.conftest import Serve
 
+ONE_HOLLOW = {("READY", "resident"), ("READY", "hollow")}
 SECTIONS = {
     "store": {"free_floor_bytes": 0},
     "packages": {"unsigned": "allow"},
@@ -43,12 +48,19 @@ def state(tmp_path: Path) -> Path:
     folder, config = tmp_path / "state", tmp_path / "store.toml"
     folder.mkdir()
     config.write_text('[store]\nfree_floor_bytes = 0\n[packages]\nunsigned = "allow"\n')
-    write_transformer(tmp_path / "sources" / "t", SIZES[10])
-    package = str(tmp_path / "t-1.model")
-    source = str(tmp_path / "sources" / "t" / "1")
-    assert main(["model", "pack", source, "--version", "1", "--name", "t", "-o", package]) == 0
-    assert main(["model", "install", package, "--state-dir", str(folder), "--config", str(config)]) == 0
+    install(folder, "t")
     return folder
+
+
+def install(folder: Path, name: str) -> None:
+    """Make a transformer of 10 MB and install it into the store."""
+    home = folder.parent
+    write_transformer(home / "sources" / name, SIZES[10], seed=len(name) + ord(name[-1]))
+    package = str(home / f"{name}-1.model")
+    source = str(home / "sources" / name / "1")
+    assert main(["model", "pack", source, "--version", "1", "--name", name, "-o", package]) == 0
+    config = str(home / "store.toml")
+    assert main(["model", "install", package, "--state-dir", str(folder), "--config", config]) == 0
 
 
 def test_a_packed_form_is_built_and_taken_up_and_used_from_then_on(serve: Serve, state: Path) -> None:
@@ -65,3 +77,44 @@ def test_a_packed_form_is_built_and_taken_up_and_used_from_then_on(serve: Serve,
     assert endings(state) == ["live", "live packed"], "the form was there already"
     tries = json.loads((state / "serve" / "tries.json").read_bytes())
     assert tries["versions"] == {}
+
+
+def ask(daemon: ApplianceProcess, name: str) -> Any:
+    """What a transformer says of ones."""
+    client = triton.InferenceServerClient(daemon.grpc)
+    feed = triton.InferInput("x", [1, 16, SIZES[10].width], "FP32")
+    feed.set_data_from_numpy(np.ones((1, 16, SIZES[10].width), dtype=np.float32))
+    try:
+        return client.infer(name, [feed], client_timeout=60.0).as_numpy("y")
+    finally:
+        client.close()
+
+
+@pytest.mark.parametrize("damage", ["flipped", "truncated"])
+def test_damage_in_a_packed_form_costs_a_hollow_model_its_form_and_nobody_an_answer(
+    serve: Serve, state: Path, damage: str
+) -> None:
+    install(state, "u")
+    arguments = ("--state-dir", str(state))
+    daemon = serve(None, SECTIONS, arguments=arguments)
+    daemon.until("both forms", lambda now: daemon.log().count("version unloaded") == 2)
+    before = {name: ask(daemon, name) for name in ("t", "u")}
+    budget_bytes = daemon.status()["residency"]["used_bytes"] - (4 << 20)
+    daemon.signal(signal.SIGTERM)
+    daemon.process.wait(30)
+    tight = {**SECTIONS, "residency": {"budget_bytes": budget_bytes}}
+    daemon = serve(None, tight, arguments=arguments)
+    document = daemon.until(
+        "one hollow", lambda now: {(e["state"], e["residency"]) for e in now["models"]} == ONE_HOLLOW
+    )
+    (away,) = [entry["name"] for entry in document["models"] if entry["residency"] == "hollow"]
+    for weights in (state / "serve" / "forms").glob("*/weights.bin"):
+        data = bytearray(weights.read_bytes())
+        data[len(data) // 2] ^= 1
+        if damage == "truncated":
+            os.truncate(weights, 8192)
+        else:
+            weights.write_bytes(data)
+    assert np.allclose(ask(daemon, away), before[away], atol=1e-5)
+    states = [(entry["state"], entry["reason"]) for entry in daemon.status()["models"]]
+    assert states == [("READY", "")] * 2

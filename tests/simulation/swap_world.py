@@ -24,6 +24,7 @@ from appliance.engine.diversion import Diversion
 from appliance.engine.engine import Engine
 from appliance.engine.placement import PlacementConfig
 from appliance.engine.records import MemoryRecords
+from appliance.engine.residence import ResidencyTerms
 from appliance.engine.routes import Catalog, CatalogVersion
 from appliance.engine.settings import EngineConfig
 from appliance.engine.supervisor import SupervisorConfig
@@ -121,7 +122,14 @@ class FatedWorkers(ScriptedWorkers):
 class SwapWorld(EngineTurns):
     """One run. ``names`` models, each of which is swapped some times."""
 
-    def __init__(self, seed: int, *, names: int = 4, swap: SwapConfig | None = None) -> None:
+    def __init__(
+        self,
+        seed: int,
+        *,
+        names: int = 4,
+        swap: SwapConfig | None = None,
+        residency: ResidencyTerms | None = None,
+    ) -> None:
         self.world = world = World(seed)
         rand = world.random
         self.config = swap or SwapConfig(
@@ -157,6 +165,7 @@ class SwapWorld(EngineTurns):
             memory_of=lambda pid: 0,
             log=SilentLog(),
             swap=SwapTerms(self.config, self.records, lambda model: "this box"),
+            residency=residency,
         )
         self.pending: set[int] = set()
         self.answers: Counter[tuple[str, int, str]] = Counter()

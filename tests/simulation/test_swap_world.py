@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 
+from appliance.engine.lodging import PROCESS_BYTES
+from appliance.engine.residence import ResidencyTerms
+from appliance.engine.residency_settings import ResidencyConfig
 from appliance.engine.routes import CatalogVersion
 from appliance.engine.swap_settings import SwapConfig, TrialWish
-from appliance.model import WeightsFile
+from appliance.model import VersionState, WeightsFile
 from tests.simulation.scripted_workers import MS
 from tests.simulation.swap_world import SOUND, SwapWorld
 
@@ -167,4 +171,46 @@ def test_a_proven_version_changes_over_to_its_packed_form_and_only_once() -> Non
     assert lines == [("d" * 7, "live"), ("#packed", "live")]
     assert world.workers.built == 2
     assert len(world.engine.status().workers) == 2
+    world.settle()
+
+
+def tight(spare_bytes: Callable[[], int]) -> SwapWorld:
+    """A pinned model and another one, in a budget that is filled by the two; a swap of the first does not fit."""
+    config = ResidencyConfig(pins=("m0",))
+    terms = ResidencyTerms(config, 2 * (PROCESS_BYTES + 1000) + 100, spare_bytes)
+    world = SwapWorld(8, names=2, swap=SwapConfig(watch_s=0.1), residency=terms)
+    for name, model in world.wanted.items():
+        world.wanted[name] = replace(model, file_bytes=1000)
+    world.start()
+    world.wanted["m0"] = replace(world.next_version("m0", SOUND), file_bytes=5000)
+    world.apply()
+    for _ in range(100):
+        world.world.after(world.world.random.randrange(1_000) * MS, lambda: world.client("m1"))
+    world.world.run(world.world.now + 3_000 * MS)
+    return world
+
+
+@pytest.mark.parametrize("spare_bytes", [1 << 40, 0])
+def test_nobody_is_put_out_for_a_swap_that_does_not_fit_all_the_same(spare_bytes: int) -> None:
+    world = tight(lambda: spare_bytes)
+    status = world.engine.status()
+    assert status.residency.misses == 0
+    states = {(entry.name, entry.version): (entry.state, entry.reason) for entry in status.versions}
+    if spare_bytes:
+        assert states["m0", 2] == (VersionState.READY, "")
+        world.settle()
+        return
+    state, reason = states["m0", 2]
+    assert state is VersionState.LOADING
+    assert "beside the 3.1 MB of the version that serves" in reason
+    assert "too little to try it above the budget" in reason
+    assert states["m0", 1] == (VersionState.READY, "")
+
+
+def test_what_waits_for_memory_goes_on_when_there_is_some() -> None:
+    spare = [0]
+    world = tight(lambda: spare[0])
+    spare[0] = 1 << 40
+    world.world.run(world.world.now + 3_000 * MS)
+    assert world.engine.resolve("m0", "").version == 2
     world.settle()

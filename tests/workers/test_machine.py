@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from appliance.workers.machine import memory_bytes
+from appliance.workers.machine import memory_bytes, spare_bytes
 
 
 @pytest.mark.parametrize(
@@ -30,3 +30,18 @@ def test_the_least_limit_counts(tmp_path: Path, limits: dict[str, str], expected
 
 def test_nothing_readable_is_no_limit(tmp_path: Path) -> None:
     assert memory_bytes(tmp_path / "a", tmp_path / "b", tmp_path / "c") == 0
+
+
+@pytest.mark.parametrize(
+    ("limit", "expected"), [("max", 900_000 * 1024), ("600000", 330_000), ("100000", 0), ("", 900_000 * 1024)]
+)
+def test_what_is_left_is_the_least_of_machine_and_groups(tmp_path: Path, limit: str, expected: int) -> None:
+    memory, own, group = tmp_path / "meminfo", tmp_path / "cgroup", tmp_path / "groups" / "a"
+    memory.write_text("MemTotal: 1000000 kB\nMemAvailable:  900000 kB\n")
+    own.write_text("0::/a\n")
+    group.mkdir(parents=True)
+    if limit:
+        (group / "memory.max").write_text(limit + "\n")
+    (group / "memory.current").write_text("300000\n")
+    (group / "memory.stat").write_text("anon 5\ninactive_file 30000\n")
+    assert spare_bytes(tmp_path / "groups", own, memory) == expected

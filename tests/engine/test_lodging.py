@@ -1,0 +1,96 @@
+"""Memory for versions on their way to serving, and what those that serve take."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from appliance.engine.lodging import PATIENCE_NS, PROCESS_BYTES, SPARE_BYTES, Lodging, Room, Stay
+from appliance.engine.residency_settings import ResidencyConfig
+from appliance.engine.routes import Served
+from appliance.model import VersionState
+from appliance.telemetry.meter import VersionMeter
+from appliance.workers.port import ModelLoaded
+from tests.words.sample import make_version
+
+MB = 1_000_000
+NOBODY = Stay(0, 0)
+
+
+def version(number: int, size_bytes: int) -> Served:
+    model = replace(make_version("m", number), file_bytes=size_bytes - PROCESS_BYTES)
+    return Served(id=number, model=model, fingerprint="", meter=VersionMeter("m", number))
+
+
+def serving(lodging: Lodging, number: int, size_bytes: int) -> Served:
+    served = version(number, size_bytes)
+    served.state = VersionState.READY
+    lodging.measured(served, ModelLoaded(1, number, (), 1, size_bytes - PROCESS_BYTES))
+    return served
+
+
+@pytest.mark.parametrize("hollow", [True, False])
+@pytest.mark.parametrize("weights", [90, 1])
+def test_mapped_weights_count_whether_or_not_they_can_be_let_go(hollow: bool, weights: int) -> None:
+    lodging = Lodging(ResidencyConfig(hollow=hollow), 100 * MB)
+    served = version(1, 10 * MB)
+    lodging.measured(served, ModelLoaded(1, 1, (), 1, 10 * MB, None, weights * MB))
+    footprint = lodging.footprint(served)
+    assert footprint.bytes == (10 + weights) * MB + PROCESS_BYTES
+    assert footprint.hollow_bytes == (90 * MB if hollow and weights == 90 else 0)
+
+
+def test_memory_is_kept_for_a_visitor_until_it_serves_and_then_for_what_it_replaced() -> None:
+    lodging = Lodging(ResidencyConfig(), 100 * MB)
+    old = serving(lodging, 1, 40 * MB)
+    new = version(2, 30 * MB)
+    stay = Stay(90 * MB, 0)
+    assert not lodging.ask(new, old, stay, 0).there
+    assert lodging.left_bytes == 70 * MB
+    assert lodging.protects(old.id)
+    assert lodging.ask(new, old, Stay(70 * MB, 0), 1) == Room(True)
+    new.state, old.state = VersionState.READY, VersionState.UNLOADING
+    assert lodging.release({1: old, 2: new}.get)
+    assert not lodging.protects(old.id)
+    assert (lodging.left_bytes, lodging.others_bytes) == (60 * MB, 40 * MB)
+    assert lodging.release({2: new}.get)
+    assert lodging.left_bytes == 100 * MB
+
+
+def test_what_never_fits_says_why_and_takes_nothing() -> None:
+    lodging = Lodging(ResidencyConfig(), 100 * MB)
+    assert "needs about 120.0 MB" in lodging.ask(version(1, 120 * MB), None, NOBODY, 0).reason
+    beside_pins = lodging.ask(version(2, 50 * MB), None, Stay(60 * MB, 60 * MB), 0)
+    assert "residency.pins and versions on trial keep 60.0 MB" in beside_pins.reason
+    assert beside_pins.again_ns > 0
+    assert lodging.left_bytes == 100 * MB
+
+
+def test_one_version_at_a_time_is_tried_above_the_budget_if_the_machine_has_the_memory() -> None:
+    spare = [60 * MB]
+    lodging = Lodging(ResidencyConfig(), 100 * MB, lambda: spare[0])
+    old, new, other = serving(lodging, 1, 60 * MB), version(2, 60 * MB), version(3, 60 * MB)
+    assert "too little to try it above the budget" in lodging.ask(new, old, NOBODY, 0).reason
+    spare[0] += SPARE_BYTES
+    assert lodging.ask(new, old, NOBODY, 1).there
+    assert lodging.ask(new, old, NOBODY, 2).there
+    assert (lodging.left_bytes, lodging.others_bytes) == (100 * MB, 60 * MB)
+    assert not lodging.ask(other, old, NOBODY, 3).there
+    new.state, old.state = VersionState.READY, VersionState.UNLOADING
+    serving(lodging, 2, 60 * MB)
+    lodging.release({1: old, 2: new, 3: other}.get)
+    assert not lodging.ask(other, new, NOBODY, 4).there, "what it replaced is still there"
+    lodging.release({2: new, 3: other}.get)
+    assert lodging.ask(other, new, NOBODY, 5).there
+
+
+def test_memory_that_nobody_gives_is_not_kept_for_ever() -> None:
+    lodging = Lodging(ResidencyConfig(), 100 * MB)
+    new = version(1, 50 * MB)
+    assert lodging.ask(new, None, Stay(80 * MB, 0), 0) == Room(False)
+    assert lodging.left_bytes == 50 * MB
+    given_up = lodging.ask(new, None, Stay(80 * MB, 0), PATIENCE_NS)
+    assert "is in use" in given_up.reason
+    assert given_up.again_ns > PATIENCE_NS
+    assert lodging.left_bytes == 100 * MB
