@@ -51,8 +51,8 @@ def _show(changes: tuple[Change, ...]) -> None:
 
     columns = (
         *(Column(title=title, left=True) for title in ("version", "when", "ended", "serving")),
-        Column(title="stage", left=True, leaves=1),
-        Column(title="took"),
+        Column(title="stage", left=True, leaves=2),
+        Column(title="took", leaves=1),
     )
     rows = [[Text(printable(word)) for word in _words(change)] for change in changes]
     output().print(TextTable(columns=columns, rows=rows, tail="why"))
