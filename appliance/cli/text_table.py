@@ -19,7 +19,7 @@ from rich.text import Text
 GAP: Final = 1
 PIPE_CELLS: Final = 1000
 NAME_CELLS: Final = 24
-"""What the first column gets at least, if its cells are so long."""
+"""What the first column gets, if its cells are so long, as long as another column may leave for it."""
 TAIL_CELLS: Final = 32
 """What the text at the end gets at least to stand on its row."""
 
@@ -81,7 +81,7 @@ class TextTable:
                 break
             shown.remove(least)
         others = sum(widest[index] + GAP for index in shown[1:])
-        first = max(min(widest[0], width - others), name)
+        first = max(min(widest[0], width - others), cell_len(self.columns[0].title))
         return shown, [first, *(widest[index] for index in shown[1:])]
 
     def _tail_cells(self) -> int:
