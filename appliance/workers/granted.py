@@ -2,8 +2,10 @@
 
 The ring forms the batches, copies their tensors and tells their ends; what is left to do here is to run. A request
 alone runs where it lies, a batch in scratch memory; either way through a run that its session has prepared for those
-addresses, so that hardly more than the model itself is paid for. Whatever is not exactly as it was taught - outputs of
-other shapes, a failure, a model that is not there - is handed over to the engine, which runs it again and has words.
+addresses. What is prepared is kept with the ring, which calls it by itself from then on: so hardly more than the model
+is paid for, and Python only sees what is not prepared yet or cannot be. Whatever is not exactly as it was taught -
+outputs of other shapes, a failure, a model that is not there - is handed over to the engine, which runs it again and
+has words.
 """
 
 from __future__ import annotations
@@ -22,6 +24,8 @@ OK: Final = 0
 HAND_OVER: Final = 1
 MAIL: Final = 1
 SUBMISSIONS: Final = 2
+LEFT: Final = 2
+"""What the ring tells of a batch for which no run is kept."""
 PREPARED_MAX: Final = 1024
 FINISH_BATCHES_MAX: Final = 1024
 
@@ -44,6 +48,22 @@ class Ring(Protocol):
     def gather(self, address: int, nbytes: int) -> None: ...
     def scatter(self, address: int, nbytes: int) -> None: ...
     def complete(self, status: int, gather_ns: int, run_ns: int, scatter_ns: int) -> None: ...
+    def serve(self, timeout_ms: int) -> int: ...
+    def serve_one(self) -> int: ...
+    def keep_alone(
+        self, kind: int, plan: int, offset: int, out_offset: int, run: Callable[[], object]
+    ) -> None: ...
+    def keep_merged(
+        self,
+        kind: int,
+        rows: int,
+        source: int,
+        in_bytes: int,
+        place: int,
+        out_bytes: int,
+        run: Callable[[], object],
+    ) -> None: ...
+    def drop_runs(self, kind: int | None = None) -> None: ...
 
 
 class _Unexpected(Exception):
@@ -59,19 +79,19 @@ class _Merged(NamedTuple):
     place: Place
     shapes: tuple[Shape, ...]
     sizes: tuple[int, ...]
-    run: Callable[[], None] | None
 
 
 class GrantedRuns:
-    """The plans that a worker was taught, and their runs. Owner of scratch memory of its own."""
+    """The plans that a worker was taught, and their runs. Owner of scratch memory of its own, which runs that the ring
+    keeps refer to."""
 
     def __init__(self, ring: Ring, arena: Region) -> None:
         self._ring = ring
         self._arena = arena
         self._models: dict[int, LoadedModel] = {}
         self._lessons: dict[int, Learn] = {}
-        self._alone: dict[tuple[int, int, int], Callable[[], None]] = {}
-        self._merged: dict[tuple[int, int], _Merged] = {}
+        self._kept = 0
+        """Runs that the ring keeps, at most."""
         self._gathered = Scratch()
         self._spread = Scratch()
 
@@ -84,8 +104,7 @@ class GrantedRuns:
     def drop(self, model: int) -> None:
         """A model that is about to be closed. Its plans are handed over until they are forgotten."""
         self._models.pop(model, None)
-        self._alone.clear()
-        self._merged.clear()
+        self._drop_runs()
 
     def learn(self, lesson: Learn) -> None:
         """Know a plan. One that cannot be is not, and its requests are handed over."""
@@ -99,22 +118,22 @@ class GrantedRuns:
 
     def forget(self, plans: Sequence[int]) -> None:
         """Know plans no more."""
-        kinds = set()
         for plan in plans:
             self._ring.forget(plan)
             lesson = self._lessons.pop(plan, None)
             if lesson is not None:
-                kinds.add(lesson.kind)
-        gone = set(plans)
-        self._alone = {key: run for key, run in self._alone.items() if key[0] not in gone}
-        self._merged = {key: merged for key, merged in self._merged.items() if key[0] not in kinds}
+                self._ring.drop_runs(lesson.kind)
+
+    def _drop_runs(self) -> None:
+        self._ring.drop_runs()
+        self._kept = 0
 
     # --- serving
 
-    def serve(self) -> None:
-        """Run what waits, until nothing does or mail has come."""
-        while self.serve_one():
-            pass
+    def serve(self, timeout_ms: int) -> None:
+        """Run what comes, until mail has come or nothing did for ``timeout_ms``."""
+        while self._ring.serve(timeout_ms) == LEFT:
+            self._serve_left()
 
     def finish(self) -> None:
         """Run what the door has submitted before the worker leaves; within bounds, for it may go on."""
@@ -124,52 +143,34 @@ class GrantedRuns:
 
     def serve_one(self) -> bool:
         """Run one batch; false when there is none, or mail goes first."""
+        told = self._ring.serve_one()
+        if told == LEFT:
+            self._serve_left()
+        return told != 0
+
+    def _serve_left(self) -> None:
+        """Run a batch for which nothing is prepared, and have that prepared where the session can."""
         batch = self._ring.take()
         if batch is None:
-            return False
+            return
         kind, plan, rows, count, offset, out_offset = batch
-        if count > 1:
-            self._serve_merged(kind, plan, rows)
-            return True
-        run = self._alone.get((plan, offset, out_offset))
-        begin = time.monotonic_ns()
+        begin = gathered = ran = time.monotonic_ns()
         try:
-            if run is None:
-                self._run_alone(plan, offset, out_offset)
+            if count == 1:
+                self._run_alone(kind, plan, offset, out_offset)
+                ran = time.monotonic_ns()
             else:
-                run()
-        except Exception:  # noqa: BLE001 - whatever it is, the run that follows it says it
-            self._give_up(kind)
-        else:
-            self._ring.complete(OK, 0, time.monotonic_ns() - begin, 0)
-        return True
-
-    def _serve_merged(self, kind: int, plan: int, rows: int) -> None:
-        ring, clock = self._ring, time.monotonic_ns
-        begin = clock()
-        try:
-            merged = self._merged.get((kind, rows))
-            if merged is None:
                 merged = self._lay_out(plan, rows)
-            ring.gather(merged.source.address, merged.in_bytes)
-            gathered = clock()
-            if merged.run is None:
-                self._run_merged(plan, rows, merged)
-            else:
-                merged.run()
-            ran = clock()
-            ring.scatter(merged.place.region.address, merged.place.capacity)
-        except Exception:  # noqa: BLE001 - as above
-            self._give_up(kind)
+                self._ring.gather(merged.source.address, merged.in_bytes)
+                gathered = time.monotonic_ns()
+                self._run_merged(kind, plan, rows, merged)
+                ran = time.monotonic_ns()
+                self._ring.scatter(merged.place.region.address, merged.place.capacity)
+        except Exception:  # noqa: BLE001 - whatever it is, the run that follows it says it
+            self._ring.drop_runs(kind)
+            self._ring.complete(HAND_OVER, 0, 0, 0)
         else:
-            ring.complete(OK, gathered - begin, ran - gathered, clock() - ran)
-
-    def _give_up(self, kind: int) -> None:
-        """Hand the batch over; what was prepared for its kind is not to be used again."""
-        plans = {plan for plan, lesson in self._lessons.items() if lesson.kind == kind}
-        self._alone = {key: run for key, run in self._alone.items() if key[0] not in plans}
-        self._merged = {key: merged for key, merged in self._merged.items() if key[0] != kind}
-        self._ring.complete(HAND_OVER, 0, 0, 0)
+            self._ring.complete(OK, gathered - begin, ran - gathered, time.monotonic_ns() - ran)
 
     # --- runs that are not prepared, and preparing them
 
@@ -180,7 +181,7 @@ class GrantedRuns:
             raise _Unexpected(f"model {lesson.model} is not loaded")
         return lesson, model
 
-    def _run_alone(self, plan: int, offset: int, out_offset: int) -> None:
+    def _run_alone(self, kind: int, plan: int, offset: int, out_offset: int) -> None:
         """Run a request in its place, and have that prepared where the session can."""
         lesson, model = self._taught(plan)
         feeds = _feeds(lesson.shapes, lesson.sizes, offset)
@@ -188,11 +189,9 @@ class GrantedRuns:
         produced = model.session.run(self._arena, feeds, lesson.wanted, place)
         _settle(produced, lesson.out_shapes, lesson.out_sizes, place)
         run = model.session.prepared(self._arena, feeds, lesson.wanted, place)
-        if run is None:
-            return
-        if len(self._alone) >= PREPARED_MAX:
-            self._alone.clear()
-        self._alone[plan, offset, out_offset] = run
+        if run is not None:
+            self._make_room()
+            self._ring.keep_alone(kind, plan, offset, out_offset, run)
 
     def _lay_out(self, plan: int, rows: int) -> _Merged:
         """Where the tensors of a batch go. Prepared runs end with the scratch memory that they were prepared for."""
@@ -202,7 +201,7 @@ class GrantedRuns:
         shapes = tuple(None if shape is None else (rows, *shape[1:]) for shape in lesson.shapes)
         in_bytes, out_bytes = _span(sizes), _span(out_sizes)
         if not (self._gathered.holds(in_bytes) and self._spread.holds(out_bytes)):
-            self._merged.clear()
+            self._drop_runs()
         source = self._gathered.at_least(in_bytes)
         return _Merged(
             source,
@@ -211,18 +210,24 @@ class GrantedRuns:
             Place(self._spread.at_least(out_bytes), 0, out_bytes),
             tuple((rows, *shape[1:]) for shape in lesson.out_shapes),
             out_sizes,
-            None,
         )
 
-    def _run_merged(self, plan: int, rows: int, merged: _Merged) -> None:
+    def _run_merged(self, kind: int, plan: int, rows: int, merged: _Merged) -> None:
         """Run a batch in scratch memory, and have that prepared where the session can."""
         lesson, model = self._taught(plan)
-        source, feeds, _, place, shapes, sizes, _ = merged
+        source, feeds, in_bytes, place, shapes, sizes = merged
         _settle(model.session.run(source, feeds, lesson.wanted, place), shapes, sizes, place)
         run = model.session.prepared(source, feeds, lesson.wanted, place)
-        if len(self._merged) >= PREPARED_MAX:
-            self._merged.clear()
-        self._merged[lesson.kind, rows] = merged._replace(run=run)
+        if run is not None:
+            self._make_room()
+            address = place.region.address
+            self._ring.keep_merged(kind, rows, source.address, in_bytes, address, place.capacity, run)
+
+    def _make_room(self) -> None:
+        """One run more will be kept."""
+        if self._kept >= PREPARED_MAX:
+            self._drop_runs()
+        self._kept += 1
 
 
 def _span(sizes: Sequence[int]) -> int:

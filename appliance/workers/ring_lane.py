@@ -48,11 +48,8 @@ class RingWorkerLane:
         while not self._messages:
             if self._closed:
                 raise LaneClosed("the daemon is gone")
-            ready = ring.wait(IDLE_MS)
-            if ready & MAIL or not ready:
-                self._read()
-            else:
-                granted.serve()
+            granted.serve(IDLE_MS)
+            self._read()
         return self._messages.popleft()
 
     def complete(self, message: FromWorker) -> None:

@@ -66,6 +66,7 @@ pub mod vigil;
 pub mod window;
 pub mod worker_plans;
 pub mod worker_ring;
+pub mod worker_runs;
 
 use pyo3::prelude::*;
 

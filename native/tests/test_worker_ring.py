@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
+import threading
 import time
 from collections.abc import Iterator
 
@@ -14,6 +15,7 @@ from edge_appliance_door import LaneMemory, WorkerRing
 from tests.workers.door_double import EXPIRED, HAND_OVER, OK, DoorDouble, Submission
 
 MAIL, SUBMISSIONS = 1, 2
+NOTHING, LEFT, RAN = 0, 2, 4
 ARENA_BYTES = 64 << 10
 ROW, OUT = 12, 4  # bytes of a row of the input and of the output of kind 1
 
@@ -161,6 +163,91 @@ def test_plans_that_cannot_be_are_refused(rig: Rig) -> None:
     ):
         with pytest.raises(ValueError, match=text):
             rig.ring.learn(plan, kind, rows, 4, sizes, [OUT * rows])
+
+
+def test_kept_runs_are_called_until_one_is_missing(rig: Rig) -> None:
+    calls: list[str] = []
+    rig.ring.keep_alone(1, 10, 256, 384, lambda: calls.append("alone"))
+    rig.submit(request(1, 10), request(2, 20), request(3, 20))
+    assert rig.ring.serve(0) == LEFT
+    assert calls == ["alone"]
+    with pytest.raises(RuntimeError, match="has not been completed"):
+        rig.ring.serve(0)
+    assert rig.ring.take() == (2, 20, 2, 2, 512, 640)
+    with pytest.raises(RuntimeError, match="has not been completed"):
+        rig.ring.take()
+    rig.ring.complete(OK, 1, 2, 3)
+    assert rig.ring.serve(0) == NOTHING
+    assert [(each.ticket, each.status) for each in rig.door.take()] == [(1, OK), (2, OK), (3, OK)]
+    rig.submit(request(1, 10), request(4, 20))
+    assert (rig.ring.serve_one(), rig.ring.serve_one()) == (RAN, LEFT)
+    assert rig.take() == (2, 20, 1, 1, 1024, 1152)
+    assert rig.ring.serve_one() == NOTHING
+    rig.door.take()
+    rig.door.submit(request(1, 10))
+    assert rig.ring.serve_one() == NOTHING, "mail goes first"
+    assert (rig.ring.serve(1000), rig.ring.serve(0), len(calls)) == (MAIL, NOTHING, 3)
+
+
+def test_a_kept_batch_is_gathered_run_and_scattered(rig: Rig) -> None:
+    gathered, outputs = ctypes.create_string_buffer(128), ctypes.create_string_buffer(64)
+
+    def run() -> None:
+        outputs.raw = bytes(each + 1 for each in gathered.raw[:64])
+        time.sleep(0.002)
+
+    rig.ring.keep_merged(1, 2, ctypes.addressof(gathered), 128, ctypes.addressof(outputs), 64, run)
+    rig.arena[256:268], rig.arena[512:524] = b"a" * 12, b"c" * 12
+    rig.submit(request(1, 10), request(2, 11))
+    assert rig.ring.serve(0) == NOTHING
+    assert (rig.arena[384:388], rig.arena[640:644]) == (b"bbbb", b"bbbb")
+    assert gathered.raw[:24] == b"a" * 12 + b"c" * 12
+    first, second = rig.door.take()
+    assert (first.ticket, second.ticket, first.batch_rows, first.first, second.first) == (1, 2, 2, 1, 0)
+    assert first[1:3] + first[4:] == second[1:3] + second[4:]
+    assert first.run_ns > 1_500_000 > max(first.gather_ns, first.scatter_ns)
+    rig.ring.keep_merged(1, 2, ctypes.addressof(gathered), 15, ctypes.addressof(outputs), 64, run)
+    rig.submit(request(1, 10), request(2, 11))
+    assert rig.ring.serve(0) == NOTHING
+    assert [each.status for each in rig.door.take()] == [HAND_OVER] * 2
+
+
+def test_a_run_that_raises_is_handed_over_and_its_kind_dropped(rig: Rig) -> None:
+    def fail() -> None:
+        with pytest.raises(RuntimeError, match="in use"):
+            rig.ring.serve(0)
+        raise OSError("broken")
+
+    rig.ring.keep_alone(1, 10, 256, 384, fail)
+    rig.ring.keep_alone(1, 10, 512, 640, lambda: None)
+    rig.ring.keep_merged(1, 2, 0, 0, 0, 0, lambda: None)
+    rig.ring.keep_alone(2, 20, 768, 896, lambda: None)
+    rig.submit(request(1, 10))
+    assert rig.ring.serve(0) == NOTHING
+    rig.submit(request(3, 20), request(2, 10))
+    assert rig.ring.serve(0) == LEFT
+    rig.take()
+    rig.submit(request(1, 10), request(2, 10))
+    assert rig.ring.serve(0) == LEFT
+    rig.take()
+    statuses = [(each.ticket, each.status) for each in rig.door.take()]
+    assert statuses == [(1, HAND_OVER), (3, OK), (2, OK), (1, OK), (2, OK)]
+
+
+def test_runs_are_dropped_while_another_thread_serves(rig: Rig) -> None:
+    rig.ring.keep_alone(1, 10, 256, 384, lambda: None)
+    rig.ring.keep_alone(2, 20, 512, 640, lambda: None)
+    told: list[int] = []
+    serving = threading.Thread(target=lambda: told.append(rig.ring.serve(10_000)))
+    serving.start()
+    rig.ring.drop_runs(1)
+    rig.door.submit(request(2, 20))
+    serving.join()
+    assert told == [MAIL]
+    assert rig.ring.serve(0) == NOTHING
+    rig.ring.drop_runs()
+    rig.submit(request(2, 20))
+    assert rig.ring.serve(0) == LEFT
 
 
 def test_the_ring_goes_round(rig: Rig) -> None:

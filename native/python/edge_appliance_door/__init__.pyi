@@ -9,7 +9,7 @@ with False. What a call of that kind cannot do, or not yet (a second ``read`` be
 ValueError.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 __version__: Final[str]
@@ -324,7 +324,8 @@ class WorkerRing:
         are those of the first. None when nothing waits or mail has come, which goes first.
 
         On the way, what is late is completed EXPIRED, what is of an unknown plan or lies outside of the arena
-        HAND_OVER. Raises RuntimeError when the batch before has not been completed."""
+        HAND_OVER. After ``serve`` or ``serve_one`` said so, the batch that they left. Raises RuntimeError when the
+        batch before has not been completed."""
 
     def gather(self, address: int, nbytes: int) -> None:
         """Copy the inputs of the batch to ``nbytes`` of memory at ``address``: input after input, each at the next
@@ -336,6 +337,37 @@ class WorkerRing:
     def complete(self, status: int, gather_ns: int, run_ns: int, scatter_ns: int) -> None:
         """Tell the end of all requests of the batch: 0 OK, 1 HAND_OVER (Python shall try), 2 EXPIRED; and what its
         steps took."""
+
+    def serve(self, timeout_ms: int) -> int:
+        """Run batches as they come, those for which a run is kept, until something else is to be done: 1 mail has
+        come, told once; 2 a batch is out for which no run is kept, and ``take`` tells of it; 0 nothing came for
+        ``timeout_ms``, or for no reason. A run that raises has its batch handed over and all runs of its kind
+        dropped. Raises RuntimeError when a batch has not been completed, or from within a run."""
+
+    def serve_one(self) -> int:
+        """Run one batch, if one waits and no mail goes first: 4 it ran or was handed over; 2 as for ``serve``; 0
+        there was none."""
+
+    def keep_alone(
+        self, kind: int, plan: int, offset: int, out_offset: int, run: Callable[[], object]
+    ) -> None:
+        """Call ``run`` for a request of this plan that is a batch of its own and lies there."""
+
+    def keep_merged(
+        self,
+        kind: int,
+        rows: int,
+        source: int,
+        in_bytes: int,
+        place: int,
+        out_bytes: int,
+        run: Callable[[], object],
+    ) -> None:
+        """Call ``run`` for batches of so many rows: their inputs are gathered in ``in_bytes`` of memory at address
+        ``source``, their outputs scattered from ``out_bytes`` at ``place``. Both must be there until ``drop_runs``."""
+
+    def drop_runs(self, kind: int | None = None) -> None:
+        """Keep no runs, or none of a kind. The one thing here that another thread may do."""
 
 def scan(message: bytes) -> tuple[bytes, bytes, list[tuple[int, int]]] | None:
     """What the door's scanner reads in a ModelInferRequest, for tests: the head, the id (empty: none), and

@@ -1,0 +1,53 @@
+//! Runs that a worker's session has prepared for fixed addresses, kept beside the ring that calls them.
+
+use pyo3::prelude::*;
+use std::collections::HashMap;
+
+/// What is kept; empty at first. Whoever takes something out of it drops that without a lock: it ends in Python.
+#[derive(Default)]
+pub struct Runs {
+    /// Of a request in its place: by plan, offset and out_offset.
+    pub alone: HashMap<(u32, usize, usize), Alone>,
+    /// Of a batch: by kind and rows.
+    pub merged: HashMap<(u32, u32), Merged>,
+}
+
+impl Runs {
+    /// Takes out those of a kind.
+    pub fn split_off(&mut self, kind: u32) -> Self {
+        Self {
+            alone: self.alone.extract_if(|_, alone| alone.kind == kind).collect(),
+            merged: self.merged.extract_if(|key, _| key.0 == kind).collect(),
+        }
+    }
+}
+
+/// The run of a request in its place.
+pub struct Alone {
+    /// The kind of its plan.
+    pub kind: u32,
+    /// Called without arguments; raises when it fails.
+    pub run: Py<PyAny>,
+}
+
+/// The run of a batch, and the memory of this process that it reads and writes; whoever kept it vouches for that.
+pub struct Merged {
+    /// Where its inputs are to lie.
+    pub source: usize,
+    /// Bytes from there.
+    pub in_bytes: usize,
+    /// Where its outputs will lie.
+    pub place: usize,
+    /// Bytes from there.
+    pub out_bytes: usize,
+    /// Called without arguments; raises when it fails.
+    pub run: Py<PyAny>,
+}
+
+impl Merged {
+    /// Another hold on the same run.
+    pub fn clone_ref(&self, py: Python<'_>) -> Self {
+        let &Self { source, in_bytes, place, out_bytes, ref run } = self;
+        Self { source, in_bytes, place, out_bytes, run: run.clone_ref(py) }
+    }
+}
