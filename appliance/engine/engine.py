@@ -85,7 +85,7 @@ class Engine:
         self.direct = Grants(
             config=config, workers=pool, scheduler=scheduler, arena=arena, shapes=self._shapes,
             routes=self._routes, feed=self._feed, served=self._roster.served, pace=pace,
-            slow=self._accounts.slow, tracer=tracer, wall_ms=wall_ms,
+            clock=clock, slow=self._accounts.slow, tracer=tracer, wall_ms=wall_ms,
         )  # fmt: skip
         self._intake = self._make_intake(config, terms.config)
         self.submit, self.has_memory = self._intake.submit, self._intake.has_memory

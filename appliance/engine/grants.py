@@ -32,6 +32,8 @@ from appliance.workers.port import ExitCause, Learn, Shape, WorkerPort
 KINDS_PER_MODEL: Final = 32
 LOOK_NS: Final = 250_000_000
 """How often lanes with requests in flight are looked at when nothing is told."""
+TURN_NS: Final = 10_000_000
+"""Within this after news the engine takes a turn, also when nothing is queued that they concern."""
 STOCK_SHARE: Final = 8
 """The part of the arena that the door's own slots may take."""
 SLOT_SHARE: Final = 4
@@ -63,6 +65,7 @@ class Grants:
         routes: Routes,
         served: Callable[[int], Served | None],
         pace: Pace,
+        clock: Callable[[], int],
         slow: Callable[[Served, str, str, Sequence[int]], None],
         tracer: Tracer | None,
         wall_ms: Callable[[], int],
@@ -75,6 +78,7 @@ class Grants:
         self._arena = arena
         self._shapes = shapes
         self._feed = feed
+        self._clock = clock
         self._routes = routes
         self._served = served
         self._pace = pace
@@ -100,6 +104,8 @@ class Grants:
         self._last_kind = self._last_plan = 0
         self._lessons: dict[tuple[object, ...], Learn] = {}
         self._look_ns = 0
+        self._turn_ns = 0
+        """When the turn is, at the latest, that news have asked for last."""
 
     # --- the door's side (DirectEngine)
 
@@ -168,9 +174,16 @@ class Grants:
         )
 
     def told(self) -> None:
-        """See DirectEngine."""
-        self._pace.soon()
-        self.collect()
+        """See DirectEngine. Figures are learned on the spot. A turn comes at once only if something is queued that they
+        concern: whoever waits for more than that looks from time to time, or asks."""
+        self._fetch(self._learn)
+        now_ns = self._clock()
+        self.look(now_ns)
+        if self._scheduler.unsettled:
+            self._pace.soon()
+        elif now_ns >= self._turn_ns:
+            self._turn_ns = now_ns + TURN_NS
+            self._pace.at(self._turn_ns)
 
     # --- the engine's side
 
@@ -256,7 +269,13 @@ class Grants:
             self.collect()
 
     def collect(self) -> None:
-        """Fetch what the door has to tell."""
+        """Fetch what the door has to tell; the next turn takes it into account."""
+        self._fetch(self._feed)
+
+    def _learn(self, event: events.DoorNews) -> None:
+        self._scheduler.step(event, self._clock())  # these have nothing done
+
+    def _fetch(self, tell: Callable[[events.DoorNews], None]) -> None:
         door = self._door
         if door is None:
             return
@@ -267,10 +286,13 @@ class Grants:
                 if (served := self._served(trace[0])) is not None:
                     self._tracer.granted(served.model, trace)
         for fields in told:
-            self._book(Tally._make(fields))
+            self._book(Tally._make(fields), tell)
         for lane in tuple(self._told):
             # After what ran: a load that fell for no reason would look like idle time.
-            self._tell_load(door, lane)
+            requests, work_ns, _ = door.load(lane)
+            if not requests and lane not in self._granted:
+                self._told.discard(lane)
+            tell(events.GrantedWork(lane, requests, work_ns))
         for lane in broken:
             self._workers.kill(lane, ExitCause.NONSENSE)
 
@@ -302,29 +324,30 @@ class Grants:
                 door.price(number, *price)
         self._unpriced.clear()
 
-    def _book(self, tally: Tally) -> None:
+    def _book(self, tally: Tally, tell: Callable[[events.DoorNews], None]) -> None:
         """Take what the door did into the accounts, as if the engine had done it."""
-        kind = self._by_kind.get(tally.kind)
         served = self._served(tally.model)
         if served is None:
             return
-        meter = served.meter
+        meter, lane = served.meter, tally.lane
         meter.merge(tally.rows, tally.batches, tally.stages, self._wall_ms())
-        meter.ended_many(Result.REFUSED, tally.refused)
-        meter.ended_many(Result.CANCELLED, tally.cancelled)
-        meter.ended_many(Result.EXPIRED, tally.expired)
-        if tally.lane in self._groups:
-            self._answered[tally.lane] = self._answered.get(tally.lane, 0) + tally.requests
+        if tally.refused or tally.cancelled or tally.expired:
+            meter.ended_many(Result.REFUSED, tally.refused)
+            meter.ended_many(Result.CANCELLED, tally.cancelled)
+            meter.ended_many(Result.EXPIRED, tally.expired)
+        if lane in self._groups:
+            self._answered[lane] = self._answered.get(lane, 0) + tally.requests
         for request_id, stages_ns, client in tally.slow:
             self._slow(served, request_id.decode(errors="replace"), client, stages_ns)
+        kind = self._by_kind.get(tally.kind)
         if kind is None:
             return
         self._unpriced.add(kind.kind)
         if tally.budget_ns:
-            self._feed(events.BudgetSeen(kind.shape, tally.budget_ns))
+            tell(events.BudgetSeen(kind.shape, tally.budget_ns))
         for rows, count, gather_ns, run_ns, scatter_ns in tally.batches:
             spent_ns = (gather_ns + run_ns + scatter_ns) // count
-            self._feed(events.GrantedRan(tally.lane, kind.shape, rows, spent_ns, count))
+            tell(events.GrantedRan(lane, kind.shape, rows, spent_ns, count))
 
     # --- lanes
 
@@ -344,12 +367,6 @@ class Grants:
         assert self._door is not None
         self._door.revoke(lane)
         self._granted.discard(lane)
-
-    def _tell_load(self, door: DirectDoor, lane: int) -> None:
-        requests, work_ns, _ = door.load(lane)
-        if not requests and lane not in self._granted:
-            self._told.discard(lane)
-        self._feed(events.GrantedWork(lane, requests, work_ns))
 
     def _run_timeout_ns(self, lane: int) -> int:
         """The longest that any model of the lane's group may run."""

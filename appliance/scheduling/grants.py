@@ -128,9 +128,11 @@ def ran(lane: Lane, ns: int, now_ns: int) -> None:
 def learn(shape: Shape, rows: int, ns: int, batches: int, tolerance: float) -> None:
     """Some granted ``batches`` of ``rows`` rows took ``ns`` each."""
     shape.refused_in_a_row = 0
+    changed = False
     for _ in range(min(batches, LEARNED_MAX)):
-        if shape.profile.observe(rows, ns):
-            shape.learned(tolerance)
+        changed = shape.profile.observe(rows, ns) or changed
+    if changed:
+        shape.learned(tolerance)
 
 
 def drained(group: Group) -> int:

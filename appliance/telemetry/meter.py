@@ -10,6 +10,7 @@ from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from operator import add
 
 BOUNDS_US = (
     5, 10, 20, 30, 50, 75, 100, 150, 200, 300, 400, 500, 750, 1_000, 1_500, 2_000, 3_000, 4_000, 5_000, 7_500, 10_000,
@@ -56,8 +57,7 @@ class Histogram:
 
     def merge(self, counts: Sequence[int], sum_ns: int) -> None:
         """Count durations that were counted elsewhere; buckets behind the last given are empty."""
-        for bucket, count in enumerate(counts):
-            self.counts[bucket] += count
+        self.counts[: len(counts)] = map(add, self.counts, counts)
         self.sum_ns += sum_ns
 
     def frozen(self) -> HistogramValue:
@@ -124,7 +124,7 @@ class VersionMeter:
     """The figures of one model version while it serves."""
 
     __slots__ = (
-        "_frozen", "_successes", "_observers",
+        "_frozen", "_successes", "_observers", "_mergers",
         "batches",
         "executions",
         "failed_ns",
@@ -151,6 +151,7 @@ class VersionMeter:
         # An enum's hash is computed in Python: what every request touches is not looked up by one.
         self._successes = 0
         self._observers = tuple(self.stages[stage].observe for stage in Stage)
+        self._mergers = tuple(self.stages[stage].merge for stage in Stage)
         self.batches: dict[int, list[int]] = {}
         self._frozen: VersionStatistics | None = None
 
@@ -208,8 +209,8 @@ class VersionMeter:
             entry = self.batches.setdefault(size, [0, 0, 0, 0])
             for place, more in enumerate((count, *spent_ns)):
                 entry[place] += more
-        for stage, (counts, sum_ns) in zip(Stage, stages, strict=True):
-            self.stages[stage].merge(counts, sum_ns)
+        for merge, (counts, sum_ns) in zip(self._mergers, stages, strict=True):
+            merge(counts, sum_ns)
         answered = sum(stages[-1][0])
         self._successes += answered
         self.granted += answered
