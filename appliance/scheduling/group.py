@@ -23,6 +23,9 @@ LANE_DEPTH = 2
 """Batches that a lane holds at most: one that runs, one that follows without a round trip."""
 BUDGET_QUANTILE = 0.1
 BUDGET_STEP = 1 / 16
+LEAST_ROWS = 2
+"""Rows that a batch is planned with at least, where the model takes as many: of batches of one row nothing can be
+learned about larger ones, and a plan that was too small once would stay so."""
 
 
 class Running:
@@ -194,14 +197,14 @@ class Shape:
 
     def learned(self, tolerance: float) -> None:
         """Take over the profile's estimate, and find the smallest batch that is nearly as cheap per row as
-        the best."""
+        the best; of more than one row, where the model takes more."""
         fixed, per_row = self.profile.fixed_ns, self.profile.per_row_ns
         self.fixed_ns, self.per_row_ns = fixed, per_row
         before_ns = self.plan_ns
         largest = self.model.max_batch
         if largest > 1 and (fixed or per_row):
             room = (1 + tolerance) * (fixed / largest + per_row) - per_row
-            largest = min(max(int(-(-fixed // room)), 1), largest)
+            largest = min(max(int(-(-fixed // room)), LEAST_ROWS), largest)
         self.best_rows = largest
         self.plan_ns = fixed + per_row * self.plan_rows
         if self.queued_rows:

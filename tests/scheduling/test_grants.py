@@ -320,6 +320,21 @@ def test_the_price_follows_the_time_that_requests_bring() -> None:
     assert rig.scheduler.price(1).batch_rows == 3
 
 
+def test_many_single_requests_do_not_end_larger_batches_for_good() -> None:
+    """Beside what larger batches took long ago, single ones that take a ninth seem to have no fixed part."""
+    rig = granting()
+    for at in range(1, 100):
+        ran(rig, 1, at=at)
+    assert rig.scheduler.price(1).batch_rows == 2
+    for at in range(100, 110):
+        ran(rig, 1.1, at=at, rows=2)
+    assert rig.scheduler.price(1).batch_rows > 4
+
+
+def test_a_model_that_merges_nothing_is_planned_with_one_row() -> None:
+    assert granting(max_batch=1).scheduler.price(1).batch_rows == 1
+
+
 def test_nothing_known_costs_nothing() -> None:
     rig = granting(seeded=False)
     assert rig.scheduler.price(1)[:3] == (0, 0, 0)
