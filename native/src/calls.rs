@@ -4,10 +4,9 @@
 //! `reply` or `finish`, or the door, which then tells GONE. Ids count up and are never used again.
 
 use crate::budget::Budget;
+use crate::ids::ById;
 use bytes::Bytes;
 use http::HeaderMap;
-use std::collections::HashMap;
-use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 
@@ -114,30 +113,10 @@ impl Slot {
     }
 }
 
-/// Ids count up, so they are their own hash.
-#[derive(Default)]
-struct IdHasher(u64);
-
-impl Hasher for IdHasher {
-    fn write(&mut self, bytes: &[u8]) {
-        for byte in bytes {
-            self.0 = self.0.rotate_left(8) ^ u64::from(*byte);
-        }
-    }
-
-    fn write_u64(&mut self, id: u64) {
-        self.0 = id.wrapping_mul(0x9e37_79b9_7f4a_7c15); // the table looks at the upper bits, too
-    }
-
-    fn finish(&self) -> u64 {
-        self.0
-    }
-}
-
 #[derive(Default)]
 struct Table {
     last: u64,
-    live: HashMap<u64, Arc<Slot>, BuildHasherDefault<IdHasher>>,
+    live: ById<u64, Arc<Slot>>,
 }
 
 /// The table of live calls.

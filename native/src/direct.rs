@@ -6,6 +6,7 @@
 
 use crate::clock::now_ns;
 use crate::flight::{Flight, shown};
+use crate::ids::ById;
 use crate::lane::Lane;
 use crate::lane_memory::DoorEnd;
 use crate::news::{News, Subject, Tally};
@@ -16,7 +17,6 @@ use crate::slots::{Arena, Slots};
 use crate::trace::{Trace, Traces};
 use crate::underway::StreamWindow;
 use bytes::Bytes;
-use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::*};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -52,10 +52,10 @@ pub(crate) struct Group {
 /// What is behind the lock.
 pub(crate) struct State {
     pub(crate) plans: Plans,
-    prices: HashMap<u32, Price>,
-    pub(crate) lanes: HashMap<u32, Lane>,
-    bells: HashMap<u32, oneshot::Sender<()>>,
-    pub(crate) groups: HashMap<u32, Group>,
+    prices: ById<u32, Price>,
+    pub(crate) lanes: ById<u32, Lane>,
+    bells: ById<u32, oneshot::Sender<()>>,
+    pub(crate) groups: ById<u32, Group>,
     pub(crate) slots: Slots,
     pub(crate) news: News,
     pub(crate) traces: Traces,
@@ -131,10 +131,10 @@ impl Default for Direct {
             stream: OnceLock::new(),
             state: Mutex::new(State {
                 plans: Plans::default(),
-                prices: HashMap::new(),
-                lanes: HashMap::new(),
-                bells: HashMap::new(),
-                groups: HashMap::new(),
+                prices: ById::default(),
+                lanes: ById::default(),
+                bells: ById::default(),
+                groups: ById::default(),
                 slots: Slots::default(),
                 news: News::new(Vec::new(), 0),
                 traces: Traces::default(),
@@ -427,18 +427,23 @@ impl Direct {
 
     /// Takes what workers have completed and wakes whose it was.
     pub fn drain(&self) {
-        if self.in_flight.load(Relaxed) == 0 {
-            return;
+        if self.in_flight.load(Relaxed) > 0 {
+            self.take_completed(&mut self.state());
         }
-        let mut state = self.state();
+    }
+
+    fn take_completed(&self, state: &mut State) {
         let State { lanes, slots, news, .. } = &mut *state;
-        let now = now_ns();
+        let mut now = 0;
         let mut ended = 0;
         for lane in lanes.values_mut().filter(|lane| lane.pending()) {
+            now = if now == 0 { now_ns() } else { now };
             ended += lane.drain(slots, news, now);
         }
-        self.count(ended as usize);
-        self.announce(&mut state);
+        if now > 0 {
+            self.count(ended as usize);
+            self.announce(state);
+        }
     }
 
     /// Before the thread sleeps: whatever is completed from here on rings; what was completed before is taken.
@@ -446,22 +451,19 @@ impl Direct {
         if self.in_flight.load(Relaxed) == 0 {
             return;
         }
-        let mut pending = false;
-        for lane in self.state().lanes.values().filter(|lane| lane.in_flight() > 0) {
-            lane.arm();
-            pending |= lane.pending();
-        }
-        if pending {
-            self.drain();
-        }
+        let mut state = self.state();
+        state.lanes.values().filter(|lane| lane.in_flight() > 0).for_each(Lane::arm);
+        self.take_completed(&mut state);
     }
 
     /// When the thread woke.
     pub fn after_sleep(&self) {
-        if self.in_flight.load(Relaxed) > 0 {
-            self.state().lanes.values().filter(|lane| lane.in_flight() > 0).for_each(Lane::disarm);
-            self.drain();
+        if self.in_flight.load(Relaxed) == 0 {
+            return;
         }
+        let mut state = self.state();
+        state.lanes.values().filter(|lane| lane.in_flight() > 0).for_each(Lane::disarm);
+        self.take_completed(&mut state);
     }
 }
 

@@ -1,5 +1,6 @@
 //! The door as a whole: what its tasks share, and its thread.
 
+use crate::alarm::Alarm;
 use crate::bell::Bell;
 use crate::budget::Budget;
 use crate::calls::{Calls, Kind};
@@ -28,7 +29,6 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::sync::oneshot;
-use tokio::time::sleep;
 
 /// Clients that were turned away, told in a stretch of time; the others are only counted.
 const TURNED_AWAY: u64 = 50;
@@ -141,7 +141,7 @@ impl DoorThread {
         }
         if core.direct.attached().is_some() {
             tokio::spawn(watch_lanes(core.clone()));
-            tokio::spawn(herald(core.clone()));
+            tokio::spawn(herald(core.clone(), Alarm::new()?));
         }
         drop(entered);
         let handle = runtime.handle().clone();
@@ -201,40 +201,36 @@ fn runtime(core: &Arc<Core>) -> Result<Runtime> {
         .build()
 }
 
-/// Has the doorbell of each lane answered. What was rung before it is watched counts.
+/// Has the doorbell of each lane end the thread's sleep.
 async fn watch_lanes(core: Arc<Core>) {
     let Some(mut doorbells) = core.direct.doorbells() else { return };
     while let Some(Doorbell { ring, closed }) = doorbells.recv().await {
         // SAFETY: the registration owns the descriptor, which stays open until it is dropped.
         match unsafe { AsyncFd::register_with_interest(ring, Interest::READABLE) } {
-            Ok(ring) => drop(tokio::spawn(answer_doorbell(core.clone(), ring, closed))),
+            Ok(ring) => drop(tokio::spawn(hear_doorbell(ring, closed))),
             Err(error) => core.mailbox.fail(format!("the doorbell of a lane cannot be watched: {error}")),
         }
     }
 }
 
-/// Looks at the lanes whenever a worker rings. The descriptor is never read: each ring is an edge, and it never blocks.
-async fn answer_doorbell(core: Arc<Core>, ring: AsyncFd<OwnedFd>, mut closed: oneshot::Receiver<()>) {
-    loop {
-        tokio::select! {
-            rung = ring.readable() => {
-                let Ok(mut rung) = rung else { return };
-                rung.clear_ready();
-                core.direct.drain();
-            }
-            _ = &mut closed => return,
-        }
-    }
+/// Keeps a doorbell registered until its lane is closed. No task has to hear a ring: all it must do is end the thread's
+/// sleep, after which the thread looks at the lanes. Nor is the descriptor ever read: each ring is an edge.
+async fn hear_doorbell(ring: AsyncFd<OwnedFd>, closed: oneshot::Receiver<()>) {
+    let _ = closed.await; // an error means that it was closed as well
+    drop(ring);
 }
 
-/// How long news are collected before they are told: with the timer's own rounding at most 2 ms.
-const COLLECT: Duration = Duration::from_millis(1);
+/// How long news are collected before they are told: with all that follows at most 2 ms.
+const COLLECT: Duration = Duration::from_micros(1_750);
 
 /// Tells Python that there is something to tell.
-async fn herald(core: Arc<Core>) {
+async fn herald(core: Arc<Core>, alarm: Alarm) {
     loop {
         core.direct.herald.notified().await;
-        sleep(COLLECT).await;
+        if let Err(error) = alarm.after(COLLECT).await {
+            core.mailbox.fail(format!("the door cannot tell what it has served: {error}"));
+            return;
+        }
         core.mailbox.push(Event::News);
     }
 }

@@ -5,6 +5,7 @@
 //! interpreter's lock. This file is all that Python sees of it.
 
 pub mod admission;
+pub mod alarm;
 pub mod answer;
 pub mod authority;
 pub mod bell;
@@ -36,6 +37,7 @@ pub mod http_pass;
 pub mod http_serve;
 pub mod http_upload;
 pub mod identity;
+pub mod ids;
 pub mod infer;
 pub mod lane;
 pub mod lane_memory;

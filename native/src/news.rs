@@ -1,8 +1,9 @@
 //! What the engine is told of requests that were served without it: sums per model, kind and lane, so that telling costs
 //! by time and not by request.
 
+use crate::ids::ById;
 use bytes::Bytes;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 
 /// What is told separately: one lane's requests of one kind.
 pub type Subject = (u32, u32, u32);
@@ -87,7 +88,7 @@ const SLOW: usize = 64;
 pub struct News {
     bounds_ns: Vec<u64>,
     slow_ns: u64,
-    tallies: HashMap<Subject, Tally>,
+    tallies: ById<Subject, Tally>,
     broken: Vec<u32>,
 }
 
@@ -103,7 +104,7 @@ impl News {
     /// Nothing yet. Durations are counted between these bounds; requests longer than `slow_ns` are told one by one (0:
     /// none is).
     pub fn new(bounds_ns: Vec<u64>, slow_ns: u64) -> Self {
-        Self { bounds_ns, slow_ns, tallies: HashMap::new(), broken: Vec::new() }
+        Self { bounds_ns, slow_ns, tallies: ById::default(), broken: Vec::new() }
     }
 
     /// Whether there is nothing to tell.
