@@ -96,7 +96,8 @@ impl RequestBody {
         deadline_ns: u64,
     ) -> Result<Received, Fault> {
         let upload = direct && !prefix.compressed && prefix.length >= UPLOAD;
-        let uploaded = if upload { self.upload(&prefix, arrived_ns, deadline_ns).await? } else { None };
+        let uploaded =
+            if upload { Box::pin(self.upload(&prefix, arrived_ns, deadline_ns)).await? } else { None };
         match uploaded {
             Some(received) => Ok(received),
             None => self.announced_message(prefix).await.map(Received::Message),
@@ -172,7 +173,7 @@ impl RequestBody {
 
     async fn announced_message(&mut self, prefix: Prefix) -> Result<Message, Fault> {
         let message = self.contents(prefix.length).await?;
-        if prefix.compressed { self.inflated(message).await } else { Ok(message) }
+        if prefix.compressed { Box::pin(self.inflated(message)).await } else { Ok(message) }
     }
 
     async fn prefix(&mut self, mut patience: Patience) -> Result<Option<[u8; PREFIX]>, Fault> {
@@ -204,7 +205,7 @@ impl RequestBody {
             return Ok(Message { bytes: self.rest.split_to(length), reservation });
         }
         self.window.want(length);
-        self.gather(Assembly::new(&self.budget, length)).await
+        Box::pin(self.gather(Assembly::new(&self.budget, length))).await
     }
 
     async fn gather(&mut self, mut assembly: Assembly) -> Result<Message, Fault> {

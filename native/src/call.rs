@@ -25,6 +25,7 @@ use http::header::{CONTENT_TYPE, HeaderMap};
 use http::{Method, Request, request};
 use std::future::{Future, poll_fn};
 use std::panic::AssertUnwindSafe;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
@@ -46,6 +47,33 @@ pub struct Caller {
     pub window: Arc<Window>,
 }
 
+/// A call that has just begun.
+pub struct Call {
+    caller: Arc<Caller>,
+    request: Option<Request<RecvStream>>,
+    respond: Option<SendResponse<Bytes>>,
+}
+
+impl Call {
+    /// Of a connection.
+    pub fn new(caller: Arc<Caller>, request: Request<RecvStream>, respond: SendResponse<Bytes>) -> Self {
+        Self { caller, request: Some(request), respond: Some(respond) }
+    }
+}
+
+/// What the headers of a call say, and its body.
+struct Begun {
+    method: u32,
+    kind: Kind,
+    headers: HeaderMap,
+    body: RequestBody,
+    arrived_ns: u64,
+    /// 0: none.
+    deadline_ns: u64,
+    /// A deadline only bounds the wait for a unary body; the rest is Python's to decide.
+    body_deadline: Option<Instant>,
+}
+
 /// How long after its deadline a call waits for Python's own word on it.
 const LATE: Duration = Duration::from_millis(50);
 
@@ -54,15 +82,14 @@ fn unanswered() -> Fault {
 }
 
 /// Carries a call to its end. Never fails and never panics: a panic on the way ends the call with INTERNAL.
-pub async fn run(
-    core: Arc<Core>,
-    caller: Arc<Caller>,
-    request: Request<RecvStream>,
-    respond: SendResponse<Bytes>,
-) {
+pub async fn run(core: &Arc<Core>, call: &mut Call) {
+    let Some(respond) = call.respond.take() else { return };
+    let (caller, request) = (&*call.caller, &mut call.request);
     let _open = core.statistics.call();
     let mut answer = Answer::new(respond, caller.conduct.clone(), core.limits.duration(Limit::WriteStallMs));
-    match unpanicked(carry(&core, &caller, request, &mut answer)).await {
+    // Where it lies it stays: to move a future is to copy all that it may ever hold.
+    let outcome = unpanicked(pin!(carry(core, caller, request, &mut answer))).await;
+    match outcome {
         Ok(()) => {}
         Err(Outcome::Panicked) => {
             core.statistics.panicked();
@@ -88,7 +115,7 @@ enum Outcome {
     Panicked,
 }
 
-async fn unpanicked(call: impl Future<Output = Result<(), Fault>>) -> Result<(), Outcome> {
+async fn unpanicked(call: Pin<&mut impl Future<Output = Result<(), Fault>>>) -> Result<(), Outcome> {
     match AssertUnwindSafe(call).catch_unwind().await {
         Ok(result) => result.map_err(Outcome::Fault),
         Err(_) => Err(Outcome::Panicked),
@@ -98,21 +125,11 @@ async fn unpanicked(call: impl Future<Output = Result<(), Fault>>) -> Result<(),
 async fn carry(
     core: &Arc<Core>,
     caller: &Caller,
-    request: Request<RecvStream>,
+    request: &mut Option<Request<RecvStream>>,
     answer: &mut Answer,
 ) -> Result<(), Fault> {
-    let arrived_ns = now_ns();
-    let (head, stream) = request.into_parts();
-    let (method, kind) = admit(core, &head)?;
-    let gzip = uses_gzip(&head.headers)?;
-    let timeout = timeout(&head.headers)?;
-    let deadline_ns = timeout.map_or(0, |timeout| arrived_ns.saturating_add(timeout).min(i64::MAX as u64));
-    // A deadline only bounds the wait for a unary body; the rest is Python's to decide.
-    let body_deadline = match kind {
-        Kind::Unary => timeout.and_then(|timeout| Instant::now().checked_add(Duration::from_nanos(timeout))),
-        Kind::Stream => None,
-    };
-    let mut body = RequestBody::new(core.clone(), caller, stream, gzip, body_deadline);
+    let Some(begun) = request.take().map(|request| begin(core, caller, request)) else { return Ok(()) };
+    let Begun { method, kind, headers, mut body, arrived_ns, deadline_ns, body_deadline } = begun?;
     let direct = core.direct.may_serve(method);
     let received = match kind {
         // The body knows of a reset while it waits for data, the answer knows of it also while there is work to do.
@@ -127,9 +144,7 @@ async fn carry(
         None => (None, 0, 0, None),
         Some(Received::Message(message)) if !direct => (Some(message), 0, 0, None),
         Some(received) => {
-            match infer::serve(core, caller, received, (arrived_ns, deadline_ns), &head.headers, answer)
-                .await?
-            {
+            match infer::serve(core, caller, received, (arrived_ns, deadline_ns), &headers, answer).await? {
                 Served::Done => return Ok(()),
                 Served::Engine(HandedOver { message, attempts, deadline_ns, asked }) => {
                     (Some(message), attempts, deadline_ns, asked)
@@ -143,7 +158,7 @@ async fn carry(
         method,
         message,
         deadline_ns: if deadline_ns > 0 { deadline_ns } else { handed_ns },
-        metadata: text_metadata(&head.headers),
+        metadata: text_metadata(&headers),
         peer: caller.peer.clone(),
         client: caller.client.clone(),
         arrived_ns,
@@ -156,10 +171,26 @@ async fn carry(
             timeout_at(deadline + LATE, ended).await.unwrap_or_else(|_| Err(unanswered()))
         }
         Kind::Stream => {
-            let (parent, window) = (head.headers.get(TRACEPARENT), core.direct.window_of(method));
-            Stream::new(core, caller, &ticket, parent, deadline_ns, window).serve(&mut body, answer).await
+            let (parent, window) = (headers.get(TRACEPARENT), core.direct.window_of(method));
+            let stream = Stream::new(core, caller, &ticket, parent, deadline_ns, window);
+            Box::pin(stream.serve(&mut body, answer)).await // other calls shall not be as large
         }
     }
+}
+
+fn begin(core: &Arc<Core>, caller: &Caller, request: Request<RecvStream>) -> Result<Begun, Fault> {
+    let arrived_ns = now_ns();
+    let (head, stream) = request.into_parts();
+    let (method, kind) = admit(core, &head)?;
+    let gzip = uses_gzip(&head.headers)?;
+    let timeout = timeout(&head.headers)?;
+    let deadline_ns = timeout.map_or(0, |timeout| arrived_ns.saturating_add(timeout).min(i64::MAX as u64));
+    let body_deadline = match kind {
+        Kind::Unary => timeout.and_then(|timeout| Instant::now().checked_add(Duration::from_nanos(timeout))),
+        Kind::Stream => None,
+    };
+    let body = RequestBody::new(core.clone(), caller, stream, gzip, body_deadline);
+    Ok(Begun { method, kind, headers: head.headers, body, arrived_ns, deadline_ns, body_deadline })
 }
 
 /// Which method, if the request is gRPC and the method is known.
@@ -236,10 +267,10 @@ mod tests {
 
     #[tokio::test]
     async fn a_panic_ends_its_call_and_nothing_else() {
-        let outcome = unpanicked(async { panic!("on purpose") }).await;
+        let outcome = unpanicked(pin!(async { panic!("on purpose") })).await;
         assert!(matches!(outcome, Err(Outcome::Panicked)));
-        assert!(unpanicked(async { Ok(()) }).await.is_ok());
-        let outcome = unpanicked(async { Err(Fault::Gone) }).await;
+        assert!(unpanicked(pin!(async { Ok(()) })).await.is_ok());
+        let outcome = unpanicked(pin!(async { Err(Fault::Gone) })).await;
         assert!(matches!(outcome, Err(Outcome::Fault(Fault::Gone))));
     }
 

@@ -1,6 +1,7 @@
 //! One connection: TLS, HTTP/2, its calls, and the watch over its client.
 
-use crate::call::{self, Caller};
+use crate::call::{Call, Caller};
+use crate::carriers::Carriers;
 use crate::clock::now_ns;
 use crate::conduct::{Conduct, SharedConduct, WatchedTransport};
 use crate::connections::{Admission, Listening};
@@ -52,7 +53,7 @@ pub async fn serve(core: Arc<Core>, socket: Socket, peer: Arc<str>, admission: A
     let caller = Arc::new(Caller { peer, client, conduct, requests, answers, window });
     let mut driver = Driver::new(core.clone(), http2, caller.clone());
     while let Some((request, respond)) = poll_fn(|cx| driver.poll(cx)).await {
-        tokio::spawn(call::run(core.clone(), caller.clone(), request, respond));
+        Carriers::carry(&core, Call::new(caller.clone(), request, respond));
     }
 }
 
@@ -110,6 +111,8 @@ struct Driver {
     timer: Pin<Box<Sleep>>,
     pings: Option<PingPong>,
     listening: Option<Listening>,
+    /// Calls are being accepted that came at one time.
+    accepting: bool,
     widening: bool,
     leaving: bool,
     cut: bool,
@@ -128,6 +131,7 @@ impl Driver {
             timer,
             pings,
             listening: None,
+            accepting: false,
             widening: false,
             leaving: false,
             cut: false,
@@ -136,24 +140,19 @@ impl Driver {
 
     /// The next call; None when the connection has ended.
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<(Request<RecvStream>, SendResponse<Bytes>)>> {
-        self.core.bell.answer(); // when the thread is too busy to sleep, nobody else does
-        self.core.direct.drain();
-        self.listening.get_or_insert_with(|| {
-            self.caller.conduct.lock().register(cx.waker());
-            self.caller.window.register(cx.waker());
-            self.core.connections.listen(cx.waker())
-        });
-        self.widen();
+        if !std::mem::replace(&mut self.accepting, true) {
+            self.turn(cx);
+        }
         loop {
-            if let Poll::Ready(next) = self.http2.poll_accept(cx) {
-                self.count_refusals();
-                return match next {
-                    Some(Ok(call)) if !self.cut => Poll::Ready(Some(call)),
-                    Some(Ok(_)) => continue,
-                    Some(Err(_)) | None => Poll::Ready(None), // what is worth counting was counted above
-                };
+            match self.http2.poll_accept(cx) {
+                Poll::Ready(Some(Ok(call))) if !self.cut => return Poll::Ready(Some(call)),
+                Poll::Ready(Some(Ok(_))) => continue,
+                Poll::Ready(Some(Err(_)) | None) => {
+                    self.count_refusals(); // nothing else of it is worth counting
+                    return Poll::Ready(None);
+                }
+                Poll::Pending => self.count_refusals(),
             }
-            self.count_refusals();
             if self.core.is_draining() {
                 self.leave_once();
             }
@@ -168,6 +167,7 @@ impl Driver {
                 continue;
             }
             if self.timer.as_mut().poll(cx).is_pending() {
+                self.accepting = false;
                 return Poll::Pending;
             }
             if self.cut {
@@ -175,6 +175,18 @@ impl Driver {
             }
             self.look();
         }
+    }
+
+    /// What is done once before the calls that have come are accepted.
+    fn turn(&mut self, cx: &Context<'_>) {
+        self.core.bell.answer(); // when the thread is too busy to sleep, nobody else does
+        self.core.direct.drain();
+        self.listening.get_or_insert_with(|| {
+            self.caller.conduct.lock().register(cx.waker());
+            self.caller.window.register(cx.waker());
+            self.core.connections.listen(cx.waker())
+        });
+        self.widen();
     }
 
     /// Tells the client of a window that has grown.

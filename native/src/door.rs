@@ -4,6 +4,7 @@ use crate::alarm::Alarm;
 use crate::bell::Bell;
 use crate::budget::Budget;
 use crate::calls::{Calls, Kind};
+use crate::carriers::Carriers;
 use crate::clock::now_ns;
 use crate::connections::Connections;
 use crate::direct::{Direct, Doorbell};
@@ -43,6 +44,8 @@ pub struct Core {
     pub tls: Option<Arc<Tls>>,
     /// Live calls.
     pub calls: Calls,
+    /// The tasks that carry them.
+    pub carriers: Carriers,
     /// Events to Python.
     pub mailbox: Mailbox,
     /// Wake-ups from Python.
@@ -81,6 +84,7 @@ impl Core {
             methods,
             tls,
             calls: Calls::default(),
+            carriers: Carriers::default(),
             mailbox: Mailbox::new()?,
             bell: Bell::default(),
             direct: Arc::default(),

@@ -13,6 +13,7 @@ pub mod body;
 pub mod budget;
 pub mod call;
 pub mod calls;
+pub mod carriers;
 pub mod clock;
 pub mod conduct;
 pub mod connection;
