@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+import select
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, cast
 
 from aiohttp import web
 from aiohttp.http_exceptions import LineTooLong
+from aiohttp.streams import EMPTY_PAYLOAD, StreamReader
 
 from appliance.http.config import HttpConfig
 from appliance.http.peers import Peers
@@ -26,16 +28,19 @@ Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
 class Connection(web.RequestHandler):
     """One client connection. Times are the loop's; 0 means that nothing is being waited for. A connection that somebody
-    else accepted brings its ``client`` along, and how many ``attempts`` at its first request have failed."""
+    else accepted brings its ``client`` along, and how many ``attempts`` at its first request have failed. ``begun`` is
+    the body of the request that was taken up and that its handler has yet to see."""
 
     __slots__ = (
         "_client",
         "_entered",
         "_server",
         "attempts",
+        "begun",
         "busy",
         "head_since",
         "refused",
+        "said_all",
         "unsent_bytes",
         "write_since",
     )
@@ -46,8 +51,10 @@ class Connection(web.RequestHandler):
         self._client = client
         self._entered: str | None = None
         self.attempts = attempts
+        self.begun: StreamReader | None = None
         self.busy = False
         self.refused = False
+        self.said_all = False
         self.head_since = 0.0
         self.write_since = 0.0
         self.unsent_bytes = 0
@@ -94,6 +101,24 @@ class Connection(web.RequestHandler):
             self.head_since = self._loop.time()
         super().data_received(data)
 
+    def eof_received(self) -> bool | None:  # type: ignore[override]  # True keeps the way to the client open
+        """The client sends no more. Whatever of it is whole is answered, and then the connection ends; a client that is
+        not there any more, or ends amid a request, has none to be answered."""
+        last = self._messages[-1][1] if self._messages else self._current_body()
+        if last is None or not last.is_eof() or _is_hung_up(self.transport):
+            return None
+        self.said_all = True
+        if not self._messages:
+            self.close()
+        return True
+
+    def _current_body(self) -> StreamReader | None:
+        """The body of the request that is being answered, if one is."""
+        request = self._current_request
+        if request is not None:
+            return request.content
+        return EMPTY_PAYLOAD if self._request_in_progress else self.begun
+
     def pause_writing(self) -> None:
         """The client reads slower than the answer is written."""
         super().pause_writing()
@@ -104,6 +129,11 @@ class Connection(web.RequestHandler):
         """The client caught up."""
         super().resume_writing()
         self.write_since = 0.0
+
+    @property
+    def is_last(self) -> bool:
+        """Whether no request waits behind the one that is being answered."""
+        return not self._messages
 
     def sweep(self, now: float, config: HttpConfig) -> None:
         """Drop the client if it took too long over a request head or took nothing of its answer."""
@@ -193,6 +223,7 @@ class HttpServer(web.Server):
     def _request(
         self, message: Any, payload: Any, protocol: Any, writer: Any, task: asyncio.Task[None]
     ) -> web.BaseRequest:
+        protocol.begun = payload
         return Request(message, payload, protocol, writer, task, self._loop)
 
     async def idle(self) -> None:
@@ -210,7 +241,10 @@ class HttpServer(web.Server):
         connection = request.protocol
         assert isinstance(connection, Connection)
         connection.busy = True
+        connection.begun = None
         connection.head_since = 0.0
+        if connection.said_all and connection.is_last:
+            connection.close()
         self.in_flight += 1
         self._idle.clear()
         try:
@@ -220,6 +254,16 @@ class HttpServer(web.Server):
             self.in_flight -= 1
             if not self.in_flight:
                 self._idle.set()
+
+
+def _is_hung_up(transport: asyncio.Transport | None) -> bool:
+    """Whether the other side has closed altogether and not only its own direction. A Unix socket tells at once; TCP
+    tells only by a reset."""
+    if transport is None:
+        return True
+    poller = select.poll()
+    poller.register(transport.get_extra_info("socket").fileno(), 0)
+    return bool(poller.poll(0))
 
 
 def take_attempts(request: web.BaseRequest) -> int:

@@ -3,12 +3,13 @@
 use crate::budget::Reservation;
 use crate::listener::Socket;
 use bytes::{Buf, BytesMut};
+use futures_util::FutureExt;
 use std::future::{Future, poll_fn};
 use std::io::Result;
 use std::pin::{Pin, pin};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
-use tokio::io::{AsyncReadExt, AsyncWrite};
+use tokio::io::{AsyncReadExt, AsyncWrite, Interest};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::time::{Instant, Sleep, sleep};
 
@@ -65,6 +66,13 @@ impl Stream {
         Poll::Ready(Ok(written))
     }
 
+    /// Whether the other side has closed altogether, and not only its own direction. A Unix socket tells at once; TCP tells
+    /// only by a reset.
+    pub fn is_hung_up(&self) -> bool {
+        let ready = each!(self, stream => stream.ready(Interest::WRITABLE).now_or_never());
+        matches!(ready, Some(Ok(ready)) if ready.is_write_closed())
+    }
+
     /// Says that no more will be sent.
     pub fn poll_shutdown(&mut self, cx: &mut Context<'_>) -> Poll<Result<()>> {
         each!(self, stream => Pin::new(stream).poll_shutdown(cx))
@@ -82,7 +90,7 @@ pub struct Client {
     stream: Stream,
     /// What has come.
     pub inbound: BytesMut,
-    /// Nothing more will come.
+    /// Nothing more will come; it may still wait for answers.
     pub ended: bool,
     /// For what has come, where that is much.
     pub reservation: Option<Reservation>,
@@ -102,24 +110,29 @@ impl Client {
         self.reservation = None;
     }
 
-    /// Ready when more has come or the client has ended. An error: it is gone.
+    /// Ready when more has come or the client has said all. An error: it is gone.
     pub fn poll_read(&mut self, cx: &mut Context<'_>, room: usize) -> Poll<Result<()>> {
         if self.ended {
             return Poll::Pending;
         }
         let read = ready!(self.stream.poll_read(cx, &mut self.inbound, room))?;
         self.ended = read == 0;
+        if self.ended && self.stream.is_hung_up() {
+            return Poll::Ready(Err(std::io::ErrorKind::ConnectionReset.into()));
+        }
         Poll::Ready(Ok(()))
     }
 
-    /// Ready when the client is not there any more; meanwhile up to `bound` bytes are kept of what it sends ahead.
+    /// Ready when the client is not there any more; meanwhile up to `bound` bytes are kept of what it sends ahead. A client
+    /// that only sends no more is there, and waits for its answer.
     pub fn poll_gone(&mut self, cx: &mut Context<'_>, bound: usize) -> Poll<()> {
         while !self.ended && self.inbound.len() < bound {
             if ready!(self.poll_read(cx, ROOM)).is_err() {
                 self.ended = true;
+                return Poll::Ready(());
             }
         }
-        if self.ended { Poll::Ready(()) } else { Poll::Pending }
+        Poll::Pending
     }
 
     /// Sends from the front of `bytes`. An error when the client is gone, or took nothing for too long.

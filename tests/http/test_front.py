@@ -196,6 +196,25 @@ def test_a_client_that_sends_in_pieces_is_answered(
     assert client.answer() == first
 
 
+def test_a_client_that_says_no_more_is_answered_by_whoever_would(server: ApplianceProcess) -> None:
+    requests = binary_request("mlp", MLP, "h"), binary_request("big_mean", {"image": IMAGE}, "h")
+    with RawClient(server) as client:
+        first = [
+            _taught(server, client, request, model)
+            for request, model in zip(requests, ("mlp", "big_mean"), strict=True)
+        ]
+    before = _granted(server, "mlp")
+    for _ in range(COUNT):
+        with RawClient(server) as client:
+            client.send(requests[0] + GET + requests[1])
+            client.socket.shutdown(socket.SHUT_WR)
+            assert client.answer() == first[0]
+            assert client.answer().status == 200
+            assert client.answer() == first[1]
+            assert client.is_closed()
+    assert _granted(server, "mlp") == before + COUNT
+
+
 def test_a_600_kb_tensor_in_chunks_passes(server: ApplianceProcess, client: RawClient) -> None:
     request = binary_request("big_mean", {"image": IMAGE})
     first = client.ask(request)

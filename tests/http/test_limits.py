@@ -11,6 +11,7 @@ import struct
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,6 +19,9 @@ from models.generate import write_model
 from tests.appliance_process import ApplianceProcess
 from tests.conftest import Serve
 from tests.doors import Sections
+from tests.faults.clients import FAKE_SECTIONS
+from tests.faults.fake_models import write_fake
+from tests.faults.gate import Gate
 from tests.fronts import EVERY_FRONT, FRONTS, with_front
 
 BIG = 3 * 224 * 224 * 4
@@ -42,12 +46,27 @@ def front(request: pytest.FixtureRequest) -> Sections:
 
 
 @pytest.fixture(scope="module")
-def server(front: Sections, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApplianceProcess]:
+def gate_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where that gate is."""
+    return tmp_path_factory.mktemp("gate") / "pipe"
+
+
+@pytest.fixture(scope="module")
+def server(
+    front: Sections, gate_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ApplianceProcess]:
     root = tmp_path_factory.mktemp("models")
-    for name in ("mlp", "identity_fp32", "burn_10ms"):
+    for name in ("mlp", "identity_fp32"):
         write_model(name, root)
-    with ApplianceProcess(root, with_front(front, {"http": LIMITS})) as process:
+    write_fake(root, "held", batched=False, gate=gate_path)
+    with ApplianceProcess(root, with_front(front, {**FAKE_SECTIONS, "http": LIMITS})) as process:
         yield process.wait_ready()
+
+
+@pytest.fixture
+def gate(gate_path: Path) -> Gate:
+    """Before the runs of the model ``held``."""
+    return Gate(gate_path)
 
 
 @pytest.fixture
@@ -149,6 +168,36 @@ def test_a_client_that_ends_amid_its_body_harms_nobody(connect: Connect) -> None
     connection.shutdown(socket.SHUT_WR)
     _to_the_end(connection)
     _answers(connect)
+
+
+@pytest.mark.parametrize("pause", [False, True], ids=["at-once", "later"])
+def test_a_client_that_says_no_more_is_answered(
+    server: ApplianceProcess, connect: Connect, pause: bool
+) -> None:
+    """Every request that is whole, in order; then the server ends the connection."""
+    large = json.dumps(
+        {"inputs": [{"name": "x", "shape": [1, 4000], "datatype": "FP32", "data": [7777.0] * 4000}]}
+    )
+    start = b"POST /v2/models/identity_fp32/infer HTTP/1.1\r\nHost: x\r\n"
+    for round_ in range(4):  # a native door serves what it saw before by itself
+        connection = connect()
+        requests = [_sized(_mlp(id=f"{round_}{number}")) for number in range(3)]
+        connection.sendall(b"".join(requests) + _sized(large.encode(), start=start))
+        if pause:
+            server.status()
+        connection.shutdown(socket.SHUT_WR)
+        received = _to_the_end(connection)
+        assert re.findall(rb'"id":"(\d+)"', received) == [b"%d%d" % (round_, number) for number in range(3)]
+        assert received.count(b"HTTP/1.1 200") == 4
+        assert received.count(b"7777.0") == 4000
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET /v2 HT", INFER + b"Content-Length: 9\r\n\r\n{}"])
+def test_a_client_that_says_no_more_than_a_part_is_let_go(connect: Connect, sent: bytes) -> None:
+    connection = connect()
+    connection.sendall(sent)
+    connection.shutdown(socket.SHUT_WR)
+    assert _to_the_end(connection)[:12] in (b"", b"HTTP/1.1 400", b"HTTP/1.1 408")
 
 
 def test_a_malformed_chunk_is_refused_and_the_end(connect: Connect) -> None:
@@ -359,25 +408,35 @@ def test_a_client_that_reads_nothing_is_cut_off(server: ApplianceProcess, connec
     _answers(connect)
 
 
-def test_a_client_that_goes_takes_its_request_with_it(server: ApplianceProcess, connect: Connect) -> None:
-    def cancelled() -> int:
-        models = {model["name"]: model for model in server.status()["models"]}
-        return int(models["burn_10ms"]["requests"]["cancelled"])
+def test_a_client_that_goes_takes_its_request_with_it(
+    server: ApplianceProcess, connect: Connect, gate: Gate
+) -> None:
+    """It says so by a reset: who only closes may yet be listening."""
 
-    metadata = json.loads(server.get("/v2/models/burn_10ms"))["inputs"][0]
-    shape = [1 if dimension < 0 else dimension for dimension in metadata["shape"]]
-    count = 1
-    for dimension in shape:
-        count *= dimension
-    body = json.dumps({"inputs": [{**metadata, "shape": shape, "data": [0.0] * count}]}).encode()
-    start = b"POST /v2/models/burn_10ms/infer HTTP/1.1\r\nHost: x\r\n"
-    before = cancelled()
-    leaving = [connect() for _ in range(15)]
-    for connection in leaving:
-        connection.sendall(_sized(body, start=start))
-    for connection in leaving:
-        connection.close()
-    server.until("cancelled requests", lambda status: cancelled() > before)
+    def entry(status: Any) -> Any:
+        return next(model for model in status["models"] if model["name"] == "held")
+
+    def cancelled(status: Any) -> int:
+        return int(entry(status)["requests"]["cancelled"])
+
+    tensor = {"name": "x", "shape": [1, 4], "datatype": "UINT8", "data": [1, 2, 3, 4]}
+    request = _sized(
+        json.dumps({"inputs": [tensor]}).encode(), start=b"POST /v2/models/held/infer HTTP/1.1\r\nHost: x\r\n"
+    )
+    before = cancelled(server.status())
+    with gate:
+        leaving = [connect() for _ in range(3)]
+        for connection in leaving:
+            connection.sendall(request)
+        server.until("all inside", lambda status: entry(status)["queued"] + entry(status)["running"] == 3)
+        for connection in leaving:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            connection.close()
+        server.until("the end of one that waits", lambda status: cancelled(status) > before)
+        end = time.monotonic() + 20
+        while b"\nappliance_http_connections 1\n" not in server.get("/metrics"):
+            assert time.monotonic() < end, "connections stay"
+    server.until("the end of those that the worker has", lambda status: cancelled(status) == before + 3)
     server.until("all tensor memory back", lambda status: status["arena_used_bytes"] == 0)
     text = server.get("/metrics").decode()
     assert 'appliance_http_responses_total{code="499"}' in text
