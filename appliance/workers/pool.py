@@ -452,7 +452,11 @@ class WorkerPool:
                 self._supervisor.abandon()
         elif state.ended:
             if busy_ns > EXIT_GRACE_NS:
-                self._condemn(state, ExitCause.DIED, "it closed its lane and did not end")
+                leaving = (
+                    state.stopping and not state.owes
+                )  # giving memory back while it yields may take longer
+                cause = ExitCause.STOPPED if leaving else ExitCause.DIED
+                self._condemn(state, cause, "it closed its lane and did not end")
         elif overdue := state.owes.overdue(busy_ns, now_ns - state.aside_ns):
             self._condemn(state, ExitCause.HUNG, overdue)
         elif not state.owes and state.stopping and busy_ns > EXIT_GRACE_NS:

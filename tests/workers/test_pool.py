@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import select
+import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -228,3 +230,19 @@ def _ended(pidfd: int) -> bool:
     ended = bool(ready.poll(20_000))
     os.close(pidfd)
     return ended
+
+
+@pytest.mark.parametrize(("told", "cause"), [(True, ExitCause.STOPPED), (False, ExitCause.DIED)])
+def test_a_worker_that_is_slow_to_end_has_died_only_if_nobody_told_it_to_end(
+    shared_bench: Bench, told: bool, cause: ExitCause
+) -> None:
+    """It gives much memory back while it yields to everybody on a busy machine."""
+    worker = shared_bench.start()
+    os.kill(shared_bench.pids[worker], signal.SIGSTOP)
+    if told:
+        shared_bench.call(shared_bench.pool.stop, worker)
+    lane = socket.socket(fileno=os.dup(shared_bench.pool._workers[worker].lane.fileno()))
+    lane.shutdown(socket.SHUT_RD)
+    lane.close()
+    exited = shared_bench.event(WorkerExited)
+    assert (exited.worker, exited.cause) == (worker, cause)
