@@ -144,7 +144,7 @@ class Session(Protocol):
 
 
 class Runtime(Protocol):
-    """A vendor's runtime. Making one imports the vendor's library and starts no thread and no session."""
+    """A vendor's runtime. Making one imports the vendor's library and leaves no thread and no session behind."""
 
     @property
     def name(self) -> str:

@@ -1,10 +1,10 @@
 """Weights of a model as mapped pages of one file: read ahead, verified, let go, brought back.
 
 A session whose tensors are mapped from a file can be *hollow*: the session stays, its pages go, and one sequential read
-brings them back at the speed of the disk, because large requests go to the disk and nothing is copied. Measured: the
-fastest way is one shared mapping that is populated in large steps (``MADV_POPULATE_READ``) and then, page tables only,
-the session's own mappings. A kernel before 5.14 has the pages touched instead. The digests of the pieces are computed
-in a second thread, one step behind the reading, and the last of them in both.
+brings them back at the speed of the disk, because large requests go to the disk and nothing is copied. The session's
+own mappings are populated (``MADV_POPULATE_READ``) in the order of the file, so that pages and page tables come
+together; where there are none yet, a shared mapping of the file is. A kernel before 5.14 has the pages touched instead.
+The digests of the pieces are computed in a second thread, one step behind the reading, and the last of them in both.
 
 Nothing here knows a runtime. A file that is shorter than it was dies with SIGBUS when a page of it is touched; what is
 found here before is an error instead.
@@ -25,11 +25,11 @@ from appliance.digest import PIECE_BYTES, digest_of
 from appliance.errors import LoadFailed
 from appliance.model import WeightsFile
 
-STEP_BYTES: Final = 32 << 20
-"""Smaller steps break the kernel's read-ahead, larger ones let the digests fall behind."""
+STEP_BYTES: Final = 8 << 20
+"""Of reading: the digests are so much behind at least."""
 
 GAP_BYTES_MAX: Final = 128 << 10
-"""Unused bytes between two mappings that are read all the same, for the sake of one sequential read."""
+"""Unused bytes between two mappings whose pieces are verified all the same: the kernel has read them ahead."""
 
 _MADV_POPULATE_READ: Final = 22
 _PAGE: Final = mmap.PAGESIZE
@@ -49,13 +49,6 @@ def _typed_libc() -> ctypes.CDLL:
 
 
 _LIBC: Final = _typed_libc()
-
-
-class Extent(NamedTuple):
-    """Bytes of a file from ``start`` to ``end``."""
-
-    start: int
-    end: int
 
 
 class _Mapping(NamedTuple):
@@ -83,24 +76,11 @@ class MappedWeights:
 
     def fill(self, *, verify: bool) -> None:
         """Bring all pages back. Raises LoadFailed when the file is not what it was, as far as that was verified."""
-        read_extents(self._file, self._descriptor, self._extents(), verify=verify)
-        for mapping in self._mappings:
-            _populate(mapping.address, mapping.nbytes)
+        _read(self._file, self._descriptor, self._mappings, verify=verify)
 
     def close(self) -> None:
         """Let go of the file; the mappings are their session's."""
         os.close(self._descriptor)
-
-    def _extents(self) -> list[Extent]:
-        """What is mapped, with small gaps closed, in file order."""
-        extents: list[Extent] = []
-        for mapping in self._mappings:
-            end = min(mapping.offset + mapping.nbytes, self._file.size)
-            if extents and mapping.offset <= extents[-1].end + GAP_BYTES_MAX:
-                extents[-1] = Extent(extents[-1].start, max(end, extents[-1].end))
-            else:
-                extents.append(Extent(mapping.offset, end))
-        return extents
 
 
 def find_mapped(file: WeightsFile) -> MappedWeights | None:
@@ -133,70 +113,89 @@ def read_ahead(
     except OSError as problem:
         raise _unreadable(file, problem) from problem
     try:
-        read_extents(file, descriptor, [Extent(0, file.size)], verify=verify, begin=begin, progress=progress)
+        if file.size:
+            with _SharedMapping(descriptor, file.size) as shared:
+                whole = _Mapping(shared.address, file.size, 0)
+                _read(file, descriptor, [whole], verify=verify, begin=begin, progress=progress)
+        else:
+            _read(file, descriptor, [], verify=verify)
     finally:
         os.close(descriptor)
 
 
-def read_extents(
+def _read(
     file: WeightsFile,
     descriptor: int,
-    extents: Sequence[Extent],
+    mappings: Sequence[_Mapping],
     *,
     verify: bool,
     begin: Callable[[], None] = lambda: None,
     progress: Callable[[int], None] = lambda done_bytes: None,
 ) -> None:
-    """Read parts of the file into the page cache through one shared mapping; with ``verify``, whole pieces of it.
-    ``progress`` is told after each step where in the file it ended."""
+    """Populate the mappings, which are in the order of the file; with ``verify``, hold the pieces that they show any of
+    against their digests. ``progress`` is told after each step where in the file it ended."""
     size = os.fstat(descriptor).st_size
     if size != file.size:
         raise LoadFailed(
             f"{file.path} has {size} bytes where {file.size} were expected; it was changed in place"
         )
-    if not size or not extents:
+    if not size or not mappings:
         return
-    if verify and file.pieces:
-        extents = [_whole_pieces(extent, size) for extent in extents]
+    if not (verify and file.pieces):
+        _populate_all(file, mappings, progress)
+        return
     with _SharedMapping(descriptor, size) as shared:
-        check = _PieceCheck(file, shared, begin) if verify and file.pieces else None
+        check = _PieceCheck(file, shared, _pieces_of(mappings, size), begin)
+
+        def reached(end: int) -> None:
+            check.reached(end)
+            progress(end)
+
         try:
-            for extent in extents:
-                for start in range(extent.start, extent.end, STEP_BYTES):
-                    end = min(start + STEP_BYTES, extent.end)
-                    _read_step(file, shared, start, end)
-                    if check is not None:
-                        check.submit(start, end)
-                    progress(end)
+            _populate_all(file, mappings, reached)
         finally:
-            wrong = check.finish() if check is not None else ""
+            wrong = check.finish()
     if wrong:
         raise LoadFailed(wrong)
 
 
-def _read_step(file: WeightsFile, shared: _SharedMapping, start: int, end: int) -> None:
-    try:
-        _populate(shared.address + start, end - start)
-    except OSError as problem:
-        raise _unreadable(file, problem) from problem
+def _populate_all(file: WeightsFile, mappings: Sequence[_Mapping], reached: Callable[[int], None]) -> None:
+    """Step by step; ``reached`` is told how far."""
+    for mapping in mappings:
+        for start in range(0, mapping.nbytes, STEP_BYTES):
+            nbytes = min(STEP_BYTES, mapping.nbytes - start)
+            try:
+                _populate(mapping.address + start, nbytes)
+            except OSError as problem:
+                raise _unreadable(file, problem) from problem
+            reached(mapping.offset + start + nbytes)
 
 
-def _whole_pieces(extent: Extent, size: int) -> Extent:
-    end = -(-extent.end // PIECE_BYTES) * PIECE_BYTES
-    return Extent(extent.start // PIECE_BYTES * PIECE_BYTES, min(end, size))
+def _pieces_of(mappings: Sequence[_Mapping], size: int) -> list[int]:
+    """The numbers of the pieces that are mapped in part at least, with small gaps closed, ascending."""
+    numbers: list[int] = []
+    last = 0
+    for mapping in mappings:
+        start = last if mapping.offset <= last + GAP_BYTES_MAX else mapping.offset
+        end = min(mapping.offset + mapping.nbytes, size)
+        first = max(start // PIECE_BYTES, numbers[-1] + 1 if numbers else 0)
+        numbers += range(first, -(-end // PIECE_BYTES))
+        last = max(last, end)
+    return numbers
 
 
 class _PieceCheck:
     """Compares pieces with their digests in a thread of its own, as they come, and in the reader's once all have come.
-    Stops at the first that is wrong."""
+    Stops at the first that is wrong. ``shared`` shows the whole file, ``numbers`` are the pieces, ascending."""
 
-    def __init__(self, file: WeightsFile, shared: _SharedMapping, begin: Callable[[], None]) -> None:
+    def __init__(
+        self, file: WeightsFile, shared: _SharedMapping, numbers: Sequence[int], begin: Callable[[], None]
+    ) -> None:
         self._file = file
         self._shared = shared
         self._changed = threading.Condition()
-        self._waiting: deque[int] = deque()
-        self._submitted = 0
-        self._closed = False
+        self._waiting = deque(numbers)
+        self._reached = 0
         self._wrong = ""
 
         def run() -> None:
@@ -206,37 +205,43 @@ class _PieceCheck:
         self._thread = threading.Thread(target=run, name="verify", daemon=True)
         self._thread.start()
 
-    def submit(self, start: int, end: int) -> None:
-        """These bytes, which begin with a piece, are in memory; they come in ascending order."""
+    def reached(self, end: int) -> None:
+        """What is mapped below ``end`` is in memory."""
         with self._changed:
-            first = max(start // PIECE_BYTES, self._submitted)
-            self._submitted = -(-end // PIECE_BYTES)
-            self._waiting += range(first, self._submitted)
+            self._reached = max(self._reached, end)
             self._changed.notify()
 
     def finish(self) -> str:
         """Check what is left; gives what is wrong, for people, "" when nothing is."""
-        with self._changed:
-            self._closed = True
-            self._changed.notify()
+        self.reached(self._file.size)
         self._check_all()
         self._thread.join()
         return self._wrong
 
     def _check_all(self) -> None:
-        """One piece after the other, until there are no more to come."""
+        """One piece after the other, until there are no more."""
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._waiting or self._closed)
+                self._changed.wait_for(self._can_go_on)
                 if not self._waiting or self._wrong:
                     return
                 number = self._waiting.popleft()
             self._check(number)
 
+    def _can_go_on(self) -> bool:
+        return not self._waiting or bool(self._wrong) or self._end_of(self._waiting[0]) <= self._reached
+
+    def _end_of(self, number: int) -> int:
+        return min((number + 1) * PIECE_BYTES, self._file.size)
+
     def _check(self, number: int) -> None:
-        start = number * PIECE_BYTES
-        end = min(start + PIECE_BYTES, self._file.size)
+        start, end = number * PIECE_BYTES, self._end_of(number)
         known = self._file.pieces[number] if number < len(self._file.pieces) else ""
+        try:
+            _populate(self._shared.address + start, end - start)
+        except OSError as problem:
+            self._wrong = str(_unreadable(self._file, problem))
+            return
         if digest_of(self._shared.view[start:end]) != known:
             self._wrong = (
                 f"{self._file.path}: piece {number} (bytes {start} to {end}) is not what it was when it was stored: "

@@ -1,6 +1,6 @@
 """The supervisor process: imports the runtimes once, forks workers from itself, says when they end.
 
-Single-threaded, and it never makes a session, so a fork of it is a clean start for a worker. Only this process, their
+Single-threaded, and it has no session, so a fork of it is a clean start for a worker. Only this process, their
 parent, ever signals a worker, so a process number that was given to somebody else is never hit. It lives no longer than
 the daemon, and the workers no longer than it.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import mmap
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -72,14 +72,47 @@ def test_hollow_and_fill(
         assert bytes(memory) == before
 
 
-def test_only_what_is_mapped_is_read_and_pieces_are_read_whole(file: WeightsFile) -> None:
-    """Small gaps do not break a read in two; large ones do."""
+def test_only_what_is_mapped_is_read_and_pieces_of_it_are_verified_whole(file: WeightsFile) -> None:
     near, far = 4 * PAGE, 2 * PIECE_BYTES
     with mapped(file, (0, PAGE), (near, PAGE), (far, PAGE)) as (found, _):
-        assert found._extents() == [(0, near + PAGE), (far, far + PAGE)]
         found.hollow()
         found.fill(verify=True)
         assert rss_of(file) == 3 * PAGE
+
+
+@pytest.mark.parametrize(
+    ("position", "checked"),
+    [(PIECE_BYTES - 1, True), (PIECE_BYTES, False), (2 * PIECE_BYTES, True)],
+    ids=["beside what is mapped", "between", "mapped"],
+)
+def test_pieces_between_mappings_that_lie_far_apart_are_not_verified(
+    file: WeightsFile, position: int, checked: bool
+) -> None:
+    with open(file.path, "r+b") as target:
+        target.seek(position)
+        (byte,) = target.read(1)
+        target.seek(position)
+        target.write(bytes([byte ^ 1]))
+    refused = pytest.raises(LoadFailed, match=f"piece {position // PIECE_BYTES} ")
+    with (
+        mapped(file, (0, PAGE), (2 * PIECE_BYTES, PAGE)) as (found, _),
+        refused if checked else nullcontext(),
+    ):
+        found.fill(verify=True)
+
+
+def test_a_small_gap_is_verified_even_where_it_is_a_piece_of_its_own(
+    file: WeightsFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(weights, "GAP_BYTES_MAX", 2 * PIECE_BYTES)
+    with open(file.path, "r+b") as target:
+        target.seek(PIECE_BYTES)
+        target.write(bytes(8))
+    with (
+        mapped(file, (0, PAGE), (2 * PIECE_BYTES, PAGE)) as (found, _),
+        pytest.raises(LoadFailed, match="piece 1 "),
+    ):
+        found.fill(verify=True)
 
 
 def test_the_mappings_of_another_file_are_another_files(file: WeightsFile, tmp_path: Path) -> None:

@@ -150,7 +150,7 @@ def test_a_worker_is_confined(shared_bench: Bench) -> None:
     shared_bench.event(WorkerExited)
 
 
-def test_loads_measure_seeds_and_memory(shared_bench: Bench, tmp_path: Path) -> None:
+def test_loads_measure_seeds(shared_bench: Bench, tmp_path: Path) -> None:
     path = write_model("mlp", tmp_path) / "1" / "model.onnx"
     version = version_of(
         path, [spec("x", Datatype.FP32, 64)], [spec("y", Datatype.FP32, 10)], max_batch_size=6
@@ -161,7 +161,6 @@ def test_loads_measure_seeds_and_memory(shared_bench: Bench, tmp_path: Path) -> 
     assert [rows for rows, _ in loaded.seeds] == [1, 2, 4, 6]
     assert all(taken > 0 for _, taken in loaded.seeds)
     assert loaded.load_ns > 0
-    assert loaded.memory_bytes > 0
     shared_bench.call(shared_bench.pool.stop, worker)
     shared_bench.event(WorkerExited)
 

@@ -6,6 +6,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -27,8 +28,12 @@ def class_of(thread: int = 0) -> tuple[int, bool]:
 
 
 def classes(pid: int) -> dict[int, tuple[int, bool]]:
-    """Of every thread of a process."""
-    return {int(entry.name): class_of(int(entry.name)) for entry in Path(f"/proc/{pid}/task").iterdir()}
+    """Of every thread of a process that has not ended meanwhile."""
+    found = {}
+    for entry in Path(f"/proc/{pid}/task").iterdir():
+        with suppress(ProcessLookupError):
+            found[int(entry.name)] = class_of(int(entry.name))
+    return found
 
 
 def wait_for(met: Callable[[], bool]) -> None:
