@@ -51,6 +51,7 @@ class TimedPool:
         self._pool = WorkerPool(self._arena, config, self._loop, self._events.put_nowait)
         self._ids = itertools.count(1)
         self._pids: dict[int, int] = {}
+        self._beside: list[PoolEvent] = []
 
     def open(self) -> None:
         self._loop.run_until_complete(self._pool.open())
@@ -70,6 +71,13 @@ class TimedPool:
     def load(self, worker: int, version: ModelVersion, wish: LoadWish) -> tuple[ModelLoaded, float]:
         """The model MODEL of a worker."""
         return self._timed(ModelLoaded, lambda: self._pool.load(worker, MODEL, version, wish))
+
+    def arrived(self) -> float:
+        """After an early load: until all its weights are there."""
+        filled, took = self._timed(ModelFilled, lambda: None)
+        if filled.failure:
+            raise PoolFailed(filled.failure)
+        return took
 
     def hollow(self, worker: int) -> float:
         return self._timed(ModelHollowed, lambda: self._pool.hollow(worker, MODEL))[1]
@@ -119,16 +127,23 @@ class TimedPool:
         return int(fields["RssAnon"].split()[0]) / 1024
 
     def _timed(self, kind: type[Event], ask: Callable[[], None]) -> tuple[Event, float]:
-        async def asked() -> PoolEvent:
+        async def asked() -> Event:
             ask()
-            return await asyncio.wait_for(self._events.get(), EVENT_TIMEOUT_S)
+            for event in self._beside:
+                if isinstance(event, kind):
+                    self._beside.remove(event)
+                    return event
+            while True:
+                event = await asyncio.wait_for(self._events.get(), EVENT_TIMEOUT_S)
+                if isinstance(event, kind):
+                    return event
+                if not isinstance(event, ModelFilled):
+                    raise PoolFailed(f"waited for {kind.__name__}, got {event}")
+                self._beside.append(event)
 
         begin = time.perf_counter()
-        event = self._loop.run_until_complete(asked())
-        took = (time.perf_counter() - begin) * 1e3
-        if not isinstance(event, kind):
-            raise PoolFailed(f"waited for {kind.__name__}, got {event}")
-        return event, took
+        answer = self._loop.run_until_complete(asked())
+        return answer, (time.perf_counter() - begin) * 1e3
 
 
 def _fixed(shape: tuple[int, ...]) -> tuple[int, ...]:

@@ -188,13 +188,13 @@ class Detours:
         return True
 
     def reroute(self, request: Request) -> bool:
-        """The version closed under a queued request: give it to the one that serves now, if it fits."""
+        """The version closed under a queued request: give it to the one that serves now, if it fits and is there."""
         head, old = request.plan.head, request.plan.model
         try:
             if request.is_twin:
                 raise not_ready(old)
             served = self._routes.resolve(head.model_name, head.model_version)
-            if served is request.served or not interchangeable(served.model, old):
+            if served is request.served or not served.opened or not interchangeable(served.model, old):
                 raise not_ready(old)
             plan = plan_request(served.model, head)
         except ApplianceError:

@@ -13,22 +13,24 @@ from typing import NamedTuple
 
 from appliance.engine.grants import Grants
 from appliance.engine.lodging import Lodging, Room, Stay
-from appliance.engine.outcome import not_ready
+from appliance.engine.outcome import away, not_ready
 from appliance.engine.port import Buffer, ResidencyFigures
+from appliance.engine.renewals import Renewals, comes_quickly
 from appliance.engine.request import Request
 from appliance.engine.residency_settings import ResidencyConfig
 from appliance.engine.roster import Roster
 from appliance.engine.routes import Routes, Served
 from appliance.engine.waiting_room import WaitingRoom
-from appliance.errors import ApplianceError, Cancelled, DeadlineExpired, ModelAway, QueueFull
+from appliance.errors import ApplianceError, Cancelled, DeadlineExpired, QueueFull
 from appliance.inference import NO_DEADLINE
 from appliance.model import VersionState
 from appliance.scheduling import residency_port as port
 from appliance.scheduling.residency import Residency
-from appliance.scheduling.residency_port import Coldness, Form
+from appliance.scheduling.residency_port import Form
 from appliance.telemetry.meter import Result
 from appliance.workers.arena import Arena
 from appliance.workers.port import (
+    LoadWish,
     ModelFilled,
     ModelHollowed,
     ModelLoaded,
@@ -100,7 +102,7 @@ class Residence:
         self._at = at
         self._report = report
         self._residency = Residency(config, budget_bytes)
-        self._lodging = Lodging(config, budget_bytes, spare_bytes)
+        self._lodging, self._renewals = Lodging(config, budget_bytes, spare_bytes), Renewals()
         self._in_use = _InUse(self._running, self._lodging.protects)
         self._room = WaitingRoom()
         self._tenants: dict[int, Served] = {}
@@ -134,7 +136,7 @@ class Residence:
         refused = None
         if isinstance(answer, port.Refuse):
             self._count(refused=1)
-            refused = _refusal(request, answer), Result.REFUSED
+            refused = away(request, answer), Result.REFUSED
         elif not request.store(self._arena, tensors):
             others = [*others, *self._step_of(port.Withdrawn(served.id, request.handle), now_ns)]
             text = "Exceeds maximum queue size: no memory left for tensors"
@@ -229,6 +231,7 @@ class Residence:
     def _remove(self, served: Served, now_ns: int) -> None:
         model = served.id
         del self._tenants[model]
+        self._renewals.forget(model)
         for known in (self._answered, self._pending, self._failures):
             known.pop(model, None)
         self._draining = [other for other in self._draining if other is not served]
@@ -288,13 +291,15 @@ class Residence:
         request = self._room.leave(action.request)
         if request is not None:
             self._count(refused=1)
-            self._end(request, _refusal(request, action), Result.REFUSED)
+            self._end(request, away(request, action), Result.REFUSED)
             self._soon()
 
     def _load(self, served: Served, now_ns: int) -> None:
         self._count(loads=1)
         self._moved_ns[served.id] = now_ns
-        self._roster.bring(served, now_ns)
+        quick = comes_quickly(served.model, self._config.early_bytes) and served.id not in self._failures
+        self._renewals.asked(served, now_ns)
+        self._roster.bring(served, now_ns, quick=quick)
 
     def _fill(self, served: Served, now_ns: int) -> None:
         self._count(fills=1)
@@ -364,20 +369,26 @@ class Residence:
     def _loaded(self, event: ModelLoaded, now_ns: int) -> None:
         """Maybe it is a version that comes back, and is open after this."""
         served = self._roster.served(event.model)
-        if served is not None:
+        renewed = self._renewals.renewed(event.model, event.worker)
+        if served is not None and served.quick and not renewed:
+            self._renewals.opened(served, event.worker)
+        elif served is not None:
+            served.quick = False
             self._lodging.measured(served, event)
         self._roster.model_loaded(event, now_ns)
-        if served is None:
+        if served is None or served.id not in self._tenants:
             return
-        if served.id not in self._tenants or served.form is not Form.COLD or not served.opened:
+        if served.form is not Form.COLD or not served.opened:
             return
-        self._arrived(served, now_ns, self._lodging.footprint(served).bytes)
+        took_ns = now_ns - self._moved_ns.pop(served.id, now_ns)
+        if served.quick:  # its weights are still arriving: the same as last time is counted with
+            took_ns = self._renewals.took_ns(served, max(took_ns, self._lodging.load_ns(served)))
+        self._arrived(served, now_ns, took_ns, self._lodging.footprint(served).bytes)
 
-    def _arrived(self, served: Served, now_ns: int, size_bytes: int) -> None:
+    def _arrived(self, served: Served, now_ns: int, took_ns: int, size_bytes: int) -> None:
         served.form, served.returning = Form.RESIDENT, False
         self._failures.pop(served.id, None)
         self._tell(port.Measured(served.id, self._lodging.footprint(served)), now_ns)
-        took_ns = now_ns - self._moved_ns.pop(served.id, now_ns)
         self._tell(port.Done(served.id, took_ns, size_bytes), now_ns)
 
     def _hollowed(self, event: ModelHollowed, now_ns: int) -> None:
@@ -393,10 +404,15 @@ class Residence:
         if served is not None and event.failure:
             if event.worker in self._pending.get(event.model, ()):
                 self._come_anew(served, event.failure, now_ns)
+            elif self._renewals.rejected(event.model, event.worker):
+                self._roster.model_refused(ModelRefused(event.worker, event.model, event.failure), now_ns)
+        elif served is not None and self._renewals.arrived(served, event.worker, now_ns):
+            self._workers.load(event.worker, served.id, served.model, LoadWish(background=True))
         elif self._answering(event.model, event.worker) is not None and served is not None:
             self._roster.take_back(served)
             self._count(filled_bytes=event.nbytes)
-            self._arrived(served, now_ns, event.nbytes)
+            took_ns = now_ns - self._moved_ns.pop(served.id, now_ns)
+            self._arrived(served, now_ns, took_ns, event.nbytes)
 
     def _answering(self, model: int, worker: int) -> Served | None:
         """The version whose last worker has done now what it was asked for."""
@@ -410,8 +426,11 @@ class Residence:
         return self._tenants.get(model)
 
     def _refused(self, event: ModelRefused, now_ns: int) -> bool:
-        """A version that comes back was refused, maybe for want of memory; True: it is to be tried again."""
+        """A version that comes back was refused, maybe for want of memory; True: it is tried again, or serves on."""
         served = self._tenants.get(event.model)
+        if self._renewals.renewed(event.model, event.worker) and served is not None:
+            self._report("model goes on with its quick session", model=served.key, reason=event.reason)
+            return True
         if served is None or served.opened:
             return False
         if self._failures.get(served.id, 0) + 1 >= FAILURES_MAX:
@@ -436,6 +455,7 @@ class Residence:
 
     def exited(self, event: WorkerExited, held: Sequence[Served], now_ns: int) -> None:
         """A process is gone: what left with it is out; what it was to bring back is to be brought back anew."""
+        self._renewals.lost(event.worker)
         for served in held:
             if served.id in self._tenants:
                 self._fail(served, now_ns)
@@ -460,7 +480,7 @@ class Residence:
             return False
         if served.live > self._room.counts.get(model, 0) or self._direct.in_flight(model) > 0:
             return True
-        return served.opened and not self._groups.complete(served)
+        return self._renewals.busy(model) or (served.opened and not self._groups.complete(served))
 
     def _count(self, **more: int) -> None:
         figures = self._figures
@@ -478,19 +498,3 @@ class Residence:
             waiting_bytes=sums.waiting_bytes,
             hollow_bytes=sum(self._lodging.footprint(served).hollow_bytes for served in hollow),
         )
-
-
-def _refusal(request: Request, action: port.Refuse) -> ApplianceError:
-    name = request.plan.model.name
-    if action.reason is Coldness.FULL:
-        return QueueFull(
-            "Exceeds maximum queue size: too many requests wait for models that are loaded",
-            action.retry_after_ns,
-        )
-    if action.reason is Coldness.DEADLINE:
-        text = f"model '{name}' is not in memory and cannot be loaded before the request's deadline"
-    elif action.reason is Coldness.NO_ROOM:
-        text = f"model '{name}' is not in memory, and there is no room that could be made for it"
-    else:
-        text = f"model '{name}' is not in memory, and its last loads failed"
-    return ModelAway(text, action.retry_after_ns)

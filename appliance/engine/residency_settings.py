@@ -28,6 +28,14 @@ class ResidencyConfig(ResidencyPolicy):
         default=True,
         metadata={"help": "keep the sessions of models whose weights leave memory, where that is possible"},
     )
+    early_bytes: int = field(
+        default=32 << 20,
+        metadata={
+            "min": 0,
+            "unit": "bytes",
+            "help": "models with at least so much in a file of weights answer while their fast session is still made",
+        },
+    )
     verify: bool = field(
         default=True, metadata={"help": "hold weights that come back to memory against their digests"}
     )

@@ -193,12 +193,13 @@ class Roster:
         self._succession.close(served)
         group = served.group
         self._groups.drop(served, now_ns)
-        served.group, served.returning = -1, False
+        served.group, served.returning, served.quick = -1, False, False
         return self._groups.ending(group)
 
-    def bring(self, served: Served, now_ns: int) -> None:
-        """Load it again, for it serves: it is taken back when a worker has it."""
-        served.returning = True
+    def bring(self, served: Served, now_ns: int, *, quick: bool) -> None:
+        """Load it again, for it serves: it is taken back when a worker has it. ``quick``: with a session that is there
+        at once."""
+        served.returning, served.quick = True, quick
         self._groups.place([served], now_ns)
 
     @property

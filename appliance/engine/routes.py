@@ -76,6 +76,7 @@ class Served:
     and ``fallen_back`` counts that. ``packed``: it runs from a form that was built on this box.
 
     ``form`` is how much of it is in memory when it is not ``opened``, ``returning``: it is loaded to serve again,
+    ``quick``: with sessions that are there at once and are exchanged for fast ones later,
     ``deferred``: there was no memory to load it with the first ones; ``epoch`` counts how often doors had to forget
     what they were taught of it. ``progress`` is how far its load is.
     """
@@ -101,6 +102,7 @@ class Served:
     packed: bool = False
     form: Form = Form.RESIDENT
     returning: bool = False
+    quick: bool = False
     deferred: bool = False
     epoch: int = 0
     progress: ModelProgress | None = None

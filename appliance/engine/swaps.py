@@ -135,7 +135,7 @@ class Swaps:
         """How a version is to be loaded: at once where it serves, else as its try says."""
         candidate = self._candidates.get(served.id)
         if candidate is None or served.opened or served.returning:
-            return LoadWish()
+            return LoadWish(quick=served.quick)
         held_to = bool(served.model.golden) or candidate.before is not None
         assess = held_to and served.assessment is None
         return LoadWish(background=candidate.background, assess=assess, tell=True)

@@ -15,11 +15,12 @@ from typing import Final
 
 from appliance.errors import ApplianceError, AssessmentFailed
 from appliance.runtimes.runtime import Region, Runtime, Session
+from appliance.workers.arrival import Arrival, ArrivingSession
 from appliance.workers.errands import Errands
 from appliance.workers.execution import Executor, LoadedModel
 from appliance.workers.granted import GrantedRuns
 from appliance.workers.lane import LaneClosed, WorkerLane
-from appliance.workers.loading import Loader
+from appliance.workers.loading import Loader, Opened
 from appliance.workers.messages import (
     Build,
     Built,
@@ -95,7 +96,7 @@ class Worker:
                 self._loading.add(message.model)
                 self._aside(partial(self._load_aside, message))
             else:
-                self._say(self._load(message))
+                self._load_in_line(message)
         elif isinstance(message, Unload):
             if message.model in self._loading:
                 self._errands.submit(partial(self._unload, message.model))
@@ -135,20 +136,39 @@ class Worker:
             return Finished(run.batch, tuple(results), 0, 0, 0)
         return self._executor.run(model, run)
 
-    def _load(self, load: Load) -> Loaded | Refused:
+    def _load(self, load: Load) -> Opened | Refused:
         try:
-            model, said = self._loader.load(load, alone=not self._models, tell=self._tell)
+            opened = self._loader.load(load, alone=not self._models, tell=self._tell)
         except Exception as problem:  # noqa: BLE001 - whatever a model does wrong is an answer
             failed = isinstance(problem, AssessmentFailed)
             return Refused(load.model, _reason(load.version.key, problem), failed)
-        self._models[load.model] = model
-        if self._granted is not None:
-            self._granted.add(load.model, model)
-        return said
+        known = self._models.get(load.model)
+        if known is None:
+            self._models[load.model] = opened.model
+            if self._granted is not None:
+                self._granted.add(load.model, opened.model)
+        elif isinstance(known.session, ArrivingSession):
+            known.session.exchange(opened.model.session)
+        else:
+            opened.model.session.close()
+            return Refused(load.model, f"{load.version.key}: it is loaded already")
+        return opened
+
+    def _load_in_line(self, load: Load) -> None:
+        opened = self._load(load)
+        self._say(opened.said if isinstance(opened, Opened) else opened)
+        if load.wish.early and isinstance(opened, Opened):
+            self._aside(partial(self._arrived, load.model, opened.arrival))
+
+    def _arrived(self, model: int, arrival: Arrival) -> Filled:
+        problem = arrival.finish()
+        failure = "" if problem is None else _reason("the weights", problem)
+        return Filled(model, 0 if failure else arrival.nbytes, arrival.took_ns, failure)
 
     def _load_aside(self, load: Load) -> Loaded | Refused:
         try:
-            return self._load(load)
+            opened = self._load(load)
+            return opened.said if isinstance(opened, Opened) else opened
         finally:
             self._loading.discard(load.model)
 

@@ -1,8 +1,9 @@
 """Loads one version inside a worker: the session, its weights, warm-ups, assessment, measurements.
 
 While a session is made of a file of weights, the file is read ahead and verified beside it; nothing of the version runs
-before that is done. A load in the background yields in a thread of its own, to its end: what it measures does not count
-its waits for a processor. Only a session with threads of its own is measured when these have their class back.
+before that is done, but for an early load (see LoadWish), of which no answer leaves before. A load in the background
+yields in a thread of its own, to its end: what it measures does not count its waits for a processor. Only a session
+with threads of its own is measured when these have their class back.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from typing import Final, NamedTuple, TypeVar
 from appliance.errors import ApplianceError, LoadFailed
 from appliance.model import ModelVersion, WeightsFile
 from appliance.runtimes.runtime import Packer, Runtime, RuntimeSettings, Session
-from appliance.runtimes.weights import read_ahead, trim_heap
+from appliance.runtimes.weights import trim_heap
+from appliance.workers.arrival import Arrival, ArrivingSession
 from appliance.workers.assessment import PASSES_MIN, Golden, assess, open_golden, run_golden
 from appliance.workers.execution import LoadedModel
 from appliance.workers.form_builder import build_form
@@ -44,10 +46,11 @@ Result = TypeVar("Result")
 
 
 class Opened(NamedTuple):
-    """A loaded version and what the daemon is told of it."""
+    """A loaded version, what the daemon is told of it, and what is still on its way."""
 
     model: LoadedModel
     said: Loaded
+    arrival: Arrival
 
 
 class _Proven(NamedTuple):
@@ -57,6 +60,7 @@ class _Proven(NamedTuple):
     packed: bool
     golden: Golden | None
     worst: tuple[Deviation, ...]
+    arrival: Arrival
 
 
 class _Manner(NamedTuple):
@@ -109,9 +113,10 @@ class Loader:
             proven = in_thread(prove)
             restore_threads()
             measured = _measured(proven, manner)
-        gc.collect()
-        gc.freeze()
-        trim_heap()
+        if not wish.early:
+            gc.collect()
+            gc.freeze()
+            trim_heap()
         session = proven.model.session
         grown = max(private_bytes(os.getpid()) - before, 0) + session.memory()
         hollow_bytes = 0 if session.weights is None else session.weights.nbytes
@@ -119,7 +124,7 @@ class Loader:
         said = Loaded(
             load.model, measured.seeds, took, grown, measured.assessment, hollow_bytes, proven.packed
         )
-        return Opened(proven.model, said)
+        return Opened(proven.model, said, proven.arrival)
 
     def _lowering(self, wish: LoadWish, alone: bool) -> Callable[[], None]:
         """What puts a thread of this load into the classes that it should have. Threads that a runtime starts for a
@@ -162,7 +167,7 @@ class Loader:
     ) -> _Proven:
         """The version loaded and proven."""
         packed = form is not None
-        session = self._open(version if form is None else form.version_of(version), packed, manner)
+        session, arrival = self._open(version if form is None else form.version_of(version), packed, manner)
         model = LoadedModel(version=version, session=session)
         try:
             if not manner.wish.quick and version.warmups:
@@ -170,33 +175,35 @@ class Loader:
                 run_warmups(model)
             if golden is not None:
                 manner.report.begin(LoadStage.GOLDEN)
-            return _Proven(model, packed, golden, () if golden is None else run_golden(model, golden))
+            worst = () if golden is None else run_golden(model, golden)
+            return _Proven(model, packed, golden, worst, arrival)
         except BaseException:
             session.close()
             raise
 
-    def _open(self, version: ModelVersion, packed: bool, manner: _Manner) -> Session:
-        """A session of verified weights whose pages are there."""
+    def _open(self, version: ModelVersion, packed: bool, manner: _Manner) -> tuple[Session, Arrival]:
+        """A session of verified weights whose pages are there, or are on their way for an early load."""
         runtime, wish = self.runtime_of(version), manner.wish
-        ahead = None
-        if version.weights is not None and version.device == CPU:
-            ahead = _ReadAhead(version.weights, manner)
-        else:
-            manner.report.begin(LoadStage.SESSION)
+        arrival = _arrival(version.weights if version.device == CPU else None, manner)
+        settings = replace(self._settings, quick=wish.quick, packed=packed)
         try:
-            session = runtime.load(version, replace(self._settings, quick=wish.quick, packed=packed))
-        finally:
-            problem = None if ahead is None else ahead.finish()
+            session = runtime.load(version, settings)
+        except BaseException:
+            arrival.finish()
+            raise
         try:
+            check_signature(version, session)
+            if wish.early:
+                return ArrivingSession(session, arrival), arrival
+            problem = arrival.finish()
             if problem is not None:
                 raise LoadFailed(f"{version.key}: {problem}") from problem
-            check_signature(version, session)
             if session.weights is not None:
                 session.weights.fill(verify=False)  # the pages are there; its page tables are not
         except BaseException:
             session.close()
             raise
-        return session
+        return session, arrival
 
     def runtime_of(self, version: ModelVersion) -> Runtime:
         """The runtime of a version. Raises LoadFailed when it is not enabled."""
@@ -223,34 +230,21 @@ def _measured(proven: _Proven, manner: _Manner) -> _Measured:
     return _Measured(tuple(each.seed for each in passes), assessment)
 
 
-class _ReadAhead:
-    """Reads and verifies a file of weights in a thread of its own."""
+def _arrival(file: WeightsFile | None, manner: _Manner) -> Arrival:
+    """Begin to read and verify a file of weights."""
+    report = manner.report
+    size = 0 if file is None else file.size
+    if file is None:
+        report.begin(LoadStage.SESSION)
+    if manner.wish.early:  # it may be loaded before all is read
+        return Arrival(file, verify=manner.wish.verify, begin=manner.lower)
 
-    def __init__(self, file: WeightsFile, manner: _Manner) -> None:
-        self._problem: Exception | None = None
-        report = manner.report
+    def progress(done_bytes: int) -> None:
+        report.read(done_bytes, size)
+        if done_bytes >= size:
+            report.begin(LoadStage.SESSION)
 
-        def read() -> None:
-            manner.lower()
-            report.read(0, file.size)
-            try:
-                read_ahead(
-                    file,
-                    verify=manner.wish.verify,
-                    begin=manner.lower,
-                    progress=lambda done_bytes: report.read(done_bytes, file.size),
-                )
-                report.begin(LoadStage.SESSION)
-            except (ApplianceError, OSError) as problem:
-                self._problem = problem
-
-        self._thread = threading.Thread(target=read, name="read-ahead", daemon=True)
-        self._thread.start()
-
-    def finish(self) -> Exception | None:
-        """Wait for its end; gives what went wrong."""
-        self._thread.join()
-        return self._problem
+    return Arrival(file, verify=manner.wish.verify, begin=manner.lower, progress=progress)
 
 
 def in_thread(do: Callable[[], Result]) -> Result:

@@ -87,6 +87,7 @@ class Obligations:
         self._owed: deque[_Owed] = deque()
         self._aside: deque[_Owed] = deque()
         self._models: dict[int, _Model] = {}
+        self._loaded_models: set[int] = set()
         self._held: dict[int, _Held] = {}
 
     def __len__(self) -> int:
@@ -123,17 +124,24 @@ class Obligations:
 
     def owe_load(self, load: Load, load_timeout_ns: int, run_timeout_ns: int) -> None:
         """A load was asked for; batches of the model may take ``run_timeout_ns`` each."""
-        self._models[load.model] = _Model(ModelContract(load.version), run_timeout_ns)
+        if load.model not in self._models:
+            self._models[load.model] = _Model(ModelContract(load.version), run_timeout_ns)
         line = self._aside if load.wish.background else self._owed
         line.append(_Owed(load, None, load_timeout_ns))
+        if load.wish.early:
+            fill = Fill(load.model, load.wish.verify)
+            self._aside.append(_Owed(fill, None, 2 * load_timeout_ns))  # it begins when the load has ended
 
     def owe_aside(self, asked: Aside, timeout_ns: int) -> None:
         """Something was asked for that is done beside the line."""
         self._aside.append(_Owed(asked, None, timeout_ns))
 
     def owe_run(self, run: Run) -> None:
-        """A batch was given."""
+        """A batch was given. One of a model whose weights are still arriving may wait for them."""
         contract, timeout_ns = self._models[run.model]
+        for owed in self._aside:
+            if type(owed.asked) is Fill and owed.asked.model == run.model:
+                timeout_ns += owed.timeout_ns
         self._owed.append(_Owed(run, contract, timeout_ns))
 
     def owe_fetch(self, fetch: Fetch, timeout_ns: int) -> None:
@@ -148,6 +156,7 @@ class Obligations:
     def forget_model(self, model: int) -> None:
         """No more batches for the model."""
         self._models.pop(model, None)
+        self._loaded_models.discard(model)
 
     def settle(self, message: FromWorker) -> PoolEvent:
         """The event that an answer is, or a word on the way to one."""
@@ -222,14 +231,23 @@ class Obligations:
                 f"said {type(message).__name__} of model {message.model}, which is not what it owes next"
             )
         if isinstance(message, Refused):
-            self.forget_model(message.model)
+            self._refused(asked)
             return ModelRefused(self._worker, message.model, message.reason, message.assessed)
         below = min(message.load_ns, message.memory_bytes, message.hollow_bytes) < 0
         if below or any(min(seed) < 1 for seed in message.seeds):
             raise MessageInvalid("measurements below zero")
         if message.assessment is not None:
             _check_assessment(asked, message.assessment)
+        self._loaded_models.add(message.model)
         return ModelLoaded(self._worker, *message)
+
+    def _refused(self, load: Load) -> None:
+        """What a load that was refused leads to no more. One that was to exchange a session leaves what was there."""
+        if load.model not in self._loaded_models:
+            self.forget_model(load.model)
+        if load.wish.early:
+            fill = Fill(load.model, load.wish.verify)
+            self._aside.remove(next(owed for owed in self._aside if owed.asked == fill))
 
     def _done_aside(
         self, owed: _Owed, message: Hollowed | Filled | Built

@@ -173,6 +173,8 @@ class WorkerPool:
             return
         load = Load(model, version, wish)
         state.owes.owe_load(load, self._load_timeout_ns(wish.background), run_timeout_ns)
+        if wish.early and state.owes.aside == 1:
+            state.aside_ns = time.monotonic_ns()
         self._ask(state, load, aside=wish.background)
 
     def hollow(self, worker: int, model: int) -> None:

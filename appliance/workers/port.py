@@ -114,6 +114,12 @@ class LoadWish(NamedTuple):
     verify: bool = True
     tell: bool = False
 
+    @property
+    def early(self) -> bool:
+        """Whether it counts as loaded while its weights are still being read: it runs, and answers when they are all
+        there and verified, which ModelFilled tells. Not where somebody wants to see it run before."""
+        return self.quick and not self.background and not self.assess
+
 
 PLAIN_LOAD: Final = LoadWish()
 """Now, at full speed, for good."""
@@ -204,8 +210,8 @@ class ModelHollowed(NamedTuple):
 
 
 class ModelFilled(NamedTuple):
-    """The ``nbytes`` bytes of a model's weights are in memory again. ``failure`` is for people, "" when all went well;
-    else the weights are not what they should be, and the model must not run."""
+    """The ``nbytes`` bytes of a model's weights are in memory (again). ``failure`` is for people, "" when all went
+    well; else the weights are not what they should be, and the model must not run."""
 
     worker: int
     model: int
@@ -311,7 +317,9 @@ class WorkerPort(Protocol):
         """Fork worker ``worker`` (an id never used before)."""
 
     def load(self, worker: int, model: int, version: ModelVersion, wish: LoadWish = PLAIN_LOAD) -> None:
-        """Load a version under the id ``model``: ModelLoaded or ModelRefused follows, after any ModelProgress."""
+        """Load a version under the id ``model``: ModelLoaded or ModelRefused follows, after any ModelProgress. After an
+        early one ModelFilled does, too, aside. A model that was loaded early may be loaded once more, in the
+        background: its session is exchanged when the new one is there, and stays when that one is refused."""
 
     def unload(self, worker: int, model: int) -> None:
         """Forget a loaded model; the caller sends no more batches for it."""

@@ -19,7 +19,7 @@ import pytest
 import tritonclient.grpc as triton
 from tritonclient.utils import InferenceServerException
 
-from models.generators.transformer import SIZES, write_transformer
+from models.generators.transformer import SIZES, Size, write_transformer
 from tests.conftest import Serve
 from tests.doors import NATIVE, needs_native
 from tests.faults.clients import FAKE_SECTIONS, Stream, ask, tensor
@@ -170,6 +170,36 @@ def test_many_cold_models_serve_a_zipf_trace_without_an_error(serve: Serve, tmp_
         thread.join()
     assert dict(outcomes) == {"OK": 45}
     assert daemon.status()["residency"]["loads"] > 0
+
+
+@pytest.mark.every_door
+def test_a_large_model_comes_back_with_a_quick_session_and_is_given_the_fast_one(
+    serve: Serve, tmp_path: Path
+) -> None:
+    size = Size(512, 3)
+    for name in ("a", "b"):
+        write_transformer(tmp_path / name, size)
+    daemon = serve(tmp_path, {**ALONE, "residency": {"budget_bytes": 70 * MIB}})
+    daemon.until("all ready", all_ready, 60.0)
+    feed = triton.InferInput("x", [1, 16, size.width], "FP32")
+    feed.set_data_from_numpy(np.full((1, 16, size.width), 0.5, dtype=np.float32))
+    client = triton.InferenceServerClient(daemon.grpc)
+    answers = []
+    for turn in range(4):
+        name = "ab"[turn % 2]
+        answers.append(client.infer(name, [feed], client_timeout=60.0).as_numpy("y"))
+        daemon.until(
+            "the fast session, whose weights are copies",
+            lambda it, name=name: any(
+                worker["models"] == [f"{name}/1"] and worker["memory_bytes"] > 30 * MIB
+                for worker in it["workers"]
+            ),
+        )
+        answers.append(client.infer(name, [feed], client_timeout=60.0).as_numpy("y"))
+    client.close()
+    for each in answers[1:]:
+        np.testing.assert_allclose(each, answers[0], rtol=1e-4, atol=1e-5)
+    assert daemon.status()["residency"]["loads"] >= 3
 
 
 @needs_native

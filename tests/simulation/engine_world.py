@@ -18,11 +18,14 @@ import ctypes
 import itertools
 import random
 import sys
+from dataclasses import replace
 from typing import Any
 
 from appliance.engine.engine import Engine
 from appliance.engine.placement import PlacementConfig
 from appliance.engine.records import MemoryRecords
+from appliance.engine.residence import ResidencyTerms
+from appliance.engine.residency_settings import ResidencyConfig
 from appliance.engine.routes import Catalog, CatalogProblem, CatalogVersion
 from appliance.engine.settings import EngineConfig
 from appliance.engine.supervisor import SupervisorConfig
@@ -30,7 +33,7 @@ from appliance.engine.swap_settings import SwapConfig
 from appliance.engine.swaps import SwapTerms
 from appliance.errors import ApplianceError
 from appliance.inference import NO_DEADLINE, Answer, Outcome, RequestHead, TensorHead
-from appliance.model import Batching, ModelVersion
+from appliance.model import Batching, ModelVersion, WeightsFile
 from appliance.scheduling.scheduler import Scheduler
 from appliance.scheduling.settings import SchedulingConfig
 from appliance.tensor import Datatype, TensorSpec
@@ -38,7 +41,7 @@ from appliance.validation import plan_request
 from appliance.workers import port
 from appliance.workers.arena import Arena, ArenaConfig, aligned
 from tests.simulation.engine_turns import EngineTurns
-from tests.simulation.scripted_workers import MS, ScriptedWorkers, World
+from tests.simulation.scripted_workers import HOLLOW_BYTES, MS, ScriptedWorkers, World
 from tests.words.sample import make_version
 
 ARENA = ArenaConfig(classes=((4096, 64), (65536, 16)), memory_limit_bytes=1 << 20)
@@ -88,6 +91,7 @@ class EngineWorld(EngineTurns):
             memory_of=lambda pid: 0,
             log=SilentLog(),
             swap=SwapTerms(_swap(world.random), MemoryRecords(), lambda model: ""),
+            residency=_residency(world.random),
         )
         self._base = _address(self.arena.view(0, 1))
         self.pending: dict[int, int] = {}
@@ -235,6 +239,12 @@ def _swap(rand: random.Random) -> SwapConfig:
     )
 
 
+def _residency(rand: random.Random) -> ResidencyTerms:
+    """Memory for all models, or for some of them, with HOLLOW as a step between or without."""
+    config = ResidencyConfig(hollow=rand.choice((True, False)), retry_ns=500 * MS, early_bytes=1)
+    return ResidencyTerms(config, rand.choice((1 << 62, 20 << 20, 14 << 20)))
+
+
 def _address(view: memoryview) -> int:
     return ctypes.addressof(ctypes.c_char.from_buffer(view))
 
@@ -248,7 +258,7 @@ def _model(rand: random.Random, name: str, version: int) -> ModelVersion:
             Batching(priority_levels=2, default_priority_level=2),
         )
     )
-    return make_version(
+    made = make_version(
         name,
         version,
         inputs=(TensorSpec(name="x", datatype=Datatype.FP32, shape=(-1,)),),
@@ -258,6 +268,7 @@ def _model(rand: random.Random, name: str, version: int) -> ModelVersion:
         file_bytes=rand.choice((1000, 5000)),
         instance_count=rand.choice((1, 1, 2)),
     )
+    return replace(made, weights=rand.choice((None, WeightsFile(path="weights.bin", size=HOLLOW_BYTES))))
 
 
 def main() -> None:

@@ -61,6 +61,7 @@ class ScriptedWorkers(WithoutMemory):
         self._hollow: dict[int, set[int]] = {}
         self._kept: dict[int, dict[int, tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]]] = {}
         self._pids = itertools.count(100)
+        self.came_early = self.exchanged = 0
         self._stopping: set[int] = set()
 
     # --- WorkerPort
@@ -82,10 +83,14 @@ class ScriptedWorkers(WithoutMemory):
             if self._world.random.random() < self.trouble / 2:
                 self._emit(port.ModelRefused(worker, model, "scripted refusal"))
                 return
+            self.came_early += wish.early
+            self.exchanged += model in self._holds[worker]
             self._holds[worker][model] = version
             seeds = () if wish.quick else ((1, MS), (8, 2 * MS))
             proof = port.Assessment(0, (), 1, 10, MS, 2 * MS, "") if wish.assess else None
             self._emit(port.ModelLoaded(worker, model, seeds, 5 * MS, 1000, proof, HOLLOW_BYTES))
+            if wish.early:
+                self._beside(worker, model, 3 * MS, lambda: self._fill(worker, model))
 
         if wish.background:
             self._beside(worker, model, 40 * MS, loaded)
@@ -109,13 +114,13 @@ class ScriptedWorkers(WithoutMemory):
         assert worker in self._queues, "fill for a worker that does not live"
         assert model in self._holds[worker], "fill for a model the worker does not hold"
 
-        def filled() -> None:
-            failure = "scripted rot" if self._world.random.random() < self.trouble / 2 else ""
-            if not failure:
-                self._hollow[worker].discard(model)
-            self._emit(port.ModelFilled(worker, model, HOLLOW_BYTES, 3 * MS, failure))
+        self._beside(worker, model, 3 * MS, lambda: self._fill(worker, model))
 
-        self._beside(worker, model, 3 * MS, filled)
+    def _fill(self, worker: int, model: int) -> None:
+        failure = "scripted rot" if self._world.random.random() < self.trouble / 2 else ""
+        if not failure:
+            self._hollow[worker].discard(model)
+        self._emit(port.ModelFilled(worker, model, HOLLOW_BYTES, 3 * MS, failure))
 
     def build_form(self, worker: int, model: int, version: ModelVersion) -> None:
         assert worker in self._queues, "a form for a worker that does not live"

@@ -142,9 +142,13 @@ class Bench:
 
     def event(self, kind: type[EventType]) -> EventType:
         """The next event, which must be of ``kind``."""
-        got = self.loop.run_until_complete(asyncio.wait_for(self.events.get(), EVENT_TIMEOUT_S))
+        got = self.any_event()
         assert isinstance(got, kind), got
         return got
+
+    def any_event(self) -> PoolEvent:
+        """The next event."""
+        return self.loop.run_until_complete(asyncio.wait_for(self.events.get(), EVENT_TIMEOUT_S))
 
     def start(self, settings: WorkerSettings = PLAIN) -> int:
         """A running worker."""

@@ -64,9 +64,27 @@ class PortConformance:
         assert event.assessment.failure == ""
         self.stopped(workers, worker)
 
-    def test_a_quick_load_measures_nothing(self, workers: Workers) -> None:
+    def test_a_quick_load_measures_nothing_and_says_when_everything_is_there(self, workers: Workers) -> None:
         worker = self.started(workers, 1)
         assert self.loaded(workers, worker, 10, port.LoadWish(quick=True)).seeds == ()
+        filled = workers.event()
+        assert isinstance(filled, port.ModelFilled)
+        assert (filled.worker, filled.model, filled.failure) == (worker, 10, "")
+        self.stopped(workers, worker)
+
+    def test_what_came_early_is_loaded_once_more_in_the_background(self, workers: Workers) -> None:
+        worker = self.started(workers, 1)
+        self.loaded(workers, worker, 10, port.LoadWish(quick=True))
+        assert isinstance(workers.event(), port.ModelFilled)
+        assert self.loaded(workers, worker, 10, port.LoadWish(background=True)).seeds
+        self.stopped(workers, worker)
+
+    def test_a_quick_load_in_the_background_or_with_an_assessment_is_not_early(
+        self, workers: Workers
+    ) -> None:
+        worker = self.started(workers, 1)
+        self.loaded(workers, worker, 10, port.LoadWish(quick=True, background=True))
+        self.loaded(workers, worker, 11, port.LoadWish(quick=True, assess=True))
         self.stopped(workers, worker)
 
     def test_a_load_tells_on_the_way_how_far_it_is_if_asked(self, workers: Workers) -> None:

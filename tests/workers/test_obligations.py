@@ -30,6 +30,7 @@ from appliance.workers.port import (
     LoadStage,
     LoadWish,
     ModelFilled,
+    ModelHollowed,
     ModelLoaded,
     ModelProgress,
     ModelRefused,
@@ -143,6 +144,47 @@ def test_measurements_that_cannot_be(owes: Obligations, message: Loaded) -> None
     owes.owe_load(Load(9, fake()), 1, 1)
     with pytest.raises(MessageInvalid):
         owes.settle(message)
+
+
+def test_an_early_load_is_owed_a_fill_as_well(owes: Obligations) -> None:
+    owes.owe_load(Load(9, fake(), LoadWish(quick=True)), 100, 200)
+    owes.owe_aside(Hollow(MODEL), 300)
+    assert (owes.in_line, owes.aside) == (1, 2)
+    assert owes.settle(Loaded(9, (), 5, 6)) == ModelLoaded(WORKER, 9, (), 5, 6)
+    with pytest.raises(MessageInvalid, match="not what it owes next"):
+        owes.settle(Hollowed(MODEL, 1))
+    assert owes.settle(Filled(9, 7, 8, "")) == ModelFilled(WORKER, 9, 7, 8, "")
+    assert owes.settle(Hollowed(MODEL, 1)) == ModelHollowed(WORKER, MODEL, 1)
+    assert len(owes) == 0
+
+
+def test_a_batch_may_wait_for_the_weights_of_an_early_load(owes: Obligations) -> None:
+    owes.owe_load(Load(9, fake(), LoadWish(quick=True)), 100, 20)
+    owes.settle(Loaded(9, (), 5, 6))
+    owes.owe_run(Run(1, 9, (ITEM,)))
+    assert owes.overdue(220, 0) == ""
+    assert owes.overdue(221, 0).startswith("a batch took longer")
+    owes.settle(Filled(9, 7, 8, ""))
+    owes.settle(Finished(1, (RIGHT,), 1, 2, 3))
+    owes.owe_run(Run(2, 9, (ITEM,)))
+    assert owes.overdue(21, 0).startswith("a batch took longer")
+
+
+def test_an_early_load_that_is_refused_owes_nothing_more(owes: Obligations) -> None:
+    owes.owe_aside(Hollow(MODEL), 300)
+    owes.owe_load(Load(9, fake(), LoadWish(quick=True)), 100, 200)
+    owes.settle(Refused(9, "no"))
+    assert (owes.in_line, owes.aside) == (0, 1)
+    owes.settle(Hollowed(MODEL, 1))
+
+
+def test_a_load_that_was_to_exchange_a_session_and_is_refused_leaves_the_model(owes: Obligations) -> None:
+    owes.owe_load(Load(MODEL, fake(), LoadWish(quick=True)), 100, 200)
+    owes.settle(Loaded(MODEL, (), 5, 6))
+    owes.settle(Filled(MODEL, 7, 8, ""))
+    owes.owe_load(Load(MODEL, fake(), LoadWish(background=True)), 100, 200)
+    owes.settle(Refused(MODEL, "no"))
+    owes.owe_run(Run(1, MODEL, (ITEM,)))
 
 
 def test_what_is_owed_aside_is_no_part_of_the_line(owes: Obligations) -> None:

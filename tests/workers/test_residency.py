@@ -55,8 +55,14 @@ def version(home: Path) -> ModelVersion:
 
 
 def load(bench: Bench, worker: int, version: ModelVersion, wish: LoadWish, model: int = 100) -> ModelLoaded:
+    """Load, and wait for what is still on its way."""
     bench.call(bench.pool.load, worker, model, version, wish)
-    return bench.event(ModelLoaded)
+    loaded = bench.event(ModelLoaded)
+    if wish.early:
+        filled = bench.event(ModelFilled)
+        size = 0 if version.weights is None else version.weights.size
+        assert (filled.model, filled.nbytes, filled.failure) == (model, size, "")
+    return loaded
 
 
 def refused(bench: Bench, worker: int, version: ModelVersion, wish: LoadWish) -> str:
@@ -162,6 +168,48 @@ def test_a_quick_session_answers_as_the_fast_one_does(shared_bench: Bench, versi
     stop(shared_bench, worker)
 
 
+def test_a_session_that_came_early_is_exchanged_for_the_fast_one(
+    shared_bench: Bench, version: ModelVersion
+) -> None:
+    worker = shared_bench.start()
+    pid, weights = shared_bench.pids[worker], version.weights
+    assert weights is not None
+    load(shared_bench, worker, version, QUICK)
+    quick = answer(shared_bench, worker, 100)
+    fast = load(shared_bench, worker, version, LoadWish(background=True))
+    assert fast.seeds
+    assert fast.memory_bytes > weights.size / 2
+    assert resident_bytes(pid, weights.path) < weights.size / 2
+    exchanged = answer(shared_bench, worker, 100)
+    load(shared_bench, worker, version, LoadWish(), 102)
+    assert exchanged == answer(shared_bench, worker, 102)
+    np.testing.assert_allclose(
+        np.frombuffer(quick, np.float32), np.frombuffer(exchanged, np.float32), rtol=1e-4, atol=1e-5
+    )
+    stop(shared_bench, worker)
+
+
+def test_a_session_that_came_early_stays_when_the_fast_one_is_refused(
+    shared_bench: Bench, version: ModelVersion, tmp_path: Path
+) -> None:
+    worker = shared_bench.start()
+    load(shared_bench, worker, version, QUICK)
+    right = answer(shared_bench, worker, 100)
+    gone = replace(version, path=str(tmp_path / "gone.onnx"))
+    assert "transformer/1" in refused(shared_bench, worker, gone, LoadWish(background=True))
+    assert answer(shared_bench, worker, 100) == right
+    stop(shared_bench, worker)
+
+
+def test_only_what_came_early_is_exchanged(shared_bench: Bench, version: ModelVersion) -> None:
+    worker = shared_bench.start()
+    load(shared_bench, worker, version, LoadWish())
+    right = answer(shared_bench, worker, 100)
+    assert "is loaded already" in refused(shared_bench, worker, version, LoadWish(background=True))
+    assert answer(shared_bench, worker, 100) == right
+    stop(shared_bench, worker)
+
+
 def test_weights_inside_the_model_file_are_not_hollowed(shared_bench: Bench) -> None:
     worker = shared_bench.start()
     assert load(shared_bench, worker, fake(), QUICK).hollow_bytes == 0
@@ -175,7 +223,9 @@ def test_weights_inside_the_model_file_are_not_hollowed(shared_bench: Bench) -> 
 # --- rot
 
 
-@pytest.mark.parametrize("wish", [QUICK, LoadWish(), LoadWish(background=True, assess=True)])
+@pytest.mark.parametrize(
+    "wish", [LoadWish(quick=True, assess=True), LoadWish(), LoadWish(background=True, assess=True)]
+)
 def test_a_bit_flipped_before_the_load_refuses_it(
     shared_bench: Bench, tmp_path: Path, wish: LoadWish
 ) -> None:
@@ -187,6 +237,27 @@ def test_a_bit_flipped_before_the_load_refuses_it(
         shared_bench, worker, version, wish
     )
     load(shared_bench, worker, version, wish._replace(verify=False))
+    stop(shared_bench, worker)
+
+
+def test_no_answer_of_an_early_load_leaves_before_its_weights_are_verified(
+    shared_bench: Bench, tmp_path: Path
+) -> None:
+    version = write_version(tmp_path)
+    assert version.weights is not None
+    flip_bit(version.weights.path, (5 << 20) + 17)
+    worker = shared_bench.start()
+    shared_bench.call(shared_bench.pool.load, worker, 100, version, QUICK)
+    placed = shared_bench.place([REQUEST], [0], capacity=2 * ANSWER_BYTES)
+    shared_bench.dispatch(worker, 100, placed)
+    shared_bench.event(ModelLoaded)
+    events = [shared_bench.any_event() for _ in range(2)]
+    (filled,) = (event for event in events if isinstance(event, ModelFilled))
+    (finished,) = (event for event in events if isinstance(event, RunFinished))
+    assert "piece 1 (bytes 4194304 to 8388608) is not what it was" in filled.failure
+    assert finished.results[0].status.failed
+    assert finished.results[0].error in filled.failure
+    shared_bench.free(placed)
     stop(shared_bench, worker)
 
 

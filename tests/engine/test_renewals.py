@@ -1,0 +1,81 @@
+"""Which versions come back quickly, and what is remembered of those that did."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from appliance.engine.renewals import Renewals, comes_quickly
+from appliance.engine.routes import Served
+from appliance.model import WeightsFile
+from appliance.telemetry.meter import VersionMeter
+from tests.words.sample import make_version
+
+ONE, OTHER = 11, 12
+LARGE = WeightsFile(path="weights.bin", size=1000)
+
+
+@pytest.fixture
+def served() -> Served:
+    return Served(id=5, model=make_version("a", 1), fingerprint="", meter=VersionMeter("a", 1))
+
+
+@pytest.mark.parametrize(
+    ("weights", "device", "quickly"),
+    [
+        (LARGE, "cpu", True),
+        (LARGE, "cuda", False),
+        (replace(LARGE, size=999), "cpu", False),
+        (None, "cpu", False),
+    ],
+)
+def test_large_versions_with_weights_of_their_own_come_back_quickly(
+    weights: WeightsFile | None, device: str, quickly: bool
+) -> None:
+    assert comes_quickly(replace(make_version("a", 1), weights=weights, device=device), 1000) is quickly
+
+
+def test_each_worker_makes_the_fast_session_when_its_weights_are_there(served: Served) -> None:
+    renewals = Renewals()
+    renewals.asked(served, 100)
+    for worker in (ONE, OTHER):
+        renewals.opened(served, worker)
+    assert renewals.busy(served.id)
+    assert renewals.arrived(served, ONE, 350)
+    assert not renewals.arrived(served, ONE, 360), "once"
+    assert not renewals.renewed(served.id, OTHER), "it has not begun"
+    assert renewals.arrived(served, OTHER, 370)
+    assert renewals.renewed(served.id, ONE)
+    assert renewals.busy(served.id)
+    assert renewals.renewed(served.id, OTHER)
+    assert not renewals.busy(served.id)
+
+
+def test_a_fill_that_nobody_came_back_by_starts_nothing(served: Served) -> None:
+    assert not Renewals().arrived(served, ONE, 10)
+
+
+def test_how_long_it_took_is_known_from_the_last_time(served: Served) -> None:
+    renewals = Renewals()
+    assert renewals.took_ns(served, 900) == 900
+    renewals.asked(served, 100)
+    renewals.opened(served, ONE)
+    renewals.arrived(served, ONE, 350)
+    assert renewals.took_ns(served, 900) == 250
+    renewals.forget(served.id)
+    assert renewals.took_ns(served, 900) == 900
+    assert not renewals.busy(served.id)
+
+
+@pytest.mark.parametrize("arrived", [False, True])
+def test_a_worker_that_is_gone_is_not_waited_for(served: Served, arrived: bool) -> None:
+    renewals = Renewals()
+    renewals.asked(served, 0)
+    renewals.opened(served, ONE)
+    if arrived:
+        renewals.arrived(served, ONE, 10)
+    renewals.lost(OTHER)
+    assert renewals.busy(served.id)
+    renewals.lost(ONE)
+    assert not renewals.busy(served.id)

@@ -1,0 +1,99 @@
+"""A session whose weights are on their way: it runs at once, answers when they are there, and can be exchanged."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from appliance.digest import Digester
+from appliance.errors import RunFailed
+from appliance.model import WeightsFile
+from appliance.runtimes.fake import FakeRuntime
+from appliance.runtimes.runtime import Feed, Place, Produced, RuntimeSettings
+from appliance.workers.arrival import Arrival, ArrivingSession
+from appliance.workers.region import Scratch
+from tests.workers.bench import fake
+
+FEEDS = (Feed((1, 4), 0, 4),)
+RESULT = bytes(range(4))
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> WeightsFile:
+    path, digester = tmp_path / "weights.bin", Digester()
+    path.write_bytes(bytes(10_000))
+    digester.update(bytes(10_000))
+    found = digester.finish()
+    return WeightsFile(path=str(path), size=found.size, digest=found.digest, pieces=found.pieces)
+
+
+class Runs:
+    """A session of the fake runtime in memory of its own."""
+
+    def __init__(self, arrival: Arrival) -> None:
+        self.session = ArrivingSession(FakeRuntime().load(fake(), RuntimeSettings()), arrival)
+        self._memory = Scratch().at_least(4096)
+        self._memory.view[:4] = RESULT
+
+    def run(self) -> Produced:
+        return self.session.run(self._memory, FEEDS, (0,), Place(self._memory, 1024, 1024))
+
+    def answer(self) -> bytes:
+        produced = self.run()
+        parts = produced.parts
+        return bytes(parts[0]) if parts else bytes(self._memory.view[1024 : 1024 + produced.sizes[0]])
+
+    @property
+    def prepared(self) -> bool:
+        place = Place(self._memory, 1024, 1024)
+        return self.session.prepared(self._memory, FEEDS, (0,), place) is not None
+
+
+def test_an_answer_waits_for_the_weights(file: WeightsFile) -> None:
+    gate = threading.Event()
+
+    def begin() -> None:
+        gate.wait()
+
+    runs = Runs(Arrival(file, verify=True, begin=begin))
+    answers: list[bytes] = []
+    thread = threading.Thread(target=lambda: answers.append(runs.answer()))
+    thread.start()
+    assert answers == []
+    gate.set()
+    thread.join()
+    assert answers == [RESULT]
+    assert runs.answer() == RESULT
+
+
+def test_no_answer_of_wrong_weights_leaves(file: WeightsFile) -> None:
+    Path(file.path).write_bytes(b"\1" + bytes(9_999))
+    arrival = Arrival(file, verify=True)
+    runs = Runs(arrival)
+    for _ in range(2):
+        with pytest.raises(RunFailed, match="piece 0 "):
+            runs.run()
+    assert "piece 0 " in str(arrival.finish())
+
+
+def test_nothing_is_prepared_before_the_exchange(file: WeightsFile) -> None:
+    runs = Runs(Arrival(None, verify=True))
+    runs.run()
+    assert not runs.prepared
+    runs.session.exchange(FakeRuntime().load(fake(), RuntimeSettings()))
+    assert runs.answer() == RESULT
+    plain = FakeRuntime().load(fake(), RuntimeSettings())
+    memory = Scratch().at_least(4096)
+    place = Place(memory, 1024, 1024)
+    plain.run(memory, FEEDS, (0,), place)
+    assert runs.prepared == (plain.prepared(memory, FEEDS, (0,), place) is not None)
+
+
+def test_how_much_came_and_how_long_that_took(file: WeightsFile) -> None:
+    arrival = Arrival(file, verify=False)
+    assert arrival.finish() is None
+    assert arrival.nbytes == file.size
+    assert arrival.took_ns > 0
+    assert Arrival(None, verify=True).nbytes == 0
