@@ -77,7 +77,10 @@ class ModelAway(CapacityError):
 
 
 class NotReady(ApplianceError):
-    """The model exists but no ready version can take the request now."""
+    """The model exists but no ready version can take the request now. ``model`` is the name and version that would have
+    had to, ("", 0) when that is not known."""
+
+    model: tuple[str, int] = ("", 0)
 
 
 class Stopping(NotReady):

@@ -12,6 +12,7 @@ from appliance.cli.activity import Activity, WorkerActivity
 from appliance.cli.failure import printable
 from appliance.cli.snapshot import ModelSnapshot, Snapshot
 from appliance.cli.text_table import Column, TextTable
+from appliance.engine.version_status import with_next_try
 
 STATE_STYLES: Mapping[str, str] = {
     "READY": "green",
@@ -107,6 +108,7 @@ def _model_json(activity: Activity) -> dict[str, Any]:
         "trial": model.trial,
         "loading": model.loading,
         "tries_left": model.tries_left,
+        "next_try_ms": model.next_try_ms,
         "rate_per_s": round(activity.rate_per_s, 3),
         "refused_per_s": round(activity.refused_per_s, 3),
         "granted": _rounded(activity.granted),
@@ -187,7 +189,8 @@ def _reasons(activities: Sequence[Activity]) -> Iterator[Text]:
         if said:
             yield Text(printable(f"{activity.model.key}: {', '.join(said)}"), style="cyan")
         if activity.model.reason:
-            yield Text(printable(f"{activity.model.key}: {activity.model.reason}"), style="red")
+            reason = with_next_try(activity.model.reason, activity.model.next_try_ms)
+            yield Text(printable(f"{activity.model.key}: {reason}"), style="red")
 
 
 def _memory(count: int) -> str:

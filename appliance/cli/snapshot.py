@@ -71,6 +71,7 @@ class ModelSnapshot:
     trial: str = ""
     loading: str = ""
     tries_left: int = 0
+    next_try_ms: int = 0
 
     @property
     def key(self) -> str:
@@ -210,6 +211,7 @@ def _model(fields: Mapping[str, Any]) -> ModelSnapshot:
         trial=_trial(fields.get("trial")),
         loading=_loading(fields.get("loading")),
         tries_left=fields.get("tries_left", 0),
+        next_try_ms=fields.get("next_try_ms", 0),
     )
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from appliance.engine.environment import RequestLog
+from appliance.engine.outcome import result_of
 from appliance.engine.request import Request
 from appliance.engine.routes import Routes, Served
-from appliance.errors import ApplianceError, InvalidRequest
+from appliance.errors import ApplianceError, InvalidRequest, NotReady
 from appliance.inference import Answer, Outcome
 from appliance.telemetry.meter import Result
 
@@ -46,11 +47,13 @@ class Accounts:
 
     def rejected(self, error: ApplianceError, request_id: str, client: str) -> None:
         """An edge refused a request before it became one."""
-        name, version = error.model if isinstance(error, InvalidRequest) else ("", 0)
-        served = self._routes.find(name, version)
+        name, version = error.model if isinstance(error, InvalidRequest | NotReady) else ("", 0)
+        served, result = self._routes.find(name, version), result_of(error)
         if served is not None:
-            served.meter.ended(Result.INVALID, 0)
-        self._log.rejected(model=name, version=version, request_id=request_id, client=client, error=error)
+            served.meter.ended(result, 0)
+        self._log.rejected(
+            model=name, version=version, request_id=request_id, client=client, result=result, error=error
+        )
 
     def slow(self, served: Served, request_id: str, client: str, stages_ns: Sequence[int]) -> None:
         """A request that the door served by itself took long; ``stages_ns``: queue, gather, run, scatter, in all."""

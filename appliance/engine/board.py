@@ -18,8 +18,14 @@ class Board(Protocol):
     def waits(self, candidate: Candidate, reason: str) -> None:
         """It waits for memory; ``reason`` says why that may never come, "" when it will."""
 
+    def loading_aside(self) -> set[int]:
+        """The ids of versions that load in the background, whether or not anybody waits for them any more."""
+
     def flip(self, candidate: Candidate, now_ns: int) -> None:
         """From the next request on it serves."""
+
+    def rest(self, resting: Sequence[Served], now_ns: int) -> None:
+        """They serve from the next request on, out of memory."""
 
     def reject(self, candidate: Candidate, reason: str, now_ns: int) -> None:
         """It will not serve; what served goes on."""

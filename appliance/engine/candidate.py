@@ -29,11 +29,11 @@ class Step(Enum):
 class Candidate:
     """``before`` is what it would replace; ``background``: nobody waits for it; ``known``: it was proven here before.
 
-    ``chosen``: it has one of the places for loading; ``again_ns``: when to ask for memory for it again; ``problem``:
-    why it is not even started. ``parked``: it waits for
-    another's trial. ``shown`` is the stage that has been acted on, ``live``: it serves. ``blameless``: that it does not
-    is not its fault. ``reference`` are the figures of ``before`` when it stopped serving; ``unseen`` counts requests in
-    the shadow.
+    ``again``: it had been given up, and nothing else of its model serves. ``chosen``: it has one of the places for
+    loading; ``again_ns``: when to ask for memory for it again; ``problem``: why it is not even started. ``parked``: it
+    waits for another's trial. ``shown`` is the stage that has been acted on, ``live``: it serves. ``blameless``: that
+    it does not is not its fault. ``reference`` are the figures of ``before`` when it stopped serving; ``unseen`` counts
+    requests in the shadow.
     """
 
     served: Served
@@ -42,6 +42,7 @@ class Candidate:
     background: bool
     since_ns: int
     known: bool = False
+    again: bool = False
     step: Step = Step.WAITING
     chosen: bool = False
     again_ns: int = 0
@@ -68,6 +69,11 @@ class Candidate:
     def stuck(self) -> bool:
         """Whether it waits for memory that there may never be."""
         return not self.chosen and bool(self.served.reason)
+
+    @property
+    def may_rest(self) -> bool:
+        """Whether it can serve without having been loaded: it is proven, and waits for no trial."""
+        return self.known and self.before is None and not self.trial.wish.hold
 
     @property
     def comparable(self) -> bool:

@@ -80,7 +80,7 @@ class Engine:
         self._roster = Roster(
             routes=self._routes, workers=pool, placement=placement, supervisor=supervisor, swap=terms,
             settings=settings, feed=self._feed, idle=self._is_idle, soon=pace.soon, at=pace.at,
-            report=log.event, wall_ms=wall_ms, room=self._has_room,
+            report=log.event, wall_ms=wall_ms, room=self._has_room, rests=self._rests,
         )  # fmt: skip
         self.direct = Grants(
             config=config, workers=pool, scheduler=scheduler, arena=arena, shapes=self._shapes,
@@ -290,6 +290,9 @@ class Engine:
     def _has_room(self, served: Served, before: Served | None, now_ns: int) -> Room:
         return self._residence.admit(served, before, now_ns)
 
+    def _rests(self, served: Served) -> bool:
+        return self._residence.rests(served)
+
     def _perform(self, action: actions.Action, now_ns: int) -> None:
         self._turn.perform(action, now_ns)
 
@@ -312,6 +315,7 @@ class Engine:
     def _announce(self, now_ns: int) -> None:
         self._changed = False
         self._residence.look(now_ns)
+        self._roster.look(now_ns)
         self._wanted_headers = self._roster.swaps.headers()
         self._settled_once = self._settled_once or self._roster.settled
         for changed in tuple(self._watchers):

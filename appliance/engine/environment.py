@@ -24,9 +24,17 @@ class RequestLog(Protocol):
         run, scatter and in all; must not raise."""
 
     def rejected(
-        self, *, model: str, version: int, request_id: str, client: str, error: ApplianceError
+        self,
+        *,
+        model: str,
+        version: int,
+        request_id: str,
+        client: str,
+        result: Result,
+        error: ApplianceError,
     ) -> None:
-        """Write the line of a request that an edge refused; ``model`` "" when it never got that far; must not raise."""
+        """Write the line of a request that an edge refused, which is counted as ``result``; ``model`` "" when it never
+        got that far; must not raise."""
 
     def event(self, what: str, **fields: object) -> None:
         """Write what happened to versions and workers; must not raise."""

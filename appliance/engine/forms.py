@@ -83,6 +83,16 @@ class Forms:
             self._report("no packed form", model=self._building[2].key, reason=detail)
             self._building = None
 
+    def blame(self, served: Served, reason: str) -> bool:
+        """A worker died with ``served``, which ran from a form or may have: that is not used again, and the version's
+        own files are. True when it is not the version's fault therefore."""
+        model = served.model
+        if not model.forms or not model.digest or not refuse_forms(model.forms, model.digest, reason):
+            return False
+        served.packed, served.identity = False, served.identity.removesuffix(PACKED)
+        self._report("packed form dropped", model=served.key, reason=reason)
+        return True
+
     def refuse(self, served: Served, reason: str) -> None:
         """``served`` failed; if it ran from a form, that is not used again."""
         if served.identity.endswith(PACKED):

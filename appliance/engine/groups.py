@@ -15,9 +15,11 @@ from appliance.engine.workforce import Group, Worker
 from appliance.model import VersionState
 from appliance.scheduling.events import Event, GroupClosed, GroupOpened, LaneClosed, LaneOpened
 from appliance.workers.port import (
+    ExitCause,
     LoadWish,
     ModelLoaded,
     ModelProgress,
+    ModelRefused,
     WorkerPort,
     WorkerSettings,
     WorkerStarted,
@@ -115,7 +117,9 @@ class Groups:
 
     def _load(self, worker: Worker, served: Served) -> None:
         if served.state is not VersionState.UNAVAILABLE and not worker.stopping:
-            self._port.load(worker.id, served.id, served.model, self._wish(served))
+            wish = self._wish(served)
+            worker.loading[served.id] = wish.background
+            self._port.load(worker.id, served.id, served.model, wish)
 
     def tick(self, now_ns: int) -> None:
         """Time passed: start what is due."""
@@ -144,6 +148,7 @@ class Groups:
         worker = self._workers.get(event.worker)
         if worker is None:
             return
+        worker.loading.pop(event.model, None)
         if served is None:
             if not worker.stopping:
                 self._port.unload(event.worker, event.model)
@@ -153,6 +158,12 @@ class Groups:
         group.load_ns = max(group.load_ns, now_ns - worker.started_ns)
         served.load_ns, served.progress = event.load_ns, None
         self._review(group, now_ns)
+
+    def refused(self, event: ModelRefused) -> None:
+        """One worker will not have a model."""
+        worker = self._workers.get(event.worker)
+        if worker is not None:
+            worker.loading.pop(event.model, None)
 
     def _review(self, group: Group, now_ns: int) -> None:
         """Open what can be opened now. A lane opens when its worker holds every model the group has opened; a model
@@ -216,14 +227,18 @@ class Groups:
         self._review(group, now_ns)
 
     def _close_if_empty(self, group: Group) -> None:
-        """End a group without models; its lanes close when their processes have ended, with what they still run."""
+        """End a group without models; its lanes close when their processes have ended, with what they still run. One
+        that only loads what nobody wants any more ends at once."""
         if group.models or group.closing:
             return
         group.closing = True
         group.due_ns.clear()
         for worker in group.workers.values():
             worker.stopping = True
-            self._port.stop(worker.id)
+            if worker.loading and not worker.open:
+                self._port.kill(worker.id, ExitCause.STOPPED)
+            else:
+                self._port.stop(worker.id)
         self._end_if_empty(group)
 
     def _end_if_empty(self, group: Group) -> None:
@@ -246,6 +261,11 @@ class Groups:
         """The versions of a worker's group."""
         worker = self._workers.get(worker_id)
         return tuple(self._groups[worker.group].models) if worker is not None else ()
+
+    def loading_aside(self) -> set[int]:
+        """The ids of versions that load in the background, whether or not anybody waits for them any more."""
+        loads = (load for worker in self._workers.values() for load in worker.loading.items())
+        return {model for model, background in loads if background}
 
     def complete(self, served: Served) -> bool:
         """Whether all the processes that should hold ``served`` do."""

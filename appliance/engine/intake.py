@@ -103,7 +103,9 @@ class Intake:
         model = plan.model
         served = self._routes.find(model.name, model.version)
         if served is None or served.model is not model:
-            raise not_ready(model)
+            error = not_ready(model)
+            self._accounts.rejected(error, request_id, client)
+            raise error
         deadline_ns = deadline_of(plan, arrived_ns, deadline_ns, self._default_deadline_ms)
         request = Request(self._take_handle(), plan, served, request_id, arrived_ns, deadline_ns, on_done)
         request.attempts, request.client, request.trace = attempts, client, trace

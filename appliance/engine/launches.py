@@ -17,9 +17,10 @@ from appliance.engine.tries import Tries
 
 
 class Launches:
-    """Starts ``candidates``, at most ``places`` in the background at a time. ``room`` says if there is memory to load a
-    version in the place of another; ``failed`` is told of one that is not even started, and why; ``soon`` asks to be
-    called again."""
+    """Starts ``candidates``, at most ``places`` in the background at a time. ``rests`` says whether one that is proven
+    begins out of memory, because there is no room for it, and ``rest`` does that; ``room`` says if there is memory to
+    load a version in the place of another; ``failed`` is told of one that is not even started, and why; ``soon`` asks
+    to be called again."""
 
     def __init__(
         self,
@@ -28,6 +29,8 @@ class Launches:
         places: int,
         tries: Tries,
         board: Board,
+        rests: Callable[[Served], bool],
+        rest: Callable[[Sequence[Candidate], int], None],
         room: Callable[[Served, Served | None, int], Room],
         failed: Callable[[Candidate, str, int], None],
         report: Callable[..., None],
@@ -37,6 +40,8 @@ class Launches:
         self._places = places
         self._tries = tries
         self._board = board
+        self._rests = rests
+        self._rest = rest
         self._room = room
         self._failed = failed
         self._report = report
@@ -47,11 +52,16 @@ class Launches:
         fresh = [candidate for candidate in self._candidates.values() if candidate.step is not Step.STARTED]
         if not fresh:
             return
-        places = self._places - sum(each.occupies for each in self._candidates.values())
+        occupying = {model for model, each in self._candidates.items() if each.occupies}
+        places = self._places - len(occupying | self._board.loading_aside())
         chosen: list[Candidate] = []
+        resting: list[Candidate] = []
         full = False
         for candidate in fresh:
             if not candidate.chosen:
+                if candidate.may_rest and self._rests(candidate.served):
+                    resting.append(candidate)
+                    continue
                 if candidate.background and places <= 0:
                     continue
                 if full or not self._has_room(candidate, now_ns):
@@ -62,14 +72,17 @@ class Launches:
                     continue
                 places -= candidate.background
             chosen.append(candidate)
+        if resting:
+            self._rest(resting, now_ns)
         uncounted = [candidate for candidate in chosen if candidate.step is Step.WAITING]
         for candidate in chosen:
             candidate.chosen = True
         for candidate in uncounted:
             candidate.step = Step.COUNTING
-        if uncounted:
-            identities = [candidate.served.identity for candidate in uncounted]
-            self._tries.count(identities, partial(self._counted, uncounted))
+        for again in (False, True):
+            if counted := [candidate for candidate in uncounted if candidate.again is again]:
+                identities = [candidate.served.identity for candidate in counted]
+                self._tries.count(identities, partial(self._counted, counted), again=again)
         self._begin([candidate for candidate in chosen if candidate.step is Step.COUNTED], now_ns)
 
     def _has_room(self, candidate: Candidate, now_ns: int) -> bool:
@@ -83,7 +96,7 @@ class Launches:
     def _counted(self, candidates: Sequence[Candidate], problem: str) -> None:
         for candidate in candidates:
             candidate.step = Step.COUNTED
-            if problem and candidate.before is not None:
+            if problem and (candidate.before is not None or candidate.again):
                 candidate.problem = f"its try cannot be counted: {problem}"
         if problem:
             self._report("tries cannot be counted", error=problem)

@@ -114,6 +114,17 @@ class Lodging:
         """How long loading it took, without its process."""
         return self._measured[served.id].load_ns
 
+    def rest(self, served: Served, used_bytes: int) -> bool:
+        """Whether there is no room now for a version that is known to serve, not even without its weights: then it is
+        looked after out of memory, with a size that is guessed from its files until it has been loaded."""
+        need = expected_bytes(served)
+        mapped, private = _file_bytes(served)
+        least = need - mapped if self._config.hollow and mapped * HOLLOW_PARTS >= private else need
+        if used_bytes + least <= self.left_bytes or need > self._budget_bytes:
+            return False
+        self._measured[served.id] = Measured(private, mapped, 0)
+        return True
+
     # --- versions on their way
 
     @property
@@ -232,10 +243,15 @@ class Lodging:
 
 def expected_bytes(served: Served) -> int:
     """What it will take, guessed from its files."""
+    mapped, private = _file_bytes(served)
+    return (private + PROCESS_BYTES) * max(served.model.instance_count, 1) + mapped
+
+
+def _file_bytes(served: Served) -> tuple[int, int]:
+    """Of the weights that are mapped, and of all else."""
     weights = served.model.weights
     mapped = weights.size if weights is not None else 0
-    private = max(served.model.file_bytes - mapped, 0)
-    return (private + PROCESS_BYTES) * max(served.model.instance_count, 1) + mapped
+    return mapped, max(served.model.file_bytes - mapped, 0)
 
 
 def _mb(size_bytes: int) -> str:

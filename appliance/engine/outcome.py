@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import assert_never
 
+from appliance.engine import routes
 from appliance.engine.request import Request
 from appliance.errors import (
     ApplianceError,
     Cancelled,
+    CapacityError,
     DeadlineExpired,
     DeadlineUnreachable,
     ModelAway,
@@ -45,9 +47,22 @@ def _delays(plan: RequestPlan) -> bool:
 
 
 def not_ready(model: ModelVersion) -> NotReady:
-    return NotReady(
-        f"Request for unknown model: '{model.name}' version {model.version} is not at ready state"
-    )
+    return routes.not_ready(model.name, model.version)
+
+
+def result_of(error: ApplianceError) -> Result:
+    """How a request is counted that an edge refused with ``error``."""
+    match error:
+        case NotReady():
+            return Result.UNAVAILABLE
+        case CapacityError():
+            return Result.REFUSED
+        case DeadlineExpired():
+            return Result.EXPIRED
+        case Cancelled():
+            return Result.CANCELLED
+        case _:
+            return Result.INVALID
 
 
 def died(request: Request) -> WorkerDied:

@@ -49,7 +49,8 @@ class SlotUse(NamedTuple):
 
 class SwapFigures(NamedTuple):
     """What became of versions on their way to serving: how often each ending came, loads and the time they took,
-    assessments, requests that went to versions on trial, answers compared in the shadow."""
+    assessments, requests that went to versions on trial, answers compared in the shadow; ``retries``: tries of versions
+    that had been given up, because nothing else of their models served."""
 
     endings: Mapping[str, int] = MappingProxyType({})
     loads: int = 0
@@ -61,6 +62,7 @@ class SwapFigures(NamedTuple):
     shadow_dropped: int = 0
     compared: int = 0
     differing: int = 0
+    retries: int = 0
 
 
 NO_SWAPS: Final = SwapFigures()
@@ -144,6 +146,7 @@ class VersionStatus:
     residency: str = "resident"
     trial: TrialStatus | None = None
     tries_left: int = 0
+    next_try_ms: int = 0
     run_p50_ns: int = 0
     run_p99_ns: int = 0
     fallen_back: int = 0

@@ -75,8 +75,8 @@ class FileRecords:
                 self._report("records cannot be read; they begin anew", file=file, error=str(error))
 
     def _take_tries(self, document: Mapping[str, Any]) -> None:
-        for identity, (tries, rejected) in document["versions"].items():
-            self._known.standings[str(identity)] = Standing(int(tries), str(rejected))
+        for identity, (tries, rejected, *later) in document["versions"].items():
+            self._known.standings[str(identity)] = Standing(int(tries), str(rejected), *map(int, later[:2]))
 
     def _take_proofs(self, document: Mapping[str, Any]) -> None:
         for identity, box, proven, assessment in document["proofs"]:
@@ -92,10 +92,17 @@ class FileRecords:
         """See Records."""
         return self._known.standing(identity)
 
-    def count(self, identities: Sequence[str], done: Callable[[str], None]) -> None:
+    def count(
+        self, identities: Sequence[str], at_ms: int, done: Callable[[str], None], *, again: bool = False
+    ) -> None:
         """See Records."""
-        self._known.add_tries(identities)
+        self._known.add_tries(identities, at_ms, again)
         self._put(TRIES, _tries(self._known.standings), done)
+
+    def given_up(self, identity: str, at_ms: int) -> None:
+        """See Records."""
+        self._known.given_up(identity, at_ms)
+        self._put(TRIES, _tries(self._known.standings))
 
     def reject(self, identity: str, reason: str) -> None:
         """See Records."""

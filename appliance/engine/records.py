@@ -23,13 +23,14 @@ VERSIONS_KEPT: Final = 10_000
 
 
 class Ending(StrEnum):
-    """How the try of a version came out."""
+    """How the try of a version came out; POSTPONED: it will be tried once more, later."""
 
     LIVE = "live"
     REFUSED = "refused"
     ROLLED_BACK = "rolled back"
     ABANDONED = "abandoned"
     GIVEN_UP = "given up"
+    POSTPONED = "postponed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,10 +53,13 @@ class Change:
 
 class Standing(NamedTuple):
     """How a version stands that is not proven: times that it was tried, and why it is not to be tried again ("": it
-    may be)."""
+    may be). ``at_ms`` is when it was last tried or given up, by the wall clock (0: not known); ``again`` counts the
+    tries that it was given because nothing else of its model served."""
 
     tries: int = 0
     rejected: str = ""
+    at_ms: int = 0
+    again: int = 0
 
 
 class Proof(NamedTuple):
@@ -72,9 +76,14 @@ class Records(Protocol):
     def standing(self, identity: str) -> Standing:
         """How it stands."""
 
-    def count(self, identities: Sequence[str], done: Callable[[str], None]) -> None:
-        """One more try of each, for good. Then, perhaps before this returns, ``done`` is called in the engine's thread:
-        with "", or with why it could not be written."""
+    def count(
+        self, identities: Sequence[str], at_ms: int, done: Callable[[str], None], *, again: bool = False
+    ) -> None:
+        """One more try of each, for good, at ``at_ms``; ``again``: see Standing. Then, perhaps before this returns,
+        ``done`` is called in the engine's thread: with "", or with why it could not be written."""
+
+    def given_up(self, identity: str, at_ms: int) -> None:
+        """It serves no more, or never will, since ``at_ms``."""
 
     def reject(self, identity: str, reason: str) -> None:
         """Do not try it again."""
@@ -121,15 +130,22 @@ class MemoryRecords:
         """See Records."""
         return self.standings.get(identity, Standing())
 
-    def count(self, identities: Sequence[str], done: Callable[[str], None]) -> None:
+    def count(
+        self, identities: Sequence[str], at_ms: int, done: Callable[[str], None], *, again: bool = False
+    ) -> None:
         """See Records."""
-        self.add_tries(identities)
+        self.add_tries(identities, at_ms, again)
         done("")
 
-    def add_tries(self, identities: Sequence[str]) -> None:
+    def add_tries(self, identities: Sequence[str], at_ms: int, again: bool) -> None:
         """Count without telling anybody."""
         for identity in identities:
-            self._put(identity, self.standing(identity)._replace(tries=self.standing(identity).tries + 1))
+            known = self.standing(identity)
+            self._put(identity, known._replace(tries=known.tries + 1, at_ms=at_ms, again=known.again + again))
+
+    def given_up(self, identity: str, at_ms: int) -> None:
+        """See Records."""
+        self._put(identity, self.standing(identity)._replace(at_ms=at_ms))
 
     def reject(self, identity: str, reason: str) -> None:
         """See Records."""

@@ -12,7 +12,8 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from appliance.engine.grants import Grants
-from appliance.engine.lodging import Lodging, Room, Stay
+from appliance.engine.in_use import InUse
+from appliance.engine.lodging import CPU, Lodging, Room, Stay
 from appliance.engine.outcome import away, not_ready
 from appliance.engine.port import Buffer, ResidencyFigures
 from appliance.engine.renewals import Renewals, comes_quickly
@@ -58,16 +59,6 @@ class ResidencyTerms(NamedTuple):
     spare_bytes: Callable[[], int] = lambda: 1 << 62
 
 
-class _InUse:
-    """The models that stay where they are: with requests in flight, or about to be replaced; by asking."""
-
-    def __init__(self, *stays: Callable[[int], bool]) -> None:
-        self._stays = stays
-
-    def __contains__(self, model: object) -> bool:
-        return isinstance(model, int) and any(stays(model) for stays in self._stays)
-
-
 class Residence:
     """``end`` ends a request, ``proceed`` gives one to the scheduler, ``reroute`` one whose version is gone to the one
     that serves now, if it fits. ``at`` asks for ``tick`` at a time, ``soon`` at once."""
@@ -103,7 +94,7 @@ class Residence:
         self._report = report
         self._residency = Residency(config, budget_bytes)
         self._lodging, self._renewals = Lodging(config, budget_bytes, spare_bytes), Renewals()
-        self._in_use = _InUse(self._running, self._lodging.protects)
+        self._in_use = InUse(self._running, self._lodging.protects)
         self._room = WaitingRoom()
         self._tenants: dict[int, Served] = {}
         self._answered: dict[int, int] = {}
@@ -213,6 +204,13 @@ class Residence:
         """Some may serve now that were on their way, or be gone that were kept."""
         if self._lodging.release(self._roster.served):
             self._tell(port.BudgetChanged(self._lodging.left_bytes), now_ns)
+
+    def rests(self, served: Served) -> bool:
+        """Whether a version that is known to serve begins COLD, because memory has no room for it at the start."""
+        name = served.model.name
+        if served.model.device != CPU or name in self._config.pins or self._config.keep_warm_s.get(name):
+            return False
+        return self._lodging.rest(served, self._residency.statistics().used_bytes)
 
     def _add(self, served: Served, now_ns: int) -> None:
         self._tenants[served.id] = served
@@ -359,6 +357,7 @@ class Residence:
             case ModelProgress():
                 self._roster.groups.progressed(event, self._roster.served(event.model))
             case ModelRefused():
+                self._groups.refused(event)
                 if not self._refused(event, now_ns):
                     self._roster.model_refused(event, now_ns)
             case ModelHollowed():

@@ -8,12 +8,15 @@ from the other is the ``succession``'s.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from functools import partial
 
 from appliance.engine.census import Census
 from appliance.engine.groups import Groups
 from appliance.engine.lodging import Room
 from appliance.engine.placement import PlacementConfig
 from appliance.engine.port import VersionStatus
+from appliance.engine.records import PACKED
+from appliance.engine.retries import Retries
 from appliance.engine.routes import Catalog, CatalogVersion, Routes, Served
 from appliance.engine.succession import Succession
 from appliance.engine.supervisor import Supervisor, SupervisorConfig, culprit_of
@@ -56,6 +59,7 @@ class Roster:
         report: Callable[..., None],
         wall_ms: Callable[[], int],
         room: Callable[[Served, Served | None, int], Room],
+        rests: Callable[[Served], bool],
     ) -> None:
         self._routes = routes
         self._supervisor = Supervisor(supervisor)
@@ -64,11 +68,14 @@ class Roster:
         self._succession = Succession(
             census=self._census, routes=routes, workers=workers, placement=placement, swap=swap,
             settings=settings, feed=feed, idle=idle, soon=soon, at=at, report=report, wall_ms=wall_ms,
-            room=room, closed=self._supervisor.group_closed,
+            room=room, rests=rests, closed=self._supervisor.group_closed,
         )  # fmt: skip
         self.swaps = self._succession.swaps
         self._groups = self._succession.groups
         self._forms = self._succession.forms
+        self._retries = Retries(
+            routes=routes, swaps=self.swaps, admit=partial(self._admit, again=True), at=at, report=report
+        )
         self._calm = False
         """Whether the first load is over."""
 
@@ -100,6 +107,7 @@ class Roster:
             else:
                 self._admit(entry, now_ns, asked=key[0] in asked)
         self._succession.retire(now_ns)
+        self._retries.want(wanted.values())
         self.swaps.start(now_ns)
         self._routes.touch()
 
@@ -117,13 +125,14 @@ class Roster:
         """Whether a version that was given up is to be loaded once more."""
         if served.state is not VersionState.UNAVAILABLE:
             return False
-        return asked or not self.swaps.refusal(served.identity)
+        return asked or not self.swaps.tries.refusal(served.identity)
 
-    def _admit(self, entry: CatalogVersion, now_ns: int, *, asked: bool) -> None:
-        """A new entry; it takes its place in the routes at once unless an older file of the same version serves."""
+    def _admit(self, entry: CatalogVersion, now_ns: int, *, asked: bool = False, again: bool = False) -> None:
+        """A new entry; it takes its place in the routes at once unless an older file of the same version serves.
+        ``asked``: by an operator; ``again``: although it was given up."""
         model = entry.model
         if asked:
-            self.swaps.forgive(entry.identity)
+            self.swaps.tries.forgive(entry.identity)
         current, pending = (
             self._routes.find(model.name, model.version),
             self._census.incoming.pop((model.name, model.version), None),
@@ -131,7 +140,7 @@ class Roster:
         if pending is not None:
             self._succession.leave(pending, now_ns)
         serving = current is not None and current.state is VersionState.READY
-        refusal = self.swaps.refusal(entry.identity)
+        refusal = "" if again else self.swaps.tries.refusal(entry.identity)
         served = Served(
             id=self._census.take_id(),
             model=model,
@@ -152,18 +161,22 @@ class Roster:
         self._census.served[served.id] = served
         self._supervisor.forgive(served.key)
         before = current if serving else self._routes.current(model.name)
-        self.swaps.add(
-            served, before, entry.trial, background=before is not None or self._calm, now_ns=now_ns
-        )
+        background = before is not None or self._calm
+        self.swaps.add(served, before, entry.trial, background=background, now_ns=now_ns, again=again)
 
     def tick(self, now_ns: int) -> None:
         """Time passed: start what is due, look at trials, let go what has drained."""
         self._groups.tick(now_ns)
         self.swaps.tick(now_ns)
+        self._retries.tick(now_ns)
         if self._forms.waiting and self.swaps.calm:
             self._forms.build()
         if self._census.leaving:
             self._succession.let_go(now_ns)
+
+    def look(self, now_ns: int) -> None:
+        """The routes have changed."""
+        self._retries.plan(now_ns)
 
     # --- what workers say
 
@@ -177,6 +190,9 @@ class Roster:
         if served is not None:
             served.seeds, served.packed = served.seeds or event.seeds, event.packed
             self.swaps.loaded(served, event)
+            if served.returning and self.swaps.status(served) is None:
+                # What began out of memory had no chance yet to have its form built.
+                self._succession.proven(served)
         self._groups.loaded(event, served, now_ns)
 
     def send_away(self, served: Served) -> None:
@@ -236,11 +252,20 @@ class Roster:
         delay_ns = self._supervisor.restart_delay_ns(group.id, now_ns - worker.started_ns)
         self._groups.lost(worker, group, now_ns + delay_ns)
         if culprit is not None:
-            self._blame(culprit, f"{event.cause.value}, {event.detail}", now_ns)
+            loading = culprit.id in worker.loading or event.loading == culprit.id
+            self._blame(culprit, f"{event.cause.value}, {event.detail}", loading, now_ns)
         self._groups.resume(group, now_ns)
 
-    def _blame(self, culprit: Served, detail: str, now_ns: int) -> None:
+    def _blame(self, culprit: Served, detail: str, loading: bool, now_ns: int) -> None:
+        """What a packed form did costs the form first: at once while it loads or the version is on trial, else when
+        that would be given up. A version that changes over to its form has a trial of its own."""
         repeated = self._supervisor.crashed(culprit.key, now_ns)
+        trying = self.swaps.status(culprit) is not None
+        changing = trying and culprit.identity.endswith(PACKED)
+        formed = not changing and (loading or (culprit.packed and (repeated or trying)))
+        if formed and self._forms.blame(culprit, detail):
+            self._supervisor.forgive(culprit.key)
+            return
         if self.swaps.crashed(culprit, detail, now_ns) or not repeated:
             return
         reason = f"quarantined after repeated crashes: {detail}"
@@ -306,7 +331,8 @@ class Roster:
                 running=running.get(served.id, 0),
                 workers=self._groups.holders(served),
                 trial=self.swaps.status(served),
-                tries_left=self.swaps.tries_left(served),
+                tries_left=self.swaps.tries.left(served.identity),
+                next_try_ms=self._retries.next_try_ms(served),
             )
             for served in self._routes.all()
         )

@@ -133,6 +133,13 @@ class Served:
         return self.model.key
 
 
+def not_ready(name: str, version: int, why: str = "") -> NotReady:
+    """The error of a request for a version that does not serve now; ``why`` follows its words."""
+    error = NotReady(f"Request for unknown model: '{name}' version {version} is not at ready state{why}")
+    error.model = (name, version)
+    return error
+
+
 def tombstone(served: Served, number: int, reason: str) -> Served:
     """What stands in the table of names, under the id ``number``, for a version that serves no more."""
     return Served(
@@ -242,11 +249,10 @@ class Routes:
         found = self._names.get(name, {}).get(number)
         if found is None:
             if (name, version) in self._problems or (name, "") in self._problems:
-                raise NotReady(f"Request for unknown model: '{name}' version {number} is not at ready state")
+                raise not_ready(name, number)
             raise UnknownModel(f"Request for unknown model: '{name}' version {number} is not found")
         if found.state is not VersionState.READY:
-            text = f"Request for unknown model: '{name}' version {number} is not at ready state"
-            raise NotReady(text + _waiting([found]))
+            raise not_ready(name, number, _waiting([found]))
         return found
 
     def current(self, name: str) -> Served | None:
@@ -256,11 +262,13 @@ class Routes:
         return max(current, key=lambda served: served.model.version, default=None)
 
     def _latest(self, name: str) -> Served:
-        self.of(name)
+        known = self.of(name)
         current = self.current(name)
         if current is None:
             waiting = _waiting(self._names.get(name, {}).values())
-            raise NotReady(f"Request for unknown model: '{name}' has no available versions{waiting}")
+            error = NotReady(f"Request for unknown model: '{name}' has no available versions{waiting}")
+            error.model = (name, known[-1].model.version if known else 0)
+            raise error
         return current
 
     def index(self, ready_only: bool) -> tuple[IndexEntry, ...]:

@@ -46,6 +46,7 @@ class Succession:
         report: Callable[..., None],
         wall_ms: Callable[[], int],
         room: Callable[[Served, Served | None, int], Room],
+        rests: Callable[[Served], bool],
         closed: Callable[[int], None],
     ) -> None:
         self._census = census
@@ -60,6 +61,7 @@ class Succession:
             report=report,
             wall_ms=wall_ms,
             room=room,
+            rests=rests,
             soon=soon,
             at=at,
         )
@@ -122,6 +124,10 @@ class Succession:
             self._routes.touch()
         served.reason = reason
 
+    def loading_aside(self) -> set[int]:
+        """See Board."""
+        return self.groups.loading_aside()
+
     def flip(self, candidate: Candidate, now_ns: int) -> None:
         """See Board."""
         served = candidate.served
@@ -138,9 +144,17 @@ class Succession:
         self.retire(now_ns)
         self._routes.touch()
 
+    def rest(self, resting: Sequence[Served], now_ns: int) -> None:
+        """See Board."""
+        for served in resting:
+            served.state, served.reason = VersionState.READY, ""
+            self._report("version ready", model=served.key, residency=served.form.value)
+        self.retire(now_ns)
+        self._routes.touch()
+
     def reject(self, candidate: Candidate, reason: str, now_ns: int) -> None:
         """See Board."""
-        self.give_up(candidate.served, reason, now_ns)
+        self.give_up(candidate.served, reason, now_ns, noted=True)
 
     def roll_back(self, candidate: Candidate, reason: str, now_ns: int) -> None:
         """See Board."""
@@ -197,8 +211,8 @@ class Succession:
         """See Board."""
         return self._routes.current(name)
 
-    def give_up(self, served: Served, reason: str, now_ns: int) -> None:
-        """It never serves (again), from this moment on."""
+    def give_up(self, served: Served, reason: str, now_ns: int, *, noted: bool = False) -> None:
+        """It never serves (again), from this moment on; ``noted``: its history says so."""
         served.state, served.reason = VersionState.UNAVAILABLE, reason
         self._report("version unavailable", model=served.key, reason=reason)
         self.forms.refuse(served, reason)
@@ -212,7 +226,7 @@ class Succession:
             if current is not None:
                 current.reason = f"still serving the previous file; the new one failed: {reason}"
             self._census.served.pop(served.id, None)
-        self.swaps.given_up(served, reason, now_ns)
+        self.swaps.given_up(served, reason, now_ns, noted=noted)
         self.retire(now_ns)
         self._routes.touch()
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from typing import Any
 
 from appliance.engine.port import SwapFigures
 from appliance.engine.records import Change, Ending, Records
 from appliance.engine.routes import Served
+from appliance.engine.version_status import next_try
 
 
 class SwapAccounts:
@@ -31,20 +33,26 @@ class SwapAccounts:
     ) -> None:
         """A try of ``served`` came out so; ``before`` is the version that served until then."""
         self._endings[ending.value] += 1
+        after = served.model.version if ending is Ending.LIVE else before
+        self._happened(served, ending, reason, before=before, after=after, stage=stage, took_ms=took_ms)
+
+    def _happened(self, served: Served, ending: Ending, reason: str, **more: Any) -> None:
+        model = served.model
         self._records.happened(
             Change(
                 at_ms=self._wall_ms(),
-                name=served.model.name,
-                version=served.model.version,
+                name=model.name,
+                version=model.version,
                 identity=served.identity,
                 ending=ending,
-                before=before,
-                after=served.model.version if ending is Ending.LIVE else before,
-                stage=stage,
                 reason=reason,
-                took_ms=took_ms,
+                **more,
             )
         )
+
+    def postponed(self, served: Served, until_ms: int) -> None:
+        """``served`` was given up, and is tried again at ``until_ms`` by the wall clock if nothing else serves then."""
+        self._happened(served, Ending.POSTPONED, f"nothing else of the model serves; {next_try(until_ms)}")
 
     def count(self, **more: int) -> None:
         """Add to figures, by their names."""

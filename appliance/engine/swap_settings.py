@@ -25,6 +25,14 @@ class SwapConfig:
         default=3,
         metadata={"min": 1, "help": "times that an unproven version is tried, across restarts, then no more"},
     )
+    retry_first_s: float = field(
+        default=600.0,
+        metadata={"min": 0, "unit": "s", "help": "where nothing else of its model serves, a version that was given "
+                  "up is tried again after this pause, which doubles with each such try; 0: never"},
+    )  # fmt: skip
+    retry_max_s: float = field(
+        default=86_400.0, metadata={"min": 0, "unit": "s", "help": "longest such pause"}
+    )
     slower_factor: float = field(
         default=3.0,
         metadata={"min": 0, "help": "a version is refused whose median run takes so many times that of the one "

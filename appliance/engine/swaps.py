@@ -6,7 +6,7 @@ does what follows from it, as a Board. One owner: the roster.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from appliance.engine import trial as on
@@ -22,6 +22,7 @@ from appliance.engine.swap_settings import SwapConfig, TrialWish, configured_tri
 from appliance.engine.trial import TRYING, Stage, Trial
 from appliance.engine.tries import Tries
 from appliance.model import ModelVersion
+from appliance.scheduling.residency_port import Form
 from appliance.workers.port import LoadWish, ModelLoaded
 
 NEVER_NS: Final = 1 << 62
@@ -41,8 +42,8 @@ def default_terms() -> SwapTerms:
 
 
 class Swaps:
-    """``soon`` asks for ``tick`` at once, ``at`` at a time; ``room`` says if there is memory to load a version
-    in the place of another."""
+    """``soon`` asks for ``tick`` at once, ``at`` at a time; ``room`` says if there is memory to load a version in the
+    place of another, ``rests`` whether one that is known to serve begins out of memory."""
 
     def __init__(
         self,
@@ -52,6 +53,7 @@ class Swaps:
         report: Callable[..., None],
         wall_ms: Callable[[], int],
         room: Callable[[Served, Served | None, int], Room],
+        rests: Callable[[Served], bool],
         soon: Callable[[], None],
         at: Callable[[int], None],
     ) -> None:
@@ -63,12 +65,14 @@ class Swaps:
         self._candidates: dict[int, Candidate] = {}
         self._compared: list[tuple[int, str]] = []
         self._look_ns = NEVER_NS
-        self._tries = Tries(self._records, self._config.tries)
+        self.tries = Tries(self._records, self._config, wall_ms)
         self._launches = Launches(
             candidates=self._candidates,
             places=self._config.loads,
-            tries=self._tries,
+            tries=self.tries,
             board=board,
+            rests=rests,
+            rest=self._rest,
             room=room,
             failed=self._fail,
             report=report,
@@ -78,32 +82,33 @@ class Swaps:
 
     # --- what is wanted
 
-    def refusal(self, identity: str) -> str:
-        """Why a version is not tried; "" when it may be."""
-        return self._tries.refusal(identity)
-
-    def forgive(self, identity: str) -> None:
-        """An operator asks for it again."""
-        self._tries.forgive(identity)
-
     def spare(self) -> None:
         """The daemon is asked to stop: what serves or is on trial has not failed, so that its try does not count."""
         for candidate in self._candidates.values():
             self._uncount(candidate)
 
     def add(
-        self, served: Served, before: Served | None, wish: TrialWish | None, *, background: bool, now_ns: int
+        self,
+        served: Served,
+        before: Served | None,
+        wish: TrialWish | None,
+        *,
+        background: bool,
+        now_ns: int,
+        again: bool = False,
     ) -> None:
-        """``served`` is to serve, in the place of ``before``. ``start`` starts it."""
+        """``served`` is to serve, in the place of ``before``. ``again``: it was given up, so that it has to prove
+        itself anew. ``start`` starts it."""
         proof = self._records.proof(served.identity, self._box(served.model)) or Proof(None, proven=False)
         served.assessment = proof.assessment
+        known = proof.proven and not again
         trial = Trial(
             self._config,
             wish or configured_trial(self._config),
             before=before is not None,
             comparable=before is not None and interchangeable(served.model, before.model),
             now_ns=now_ns,
-            proven=proof.proven,
+            proven=known,
         )
         self._candidates[served.id] = Candidate(
             served=served,
@@ -111,8 +116,9 @@ class Swaps:
             trial=trial,
             background=background,
             since_ns=now_ns,
-            known=proof.proven,
-            step=Step.COUNTED if proof.proven else Step.WAITING,
+            known=known,
+            again=again,
+            step=Step.COUNTED if known else Step.WAITING,
         )
 
     def renew(self, served: Served, wish: TrialWish | None, now_ns: int) -> None:
@@ -130,6 +136,14 @@ class Swaps:
     def start(self, now_ns: int) -> None:
         """Start what may start."""
         self._launches.start(now_ns)
+
+    def _rest(self, candidates: Sequence[Candidate], now_ns: int) -> None:
+        """They are proven and have no room now: they serve out of memory, and a request brings them."""
+        for candidate in candidates:
+            candidate.served.form = Form.COLD
+            candidate.live = True
+            self._conclude(candidate, now_ns)
+        self._board.rest([candidate.served for candidate in candidates], now_ns)
 
     def wish(self, served: Served) -> LoadWish:
         """How a version is to be loaded: at once where it serves, else as its try says."""
@@ -333,7 +347,7 @@ class Swaps:
     def _proven(self, candidate: Candidate, now_ns: int) -> None:
         served = candidate.served
         self._records.prove(served.identity, self._box(served.model), Proof(served.assessment, proven=True))
-        self._tries.forgive(served.identity)
+        self.tries.forgive(served.identity)
         self._records.seat(served.model.name, identity_of(served.model, served.fingerprint))
         self._conclude(candidate, now_ns)
         self._board.proven(served)
@@ -351,21 +365,22 @@ class Swaps:
         self._undivert(candidate, now_ns)
         if not candidate.live:
             if was in TRYING:
-                self._tries.reject(served.identity, reason)
+                self.tries.reject(served.identity, reason)
             self._note(candidate, Ending.REFUSED, was, reason, now_ns)
             self._board.reject(candidate, reason, now_ns)
         else:
             if candidate.blameless:
                 self._uncount(candidate)
             else:
-                self._tries.reject(served.identity, reason)
+                self.tries.reject(served.identity, reason)
             self._note(candidate, Ending.ROLLED_BACK, was, reason, now_ns)
             self._board.roll_back(candidate, reason, now_ns)
         self._inherit(served, candidate.before, now_ns)
         self._soon()
 
-    def given_up(self, served: Served, reason: str, now_ns: int) -> None:
-        """The roster will not have it any more: it was refused or quarantined."""
+    def given_up(self, served: Served, reason: str, now_ns: int, *, noted: bool) -> None:
+        """The roster will not have it any more: it was refused or quarantined; ``noted``: that is in its history."""
+        self.tries.given_up(served.identity)
         candidate = self._candidates.pop(served.id, None)
         if candidate is not None:
             self._undivert(candidate, now_ns)
@@ -373,7 +388,7 @@ class Swaps:
             if candidate.live and candidate.before is not None:
                 self._board.spare(candidate.before, now_ns)
             self._soon()
-        else:
+        elif not noted:
             self.accounts.note(served, Ending.GIVEN_UP, reason)
         self._inherit(served, self._board.current(served.model.name), now_ns)
 
@@ -392,7 +407,7 @@ class Swaps:
 
     def _uncount(self, candidate: Candidate) -> None:
         if candidate.shown is not Stage.LOADING and not candidate.crashed:
-            self._tries.forgive(candidate.served.identity)  # what came so far has not failed
+            self.tries.forgive(candidate.served.identity)  # what came so far has not failed
 
     def _inherit(self, served: Served, heir: Served | None, now_ns: int) -> None:
         """Whoever was to replace ``served`` replaces ``heir`` now, or nothing."""
@@ -434,10 +449,6 @@ class Swaps:
         """How far ``served`` has come; None when it is on no trial."""
         candidate = self._candidates.get(served.id)
         return candidate.status() if candidate is not None else None
-
-    def tries_left(self, served: Served) -> int:
-        """How often it may still be tried before it is given up."""
-        return self._tries.left(served.identity)
 
     def headers(self) -> tuple[str, ...]:
         """Headers by whose values requests are led to versions on trial."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 from appliance.engine.port import LoadStatus, TrialStatus, VersionStatus
 from appliance.engine.routes import Served
 from appliance.model import VersionState
@@ -15,6 +17,7 @@ def version_status(
     workers: tuple[int, ...],
     trial: TrialStatus | None,
     tries_left: int,
+    next_try_ms: int,
 ) -> VersionStatus:
     """All of it, as of now."""
     proof = served.assessment
@@ -31,6 +34,7 @@ def version_status(
         residency=served.form.value,
         trial=trial,
         tries_left=tries_left,
+        next_try_ms=next_try_ms,
         run_p50_ns=proof.p50_ns if proof is not None else 0,
         run_p99_ns=proof.p99_ns if proof is not None else 0,
         fallen_back=served.fallen_back,
@@ -44,3 +48,14 @@ def _loading(served: Served) -> LoadStatus | None:
     if progress is None or served.state is not VersionState.LOADING:
         return None
     return LoadStatus(progress.stage.value, progress.done_bytes, progress.total_bytes)
+
+
+def next_try(at_ms: int) -> str:
+    """When a version that was given up is tried again, in words; ``at_ms`` is by the wall clock, in UTC here: boxes of
+    one fleet stand in many zones."""
+    return f"next try at {datetime.fromtimestamp(at_ms / 1_000, UTC):%Y-%m-%d %H:%M:%SZ}"
+
+
+def with_next_try(reason: str, at_ms: int) -> str:
+    """Why a version does not serve, and when it is tried again (0: it is not)."""
+    return f"{reason}; {next_try(at_ms)}" if at_ms else reason

@@ -9,7 +9,8 @@ from appliance.engine.routes import Served
 
 @dataclass(slots=True, kw_only=True)
 class Worker:
-    """A process of a group. ``number`` picks its processors; ``loaded`` are the model ids it holds."""
+    """A process of a group. ``number`` picks its processors; ``loaded`` are the model ids it holds, ``loading``
+    those that it was asked to load and has not answered, with whether that is in the background."""
 
     id: int
     group: int
@@ -19,6 +20,7 @@ class Worker:
     open: bool = False
     stopping: bool = False
     loaded: set[int] = field(default_factory=set)
+    loading: dict[int, bool] = field(default_factory=dict)
 
     @property
     def state(self) -> str:

@@ -15,7 +15,7 @@ from aiohttp import web
 from appliance.engine.front import HttpFront
 from appliance.engine.port import NO_HEADERS, Buffer, EnginePort
 from appliance.errors import ApplianceError, MessageTooLarge
-from appliance.http.body import Body, BodyReader
+from appliance.http.body import Body, BodyReader, HeldBody
 from appliance.http.compression import fold, response_encoding
 from appliance.http.config import HttpConfig
 from appliance.http.connection import take_attempts
@@ -149,26 +149,31 @@ class InferenceHandler:
     async def _checked(
         self, request: web.BaseRequest, name: str, version: str, exchange: Exchange
     ) -> tuple[Planned, Pending]:
-        """As ``_enter``; what is refused there is counted and logged, as if the engine had refused it."""
+        """Read, check and hand to the engine, which copies the tensors: the body is free again after this. What is
+        refused before that is counted and logged, as if the engine had refused it."""
         try:
-            return await self._enter(request, name, version, exchange)
+            held, planned, tensors = await self._enter(request, name, version, exchange)
         except ApplianceError as error:
             self._engine.rejected(error, exchange.request_id)
             raise
+        try:
+            return planned, Pending(self._engine, planned, tensors, exchange)
+        finally:
+            self._bodies.release(held)
 
     async def _enter(
         self, request: web.BaseRequest, name: str, version: str, exchange: Exchange
-    ) -> tuple[Planned, Pending]:
-        """Read, check and hand to the engine, which copies the tensors: the body is free again after this."""
+    ) -> tuple[HeldBody, Planned, Sequence[Buffer]]:
+        """Read and check; the body is held on."""
         held = await self._bodies.read(request, self._config.max_body_bytes)
         try:
             body = held.data
             length = head_length(request.headers.get(HEAD_LENGTH_HEADER), len(body))
             planned = self._plan(body, length, name, version, exchange)
-            tensors = tensors_of(planned.request, planned.plan, memoryview(body)[length:])
-            return planned, Pending(self._engine, planned, tensors, exchange)
-        finally:
+            return held, planned, tensors_of(planned.request, planned.plan, memoryview(body)[length:])
+        except BaseException:
             self._bodies.release(held)
+            raise
 
     def _plan(self, body: Body, length: int, name: str, version: str, exchange: Exchange) -> Planned:
         if length == 0 and body:

@@ -77,6 +77,7 @@ def model_document(version: VersionStatus) -> dict[str, Json]:
         "last_inference_ms": statistics.last_inference_ms,
         "trial": None if version.trial is None else dict(version.trial._asdict()),
         "tries_left": version.tries_left,
+        "next_try_ms": version.next_try_ms,
         "run_p50_us": version.run_p50_ns / 1_000,
         "run_p99_us": version.run_p99_ns / 1_000,
         "load_ms": version.load_ns / 1_000_000,

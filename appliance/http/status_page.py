@@ -16,6 +16,7 @@ from typing import Final, Self
 
 from appliance import __version__
 from appliance.engine.port import EngineStatus, VersionStatus, WorkerStatus
+from appliance.engine.version_status import with_next_try
 from appliance.http.status_document import batch_mean
 from appliance.model import VersionState
 from appliance.telemetry.meter import HistogramValue, Result, Stage
@@ -135,7 +136,8 @@ def model_rows(version: VersionStatus, workers: Mapping[int, WorkerStatus]) -> s
     )
     row = f"<tr>{''.join(cells)}</tr>"
     if version.reason:
-        row += f'<tr class="reason"><td colspan="{len(cells)}">{escape(version.reason)}</td></tr>'
+        reason = with_next_try(version.reason, version.next_try_ms)
+        row += f'<tr class="reason"><td colspan="{len(cells)}">{escape(reason)}</td></tr>'
     return row
 
 

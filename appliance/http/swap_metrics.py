@@ -18,6 +18,9 @@ def swap_families(status: EngineStatus, labels: Sequence[str]) -> Iterator[Famil
     kept = swaps.assessments - swaps.assessments_failed
     assessed = [('outcome="held"', kept), ('outcome="failed"', swaps.assessments_failed)]
     yield _counter("appliance_assessments_total", "Versions held to what they promise.", assessed)
+    retries = [("", swaps.retries)]
+    meaning = "Tries of versions that had been given up, because nothing else of their models served."
+    yield _counter("appliance_swap_retries_total", meaning, retries)
     canary = [("", swaps.canary_requests)]
     yield _counter("appliance_canary_requests_total", "Requests led to versions on trial.", canary)
     shadow = [('outcome="run"', swaps.shadow_requests), ('outcome="dropped"', swaps.shadow_dropped)]
@@ -35,6 +38,9 @@ def _of_versions(pairs: Sequence[tuple[str, VersionStatus]]) -> Iterator[Family]
     left = [(label, version.tries_left) for label, version in pairs]
     meaning = "How often the version may still be tried before it is given up."
     yield _family("appliance_version_tries_left", "gauge", meaning, left)
+    next_tries = [(label, version.next_try_ms / 1_000) for label, version in pairs if version.next_try_ms]
+    meaning = "When the version that was given up is tried again, in seconds since 1970."
+    yield _family("appliance_version_next_try_timestamp_seconds", "gauge", meaning, next_tries)
     trials = [
         (f"{label},{label_text({'stage': version.trial.stage})}", 1)
         for label, version in pairs

@@ -26,6 +26,7 @@ from appliance.store.catalog import Catalog, CatalogModel, InstalledVersion, Tri
 from appliance.store.layout import CATALOG, FORMS, MANIFEST, view_root
 from appliance.store.reading import read_catalog
 from appliance.store.running import RunningRecord, RunningVersion
+from appliance.workers.forms import remove_forms
 
 Stamp = tuple[int, int, int]
 """(inode, size, time of the last change in ns) of the catalog"""
@@ -55,6 +56,8 @@ class StoreSource:
         self._used: dict[tuple[str, str], RunningVersion] = {}
         self._standing: dict[str, InstalledVersion] = {}
         """What stands in, until the engine has it."""
+        self._formed: set[str] | None = None
+        """Digests of the versions that may have packed forms."""
         try:
             self._running = RunningRecord(self._state)
             (self._state / FORMS).mkdir(exist_ok=True)
@@ -153,6 +156,15 @@ class StoreSource:
         self._catalog, self._stamp, self._seen = catalog, stamp, self._seen or stamp is not None
 
     def _publish(self, catalog: Catalog) -> None:
+        """Tell the store's writer what is used, and remove packed forms of what is neither used nor installed."""
+        self._tell(catalog)
+        kept = {version.digest for _, version in catalog.installed()}
+        kept |= {version.digest for version in self._used.values()}
+        if kept != self._formed:
+            remove_forms(str(self._state / FORMS), kept, building=self._formed is not None)
+            self._formed = kept
+
+    def _tell(self, catalog: Catalog) -> None:
         """Wanted is used as soon as it is read, and then for as long as the engine has it. Where that cannot be written
         it is tried again with each look: a full or a read-only disk keeps nobody from serving."""
         served = [(model.name, version) for model, version in _served(catalog)]

@@ -11,7 +11,8 @@ from appliance.store.catalog import Catalog
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VersionUsage:
-    """A version: ``bytes`` of all its blobs, ``own_bytes`` of those that no other version has."""
+    """A version: ``bytes`` of all its blobs, ``own_bytes`` of those that no other version has, ``form_bytes`` of packed
+    forms of it that were built on this box."""
 
     name: str
     version: int
@@ -22,17 +23,20 @@ class VersionUsage:
     running: bool
     bytes: int
     own_bytes: int
+    form_bytes: int
     installed_at_ms: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreUsage:
-    """The whole. ``garbage_bytes`` belong to no installed version. ``quota_bytes`` 0: none."""
+    """The whole. ``garbage_bytes`` belong to no installed version; packed forms are not among ``bytes``, and no part of
+    a quota. ``quota_bytes`` 0: none."""
 
     versions: tuple[VersionUsage, ...]
     blobs: int
     bytes: int
     garbage_bytes: int
+    form_bytes: int
     free_bytes: int
     quota_bytes: int
     free_floor_bytes: int
@@ -42,12 +46,14 @@ def usage_of(
     catalog: Catalog,
     blobs: Mapping[str, int],
     running: Collection[str],
+    forms: Mapping[str, int],
     *,
     free_bytes: int,
     quota_bytes: int,
     free_floor_bytes: int,
 ) -> StoreUsage:
-    """``blobs``: sizes of what is there by digest; ``running``: manifest digests of what a daemon runs."""
+    """``blobs``: sizes of what is there by digest; ``running``: manifest digests of what a daemon runs;
+    ``forms``: bytes of packed forms by manifest digest."""
     sizes = [{file.digest: file.size for file in version.files} for _, version in catalog.installed()]
     holders = Counter(digest for each in sizes for digest in each)
     rows = tuple(
@@ -61,6 +67,7 @@ def usage_of(
             running=version.digest in running,
             bytes=sum(own.values()),
             own_bytes=sum(size for digest, size in own.items() if holders[digest] == 1),
+            form_bytes=forms.get(version.digest, 0),
             installed_at_ms=version.installed_at_ms,
         )
         for (model, version), own in zip(catalog.installed(), sizes, strict=True)
@@ -70,6 +77,7 @@ def usage_of(
         blobs=len(blobs),
         bytes=sum(blobs.values()),
         garbage_bytes=sum(size for digest, size in blobs.items() if digest not in holders),
+        form_bytes=sum(forms.values()),
         free_bytes=free_bytes,
         quota_bytes=quota_bytes,
         free_floor_bytes=free_floor_bytes,

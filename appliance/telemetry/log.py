@@ -164,13 +164,22 @@ class LogControl:
             fields["lines_left_out"] = left_out
         self.line(_level_of(Result.SUCCESS), "slow request", fields)
 
-    def rejected(self, *, model: str, version: int, request_id: str, client: str, error: Exception) -> None:
+    def rejected(
+        self,
+        *,
+        model: str,
+        version: int,
+        request_id: str,
+        client: str,
+        result: Result,
+        error: Exception,
+    ) -> None:
         """Write the line of one request that was refused before it became one."""
-        level = _level_of(Result.INVALID)
+        level = _level_of(result)
         if level not in self._enabled or not self._budget.take(self._clock()):
             return
         fields: dict[str, object] = {
-            "outcome": Result.INVALID.value,
+            "outcome": result.value,
             "request_id": request_id,
             "error": str(error),
         }

@@ -12,14 +12,16 @@ from __future__ import annotations
 import json
 import os
 import platform
-from collections.abc import Iterator, Mapping
+import shutil
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
 from appliance.binding import bind
-from appliance.digest import digest_of
+from appliance.digest import digest_of, is_digest
 from appliance.errors import ArtefactError, ConfigInvalid
 from appliance.model import ModelVersion, WeightsFile
 
@@ -80,7 +82,7 @@ def find_form(forms: str, name: str) -> PackedForm | None:
     """The form called ``name``, None when there is none that can be used. Raises ArtefactError saying what is wrong
     with one that is there."""
     path = os.path.join(forms, name)
-    if not os.path.isdir(path) or os.path.exists(os.path.join(path, REFUSED_FILE)):
+    if not os.path.isdir(path) or _is_refused(path):
         return None
     document = _document(os.path.join(path, FORM_FILE))
     graph, weights = os.path.join(path, GRAPH_FILE), os.path.join(path, WEIGHTS_FILE)
@@ -112,16 +114,49 @@ def encode_document(document: FormDocument) -> bytes:
     return (json.dumps(plain, indent=1) + "\n").encode()
 
 
-def refuse_form(path: str, reason: str) -> None:
-    """Mark the form in the directory ``path`` as one that proved wrong. A disk that refuses leaves it as it is."""
-    with suppress(OSError):
+def refuse_form(path: str, reason: str) -> bool:
+    """Mark the form in the directory ``path`` as one that proved wrong, and drop its files; True when that was done. A
+    disk that refuses leaves it as it is."""
+    try:
         Path(path, REFUSED_FILE).write_bytes(reason.encode()[:REASON_BYTES_MAX])
+    except OSError:
+        return False
+    for name in (WEIGHTS_FILE, GRAPH_FILE):
+        with suppress(OSError):
+            os.unlink(os.path.join(path, name))
+    return True
 
 
-def refuse_forms(forms: str, digest: str, reason: str) -> None:
-    """Mark all forms of a version, as when a worker died of one."""
-    for path in _of_version(forms, digest):
-        refuse_form(path, reason)
+def refuse_forms(forms: str, digest: str, reason: str) -> bool:
+    """Mark all forms of a version, as when a worker died of one; True when there were some that could be used."""
+    usable = [path for path in _of_version(forms, digest) if not _is_refused(path)]
+    return sum(refuse_form(path, reason) for path in usable) > 0
+
+
+def remove_forms(forms: str, kept: Collection[str], *, building: bool) -> None:
+    """Remove the forms of all versions but those with the digests ``kept``, and what a builder left that ended before
+    it was done unless one is ``building`` now. A disk that refuses leaves them as they are."""
+    for name, digest in _all(forms):
+        if digest not in kept or (name.startswith(BUILDING) and not building):
+            shutil.rmtree(os.path.join(forms, name), ignore_errors=True)
+
+
+def form_bytes(forms: str) -> dict[str, int]:
+    """What forms take on the disk, by the digest of their version."""
+    sizes: Counter[str] = Counter()
+    for name, digest in _all(forms):
+        with suppress(OSError):  # it may be removed meanwhile
+            sizes[digest] += sum(file.stat().st_size for file in os.scandir(os.path.join(forms, name)))
+    return sizes
+
+
+def _all(forms: str) -> Iterator[tuple[str, str]]:
+    """Names of forms, and of those that are built, with the digests of their versions."""
+    with suppress(OSError):
+        for name in os.listdir(forms):
+            digest, _, _ = name.removeprefix(BUILDING).rpartition("-")
+            if is_digest(digest):
+                yield name, digest
 
 
 def refusal(forms: str, name: str) -> str:
@@ -133,6 +168,10 @@ def refusal(forms: str, name: str) -> str:
         )
     except OSError:
         return ""
+
+
+def _is_refused(path: str) -> bool:
+    return os.path.exists(os.path.join(path, REFUSED_FILE))
 
 
 def _of_version(forms: str, digest: str) -> Iterator[str]:

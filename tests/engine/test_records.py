@@ -23,6 +23,9 @@ from tests.words.sample import make_version
 PROOF = Proof(Assessment(3, (Deviation("y", 1e-5, 1e-4),), 1, 200, 1_000, 2_000, ""), proven=True)
 
 
+AT_MS = 1_800_000_000_000
+
+
 def change(number: int, name: str = "m") -> Change:
     return Change(
         at_ms=number, name=name, version=number, identity=f"{name}/{number}@x", ending=Ending.LIVE, reason="é"
@@ -40,10 +43,10 @@ class Disk:
     def _report(self, what: str, **fields: Any) -> None:
         self.said.append((what, fields))
 
-    def count(self, *identities: str) -> str:
+    def count(self, *identities: str, again: bool = False) -> str:
         """Count, wait for it, and give the problem there was."""
         told: list[str] = []
-        self.records.count(identities, told.append)
+        self.records.count(identities, AT_MS, told.append, again=again)
         assert not told, "told before anything was written"
         self.posted.get(timeout=30)()
         return told[0]
@@ -53,16 +56,28 @@ def test_a_try_is_on_the_disk_before_it_begins(tmp_path: Path) -> None:
     disk = Disk(tmp_path / "serve")
     assert disk.count("m/1@a", "m/2@b") == ""
     written = json.loads((tmp_path / "serve" / TRIES).read_bytes())
-    assert written["versions"] == {"m/1@a": [1, ""], "m/2@b": [1, ""]}
-    disk.count("m/1@a")
+    assert written["versions"] == {"m/1@a": [1, "", AT_MS, 0], "m/2@b": [1, "", AT_MS, 0]}
+    disk.count("m/1@a", again=True)
+    disk.records.given_up("m/2@b", AT_MS + 1)
     disk.records.reject("m/2@b", "rolled back")
     disk.records.close()
     after = Disk(tmp_path / "serve")
-    assert after.records.standing("m/1@a") == Standing(2, "")
-    assert after.records.standing("m/2@b") == Standing(1, "rolled back")
+    assert after.records.standing("m/1@a") == Standing(2, "", AT_MS, 1)
+    assert after.records.standing("m/2@b") == Standing(1, "rolled back", AT_MS + 1)
     after.records.forgive("m/2@b")
     after.records.close()
     assert Disk(tmp_path / "serve").records.standing("m/2@b") == Standing()
+
+
+def test_tries_that_an_older_release_wrote_are_understood(tmp_path: Path) -> None:
+    (tmp_path / TRIES).write_text(
+        '{"format": 1, "versions": {"m/1@a": [2, ""], "m/2@b": [1, "rolled back"]}}'
+    )
+    disk = Disk(tmp_path)
+    assert disk.records.standing("m/1@a") == Standing(2)
+    assert disk.records.standing("m/2@b") == Standing(1, "rolled back")
+    assert not disk.said
+    disk.records.close()
 
 
 def test_a_try_that_cannot_be_written_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,7 +90,7 @@ def test_a_try_that_cannot_be_written_is_told(tmp_path: Path, monkeypatch: pytes
         patch.setattr("appliance.engine.record_files.replace_file", full)
         assert disk.count("m/1@a") == "No space left on device"
     assert disk.count("m/2@b") == ""
-    assert json.loads((tmp_path / "serve" / TRIES).read_bytes())["versions"]["m/1@a"] == [1, ""]
+    assert json.loads((tmp_path / "serve" / TRIES).read_bytes())["versions"]["m/1@a"] == [1, "", AT_MS, 0]
     disk.records.close()
 
 
@@ -167,7 +182,7 @@ def test_the_history_is_bounded_in_files_and_in_memory(
 def test_memory_counts_as_the_disk_does() -> None:
     records = MemoryRecords()
     told: list[str] = []
-    records.count(("a", "a"), told.append)
+    records.count(("a", "a"), AT_MS, told.append)
     assert told == [""]
     assert records.standing("a").tries == 2
     records.reject("a", "why")

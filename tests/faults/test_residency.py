@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import resource
 import shutil
 import signal
 import threading
@@ -24,6 +25,7 @@ from tests.conftest import Serve
 from tests.doors import NATIVE, needs_native
 from tests.faults.clients import FAKE_SECTIONS, Stream, ask, tensor
 from tests.faults.fake_models import write_fake
+from tests.faults.test_swaps import entry
 
 MIB = 1 << 20
 ALONE = {"placement": {"share_below_bytes": 0}}
@@ -240,3 +242,41 @@ def test_a_version_that_is_hollow_is_replaced_like_any_other(serve: Serve, tmp_p
         )
         stream.wait_for(10)
     assert set(stream.outcomes) == {"OK"}
+
+
+def test_a_load_that_dies_of_memory_costs_its_model_alone_and_not_for_ever(
+    serve: Serve, tmp_path: Path
+) -> None:
+    hollow_models(tmp_path, 1)
+    write_transformer(tmp_path / "big", SIZES[10])
+    swap = {"watch_s": 0.1, "retry_first_s": 0.5}
+    daemon = serve(tmp_path, {**budget(1), "swap": swap, "residency": {"budget_bytes": 69 * MIB}})
+    daemon.until("both ready", all_ready)
+    client = triton.InferenceServerClient(daemon.grpc)
+    feed = triton.InferInput("x", [1, 16, SIZES[10].width], "FP32")
+    feed.set_data_from_numpy(np.ones((1, 16, SIZES[10].width), dtype=np.float32))
+    ask(daemon.grpc, "m0")
+    document = daemon.until("the other out of memory", lambda it: residency(it)["big"] == "cold")
+    zygote = parent_of(document["workers"][0]["pid"])
+    limits = resource.prlimit(zygote, resource.RLIMIT_DATA)
+    resource.prlimit(zygote, resource.RLIMIT_DATA, (data_bytes(zygote) + 16 * MIB, limits[1]))
+    with pytest.raises(InferenceServerException):
+        client.infer("big", [feed], client_timeout=30.0)
+    document = daemon.until("its end", lambda it: entry(it, "big")["state"] == "UNAVAILABLE")
+    assert document["residency"]["dropped"] + document["residency"]["hollowed"] >= 2, "the other made room"
+    assert ask(daemon.grpc, "m0").as_numpy("y").tolist() == [[0, 1, 2, 3]]
+    resource.prlimit(zygote, resource.RLIMIT_DATA, limits)
+    document = daemon.until("its return without anybody asking", all_ready)
+    assert client.infer("big", [feed], client_timeout=30.0).as_numpy("y") is not None
+    assert document["swaps"]["retries"] >= 1
+    client.close()
+
+
+def parent_of(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def data_bytes(pid: int) -> int:
+    """What counts towards RLIMIT_DATA."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmData:")) * 1024

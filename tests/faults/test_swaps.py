@@ -81,6 +81,29 @@ def test_what_cannot_load_or_is_too_slow_changes_nothing(
     assert now["swaps"]["endings"]["refused"] == 1
 
 
+def test_a_load_that_nobody_waits_for_any_more_ends_at_once_and_makes_place(
+    serve: Serve, tmp_path: Path
+) -> None:
+    write_fake(tmp_path, "m")
+    limits = {
+        "workers": {"load_timeout_ms": 600_000},
+        "swap": {"loads": 1, "watch_s": 0.0, "slower_factor": 0.0},
+    }
+    daemon = serve(tmp_path, {**FAKE_SECTIONS, **limits})
+    with Stream(daemon.grpc, "m") as stream:
+        stream.wait_for(20)
+        write_fake(tmp_path, "m", mode="hang_at_load")
+        daemon.signal(signal.SIGHUP)
+        daemon.until("the load", lambda now: len(now["workers"]) == 2)
+        write_fake(tmp_path, "m", mode="delay", delay_ms=1)
+        daemon.signal(signal.SIGHUP)
+        now = daemon.until("the next", lambda now: now["swaps"]["endings"].get("live") == 2)
+        daemon.until("the end of both others", lambda now: len(now["workers"]) == 1)
+        stream.wait_for(20)
+    assert set(stream.outcomes) == {"OK"}
+    assert now["swaps"]["endings"] == {"live": 2, "abandoned": 1}
+
+
 @pytest.mark.parametrize("mode", ["crash", "fail"])
 def test_what_goes_wrong_after_a_while_is_rolled_back_and_nobody_notices(
     serve: Serve, tmp_path: Path, mode: str

@@ -103,4 +103,5 @@ def _version(
         workers=workers,
         statistics=meter.frozen(),
         trial=TrialStatus("canary", 1, 10.0, "", 34, 0, 0, 0) if workers else None,
+        next_try_ms=0 if workers else 1_800_000_000_000,
     )

@@ -40,6 +40,14 @@ class World:
             do()
         self.now = until
 
+    def run_while(self, holds: Callable[[], bool], until: int) -> None:
+        """Do so only as long as ``holds``."""
+        while holds() and self._agenda and self._agenda[0][0] <= until:
+            self.now, _, do = heapq.heappop(self._agenda)
+            do()
+        if holds():
+            self.now = until
+
 
 class ScriptedWorkers(WithoutMemory):
     """Implements WorkerPort. ``trouble`` is the chance that a batch, a load or a start goes wrong.

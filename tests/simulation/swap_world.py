@@ -20,7 +20,6 @@ from collections import Counter
 from dataclasses import replace
 from functools import partial
 
-from appliance.engine.diversion import Diversion
 from appliance.engine.engine import Engine
 from appliance.engine.placement import PlacementConfig
 from appliance.engine.records import MemoryRecords
@@ -65,13 +64,14 @@ class FatedWorkers(ScriptedWorkers):
         super().__init__(world, arena, emit, 0.0)  # type: ignore[arg-type]
         self.runs: Counter[int] = Counter()
         self.loading_now: set[tuple[int, int]] = set()
-        self.most_loading = self.built = 0
+        self.most_loading = self.built = self.loads = 0
         self.packs = False
 
     def load(
         self, worker: int, model: int, version: ModelVersion, wish: port.LoadWish = port.PLAIN_LOAD
     ) -> None:
         fate = fate_of(version)
+        self.loads += 1
         if wish.background:
             self.loading_now.add((worker, model))
             self.most_loading = max(self.most_loading, len(self.loading_now))
@@ -94,6 +94,10 @@ class FatedWorkers(ScriptedWorkers):
             self._emit(port.ModelLoaded(worker, model, ((1, MS),), took, 1000, proof, 0, packed))
 
         self._later(worker, took * (8 if fate == "hang_at_load" else 1), end)
+
+    def _exit(self, worker: int, cause: port.ExitCause, loading: int) -> None:
+        self.loading_now = {(where, model) for where, model in self.loading_now if where != worker}
+        super()._exit(worker, cause, loading)
 
     def build_form(self, worker: int, model: int, version: ModelVersion) -> None:
         self.built += 1
@@ -122,6 +126,9 @@ class FatedWorkers(ScriptedWorkers):
 class SwapWorld(EngineTurns):
     """One run. ``names`` models, each of which is swapped some times."""
 
+    workers_type = FatedWorkers
+    box = "this box"
+
     def __init__(
         self,
         seed: int,
@@ -130,8 +137,9 @@ class SwapWorld(EngineTurns):
         swap: SwapConfig | None = None,
         residency: ResidencyTerms | None = None,
     ) -> None:
-        self.world = world = World(seed)
-        rand = world.random
+        self.world = World(seed)
+        self._residency = residency
+        rand = self.world.random
         self.config = swap or SwapConfig(
             loads=rand.choice((1, 2)),
             shadow_percent=rand.choice((0.0, 0.0, 50.0)),
@@ -145,12 +153,21 @@ class SwapWorld(EngineTurns):
             watch_s=rand.choice((3.0, 3.0, 0.0)),
         )
         self.names = [f"m{number}" for number in range(names)]
-        self.wanted: dict[str, ModelVersion] = {name: _version(name, 1, SOUND) for name in self.names}
+        self.wanted: dict[str, ModelVersion] = {name: version_of(name, 1, SOUND) for name in self.names}
         self.tried: tuple[CatalogVersion, ...] = ()
-        self.arena = Arena(ARENA)
-        self.workers = FatedWorkers(world, self.arena, self._tell)
-        self.scheduler = Scheduler(SchedulingConfig())
         self.records = MemoryRecords()
+        self.boot()
+        self.pending: set[int] = set()
+        self.answers: Counter[tuple[str, int, str]] = Counter()
+        self.served_once: set[str] = set()
+        self._tags = itertools.count()
+
+    def boot(self) -> None:
+        """A daemon that begins, with the records there are."""
+        world, rand = self.world, self.world.random
+        self.arena = Arena(ARENA)
+        self.workers = self.workers_type(world, self.arena, self._tell)
+        self.scheduler = Scheduler(SchedulingConfig())
         self.engine = Engine(
             config=EngineConfig(),
             placement=PlacementConfig(max_processes=rand.choice((2, 64)), share_below_bytes=2000),
@@ -160,18 +177,28 @@ class SwapWorld(EngineTurns):
             pool=self.workers,
             settings=lambda number: port.WorkerSettings(1, (), 0),
             clock=lambda: world.now,
-            wall_ms=lambda: 0,
+            wall_ms=self.wall_ms,
             pace=self,
             memory_of=lambda pid: 0,
             log=SilentLog(),
-            swap=SwapTerms(self.config, self.records, lambda model: "this box"),
-            residency=residency,
+            swap=SwapTerms(self.config, self.records, lambda model: self.box),
+            residency=self._residency,
         )
-        self.pending: set[int] = set()
-        self.answers: Counter[tuple[str, int, str]] = Counter()
-        self.served_once: set[str] = set()
-        self._diversions: dict[int, tuple[Diversion, float]] = {}
-        self._tags = itertools.count()
+
+    def reboot(self, dark_ns: int = 0) -> None:
+        """The power fails, and comes back after ``dark_ns``: what is on its way is gone."""
+        before = self.world
+        self.arena.close()
+        self.world = World(0)
+        self.world.random, self.world.now = before.random, before.now + dark_ns
+        self._turn_asked = False
+        self.served_once.clear()
+        self.boot()
+        self.apply()
+
+    def wall_ms(self) -> int:
+        """The wall clock."""
+        return self.world.now // MS
 
     def _tell(self, event: port.PoolEvent) -> None:
         self.engine.pool_event(event)
@@ -204,7 +231,7 @@ class SwapWorld(EngineTurns):
         rand, now = self.world.random, self.wanted[name]
         fate = fate or rand.choice(FATES if self.config.watch_s else (SOUND, SOUND, *NEVER_SERVES))
         number = now.version + rand.choice((0, 1, 1))
-        self.wanted[name] = _version(name, number, fate, str(next(self._tags)))
+        self.wanted[name] = version_of(name, number, fate, str(next(self._tags)))
         self.apply()
         return self.wanted[name]
 
@@ -214,7 +241,7 @@ class SwapWorld(EngineTurns):
 
     def next_version(self, name: str, fate: str) -> ModelVersion:
         """The next version of ``name``, with that fate."""
-        return _version(name, self.wanted[name].version + 1, fate, str(next(self._tags)))
+        return version_of(name, self.wanted[name].version + 1, fate, str(next(self._tags)))
 
     def client(self, name: str) -> None:
         """One request that names no version."""
@@ -239,6 +266,7 @@ class SwapWorld(EngineTurns):
     def check(self) -> None:
         """The invariants that hold after every turn."""
         self.scheduler.check_integrity()
+        assert len(self.workers.loading_now) <= self.config.loads, "more loads in the background than allowed"
         for served in self.engine._routes.all():
             diversion = served.diversion
             if diversion is not None:
@@ -307,7 +335,7 @@ class SwapWorld(EngineTurns):
         assert current.diversion is None, "a trial without an end"
 
 
-def _version(name: str, number: int, fate: str, file: str = "first") -> ModelVersion:
+def version_of(name: str, number: int, fate: str, file: str = "first") -> ModelVersion:
     made = make_version(
         name,
         number,

@@ -214,3 +214,31 @@ def test_what_waits_for_memory_goes_on_when_there_is_some() -> None:
     world.world.run(world.world.now + 3_000 * MS)
     assert world.engine.resolve("m0", "").version == 2
     world.settle()
+
+
+def test_a_load_that_nobody_waits_for_any_more_ends_at_once() -> None:
+    world = SwapWorld(9, names=1, swap=SwapConfig(loads=1, watch_s=0.1))
+    world.start()
+    world.wish("m0", "hang_at_load")
+    world.world.run(world.world.now + 3 * MS)
+    assert len(world.workers.loading_now) == 1
+    world.wish("m0", SOUND)
+    world.world.run(world.world.now + 5 * MS)
+    (current,) = [
+        each for each in world.engine.status().versions if each.trial and each.trial.stage == "loading"
+    ]
+    assert current.workers == ()
+    assert len(world.workers.loading_now) == 1
+    world.world.run(world.world.now + 300 * MS)
+    assert world.engine.resolve("m0", "") is world.wanted["m0"]
+    world.settle()
+
+
+@pytest.mark.parametrize("fate", ["refused", "unkept"])
+def test_what_never_served_is_in_the_history_once(fate: str) -> None:
+    world = SwapWorld(10, names=1, swap=SwapConfig(watch_s=0.1))
+    world.start()
+    world.wish("m0", fate)
+    world.world.run(world.world.now + 1_000 * MS)
+    assert [change.ending.value for change in world.records.history("m0")] == ["live", "refused"]
+    world.settle()

@@ -15,7 +15,7 @@ from appliance.repository.directory import RepositoryConfig
 from appliance.sources.source import Look
 from appliance.sources.store import StoreSource
 from appliance.store.catalog import Trial, TrialMode
-from appliance.store.layout import view_root
+from appliance.store.layout import FORMS, view_root
 from appliance.store.running import read_running
 from appliance.store.settings import StoreConfig
 from appliance.store.writer import StoreWriter, open_store
@@ -203,3 +203,43 @@ def test_what_was_proven_last_stands_in_for_what_is_wanted_now(
     assert ("m", 1) not in {(each.name, each.version) for each in read_running(state).versions}
     assert source.standing_in({"m": "m/1@another package"}) == {}, "what is installed as 1 was never proven"
     source.close()
+
+
+def forms_in(state: Path) -> set[str]:
+    return {path.name for path in (state / FORMS).iterdir()}
+
+
+def write_form(state: Path, name: str) -> str:
+    (state / FORMS / name).mkdir(parents=True)
+    (state / FORMS / name / "weights.bin").write_bytes(b"12345")
+    return name
+
+
+def test_packed_forms_of_what_is_not_installed_are_removed_at_the_start(
+    state: Path, store: StoreWriter
+) -> None:
+    there = write_form(state, f"{install(store, 'a', 1)}-{'1' * 16}")
+    write_form(state, f"{'f' * 64}-{'1' * 16}")
+    write_form(state, f".building-{there}")
+    source = StoreSource(state, RepositoryConfig(), list)
+    source.read()
+    assert forms_in(state) == {there}
+    source.close()
+
+
+def test_packed_forms_leave_with_their_version_when_nobody_runs_it_any_more(
+    state: Path, store: StoreWriter, source: StoreSource, held: list[tuple[str, str]]
+) -> None:
+    first = write_form(state, f"{install(store, 'a', 1)}-{'1' * 16}")
+    second = write_form(state, f"{install(store, 'a', 2)}-{'1' * 16}")
+    source.read()
+    held.append(("a", "2"))
+    store.want("a", 1, 3)
+    source.look()
+    store.uninstall("a", 2)
+    source.look()
+    assert forms_in(state) == {first, second}, "it runs"
+    building = write_form(state, f".building-{first}")
+    held.clear()
+    source.look()
+    assert forms_in(state) == {first, building}

@@ -106,7 +106,9 @@ def test_lines_say_who_asked_where_that_is_known(log: Log) -> None:
     error = QueueFull("full")
     log.control.request(request=ended(), result=Result.REFUSED, error=error, total_ns=1)
     log.control.request(request=ended(client="camera"), result=Result.REFUSED, error=error, total_ns=1)
-    log.control.rejected(model="", version=0, request_id="1", client="spiffe://site/x", error=error)
+    log.control.rejected(
+        model="", version=0, request_id="1", client="spiffe://site/x", result=Result.INVALID, error=error
+    )
     log.control.slow(model=make_version(), request_id="2", client="camera", stages_ns=[1, 2, 3, 4, 10])
     assert [line.get("client") for line in log.lines()] == [None, "camera", "spiffe://site/x", "camera"]
 

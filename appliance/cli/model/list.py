@@ -17,6 +17,7 @@ from typing import Any
 from appliance.cli import store_session
 from appliance.cli.failure import CommandFailed, Exit, printable
 from appliance.cli.snapshot import DEFAULT_URL, fetch
+from appliance.engine.version_status import with_next_try
 from appliance.store.catalog import Catalog
 
 UNSIGNED = "unsigned"
@@ -43,6 +44,7 @@ class ListedVersion:
     run_p50_us: float = 0.0
     run_p99_us: float = 0.0
     tries_left: int = 0
+    next_try_ms: int = 0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -130,6 +132,7 @@ def _completed(
         "run_p50_us": entry.get("run_p50_us", 0.0),
         "run_p99_us": entry.get("run_p99_us", 0.0),
         "tries_left": entry.get("tries_left", 0),
+        "next_try_ms": entry.get("next_try_ms", 0),
     }
     return ListedVersion(**fields)
 
@@ -149,7 +152,7 @@ def _show(listed: list[ListedVersion]) -> None:
     output().print(TextTable(columns=columns, rows=rows))
     for each in listed:
         if each.reason:
-            print(printable(f"{each.name}/{each.version}: {each.reason}"))
+            print(printable(f"{each.name}/{each.version}: {with_next_try(each.reason, each.next_try_ms)}"))
 
 
 def _words(each: ListedVersion) -> tuple[str, ...]:

@@ -10,9 +10,11 @@ from appliance.cli import store_session
 from appliance.cli.failure import Exit, printable
 from appliance.durable import RealFolder
 from appliance.store.blobs import BlobShelf
+from appliance.store.layout import FORMS
 from appliance.store.running import read_running
 from appliance.store.trouble import told
 from appliance.store.usage import StoreUsage, VersionUsage, usage_of
+from appliance.workers.forms import form_bytes
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -42,6 +44,7 @@ def _measured(arguments: argparse.Namespace) -> StoreUsage:
                 catalog,
                 {digest: found.size for digest, found in BlobShelf(folder).listing().items()},
                 running,
+                form_bytes(str(arguments.state_dir / FORMS)),
                 free_bytes=folder.free_bytes(),
                 quota_bytes=config.quota_bytes,
                 free_floor_bytes=config.free_floor_bytes,
@@ -58,14 +61,15 @@ def _show(usage: StoreUsage) -> None:
     columns = (
         *(Column(title=title, left=True) for title in ("model", "is")),
         Column(title="signed by", left=True, leaves=1),
-        *(Column(title=title) for title in ("bytes", "only its own")),
+        *(Column(title=title) for title in ("bytes", "only its own", "packed form")),
     )
     rows = [[Text(printable(word)) for word in _words(each)] for each in usage.versions]
     output().print(TextTable(columns=columns, rows=rows))
     quota = store_session.bytes_text(usage.quota_bytes) if usage.quota_bytes else "none"
     print(
         f"{usage.blobs} blobs, {store_session.bytes_text(usage.bytes)}, of that garbage "
-        f"{store_session.bytes_text(usage.garbage_bytes)}; quota {quota}; free on the disk "
+        f"{store_session.bytes_text(usage.garbage_bytes)}; packed forms {store_session.bytes_text(usage.form_bytes)}; "
+        f"quota {quota}; free on the disk "
         f"{store_session.bytes_text(usage.free_bytes)}, to be left free "
         f"{store_session.bytes_text(usage.free_floor_bytes)}"
     )
@@ -78,6 +82,7 @@ def _words(each: VersionUsage) -> tuple[str, ...]:
         each.trust.removeprefix("key ")[:16],
         store_session.bytes_text(each.bytes),
         store_session.bytes_text(each.own_bytes),
+        store_session.bytes_text(each.form_bytes) if each.form_bytes else "-",
     )
 
 

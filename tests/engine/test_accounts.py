@@ -1,0 +1,63 @@
+"""Requests that an edge refused are counted and logged as what they were, on the version that they were for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from appliance.engine.accounts import Accounts
+from appliance.engine.routes import Routes, Served
+from appliance.errors import ApplianceError, InvalidRequest, NotReady, QueueFull
+from appliance.model import VersionState
+from appliance.telemetry.meter import Result, VersionMeter
+from tests.simulation.engine_world import SilentLog
+from tests.words.sample import make_version
+
+
+class Lines(SilentLog):
+    """Remembers the lines about refused requests."""
+
+    def __init__(self) -> None:
+        self.said: list[dict[str, Any]] = []
+
+    def rejected(self, **fields: Any) -> None:
+        self.said.append(fields)
+
+
+@pytest.fixture
+def served() -> Served:
+    return Served(
+        id=1,
+        model=make_version("m", 3),
+        fingerprint="",
+        meter=VersionMeter("m", 3),
+        state=VersionState.UNAVAILABLE,
+        reason="quarantined after repeated crashes",
+    )
+
+
+@pytest.mark.parametrize("version", ["", "3"])
+def test_a_request_for_what_is_quarantined_is_unavailable_and_not_invalid(
+    served: Served, version: str
+) -> None:
+    routes, lines = Routes(lambda moved: None), Lines()
+    routes.put(served)
+    accounts = Accounts(routes, lines, lambda: 0, 0)
+    with pytest.raises(NotReady) as refused:
+        routes.resolve("m", version)
+    accounts.rejected(refused.value, "7", "")
+    assert [(line["result"], line["model"], line["version"]) for line in lines.said] == [
+        (Result.UNAVAILABLE, "m", 3)
+    ]
+    assert dict(served.meter.frozen().results)[Result.UNAVAILABLE] == 1
+    assert not dict(served.meter.frozen().results).get(Result.INVALID)
+
+
+@pytest.mark.parametrize(
+    ("error", "result"), [(InvalidRequest("x"), Result.INVALID), (QueueFull("x"), Result.REFUSED)]
+)
+def test_others_are_what_they_are(served: Served, error: ApplianceError, result: Result) -> None:
+    lines = Lines()
+    Accounts(Routes(lambda moved: None), lines, lambda: 0, 0).rejected(error, "7", "")
+    assert [line["result"] for line in lines.said] == [result]

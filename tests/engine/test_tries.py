@@ -1,0 +1,64 @@
+"""Tries and pauses: counted, doubled up to a limit, kept by a wall clock that may jump."""
+
+from __future__ import annotations
+
+import pytest
+
+from appliance.engine.records import MemoryRecords, Standing
+from appliance.engine.swap_settings import SwapConfig
+from appliance.engine.tries import Tries, pause_ms
+
+CONFIG = SwapConfig(tries=3, retry_first_s=600.0, retry_max_s=86_400.0)
+MINUTE_MS = 60_000
+NOW_MS = 1_800_000_000_000
+
+
+@pytest.mark.parametrize(("again", "minutes"), [(0, 10), (1, 20), (2, 40), (7, 1280), (8, 1440), (500, 1440)])
+def test_the_pause_doubles_up_to_a_day(again: int, minutes: int) -> None:
+    assert pause_ms(Standing(3, "", NOW_MS, again), CONFIG, NOW_MS) == minutes * MINUTE_MS
+
+
+@pytest.mark.parametrize(
+    ("since_ms", "left"),
+    [
+        (0, 10),
+        (4 * MINUTE_MS, 6),
+        (10 * MINUTE_MS, 0),
+        (400 * 24 * 60 * MINUTE_MS, 0),
+        (-1, 10),
+        (-400 * 24 * 60 * MINUTE_MS, 10),
+    ],
+)
+def test_it_goes_on_across_restarts_and_a_clock_that_jumps_makes_it_no_longer(
+    since_ms: int, left: int
+) -> None:
+    assert pause_ms(Standing(3, "", NOW_MS, 0), CONFIG, NOW_MS + since_ms) == left * MINUTE_MS
+
+
+def test_a_version_whose_last_try_has_no_time_waits_all_of_it() -> None:
+    assert pause_ms(Standing(3, "", 0, 0), CONFIG, NOW_MS) == 10 * MINUTE_MS
+
+
+def test_what_was_rejected_is_not_tried_again_by_itself() -> None:
+    tries = Tries(MemoryRecords([("m/1@a", Standing(1, "rolled back", NOW_MS))]), CONFIG, lambda: NOW_MS)
+    assert tries.pause_ms("m/1@a") is None
+    assert tries.pause_ms("m/1@b") == 10 * MINUTE_MS
+
+
+def test_a_first_pause_of_nothing_means_never() -> None:
+    tries = Tries(MemoryRecords(), SwapConfig(retry_first_s=0.0), lambda: NOW_MS)
+    assert tries.pause_ms("m/1@a") is None
+
+
+def test_tries_of_either_kind_are_counted_and_forgiven_together() -> None:
+    records = MemoryRecords()
+    tries = Tries(records, CONFIG, lambda: NOW_MS)
+    for again in (False, False, False, True, True):
+        tries.count(["m/1@a"], lambda problem: None, again=again)
+    assert records.standing("m/1@a") == Standing(5, "", NOW_MS, 2)
+    assert tries.left("m/1@a") == 0
+    assert "was tried 5 times" in tries.refusal("m/1@a")
+    tries.given_up("m/1@a#packed")
+    assert tries.pause_ms("m/1@a") == 40 * MINUTE_MS
+    tries.forgive("m/1@a")
+    assert (tries.left("m/1@a"), tries.refusal("m/1@a")) == (3, "")
