@@ -71,6 +71,7 @@ class ScriptedWorkers(WithoutMemory):
         self._pids = itertools.count(100)
         self.came_early = self.exchanged = 0
         self._stopping: set[int] = set()
+        self._ended: set[int] = set()
 
     # --- WorkerPort
 
@@ -83,6 +84,8 @@ class ScriptedWorkers(WithoutMemory):
     def load(
         self, worker: int, model: int, version: ModelVersion, wish: port.LoadWish = port.PLAIN_LOAD
     ) -> None:
+        if worker in self._ended:
+            return  # WorkerExited is on its way
         assert worker in self._queues, "load for a worker that does not live"
         self._loading[worker].append(model)
 
@@ -234,6 +237,7 @@ class ScriptedWorkers(WithoutMemory):
 
     def _exit(self, worker: int, cause: port.ExitCause, loading: int) -> None:
         runs = self._queues.pop(worker)
+        self._ended.add(worker)
         for table in (self._holds, self._loading, self._kept, self._aside, self._hollow):
             table.pop(worker)
         self._stopping.discard(worker)
