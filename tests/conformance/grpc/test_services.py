@@ -26,6 +26,8 @@ NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 SERVICE_UNKNOWN = health_pb2.HealthCheckResponse.SERVICE_UNKNOWN
 IDLE_CONNECTIONS = 5000
 SPARE_DESCRIPTORS = 500
+CONNECTIONS_PER_PEER = 500
+"""Fewer than one address may hold."""
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
 SETTINGS_FRAME = 4
 
@@ -189,8 +191,9 @@ def test_thousands_of_idle_connections_harm_nobody(server: ApplianceProcess, stu
     host, port = server.grpc.rsplit(":", 1)
     idle = []
     try:
-        for _ in range(IDLE_CONNECTIONS):
-            connection = socket.create_connection((host, int(port)), timeout=30)
+        for number in range(IDLE_CONNECTIONS):
+            peer = f"127.0.0.{2 + number // CONNECTIONS_PER_PEER}"
+            connection = socket.create_connection((host, int(port)), timeout=30, source_address=(peer, 0))
             connection.sendall(PREFACE)
             idle.append(connection)
         for connection in idle:
