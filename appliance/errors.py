@@ -57,7 +57,8 @@ class DeadlineExpired(CallerError):
 
 
 class CapacityError(ApplianceError):
-    """The appliance cannot serve this request in time; ``retry_after_ns`` says when it may (0: unknown)."""
+    """The appliance cannot serve this request in time; ``retry_after_ns`` says when it may (0: unknown;
+    negative: not before something else has changed)."""
 
     def __init__(self, text: str, retry_after_ns: int = 0) -> None:
         super().__init__(text)

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 DEFAULT_GRPC = "127.0.0.1:8001"
 SHOWN_MODELS = 20
+LOADING = "is still being loaded"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -90,7 +91,7 @@ def welcome(started: Started, models: str) -> str:
         f"Serving gRPC on {grpc}, HTTP on {' '.join(started.http) or '(off)'}",
         f"Ready: {_listing(ready)}" if ready else f"No model in '{printable(models)}' is ready.",
         *(
-            printable(f"Not ready: {entry.name}/{entry.version}: {entry.reason}")
+            printable(f"Not ready: {entry.name}/{entry.version}: {entry.reason or LOADING}")
             for entry in broken[:SHOWN_MODELS]
         ),
     ]

@@ -85,6 +85,8 @@ def status_of(error: errors.ApplianceError) -> Status:
     text = _clipped(str(error))
     code = next(CODES[kind] for kind in type(error).__mro__ if kind in CODES)
     if isinstance(error, errors.CapacityError):
+        if error.retry_after_ns < 0:
+            return Status(code, text, ((PUSHBACK, "-1"),))  # gRFC A6: do not retry
         # Zero would invite the client back at once, so an unknown wait is told as the shortest there is.
         milliseconds = max(1, -(-error.retry_after_ns // 1_000_000))
         return Status(code, text, ((PUSHBACK, str(milliseconds)),))

@@ -8,7 +8,7 @@ for what it remembers. Owner: the residence.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final, NamedTuple
 
 from appliance.engine.residency_settings import ResidencyConfig
@@ -143,6 +143,43 @@ class Lodging:
         """Whether there are versions to go back to; ``release`` finds out when there are none any more."""
         return bool(self._kept or self._kept_above)
 
+    @property
+    def whole_bytes(self) -> int:
+        """What there is when nothing is on its way."""
+        return self._budget_bytes
+
+    def budget_in_words(self, pinned_bytes: int) -> str:
+        """The budget, and what cannot be had of it."""
+        budget = f"residency.budget_bytes is {_mb(self._budget_bytes)}"
+        if not self._config.budget_bytes:
+            budget = f"there is memory for models of {_mb(self._budget_bytes)}"
+        if pinned_bytes:
+            budget += f", of which residency.pins and versions on trial keep {_mb(pinned_bytes)}"
+        return budget
+
+    def problems(self, versions: Iterable[Served], kept: Callable[[Served], bool]) -> Iterator[str]:
+        """What cannot be as it is configured; ``kept`` says which versions stay in memory."""
+        names: dict[str, int] = {}
+        serving: list[tuple[Served, int]] = []
+        for served in versions:
+            measured = served.id in self._measured
+            size_bytes = self.footprint(served).bytes if measured else expected_bytes(served)
+            if served.state is VersionState.READY and measured:
+                serving.append((served, size_bytes))
+            names[served.model.name] = max(names.get(served.model.name, 0), size_bytes)
+        for key, wanted in (("pins", self._config.pins), ("keep_warm_s", self._config.keep_warm_s)):
+            for name in wanted:
+                if name not in names:
+                    yield f"residency.{key} names '{name}', and there is no such model"
+        pinned_bytes = sum(names.get(name, 0) for name in self._config.pins)
+        if pinned_bytes > self._budget_bytes:
+            yield f"residency.pins need about {_mb(pinned_bytes)}, and {self.budget_in_words(0)}"
+        stays = sum(size_bytes for served, size_bytes in serving if kept(served))
+        for served, size_bytes in serving:
+            others = stays - (size_bytes if kept(served) else 0)
+            if size_bytes + others > self._budget_bytes:
+                yield f"{served.key} takes {_mb(size_bytes)} and does not fit: {self.budget_in_words(others)}"
+
     def ask(self, served: Served, before: Served | None, stay: Stay, now_ns: int) -> Room:
         """Keep memory for ``served``, which replaces ``before``, if that can be had. Where memory is kept, it is
         there when what is used is within ``left_bytes``."""
@@ -182,9 +219,7 @@ class Lodging:
         self, served: Served, before: Served | None, need: int, beside: int, stay: Stay, now_ns: int
     ) -> Room:
         """It does not fit, whoever leaves."""
-        budget = f"residency.budget_bytes is {_mb(self._budget_bytes)}"
-        if stay.pinned_bytes:
-            budget += f", of which residency.pins and versions on trial keep {_mb(stay.pinned_bytes)}"
+        budget = self.budget_in_words(stay.pinned_bytes)
         if before is None:
             return Room(
                 False, f"waits for memory: it needs about {_mb(need)}, and {budget}", now_ns + LOOK_NS

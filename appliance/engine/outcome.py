@@ -12,7 +12,6 @@ from appliance.errors import (
     CapacityError,
     DeadlineExpired,
     DeadlineUnreachable,
-    ModelAway,
     NotReady,
     QueueFull,
     WorkerDied,
@@ -20,7 +19,6 @@ from appliance.errors import (
 from appliance.inference import NO_DEADLINE, RequestPlan
 from appliance.model import ModelVersion, TimeoutAction
 from appliance.scheduling import actions
-from appliance.scheduling.residency_port import Coldness, Refuse
 from appliance.telemetry.meter import Result
 
 Ended = actions.Refused | actions.Expired | actions.Dropped | actions.Lost
@@ -100,20 +98,3 @@ def refusal(request: Request, action: actions.Refused) -> ApplianceError:
     return QueueFull(
         f"Exceeds maximum queue size of model '{name}' ({action.reason.value})", action.retry_after_ns
     )
-
-
-def away(request: Request, action: Refuse) -> ApplianceError:
-    """Why a request does not wait for its model, which is not in memory, and when it may come back."""
-    name = request.plan.model.name
-    if action.reason is Coldness.FULL:
-        return QueueFull(
-            "Exceeds maximum queue size: too many requests wait for models that are loaded",
-            action.retry_after_ns,
-        )
-    if action.reason is Coldness.DEADLINE:
-        text = f"model '{name}' is not in memory and cannot be loaded before the request's deadline"
-    elif action.reason is Coldness.NO_ROOM:
-        text = f"model '{name}' is not in memory, and there is no room that could be made for it"
-    else:
-        text = f"model '{name}' is not in memory, and its last loads failed"
-    return ModelAway(text, action.retry_after_ns)

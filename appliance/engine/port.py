@@ -72,7 +72,7 @@ class ResidencyFigures(NamedTuple):
     """Models in and out of memory. ``budget_bytes`` is for all of them and their workers, ``used_bytes`` are taken;
     ``hollow_bytes`` are the weights of models whose sessions are kept without. Counts: ``misses`` requests for models
     that were not in memory, of which ``refused`` did not wait; what was loaded, filled (and its bytes), hollowed and
-    dropped. ``waiting`` requests hold ``waiting_bytes`` now."""
+    dropped. ``waiting`` requests hold ``waiting_bytes`` now. ``problems`` are what cannot be as it is configured."""
 
     budget_bytes: int = 0
     used_bytes: int = 0
@@ -86,6 +86,7 @@ class ResidencyFigures(NamedTuple):
     filled_bytes: int = 0
     hollowed: int = 0
     dropped: int = 0
+    problems: tuple[str, ...] = ()
 
 
 NO_RESIDENCY: Final = ResidencyFigures()
@@ -117,7 +118,8 @@ class LoadStatus(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerStatus:
-    """A worker process. ``models`` are ``name/version``; ``memory_bytes`` is its private memory (0: unknown)."""
+    """A worker process. ``models`` are ``name/version``; ``memory_bytes`` is what it has in memory for itself
+    (0: unknown)."""
 
     worker: int
     pid: int

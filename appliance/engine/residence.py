@@ -11,10 +11,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from appliance.engine.away import refusal
 from appliance.engine.grants import Grants
 from appliance.engine.in_use import InUse
 from appliance.engine.lodging import CPU, Lodging, Room, Stay
-from appliance.engine.outcome import away, not_ready
+from appliance.engine.outcome import not_ready
 from appliance.engine.port import Buffer, ResidencyFigures
 from appliance.engine.renewals import Renewals, comes_quickly
 from appliance.engine.request import Request
@@ -108,6 +109,7 @@ class Residence:
         self._sampled_ns = 0
         self._wake_ns = NO_DEADLINE
         self._figures = ResidencyFigures(budget_bytes=budget_bytes)
+        self._problems: tuple[str, ...] = ()
 
     # --- requests
 
@@ -127,7 +129,7 @@ class Residence:
         refused = None
         if isinstance(answer, port.Refuse):
             self._count(refused=1)
-            refused = away(request, answer), Result.REFUSED
+            refused = self._refusal(request, answer), Result.REFUSED
         elif not request.store(self._arena, tensors):
             others = [*others, *self._step_of(port.Withdrawn(served.id, request.handle), now_ns)]
             text = "Exceeds maximum queue size: no memory left for tensors"
@@ -180,22 +182,21 @@ class Residence:
                 self._tell(self._kept(served), now_ns)
             elif self._lodging.settles(served):
                 self._add(served, now_ns)
-        self._pinned_bytes = sum(
-            self._lodging.footprint(served).bytes
-            for served in self._tenants.values()
-            if self._kept(served).pinned
-        )
+        kept = {served for served in self._tenants.values() if self._kept(served).pinned}
+        self._pinned_bytes = sum(self._lodging.footprint(served).bytes for served in kept)
+        found = tuple(self._lodging.problems(there.values(), kept.__contains__))
+        for problem in found:
+            if problem not in self._problems:
+                self._report("models do not fit as configured", reason=problem)
+        self._problems = found
 
     def admit(self, served: Served, before: Served | None, now_ns: int) -> Room:
         """Whether there is memory to load a version that is on its way to serving, in the place of ``before``."""
-        pinned_bytes = self._pinned_bytes
-        if before is not None and before.id in self._tenants and self._kept(before).pinned:
-            pinned_bytes -= self._lodging.footprint(before).bytes
-        stay = Stay(self._residency.statistics().used_bytes, pinned_bytes)
+        stay = Stay(self._residency.statistics().used_bytes, self._pinned_beside(before))
         left_bytes = self._lodging.left_bytes
         room = self._lodging.ask(served, before, stay, now_ns)
         if self._lodging.left_bytes != left_bytes:
-            self._tell(port.BudgetChanged(self._lodging.left_bytes), now_ns)
+            self._tell(port.BudgetChanged(self._lodging.left_bytes, self._lodging.whole_bytes), now_ns)
         if not room.there:
             self._at(max(room.again_ns, now_ns + self._config.retry_ns))
         return room
@@ -203,7 +204,7 @@ class Residence:
     def _recount(self, now_ns: int) -> None:
         """Some may serve now that were on their way, or be gone that were kept."""
         if self._lodging.release(self._roster.served):
-            self._tell(port.BudgetChanged(self._lodging.left_bytes), now_ns)
+            self._tell(port.BudgetChanged(self._lodging.left_bytes, self._lodging.whole_bytes), now_ns)
 
     def rests(self, served: Served) -> bool:
         """Whether a version that is known to serve begins COLD, because memory has no room for it at the start."""
@@ -289,7 +290,7 @@ class Residence:
         request = self._room.leave(action.request)
         if request is not None:
             self._count(refused=1)
-            self._end(request, away(request, action), Result.REFUSED)
+            self._end(request, self._refusal(request, action), Result.REFUSED)
             self._soon()
 
     def _load(self, served: Served, now_ns: int) -> None:
@@ -493,7 +494,17 @@ class Residence:
         hollow = [served for served in self._tenants.values() if served.form is Form.HOLLOW]
         return self._figures._replace(
             used_bytes=sums.used_bytes + self._lodging.others_bytes,
+            problems=self._problems,
             waiting=sums.waiting_requests,
             waiting_bytes=sums.waiting_bytes,
             hollow_bytes=sum(self._lodging.footprint(served).hollow_bytes for served in hollow),
         )
+
+    def _pinned_beside(self, served: Served | None) -> int:
+        """What is pinned of others."""
+        own = served is not None and served.id in self._tenants and self._kept(served).pinned
+        return self._pinned_bytes - (self._lodging.footprint(served).bytes if served and own else 0)
+
+    def _refusal(self, request: Request, action: port.Refuse) -> ApplianceError:
+        budget = self._lodging.budget_in_words(self._pinned_beside(request.served))
+        return refusal(request.plan.model.name, action, self._lodging.footprint(request.served).bytes, budget)

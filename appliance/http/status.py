@@ -83,7 +83,7 @@ def error_headers(error: errors.ApplianceError) -> dict[str, str]:
         return dict(error.headers)
     if isinstance(error, errors.MessageTooLarge):
         return {"Connection": "close"}
-    if isinstance(error, errors.CapacityError):
+    if isinstance(error, errors.CapacityError) and error.retry_after_ns >= 0:
         milliseconds = -(-error.retry_after_ns // 1_000_000)
         # Retry-After has whole seconds only; the second header carries what the scheduler really predicts
         return {

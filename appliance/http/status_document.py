@@ -46,7 +46,7 @@ def status_header(status: EngineStatus, store: StoreFigures | None = None) -> di
             {"size_bytes": slot.size_bytes, "count": slot.slots, "used": slot.used} for slot in status.slots
         ],
         "swaps": _swaps_document(status.swaps),
-        "residency": {**status.residency._asdict()},
+        "residency": {**status.residency._asdict(), "problems": list(status.residency.problems)},
         "store": None if store is None else asdict(store),
         "bounds_us": list(BOUNDS_US),
         "workers": [_worker_document(worker) for worker in status.workers],

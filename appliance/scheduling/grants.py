@@ -127,7 +127,7 @@ def ran(lane: Lane, ns: int, now_ns: int) -> None:
 
 def learn(shape: Shape, rows: int, ns: int, batches: int, tolerance: float) -> None:
     """Some granted ``batches`` of ``rows`` rows took ``ns`` each."""
-    shape.refused_in_a_row = 0
+    shape.ran, shape.refused_in_a_row = True, 0
     changed = False
     for _ in range(min(batches, LEARNED_MAX)):
         changed = shape.profile.observe(rows, ns) or changed

@@ -170,6 +170,7 @@ class Shape:
         "profile",
         "queue",
         "queued_rows",
+        "ran",
         "refused_in_a_row",
         "row_bytes",
         "shape",
@@ -194,6 +195,8 @@ class Shape:
         """Low quantile of the time that requests bring with them until their deadline (0: none had one)."""
         self.row_bytes = 0
         self.refused_in_a_row = 0
+        self.ran = False
+        """Whether its estimate rests on more than on what others measured."""
 
     def learned(self, tolerance: float) -> None:
         """Take over the profile's estimate, and find the smallest batch that is nearly as cheap per row as

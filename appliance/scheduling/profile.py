@@ -5,7 +5,8 @@ exponential forgetting, and lifted by the recent spread around it to an upper qu
 answers for sizes never seen, costs two integers to evaluate, and makes a larger batch never dearer per row
 than a smaller one, which the promises of ``admission`` rest on. An observation far from the line counts as
 one twice (half) as long, so that one outlier moves the estimate by a tenth, while a lasting change is
-followed within some tens of batches.
+followed within some tens of batches. Seeds are believed only until the first batch: when that takes less than half as
+long, they were measured on a busy machine, and the whole line comes down with it.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ class ServiceTime:
     is learned."""
 
     __slots__ = (
+        "_doubted",
         "_fixed",
         "_lift",
         "_ones",
@@ -58,6 +60,7 @@ class ServiceTime:
         self._per_row = 0.0
         self._spread = 0.0
         self._seen = 0
+        self._doubted = False
         self.fixed_ns = 0
         self.per_row_ns = 0
         self.known = False
@@ -65,7 +68,7 @@ class ServiceTime:
             self._seen = WARM_BATCHES
             self._add(1.0, rows, ns)
             self._fit()
-            self.known = True
+            self.known = self._doubted = True
         self._publish()
 
     def estimate(self, rows: int) -> int:
@@ -76,9 +79,14 @@ class ServiceTime:
         """Learn that a batch of ``rows`` took ``ns``; true when the estimate changed."""
         if self.known and not self._spread and ns == self.fixed_ns + self.per_row_ns * rows:
             self._add(1.0, rows, ns)
+            self._doubted = False
             return False
         value = float(ns)
         fitted = self._fixed + self._per_row * rows
+        if self._doubted and value < fitted / 2:
+            self._shrink(value / fitted)
+            fitted = value
+        self._doubted = False
         if self._seen > 1 and fitted > 0.0:
             deviation = abs(value - fitted) / fitted
             self._spread += ((min(1.0, deviation)) - self._spread) * (1 - KEEP)
@@ -101,6 +109,13 @@ class ServiceTime:
         self._seen = 1
         self.known = other.known
         self._publish()
+
+    def _shrink(self, factor: float) -> None:
+        """The seeds were measured while others had the processor: the first run that counts says by how much."""
+        self._times *= factor
+        self._products *= factor
+        self._fixed *= factor
+        self._per_row *= factor
 
     def _add(self, weight: float, rows: float, ns: float) -> None:
         self._ones = self._ones * KEEP + weight

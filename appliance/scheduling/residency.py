@@ -56,11 +56,12 @@ class Residency:
         "_used_bytes",
         "_waiting_bytes",
         "_waiting_requests",
+        "_whole_bytes",
     )
 
     def __init__(self, policy: ResidencyPolicy, budget_bytes: int) -> None:
         self._policy = policy
-        self._budget_bytes = budget_bytes
+        self._budget_bytes = self._whole_bytes = budget_bytes
         self._tenants: dict[int, Tenant] = {}
         self._queue: dict[int, None] = {}
         """Models that requests wait for and that are not arriving, in the order of their first request."""
@@ -135,7 +136,7 @@ class Residency:
                 tenant = self._tenants[event.model]
                 tenant.pinned, tenant.keep_warm_ns = event.pinned, event.keep_warm_ns
             case port.BudgetChanged():
-                self._budget_bytes = event.bytes
+                self._budget_bytes, self._whole_bytes = event.bytes, max(event.bytes, event.whole_bytes)
                 self._popularity.set_budget(event.bytes)
             case port.Measured():
                 tenant = self._tenants[event.model]
@@ -192,10 +193,14 @@ class Residency:
         reason = self._objection(tenant, event, now_ns, ready_ns)
         wait_ns = max(ready_ns - now_ns, 0) if ready_ns else 0
         if reason:
-            if reason is Coldness.DEADLINE and not tenant.waiting and tenant.move not in ARRIVING:
-                tenant.wished_until_ns = now_ns + wait_ns + WISH_NS
-            elif reason is Coldness.FAILING:
+            if reason is Coldness.FAILING:
                 wait_ns = max(wait_ns, tenant.not_before_ns - now_ns)
+            elif reason is Coldness.NEVER:
+                wait_ns = -1
+            else:
+                wait_ns = self._policy.backoff_ns if reason is Coldness.NO_ROOM else wait_ns
+                if not tenant.waiting and tenant.move not in ARRIVING:
+                    tenant.wished_until_ns = now_ns + wait_ns + WISH_NS
             actions.append(port.Refuse(model, request, reason, wait_ns))
             return
         tenant.wished_until_ns = 0
@@ -213,7 +218,10 @@ class Residency:
         if tenant.not_before_ns > now_ns:
             return Coldness.FAILING
         if ready_ns is None:
-            return Coldness.NO_ROOM
+            pinned = sum(each.footprint.bytes for each in self._tenants.values() if each.pinned)
+            others = pinned - (tenant.footprint.bytes if tenant.pinned else 0)
+            fits = tenant.footprint.bytes + others <= self._whole_bytes
+            return Coldness.NO_ROOM if fits else Coldness.NEVER
         if ready_ns > event.deadline_ns:
             return Coldness.DEADLINE
         full = self._waiting_requests >= policy.waiting_requests_max

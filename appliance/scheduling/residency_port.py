@@ -20,7 +20,8 @@ class Coldness(Enum):
 
     DEADLINE = "the model would be loaded too late"
     FULL = "too much waits for models that are loaded"
-    NO_ROOM = "there is no room for the model"
+    NO_ROOM = "there is no room for the model now"
+    NEVER = "the model does not fit beside what is pinned"
     FAILING = "the model failed to load"
 
 
@@ -57,9 +58,10 @@ class Kept(NamedTuple):
 
 
 class BudgetChanged(NamedTuple):
-    """So much memory all models together may take."""
+    """So much memory all models together may take; ``whole_bytes`` when nothing of it is lent (0: nothing is)."""
 
     bytes: int
+    whole_bytes: int = 0
 
 
 class Measured(NamedTuple):
@@ -175,7 +177,8 @@ class Wait(NamedTuple):
 
 
 class Refuse(NamedTuple):
-    """This request does not wait; ``retry_after_ns`` is when its model should be there (0: unknown)."""
+    """This request does not wait; ``retry_after_ns`` is when its model should be there, or may be looked for
+    again (negative: never)."""
 
     model: int
     request: int

@@ -189,7 +189,7 @@ class Scheduler:
         """Whether a request that seems too late is run all the same, to see whether the estimate is right."""
         shape.refused_in_a_row += 1
         after = self._config.probe_after_refusals
-        if not after or shape.refused_in_a_row < after or not group.idle:
+        if (shape.ran and shape.refused_in_a_row < after) or not after or not group.idle:
             return False
         shape.refused_in_a_row = 0
         return True
@@ -246,6 +246,7 @@ class Scheduler:
         shape = running.shape
         shape.refused_in_a_row = 0
         if event.learn:
+            shape.ran = True
             ns = now_ns - running.start_ns
             if running.company:
                 ns = grants.service_ns(running, ns, event.ns)

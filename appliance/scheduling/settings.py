@@ -18,7 +18,7 @@ class SchedulingConfig:
     ``plan_tolerance`` says how much dearer per row than the best size the batch that plans assume may be.
     ``probe_after_refusals``: after so many requests of a shape in a row were refused for their deadline
     without one having run, one is let through on an idle lane, so that a wrong estimate can correct itself
-    (0: never).
+    (0: never); the first one at once, where none has run yet.
     """
 
     max_queued_requests: int = field(

@@ -59,7 +59,7 @@ def test_an_error_without_a_row_of_its_own_takes_that_of_its_branch() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wait_ns", "milliseconds"), [(0, "1"), (1, "1"), (1_000_000, "1"), (2_000_001, "3")]
+    ("wait_ns", "milliseconds"), [(0, "1"), (1, "1"), (1_000_000, "1"), (2_000_001, "3"), (-1, "-1")]
 )
 def test_refusals_tell_when_to_come_back_in_whole_milliseconds(wait_ns: int, milliseconds: str) -> None:
     assert status_of(errors.QueueFull("full", wait_ns)).metadata == ((PUSHBACK, milliseconds),)

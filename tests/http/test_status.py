@@ -57,3 +57,7 @@ def test_a_refusal_by_http_itself_brings_its_own_status_and_headers() -> None:
     response = error_response(refusal, "[request id: 7] no")
     assert (response.status, response.headers["Allow"]) == (405, "GET")
     assert b"[request id: 7] no" in bytes(response.body or b"")  # type: ignore[arg-type]
+
+
+def test_what_cannot_be_served_before_something_changes_invites_nobody_back() -> None:
+    assert error_headers(errors.ModelAway("it does not fit", -1)) == {}

@@ -89,7 +89,7 @@ def test_nothing_pinned_in_use_kept_warm_or_just_loaded_is_put_out() -> None:
     rig.tell(port.Kept(1, True, 0))
     rig.tell(port.Done(1, 100 * MS, 100))
     refused = rig.ask(2, 7)
-    assert refused == [port.Refuse(2, 7, Coldness.NO_ROOM, 0)]
+    assert refused == [port.Refuse(2, 7, Coldness.NEVER, -1)]
     rig.tell(port.Kept(1, False, 3_000 * MS))
     rig.ask(1, 8)
     assert [type(action) for action in rig.ask(2, 9)] == [port.Wait]
@@ -132,6 +132,29 @@ def test_what_waits_is_bounded_in_number_and_bytes() -> None:
     assert isinstance(rig.ask(1, 5)[0], port.Wait)
     assert rig.tell(port.Done(1, MS, 100)) == [port.Release(1, (3, 5))]
     assert rig.residency.statistics().waiting_bytes == 0
+
+
+def test_a_refusal_for_want_of_places_to_wait_brings_the_model_all_the_same() -> None:
+    rig = Rig(200, ResidencyPolicy(waiting_requests_max=0))
+    rig.add(1, Form.COLD)
+    refuse, load = rig.ask(1, 7)
+    assert isinstance(refuse, port.Refuse)
+    assert refuse.reason is Coldness.FULL
+    assert load == port.Load(1, False)
+    rig.tell(port.Done(1, 100 * MS, 100), after_ms=100)
+    assert rig.ask(1, 8) == [port.Serve(1, 8)]
+
+
+def test_what_is_lent_comes_back_and_what_is_pinned_does_not() -> None:
+    rig = Rig(200)
+    rig.add(1, Form.COLD)
+    rig.tell(port.BudgetChanged(50, 200))
+    assert rig.ask(1, 7) == [port.Refuse(1, 7, Coldness.NO_ROOM, SECOND)]
+    assert rig.tell(port.BudgetChanged(200, 200)) == [port.Load(1, False)], "its client was told to come back"
+    rig.tell(port.Done(1, 100 * MS, 100))
+    rig.add(2, Form.COLD, bytes_=150)
+    rig.tell(port.Kept(1, True, 0))
+    assert rig.ask(2, 8) == [port.Refuse(2, 8, Coldness.NEVER, -1)]
 
 
 def test_nobody_waits_for_a_model_that_fails_twice_and_it_is_tried_again_later() -> None:

@@ -195,8 +195,8 @@ class ResidencyWorld:
                 self.waiting[action.request] = action.model, self.asked[1]
                 request = action.request
                 self.later(self.asked[1] - self.now_ns + SECOND, lambda: self.give_up(request))
-            case port.Refuse(_, request, _, retry_ns):
-                assert retry_ns >= 0
+            case port.Refuse(_, request, reason, retry_ns):
+                assert (retry_ns >= 0) == (reason is not port.Coldness.NEVER)
                 if request in self.waiting:
                     self.end(request, "given up")
                 else:

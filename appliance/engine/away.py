@@ -1,0 +1,27 @@
+"""Why a request for a model that is not in memory does not wait for it, in words. Pure."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from appliance.errors import CapacityError, ModelAway, QueueFull
+from appliance.scheduling.residency_port import Coldness, Refuse
+
+MB: Final = 1_000_000
+
+
+def refusal(name: str, action: Refuse, size_bytes: int, budget: str) -> CapacityError:
+    """``size_bytes`` is what the model takes, ``budget`` says what there is."""
+    reason, after_ns = action.reason, action.retry_after_ns
+    if reason is Coldness.FULL:
+        return QueueFull(
+            "Exceeds maximum queue size: too many requests wait for models that are loaded", after_ns
+        )
+    away = f"model '{name}' is not in memory"
+    if reason is Coldness.DEADLINE:
+        return ModelAway(f"{away} and cannot be loaded before the request's deadline", after_ns)
+    if reason is Coldness.NO_ROOM:
+        return ModelAway(f"{away}, and there is no room that could be made for it now", after_ns)
+    if reason is Coldness.NEVER:
+        return ModelAway(f"{away} and cannot be: it takes {size_bytes / MB:,.1f} MB, and {budget}", after_ns)
+    return ModelAway(f"{away}, and its last loads failed", after_ns)
