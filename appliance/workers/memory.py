@@ -3,35 +3,88 @@
 from __future__ import annotations
 
 import mmap
+import statistics
 from collections.abc import Callable
+from typing import Final, NamedTuple
+
+EXACT_AGE_NS: Final = 60_000_000_000
+"""So long it is believed how much a process shares with others."""
+EXACT_AT_ONCE: Final = 2
+"""Processes of which that is found out in one round: it takes the kernel about a millisecond each."""
+KIB: Final = 1024
+
+
+class _Shared(NamedTuple):
+    """What a process had in memory together with others, and when that was found out."""
+
+    bytes: int
+    at_ns: int
 
 
 class MemorySamples:
-    """Remembers what each process was last seen to cost, for ``max_age_ns``: asking the kernel takes tens of
-    microseconds, and many readers want to know at once. ``clock`` is monotonic nanoseconds."""
+    """What each process has in memory for itself, mapped files included: what would be free without it. What it shares,
+    above all with the process that it was forked from, is asked for seldom and of few processes at a time, because
+    ``smaps_rollup`` walks all their pages; what it has, every ``max_age_ns``. A process that was not asked yet counts
+    as sharing what the others do. ``clock`` is monotonic nanoseconds."""
 
-    def __init__(self, clock: Callable[[], int], max_age_ns: int = 1_000_000_000) -> None:
+    def __init__(
+        self,
+        clock: Callable[[], int],
+        max_age_ns: int = 1_000_000_000,
+        resident: Callable[[int], int] | None = None,
+        alone: Callable[[int], int] | None = None,
+    ) -> None:
         self._clock = clock
         self._max_age_ns = max_age_ns
+        self._resident = resident or resident_bytes
+        self._alone = alone or unshared_bytes
         self._taken_ns = 0
+        self._exact_left = EXACT_AT_ONCE
         self._bytes: dict[int, int] = {}
+        self._shared: dict[int, _Shared] = {}
 
     def private_bytes(self, pid: int) -> int:
-        """As ``private_bytes``, at most ``max_age_ns`` old."""
+        """At most ``max_age_ns`` old; 0 when the process is gone."""
         now_ns = self._clock()
         if now_ns - self._taken_ns > self._max_age_ns:
+            self._shared = {known: shared for known, shared in self._shared.items() if self._bytes.get(known)}
             self._bytes.clear()
-            self._taken_ns = now_ns
+            self._taken_ns, self._exact_left = now_ns, EXACT_AT_ONCE
         if pid not in self._bytes:
-            self._bytes[pid] = private_bytes(pid)
+            self._bytes[pid] = self._look(pid, now_ns)
         return self._bytes[pid]
+
+    def _look(self, pid: int, now_ns: int) -> int:
+        resident = self._resident(pid)
+        known = self._shared.get(pid)
+        old = known is None or now_ns - known.at_ns > EXACT_AGE_NS
+        if resident and old and self._exact_left:
+            self._exact_left -= 1
+            known = self._shared[pid] = _Shared(max(resident - self._alone(pid), 0), now_ns)
+        shared = known.bytes if known is not None else self._usual()
+        return max(resident - shared, 0)
+
+    def _usual(self) -> int:
+        known = [shared.bytes for shared in self._shared.values()]
+        return int(statistics.median(known)) if known else 0
+
+
+def resident_bytes(pid: int) -> int:
+    """Anonymous pages and those of mapped files, shared with others or not, but no shared memory; 0 when the process is
+    gone."""
+    return sum(_sizes(f"/proc/{pid}/status", ("RssAnon", "RssFile")))
+
+
+def unshared_bytes(pid: int) -> int:
+    """Pages that no other process has; 0 when the process is gone, or somebody else's."""
+    return sum(_sizes(f"/proc/{pid}/smaps_rollup", ("Private_Clean", "Private_Dirty")))
 
 
 def private_bytes(pid: int) -> int:
     """Resident bytes of ``pid`` that are not file-backed or shared memory; 0 when the process is gone.
 
-    Pages still shared copy-on-write with the zygote count too, so this is an upper bound that costs one small read;
-    ``smaps_rollup`` would be exact and takes milliseconds.
+    Pages still shared copy-on-write with the zygote count too, so this is an upper bound that costs one small read: for
+    differences.
     """
     try:
         with open(f"/proc/{pid}/statm", encoding="ascii") as file:
@@ -39,3 +92,13 @@ def private_bytes(pid: int) -> int:
     except OSError:
         return 0
     return (int(fields[1]) - int(fields[2])) * mmap.PAGESIZE
+
+
+def _sizes(path: str, wanted: tuple[str, ...]) -> list[int]:
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            lines = file.read().splitlines()
+    except OSError:
+        return []
+    parts = [line.partition(":") for line in lines]
+    return [int(rest.split()[0]) * KIB for name, _, rest in parts if name in wanted]

@@ -1,0 +1,93 @@
+"""What processes cost in memory: exact for those that were asked, near for the others, and cheap."""
+
+from __future__ import annotations
+
+import mmap
+import os
+from pathlib import Path
+
+from appliance.workers.memory import (
+    EXACT_AGE_NS,
+    EXACT_AT_ONCE,
+    MemorySamples,
+    resident_bytes,
+    unshared_bytes,
+)
+
+MIB = 1 << 20
+SECOND = 1_000_000_000
+
+
+class Box:
+    """Processes that share 30 bytes each and have more for themselves; counts what is asked of the kernel."""
+
+    def __init__(self, processes: int) -> None:
+        self.now_ns = 10 * SECOND
+        self.own = dict.fromkeys(range(1, processes + 1), 10)
+        self.asked = 0
+        self.samples = MemorySamples(lambda: self.now_ns, SECOND, self.resident, self.alone)
+
+    def resident(self, pid: int) -> int:
+        return self.own[pid] + 30 if pid in self.own else 0
+
+    def alone(self, pid: int) -> int:
+        self.asked += 1
+        return self.own[pid]
+
+    def look(self, after_ns: int = 2 * SECOND) -> list[int]:
+        self.now_ns += after_ns
+        return [self.samples.private_bytes(pid) for pid in self.own]
+
+
+def test_few_processes_are_asked_at_a_time_and_all_are_told_right() -> None:
+    box = Box(40)
+    assert box.look() == [10] * 40
+    assert box.asked == EXACT_AT_ONCE
+    for _ in range(40):
+        box.look(SECOND + 1)
+    assert box.asked == 40, "once each"
+    box.look(EXACT_AGE_NS)
+    assert box.asked == 40 + EXACT_AT_ONCE, "and again when that was long ago"
+
+
+def test_what_a_process_lets_go_is_seen_at_the_next_look() -> None:
+    box = Box(2)
+    assert box.look() == [10, 10]
+    box.own[1] = 2
+    assert box.look(SECOND // 2) == [10, 10]
+    assert box.look() == [2, 10]
+    assert box.asked == 2
+
+
+def test_a_process_that_is_gone_takes_nothing() -> None:
+    box = Box(1)
+    box.look()
+    box.now_ns += 2 * SECOND
+    box.own.clear()
+    assert box.samples.private_bytes(1) == 0
+    assert resident_bytes(1 << 30) == unshared_bytes(1 << 30) == 0
+
+
+def test_mapped_files_count_while_they_are_in_memory_and_forked_pages_are_shared(tmp_path: Path) -> None:
+    """A child that maps a file of its own and shares everything else with this process."""
+    path, heap = tmp_path / "weights", bytes(os.urandom(1)) * (16 * MIB)
+    path.write_bytes(os.urandom(4 * MIB))
+    done, told = os.pipe(), os.pipe()
+    child = os.fork()
+    if not child:  # nothing here may allocate much: that would be its own
+        with path.open("rb") as file:
+            view = mmap.mmap(file.fileno(), 0, mmap.MAP_PRIVATE, mmap.PROT_READ)
+        total = sum(view[offset] for offset in range(0, len(view), mmap.PAGESIZE))
+        os.write(told[1], b"x" if total else b"y")
+        os.read(done[0], 1)
+        os._exit(0)
+    try:
+        assert os.read(told[0], 1) == b"x"
+        alone = unshared_bytes(child)
+        assert alone >= 4 * MIB
+        assert resident_bytes(child) - alone >= len(heap), "what it was forked with"
+    finally:
+        os.write(done[1], b"x")
+        os.waitpid(child, 0)
+        for descriptor in (*done, *told):
+            os.close(descriptor)
