@@ -189,7 +189,7 @@ class Scheduler:
         """Whether a request that seems too late is run all the same, to see whether the estimate is right."""
         shape.refused_in_a_row += 1
         after = self._config.probe_after_refusals
-        if (shape.ran and shape.refused_in_a_row < after) or not after or not group.idle:
+        if (shape.ran and shape.refused_in_a_row < after) or not after or not group.idle or not group.lanes:
             return False
         shape.refused_in_a_row = 0
         return True

@@ -323,7 +323,8 @@ def test_the_price_follows_the_time_that_requests_bring() -> None:
 def test_many_single_requests_do_not_end_larger_batches_for_good() -> None:
     """Beside what larger batches took long ago, single ones that take a ninth seem to have no fixed part."""
     rig = granting()
-    for at in range(1, 100):
+    ran(rig, 16, at=1, rows=8)
+    for at in range(2, 100):
         ran(rig, 1, at=at)
     assert rig.scheduler.price(1).batch_rows == 2
     for at in range(100, 110):
