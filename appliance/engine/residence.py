@@ -185,9 +185,8 @@ class Residence:
         kept = {served for served in self._tenants.values() if self._kept(served).pinned}
         self._pinned_bytes = sum(self._lodging.footprint(served).bytes for served in kept)
         found = tuple(self._lodging.problems(there.values(), kept.__contains__))
-        for problem in found:
-            if problem not in self._problems:
-                self._report("models do not fit as configured", reason=problem)
+        for problem in [each for each in found if each not in self._problems]:
+            self._report("models do not fit as configured", reason=problem)
         self._problems = found
 
     def admit(self, served: Served, before: Served | None, now_ns: int) -> Room:
