@@ -37,7 +37,7 @@ from appliance.engine.port import IndexEntry
 from appliance.engine.premises import Premises, this_cpu
 from appliance.engine.record_files import FileRecords
 from appliance.engine.records import MemoryRecords, Records
-from appliance.engine.residence import ResidencyTerms
+from appliance.engine.residency_settings import ResidencyTerms
 from appliance.engine.swaps import SwapTerms
 from appliance.engine.ticker import Ticker
 from appliance.errors import OperatorError

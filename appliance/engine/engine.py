@@ -21,7 +21,8 @@ from appliance.engine.lodging import Room
 from appliance.engine.placement import PlacementConfig
 from appliance.engine.port import Buffer, EngineStatus, IndexEntry, LaneUse
 from appliance.engine.request import Request
-from appliance.engine.residence import Residence, ResidencyTerms
+from appliance.engine.residence import Residence
+from appliance.engine.residency_settings import ResidencyTerms
 from appliance.engine.roster import Roster
 from appliance.engine.routes import Catalog, Routes, Served
 from appliance.engine.settings import EngineConfig

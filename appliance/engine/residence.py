@@ -9,7 +9,6 @@ but memory is kept for them (``lodging``). One owner: the engine, which calls fr
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 from appliance.engine.away import refusal
 from appliance.engine.grants import Grants
@@ -19,7 +18,7 @@ from appliance.engine.outcome import not_ready
 from appliance.engine.port import Buffer, ResidencyFigures
 from appliance.engine.renewals import Renewals, comes_quickly
 from appliance.engine.request import Request
-from appliance.engine.residency_settings import ResidencyConfig
+from appliance.engine.residency_settings import ResidencyTerms
 from appliance.engine.roster import Roster
 from appliance.engine.routes import Routes, Served
 from appliance.engine.waiting_room import WaitingRoom
@@ -49,15 +48,6 @@ DRAIN_NS = 1_000_000
 """How often it is looked whether a model has drained that is to leave memory."""
 FAILURES_MAX = 2
 """A version that cannot be loaded so often in a row, though it could be once, is given up."""
-
-
-class ResidencyTerms(NamedTuple):
-    """What residency goes by: ``budget_bytes`` is for all models and their workers; ``spare_bytes`` tells what the
-    machine has left."""
-
-    config: ResidencyConfig = ResidencyConfig()
-    budget_bytes: int = 1 << 62
-    spare_bytes: Callable[[], int] = lambda: 1 << 62
 
 
 class Residence:

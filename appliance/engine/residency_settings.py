@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from appliance.scheduling.settings import ResidencyPolicy
 
@@ -44,3 +45,12 @@ class ResidencyConfig(ResidencyPolicy):
         default_factory=dict,
         metadata={"unit": "s", "help": "how long models, by name, stay in memory after their last request"},
     )
+
+
+class ResidencyTerms(NamedTuple):
+    """What residency goes by: ``budget_bytes`` is for all models and their workers; ``spare_bytes`` tells what the
+    machine has left."""
+
+    config: ResidencyConfig = ResidencyConfig()
+    budget_bytes: int = 1 << 62
+    spare_bytes: Callable[[], int] = lambda: 1 << 62

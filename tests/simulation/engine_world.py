@@ -24,8 +24,7 @@ from typing import Any
 from appliance.engine.engine import Engine
 from appliance.engine.placement import PlacementConfig
 from appliance.engine.records import MemoryRecords
-from appliance.engine.residence import ResidencyTerms
-from appliance.engine.residency_settings import ResidencyConfig
+from appliance.engine.residency_settings import ResidencyConfig, ResidencyTerms
 from appliance.engine.routes import Catalog, CatalogProblem, CatalogVersion
 from appliance.engine.settings import EngineConfig
 from appliance.engine.supervisor import SupervisorConfig

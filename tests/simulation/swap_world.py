@@ -23,7 +23,7 @@ from functools import partial
 from appliance.engine.engine import Engine
 from appliance.engine.placement import PlacementConfig
 from appliance.engine.records import MemoryRecords
-from appliance.engine.residence import ResidencyTerms
+from appliance.engine.residency_settings import ResidencyTerms
 from appliance.engine.routes import Catalog, CatalogVersion
 from appliance.engine.settings import EngineConfig
 from appliance.engine.supervisor import SupervisorConfig

@@ -7,8 +7,7 @@ from collections import Counter
 import pytest
 
 from appliance.engine.lodging import PROCESS_BYTES
-from appliance.engine.residence import ResidencyTerms
-from appliance.engine.residency_settings import ResidencyConfig
+from appliance.engine.residency_settings import ResidencyConfig, ResidencyTerms
 from appliance.engine.swap_settings import SwapConfig
 from appliance.model import VersionState
 from tests.simulation.scripted_workers import MS

@@ -8,8 +8,7 @@ from dataclasses import replace
 import pytest
 
 from appliance.engine.lodging import PROCESS_BYTES
-from appliance.engine.residence import ResidencyTerms
-from appliance.engine.residency_settings import ResidencyConfig
+from appliance.engine.residency_settings import ResidencyConfig, ResidencyTerms
 from appliance.engine.routes import CatalogVersion
 from appliance.engine.swap_settings import SwapConfig, TrialWish
 from appliance.model import VersionState, WeightsFile
