@@ -72,7 +72,7 @@ def test_every_version_has_a_row_with_its_figures_and_its_reason() -> None:
     assert shown["Worker (memory)"] == "4711 (30 MiB), 0 (0 B)"
     assert idle[:3] == ["idle", "1", "LOADING"]
     assert broken[:3] == [AWKWARD_NAME, "1", "UNAVAILABLE"]
-    assert reason == ["no <script> here"]
+    assert reason == ["no <script> here; next try at 2027-01-15 08:00:00Z"]
 
 
 def test_names_and_reasons_are_text_and_never_markup() -> None:
