@@ -141,6 +141,11 @@ class ModelVersion:
         """``name/version``, for people and logs."""
         return f"{self.name}/{self.version}"
 
+    @property
+    def on_cpu(self) -> bool:
+        """Whether it runs on the processor."""
+        return self.device == "cpu"
+
 
 class VersionState(Enum):
     """State of a version as RepositoryIndex reports it."""

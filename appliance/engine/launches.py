@@ -66,9 +66,7 @@ class Launches:
                     continue
                 if full or not self._has_room(candidate, now_ns):
                     candidate.served.deferred = True
-                    full = (
-                        full or not candidate.stuck
-                    )  # who comes later waits its turn, but not for the stuck
+                    full = full or not candidate.stuck  # later ones wait their turn, but not for the stuck
                     continue
                 places -= candidate.background
             chosen.append(candidate)

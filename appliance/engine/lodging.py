@@ -33,7 +33,6 @@ PAUSE_NS: Final = 10_000_000_000
 LOOK_NS: Final = 1_000_000_000
 """How often it is looked whether what does not fit would."""
 MB: Final = 1_000_000
-CPU = "cpu"
 
 
 class Measured(NamedTuple):
@@ -99,7 +98,7 @@ class Lodging:
 
     def settles(self, served: Served) -> bool:
         """Whether a version is to be looked after from now on."""
-        ready = served.state is VersionState.READY and served.model.device == CPU
+        ready = served.state is VersionState.READY and served.model.on_cpu
         return ready and served.id in self._measured and (served.opened or served.form is not Form.RESIDENT)
 
     def footprint(self, served: Served) -> Footprint:

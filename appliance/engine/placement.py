@@ -60,8 +60,8 @@ def place(
     if alone:
         config = replace(config, share_below_bytes=0)
     on_gpu = [model for model in wanted if model.device != "cpu"]
-    large = [model for model in wanted if model.device == "cpu" and not _may_share(model, config)]
-    small = [model for model in wanted if model.device == "cpu" and _may_share(model, config)]
+    large = [model for model in wanted if model.on_cpu and not _may_share(model, config)]
+    small = [model for model in wanted if model.on_cpu and _may_share(model, config)]
     placements = [*_on_devices(on_gpu, groups), *map(_alone, large)]
     used = sum(group.processes for group in groups) + sum(placement.processes for placement in placements)
     left = config.max_processes - used

@@ -8,13 +8,11 @@ from __future__ import annotations
 from appliance.engine.routes import Served
 from appliance.model import ModelVersion
 
-CPU = "cpu"
-
 
 def comes_quickly(model: ModelVersion, early_bytes: int) -> bool:
     """Whether a version is sooner back with a session that is not optimised nor packed: with at least so many bytes of
     weights in a file of their own."""
-    return model.weights is not None and model.weights.size >= early_bytes and model.device == CPU
+    return model.weights is not None and model.weights.size >= early_bytes and model.on_cpu
 
 
 class Renewals:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from appliance.engine.away import refusal
 from appliance.engine.grants import Grants
 from appliance.engine.in_use import InUse
-from appliance.engine.lodging import CPU, Lodging, Room, Stay
+from appliance.engine.lodging import Lodging, Room, Stay
 from appliance.engine.outcome import not_ready
 from appliance.engine.port import Buffer, ResidencyFigures
 from appliance.engine.renewals import Renewals, comes_quickly
@@ -198,7 +198,7 @@ class Residence:
     def rests(self, served: Served) -> bool:
         """Whether a version that is known to serve begins COLD, because memory has no room for it at the start."""
         name = served.model.name
-        if served.model.device != CPU or name in self._config.pins or self._config.keep_warm_s.get(name):
+        if not served.model.on_cpu or name in self._config.pins or self._config.keep_warm_s.get(name):
             return False
         return self._lodging.rest(served, self._residency.statistics().used_bytes)
 

@@ -182,7 +182,7 @@ def _options(settings: RuntimeSettings, version: ModelVersion) -> Any:
     options = _threads(settings.threads)
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     options.add_session_config_entry("session.inter_op.allow_spinning", "0")
-    mapped = version.weights is not None and version.device == "cpu"
+    mapped = version.weights is not None and version.on_cpu
     if settings.packed or (settings.quick and mapped):
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     if settings.quick and mapped and not settings.packed:

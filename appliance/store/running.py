@@ -96,9 +96,8 @@ def read_running(state: Path) -> Running:
     say what it runs in a way that can be read."""
     if not is_held(state / RUNNING_LOCK):
         return Running()
-    folder = RealFolder(state)
     try:
-        data = read_whole(folder, RUNNING, RUNNING_BYTES_MAX)
+        data = _read(state, RUNNING)
         if data is None:
             raise ValueError("it is not there, because its disk was full or the daemon is just starting")
         return _parsed(data)
@@ -107,21 +106,23 @@ def read_running(state: Path) -> Running:
             f"'{state / RUNNING}' does not tell what the daemon runs ({error}), so nothing is removed; make some room "
             "on that disk outside of the store, stop the daemon, or update this program"
         ) from error
-    finally:
-        folder.close()
 
 
 def read_last_running(state: Path) -> Running:
     """What a daemon said last that it runs, whether it lives or not; nothing when that cannot be read. A hint only."""
     try:
-        folder = RealFolder(state)
-        try:
-            data = read_whole(folder, RUNNING, RUNNING_BYTES_MAX)
-        finally:
-            folder.close()
+        data = _read(state, RUNNING)
         return Running() if data is None else _parsed(data)
     except (OSError, ValueError, TypeError, KeyError, RecursionError):
         return Running()
+
+
+def _read(state: Path, file: str) -> bytes | None:
+    folder = RealFolder(state)
+    try:
+        return read_whole(folder, file, RUNNING_BYTES_MAX)
+    finally:
+        folder.close()
 
 
 def _parsed(data: bytes) -> Running:
@@ -145,12 +146,7 @@ def read_incumbents(state: Path) -> Iterable[RunningVersion]:
     """What was proven last while it served, of each model: it may have to stand in for what is wanted. None where that
     cannot be read."""
     try:
-        folder = RealFolder(state)
-        try:
-            data = read_whole(folder, INCUMBENTS, RUNNING_BYTES_MAX)
-        finally:
-            folder.close()
-        identities = json.loads(data or b"{}").get("models", {}).values()
+        identities = json.loads(_read(state, INCUMBENTS) or b"{}").get("models", {}).values()
         versions = [_IDENTITY.fullmatch(identity) for identity in identities]
     except (OSError, ValueError, TypeError, AttributeError, RecursionError):
         return ()

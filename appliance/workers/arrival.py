@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from appliance.errors import ApplianceError, RunFailed
+from appliance.errors import ApplianceError, LoadFailed, RunFailed
 from appliance.model import WeightsFile
 from appliance.runtimes.runtime import Feed, Place, Port, Produced, Region, Session, Weights
 from appliance.runtimes.weights import read_ahead
@@ -29,7 +29,7 @@ class Arrival:
         progress: Callable[[int], None] = lambda done_bytes: None,
     ) -> None:
         self.nbytes = 0 if file is None else file.size
-        self.problem: Exception | None = None
+        self.problem: Exception | None = None if file is None else LoadFailed("its weights were not read")
         self._begun_ns = self._ended_ns = time.monotonic_ns()
         self._thread: threading.Thread | None = None
         if file is None:
@@ -40,6 +40,7 @@ class Arrival:
             progress(0)
             try:
                 read_ahead(file, verify=verify, begin=begin, progress=progress)
+                self.problem = None
             except (ApplianceError, OSError) as problem:
                 self.problem = problem
             self._ended_ns = time.monotonic_ns()
@@ -48,7 +49,7 @@ class Arrival:
         self._thread.start()
 
     def finish(self) -> Exception | None:
-        """Wait for its end; gives what went wrong."""
+        """Wait for its end; gives what went wrong. Whatever ended the thread early went wrong."""
         if self._thread is not None:
             self._thread.join()
         return self.problem

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from typing import Final, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 from appliance.errors import ApplianceError, LoadFailed
 from appliance.model import ModelVersion, WeightsFile
@@ -39,8 +39,6 @@ from appliance.workers.priority import (
 )
 from appliance.workers.signature import check_signature
 from appliance.workers.warmup import measure_passes, run_warmups
-
-CPU: Final = "cpu"
 
 Result = TypeVar("Result")
 
@@ -107,7 +105,7 @@ class Loader:
 
         if not wish.background:
             proven, measured = prove_and_measure()
-        elif self._settings.threads == 1 and load.version.device == CPU:
+        elif self._settings.threads == 1 and load.version.on_cpu:
             proven, measured = in_thread(prove_and_measure)
         else:
             proven = in_thread(prove)
@@ -184,7 +182,7 @@ class Loader:
     def _open(self, version: ModelVersion, packed: bool, manner: _Manner) -> tuple[Session, Arrival]:
         """A session of verified weights whose pages are there, or are on their way for an early load."""
         runtime, wish = self.runtime_of(version), manner.wish
-        arrival = _arrival(version.weights if version.device == CPU else None, manner)
+        arrival = _arrival(version.weights if version.on_cpu else None, manner)
         settings = replace(self._settings, quick=wish.quick, packed=packed)
         try:
             session = runtime.load(version, settings)

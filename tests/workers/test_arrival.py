@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
@@ -11,7 +12,7 @@ from appliance.digest import Digester
 from appliance.errors import RunFailed
 from appliance.model import WeightsFile
 from appliance.runtimes.fake import FakeRuntime
-from appliance.runtimes.runtime import Feed, Place, Produced, RuntimeSettings
+from appliance.runtimes.runtime import Feed, Place, Produced, Region, RuntimeSettings, Session
 from appliance.workers.arrival import Arrival, ArrivingSession
 from appliance.workers.region import Scratch
 from tests.workers.bench import fake
@@ -29,11 +30,30 @@ def file(tmp_path: Path) -> WeightsFile:
     return WeightsFile(path=str(path), size=found.size, digest=found.digest, pieces=found.pieces)
 
 
+class _Telling:
+    """A session that tells when it has run."""
+
+    def __init__(self, session: Session, ran: threading.Event) -> None:
+        self._session = session
+        self._ran = ran
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._session, name)
+
+    def run(
+        self, source: Region, feeds: tuple[Feed | None, ...], wanted: tuple[int, ...], place: Place
+    ) -> Produced:
+        produced = self._session.run(source, feeds, wanted, place)
+        self._ran.set()
+        return produced
+
+
 class Runs:
     """A session of the fake runtime in memory of its own."""
 
-    def __init__(self, arrival: Arrival) -> None:
-        self.session = ArrivingSession(FakeRuntime().load(fake(), RuntimeSettings()), arrival)
+    def __init__(self, arrival: Arrival, ran: threading.Event | None = None) -> None:
+        session = FakeRuntime().load(fake(), RuntimeSettings())
+        self.session = ArrivingSession(cast(Session, _Telling(session, ran)) if ran else session, arrival)
         self._memory = Scratch().at_least(4096)
         self._memory.view[:4] = RESULT
 
@@ -52,20 +72,32 @@ class Runs:
 
 
 def test_an_answer_waits_for_the_weights(file: WeightsFile) -> None:
-    gate = threading.Event()
+    gate, ran = threading.Event(), threading.Event()
 
     def begin() -> None:
         gate.wait()
 
-    runs = Runs(Arrival(file, verify=True, begin=begin))
+    runs = Runs(Arrival(file, verify=True, begin=begin), ran)
     answers: list[bytes] = []
     thread = threading.Thread(target=lambda: answers.append(runs.answer()))
     thread.start()
-    assert answers == []
+    assert ran.wait(30)
+    thread.join(0.2)
+    assert thread.is_alive(), "it answered though nothing was read"
     gate.set()
     thread.join()
     assert answers == [RESULT]
     assert runs.answer() == RESULT
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_no_answer_leaves_when_reading_ended_early_whatever_ended_it(file: WeightsFile) -> None:
+    def begin() -> None:
+        raise MemoryError
+
+    runs = Runs(Arrival(file, verify=True, begin=begin))
+    with pytest.raises(RunFailed, match="its weights were not read"):
+        runs.run()
 
 
 def test_no_answer_of_wrong_weights_leaves(file: WeightsFile) -> None:
