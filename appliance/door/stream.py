@@ -81,6 +81,7 @@ class StreamSession:
         self._finished: deque[_Finished] = deque()
         self._news = asyncio.Event()
         self._reader: asyncio.Task[None] | None = None
+        self._reading = False
         self._stopping = False
         self._closed = False
 
@@ -104,20 +105,22 @@ class StreamSession:
             raise Refused(status_of(Stopping("Server is stopping")))
 
     def stop(self) -> None:
-        """Read no more; the stream ends when what is under way is answered."""
+        """Read no more; the stream ends when what was read is answered."""
         self._stopping = True
         self._end_reading()
 
     def _end_reading(self) -> None:
         if self._end_input is not None:
             self._end_input()
-        elif self._reader is not None:
+        elif self._reader is not None and self._reading:
             self._reader.cancel()
 
     async def _read_all(self, read: Read) -> None:
-        while True:
+        while not self._stopping or self._end_input is not None:
+            self._reading = True
             await self._window.opened()
             message = await read()
+            self._reading = False  # a stop leaves what was read to be answered
             if message is None:
                 return
             await self._take(message)
@@ -157,13 +160,17 @@ class StreamSession:
         caller = self._caller()
         call = self._inference.check(message, caller)
         try:
-            while (self._open or self._finished) and not self._inference.has_memory(call):
-                await self._window.released()
+            while self._must_wait(call):
+                while self._must_wait(call):
+                    await self._window.released()
                 call = self._inference.check(message, caller)  # what serves may be another by now
         except asyncio.CancelledError:
             self._inference.tally.cancelled += 1
             raise
         return call
+
+    def _must_wait(self, call: Call) -> bool:
+        return bool(self._open or self._finished) and not self._inference.has_memory(call)
 
     def _put(self, finished: _Finished) -> None:
         self._finished.append(finished)

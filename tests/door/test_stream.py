@@ -225,6 +225,22 @@ async def test_a_stream_that_ends_while_a_request_waits_for_memory_has_cancelled
     assert (tally.requests, tally.cancelled) == (2, 2)
 
 
+async def test_a_stop_leaves_a_request_that_waits_for_memory_to_be_answered(engine: EngineDouble) -> None:
+    client = StreamClient(engine)
+    await client.send(infer_request(request_id="a"))
+    engine.memory = lambda _: False
+    await client.send(infer_request(request_id="b"), infer_request(request_id="c"))
+    client.session.stop()
+    await settle()
+    for number, request_id in enumerate("ab"):
+        engine.submissions[number].answer(RESULT)
+        assert (await client.receive()).infer_response.id == request_id
+        await settle()
+    with pytest.raises(Refused, match="Server is stopping"):
+        await client.task
+    assert len(engine.submissions) == 2, "what was not read yet is not taken"
+
+
 async def test_a_cancelled_stream_leaves_nothing_behind(engine: EngineDouble) -> None:
     client = StreamClient(engine)
     await client.send(infer_request(), infer_request(), infer_request())
