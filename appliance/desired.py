@@ -161,8 +161,8 @@ class Desired:
             if files or config is not None:
                 self._selection.replace(name, reading)
             else:
+                self._scan = await self._watcher.apart(self._source.scan)
                 self._selection.take_back(name)
-                self._scan = self._source.scan()
             self._standing_in.pop(name, None)
             self._report("model loaded by hand", model=name)
             self.take(self._scan, (name,))

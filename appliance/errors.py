@@ -152,6 +152,10 @@ class CatalogInvalid(OperatorError):
         super().__init__("\n".join(str(problem) for problem in self.problems))
 
 
+class CatalogNewer(CatalogInvalid):
+    """A catalog that a newer program wrote: nothing is wrong with it."""
+
+
 # --- whoever made the model must act
 
 

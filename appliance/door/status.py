@@ -59,6 +59,7 @@ CODES: Final[Mapping[type[errors.ApplianceError], Code]] = MappingProxyType(
         errors.StoreRefused: Code.FAILED_PRECONDITION,
         errors.CatalogLost: Code.FAILED_PRECONDITION,
         errors.CatalogInvalid: Code.FAILED_PRECONDITION,
+        errors.CatalogNewer: Code.FAILED_PRECONDITION,
         errors.ArtefactError: Code.UNAVAILABLE,
         errors.ModelInvalid: Code.UNAVAILABLE,
         errors.PackageInvalid: Code.UNAVAILABLE,

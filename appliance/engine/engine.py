@@ -44,7 +44,8 @@ EPOCH_BITS: Final = 32
 
 
 class Engine:
-    """Implements EnginePort. ``wall_ms`` is the wall clock in milliseconds, for statistics only."""
+    """Implements EnginePort. ``wall_ms`` is the wall clock in milliseconds: for people, and for pauses between
+    tries that outlive the process."""
 
     def __init__(
         self,

@@ -44,6 +44,7 @@ STATUS: Final[Mapping[type[errors.ApplianceError], int]] = MappingProxyType(
         errors.StoreRefused: HTTPStatus.INTERNAL_SERVER_ERROR,
         errors.CatalogLost: HTTPStatus.INTERNAL_SERVER_ERROR,
         errors.CatalogInvalid: HTTPStatus.INTERNAL_SERVER_ERROR,
+        errors.CatalogNewer: HTTPStatus.INTERNAL_SERVER_ERROR,
         errors.ArtefactError: HTTPStatus.SERVICE_UNAVAILABLE,
         errors.ModelInvalid: HTTPStatus.SERVICE_UNAVAILABLE,
         errors.PackageInvalid: HTTPStatus.SERVICE_UNAVAILABLE,

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from appliance.digest import digest_of
-from appliance.errors import CatalogInvalid, Problem
+from appliance.errors import CatalogInvalid, CatalogNewer, Problem
 from appliance.store.catalog import (
     Catalog,
     CatalogModel,
@@ -77,7 +77,8 @@ def _body(
     if number > newest:
         text = f"is {number}, this program reads up to {newest}; update the appliance to use this state directory"
         reader.note("format", text)
-    elif number < 1:
+        raise CatalogNewer(reader.problems)
+    if number < 1:
         reader.note("format", f"is {number}; formats begin at 1; {_REMEDY}")
     reader.only(document, {"catalog", "checksum", "format"}, "")
     reader.end()

@@ -7,6 +7,7 @@ is installed collected as garbage, so nobody begins one.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -26,6 +27,7 @@ from appliance.store.catalog import (
 )
 from appliance.store.layout import BLOBS, CATALOG, MANIFEST, SIGNATURE, VIEWS, view_path
 
+GENERATION_MAX: Final = 1 << 62
 PAPER_BYTES_MAX: Final = 16 << 20
 """Largest manifest or signature that is read."""
 
@@ -74,7 +76,8 @@ def rebuilt(
 ) -> Rebuilt:
     """The catalog that the views tell: every version whose manifest and blobs are there, byte by byte. ``served`` are
     the versions that were served last, by name, and so are wanted. What nothing tells any more is lost: pins, trials,
-    where a rollback leads. Its generation is later than any that was counted. Raises OSError."""
+    where a rollback leads. By a clock that is right, its generation is later than any that was counted. Raises
+    OSError."""
     found: dict[tuple[str, int], InstalledVersion] = {}
     left_out: dict[str, str] = {}
     for digest in folder.names(VIEWS) if folder.status(VIEWS) is not None else ():
@@ -138,3 +141,12 @@ def _version(
     if wrong := [f"{key} {text}" for key, text in version_problems(manifest.name, version)]:
         raise ValueError("; ".join(wrong))
     return manifest, version
+
+
+def counted(data: bytes) -> int:
+    """The generation that a damaged catalog tells; 0 when it tells none."""
+    try:
+        generation = json.loads(data)["catalog"]["generation"]
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return 0
+    return generation if type(generation) is int and 0 < generation < GENERATION_MAX else 0

@@ -30,6 +30,7 @@ from appliance.errors import (
     ArtefactError,
     BlobMismatch,
     CatalogInvalid,
+    CatalogNewer,
     PackageInvalid,
     Problem,
     StoreFull,
@@ -53,7 +54,7 @@ from appliance.store.layout import (
     SIGNATURE,
     VIEWS,
 )
-from appliance.store.loss import Rebuilt, check_not_lost
+from appliance.store.loss import Rebuilt, check_not_lost, counted
 from appliance.store.room import candidates, kept_blobs
 from appliance.store.running import Running, RunningVersion, read_incumbents, read_running
 from appliance.store.settings import StoreConfig
@@ -437,8 +438,8 @@ def locked(state: Path) -> Iterator[RealFolder]:
 
 def rebuild_catalog(state: Path, make: Callable[[Folder], Rebuilt]) -> Rebuilt:
     """Have the catalog be what ``make`` says (``loss.rebuilt``), where it is lost or cannot be believed; one that
-    cannot is kept beside it. Raises StoreRefused when there is nothing to repair, CatalogInvalid when it is a newer
-    program's, StoreBusy and StoreUnavailable."""
+    cannot is kept beside it. Raises StoreRefused when there is nothing to repair, CatalogNewer, StoreBusy and
+    StoreUnavailable."""
     with locked(state) as folder, told(str(state), "make the catalog anew"):
         data = read_whole(folder, CATALOG, CATALOG_BYTES_MAX)
         if data is not None:
@@ -448,6 +449,8 @@ def rebuild_catalog(state: Path, make: Callable[[Folder], Rebuilt]) -> Rebuilt:
         made = make(folder)
         if data is not None:
             replace_file(folder, DAMAGED_CATALOG, f"{INCOMING}/{CATALOG}", data)
+            generation = max(made.catalog.generation, counted(data) + 1)
+            made = replace(made, catalog=replace(made.catalog, generation=generation))
         replace_file(folder, CATALOG, f"{INCOMING}/{CATALOG}", encode(made.catalog))
         return made
 
@@ -455,8 +458,8 @@ def rebuild_catalog(state: Path, make: Callable[[Folder], Rebuilt]) -> Rebuilt:
 def _check_broken(data: bytes, state: Path) -> None:
     try:
         decode(data, str(state / CATALOG))
-    except CatalogInvalid as error:
-        if any(problem.key == "format" for problem in error.problems):
-            raise
+    except CatalogNewer:
+        raise
+    except CatalogInvalid:
         return
     raise StoreRefused(f"'{state / CATALOG}' is as it should be; there is nothing to make anew")

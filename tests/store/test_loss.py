@@ -133,6 +133,25 @@ def test_a_catalog_that_cannot_be_believed_is_kept_beside_the_new_one(state: Pat
     assert [model.name for model in catalog_in(state).models] == ["digits", "other"]
 
 
+@pytest.mark.parametrize("format_number", [b"0", b"-1", b'"1"', b"null"])
+def test_a_damaged_number_of_the_format_is_damage(state: Path, format_number: bytes) -> None:
+    (state / CATALOG).write_bytes(
+        (state / CATALOG).read_bytes().replace(b'"format":1', b'"format":' + format_number)
+    )
+    with pytest.raises(CatalogInvalid):
+        read_catalog(state)
+    remade(state, {})
+    assert [model.name for model in catalog_in(state).models] == ["digits", "other"]
+
+
+def test_generations_go_on_where_the_damaged_catalog_tells_its_own(state: Path) -> None:
+    document = json.loads((state / CATALOG).read_bytes())
+    document["catalog"]["generation"] = 1 << 50
+    (state / CATALOG).write_bytes(json.dumps(document).encode())
+    remade(state, {})
+    assert catalog_in(state).generation == (1 << 50) + 1
+
+
 def test_a_catalog_that_is_right_or_newer_is_left_alone(state: Path) -> None:
     before = (state / CATALOG).read_bytes()
     with pytest.raises(StoreRefused, match="nothing to make anew"):
