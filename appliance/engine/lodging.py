@@ -116,6 +116,8 @@ class Lodging:
     def rest(self, served: Served, used_bytes: int) -> bool:
         """Whether there is no room now for a version that is known to serve, not even without its weights: then it is
         looked after out of memory, with a size that is guessed from its files until it has been loaded."""
+        if served.id in self._reserved:  # room is being made for it
+            return False
         need = expected_bytes(served)
         mapped, private = _file_bytes(served)
         least = need - mapped if self._config.hollow and mapped * HOLLOW_PARTS >= private else need

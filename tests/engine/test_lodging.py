@@ -58,6 +58,18 @@ def test_memory_is_kept_for_a_visitor_until_it_serves_and_then_for_what_it_repla
     assert lodging.left_bytes == 100 * MB
 
 
+def test_a_version_that_room_is_made_for_does_not_rest_meanwhile() -> None:
+    lodging = Lodging(ResidencyConfig(), 100 * MB)
+    used_bytes = 90 * MB
+    resting, coming = version(1, 30 * MB), version(2, 30 * MB)
+    assert lodging.rest(resting, used_bytes)
+    assert not lodging.ask(coming, None, Stay(used_bytes, 0), 0).there
+    assert not lodging.rest(coming, used_bytes), "what is kept for it is its own"
+    late = lodging.ask(coming, None, Stay(used_bytes, 0), PATIENCE_NS)
+    assert "is in use" in late.reason
+    assert lodging.rest(coming, used_bytes), "nobody made room"
+
+
 def test_what_never_fits_says_why_and_takes_nothing() -> None:
     lodging = Lodging(ResidencyConfig(), 100 * MB)
     assert "needs about 120.0 MB" in lodging.ask(version(1, 120 * MB), None, NOBODY, 0).reason
