@@ -9,11 +9,14 @@ and other weights.
 import contextlib
 import os
 import shutil
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import median
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -48,7 +51,19 @@ MODEL = "model.onnx"
 PATIENCE_S = 120.0
 LOOK_S = 0.01
 """Between two looks whether a version is ready, should the call that loads it not say so first."""
-ALONE, MEANWHILE = "without swaps", "during swaps"
+ALONE, MEANWHILE, CONTROL = "without swaps", "during swaps", "beside a loop instead of swaps"
+LOOP = """
+import os, sys, time
+os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+busy_s, pause_s = map(float, sys.argv[1:])
+while True:
+    end = time.monotonic() + busy_s
+    while time.monotonic() < end:
+        pass
+    time.sleep(pause_s)
+"""
+"""Takes processor time as long and as often as swaps do, in their scheduling class, and does nothing else: no memory, no
+file, no call of the kernel. What this costs the neighbour costs every load, however it is made."""
 
 
 class SwapFailed(ServerFailed):
@@ -157,7 +172,8 @@ class Swapper:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SwapUnderLoad:
-    """Swaps beside an open loop on another model, and a slower one on the swapped model itself."""
+    """Swaps beside an open loop on another model, and a slower one on the swapped model itself; beside the subject also
+    a mere loop in the place of swaps, as a control."""
 
     megabytes: int
     subject: str
@@ -203,6 +219,9 @@ class SwapUnderLoad:
         for seconds in swapper.times:
             samples.add(name, MEANWHILE, "swap", "ms", seconds * 1e3)
         samples.add(name, MEANWHILE, "swaps", "", len(swapper.times))
+        if name == self.subject and swapper.times:
+            with _looping(median(swapper.times), self.pause_s):
+                self._loads(bench, instance, own, number, CONTROL, samples)
 
     def _loads(
         self, bench: Bench, instance: Running, own: bytes, number: int, setting: str, samples: Samples
@@ -314,6 +333,16 @@ class ManySwaps:
             value = None if ours is None or theirs is None else ours - theirs
             verdicts.append(at_most(f"memory left behind beyond that of {peer}", 0, value, "MiB"))
         return tuple(verdicts)
+
+
+@contextlib.contextmanager
+def _looping(busy_s: float, pause_s: float) -> Iterator[None]:
+    """A process of the idle class that is busy for so long, then pauses, and so on."""
+    with subprocess.Popen([sys.executable, "-c", LOOP, str(busy_s), str(pause_s)]) as loop:
+        try:
+            yield
+        finally:
+            loop.kill()
 
 
 @contextlib.contextmanager
