@@ -62,8 +62,8 @@ while True:
         pass
     time.sleep(pause_s)
 """
-"""Takes processor time as long and as often as swaps do, in their scheduling class, and does nothing else: no memory, no
-file, no call of the kernel. What this costs the neighbour costs every load, however it is made."""
+"""Takes processor time as long and as often as swaps do, in their scheduling class, and does nothing else: no memory,
+no file, no call of the kernel. What this costs the neighbour costs every load, however it is made."""
 
 
 class SwapFailed(ServerFailed):
