@@ -136,11 +136,14 @@ class Connection(web.RequestHandler):
         return not self._messages
 
     def sweep(self, now: float, config: HttpConfig) -> None:
-        """Drop the client if it took too long over a request head or took nothing of its answer."""
+        """Drop the client if it took too long over a request head or took nothing of its answer, or has gone since it
+        said that it will send no more: nothing is read any more that would tell."""
         transport = self.transport
         if transport is None:
             return
-        if self.head_since and not self.busy and now - self.head_since > config.head_timeout_s:
+        if self.said_all and _is_hung_up(transport):
+            transport.abort()
+        elif self.head_since and not self.busy and now - self.head_since > config.head_timeout_s:
             transport.write(HEAD_TOO_SLOW)
             self.force_close()
         elif self.write_since:

@@ -5,10 +5,12 @@ use crate::listener::Socket;
 use bytes::{Buf, BytesMut};
 use futures_util::FutureExt;
 use std::future::{Future, poll_fn};
-use std::io::Result;
+use std::io::{Error, ErrorKind, Result};
+use std::os::fd::{AsFd, OwnedFd};
 use std::pin::{Pin, pin};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
+use tokio::io::unix::AsyncFd;
 use tokio::io::{AsyncReadExt, AsyncWrite, Interest};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::time::{Instant, Sleep, sleep};
@@ -73,6 +75,14 @@ impl Stream {
         matches!(ready, Some(Ok(ready)) if ready.is_write_closed())
     }
 
+    /// What is ready for writing when the other side has closed altogether or reset, and never else: a registration of
+    /// its own, for hang-ups and errors, because that of the stream is ready for good once one direction has ended.
+    fn watch(&self) -> Result<AsyncFd<OwnedFd>> {
+        let descriptor = each!(self, stream => stream.as_fd().try_clone_to_owned())?;
+        // SAFETY: the registration owns the descriptor, which stays open until it is dropped.
+        unsafe { AsyncFd::register_with_interest(descriptor, Interest::PRIORITY) }.map_err(Error::from)
+    }
+
     /// Says that no more will be sent.
     pub fn poll_shutdown(&mut self, cx: &mut Context<'_>) -> Poll<Result<()>> {
         each!(self, stream => Pin::new(stream).poll_shutdown(cx))
@@ -95,13 +105,22 @@ pub struct Client {
     /// For what has come, where that is much.
     pub reservation: Option<Reservation>,
     stall: Stall,
+    /// From the first time that nothing is read of it and it may yet go.
+    watch: Option<AsyncFd<OwnedFd>>,
 }
 
 impl Client {
     /// A client that has just connected and may leave an answer untouched for `patience`.
     pub fn new(socket: Socket, patience: Duration) -> Self {
         let stall = Stall { patience, timer: None };
-        Self { stream: socket.into(), inbound: BytesMut::new(), ended: false, reservation: None, stall }
+        Self {
+            stream: socket.into(),
+            inbound: BytesMut::new(),
+            ended: false,
+            reservation: None,
+            stall,
+            watch: None,
+        }
     }
 
     /// Gives back the memory of what has come, all of which was used: a client that waits, or is slow, holds none.
@@ -118,13 +137,13 @@ impl Client {
         let read = ready!(self.stream.poll_read(cx, &mut self.inbound, room))?;
         self.ended = read == 0;
         if self.ended && self.stream.is_hung_up() {
-            return Poll::Ready(Err(std::io::ErrorKind::ConnectionReset.into()));
+            return Poll::Ready(Err(ErrorKind::ConnectionReset.into()));
         }
         Poll::Ready(Ok(()))
     }
 
     /// Ready when the client is not there any more; meanwhile up to `bound` bytes are kept of what it sends ahead. A client
-    /// that only sends no more is there, and waits for its answer.
+    /// that only sends no more is there, and waits for its answer, until it resets or closes altogether.
     pub fn poll_gone(&mut self, cx: &mut Context<'_>, bound: usize) -> Poll<()> {
         while !self.ended && self.inbound.len() < bound {
             if ready!(self.poll_read(cx, ROOM)).is_err() {
@@ -132,7 +151,16 @@ impl Client {
                 return Poll::Ready(());
             }
         }
-        Poll::Pending
+        self.poll_hung_up(cx)
+    }
+
+    /// Ready when the client has reset, or closed altogether as far as that can be told; for when nothing is read of it.
+    /// Without a descriptor to watch it by it counts as there, and its answer finds out.
+    pub fn poll_hung_up(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        if self.watch.is_none() {
+            self.watch = self.stream.watch().ok();
+        }
+        self.watch.as_ref().map_or(Poll::Pending, |watch| watch.poll_write_ready(cx).map(|_| ()))
     }
 
     /// Sends from the front of `bytes`. An error when the client is gone, or took nothing for too long.
@@ -146,7 +174,7 @@ impl Client {
                 let patience = self.stall.patience;
                 let timer = self.stall.timer.get_or_insert_with(|| Box::pin(sleep(patience)));
                 ready!(timer.as_mut().poll(cx));
-                Poll::Ready(Err(std::io::ErrorKind::TimedOut.into()))
+                Poll::Ready(Err(ErrorKind::TimedOut.into()))
             }
         }
     }
@@ -215,6 +243,60 @@ impl Client {
         tokio::select! {
             () = farewell => {}
             () = over => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::task::Waker;
+    use tokio::net::TcpListener;
+    use tokio::time::timeout;
+
+    const LONG: Duration = Duration::from_secs(20);
+
+    /// A peer and its client, of either family.
+    async fn pairs() -> [(Stream, Client); 2] {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let tcp = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let (accepted, _) = listener.accept().await.unwrap();
+        let (unix, other) = UnixStream::pair().unwrap();
+        [
+            (Stream::Tcp(tcp), Client::new(Socket::Tcp(accepted), LONG)),
+            (Stream::Unix(unix), Client::new(Socket::Unix(other), LONG)),
+        ]
+    }
+
+    async fn gone(client: &mut Client) -> bool {
+        timeout(LONG, poll_fn(|cx| client.poll_gone(cx, 4))).await.is_ok()
+    }
+
+    fn is_there(client: &mut Client) -> bool {
+        client.poll_gone(&mut Context::from_waker(Waker::noop()), 4).is_pending()
+    }
+
+    #[tokio::test]
+    async fn a_peer_that_ends_its_half_is_there_until_it_is_gone_altogether() {
+        for (mut peer, mut client) in pairs().await {
+            client.write(BytesMut::from("unread")).await.unwrap(); // so that the close of a TCP socket is a reset
+            poll_fn(|cx| peer.poll_shutdown(cx)).await.unwrap();
+            assert!(!client.more(ROOM, Instant::now() + LONG).await && client.ended);
+            assert!(is_there(&mut client));
+            drop(peer);
+            assert!(gone(&mut client).await);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_peer_that_has_sent_more_than_is_read_is_there_until_it_is_gone_altogether() {
+        for (mut peer, mut client) in pairs().await {
+            client.write(BytesMut::from("unread")).await.unwrap();
+            poll_fn(|cx| peer.poll_write(cx, &mut &b"ahead"[..])).await.unwrap();
+            assert!(client.fill(5, Instant::now() + LONG).await);
+            assert!(is_there(&mut client));
+            drop(peer);
+            assert!(gone(&mut client).await);
         }
     }
 }

@@ -23,19 +23,7 @@ const HEAD_PATIENCE: Duration = Duration::from_millis(100);
 
 /// Serves a connection to its end.
 pub async fn serve(core: Arc<Core>, front: Arc<Front>, socket: Socket, peer: Arc<str>, _admitted: Admitted) {
-    let share = core.limits.connection_bytes();
-    let mut connection = Connection {
-        client: Client::new(socket, front.write_stall),
-        requests: core.budget.share(share),
-        answers: core.answers.share(share),
-        idle: Idle::new(front.keepalive),
-        core: &core,
-        front: &front,
-        peer,
-        edge: None,
-        listening: None,
-        outline: Outline::default(),
-    };
+    let mut connection = Connection::new(&core, &front, socket, peer);
     if connection.run().await {
         connection.client.leave().await;
     }
@@ -65,7 +53,23 @@ enum Begun {
     Nothing,
 }
 
-impl Connection<'_> {
+impl<'a> Connection<'a> {
+    fn new(core: &'a Core, front: &'a Front, socket: Socket, peer: Arc<str>) -> Self {
+        let share = core.limits.connection_bytes();
+        Self {
+            client: Client::new(socket, front.write_stall),
+            requests: core.budget.share(share),
+            answers: core.answers.share(share),
+            idle: Idle::new(front.keepalive),
+            core,
+            front,
+            peer,
+            edge: None,
+            listening: None,
+            outline: Outline::default(),
+        }
+    }
+
     /// Whether the client may still be sending: if it is cut off then, it may not get to read its last answer.
     async fn run(&mut self) -> bool {
         loop {

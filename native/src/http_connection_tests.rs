@@ -34,15 +34,23 @@ fn key(json: &str) -> Vec<u8> {
     outline.key
 }
 
+fn core() -> Arc<Core> {
+    let limits = Limits::new(NAMES.iter().map(|name| (name.to_string(), 1 << 16))).unwrap();
+    Core::new(limits, HashMap::new(), None).unwrap()
+}
+
+fn front() -> Front {
+    let limits: Vec<_> = http_front::NAMES.iter().map(|name| (name.to_string(), 60_000)).collect();
+    Front::new(&limits, "s".into(), Vec::new(), Vec::new()).unwrap()
+}
+
 fn wire() -> Wire {
     let rig = Rig::granted();
     let key = key(JSON);
     rig.direct.teach(key, lesson(1)).unwrap();
-    let limits = Limits::new(NAMES.iter().map(|name| (name.to_string(), 1 << 16))).unwrap();
-    let mut core = Core::new(limits, HashMap::new(), None).unwrap();
+    let mut core = core();
     Arc::get_mut(&mut core).unwrap().direct = rig.direct.clone();
-    let limits: Vec<_> = http_front::NAMES.iter().map(|name| (name.to_string(), 60_000)).collect();
-    let front = Arc::new(Front::new(&limits, "s".into(), Vec::new(), Vec::new()).unwrap());
+    let front = Arc::new(front());
     let (client, socket) = UnixStream::pair().unwrap();
     let admitted = Admitted::new(&core, None);
     let serving = serve(core.clone(), front, Socket::Unix(socket), "".into(), admitted);
@@ -92,7 +100,7 @@ impl Wire {
 
     async fn end(self) -> Rig {
         drop(self.client);
-        self.connection.await.unwrap();
+        timeout(Duration::from_secs(20), self.connection).await.expect("its end").unwrap();
         assert_eq!(self.core.http.connections.load(Relaxed), 0);
         assert_eq!(self.core.http.serving.load(Relaxed), 0);
         assert_eq!((self.core.budget.used(), self.core.answers.used()), (0, 0));
@@ -170,13 +178,37 @@ async fn what_would_be_late_is_refused_and_what_was_late_said_to_be() {
 
 #[tokio::test]
 async fn a_client_that_goes_cancels_its_request() {
-    let mut wire = wire();
-    wire.send(&request("7")).await;
-    wire.given(1).await;
-    let mut rig = wire.end().await;
-    assert_eq!(rig.direct.news().0[0].1.cancelled, 1);
-    rig.complete(status::OK);
-    assert_eq!(rig.free(), SLOTS);
+    for halves in [false, true] {
+        let mut wire = wire();
+        wire.send(&request("7")).await;
+        if halves {
+            wire.client.shutdown().await.unwrap();
+        }
+        wire.given(1).await; // its end, too, has come to the connection
+        let mut rig = wire.end().await;
+        assert_eq!(rig.direct.news().0[0].1.cancelled, 1);
+        rig.complete(status::OK);
+        assert_eq!(rig.free(), SLOTS);
+    }
+}
+
+#[tokio::test]
+async fn a_connection_that_has_waited_is_handed_to_the_edge_anew() {
+    let (core, front) = (core(), front());
+    let (_client, socket) = UnixStream::pair().unwrap();
+    let mut connection = Connection::new(&core, &front, Socket::Unix(socket), "".into());
+    let mut hand = |attempts, waited| {
+        if let Some(edge) = &mut connection.edge {
+            edge.used = Instant::now() - waited;
+        }
+        connection.edge(attempts).unwrap();
+        core.mailbox.take().unwrap().len()
+    };
+    let soon = front.keepalive / 2 - Duration::from_secs(20);
+    let late = front.keepalive / 2 + Duration::from_millis(1); // the edge might be about to give up
+    let handed =
+        [(0, soon), (0, soon), (0, late), (0, soon), (1, soon)].map(|(tries, waited)| hand(tries, waited));
+    assert_eq!(handed, [1, 0, 1, 0, 1]);
 }
 
 #[tokio::test]

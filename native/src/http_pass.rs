@@ -11,7 +11,7 @@ use crate::http_head::{self, Request};
 use crate::mailbox::Event;
 use bytes::{Buf, BytesMut};
 use std::future::poll_fn;
-use std::io::Result;
+use std::io::{ErrorKind, Result};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::task::{Context, Poll};
@@ -96,7 +96,7 @@ async fn carry(core: &Core, client: &mut Client, edge: &mut Edge, exchange: Opti
     let passed = poll_fn(|cx| flow.poll(cx)).await;
     edge.used = Instant::now();
     passed.unwrap_or_else(|error| {
-        if error.kind() == std::io::ErrorKind::TimedOut {
+        if error.kind() == ErrorKind::TimedOut {
             core.http.stalled.fetch_add(1, Relaxed);
         }
         Passed::Gone
@@ -142,7 +142,10 @@ impl Flow<'_> {
 
     fn read_client(&mut self, cx: &mut Context<'_>) -> Result<bool> {
         if self.client.ended || self.client.inbound.len() >= HELD {
-            return Ok(false);
+            return match self.client.poll_hung_up(cx) {
+                Poll::Ready(()) => Err(ErrorKind::ConnectionReset.into()),
+                Poll::Pending => Ok(false),
+            };
         }
         match self.client.poll_read(cx, ROOM) {
             Poll::Ready(read) => read?,

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import socket
+import struct
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 from edge_appliance_door import HTTP, Grants
@@ -33,17 +35,19 @@ SOME = 1 << 20
 
 
 class HttpHost(Host):
-    """A door that listens for HTTP; connections of clients and of the edge end with it."""
+    """A door that listens for HTTP, over TCP or on the Unix socket ``path``; connections of clients and of the edge end
+    with it."""
 
-    def __init__(self, **limits: int) -> None:
+    def __init__(self, path: Path | None = None, **limits: int) -> None:
         super().__init__()
+        self._path = path
         self._limits = LIMITS | limits
         self._sockets: list[socket.socket] = []
 
     def __enter__(self) -> HttpHost:
         super().__enter__()
-        listener = listening()
-        self.http: tuple[str, int] = listener.getsockname()
+        listener = listening(socket.AF_UNIX, str(self._path)) if self._path else listening()
+        self.http: tuple[str, int] | str = listener.getsockname()
         self.door.serve_http(
             listeners=[listener.detach()], limits=self._limits, server="s", full=FULL, crowded=CROWDED
         )
@@ -56,15 +60,17 @@ class HttpHost(Host):
 
     def client(self, sent: bytes = b"") -> socket.socket:
         """A client that has sent something."""
-        client = socket.create_connection(self.http, timeout=PATIENCE_S)
+        client = socket.socket(socket.AF_UNIX if self._path else socket.AF_INET)
         self._sockets.append(client)
+        client.settimeout(PATIENCE_S)
+        client.connect(self.http)
         client.sendall(sent)
         return client
 
     def edge(self) -> socket.socket:
         """The edge's end of the next connection that it is handed."""
         _, descriptor, client, attempts = self.expect(HTTP)
-        assert (client, attempts) == ("127.0.0.1", 0)
+        assert (client, attempts) == ("" if self._path else "127.0.0.1", 0)
         edge = socket.socket(fileno=descriptor)
         self._sockets.append(edge)
         edge.settimeout(PATIENCE_S)
@@ -220,6 +226,29 @@ def test_a_client_that_goes_is_gone_for_the_edge(host: HttpHost) -> None:
     host.until("http_connections_open", 0)
 
 
+@pytest.mark.parametrize("family", ["tcp", "unix"])
+@pytest.mark.parametrize("halves", [True, False], ids=["after-its-half", "at-once"])
+def test_a_client_that_is_gone_altogether_is_not_waited_for(
+    family: str, halves: bool, tmp_path: Path
+) -> None:
+    """The close of a Unix socket, or a reset: also after the client said that it will send no more."""
+    with HttpHost(tmp_path / "http" if family == "unix" else None) as host:
+        client = host.client(GET)
+        edge = host.edge()
+        exactly(edge, GET)
+        if halves:
+            client.shutdown(socket.SHUT_WR)
+            ended(edge)
+            nothing(client)
+            host.until("http_connections_open", 1)
+        if family == "tcp":
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        client.close()
+        host.until("http_connections_open", 0)
+        with pytest.raises((BrokenPipeError, ConnectionResetError)):
+            edge.sendall(OK)
+
+
 def test_an_edge_that_vanishes_ends_the_connection(host: HttpHost) -> None:
     client = host.client(POST[:-2])
     edge = host.edge()
@@ -303,20 +332,6 @@ def test_a_connection_that_waits_too_long_is_closed() -> None:
         exactly(client, OK)
         ended(client)
         assert time.monotonic() - started >= 0.3, "it was not given its time"
-
-
-def test_a_connection_that_has_waited_is_handed_to_the_edge_anew() -> None:
-    """It is in time for the door, but the edge might be about to give up."""
-    with HttpHost(keepalive_ms=3000) as host:
-        client = host.client(GET)
-        edge = host.edge()
-        exactly(edge, GET)
-        edge.sendall(OK)
-        exactly(client, OK)
-        time.sleep(1.55)
-        client.sendall(GET)
-        again = host.edge()
-        exactly(again, GET)
 
 
 def test_at_the_end_who_waits_is_let_go_and_who_is_served_is_answered(host: HttpHost) -> None:

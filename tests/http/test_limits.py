@@ -408,10 +408,11 @@ def test_a_client_that_reads_nothing_is_cut_off(server: ApplianceProcess, connec
     _answers(connect)
 
 
+@pytest.mark.parametrize("halves", [False, True], ids=["at-once", "after-its-half"])
 def test_a_client_that_goes_takes_its_request_with_it(
-    server: ApplianceProcess, connect: Connect, gate: Gate
+    server: ApplianceProcess, connect: Connect, gate: Gate, halves: bool
 ) -> None:
-    """It says so by a reset: who only closes may yet be listening."""
+    """It says so by a reset: who only closes, or says that it will send no more, may yet be listening."""
 
     def entry(status: Any) -> Any:
         return next(model for model in status["models"] if model["name"] == "held")
@@ -428,6 +429,8 @@ def test_a_client_that_goes_takes_its_request_with_it(
         leaving = [connect() for _ in range(3)]
         for connection in leaving:
             connection.sendall(request)
+            if halves:
+                connection.shutdown(socket.SHUT_WR)
         server.until("all inside", lambda status: entry(status)["queued"] + entry(status)["running"] == 3)
         for connection in leaving:
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
