@@ -79,6 +79,9 @@ class DirectDoor(Protocol):
     ) -> None:
         """What requests of a kind cost from now on, for refusing those that would be late."""
 
+    def forget_price(self, kind: int) -> None:
+        """Requests of this kind are never taught again."""
+
     def in_flight(self, model: int) -> int:
         """Requests of a model that a worker may still touch, or that are not answered yet."""
 

@@ -460,7 +460,8 @@ class Grants:
         for key, kind in list(self._kinds.items()):
             if kind.served.id == model:
                 del self._kinds[key], self._by_kind[kind.kind]
-                self._prices.pop(kind.kind, None)
+                if self._prices.pop(kind.kind, None) is not None:
+                    self._door.forget_price(kind.kind)
                 self._shapes.give(kind.shape)
 
 

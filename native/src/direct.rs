@@ -250,6 +250,11 @@ impl Direct {
         self.state().prices.insert(kind, price);
     }
 
+    /// There will be no requests of a kind any more.
+    pub fn forget_price(&self, kind: u32) {
+        self.state().prices.remove(&kind);
+    }
+
     /// Requests of a model that a worker may still touch, or that are not answered yet.
     pub fn in_flight_of(&self, model: u32) -> usize {
         self.state().lanes.values().map(|lane| lane.in_flight_of(model)).sum()

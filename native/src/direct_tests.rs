@@ -216,6 +216,22 @@ fn the_worker_is_told_when_it_is_too_late_to_begin_and_what_may_run_together() {
 }
 
 #[test]
+fn a_price_is_known_until_it_is_forgotten() {
+    let rig = Rig::granted();
+    let known = || rig.direct.state().prices.len();
+    for kind in [1, 2, 1] {
+        rig.direct.price(kind, Price { charge_per_row_ns: 1, batch_ns: 2, margin_ns: 0, batch_rows: 5 });
+    }
+    assert_eq!(known(), 2);
+    rig.direct.forget(None);
+    assert_eq!(known(), 2, "the same kind may be taught again");
+    for kind in [1, 3] {
+        rig.direct.forget_price(kind);
+    }
+    assert_eq!(known(), 1);
+}
+
+#[test]
 fn only_what_may_have_run_counts_as_tried() {
     let rig = Rig::granted();
     let price = Price { charge_per_row_ns: 1, batch_ns: 2, margin_ns: 0, batch_rows: 2 };

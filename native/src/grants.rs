@@ -132,6 +132,10 @@ impl Grants {
         self.0.direct.price(kind, Price { charge_per_row_ns, batch_ns, margin_ns, batch_rows });
     }
 
+    fn forget_price(&self, kind: u32) {
+        self.0.direct.forget_price(kind);
+    }
+
     fn in_flight(&self, model: u32) -> usize {
         self.0.direct.in_flight_of(model)
     }

@@ -239,7 +239,10 @@ class Grants:
     ) -> None:
         """What requests of a kind cost from now on: one that could not be answered ``margin_ns`` before its deadline
         is refused with RESOURCE_EXHAUSTED and ``late_text``, unless nothing is in flight or something has a later
-        deadline: then it is a CALL."""
+        deadline: then it is a CALL. Kept until ``forget_price``, whatever is forgotten of its requests."""
+
+    def forget_price(self, kind: int) -> None:
+        """Requests of this kind are never taught again: they cost nothing."""
 
     def in_flight(self, model: int) -> int:
         """Requests of a model that a worker may still touch, or that are not answered yet."""

@@ -1,0 +1,71 @@
+"""What the door is told of prices: those of kinds that requests may have, and of no others."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import cast
+
+from appliance.engine.direct import DirectDoor
+from appliance.engine.routes import Catalog, CatalogVersion
+from appliance.inference import RequestHead, TensorHead
+from appliance.validation import plan_request
+from tests.engine.rig import Rig
+from tests.words.sample import make_version
+
+
+class DoorDouble:
+    """Keeps the prices; of the rest only what this test meets."""
+
+    def __init__(self) -> None:
+        self.prices: dict[int, tuple[int, ...]] = {}
+
+    def attach(self, **shared: object) -> None:
+        """Nothing to do."""
+
+    def forget(self, model: int | None) -> None:
+        """Nothing to do."""
+
+    def news(self) -> tuple[Sequence[object], Sequence[int]]:
+        return (), ()
+
+    def in_flight(self, model: int) -> int:
+        return 0
+
+    def price(self, kind: int, *price: int) -> None:
+        self.prices[kind] = price
+
+    def forget_price(self, kind: int) -> None:
+        del self.prices[kind]
+
+
+class RingRig(Rig):
+    """A rig whose workers could share memory with a door."""
+
+    @property
+    def rings(self) -> bool:
+        return True
+
+    def forget(self, worker: int, plans: tuple[int, ...]) -> None:
+        """Nothing to do."""
+
+
+def test_prices_of_models_that_are_gone_are_forgotten() -> None:
+    rig, door = RingRig(make_version("m", 1)), DoorDouble()
+    assert rig.engine.direct.attach(cast(DirectDoor, door), 0)
+    known = set()
+    for version in (1, 2, 3):
+        model = make_version("m", version)
+        rig.engine.apply(Catalog(versions=(CatalogVersion(model=model, fingerprint=""),)))
+        rig.turns()
+        served = rig.engine.resolve("m", "")
+        assert served.version == version
+        head = RequestHead(model_name="m", model_version="", inputs=(TensorHead("x", "FP32", (1, 4)),))
+        taught = rig.engine.direct.teach(plan_request(served, head), ((1, 2),))
+        assert taught is not None
+        rig.turns()
+        assert taught.kind in door.prices
+        known.add(taught.kind)
+    assert len(known) == 3
+    rig.engine.apply(Catalog(versions=()))
+    rig.turns()
+    assert door.prices == {}
