@@ -50,19 +50,10 @@ class Ring(Protocol):
     def complete(self, status: int, gather_ns: int, run_ns: int, scatter_ns: int) -> None: ...
     def serve(self, timeout_ms: int) -> int: ...
     def serve_one(self) -> int: ...
-    def keep_alone(
-        self, kind: int, plan: int, offset: int, out_offset: int, run: Callable[[], object]
-    ) -> None: ...
+    def keep_alone(self, kind: int, plan: int, at: tuple[int, int], run: Callable[[], object]) -> int: ...
     def keep_merged(
-        self,
-        kind: int,
-        rows: int,
-        source: int,
-        in_bytes: int,
-        place: int,
-        out_bytes: int,
-        run: Callable[[], object],
-    ) -> None: ...
+        self, kind: int, rows: int, source: tuple[int, int], place: tuple[int, int], run: Callable[[], object]
+    ) -> int: ...
     def drop_runs(self, kind: int | None = None) -> None: ...
 
 
@@ -90,8 +81,6 @@ class GrantedRuns:
         self._arena = arena
         self._models: dict[int, LoadedModel] = {}
         self._lessons: dict[int, Learn] = {}
-        self._kept = 0
-        """Runs that the ring keeps, at most."""
         self._gathered = Scratch()
         self._spread = Scratch()
 
@@ -104,7 +93,7 @@ class GrantedRuns:
     def drop(self, model: int) -> None:
         """A model that is about to be closed. Its plans are handed over until they are forgotten."""
         self._models.pop(model, None)
-        self._drop_runs()
+        self._ring.drop_runs()
 
     def learn(self, lesson: Learn) -> None:
         """Know a plan. One that cannot be is not, and its requests are handed over."""
@@ -120,13 +109,7 @@ class GrantedRuns:
         """Know plans no more."""
         for plan in plans:
             self._ring.forget(plan)
-            lesson = self._lessons.pop(plan, None)
-            if lesson is not None:
-                self._ring.drop_runs(lesson.kind)
-
-    def _drop_runs(self) -> None:
-        self._ring.drop_runs()
-        self._kept = 0
+            self._lessons.pop(plan, None)
 
     # --- serving
 
@@ -190,8 +173,7 @@ class GrantedRuns:
         _settle(produced, lesson.out_shapes, lesson.out_sizes, place)
         run = model.session.prepared(self._arena, feeds, lesson.wanted, place)
         if run is not None:
-            self._make_room()
-            self._ring.keep_alone(kind, plan, offset, out_offset, run)
+            self._bound(self._ring.keep_alone(kind, plan, (offset, out_offset), run))
 
     def _lay_out(self, plan: int, rows: int) -> _Merged:
         """Where the tensors of a batch go. Prepared runs end with the scratch memory that they were prepared for."""
@@ -201,7 +183,7 @@ class GrantedRuns:
         shapes = tuple(None if shape is None else (rows, *shape[1:]) for shape in lesson.shapes)
         in_bytes, out_bytes = _span(sizes), _span(out_sizes)
         if not (self._gathered.holds(in_bytes) and self._spread.holds(out_bytes)):
-            self._drop_runs()
+            self._ring.drop_runs()
         source = self._gathered.at_least(in_bytes)
         return _Merged(
             source,
@@ -219,15 +201,13 @@ class GrantedRuns:
         _settle(model.session.run(source, feeds, lesson.wanted, place), shapes, sizes, place)
         run = model.session.prepared(source, feeds, lesson.wanted, place)
         if run is not None:
-            self._make_room()
-            address = place.region.address
-            self._ring.keep_merged(kind, rows, source.address, in_bytes, address, place.capacity, run)
+            outputs = place.region.address, place.capacity
+            self._bound(self._ring.keep_merged(kind, rows, (source.address, in_bytes), outputs, run))
 
-    def _make_room(self) -> None:
-        """One run more will be kept."""
-        if self._kept >= PREPARED_MAX:
-            self._drop_runs()
-        self._kept += 1
+    def _bound(self, kept: int) -> None:
+        """The ring keeps so many runs now. Those that are still wanted are soon prepared again."""
+        if kept > PREPARED_MAX:
+            self._ring.drop_runs()
 
 
 def _span(sizes: Sequence[int]) -> int:

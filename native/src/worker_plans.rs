@@ -111,15 +111,16 @@ impl Plans {
         Ok(())
     }
 
-    /// Forgets a plan, known or not.
-    pub fn forget(&mut self, plan: u32) {
-        let Some(plan) = self.plans.remove(&plan) else { return };
+    /// Forgets a plan, and gives it back if it was known.
+    pub fn forget(&mut self, plan: u32) -> Option<Arc<Plan>> {
+        let plan = self.plans.remove(&plan)?;
         if let Entry::Occupied(mut kind) = self.kinds.entry(plan.kind) {
             kind.get_mut().plans -= 1;
             if kind.get().plans == 0 {
                 kind.remove();
             }
         }
+        Some(plan)
     }
 }
 

@@ -147,7 +147,11 @@ impl WorkerRing {
     }
 
     fn forget(&self, plan: u32) -> PyResult<()> {
-        self.serving()?.plans.forget(plan);
+        let forgotten = self.serving()?.plans.forget(plan);
+        if let Some(forgotten) = forgotten {
+            let dropped = self.runs().split_off_plan(plan, forgotten.kind);
+            drop(dropped); // what ends with it is Python's, and no lock is held any more
+        }
         Ok(())
     }
 
@@ -163,11 +167,11 @@ impl WorkerRing {
     }
 
     fn gather(&self, address: usize, nbytes: usize) -> PyResult<()> {
-        self.serving()?.copy_batch(Direction::Gather, address, nbytes).map_err(PyValueError::new_err)
+        self.serving()?.copy_batch(Direction::Gather, (address, nbytes)).map_err(PyValueError::new_err)
     }
 
     fn scatter(&self, address: usize, nbytes: usize) -> PyResult<()> {
-        self.serving()?.copy_batch(Direction::Scatter, address, nbytes).map_err(PyValueError::new_err)
+        self.serving()?.copy_batch(Direction::Scatter, (address, nbytes)).map_err(PyValueError::new_err)
     }
 
     fn complete(&self, status: u32, gather_ns: u64, run_ns: u64, scatter_ns: u64) -> PyResult<()> {
@@ -175,25 +179,29 @@ impl WorkerRing {
         Ok(())
     }
 
-    fn keep_alone(&self, kind: u32, plan: u32, offset: usize, out_offset: usize, run: Py<PyAny>) {
-        let replaced = self.runs().alone.insert((plan, offset, out_offset), Alone { kind, run });
-        drop(replaced); // what ends with it is Python's, and no lock is held any more
+    fn keep_alone(&self, kind: u32, plan: u32, at: (usize, usize), run: Py<PyAny>) -> usize {
+        let mut runs = self.runs();
+        let replaced = runs.alone.insert((plan, at.0, at.1), Alone { kind, run });
+        let kept = runs.count();
+        drop(runs);
+        drop(replaced); // as above
+        kept
     }
 
-    #[allow(clippy::too_many_arguments)]
     fn keep_merged(
         &self,
         kind: u32,
         rows: u32,
-        source: usize,
-        in_bytes: usize,
-        place: usize,
-        out_bytes: usize,
+        source: (usize, usize),
+        place: (usize, usize),
         run: Py<PyAny>,
-    ) {
-        let merged = Merged { source, in_bytes, place, out_bytes, run };
-        let replaced = self.runs().merged.insert((kind, rows), merged);
+    ) -> usize {
+        let mut runs = self.runs();
+        let replaced = runs.merged.insert((kind, rows), Merged { source, place, run });
+        let kept = runs.count();
+        drop(runs);
         drop(replaced); // as above
+        kept
     }
 
     #[pyo3(signature = (kind = None))]
@@ -291,11 +299,11 @@ impl Serving {
 
     fn run_merged(&self, py: Python<'_>, merged: &Merged) -> PyResult<Spent> {
         let fits = PyValueError::new_err;
-        self.copy_batch(Direction::Gather, merged.source, merged.in_bytes).map_err(fits)?;
+        self.copy_batch(Direction::Gather, merged.source).map_err(fits)?;
         let gathered_ns = now_ns();
         merged.run.call0(py)?;
         let ran_ns = now_ns();
-        self.copy_batch(Direction::Scatter, merged.place, merged.out_bytes).map_err(fits)?;
+        self.copy_batch(Direction::Scatter, merged.place).map_err(fits)?;
         let stages = [self.batch.started_ns, gathered_ns, ran_ns, now_ns()];
         Ok(std::array::from_fn(|stage| stages[stage + 1].saturating_sub(stages[stage])))
     }
@@ -367,7 +375,7 @@ impl Serving {
     }
 
     /// Copies between the places of the requests and memory where their tensors lie column after column, row after row.
-    fn copy_batch(&self, direction: Direction, address: usize, nbytes: usize) -> Result<(), String> {
+    fn copy_batch(&self, direction: Direction, (address, nbytes): (usize, usize)) -> Result<(), String> {
         let requests = &self.batch.requests;
         let columns = requests.first().map_or(0, |first| first.tensors(direction).0.len());
         let mut position = 0;

@@ -13,6 +13,19 @@ pub struct Runs {
 }
 
 impl Runs {
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        self.alone.len() + self.merged.len()
+    }
+
+    /// Takes out those of a plan's requests in their places, and of batches of its kind.
+    pub fn split_off_plan(&mut self, plan: u32, kind: u32) -> Self {
+        Self {
+            alone: self.alone.extract_if(|key, _| key.0 == plan).collect(),
+            merged: self.merged.extract_if(|key, _| key.0 == kind).collect(),
+        }
+    }
+
     /// Takes out those of a kind.
     pub fn split_off(&mut self, kind: u32) -> Self {
         Self {
@@ -32,14 +45,10 @@ pub struct Alone {
 
 /// The run of a batch, and the memory of this process that it reads and writes; whoever kept it vouches for that.
 pub struct Merged {
-    /// Where its inputs are to lie.
-    pub source: usize,
-    /// Bytes from there.
-    pub in_bytes: usize,
-    /// Where its outputs will lie.
-    pub place: usize,
-    /// Bytes from there.
-    pub out_bytes: usize,
+    /// Where its inputs are to lie: address and bytes.
+    pub source: (usize, usize),
+    /// Likewise where its outputs will.
+    pub place: (usize, usize),
     /// Called without arguments; raises when it fails.
     pub run: Py<PyAny>,
 }
@@ -47,7 +56,6 @@ pub struct Merged {
 impl Merged {
     /// Another hold on the same run.
     pub fn clone_ref(&self, py: Python<'_>) -> Self {
-        let &Self { source, in_bytes, place, out_bytes, ref run } = self;
-        Self { source, in_bytes, place, out_bytes, run: run.clone_ref(py) }
+        Self { source: self.source, place: self.place, run: self.run.clone_ref(py) }
     }
 }

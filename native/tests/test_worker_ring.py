@@ -167,7 +167,7 @@ def test_plans_that_cannot_be_are_refused(rig: Rig) -> None:
 
 def test_kept_runs_are_called_until_one_is_missing(rig: Rig) -> None:
     calls: list[str] = []
-    rig.ring.keep_alone(1, 10, 256, 384, lambda: calls.append("alone"))
+    rig.ring.keep_alone(1, 10, (256, 384), lambda: calls.append("alone"))
     rig.submit(request(1, 10), request(2, 20), request(3, 20))
     assert rig.ring.serve(0) == LEFT
     assert calls == ["alone"]
@@ -196,7 +196,7 @@ def test_a_kept_batch_is_gathered_run_and_scattered(rig: Rig) -> None:
         outputs.raw = bytes(each + 1 for each in gathered.raw[:64])
         time.sleep(0.002)
 
-    rig.ring.keep_merged(1, 2, ctypes.addressof(gathered), 128, ctypes.addressof(outputs), 64, run)
+    rig.ring.keep_merged(1, 2, (ctypes.addressof(gathered), 128), (ctypes.addressof(outputs), 64), run)
     rig.arena[256:268], rig.arena[512:524] = b"a" * 12, b"c" * 12
     rig.submit(request(1, 10), request(2, 11))
     assert rig.ring.serve(0) == NOTHING
@@ -206,7 +206,7 @@ def test_a_kept_batch_is_gathered_run_and_scattered(rig: Rig) -> None:
     assert (first.ticket, second.ticket, first.batch_rows, first.first, second.first) == (1, 2, 2, 1, 0)
     assert first[1:3] + first[4:] == second[1:3] + second[4:]
     assert first.run_ns > 1_500_000 > max(first.gather_ns, first.scatter_ns)
-    rig.ring.keep_merged(1, 2, ctypes.addressof(gathered), 15, ctypes.addressof(outputs), 64, run)
+    rig.ring.keep_merged(1, 2, (ctypes.addressof(gathered), 15), (ctypes.addressof(outputs), 64), run)
     rig.submit(request(1, 10), request(2, 11))
     assert rig.ring.serve(0) == NOTHING
     assert [each.status for each in rig.door.take()] == [HAND_OVER] * 2
@@ -218,10 +218,10 @@ def test_a_run_that_raises_is_handed_over_and_its_kind_dropped(rig: Rig) -> None
             rig.ring.serve(0)
         raise OSError("broken")
 
-    rig.ring.keep_alone(1, 10, 256, 384, fail)
-    rig.ring.keep_alone(1, 10, 512, 640, lambda: None)
-    rig.ring.keep_merged(1, 2, 0, 0, 0, 0, lambda: None)
-    rig.ring.keep_alone(2, 20, 768, 896, lambda: None)
+    rig.ring.keep_alone(1, 10, (256, 384), fail)
+    rig.ring.keep_alone(1, 10, (512, 640), lambda: None)
+    rig.ring.keep_merged(1, 2, (0, 0), (0, 0), lambda: None)
+    rig.ring.keep_alone(2, 20, (768, 896), lambda: None)
     rig.submit(request(1, 10))
     assert rig.ring.serve(0) == NOTHING
     rig.submit(request(3, 20), request(2, 10))
@@ -235,8 +235,8 @@ def test_a_run_that_raises_is_handed_over_and_its_kind_dropped(rig: Rig) -> None
 
 
 def test_runs_are_dropped_while_another_thread_serves(rig: Rig) -> None:
-    rig.ring.keep_alone(1, 10, 256, 384, lambda: None)
-    rig.ring.keep_alone(2, 20, 512, 640, lambda: None)
+    rig.ring.keep_alone(1, 10, (256, 384), lambda: None)
+    rig.ring.keep_alone(2, 20, (512, 640), lambda: None)
     told: list[int] = []
     serving = threading.Thread(target=lambda: told.append(rig.ring.serve(10_000)))
     serving.start()
@@ -248,6 +248,34 @@ def test_runs_are_dropped_while_another_thread_serves(rig: Rig) -> None:
     rig.ring.drop_runs()
     rig.submit(request(2, 20))
     assert rig.ring.serve(0) == LEFT
+
+
+def test_what_is_kept_is_told(rig: Rig) -> None:
+    keep_alone, keep_merged = rig.ring.keep_alone, rig.ring.keep_merged
+    assert keep_alone(1, 10, (256, 384), lambda: None) == 1
+    assert keep_alone(1, 10, (256, 384), lambda: None) == 1, "in the place of the one before"
+    assert keep_merged(1, 2, (0, 0), (0, 0), lambda: None) == 2
+    assert keep_alone(2, 20, (256, 384), lambda: None) == 3
+    rig.ring.drop_runs(1)
+    assert keep_merged(2, 2, (0, 0), (0, 0), lambda: None) == 2
+
+
+def test_a_forgotten_plan_takes_its_runs_along_and_those_of_batches_of_its_kind(rig: Rig) -> None:
+    def keep() -> int:
+        rig.ring.keep_alone(2, 20, (512, 640), lambda: None)
+        rig.ring.keep_merged(2, 2, (0, 0), (0, 0), lambda: None)
+        return rig.ring.keep_alone(1, 11, (256, 384), lambda: None)
+
+    rig.ring.keep_alone(1, 10, (256, 384), lambda: None)
+    rig.ring.keep_alone(1, 10, (512, 640), lambda: None)
+    rig.ring.keep_merged(1, 2, (0, 0), (0, 0), lambda: None)
+    assert keep() == 6
+    rig.ring.forget(99)
+    assert keep() == 6
+    rig.ring.forget(10)
+    assert keep() == 3
+    rig.submit(request(1, 11), request(2, 20))
+    assert rig.ring.serve(0) == NOTHING, "both runs are still called"
 
 
 def test_the_ring_goes_round(rig: Rig) -> None:

@@ -46,7 +46,7 @@ class RingDouble:
         self.batch: list[Request] = []
         self.mail = self.left = False
         self.alone: dict[tuple[int, int, int], Callable[[], object]] = {}
-        self.merged: dict[tuple[int, int], tuple[int, int, int, int, Callable[[], object]]] = {}
+        self.merged: dict[tuple[int, int], tuple[tuple[int, int], tuple[int, int], Callable[[], object]]] = {}
 
     def learn(
         self,
@@ -64,7 +64,9 @@ class RingDouble:
         assert (tuple(input_sizes), tuple(output_sizes)) == self.plans[plan][6:10:3]
 
     def forget(self, plan: int) -> None:
-        self.plans.pop(plan, None)
+        if self.plans.pop(plan, None) is not None:
+            self.alone = {key: run for key, run in self.alone.items() if key[0] != plan}
+            self.merged.clear()
 
     def wait(self, timeout_ms: int) -> int:
         told = MAIL if self.mail else 0
@@ -95,10 +97,10 @@ class RingDouble:
             if len(self.batch) == 1:
                 self.alone[first.plan, first.offset, first.out_offset]()
             else:
-                source, in_bytes, place, out_bytes, run = self.merged[KIND, self.rows()]
-                self.gather(source, in_bytes)
+                source, place, run = self.merged[KIND, self.rows()]
+                self.gather(*source)
                 run()
-                self.scatter(place, out_bytes)
+                self.scatter(*place)
         except KeyError:
             self.left = True
             return LEFT
@@ -109,23 +111,16 @@ class RingDouble:
             self.complete(OK, 0, 0, 0)
         return 4
 
-    def keep_alone(
-        self, kind: int, plan: int, offset: int, out_offset: int, run: Callable[[], object]
-    ) -> None:
+    def keep_alone(self, kind: int, plan: int, at: tuple[int, int], run: Callable[[], object]) -> int:
         assert kind == KIND
-        self.alone[plan, offset, out_offset] = run
+        self.alone[plan, *at] = run
+        return len(self.alone) + len(self.merged)
 
     def keep_merged(
-        self,
-        kind: int,
-        rows: int,
-        source: int,
-        in_bytes: int,
-        place: int,
-        out_bytes: int,
-        run: Callable[[], object],
-    ) -> None:
-        self.merged[kind, rows] = source, in_bytes, place, out_bytes, run
+        self, kind: int, rows: int, source: tuple[int, int], place: tuple[int, int], run: Callable[[], object]
+    ) -> int:
+        self.merged[kind, rows] = source, place, run
+        return len(self.alone) + len(self.merged)
 
     def drop_runs(self, kind: int | None = None) -> None:
         assert kind in (None, KIND)
@@ -323,6 +318,26 @@ def test_what_is_prepared_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     for slot in [*range(10), *range(10)]:
         assert rig.serve([rig.request(1, slot, slot)]) == [OK]
         assert len(rig.ring.alone) <= 4
+
+
+def test_only_what_is_kept_counts_against_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(granted, "PREPARED_MAX", 4)
+    rig = Rig(CountedSession("fail", magic=0x66))
+    for _ in range(5):  # each time as many are dropped as were kept
+        assert rig.serve([rig.request(1, 0, 1)], [rig.request(1, 1, 1)]) == [OK] * 2
+        assert rig.serve([rig.request(1, 0, 0x66)]) == [HAND_OVER]
+    assert rig.serve(*([rig.request(1, slot, 1)] for slot in range(4))) == [OK] * 4
+    prepared = rig.session.preparations
+    assert rig.serve(*([rig.request(1, slot, 1)] for slot in range(4))) == [OK] * 4
+    assert rig.session.preparations == prepared
+
+
+def test_a_plan_that_is_forgotten_leaves_the_runs_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = Rig(CountedSession())
+    assert rig.serve([rig.request(1, 0, 1)], [rig.request(3, 1, 1)]) == [OK] * 2
+    rig.granted.forget((1,))
+    assert rig.serve([rig.request(3, 1, 1)]) == [OK]
+    assert rig.session.preparations == 2
 
 
 def test_larger_scratch_memory_ends_what_was_prepared_in_the_old(monkeypatch: pytest.MonkeyPatch) -> None:

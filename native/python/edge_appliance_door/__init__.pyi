@@ -319,7 +319,7 @@ class WorkerRing:
         for a plan that is known, has no rows, or whose rows have other sizes than those of its kind."""
 
     def forget(self, plan: int) -> None:
-        """Know it no more; nothing when it was not known."""
+        """Know it no more, and keep none of its runs, nor of the batches of its kind; nothing when it was not known."""
 
     def take(self) -> tuple[int, int, int, int, int, int] | None:
         """The next batch as (kind, plan, rows, count, offset, out_offset): as many submissions from the front as
@@ -351,23 +351,16 @@ class WorkerRing:
         """Run one batch, if one waits and no mail goes first: 4 it ran or was handed over; 2 as for ``serve``; 0
         there was none."""
 
-    def keep_alone(
-        self, kind: int, plan: int, offset: int, out_offset: int, run: Callable[[], object]
-    ) -> None:
-        """Call ``run`` for a request of this plan that is a batch of its own and lies there."""
+    def keep_alone(self, kind: int, plan: int, at: tuple[int, int], run: Callable[[], object]) -> int:
+        """Call ``run`` for a request of this plan that is a batch of its own and lies ``at`` these (offset,
+        out_offset). Returns how many runs are kept in all."""
 
     def keep_merged(
-        self,
-        kind: int,
-        rows: int,
-        source: int,
-        in_bytes: int,
-        place: int,
-        out_bytes: int,
-        run: Callable[[], object],
-    ) -> None:
-        """Call ``run`` for batches of so many rows: their inputs are gathered in ``in_bytes`` of memory at address
-        ``source``, their outputs scattered from ``out_bytes`` at ``place``. Both must be there until ``drop_runs``."""
+        self, kind: int, rows: int, source: tuple[int, int], place: tuple[int, int], run: Callable[[], object]
+    ) -> int:
+        """Call ``run`` for batches of so many rows: their inputs are gathered in ``source``, their outputs scattered
+        from ``place``, both memory as (address, bytes) that must be there until ``drop_runs``. Returns how many runs
+        are kept in all."""
 
     def drop_runs(self, kind: int | None = None) -> None:
         """Keep no runs, or none of a kind. The one thing here that another thread may do."""
