@@ -1,4 +1,6 @@
-"""Read everything that installed versions need and tell what is damaged. Changes nothing and needs no lock.
+"""Read everything that installed versions need and tell what is damaged.
+
+That changes nothing and needs no lock; only --rebuild writes.
 
 What is damaged comes back by installing the same package again: good blobs are kept, damaged ones replaced. A catalog
 that is lost, or cannot be believed, is made anew by --rebuild from the packages' own manifests.
@@ -38,21 +40,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="make the catalog anew, if it is lost or cannot be believed: what is whole is installed again, and what "
         "was served last is wanted",
     )
-    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Check; ends with status 1 when something is damaged."""
-    if arguments.rebuild:
-        made = _rebuild(arguments)
-        if not arguments.json:
-            _tell(made)
+    """Check; ends with status 1 when something is damaged, or was left out of the catalog that was made anew."""
+    made = _rebuild(arguments) if arguments.rebuild else None
+    if made is not None and not arguments.json:
+        _tell(made)
     found = _inspected(arguments)
     if arguments.json:
-        print(json.dumps(asdict(found), indent=2))
+        anew = None if made is None else _rebuilt_document(made)
+        print(json.dumps({**asdict(found), "rebuilt": anew}, indent=2))
     else:
         _show(found, arguments.quick)
-    return Exit.REFUSED if found.findings else Exit.OK
+    left_out = made is not None and made.left_out
+    return Exit.REFUSED if found.findings or left_out else Exit.OK
 
 
 def _inspected(arguments: argparse.Namespace) -> Inspection:
@@ -122,6 +125,20 @@ def _tell(made: Rebuilt) -> None:
         "'appliance model pin' say them again.",
         flush=True,
     )
+
+
+def _rebuilt_document(made: Rebuilt) -> dict[str, object]:
+    installed = [
+        {
+            "name": model.name,
+            "version": version.version,
+            "wanted": version.version == model.wanted,
+            "trust": version.trust,
+        }
+        for model, version in made.catalog.installed()
+    ]
+    left_out = [{"view": digest, "reason": reason} for digest, reason in made.left_out]
+    return {"installed": installed, "left_out": left_out}
 
 
 def _show(found: Inspection, quick: bool) -> None:
