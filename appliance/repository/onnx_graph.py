@@ -400,7 +400,9 @@ class _ModelReader:
             self._places[operator] = self._where()
         self._operators[operator] += 1
         call = (*operator, overload)
-        if call not in self._calls and len(self._calls) > self._limits.max_operators:
+        if call not in self._calls and len(self._calls) >= self._limits.max_operators:
+            if len(self._operators) > self._limits.max_operators:
+                return  # refused for these, which says more
             raise ArtefactError(
                 f"has more than {self._limits.max_operators} overloads of its operators "
                 "(repository.firewall.max_operators)"

@@ -150,6 +150,30 @@ def test_training_graphs_count_against_the_caps(config: FirewallConfig, text: st
     assert bool(found) == bool(text)
 
 
+@pytest.mark.parametrize("count", [20, 21])
+def test_overloads_are_as_many_as_operators_may_be(count: int) -> None:
+    nodes = [NodeProto(op_type="Identity", overload=f"{number}") for number in range(count)]
+    data = model_of([port("x", [1])], [port("y", [1])], nodes).SerializeToString()
+    config = FirewallConfig(max_operators=20)
+    if count == 20:
+        assert sum(_read(data, config).calls.values()) == 20
+        return
+    with pytest.raises(ArtefactError, match="more than 20 overloads of its operators"):
+        _read(data, config)
+
+
+@pytest.mark.parametrize("overloads", [0, 500])
+def test_too_many_operators_are_told_as_that(overloads: int) -> None:
+    """Their overloads are not remembered any more."""
+    model = _many_operators()
+    model.graph.node.extend(NodeProto(op_type="Op1", overload=f"{number}") for number in range(overloads))
+    config = FirewallConfig(max_operators=20)
+    found = _read(model.SerializeToString(), config)
+    (flaw,) = graph_flaws(found, config)
+    assert str(flaw).startswith("has 21 different operators; at most 20 are allowed")
+    assert len(found.calls) == 20
+
+
 def test_a_bomb_of_functions_does_not_hide_behind_overloads() -> None:
     """Calls beyond those that are remembered would not be counted."""
     model = plain_model()
