@@ -31,6 +31,7 @@
     const m = Math.floor(s / 60) % 60;
     return d ? `${d} d ${h} h` : h ? `${h} h ${m} min` : m ? `${m} min ${s % 60} s` : `${s} s`;
   };
+  const nextTry = (ms) => `next try at ${new Date(ms).toISOString().slice(0, 19).replace("T", " ")}Z`;
 
   const quantile = (counts, bounds, fraction) => {
     const rank = fraction * counts.reduce((sum, count) => sum + count, 0);
@@ -77,7 +78,7 @@
     if (!model.reason) return [row];
     const reason = document.createElement("tr");
     reason.className = "reason";
-    const text = cell(model.reason);
+    const text = cell(model.reason + (model.next_try_ms ? "; " + nextTry(model.next_try_ms) : ""));
     text.colSpan = row.children.length;
     reason.append(text);
     return [row, reason];

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from appliance.engine.port import IndexEntry
+from appliance.engine.port import IndexEntry, LoadStatus
+from appliance.engine.trial import Stage as Stages
 from appliance.http.overview import with_index
 from appliance.http.status_document import batch_mean, executed_rows, status_document
 from appliance.model import VersionState
 from appliance.scheduling.residency_port import Form
 from appliance.telemetry.meter import BOUNDS_US, Result, Stage, VersionMeter
+from appliance.workers.port import LoadStage
 from tests.http.documented import code_words, table_rows
 from tests.http.engine_figures import busy_meter, made_up_status, made_up_store
 
@@ -70,6 +72,13 @@ def test_the_document_describes_every_field_and_no_other() -> None:
     model = document["models"][0]
     assert code_words(rows["`requests`"]) == set(model["requests"])
     assert code_words(rows["`stages`"]) == set(model["stages"])
+    assert model["trial"] is not None
+    for field, words, fields in (
+        ("trial", {*(stage.value for stage in Stages), "NAME: VALUE"}, set(model["trial"])),
+        ("loading", {stage.value for stage in LoadStage}, set(LoadStatus._fields)),
+    ):
+        told = code_words(rows[f"`{field}`"])
+        assert fields <= told <= fields | words
     assert code_words(rows["`residency`"]) == {form.value for form in Form}
     assert code_words(rows["`state`"]) == {state.value for state in VersionState}
 

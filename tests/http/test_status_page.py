@@ -8,13 +8,16 @@ import json
 import re
 import shutil
 import subprocess
+import threading
 import urllib.request
 from collections.abc import Iterator
 from html.parser import HTMLParser
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 
+from appliance.http.status_document import status_document
 from appliance.http.status_page import PageParts, model_rows, page_text, spoken_bytes, spoken_time
 from models.generate import write_model
 from tests.appliance_process import ApplianceProcess
@@ -158,6 +161,37 @@ def _dom(url: str, folder: Path) -> tuple[str, str]:
         check=True,
     )  # fmt: skip
     return done.stdout.decode(), done.stderr.decode()
+
+
+@pytest.fixture
+def made_up() -> Iterator[str]:
+    """The address of a page that was made up, with its document."""
+    document = json.dumps(status_document(made_up_status())).encode()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(document if self.path == "/status.json" else _made_up_page().encode())
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}/"
+        server.shutdown()
+
+
+@pytest.mark.browser
+@pytest.mark.skipif(CHROMIUM is None, reason="no chromium found; install it to look at the status page")
+def test_a_browser_tells_reasons_as_the_page_did(made_up: str, tmp_path: Path) -> None:
+    text, _ = _dom(made_up, tmp_path)
+    assert re.search(r'id="fresh">refreshed \d', text)
+    reason = _Cells(text).rows[-1]
+    assert (
+        reason == ["no <script> here; next try at 2027-01-15 08:00:00Z"] == _Cells(_made_up_page()).rows[-1]
+    )
 
 
 @pytest.mark.browser
