@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from rich.console import Group, RenderableType
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.text import Text
 
 from appliance.cli.activity import Activity, WorkerActivity
 from appliance.cli.failure import printable
 from appliance.cli.snapshot import ModelSnapshot, Snapshot
-from appliance.cli.text_table import Column, TextTable
+from appliance.cli.text_table import Column, TextTable, wrapped
 from appliance.engine.version_status import with_next_try
 
 STATE_STYLES: Mapping[str, str] = {
@@ -35,6 +36,8 @@ COLUMNS: Final = (
     Column(title="worker", left=True, leaves=7),
     Column(title="memory", leaves=3),
 )
+LINES_FOR_WORKERS: Final = 8
+"""With fewer there are models only."""
 WORKER_COLUMNS: Final = (
     Column(title="worker", left=True),
     Column(title="pid"),
@@ -53,14 +56,47 @@ def view(
     lines: int | None = None,
     workers: Sequence[WorkerActivity] = (),
 ) -> RenderableType:
-    """Heading, table and the reasons of what is not ready, the table of at most ``lines`` lines when given; then that
-    of ``workers``, if there are any."""
-    models = TextTable(columns=COLUMNS, rows=[list(_cells(activity)) for activity in activities], lines=lines)
-    parts: list[RenderableType] = [_heading(snapshot), models, *_reasons(activities)]
-    if workers:
-        rows = [list(_worker_cells(activity)) for activity in workers]
-        parts += [Text(), TextTable(columns=WORKER_COLUMNS, rows=rows, tail="models")]
-    return Group(*parts)
+    """Heading, table and the reasons of what is not ready; then that of ``workers``, if there are any. All of that in
+    at most ``lines`` lines, when given: of those the workers get half, or none of fewer than LINES_FOR_WORKERS, and the
+    models what is left."""
+    return _View(
+        heading=_heading(snapshot),
+        models=TextTable(
+            columns=COLUMNS,
+            rows=[list(_cells(activity)) for activity in activities],
+            notes=[list(_reasons(activity.model)) for activity in activities],
+        ),
+        workers=TextTable(
+            columns=WORKER_COLUMNS,
+            rows=[list(_worker_cells(activity)) for activity in workers],
+            tail="models",
+        ),
+        lines=lines,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _View:
+    """To be printed by rich; see view."""
+
+    heading: Text
+    models: TextTable
+    workers: TextTable
+    lines: int | None
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """See rich's console protocol."""
+        width, lines = options.max_width, self.lines
+        heading, below = wrapped(self.heading, width), list[Text]()
+        if self.workers.rows and (lines is None or lines >= LINES_FOR_WORKERS):
+            half = None if lines is None else lines // 2 - 1
+            below = [Text(), *replace(self.workers, lines=half).texts(width)]
+        if lines is not None:
+            heading = heading[: max(lines - len(below), 0)]
+            lines = max(lines - len(below) - len(heading), 0)
+        yield from heading
+        yield from replace(self.models, lines=lines).texts(width)
+        yield from below
 
 
 def as_json(
@@ -183,14 +219,12 @@ def _pids(activity: Activity) -> str:
     return f"{pids[0]} +{len(pids) - 1}" if len(pids) > 1 else "".join(pids) or "-"
 
 
-def _reasons(activities: Sequence[Activity]) -> Iterator[Text]:
-    for activity in activities:
-        said = [word for word in (activity.model.trial, activity.model.loading) if word]
-        if said:
-            yield Text(printable(f"{activity.model.key}: {', '.join(said)}"), style="cyan")
-        if activity.model.reason:
-            reason = with_next_try(activity.model.reason, activity.model.next_try_ms)
-            yield Text(printable(f"{activity.model.key}: {reason}"), style="red")
+def _reasons(model: ModelSnapshot) -> Iterator[Text]:
+    if said := [word for word in (model.trial, model.loading) if word]:
+        yield Text(printable(f"{model.key}: {', '.join(said)}"), style="cyan")
+    if model.reason:
+        reason = with_next_try(model.reason, model.next_try_ms)
+        yield Text(printable(f"{model.key}: {reason}"), style="red")
 
 
 def _memory(count: int) -> str:

@@ -1,7 +1,8 @@
 """A table of short cells beside names and texts that may be long, for screens of any width: nothing is ever cut off.
 
 Where a row does not fit, the columns that matter least leave first. A name that is longer than its column stands on a
-line of its own above its row, and so does the text at a row's end below it.
+line of its own above its row, and so does the text at a row's end below it. Only where lines are counted rows are left
+out, and notes below the table shortened; both is said.
 """
 
 from __future__ import annotations
@@ -20,6 +21,9 @@ GAP: Final = 1
 PIPE_CELLS: Final = 1000
 NAME_CELLS: Final = 24
 """What the first column gets, if its cells are so long, as long as another column may leave for it."""
+NOTE_LINES: Final = 2
+"""Of what is said of a row below the table, where lines are counted."""
+DOTS: Final = " ..."
 TAIL_CELLS: Final = 32
 """What the text at the end gets at least to stand on its row."""
 
@@ -41,31 +45,58 @@ class Column:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextTable:
-    """To be printed by rich. The first column is for names; a row may have a text at its end (``tail`` is its title).
-    ``lines``: at most so many, with a word about rows that are left out."""
+    """To be printed by rich. The first column is for names; a row may have a text at its end (``tail`` is its title),
+    and ``notes``, which stand below the table. ``lines``: at most so many, those of notes counted, with a word about
+    rows that are left out; a note has NOTE_LINES at most then."""
 
     columns: Sequence[Column]
     rows: Sequence[Sequence[Text]]
+    notes: Sequence[Sequence[Text]] = ()
     tail: str = ""
     lines: int | None = None
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """See rich's console protocol."""
-        width = options.max_width
+        yield from self.texts(options.max_width)
+
+    def texts(self, width: int) -> Iterator[Text]:
+        """Each is one line of a screen of ``width`` cells."""
         shown, widths = self._fitted(width)
         head = [Text(self.columns[index].title, "bold") for index in shown]
         left = width - sum(widths) - GAP * len(widths)
         beside = bool(self.tail) and left >= min(self._tail_cells(), TAIL_CELLS)
-        yield _joined([*head, Text(self.tail, "bold")] if beside else head, widths, self._left(shown))
-        told = 1
+        titles = _joined([*head, Text(self.tail, "bold")] if beside else head, widths, self._left(shown))
+        left_lines = sys.maxsize if self.lines is None else self.lines
+        yield from (above := wrapped(titles, width)[:left_lines])
+        left_lines -= len(above)
+        below: list[Text] = []
         for number, row in enumerate(self.rows):
             lines = list(self._lines(row, shown, widths, width, beside))
             rest = len(self.rows) - number
-            if self.lines is not None and told + len(lines) + (rest > 1) > self.lines and number:
-                yield Text(f"... {rest} more", style="dim")
-                return
-            told += len(lines)
+            room = left_lines - len(lines) - (rest > 1)
+            notes = self._notes(number, width)
+            if number == 0:
+                notes = notes[: max(room, 0)]
+            if room < len(notes):
+                if left_lines:
+                    yield Text(f"... {rest} more", style="dim")
+                break
+            left_lines -= len(lines) + len(notes)
             yield from lines
+            below += notes
+        yield from below
+
+    def _notes(self, number: int, width: int) -> list[Text]:
+        """Lines of what is said of a row below the table; what is cut off of them ends with dots."""
+        lines: list[Text] = []
+        for note in self.notes[number] if self.notes else ():
+            whole = wrapped(note, width)
+            if self.lines is not None and len(whole) > NOTE_LINES:
+                whole = whole[:NOTE_LINES]
+                whole[-1].truncate(width - len(DOTS))
+                whole[-1].append(DOTS)
+            lines += whole
+        return lines
 
     def _fitted(self, width: int) -> tuple[list[int], list[int]]:
         """Columns that there is room for, and the cells of each."""
@@ -96,17 +127,17 @@ class TextTable:
     ) -> Iterator[Text]:
         cells = [row[index] for index in shown]
         if cells[0].cell_len > widths[0]:
-            yield _whole(cells[0])
+            yield from wrapped(cells[0], width)
             cells[0] = Text()
         tail = row[len(self.columns)] if len(row) > len(self.columns) else Text()
         used = sum(widths) + GAP * len(widths)
         if not beside:
-            yield _joined(cells, widths, self._left(shown))
+            yield from wrapped(_joined(cells, widths, self._left(shown)), width)
             if tail:
-                yield from (Text("  ") + line for line in _wrapped(tail, max(width - 2, 1)))
+                yield from (Text("  ") + line for line in wrapped(tail, max(width - 2, 1)))
             return
-        first, *more = _wrapped(tail, width - used) or [Text()]
-        yield _joined([*cells, first], widths, self._left(shown))
+        first, *more = wrapped(tail, width - used) or [Text()]
+        yield from wrapped(_joined([*cells, first], widths, self._left(shown)), width)
         yield from (Text(" " * used) + line for line in more)
 
 
@@ -122,12 +153,6 @@ def _joined(cells: Sequence[Text], widths: Sequence[int], left: Sequence[bool]) 
     return line
 
 
-def _wrapped(text: Text, width: int) -> Sequence[Text]:
+def wrapped(text: Text, width: int) -> list[Text]:
     """Lines of at most ``width`` cells; words that are longer go on in the next line."""
     return list(text.wrap(Console(width=width), width, overflow="fold"))
-
-
-def _whole(text: Text) -> Text:
-    copy = text.copy()
-    copy.overflow = "fold"
-    return copy

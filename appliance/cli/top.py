@@ -13,19 +13,22 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
 from appliance.cli.activity import Activity, WorkerActivity, between, busiest_first, workers_between
+from appliance.cli.duration import seconds
 from appliance.cli.failure import Exit
 from appliance.cli.keys import Keys
 from appliance.cli.snapshot import DEFAULT_URL, Snapshot, fetch, parse
 
 Show = Callable[[Snapshot, Sequence[Activity], Sequence[WorkerActivity]], None]
-FRAME_LINES = 3
-"""Lines of a screen beside the tables: heading, the help, the cursor's."""
+FRAME_LINES = 2
+"""Lines of a screen beside what is shown: the help, the cursor's."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.add_argument("--url", default=DEFAULT_URL, help=f"HTTP address (default {DEFAULT_URL})")
-    parser.add_argument("--interval", type=_seconds, default=1.0, metavar="S", help="seconds (default 1)")
+    parser.add_argument(
+        "--interval", type=seconds(0.1, 3600), default=1.0, metavar="S", help="seconds (default 1)"
+    )
     parser.add_argument("--workers", action="store_true", help="show the worker processes, too")
     parser.add_argument("--once", action="store_true", help="show one interval and end")
     parser.add_argument("--json", action="store_true", help="print one JSON object for each interval")
@@ -82,16 +85,8 @@ def _screen() -> Iterator[Show]:
             snapshot: Snapshot, activities: Sequence[Activity], workers: Sequence[WorkerActivity]
         ) -> None:
             lines = os.get_terminal_size().lines - FRAME_LINES
-            shown = workers[: lines // 2]
-            room = max(lines - (len(shown) + 2 if shown else 0), 2)
-            table = view(snapshot, activities, room, shown)
-            live.update(Group(table, Text("q: quit", style="dim")), refresh=True)
+            live.update(
+                Group(view(snapshot, activities, lines, workers), Text("q: quit", style="dim")), refresh=True
+            )
 
         yield show
-
-
-def _seconds(text: str) -> float:
-    value = float(text)
-    if not 0.1 <= value <= 3600:
-        raise argparse.ArgumentTypeError("must be from 0.1 to 3600 seconds")
-    return value

@@ -241,15 +241,17 @@ def test_top_once_counts_what_happened_meanwhile(
     assert "rate/s" in capsys.readouterr().out
 
 
-def test_top_on_a_terminal_ends_with_q_and_leaves_it_as_it_was(running: ApplianceProcess) -> None:
+@pytest.mark.parametrize("lines", [30, 8])
+def test_top_on_a_terminal_ends_with_q_and_leaves_it_as_it_was(running: ApplianceProcess, lines: int) -> None:
+    """With few lines the help is there, too: it stands below all that is shown."""
     master, terminal = pty.openpty()
-    termios.tcsetwinsize(terminal, (30, 100))
+    termios.tcsetwinsize(terminal, (lines, 100))
     before = termios.tcgetattr(terminal)
     program = "import sys; from appliance.cli.main import main; sys.exit(main())"
     command = [sys.executable, "-c", program, "top", "--interval", "0.1", "--url", running.http]
     top = subprocess.Popen(command, stdin=terminal, stdout=terminal, stderr=terminal, env=PLAIN_TERMINAL)
     try:
-        shown = read_until(master, b"digits/2", 30.0)
+        shown = read_until(master, b"q: quit", 30.0)
         os.write(master, b"q")
         shown += read_until(master, b"\x1b[?1049l", 30.0)
         assert top.wait(30.0) == Exit.OK
@@ -260,7 +262,8 @@ def test_top_on_a_terminal_ends_with_q_and_leaves_it_as_it_was(running: Applianc
         os.close(master)
         os.close(terminal)
     assert b"\x1b[?1049h" in shown
-    assert b"q: quit" in shown
+    assert (b"digits/2" in shown) == (lines == 30)
+    assert (b" more" in shown) == (lines == 8)
     assert b"Traceback" not in shown
 
 
