@@ -54,11 +54,7 @@ def unload(path: Path, name: str, timeout_s: float) -> None:
 
 def _call(path: Path, method: str, request: bytes, timeout_s: float, waiting: Callable[[], None]) -> None:
     """The answer says nothing that is not known when there is one."""
-    if not path.is_socket():
-        raise CommandFailed(
-            f"'{path}' is no socket; set control.socket for 'appliance serve', and give its path",
-            Exit.UNREACHABLE,
-        )
+    _check_there(path)
     with grpc.insecure_channel(f"unix:{path.absolute()}", options=UNBOUNDED) as channel:
         rpc = channel.unary_unary(f"/{SERVICE}/{method}", request_serializer=None, response_deserializer=None)
         answer = rpc.future(request, timeout=timeout_s)
@@ -70,6 +66,22 @@ def _call(path: Path, method: str, request: bytes, timeout_s: float, waiting: Ca
                 waiting()
             except grpc.RpcError as error:
                 raise _failure(path, error, timeout_s) from None
+
+
+def _check_there(path: Path) -> None:
+    try:
+        there = path.is_socket()
+    except OSError as error:
+        raise CommandFailed(
+            f"'{path}' cannot be looked at: {error.strerror}; run this as a user who may, and give the path of "
+            "control.socket of 'appliance serve'",
+            Exit.UNREACHABLE,
+        ) from None
+    if not there:
+        raise CommandFailed(
+            f"'{path}' is no socket; set control.socket for 'appliance serve', and give its path",
+            Exit.UNREACHABLE,
+        )
 
 
 def _failure(path: Path, error: grpc.RpcError, timeout_s: float) -> CommandFailed:

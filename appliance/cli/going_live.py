@@ -8,6 +8,8 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from appliance.cli.store_session import bytes_text
+from appliance.cli.trial_words import trial_words
+from appliance.engine.version_status import STILL_PREVIOUS
 
 STEPS: Final[Mapping[str, tuple[float, str]]] = MappingProxyType(
     {
@@ -23,6 +25,9 @@ STEPS: Final[Mapping[str, tuple[float, str]]] = MappingProxyType(
 )
 """Where on the way each stage begins, and how a person is told. Reading lasts until the session's begin."""
 TRIALS: Final = frozenset({"shadow", "canary"})
+NEW_FILE_WAITS: Final = f"{STILL_PREVIOUS} waits"
+"""How the reason of a version begins that serves, but not from the file that was asked for: that one may come yet.
+Whatever else is the reason of a version that serves says that it will not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +60,7 @@ def whereabouts(
 ) -> Whereabouts:
     """Of version ``version`` in ``/status.json``, which was asked for by the catalog ``generation``. ``trial``: it is
     to be tried beside the one that serves, and not more."""
-    store = document.get("store")
+    store = document["store"]
     if store is None:
         return Stranded(
             reason="the appliance that answers serves a directory, not a store; give the --url of the one that does"
@@ -66,10 +71,13 @@ def whereabouts(
     entry = next((e for e in document["models"] if (e["name"], e["version"]) == (name, version)), None)
     if entry is None:
         return Stranded(reason="the appliance does not want it; did another change come after this one?")
+    reason = entry["reason"]
     if entry["state"] == "READY":
-        return Arrived(text="is live")
+        if reason.startswith(NEW_FILE_WAITS):
+            return OnItsWay(share=STEPS["waiting"][0], text=reason)
+        return Stranded(reason=reason) if reason else Arrived(text="is live")
     if entry["state"] != "LOADING":
-        return Stranded(reason=entry["reason"] or f"it is {entry['state'].lower()}")
+        return Stranded(reason=reason or f"it is {entry['state'].lower()}")
     return _stage(entry, trial)
 
 
@@ -84,21 +92,15 @@ def _stage(entry: Mapping[str, Any], trial: bool) -> Whereabouts:
     found = entry["trial"]
     if found is not None and found["stage"] in TRIALS:
         share, word = STEPS[found["stage"]]
-        text = f"{word}: {found['percent']:g} % of the requests, {_seen(found)}"
-        return Arrived(text=f"is on trial, {text}") if trial else OnItsWay(share=share, text=text)
+        text = f"{word}: {', '.join(trial_words(found))}"
+        return Arrived(text=f"is on trial ({text})") if trial else OnItsWay(share=share, text=text)
     loading = entry["loading"]
     if loading is None:
         share, word = STEPS["waiting"]
-        return OnItsWay(share=share, text=word)
+        return OnItsWay(share=share, text=entry["reason"] or word)
     share, word = STEPS.get(loading["stage"], STEPS["session"])
     done, total = loading["done_bytes"], loading["total_bytes"]
     if loading["stage"] == "reading" and total:
         share += (STEPS["session"][0] - share) * done / total
         word = f"{word}: {bytes_text(done)} of {bytes_text(total)}"
     return OnItsWay(share=share, text=word)
-
-
-def _seen(trial: Mapping[str, Any]) -> str:
-    if trial["compared"]:
-        return f"{trial['compared']} answers compared, {trial['differing']} different"
-    return f"{trial['answered']} answered, {trial['failed']} failed"

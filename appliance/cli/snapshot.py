@@ -8,16 +8,19 @@ from __future__ import annotations
 import json
 import urllib.error
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from http.client import HTTPException, InvalidURL
-from typing import Any
+from typing import Any, TypeVar
 
 from appliance.cli.failure import CommandFailed, Exit
+from appliance.cli.trial_words import trial_words
 
 DEFAULT_URL = "http://127.0.0.1:8000"
 FORMAT = 1
 FETCH_S = 5.0
+
+Read = TypeVar("Read")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,12 +138,18 @@ def fetch(url: str) -> bytes:
 
 def parse(document: bytes, url: str) -> Snapshot:
     """Read the document that came from ``url``; raises CommandFailed when it is not one of FORMAT."""
+    return understood(document, url, _snapshot)
+
+
+def understood(document: bytes, url: str, read: Callable[[Mapping[str, Any]], Read]) -> Read:
+    """What ``read`` makes of the document that came from ``url``. Raises CommandFailed when it is not one of FORMAT,
+    or lacks what is looked for."""
     try:
         fields = json.loads(document)
         if fields["format"] != FORMAT:
             raise CommandFailed(f"the server speaks status format {fields['format']}, this command {FORMAT}")
-        return _snapshot(fields)
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        return read(fields)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise _no_appliance(url, f"its status cannot be read: {error!r}") from error
 
 
@@ -231,12 +240,4 @@ def _trial(fields: Mapping[str, Any] | None) -> str:
     said = [str(fields["stage"])]
     if fields["before"]:
         said.append(f"after version {fields['before']}")
-    if fields["percent"]:
-        header = str(fields.get("header", ""))
-        share, of = f"{fields['percent']:g} %", f"clients by {header}" if header else "requests"
-        said.append(f"requests with {header}" if ":" in header else f"{share} of the {of}")
-    if fields["compared"]:
-        said.append(f"{fields['compared']} answers compared, {fields['differing']} different")
-    if fields["answered"] or fields["failed"]:
-        said.append(f"{fields['answered']} answered, {fields['failed']} failed")
-    return ", ".join(said)
+    return ", ".join((*said, *trial_words(fields)))

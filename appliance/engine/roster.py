@@ -21,7 +21,7 @@ from appliance.engine.routes import Catalog, CatalogVersion, Routes, Served
 from appliance.engine.succession import Succession
 from appliance.engine.supervisor import Supervisor, SupervisorConfig, culprit_of
 from appliance.engine.swaps import SwapTerms
-from appliance.engine.version_status import version_status
+from appliance.engine.version_status import STILL_PREVIOUS, version_status
 from appliance.errors import InvalidRequest
 from appliance.model import VersionState
 from appliance.scheduling.events import Event
@@ -149,7 +149,7 @@ class Roster:
             meter=VersionMeter(model.name, model.version) if current is None or serving else current.meter,
         )
         if refusal and current is not None and serving:
-            current.reason = f"still serving the previous file; the new one {refusal}"
+            current.reason = f"{STILL_PREVIOUS} {refusal}"
             return
         if serving:
             self._census.incoming[model.name, model.version] = served

@@ -19,6 +19,7 @@ from appliance.engine.records import PACKED
 from appliance.engine.routes import Routes, Served, tombstone
 from appliance.engine.swap_settings import TrialWish
 from appliance.engine.swaps import Swaps, SwapTerms
+from appliance.engine.version_status import STILL_PREVIOUS
 from appliance.model import Batching, VersionState
 from appliance.scheduling.events import Event, ModelClosed, ModelOpened
 from appliance.telemetry.meter import VersionMeter
@@ -119,7 +120,7 @@ class Succession:
         if not served.reason:
             self._report("packed form waits" if packed else "version waits", model=served.key, reason=reason)
         if before is not None and before.key == served.key and not packed:
-            before.reason = f"still serving the previous file; the new one {reason}" if reason else ""
+            before.reason = f"{STILL_PREVIOUS} {reason}" if reason else ""
         if bool(served.reason) != bool(reason):
             self._routes.touch()
         served.reason = reason
@@ -168,7 +169,7 @@ class Succession:
         if before.state is VersionState.UNLOADING:
             before.state, before.reason = VersionState.READY, ""
         if before.key == served.key:
-            before.reason = f"still serving the previous file; the new one was rolled back: {reason}"
+            before.reason = f"{STILL_PREVIOUS} was rolled back: {reason}"
             stone = before
         elif self._routes.find(before.model.name, before.model.version) is not before:
             before.retiring = True
@@ -224,7 +225,7 @@ class Succession:
             del self._census.incoming[key]
             current = self._routes.find(*key)
             if current is not None:
-                current.reason = f"still serving the previous file; the new one failed: {reason}"
+                current.reason = f"{STILL_PREVIOUS} failed: {reason}"
             self._census.served.pop(served.id, None)
         self.swaps.given_up(served, reason, now_ns, noted=noted)
         self.retire(now_ns)

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from typing import Final
 
 from appliance.engine.port import LoadStatus, TrialStatus, VersionStatus
 from appliance.engine.routes import Served
 from appliance.model import VersionState
+
+STILL_PREVIOUS: Final = "still serving the previous file; the new one"
+"""How the reason of a version begins that serves, but not from the file that was asked for; what the new one does
+follows."""
 
 
 def version_status(

@@ -6,32 +6,34 @@ import io
 import json
 import sys
 import threading
+from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from appliance.cli.failure import Exit
+from appliance.cli.failure import CommandFailed, Exit
 from appliance.cli.going_live import STEPS, Arrived, OnItsWay, Stranded, whereabouts
 from appliance.cli.main import main
+from appliance.cli.model import wait
+from appliance.cli.snapshot import parse, understood
+from appliance.engine.port import TrialStatus
 from appliance.engine.trial import TRYING
+from appliance.engine.version_status import STILL_PREVIOUS
 from appliance.http.status_document import status_document
 from appliance.workers.port import LoadStage
 from tests.cli.conftest import Pack, Run
 from tests.http.engine_figures import made_up_status, made_up_store
 
 Document = dict[str, Any]
-TRIAL = {
-    "stage": "loading",
-    "before": 1,
-    "percent": 0.0,
-    "answered": 0,
-    "failed": 0,
-    "compared": 0,
-    "differing": 0,
-}
+FULL = (
+    "waits for memory: it needs about 753.2 MB, and what could leave memory is in use and will not do so soon"
+)
+TRIAL = TrialStatus("loading", 1, 0.0, "", 0, 0, 0, 0)._asdict()
 
 
 def document(*, generation: int = 1, **fields: Any) -> Document:
@@ -69,9 +71,24 @@ def test_a_trial_is_the_end_for_whoever_asked_for_it_alone() -> None:
     found = document(trial={**TRIAL, "stage": "canary", "percent": 10.0, "answered": 34})
     text = "canary: 10 % of the requests, 34 answered, 0 failed"
     assert at(found) == OnItsWay(share=STEPS["canary"][0], text=text)
-    assert at(found, trial=True) == Arrived(text=f"is on trial, {text}")
+    assert at(found, trial=True) == Arrived(text=f"is on trial ({text})")
     shadow = document(trial={**TRIAL, "stage": "shadow", "percent": 5.0, "compared": 3, "differing": 1})
     assert at(shadow).text == "shadow: 5 % of the requests, 3 answers compared, 1 different"
+
+
+@pytest.mark.parametrize(
+    ("header", "text"),
+    [
+        ("", "100 % of the requests"),
+        ("x-c", "100 % of the clients by x-c"),
+        ("x-c: yes", "requests with x-c: yes"),
+    ],
+)
+def test_status_and_the_end_of_waiting_say_the_same_of_a_trial(header: str, text: str) -> None:
+    found = document(trial={**TRIAL, "stage": "canary", "percent": 100.0, "header": header, "failed": 2})
+    said = f"{text}, 0 answered, 2 failed"
+    assert at(found, trial=True) == Arrived(text=f"is on trial (canary: {said})")
+    assert parse(json.dumps(found).encode(), "there").models[0].trial == f"canary, after version 1, {said}"
 
 
 def test_how_it_ends() -> None:
@@ -79,6 +96,22 @@ def test_how_it_ends() -> None:
     assert at(document(state="UNAVAILABLE", reason="too slow")) == Stranded(reason="too slow")
     assert at(document(state="UNLOADING", reason="")) == Stranded(reason="it is unloading")
     assert "another change" in at(document(name="other")).reason
+
+
+def test_whoever_waits_is_told_for_what() -> None:
+    assert at(document(reason=FULL)) == OnItsWay(share=0.0, text=FULL)
+    assert at(document(reason="waits", loading=loading("golden"))).text == "golden set"
+
+
+def test_the_previous_file_is_not_what_was_asked_for() -> None:
+    still = STILL_PREVIOUS
+    waits = f"{still} waits for memory: another version is tried above the budget"
+    assert at(document(state="READY", reason=waits)) == OnItsWay(share=0.0, text=waits)
+    for end in ("failed: golden case 'a'", "was rolled back: it crashed"):
+        assert at(document(state="READY", reason=f"{still} {end}")) == Stranded(reason=f"{still} {end}")
+
+
+def test_what_stands_where_the_appliance_is_not() -> None:
     assert "a directory, not a store" in at({**document(), "store": None}).reason
 
 
@@ -136,10 +169,69 @@ def test_the_command_fails_with_the_reason(appliance: Run, pack: Pack, answering
     status, out, err = appliance("model", "want", "digits/1", "--wait", "--url", url)
     assert (status, out) == (Exit.REFUSED, "digits/1 is wanted already; nothing was changed\n")
     assert "digits/1 does not go live: golden case 'a'" in err
-    url = answering([document(generation=2)])
-    status, _, err = appliance("model", "want", "digits/1", "--wait", "--url", url, "--timeout", "0.05")
-    assert status == Exit.REFUSED
-    assert "digits/1 is not live after 0.05 s: waits for its turn; it stays asked for" in err
+    for reason, said in (("", "waits for its turn"), ("waits for memory", "waits for memory")):
+        url = answering([document(generation=2, reason=reason)])
+        words = ("model", "want", "digits/1", "--wait", "--url", url, "--timeout", "0.05")
+        status, _, err = appliance(*words)
+        assert status == Exit.REFUSED
+        assert f"digits/1 is not live after 0.05 s: {said}; it stays asked for" in err
+
+
+def test_a_trial_that_does_not_begin_is_told_as_that(
+    appliance: Run, pack: Pack, answering: Answering
+) -> None:
+    appliance("model", "install", str(pack(2)))
+    appliance("model", "install", "--no-want", str(pack()))
+    words = ("model", "trial", "digits/1", "--canary", "5", "--timeout", "0.05", "--wait", "--url")
+    status, out, err = appliance(*words, answering([document(generation=9)]))
+    assert (status, out) == (Exit.REFUSED, "digits/1 is to be on trial\n")
+    assert "digits/1 is not on trial after 0.05 s: waits for its turn" in err
+    failed = document(generation=9, state="UNAVAILABLE", reason="golden case 'a'")
+    status, _, err = appliance(*words, answering([failed]))
+    assert (status, "digits/1 does not go on trial: golden case 'a'" in err) == (Exit.REFUSED, True)
+
+
+def test_the_time_is_for_all_that_is_installed(
+    appliance: Run, pack: Pack, answering: Answering, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a clock of which each look takes a second."""
+    ticks = count()
+    monkeypatch.setattr(wait, "time", SimpleNamespace(monotonic=lambda: next(ticks), sleep=lambda _: None))
+    slow = [document(), document(), document(), document(state="READY"), document(name="other")]
+    arguments = Namespace(wait=True, url=answering(slow), timeout=6.0)
+    with pytest.raises(CommandFailed, match="other/1 is not live after 6 s"):
+        wait.wait_for(arguments, {"digits": 1, "other": 1}, 1)
+    assert next(ticks) < 12
+
+
+@pytest.mark.parametrize("text", [b"hello", b"[]", b"{}", b'{"format": 1}', b'{"format": 1, "store": 5}'])
+def test_whoever_else_answers_is_no_appliance(text: bytes) -> None:
+    with pytest.raises(CommandFailed, match="is not the HTTP port of an appliance") as failure:
+        understood(text, "there", lambda found: whereabouts(found, "digits", 1, 1, trial=False))
+    assert failure.value.status == Exit.UNREACHABLE
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [("ten", "'ten' is no number of seconds"), ("0", "must be from"), ("nan", "must be from")],
+)
+@pytest.mark.parametrize(
+    "words", [["model", "want", "m/1", "--state-dir", "s", "--timeout"], ["top", "--interval"]]
+)
+def test_what_is_no_time_is_told_readably(
+    words: list[str], text: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([*words, text])
+    assert ended.value.code == Exit.USAGE
+    told = capsys.readouterr().err
+    assert (said in told, "_seconds" in told) == (True, False)
+
+
+def test_the_end_of_a_trial_is_not_waited_for(appliance: Run, pack: Pack, state: Path) -> None:
+    appliance("model", "install", str(pack()))
+    status, _, err = appliance("model", "trial", "digits", "--stop", "--wait")
+    assert (status, "leave out --stop" in err) == (Exit.USAGE, True)
 
 
 def test_nothing_is_changed_where_nobody_answers(appliance: Run, pack: Pack, state: Path) -> None:
@@ -166,7 +258,8 @@ def test_who_watches_sees_a_bar(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     appliance("model", "install", str(pack()))
-    url = answering([document(loading=loading("reading", 5 << 20, 10 << 20))] * 3 + [document(state="READY")])
+    reading = document(loading=loading("reading", 5 << 20, 10 << 20))
+    url = answering([reading] * 3 + [document(reason=FULL)] * 3 + [document(state="READY")])
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setenv("TERM", "xterm")
     screen = Screen()
@@ -187,3 +280,7 @@ def test_who_watches_sees_a_bar(
     shown = screen.getvalue()
     assert "digits/1" in shown
     assert "reads the weights: 5.0 MiB of 10.0 MiB" in shown
+    lines = [line for line in shown.splitlines() if "waits for memory" in line]
+    assert lines
+    assert all("digits/1" in line for line in lines)
+    assert all(word in shown for word in FULL.split()), "what does not fit goes on in the next line"

@@ -215,7 +215,7 @@ def test_a_command_waits_until_what_it_asked_for_serves(
     assert told("model", "want", "m/1")[0] == Exit.OK
     status, said = told("model", "trial", "m/3", "--canary", "20")
     assert status == Exit.OK, said
-    assert "m/3 is on trial, canary: 20 % of the requests" in said
+    assert "m/3 is on trial (canary: 20 % of the requests" in said
 
 
 def test_an_operator_serves_a_package_with_another_configuration_and_as_it_came(

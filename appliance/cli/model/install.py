@@ -55,8 +55,7 @@ def run(arguments: argparse.Namespace) -> int:
             print(_line(told, arguments), flush=True)
             installed[told.name] = told.version  # the last one is the one that is wanted
         generation = store.catalog.generation
-    for name, version in installed.items():
-        wait.wait_for(arguments, name, version, generation)
+    wait.wait_for(arguments, installed, generation)
     return Exit.OK
 
 

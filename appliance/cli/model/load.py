@@ -7,15 +7,14 @@ It lasts as long as the appliance runs. Returns when the model is served, or wit
 from __future__ import annotations
 
 import argparse
-import json
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from appliance.cli.failure import CommandFailed, Exit, printable
-from appliance.cli.going_live import OnItsWay, loading_of
+from appliance.cli.going_live import loading_of
 from appliance.cli.model import wait
-from appliance.cli.snapshot import fetch
+from appliance.cli.snapshot import fetch, understood
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -38,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a file of the model by its path in the model's directory, such as 1/model.onnx; all of them are to be "
         "given, and --model-config",
     )
-    wait.add_place(parser, "for the progress bar: ")
+    wait.add_place(parser, "for the progress bar: its", "seconds to wait at most; the load goes on")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -59,12 +58,14 @@ def run(arguments: argparse.Namespace) -> int:
     return Exit.OK
 
 
-def _look(url: str, name: str, show: Callable[[OnItsWay], None]) -> Callable[[], None]:
-    """Show how far the appliance is, as far as it says so."""
+def _look(url: str, name: str, show: wait.Show | None) -> Callable[[], None]:
+    """Show how far the appliance is, as far as it says so; whoever else answers there does not end the load."""
 
     def look() -> None:
+        if show is None:
+            return
         try:
-            found = loading_of(json.loads(fetch(url)), name)
+            found = understood(fetch(url), url, lambda document: loading_of(document, name))
         except CommandFailed:
             return
         if found is not None:

@@ -38,7 +38,7 @@ def run(arguments: argparse.Namespace) -> int:
     way = model.wanted_before if model else ()
     if passed := failed.intersection(way[: way.index(number)]):
         print(f"Passed over, because it failed here: version {', '.join(map(str, sorted(passed)))}")
-    wait.wait_for(arguments, arguments.model, number, generation)
+    wait.wait_for(arguments, {arguments.model: number}, generation)
     return Exit.OK
 
 

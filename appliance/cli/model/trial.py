@@ -33,11 +33,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="the canary's share is of clients, told apart by this header; with a value: just those that send it",
     )
     store_session.add_arguments(parser)
-    wait.add_arguments(parser)
+    wait.add_arguments(parser, trial=True)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Ask for the trial, or for its end."""
+    if arguments.stop and arguments.wait:
+        raise CommandFailed("--wait is for a version that goes on trial; leave out --stop")
     if arguments.stop:
         name, _ = store_session.reference(arguments.model)
         trial = None
@@ -52,7 +54,7 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"no version of {printable(name)} is on trial")
         return Exit.OK
     print(f"{printable(arguments.model)} is {'to be ' * arguments.wait}on trial", flush=True)
-    wait.wait_for(arguments, name, trial.version, generation, trial=True)
+    wait.wait_for(arguments, {name: trial.version}, generation, trial=True)
     return Exit.OK
 
 

@@ -28,5 +28,5 @@ def run(arguments: argparse.Namespace) -> int:
         f"{printable(arguments.model)} is wanted{'' if changed else ' already; nothing was changed'}",
         flush=True,
     )
-    wait.wait_for(arguments, name, number, generation)
+    wait.wait_for(arguments, {name: number}, generation)
     return Exit.OK
