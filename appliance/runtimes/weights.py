@@ -186,7 +186,8 @@ def _pieces_of(mappings: Sequence[_Mapping], size: int) -> list[int]:
 
 class _PieceCheck:
     """Compares pieces with their digests in a thread of its own, as they come, and in the reader's once all have come.
-    Stops at the first that is wrong. ``shared`` shows the whole file, ``numbers`` are the pieces, ascending."""
+    Stops at the first that is wrong. ``shared`` shows the whole file, ``numbers`` are the pieces, ascending. What the
+    thread has not taken to its end is not verified, whatever ended it."""
 
     def __init__(
         self, file: WeightsFile, shared: _SharedMapping, numbers: Sequence[int], begin: Callable[[], None]
@@ -197,10 +198,15 @@ class _PieceCheck:
         self._waiting = deque(numbers)
         self._reached = 0
         self._wrong = ""
+        self._unverified = (
+            f"{file.path} could not be verified: the thread that did ended early, and said why on the worker's "
+            f"standard error; is there memory enough? Load it again"
+        )
 
         def run() -> None:
             begin()
             self._check_all()
+            self._unverified = ""
 
         self._thread = threading.Thread(target=run, name="verify", daemon=True)
         self._thread.start()
@@ -212,11 +218,14 @@ class _PieceCheck:
             self._changed.notify()
 
     def finish(self) -> str:
-        """Check what is left; gives what is wrong, for people, "" when nothing is."""
+        """Check what is left; gives what is wrong, for people, "" when nothing is. The thread is over then, even where
+        this raises."""
         self.reached(self._file.size)
-        self._check_all()
-        self._thread.join()
-        return self._wrong
+        try:
+            self._check_all()
+        finally:
+            self._thread.join()
+        return self._wrong or self._unverified
 
     def _check_all(self) -> None:
         """One piece after the other, until there are no more."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from appliance.digest import PIECE_BYTES, Digester
+from appliance.digest import PIECE_BYTES, Digester, digest_of
 from appliance.errors import LoadFailed
 from appliance.model import WeightsFile
 from appliance.runtimes import weights
@@ -19,7 +20,9 @@ from appliance.runtimes.weights import MappedWeights, find_mapped, read_ahead
 
 PAGE = mmap.PAGESIZE
 PIECES = 3
-SIZE = (PIECES - 1) * PIECE_BYTES + 5 * PAGE + 100
+TAIL = 5 * PAGE + 100
+SIZE = (PIECES - 1) * PIECE_BYTES + TAIL
+PATIENCE_S = 30.0
 
 
 @pytest.fixture
@@ -171,6 +174,70 @@ def test_every_thread_begins_with_what_it_is_told(file: WeightsFile) -> None:
     begun: list[str] = []
     read_ahead(file, verify=True, begin=lambda: begun.append("verify"))
     assert begun == ["verify"]
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_piece_whose_check_ended_early_is_not_verified_whatever_ended_it(
+    file: WeightsFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path(file.path).write_bytes(bytes(SIZE))
+    ended = threading.Event()
+
+    def check(piece: memoryview) -> str:
+        if threading.current_thread().name != "verify":
+            return digest_of(piece)
+        ended.set()
+        raise MemoryError
+
+    def progress(done_bytes: int) -> None:
+        assert ended.wait(PATIENCE_S), "nothing was checked while the rest was read"
+
+    monkeypatch.setattr(weights, "digest_of", check)
+    rotten = replace(file, pieces=(file.pieces[0], digest_of(bytes(PIECE_BYTES)), digest_of(bytes(TAIL))))
+    with pytest.raises(LoadFailed, match="could not be verified"):
+        read_ahead(rotten, verify=True, progress=progress)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_what_a_thread_that_did_not_begin_was_to_verify_is_not_verified(file: WeightsFile) -> None:
+    def begin() -> None:
+        raise MemoryError
+
+    with pytest.raises(LoadFailed, match="could not be verified"):
+        read_ahead(file, verify=True, begin=begin)
+
+
+def test_the_thread_is_over_where_the_reader_fails(
+    file: WeightsFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it reads is unmapped then."""
+    begun, awaited = threading.Event(), threading.Event()
+    checking: list[threading.Thread] = []
+
+    class Awaited(threading.Thread):
+        def join(self, timeout: float | None = None) -> None:
+            awaited.set()
+            super().join(timeout)
+
+    def check(piece: memoryview) -> str:
+        if threading.current_thread().name != "verify":
+            raise MemoryError
+        digest = digest_of(piece)
+        checking.append(threading.current_thread())
+        begun.set()
+        assert awaited.wait(PATIENCE_S)
+        return digest
+
+    def progress(done_bytes: int) -> None:
+        assert begun.wait(PATIENCE_S)
+
+    monkeypatch.setattr(weights, "digest_of", check)
+    monkeypatch.setattr(threading, "Thread", Awaited)
+    with pytest.raises(MemoryError):
+        read_ahead(file, verify=True, progress=progress)
+    alive = checking[0].is_alive()
+    awaited.set()
+    assert not alive
 
 
 def rss_of(file: WeightsFile) -> int:
