@@ -62,11 +62,20 @@ _PLAIN_NAME: Final = re.compile(r"[0-9a-z][0-9a-z-]{0,199}")
 
 
 class _Owed(NamedTuple):
-    """``contract`` is None for what gives no outputs and for a fetch of something that was never held."""
+    """``contract`` is None for what gives no outputs and for a fetch of something that was never held. ``after`` is the
+    early load that a fill belongs to and begins with the end of."""
 
     asked: Run | Load | Fetch | Aside
     contract: ModelContract | None
     timeout_ns: int
+    after: Load | None = None
+
+
+class Awaited(NamedTuple):
+    """What the worker does now in the line and aside; None: nothing. The same objects as long as it does the same."""
+
+    in_line: _Owed | None
+    aside: _Owed | None
 
 
 class _Held(NamedTuple):
@@ -103,12 +112,20 @@ class Obligations:
         """How many answers are awaited beside them."""
         return len(self._aside)
 
+    @property
+    def awaited(self) -> Awaited:
+        """What an answer is awaited of. A fill whose early load is still owed has not begun, nor has what follows."""
+        aside = self._aside[0] if self._aside else None
+        if aside is not None and self._waits_for_load(aside):
+            aside = None
+        return Awaited(self._owed[0] if self._owed else None, aside)
+
     def overdue(self, line_ns: int, aside_ns: int) -> str:
         """What takes too long and how long it may, for people, when the line has waited for its oldest answer for
         ``line_ns`` and the aside for its own for ``aside_ns``; "" when nothing does."""
-        for owed, waited_ns in ((self._owed, line_ns), (self._aside, aside_ns)):
-            if owed and waited_ns > owed[0].timeout_ns:
-                return f"{_NAMES[type(owed[0].asked)]} took longer than {owed[0].timeout_ns // 1_000_000} ms"
+        for owed, waited_ns in zip(self.awaited, (line_ns, aside_ns), strict=True):
+            if owed is not None and waited_ns > owed.timeout_ns:
+                return f"{_NAMES[type(owed.asked)]} took longer than {owed.timeout_ns // 1_000_000} ms"
         return ""
 
     def batches(self) -> tuple[int, ...]:
@@ -117,9 +134,9 @@ class Obligations:
 
     def loading(self) -> int:
         """The model that is being loaded, hollowed, filled or packed right now, or -1."""
-        for owed in (self._owed, self._aside):
-            if owed and not isinstance(owed[0].asked, Run | Fetch):
-                return owed[0].asked.model
+        for owed in self.awaited:
+            if owed is not None and not isinstance(owed.asked, Run | Fetch):
+                return owed.asked.model
         return -1
 
     def owe_load(self, load: Load, load_timeout_ns: int, run_timeout_ns: int) -> None:
@@ -130,7 +147,7 @@ class Obligations:
         line.append(_Owed(load, None, load_timeout_ns))
         if load.wish.early:
             fill = Fill(load.model, load.wish.verify)
-            self._aside.append(_Owed(fill, None, 2 * load_timeout_ns))  # it begins when the load has ended
+            self._aside.append(_Owed(fill, None, 2 * load_timeout_ns, load))
 
     def owe_aside(self, asked: Aside, timeout_ns: int) -> None:
         """Something was asked for that is done beside the line."""
@@ -199,7 +216,7 @@ class Obligations:
         return ModelProgress(self._worker, *message)
 
     def _finished(self, owed: _Owed, message: Finished) -> RunFinished:
-        asked, contract, _ = owed
+        asked, contract = owed.asked, owed.contract
         batch, results, gather_ns, run_ns, scatter_ns = message
         if type(asked) is not Run or asked.batch != batch or contract is None:
             raise MessageInvalid(f"finished batch {batch}, which is not what it owes next")
@@ -246,8 +263,11 @@ class Obligations:
         if load.model not in self._loaded_models:
             self.forget_model(load.model)
         if load.wish.early:
-            fill = Fill(load.model, load.wish.verify)
-            self._aside.remove(next(owed for owed in self._aside if owed.asked == fill))
+            self._aside = deque(owed for owed in self._aside if owed.after is not load)
+
+    def _waits_for_load(self, owed: _Owed) -> bool:
+        """Whether it belongs to an early load that has not been answered."""
+        return owed.after is not None and any(each.asked is owed.after for each in self._owed)
 
     def _done_aside(
         self, owed: _Owed, message: Hollowed | Filled | Built
@@ -256,6 +276,10 @@ class Obligations:
         if not isinstance(asked, _ANSWERS[type(message)]) or asked.model != message.model:
             raise MessageInvalid(
                 f"said {type(message).__name__} of model {message.model}, which is not what it owes next"
+            )
+        if self._waits_for_load(owed):
+            raise MessageInvalid(
+                f"said that model {message.model} is filled before it said that it is loaded"
             )
         if message.ns < 0 or (not isinstance(message, Hollowed) and message.nbytes < 0):
             raise MessageInvalid("measurements below zero")

@@ -33,7 +33,6 @@ from appliance.workers.messages import (
     Learn,
     Load,
     MessageInvalid,
-    Progress,
     Run,
     Stop,
     ToWorker,
@@ -173,8 +172,6 @@ class WorkerPool:
             return
         load = Load(model, version, wish)
         state.owes.owe_load(load, self._load_timeout_ns(wish.background), run_timeout_ns)
-        if wish.early and state.owes.aside == 1:
-            state.aside_ns = time.monotonic_ns()
         self._ask(state, load, aside=wish.background)
 
     def hollow(self, worker: int, model: int) -> None:
@@ -336,11 +333,12 @@ class WorkerPool:
         return True
 
     def _settle(self, state: _Worker, message: FromWorker) -> None:
-        aside = state.owes.aside
+        before = state.owes.awaited
         event = state.owes.settle(message)
-        if state.owes.aside != aside:
+        after = state.owes.awaited
+        if after.aside is not before.aside:
             state.aside_ns = time.monotonic_ns()
-        elif state.cause is None and type(message) is not Progress:  # whose answer is still awaited
+        if after.in_line is not before.in_line and state.cause is None:
             state.since_ns = time.monotonic_ns()
         self._on_event(event)
 

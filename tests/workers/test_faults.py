@@ -7,18 +7,23 @@ import select
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from appliance.model import WeightsFile
 from appliance.tensor import Datatype
 from appliance.workers.frames import FrameWriter
-from appliance.workers.messages import Finished, FromWorker, Loaded, Stored
+from appliance.workers.messages import Filled, Finished, FromWorker, Loaded, Refused, Stored
 from appliance.workers.port import (
     ExitCause,
     ItemStatus,
+    LoadWish,
+    ModelLoaded,
     ModelRefused,
     Run,
     RunFinished,
@@ -28,9 +33,11 @@ from appliance.workers.port import (
     WorkerStarted,
 )
 from models.generate import write_model
+from tests.faults.gate import Gate
 from tests.workers.bench import FOUR, Bench, fake, spec, tensor, version_of
 
 OK = ItemStatus.OK
+FOUR_MINUTES_MS = 240_000
 
 
 @pytest.fixture
@@ -146,6 +153,63 @@ def test_a_load_that_hangs_is_ended(make_bench: Callable[..., Bench]) -> None:
     bench.call(bench.pool.load, worker, 5, fake("hang_at_load"))
     exited = bench.event(WorkerExited)
     assert (exited.cause, exited.loading) == (ExitCause.HUNG, 5)
+
+
+class Clock:
+    """The pool's, which a test sets forward."""
+
+    def __init__(self) -> None:
+        self.ahead_ns = 0
+
+    def monotonic_ns(self) -> int:
+        return time.monotonic_ns() + self.ahead_ns
+
+
+def test_the_time_of_an_early_load_s_weights_begins_when_it_has_loaded(
+    make_bench: Callable[..., Bench], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It waits behind a batch at first. Of its weights nothing comes: nobody writes to the pipe that they are."""
+    clock, gate, weights = Clock(), Gate(tmp_path / "gate"), tmp_path / "weights"
+    monkeypatch.setattr("appliance.workers.pool.time", clock)
+    bench = make_bench(load_timeout_ms=FOUR_MINUTES_MS // 2)
+    worker, other = bench.start(), bench.start()
+    patient = bench.load(worker, fake(gate=tmp_path / "gate", run_timeout_ms=10 * FOUR_MINUTES_MS))
+    hanging = bench.load(other, fake("hang", run_timeout_ms=FOUR_MINUTES_MS))
+    os.mkfifo(weights)
+    placed = bench.place([FOUR], [0])
+    with gate:
+        batch = bench.dispatch(worker, patient, placed)
+        version = replace(fake(), weights=WeightsFile(path=str(weights), size=8))
+        bench.call(bench.pool.load, worker, MODEL, version, LoadWish(quick=True))
+        bench.dispatch(other, hanging, placed)
+        gate.reached()
+        clock.ahead_ns += 2 * FOUR_MINUTES_MS * 1_000_000
+        assert bench.event(WorkerExited).worker == other, "the pool has looked"
+    assert bench.event(RunFinished).batch == batch
+    assert bench.event(ModelLoaded).model == MODEL
+    clock.ahead_ns += (FOUR_MINUTES_MS + 1) * 1_000_000
+    exited = bench.event(WorkerExited)
+    assert (exited.cause, exited.loading) == (ExitCause.HUNG, MODEL)
+    assert exited.detail == f"a fill took longer than {FOUR_MINUTES_MS} ms"
+    bench.free(placed)
+
+
+def test_a_worker_that_fills_before_it_has_loaded_is_killed(shared_bench: Bench) -> None:
+    bench = shared_bench
+    worker = bench.start()
+    said = b"".join(FrameWriter().frame(each) for each in (Filled(MODEL, 1, 1, ""), Refused(MODEL, "no")))
+    model = bench.load(worker, fake("wrong", say=said.hex()))
+    placed = bench.place([FOUR], [0])
+
+    def ask() -> None:
+        bench.pool.dispatch(worker, Run(BATCH, model, (placed.item,)))
+        bench.pool.load(worker, MODEL, fake(), LoadWish(quick=True))
+
+    bench.call(ask)
+    exited = bench.event(WorkerExited)
+    assert (exited.cause, exited.batches) == (ExitCause.NONSENSE, (BATCH,))
+    assert "filled before" in exited.detail
+    bench.free(placed)
 
 
 def test_a_stopped_process_counts_as_hung(shared_bench: Bench) -> None:

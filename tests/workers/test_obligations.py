@@ -170,6 +170,35 @@ def test_a_batch_may_wait_for_the_weights_of_an_early_load(owes: Obligations) ->
     assert owes.overdue(21, 0).startswith("a batch took longer")
 
 
+@pytest.mark.parametrize("early", [Loaded(9, (), 5, 6), Refused(9, "no")])
+def test_weights_are_not_filled_before_their_early_load_is_answered(
+    owes: Obligations, early: Loaded | Refused
+) -> None:
+    owes.owe_load(Load(9, fake(), LoadWish(quick=True)), 100, 200)
+    with pytest.raises(MessageInvalid, match="model 9 is filled before it said that it is loaded"):
+        owes.settle(Filled(9, 7, 8, ""))
+    owes.settle(early)
+
+
+def test_a_fill_that_was_asked_for_is_not_that_of_a_later_early_load(owes: Obligations) -> None:
+    owes.owe_aside(Fill(MODEL, True), 300)
+    owes.owe_load(Load(MODEL, fake(), LoadWish(quick=True)), 100, 200)
+    assert owes.settle(Filled(MODEL, 7, 8, "")) == ModelFilled(WORKER, MODEL, 7, 8, "")
+    owes.settle(Refused(MODEL, "it is loaded already"))
+    assert len(owes) == 0
+
+
+def test_the_fill_of_an_early_load_begins_when_that_has_ended(owes: Obligations) -> None:
+    owes.owe_run(Run(1, MODEL, (ITEM,)))
+    owes.owe_load(Load(9, fake(), LoadWish(quick=True)), 100, 200)
+    assert (owes.overdue(0, 1 << 60), owes.loading(), owes.awaited.aside) == ("", -1, None)
+    owes.settle(Finished(1, (RIGHT,), 1, 2, 3))
+    assert (owes.overdue(0, 1 << 60), owes.loading(), owes.awaited.aside) == ("", 9, None)
+    owes.settle(Loaded(9, (), 5, 6))
+    assert owes.awaited.aside is not None
+    assert (owes.overdue(0, 200), owes.overdue(0, 201)) == ("", "a fill took longer than 0 ms")
+
+
 def test_an_early_load_that_is_refused_owes_nothing_more(owes: Obligations) -> None:
     owes.owe_aside(Hollow(MODEL), 300)
     owes.owe_load(Load(9, fake(), LoadWish(quick=True)), 100, 200)
