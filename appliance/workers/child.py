@@ -210,8 +210,8 @@ class Worker:
 
         def close() -> None:
             yield_processor()
-            for model in models.values():
-                model.session.close()
+            for number, model in models.items():
+                self._close(number, model.session)
 
         thread = threading.Thread(target=close, name="leaving", daemon=True)
         thread.start()
@@ -219,10 +219,13 @@ class Worker:
 
     def _unload(self, model: int) -> None:
         loaded: LoadedModel | None = self._models.pop(model, None)
+        self._close(model, None if loaded is None else loaded.session)
+
+    def _close(self, model: int, session: Session | None) -> None:
+        """Have what was prepared of a model dropped, then close its session."""
         if self._granted is not None:
             self._granted.drop(model)
-        if loaded is not None:
-            session: Session = loaded.session
+        if session is not None:
             session.close()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections import deque
+from typing import cast
 
 import pytest
 
@@ -13,6 +14,8 @@ from appliance.runtimes.fake import FakeRuntime, FakeSession
 from appliance.runtimes.runtime import Runtime, RuntimeSettings, Session
 from appliance.workers import child
 from appliance.workers.child import Worker
+from appliance.workers.execution import LoadedModel
+from appliance.workers.granted import GrantedRuns
 from appliance.workers.messages import FromWorker, Load, Loaded, Stop, ToWorker
 from appliance.workers.port import PLAIN_LOAD, WorkerSettings
 from appliance.workers.region import Scratch
@@ -45,6 +48,7 @@ class Closing(FakeSession):
 
     def close(self) -> None:
         self._runtime.classes.append(os.sched_getscheduler(0))
+        self._runtime.said.append("closed")
         self._runtime.begun.set()
         self._runtime.may_end.wait()
 
@@ -54,6 +58,7 @@ class Closings(FakeRuntime):
 
     def __init__(self) -> None:
         self.classes: list[int] = []
+        self.said: list[str] = []
         self.begun = threading.Event()
         self.may_end = threading.Event()
 
@@ -61,12 +66,36 @@ class Closings(FakeRuntime):
         return Closing(version, self)
 
 
-def serve(runtimes: dict[str, Runtime]) -> None:
+class GrantedDouble:
+    """Notes what a worker has it do."""
+
+    def __init__(self, said: list[str]) -> None:
+        self._said = said
+
+    def add(self, model: int, loaded: LoadedModel) -> None:
+        self._said.append(f"{model} added")
+
+    def drop(self, model: int) -> None:
+        self._said.append(f"{model} dropped")
+
+    def finish(self) -> None:
+        self._said.append("finished")
+
+
+def serve(runtimes: dict[str, Runtime], granted: GrantedDouble | None = None) -> None:
     """Two models are loaded, then the worker is told to end."""
     loads = [Load(number, fake(), PLAIN_LOAD) for number in (1, 2)]
     lane = LaneDouble(*loads, Stop())
-    Worker(lane, Scratch().at_least(1), runtimes, SETTINGS).serve()
+    Worker(lane, Scratch().at_least(1), runtimes, SETTINGS, cast(GrantedRuns | None, granted)).serve()
     assert [type(answer) for answer in lane.answers] == [Loaded, Loaded]
+
+
+def test_what_was_prepared_of_a_model_is_dropped_before_its_session_is_closed() -> None:
+    runtime = Closings()
+    runtime.may_end.set()
+    serve({"fake": runtime}, GrantedDouble(runtime.said))
+    expected = "1 added, 2 added, finished, 1 dropped, closed, 2 dropped, closed"
+    assert ", ".join(runtime.said) == expected
 
 
 def test_sessions_are_closed_in_the_idle_class() -> None:
