@@ -25,7 +25,8 @@ class MemorySamples:
     """What each process has in memory for itself, mapped files included: what would be free without it. What it shares,
     above all with the process that it was forked from, is asked for seldom and of few processes at a time, because
     ``smaps_rollup`` walks all their pages; what it has, every ``max_age_ns``. A process that was not asked yet counts
-    as sharing what the others do. ``clock`` is monotonic nanoseconds."""
+    as sharing what the others do, one that cannot be asked as sharing nothing: too much is safe, too little is not.
+    ``clock`` is monotonic nanoseconds; ``alone`` gives 0 for a process that cannot be asked."""
 
     def __init__(
         self,
@@ -59,8 +60,9 @@ class MemorySamples:
         known = self._shared.get(pid)
         old = known is None or now_ns - known.at_ns > EXACT_AGE_NS
         if resident and old and self._exact_left:
+            alone = self._alone(pid) or resident
             self._exact_left -= 1
-            known = self._shared[pid] = _Shared(max(resident - self._alone(pid), 0), now_ns)
+            known = self._shared[pid] = _Shared(max(resident - alone, 0), now_ns)
         shared = known.bytes if known is not None else self._usual()
         return max(resident - shared, 0)
 

@@ -25,6 +25,8 @@ class Box:
         self.now_ns = 10 * SECOND
         self.own = dict.fromkeys(range(1, processes + 1), 10)
         self.asked = 0
+        self.closed: set[int] = set()
+        """Of these the kernel does not tell what they share."""
         self.samples = MemorySamples(lambda: self.now_ns, SECOND, self.resident, self.alone)
 
     def resident(self, pid: int) -> int:
@@ -32,7 +34,7 @@ class Box:
 
     def alone(self, pid: int) -> int:
         self.asked += 1
-        return self.own[pid]
+        return 0 if pid in self.closed else self.own[pid]
 
     def look(self, after_ns: int = 2 * SECOND) -> list[int]:
         self.now_ns += after_ns
@@ -57,6 +59,15 @@ def test_what_a_process_lets_go_is_seen_at_the_next_look() -> None:
     assert box.look(SECOND // 2) == [10, 10]
     assert box.look() == [2, 10]
     assert box.asked == 2
+
+
+def test_a_process_that_cannot_be_asked_shares_nothing() -> None:
+    box = Box(EXACT_AT_ONCE)
+    box.closed = {1}
+    for _ in range(3):
+        assert box.look() == [40, *[10] * (EXACT_AT_ONCE - 1)]
+    box.closed = {2}
+    assert box.look(EXACT_AGE_NS + 1)[:2] == [10, 40], "what was found out is old"
 
 
 def test_a_process_that_is_gone_takes_nothing() -> None:
