@@ -38,7 +38,7 @@ from appliance.workers.priority import (
     yield_processor,
 )
 from appliance.workers.signature import check_signature
-from appliance.workers.warmup import measure_passes, run_warmups
+from appliance.workers.warmup import fixed_shapes, measure_passes, run_warmups
 
 Result = TypeVar("Result")
 
@@ -109,8 +109,7 @@ class Loader:
             proven, measured = in_thread(prove_and_measure)
         else:
             proven = in_thread(prove)
-            restore_threads()
-            measured = _measured(proven, manner)
+            measured = _measured(proven, manner, restore_threads)
         if not wish.early:
             gc.collect()
             gc.freeze()
@@ -214,11 +213,13 @@ class Loader:
         return runtime
 
 
-def _measured(proven: _Proven, manner: _Manner) -> _Measured:
-    """Measure; a session that cannot be is closed."""
+def _measured(proven: _Proven, manner: _Manner, begin: Callable[[], None] = lambda: None) -> _Measured:
+    """Measure, after ``begin``; a session that cannot be is closed."""
     wish = manner.wish
     try:
-        manner.report.begin(LoadStage.MEASURING)
+        begin()
+        if _is_measured(proven, wish):
+            manner.report.begin(LoadStage.MEASURING)
         least = PASSES_MIN if wish.assess else 1
         passes = () if wish.quick else measure_passes(proven.model, least)
         assessment = assess(proven.model, proven.golden, proven.worst, passes) if wish.assess else None
@@ -226,6 +227,13 @@ def _measured(proven: _Proven, manner: _Manner) -> _Measured:
         proven.model.session.close()
         raise
     return _Measured(tuple(each.seed for each in passes), assessment)
+
+
+def _is_measured(proven: _Proven, wish: LoadWish) -> bool:
+    """Whether anything of it will be: it is wanted, the session can be, and it is known what to run it with."""
+    wanted = wish.assess or not wish.quick
+    version, session = proven.model.version, proven.model.session
+    return wanted and session.measurable and (proven.golden is not None or fixed_shapes(version) is not None)
 
 
 def _arrival(file: WeightsFile | None, manner: _Manner) -> Arrival:

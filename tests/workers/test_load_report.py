@@ -5,15 +5,21 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from appliance.model import Warmup, WarmupInput
+import pytest
+
+from appliance.model import ModelVersion, Warmup, WarmupInput
+from appliance.tensor import FREE, Datatype
 from appliance.workers.load_report import LoadReport
 from appliance.workers.messages import Load, Progress
-from appliance.workers.port import LoadStage, LoadWish, ModelLoaded, ModelProgress
-from tests.workers.bench import Bench, fake
+from appliance.workers.port import LoadStage, LoadWish, ModelLoaded, ModelProgress, WorkerExited
+from tests.workers.bench import Bench, fake, spec
 from tests.workers.test_assessment import golden_of
 from tests.workers.transformers import write_version
 
 TOLD = LoadWish(background=True, assess=True, tell=True)
+FREE_ROW = replace(
+    fake(), inputs=(spec("x", Datatype.FP32, FREE),), outputs=(spec("y", Datatype.FP32, FREE),)
+)
 
 
 def words(bench: Bench, load: Load) -> list[ModelProgress]:
@@ -21,11 +27,11 @@ def words(bench: Bench, load: Load) -> list[ModelProgress]:
     worker = bench.start()
     bench.call(bench.pool.load, worker, *load)
     said: list[ModelProgress] = []
-    while isinstance(event := bench.event(tuple), ModelProgress):
+    while isinstance(event := bench.any_event(), ModelProgress):
         said.append(event)
     assert isinstance(event, ModelLoaded), event
     bench.call(bench.pool.stop, worker)
-    bench.event(tuple)
+    bench.event(WorkerExited)
     return said
 
 
@@ -48,12 +54,21 @@ def test_stages_that_a_version_has_are_said_when_they_begin(shared_bench: Bench,
     stages = [LoadStage.SESSION, LoadStage.WARM_UP, LoadStage.GOLDEN, LoadStage.MEASURING]
     assert [word.stage for word in said] == stages
     assert {(word.done_bytes, word.total_bytes) for word in said} == {(0, 0)}
-    assert words(shared_bench, Load(100, version, replace_tell(TOLD))) == []
+    assert words(shared_bench, Load(100, version, TOLD._replace(tell=False))) == []
 
 
-def replace_tell(wish: LoadWish) -> LoadWish:
-    """The same without a word on the way."""
-    return wish._replace(tell=False)
+@pytest.mark.parametrize(
+    ("version", "wish"),
+    [
+        pytest.param(fake(), TOLD._replace(assess=False, quick=True), id="not wanted"),
+        pytest.param(fake("wrong"), TOLD, id="a session that cannot be"),
+        pytest.param(FREE_ROW, TOLD, id="nobody knows with what"),
+    ],
+)
+def test_measuring_is_not_said_where_nothing_is_measured(
+    shared_bench: Bench, version: ModelVersion, wish: LoadWish
+) -> None:
+    assert [word.stage for word in words(shared_bench, Load(100, version, wish))] == [LoadStage.SESSION]
 
 
 def test_a_stage_is_said_once() -> None:
