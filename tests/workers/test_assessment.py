@@ -12,7 +12,12 @@ import pytest
 from appliance.golden import GoldenCase, GoldenSet, TensorFile, Tolerance, write_golden
 from appliance.manifest import LatencyPromise
 from appliance.model import ModelVersion
+from appliance.runtimes.alignment import aligned
+from appliance.runtimes.fake import FakeSession
+from appliance.runtimes.runtime import Feed, Place, Produced, Region
 from appliance.tensor import Datatype, encode_bytes
+from appliance.workers.assessment import WARM_RUNS, assess
+from appliance.workers.execution import LoadedModel
 from appliance.workers.port import ExitCause, LoadWish, ModelLoaded, ModelRefused, WorkerExited
 from models.generate import write_model
 from tests.workers.bench import Bench, fake, spec, version_of
@@ -50,7 +55,7 @@ def load(bench: Bench, version: ModelVersion, wish: LoadWish) -> ModelLoaded | M
     bench.call(bench.pool.load, worker, 100, version, wish)
     ended: ModelLoaded | ModelRefused = bench.event((ModelLoaded, ModelRefused))  # type: ignore[arg-type]
     bench.call(bench.pool.stop, worker)
-    bench.event(tuple)
+    bench.event(WorkerExited)
     return ended
 
 
@@ -107,6 +112,27 @@ def test_a_promise_that_is_kept_and_one_that_is_broken(shared_bench: Bench, tmp_
         failures.append(loaded.assessment.failure)
     assert failures[0] == ""
     assert "5000 us are promised" in failures[1]
+
+
+class Placed(FakeSession):
+    """Notes where its outputs may be written."""
+
+    def __init__(self, version: ModelVersion) -> None:
+        super().__init__(version, "identity")
+        self.places: list[Place] = []
+
+    def run(
+        self, source: Region, feeds: tuple[Feed | None, ...], wanted: tuple[int, ...], place: Place
+    ) -> Produced:
+        self.places.append(place)
+        return super().run(source, feeds, wanted, place)
+
+
+def test_runs_are_measured_with_room_for_their_outputs_as_those_of_requests_have_it() -> None:
+    session = Placed(fake())
+    assessment = assess(LoadedModel(version=fake(), session=session), None, (), ())
+    assert len(session.places) == WARM_RUNS + assessment.runs
+    assert {(place.offset, place.capacity) for place in session.places[1:]} == {(0, aligned(16))}
 
 
 def test_a_set_that_is_not_of_this_version_or_not_there(shared_bench: Bench, tmp_path: Path) -> None:
