@@ -103,9 +103,17 @@ def test_a_run_that_hangs_is_ended_at_its_bound(serve: Serve, tmp_path: Path) ->
     assert ask(daemon.grpc, "neighbour") is not None
 
 
-@pytest.mark.parametrize("say", ["ffffffff00", "00000001c0", "000000050102030405"])
+@pytest.mark.parametrize(
+    "say",
+    [
+        pytest.param("ffffffff00", id="a length beyond all bounds"),
+        pytest.param("01000000c0", id="nothing"),
+        pytest.param("050000000102030405", id="a number and more"),
+        pytest.param("00000001c0", id="16 MiB of which the rest does not come"),
+    ],
+)
 def test_a_worker_that_talks_nonsense_is_ended(serve: Serve, tmp_path: Path, say: str) -> None:
-    write_fake(tmp_path, "liar", mode="wrong", say=say)
+    write_fake(tmp_path, "liar", mode="wrong", say=say, run_timeout_ms=300)  # which ends the last of them
     write_fake(tmp_path, "neighbour")
     daemon = serve(tmp_path, FAKE_SECTIONS)
     with pytest.raises(InferenceServerException) as caught:
