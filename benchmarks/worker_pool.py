@@ -72,12 +72,11 @@ class TimedPool:
         """The model MODEL of a worker."""
         return self._timed(ModelLoaded, lambda: self._pool.load(worker, MODEL, version, wish))
 
-    def arrived(self) -> float:
-        """After an early load: until all its weights are there."""
-        filled, took = self._timed(ModelFilled, lambda: None)
+    def arrived(self) -> None:
+        """After an early load: wait until all its weights are there."""
+        filled, _ = self._timed(ModelFilled, lambda: None)
         if filled.failure:
             raise PoolFailed(filled.failure)
-        return took
 
     def hollow(self, worker: int) -> float:
         return self._timed(ModelHollowed, lambda: self._pool.hollow(worker, MODEL))[1]

@@ -14,11 +14,7 @@ from tests.workers.port_conformance import PortConformance, Workers
 class TestPool(PortConformance):
     @pytest.fixture
     def workers(self, shared_bench: Bench) -> Workers:
-        def event() -> port.PoolEvent:
-            heard: port.PoolEvent = shared_bench.event(tuple)  # type: ignore[assignment]
-            return heard
-
-        return Workers(shared_bench.pool, shared_bench.call, event)
+        return Workers(shared_bench.pool, shared_bench.call, shared_bench.any_event)
 
 
 class TestScripted(PortConformance):
