@@ -17,8 +17,8 @@ from appliance.model import VersionState
 from appliance.scheduling.residency_port import Footprint, Form
 from appliance.workers.port import ModelLoaded
 
-PROCESS_BYTES = 3 << 20
-"""Of a worker process, beside what its models take."""
+PROCESS_BYTES = 5 << 20
+"""Of a worker process, beside what its models take: private pages of one with a model of 10 and of 100 MB, less the model."""
 VISITORS_MAX = 2
 """Versions for which others are put out so that they can prove themselves, at a time."""
 HOLLOW_PARTS = 3

@@ -48,7 +48,7 @@ def hollow_models(root: Path, count: int) -> None:
 
 def budget(models: int) -> dict[str, Any]:
     """Memory for so many of those, and for all of them hollow."""
-    return {**FAKE_SECTIONS, **ALONE, "residency": {"budget_bytes": (models * 64 + 60) * MIB}}
+    return {**FAKE_SECTIONS, **ALONE, "residency": {"budget_bytes": (models * 64 + 72) * MIB}}
 
 
 @pytest.mark.every_door
@@ -104,7 +104,7 @@ def test_a_deadline_too_short_for_the_load_is_refused_at_once_and_says_when(
 ) -> None:
     write_fake(tmp_path, "a")
     write_fake(tmp_path, "b")
-    sections = {**FAKE_SECTIONS, **ALONE, "residency": {"budget_bytes": 4 * MIB}}
+    sections = {**FAKE_SECTIONS, **ALONE, "residency": {"budget_bytes": 6 * MIB}}
     daemon = serve(tmp_path, sections)
     daemon.until("all ready", all_ready)
     away = next(name for name, form in residency(daemon.status()).items() if form == "cold")
