@@ -18,7 +18,8 @@ from appliance.scheduling.residency_port import Footprint, Form
 from appliance.workers.port import ModelLoaded
 
 PROCESS_BYTES = 5 << 20
-"""Of a worker process, beside what its models take: private pages of one with a model of 10 and of 100 MB, less the model."""
+"""Of a worker process, beside what its models take: the private pages of one with a model of 10 MB, and of 100, less
+the model."""
 VISITORS_MAX = 2
 """Versions for which others are put out so that they can prove themselves, at a time."""
 HOLLOW_PARTS = 3
@@ -253,8 +254,10 @@ class Lodging:
                 continue
             before = self._beside.get(model)
             if before is not None and before.state is VersionState.UNLOADING:
-                kept = self._kept if model in self._reserved else self._kept_above
-                kept[before.id] = self._bytes_now(before)
+                if model in self._reserved:
+                    self._kept[before.id] = min(self._bytes_now(before), self._left_by(known))
+                else:
+                    self._kept_above[before.id] = self._bytes_now(before)
             self._give_up(model)
         for kept in (self._kept, self._kept_above):
             for model in list(kept):
@@ -264,6 +267,12 @@ class Lodging:
         for model in [model for model in self._measured if served(model) is None]:
             del self._measured[model]
         return self.left_bytes != left_bytes
+
+    def _left_by(self, served: Served | None) -> int:
+        """What is left beside a version that serves now and may have turned out larger than was guessed: no more than
+        this may be kept for what it replaced, or it would be put out itself, for a version that gets no requests."""
+        taken = self.footprint(served).bytes if served is not None and served.id in self._measured else 0
+        return max(self._budget_bytes - taken, 0)
 
     def _give_up(self, model: int) -> None:
         self._visitors.discard(model)

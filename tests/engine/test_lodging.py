@@ -58,6 +58,16 @@ def test_memory_is_kept_for_a_visitor_until_it_serves_and_then_for_what_it_repla
     assert lodging.left_bytes == 100 * MB
 
 
+def test_a_version_that_is_larger_than_was_guessed_is_not_put_out_for_what_it_replaced() -> None:
+    lodging = Lodging(ResidencyConfig(), 100 * MB)
+    old, new = serving(lodging, 1, 60 * MB), version(2, 10 * MB)
+    assert lodging.ask(new, old, Stay(60 * MB, 0), 0).there
+    lodging.measured(new, ModelLoaded(1, 2, (), 1, 70 * MB - PROCESS_BYTES))
+    new.state, old.state = VersionState.READY, VersionState.UNLOADING
+    lodging.release({1: old, 2: new}.get)
+    assert lodging.left_bytes == 70 * MB
+
+
 def test_a_version_that_room_is_made_for_does_not_rest_meanwhile() -> None:
     lodging = Lodging(ResidencyConfig(), 100 * MB)
     used_bytes = 90 * MB

@@ -48,7 +48,7 @@ def hollow_models(root: Path, count: int) -> None:
 
 def budget(models: int) -> dict[str, Any]:
     """Memory for so many of those, and for all of them hollow."""
-    return {**FAKE_SECTIONS, **ALONE, "residency": {"budget_bytes": (models * 64 + 72) * MIB}}
+    return {**FAKE_SECTIONS, **ALONE, "residency": {"budget_bytes": (models * 64 + 60) * MIB}}
 
 
 @pytest.mark.every_door
@@ -228,7 +228,10 @@ def test_a_model_that_comes_back_is_served_by_the_door_again(serve: Serve, tmp_p
 def test_a_version_that_is_hollow_is_replaced_like_any_other(serve: Serve, tmp_path: Path) -> None:
     hollow_models(tmp_path, 3)
     daemon = serve(tmp_path, {**budget(1), "swap": {"watch_s": 0.0}})
-    document = daemon.until("all ready", all_ready)
+    document = daemon.until(
+        "one in memory, the others hollow",
+        lambda it: all_ready(it) and sorted(residency(it).values()) == ["hollow", "hollow", "resident"],
+    )
     away = next(name for name, form in residency(document).items() if form == "hollow")
     with Stream(daemon.grpc, away, threads=2) as stream:
         write_fake(tmp_path, away, hollow_bytes=64 * MIB, versions=(2,))
