@@ -33,7 +33,7 @@ from appliance.runtimes.runtime import (
     Session,
 )
 from appliance.runtimes.strings import decode_strings, encode_strings
-from appliance.runtimes.weights import MappedWeights, find_mapped
+from appliance.runtimes.weights import MappedWeights, find_mapped, mapped_now
 from appliance.tensor import Datatype, element_count
 
 MODEL_FILE: Final = "model.onnx"
@@ -94,6 +94,7 @@ class OnnxRuntime:
 
     def load(self, version: ModelVersion, settings: RuntimeSettings) -> Session:
         """A session for the version's file on the version's device."""
+        others = () if version.weights is None else mapped_now(version.weights)
         session = _create_session(version, settings)
         try:
             inputs = _ports(session.inputs_meta, "input")
@@ -101,7 +102,7 @@ class OnnxRuntime:
             outputs = _ports(session.outputs_meta, "output")
         except LoadFailed as problem:
             raise LoadFailed(f"{version.key}: {problem}") from problem
-        weights = None if version.weights is None else find_mapped(version.weights)
+        weights = None if version.weights is None else find_mapped(version.weights, others)
         if any(port.datatype is Datatype.BYTES for port in inputs):
             return TextSession(session, version, inputs, outputs, weights)
         return BoundSession(session, version, inputs, outputs, weights)

@@ -18,7 +18,7 @@ import mmap
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from appliance.digest import PIECE_BYTES, digest_of
@@ -51,7 +51,7 @@ def _typed_libc() -> ctypes.CDLL:
 _LIBC: Final = _typed_libc()
 
 
-class _Mapping(NamedTuple):
+class Mapping(NamedTuple):
     """Memory of this process that shows the file from ``offset``."""
 
     address: int
@@ -62,7 +62,7 @@ class _Mapping(NamedTuple):
 class MappedWeights:
     """The mappings that a session has made of one file of weights. Its methods are called by one thread at a time."""
 
-    def __init__(self, file: WeightsFile, descriptor: int, mappings: Sequence[_Mapping]) -> None:
+    def __init__(self, file: WeightsFile, descriptor: int, mappings: Sequence[Mapping]) -> None:
         self._file = file
         self._descriptor = descriptor
         self._mappings = tuple(sorted(mappings, key=lambda mapping: mapping.offset))
@@ -83,15 +83,24 @@ class MappedWeights:
         os.close(self._descriptor)
 
 
-def find_mapped(file: WeightsFile) -> MappedWeights | None:
-    """The mappings of ``file`` in this process, by device and inode; None when there are none."""
+def mapped_now(file: WeightsFile) -> Sequence[Mapping]:
+    """What other sessions of this process have mapped of ``file``. Raises LoadFailed."""
+    try:
+        status = os.stat(file.path)
+    except OSError as problem:
+        raise _unreadable(file, problem) from problem
+    return _mappings(status)
+
+
+def find_mapped(file: WeightsFile, others: Sequence[Mapping] = ()) -> MappedWeights | None:
+    """The mappings of ``file`` in this process, by device and inode, but for those of ``others``, which go when the
+    others go; None when there are none."""
     try:
         descriptor = os.open(file.path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError as problem:
         raise _unreadable(file, problem) from problem
-    status = os.fstat(descriptor)
-    device = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}"
-    mappings = list(_mappings(device, str(status.st_ino)))
+    found = _mappings(os.fstat(descriptor))
+    mappings = [part for mapping in found for part in _beside(mapping, others)]
     if mappings:
         return MappedWeights(file, descriptor, mappings)
     os.close(descriptor)
@@ -115,7 +124,7 @@ def read_ahead(
     try:
         if file.size:
             with _SharedMapping(descriptor, file.size) as shared:
-                whole = _Mapping(shared.address, file.size, 0)
+                whole = Mapping(shared.address, file.size, 0)
                 _read(file, descriptor, [whole], verify=verify, begin=begin, progress=progress)
         else:
             _read(file, descriptor, [], verify=verify)
@@ -126,7 +135,7 @@ def read_ahead(
 def _read(
     file: WeightsFile,
     descriptor: int,
-    mappings: Sequence[_Mapping],
+    mappings: Sequence[Mapping],
     *,
     verify: bool,
     begin: Callable[[], None] = lambda: None,
@@ -159,7 +168,7 @@ def _read(
         raise LoadFailed(wrong)
 
 
-def _populate_all(file: WeightsFile, mappings: Sequence[_Mapping], reached: Callable[[int], None]) -> None:
+def _populate_all(file: WeightsFile, mappings: Sequence[Mapping], reached: Callable[[int], None]) -> None:
     """Step by step; ``reached`` is told how far."""
     for mapping in mappings:
         for start in range(0, mapping.nbytes, STEP_BYTES):
@@ -171,7 +180,7 @@ def _populate_all(file: WeightsFile, mappings: Sequence[_Mapping], reached: Call
             reached(mapping.offset + start + nbytes)
 
 
-def _pieces_of(mappings: Sequence[_Mapping], size: int) -> list[int]:
+def _pieces_of(mappings: Sequence[Mapping], size: int) -> list[int]:
     """The numbers of the pieces that are mapped in part at least, with small gaps closed, ascending."""
     numbers: list[int] = []
     last = 0
@@ -277,17 +286,36 @@ class _SharedMapping:
         _LIBC.munmap(self.address, self._size)
 
 
-def _mappings(device: str, inode: str) -> Sequence[_Mapping]:
-    """Private ones of the file with that device and inode, as the kernel lists them; shared ones are our own."""
+def _mappings(status: os.stat_result) -> Sequence[Mapping]:
+    """Private ones of the file with that device and inode, by address, as the kernel lists them; shared ones are our
+    own."""
+    device = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}"
+    wanted = (b"p", device.encode(), str(status.st_ino).encode())
     found = []
     with open("/proc/self/maps", "rb") as file:
         for line in file:
             fields = line.split(maxsplit=5)
-            if (fields[1][3:], fields[3], fields[4]) == (b"p", device.encode(), inode.encode()):
+            if (fields[1][3:], fields[3], fields[4]) == wanted:
                 begin, _, end = fields[0].partition(b"-")
                 first = int(begin, 16)
-                found.append(_Mapping(first, int(end, 16) - first, int(fields[2], 16)))
+                found.append(Mapping(first, int(end, 16) - first, int(fields[2], 16)))
     return found
+
+
+def _beside(mapping: Mapping, others: Sequence[Mapping]) -> Iterator[Mapping]:
+    """The parts of ``mapping`` that lie in none of ``others``, which are by address: the kernel may list as one what
+    two sessions have mapped side by side."""
+    address, offset, nbytes = mapping.address, mapping.offset, mapping.nbytes
+    begin, end = address, address + nbytes
+    for other in others:
+        first, last = max(begin, other.address), min(end, other.address + other.nbytes)
+        if first >= last:
+            continue
+        if begin < first:
+            yield Mapping(begin, first - begin, offset + begin - address)
+        begin = last
+    if begin < end:
+        yield Mapping(begin, end - begin, offset + begin - address)
 
 
 def _populate(address: int, nbytes: int) -> None:

@@ -16,7 +16,7 @@ from appliance.digest import PIECE_BYTES, Digester, digest_of
 from appliance.errors import LoadFailed
 from appliance.model import WeightsFile
 from appliance.runtimes import weights
-from appliance.runtimes.weights import MappedWeights, find_mapped, read_ahead
+from appliance.runtimes.weights import MappedWeights, Mapping, find_mapped, mapped_now, read_ahead
 
 PAGE = mmap.PAGESIZE
 PIECES = 3
@@ -128,6 +128,43 @@ def test_the_mappings_of_another_file_are_another_files(file: WeightsFile, tmp_p
         assert again is not None
         assert again.nbytes == PAGE
         again.close()
+
+
+def test_what_another_session_has_mapped_of_the_file_is_not_this_ones(file: WeightsFile) -> None:
+    """It goes when the other one is closed, and its addresses may be anybody's then."""
+    with mapped(file, (0, 3 * PAGE)) as (first, maps):
+        others = mapped_now(file)
+        assert find_mapped(file, others) is None
+        with open(file.path, "rb") as source:
+            mine = mmap.mmap(
+                source.fileno(), 2 * PAGE, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ, offset=3 * PAGE
+            )
+        found = find_mapped(file, others)
+        assert found is not None
+        assert (first.nbytes, found.nbytes) == (3 * PAGE, 2 * PAGE)
+        maps[0].close()
+        found.hollow()
+        found.fill(verify=True)
+        found.close()
+        mine.close()
+
+
+@pytest.mark.parametrize(
+    ("others", "left"),
+    [
+        ([], [(100, 60, 7)]),
+        ([(0, 100), (160, 50)], [(100, 60, 7)]),
+        ([(100, 20)], [(120, 40, 27)]),
+        ([(140, 50)], [(100, 40, 7)]),
+        ([(110, 10), (130, 5)], [(100, 10, 7), (120, 10, 27), (135, 25, 42)]),
+        ([(90, 100)], []),
+    ],
+)
+def test_of_what_the_kernel_lists_as_one_the_rest_is_taken(
+    others: list[tuple[int, int]], left: list[tuple[int, int, int]]
+) -> None:
+    there = [Mapping(address, nbytes, 0) for address, nbytes in others]
+    assert list(weights._beside(Mapping(100, 60, 7), there)) == left
 
 
 @pytest.mark.parametrize("position", [0, PIECE_BYTES - 1, PIECE_BYTES, SIZE - 1])
