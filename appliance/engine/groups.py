@@ -118,7 +118,7 @@ class Groups:
     def _load(self, worker: Worker, served: Served) -> None:
         if served.state is not VersionState.UNAVAILABLE and not worker.stopping:
             wish = self._wish(served)
-            worker.loading[served.id] = wish.background
+            worker.loading[served.id] = wish
             self._port.load(worker.id, served.id, served.model, wish)
 
     def tick(self, now_ns: int) -> None:
@@ -148,14 +148,16 @@ class Groups:
         worker = self._workers.get(event.worker)
         if worker is None:
             return
-        worker.loading.pop(event.model, None)
+        first = not worker.whole
+        worker.answered(event.model)
         if served is None:
             if not worker.stopping:
                 self._port.unload(event.worker, event.model)
             return
         worker.loaded.add(served.id)
         group = self._groups[worker.group]
-        group.load_ns = max(group.load_ns, now_ns - worker.started_ns)
+        if first:  # else it was asked for when the process had been there for long
+            group.load_ns = max(group.load_ns, now_ns - worker.started_ns)
         served.load_ns, served.progress = event.load_ns, None
         self._review(group, now_ns)
 
@@ -163,7 +165,7 @@ class Groups:
         """One worker will not have a model."""
         worker = self._workers.get(event.worker)
         if worker is not None:
-            worker.loading.pop(event.model, None)
+            worker.answered(event.model)
 
     def _review(self, group: Group, now_ns: int) -> None:
         """Open what can be opened now. A lane opens when its worker holds every model the group has opened; a model
@@ -265,7 +267,13 @@ class Groups:
     def loading_aside(self) -> set[int]:
         """The ids of versions that load in the background, whether or not anybody waits for them any more."""
         loads = (load for worker in self._workers.values() for load in worker.loading.items())
-        return {model for model, background in loads if background}
+        return {model for model, wish in loads if wish.background}
+
+    def loads_quickly(self, worker_id: int, model: int) -> bool:
+        """Whether that process loads that model now with a session that is there at once."""
+        worker = self._workers.get(worker_id)
+        wish = worker.loading.get(model) if worker is not None else None
+        return wish is not None and wish.quick
 
     def complete(self, served: Served) -> bool:
         """Whether all the processes that should hold ``served`` do."""

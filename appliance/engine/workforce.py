@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from appliance.engine.routes import Served
+from appliance.workers.port import LoadWish
 
 
 @dataclass(slots=True, kw_only=True)
 class Worker:
     """A process of a group. ``number`` picks its processors; ``loaded`` are the model ids it holds, ``loading``
-    those that it was asked to load and has not answered, with whether that is in the background."""
+    those that it was asked to load and has not answered, and how; ``whole``: it has answered all that it began with."""
 
     id: int
     group: int
@@ -20,7 +21,13 @@ class Worker:
     open: bool = False
     stopping: bool = False
     loaded: set[int] = field(default_factory=set)
-    loading: dict[int, bool] = field(default_factory=dict)
+    loading: dict[int, LoadWish] = field(default_factory=dict)
+    whole: bool = False
+
+    def answered(self, model: int) -> None:
+        """It has loaded a model, or will not."""
+        self.loading.pop(model, None)
+        self.whole = self.whole or not self.loading
 
     @property
     def state(self) -> str:

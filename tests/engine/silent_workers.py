@@ -1,0 +1,48 @@
+"""Workers that do nothing and note what they were asked for."""
+
+from __future__ import annotations
+
+from appliance.model import ModelVersion
+from appliance.workers import port
+from tests.workers.without_memory import WithoutMemory
+
+
+class SilentWorkers(WithoutMemory):
+    """Implements WorkerPort. ``asked`` holds the names of the calls, in order; ``loads`` who was to load what."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self.loads: list[tuple[int, int, port.LoadWish]] = []
+
+    def start(self, worker: int, settings: port.WorkerSettings) -> None:
+        self.asked.append("start")
+
+    def load(
+        self, worker: int, model: int, version: ModelVersion, wish: port.LoadWish = port.PLAIN_LOAD
+    ) -> None:
+        self.asked.append("load")
+        self.loads.append((worker, model, wish))
+
+    def hollow(self, worker: int, model: int) -> None:
+        self.asked.append("hollow")
+
+    def fill(self, worker: int, model: int, verify: bool) -> None:
+        self.asked.append("fill")
+
+    def build_form(self, worker: int, model: int, version: ModelVersion) -> None:
+        self.asked.append("build_form")
+
+    def dispatch(self, worker: int, run: port.Run) -> None:
+        self.asked.append("dispatch")
+
+    def unload(self, worker: int, model: int) -> None:
+        self.asked.append("unload")
+
+    def fetch(self, worker: int, fetch: port.Fetch) -> None:
+        self.asked.append("fetch")
+
+    def stop(self, worker: int) -> None:
+        self.asked.append("stop")
+
+    def kill(self, worker: int, cause: port.ExitCause) -> None:
+        self.asked.append("kill")
