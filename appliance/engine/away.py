@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Final
-
+from appliance.engine.lodging import megabytes
 from appliance.errors import CapacityError, ModelAway, QueueFull
 from appliance.scheduling.residency_port import Coldness, Refuse
-
-MB: Final = 1_000_000
 
 
 def refusal(name: str, action: Refuse, size_bytes: int, budget: str) -> CapacityError:
@@ -23,5 +20,5 @@ def refusal(name: str, action: Refuse, size_bytes: int, budget: str) -> Capacity
     if reason is Coldness.NO_ROOM:
         return ModelAway(f"{away}, and there is no room that could be made for it now", after_ns)
     if reason is Coldness.NEVER:
-        return ModelAway(f"{away} and cannot be: it takes {size_bytes / MB:,.1f} MB, and {budget}", after_ns)
+        return ModelAway(f"{away} and cannot be: it takes {megabytes(size_bytes)}, and {budget}", after_ns)
     return ModelAway(f"{away}, and its last loads failed", after_ns)

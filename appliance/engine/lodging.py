@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from appliance.engine.residency_settings import ResidencyConfig
 from appliance.engine.routes import Served
 from appliance.model import VersionState
-from appliance.scheduling.residency_port import Footprint, Form
+from appliance.scheduling.residency_port import Footprint, Form, Kept
 from appliance.workers.port import ModelLoaded
 
 PROCESS_BYTES = 5 << 20
@@ -110,6 +110,12 @@ class Lodging:
         total = (memory_bytes + PROCESS_BYTES) * processes + weights_bytes
         return Footprint(total, weights_bytes if pays else 0)
 
+    def kept(self, served: Served) -> Kept:
+        """What is wished of it: by the operator, and for as long as a version is tried beside it."""
+        name = served.model.name
+        keep_warm_ns = int(self._config.keep_warm_s.get(name, 0) * 1e9)
+        return Kept(served.id, name in self._config.pins, keep_warm_ns, served.diversion is not None)
+
     def load_ns(self, served: Served) -> int:
         """How long loading it took, without its process."""
         return self._measured[served.id].load_ns
@@ -152,11 +158,11 @@ class Lodging:
 
     def budget_in_words(self, pinned_bytes: int) -> str:
         """The budget, and what cannot be had of it."""
-        budget = f"residency.budget_bytes is {_mb(self._budget_bytes)}"
+        budget = f"residency.budget_bytes is {megabytes(self._budget_bytes)}"
         if not self._config.budget_bytes:
-            budget = f"there is memory for models of {_mb(self._budget_bytes)}"
+            budget = f"there is memory for models of {megabytes(self._budget_bytes)}"
         if pinned_bytes:
-            budget += f", of which residency.pins and versions on trial keep {_mb(pinned_bytes)}"
+            budget += f", of which residency.pins and versions on trial keep {megabytes(pinned_bytes)}"
         return budget
 
     def problems(self, versions: Iterable[Served], kept: Callable[[Served], bool]) -> Iterator[str]:
@@ -175,12 +181,12 @@ class Lodging:
                     yield f"residency.{key} names '{name}', and there is no such model"
         pinned_bytes = sum(names.get(name, 0) for name in self._config.pins)
         if pinned_bytes > self._budget_bytes:
-            yield f"residency.pins need about {_mb(pinned_bytes)}, and {self.budget_in_words(0)}"
+            yield f"residency.pins need about {megabytes(pinned_bytes)}, and {self.budget_in_words(0)}"
         stays = sum(size_bytes for served, size_bytes in serving if kept(served))
         for served, size_bytes in serving:
             others = stays - (size_bytes if kept(served) else 0)
             if size_bytes + others > self._budget_bytes:
-                yield f"{served.key} takes {_mb(size_bytes)} and does not fit: {self.budget_in_words(others)}"
+                yield f"{served.key} takes {megabytes(size_bytes)} and does not fit: {self.budget_in_words(others)}"
 
     def ask(self, served: Served, before: Served | None, stay: Stay, now_ns: int) -> Room:
         """Keep memory for ``served``, which replaces ``before``, if that can be had. Where memory is kept, it is
@@ -214,7 +220,7 @@ class Lodging:
             return LATER
         need = self._reserved[served.id]
         self._give_up(served.id)
-        reason = f"waits for memory: it needs about {_mb(need)}, and what could leave memory is in use"
+        reason = f"waits for memory: it needs about {megabytes(need)}, and what could leave memory is in use"
         return Room(False, reason, now_ns + PAUSE_NS)
 
     def _above(
@@ -224,7 +230,7 @@ class Lodging:
         budget = self.budget_in_words(stay.pinned_bytes)
         if before is None:
             return Room(
-                False, f"waits for memory: it needs about {_mb(need)}, and {budget}", now_ns + LOOK_NS
+                False, f"waits for memory: it needs about {megabytes(need)}, and {budget}", now_ns + LOOK_NS
             )
         if self._guests or self._kept_above:
             return Room(
@@ -233,8 +239,9 @@ class Lodging:
         spare = self._spare_bytes()
         if spare < need + SPARE_BYTES:
             reason = (
-                f"waits for memory: it needs about {_mb(need)} beside the {_mb(beside)} of the version that serves; "
-                f"{budget}, and the machine has {_mb(spare)} left, too little to try it above the budget"
+                f"waits for memory: it needs about {megabytes(need)} beside the {megabytes(beside)} of the version "
+                f"that serves; {budget}, and the machine has {megabytes(spare)} left, too little to try it above the "
+                "budget"
             )
             return Room(False, reason, now_ns + LOOK_NS)
         self._guests[served.id] = need
@@ -299,5 +306,6 @@ def _file_bytes(served: Served) -> tuple[int, int]:
     return mapped, max(served.model.file_bytes - mapped, 0)
 
 
-def _mb(size_bytes: int) -> str:
+def megabytes(size_bytes: int) -> str:
+    """For people."""
     return f"{size_bytes / MB:,.1f} MB"

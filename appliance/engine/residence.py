@@ -169,12 +169,13 @@ class Residence:
         self._recount(now_ns)
         for served in there.values():
             if served.id in self._tenants:
-                self._tell(self._kept(served), now_ns)
+                self._tell(self._lodging.kept(served), now_ns)
             elif self._lodging.settles(served):
                 self._add(served, now_ns)
-        kept = {served for served in self._tenants.values() if self._kept(served).pinned}
-        self._pinned_bytes = sum(self._lodging.footprint(served).bytes for served in kept)
-        found = tuple(self._lodging.problems(there.values(), kept.__contains__))
+        kept = {served: self._lodging.kept(served) for served in self._tenants.values()}
+        self._pinned_bytes = sum(self._lodging.footprint(each).bytes for each in kept if kept[each].stays)
+        pinned = {served for served, wish in kept.items() if wish.pinned}
+        found = tuple(self._lodging.problems(there.values(), pinned.__contains__))
         for problem in [each for each in found if each not in self._problems]:
             self._report("models do not fit as configured", reason=problem)
         self._problems = found
@@ -208,19 +209,13 @@ class Residence:
         cost_ns = self._lodging.load_ns(served)
         footprint = self._lodging.footprint(served)
         self._tell(port.Added(served.id, served.form, footprint, cost_ns), now_ns)
-        self._tell(self._kept(served), now_ns)
-
-    def _kept(self, served: Served) -> port.Kept:
-        name = served.model.name
-        pinned = name in self._config.pins or served.diversion is not None
-        keep_warm_ns = int(self._config.keep_warm_s.get(name, 0) * 1e9)
-        return port.Kept(served.id, pinned, keep_warm_ns)
+        self._tell(self._lodging.kept(served), now_ns)
 
     def _remove(self, served: Served, now_ns: int) -> None:
         model = served.id
         del self._tenants[model]
         self._renewals.forget(model)
-        for known in (self._answered, self._pending, self._failures):
+        for known in (self._answered, self._pending, self._failures, self._moved_ns):
             known.pop(model, None)
         self._draining = [other for other in self._draining if other is not served]
         for request in self._room.of(model):
@@ -358,8 +353,9 @@ class Residence:
     def _loaded(self, event: ModelLoaded, now_ns: int) -> None:
         """Maybe it is a version that comes back, and is open after this."""
         served = self._roster.served(event.model)
-        renewed = self._renewals.renewed(event.model, event.worker)
-        if served is not None and served.quick and not renewed:
+        self._renewals.renewed(event.model, event.worker)
+        quick = self._groups.loads_quickly(event.worker, event.model)
+        if served is not None and quick:
             self._renewals.opened(served, event.worker)
         elif served is not None:
             served.quick = False
@@ -368,9 +364,13 @@ class Residence:
         if served is None or served.id not in self._tenants:
             return
         if served.form is not Form.COLD or not served.opened:
+            if not quick:
+                self._tell(port.Measured(served.id, self._lodging.footprint(served)), now_ns)
             return
         took_ns = now_ns - self._moved_ns.pop(served.id, now_ns)
-        if served.quick:  # its weights are still arriving: the same as last time is counted with
+        if self._renewals.busy(
+            served.id
+        ):  # its weights are still arriving: the same as last time is counted with
             took_ns = self._renewals.took_ns(served, max(took_ns, self._lodging.load_ns(served)))
         self._arrived(served, now_ns, took_ns, self._lodging.footprint(served).bytes)
 
@@ -491,7 +491,7 @@ class Residence:
 
     def _pinned_beside(self, served: Served | None) -> int:
         """What is pinned of others."""
-        own = served is not None and served.id in self._tenants and self._kept(served).pinned
+        own = served is not None and served.id in self._tenants and self._lodging.kept(served).stays
         return self._pinned_bytes - (self._lodging.footprint(served).bytes if served and own else 0)
 
     def _refusal(self, request: Request, action: port.Refuse) -> ApplianceError:

@@ -134,7 +134,8 @@ class Residency:
                 self._removed(self._tenants[event.model])
             case port.Kept():
                 tenant = self._tenants[event.model]
-                tenant.pinned, tenant.keep_warm_ns = event.pinned, event.keep_warm_ns
+                tenant.pinned, tenant.held = event.pinned, event.held
+                tenant.keep_warm_ns = event.keep_warm_ns
             case port.BudgetChanged():
                 self._budget_bytes, self._whole_bytes = event.bytes, max(event.bytes, event.whole_bytes)
                 self._popularity.set_budget(event.bytes)
@@ -360,7 +361,7 @@ class Residency:
         """Nobody waits: load what is pinned, one after the other. Nothing else is fetched ahead: in the simulation the
         gaps that evictions leave would be filled again and again with what nobody asks for."""
         for tenant in self._tenants.values():
-            if tenant.pinned and not tenant.resident and tenant.not_before_ns <= now_ns:
+            if tenant.stays and not tenant.resident and tenant.not_before_ns <= now_ns:
                 missing = tenant.bytes_missing + self._used_bytes - self._budget_bytes
                 if missing <= 0:
                     self._start(tenant, now_ns, actions)
@@ -395,7 +396,7 @@ class Residency:
         return (
             tenant.move is Move.NONE
             and tenant.form is not Form.COLD
-            and not tenant.pinned
+            and not tenant.stays
             and not tenant.waiting
             and (bool(self._queue) or tenant.wished_until_ns <= now_ns)
             and tenant.model not in in_use

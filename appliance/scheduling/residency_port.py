@@ -50,11 +50,17 @@ class Removed(NamedTuple):
 
 class Kept(NamedTuple):
     """The operator's wishes: ``pinned`` is RESIDENT always; else it stays so for ``keep_warm_ns`` after its last
-    request."""
+    request. ``held``: it is RESIDENT for the time being."""
 
     model: int
     pinned: bool
     keep_warm_ns: int
+    held: bool = False
+
+    @property
+    def stays(self) -> bool:
+        """Whether nobody takes its memory."""
+        return self.pinned or self.held
 
 
 class BudgetChanged(NamedTuple):

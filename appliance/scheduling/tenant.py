@@ -31,6 +31,7 @@ class Tenant:
         "fill",
         "footprint",
         "form",
+        "held",
         "held_until_ns",
         "keep_warm_ns",
         "load",
@@ -53,7 +54,7 @@ class Tenant:
         self.move = Move.NONE
         self.moving_since_ns = 0
         self.arrival = 0
-        self.pinned = False
+        self.pinned = self.held = False
         self.keep_warm_ns = 0
         self.used_ns = 0
         self.held_until_ns = 0
@@ -89,6 +90,11 @@ class Tenant:
     def resident(self) -> bool:
         """Requests can go to it."""
         return self.form is Form.RESIDENT and self.move is Move.NONE
+
+    @property
+    def stays(self) -> bool:
+        """Whether it is to be RESIDENT, asked for or not."""
+        return self.pinned or self.held
 
     @property
     def available_ns(self) -> int:

@@ -6,10 +6,13 @@ from dataclasses import replace
 
 import pytest
 
+from appliance.engine.diversion import Diversion
 from appliance.engine.lodging import PATIENCE_NS, PROCESS_BYTES, SPARE_BYTES, Lodging, Room, Stay
 from appliance.engine.residency_settings import ResidencyConfig
 from appliance.engine.routes import Served
+from appliance.engine.swap_settings import TrialWish
 from appliance.model import VersionState
+from appliance.scheduling.residency_port import Kept
 from appliance.telemetry.meter import VersionMeter
 from appliance.workers.port import ModelLoaded
 from tests.words.sample import make_version
@@ -116,3 +119,16 @@ def test_memory_that_nobody_gives_is_not_kept_for_ever() -> None:
     assert "is in use" in given_up.reason
     assert given_up.again_ns > PATIENCE_NS
     assert lodging.left_bytes == 100 * MB
+
+
+def test_pins_are_the_operators_and_a_trial_only_holds() -> None:
+    lodging = Lodging(ResidencyConfig(pins=("m",), keep_warm_s={"m": 2.0}), 100 * MB)
+    pinned, tried = version(1, 10 * MB), version(2, 10 * MB)
+    tried.model = replace(tried.model, name="other")
+    assert lodging.kept(tried) == Kept(2, False, 0)
+    trial = TrialWish(canary_percent=10.0)
+    meter = VersionMeter("other", 3)
+    tried.diversion = Diversion(version(3, MB), trial, 10.0, shadow=False, unseen=meter)
+    assert lodging.kept(pinned) == Kept(1, True, 2_000_000_000)
+    assert lodging.kept(tried) == Kept(2, False, 0, held=True)
+    assert lodging.kept(tried).stays

@@ -157,6 +157,22 @@ def test_what_is_lent_comes_back_and_what_is_pinned_does_not() -> None:
     assert rig.ask(2, 8) == [port.Refuse(2, 8, Coldness.NEVER, -1)]
 
 
+def test_what_is_held_for_the_time_being_stays_and_others_are_told_to_come_back() -> None:
+    rig = Rig(100)
+    rig.add(1)
+    rig.add(2, Form.COLD)
+    rig.tell(port.Kept(1, False, 0, held=True))
+    refused = rig.ask(2, 7)
+    assert refused == [port.Refuse(2, 7, Coldness.NO_ROOM, ResidencyPolicy().backoff_ns)]
+    assert rig.tell(port.Kept(1, False, 0)) == [port.Drop(1)], "the refused one may come back"
+
+
+def test_what_is_held_is_brought_back_when_nobody_waits() -> None:
+    rig = Rig(100)
+    rig.add(1, Form.COLD)
+    assert rig.tell(port.Kept(1, False, 0, held=True)) == [port.Load(1, True)]
+
+
 def test_nobody_waits_for_a_model_that_fails_twice_and_it_is_tried_again_later() -> None:
     rig = Rig(200)
     rig.add(1, Form.COLD)
