@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from appliance.engine.records import PACKED
 from appliance.engine.routes import Served
 from appliance.model import VersionState
 
@@ -10,12 +11,13 @@ Key = tuple[str, int]
 
 class Census:
     """``served`` are all that have, or are about to get, a worker; ``incoming`` those among them whose name an older
-    file serves meanwhile; ``leaving`` those that wait for their last requests. ``troubled`` says of models what is
-    wrong with their files."""
+    file serves meanwhile, ``failed`` those that were, and were given up; ``leaving`` those that wait for their last
+    requests. ``troubled`` says of models what is wrong with their files."""
 
     def __init__(self) -> None:
         self.served: dict[int, Served] = {}
         self.incoming: dict[Key, Served] = {}
+        self.failed: dict[Key, Served] = {}
         self.leaving: list[Served] = []
         self.troubled: dict[str, str] = {}
         self._next_id = 1
@@ -44,6 +46,10 @@ class Census:
     def held(self) -> list[tuple[str, str]]:
         """Names and versions of all that is here, seen or not."""
         return [(served.model.name, str(served.model.version)) for served in list(self.served.values())]
+
+    def knows(self, identity: str) -> bool:
+        """Whether a version is here that is ``identity``, or runs from a form of it."""
+        return any(served.identity in (identity, identity + PACKED) for served in self.served.values())
 
     def key_of(self, model: int) -> str | None:
         """What the version with that id is called."""

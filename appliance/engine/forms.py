@@ -1,15 +1,14 @@
 """Packed forms of versions: built one at a time by a worker that does nothing else, while nothing is on its way.
 
-A form that was built is taken up as a swap of the version for itself: it has to prove itself like any other. Each
-version is built once in the life of the process at most; a form that fails later is marked, and not used again. Owner:
-the roster.
+A form that was built is taken up as a swap of the version for itself: it has to prove itself like any other. That of a
+version that stays is built once in the life of the process at most; one that fails later is marked, and not used again.
+Owner: the roster.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
 
 from appliance.engine.records import PACKED
 from appliance.engine.routes import Served
@@ -18,8 +17,9 @@ from appliance.workers.port import FormBuilt, WorkerPort, WorkerSettings
 
 
 class Forms:
-    """``settings`` are those of the n-th process; ``take_id`` gives ids never used before; ``built`` is told of a
-    version whose form is there; ``report`` writes a log line."""
+    """``settings`` are those of the n-th process; ``take_id`` gives ids never used before; ``wanted`` tells whether a
+    version would change over to a form now, ``built`` is told of one whose form is there; ``report`` writes a log
+    line."""
 
     def __init__(
         self,
@@ -27,12 +27,14 @@ class Forms:
         workers: WorkerPort,
         settings: Callable[[int], WorkerSettings],
         take_id: Callable[[], int],
+        wanted: Callable[[Served], bool],
         built: Callable[[Served, int], None],
         report: Callable[..., None],
     ) -> None:
         self._port = workers
         self._settings = settings
         self._take_id = take_id
+        self._wanted = wanted
         self._built = built
         self._report = report
         self._known: set[str] = set()
@@ -49,13 +51,21 @@ class Forms:
             self._known.add(identity)
             self._queue.append(served)
 
+    def forget(self, identity: str) -> None:
+        """The version is gone, and its forms may be, or it has no use for one now: if it comes again, so may a form."""
+        self._known.discard(identity.removesuffix(PACKED))
+
     @property
     def waiting(self) -> bool:
         """Whether something could be built now."""
         return bool(self._queue) and self._building is None
 
     def build(self) -> None:
-        """Build the next one: nothing else is on its way."""
+        """Build the next one that is still wanted, if there is one: nothing else is on its way."""
+        while self._queue and not self._wanted(self._queue[0]):
+            self.forget(self._queue.popleft().identity)
+        if not self._queue:
+            return
         served, worker, model = self._queue.popleft(), self._take_id(), self._take_id()
         self._building = (worker, model, served)
         self._report("building the packed form", model=served.key)
@@ -96,8 +106,7 @@ class Forms:
     def refuse(self, served: Served, reason: str) -> None:
         """``served`` failed; if it ran from a form, that is not used again."""
         if served.identity.endswith(PACKED):
-            with suppress(OSError):
-                refuse_forms(served.model.forms, served.model.digest, reason)
+            refuse_forms(served.model.forms, served.model.digest, reason)
 
     def stop(self) -> None:
         """The daemon ends."""

@@ -104,7 +104,6 @@ class Launches:
         groups: dict[bool, list[Served]] = {}
         for candidate in ready:
             candidate.step = Step.STARTED
-            candidate.started_ns = now_ns
             if not candidate.problem:
                 groups.setdefault(candidate.trial.tries, []).append(candidate.served)
         for alone, fresh in sorted(groups.items()):

@@ -133,9 +133,10 @@ class WorkerStatus:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VersionStatus:
     """A model version for people: state, queue, how it batches, where it runs, how it stands: ``tries_left`` before it
-    is given up, ``run_p50_ns`` and ``run_p99_ns`` as assessed (0: it was not), ``fallen_back`` requests that failed
-    on it and that the version before has answered; ``trust`` is who vouches for its package (see ModelVersion),
-    ``load_ns`` how long its last load took, ``loading`` how far the one is that is under way."""
+    is out for good unless nothing else of its model serves, ``next_try_ms`` when, by the wall clock, it is tried again
+    because of that (0: it is not), ``run_p50_ns`` and ``run_p99_ns`` as assessed (0: it was not), ``fallen_back``
+    requests that failed on it and that the version before has answered; ``trust`` is who vouches for its package (see
+    ModelVersion), ``load_ns`` how long its last load took, ``loading`` how far the one is that is under way."""
 
     name: str
     version: int

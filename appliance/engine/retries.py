@@ -15,7 +15,6 @@ from appliance.engine.swaps import Swaps
 from appliance.model import VersionState
 
 MS_NS: Final = 1_000_000
-NEVER_NS: Final = 1 << 62
 ON_ITS_WAY: Final = frozenset({VersionState.LOADING, VersionState.READY})
 
 
@@ -61,7 +60,7 @@ class Retries:
                 continue
             due = before.get(entry.identity) or self._first(entry, served, now_ns)
             if due is not None:
-                self._due[entry.identity] = due
+                self._due[entry.identity] = due._replace(entry=entry)
         self._wake()
 
     def _given_up(self, entry: CatalogVersion) -> Served | None:

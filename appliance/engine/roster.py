@@ -95,17 +95,17 @@ class Roster:
             served.explain(self._census.troubled.get(served.model.name, ""))
         for key in [key for key in self._census.incoming if key not in wanted]:
             self._succession.leave(self._census.incoming.pop(key), now_ns)
+        for key in [key for key in self._census.failed if key not in wanted]:
+            del self._census.failed[key]
         for key, entry in wanted.items():
             current = self._census.incoming.get(key) or self._routes.find(*key)
-            if (
-                current is not None
-                and current.fingerprint == entry.fingerprint
-                and current.model == entry.model
-                and not self._may_try_again(current, key[0] in asked)
-            ):
-                self.swaps.renew(current, entry.trial, now_ns)
-            else:
+            if current is None or not current.is_of(entry):
                 self._admit(entry, now_ns, asked=key[0] in asked)
+            elif current.state is not VersionState.UNAVAILABLE:
+                current.fingerprint = entry.fingerprint
+                self.swaps.renew(current, entry.trial, now_ns)
+            elif self._may_try_again(current, entry, key[0] in asked):
+                self._admit(entry, now_ns, asked=key[0] in asked or _repaired(current, entry))
         self._succession.retire(now_ns)
         self._retries.want(wanted.values())
         self.swaps.start(now_ns)
@@ -115,31 +115,39 @@ class Roster:
         """What is wanted may be what is kept to go back to."""
         name, version = entry.model.name, entry.model.version
         current = self._routes.find(name, version)
-        if current is not None and (current.fingerprint, current.model) == (entry.fingerprint, entry.model):
+        if current is not None and current.is_of(entry):
             return
         kept = self.swaps.kept(name, version, entry.identity)
         if kept is not None and kept.model == entry.model:
             self.swaps.recall(name, f"version {version} is wanted again", now_ns, reject=False)
 
-    def _may_try_again(self, served: Served, asked: bool) -> bool:
-        """Whether a version that was given up is to be loaded once more."""
-        if served.state is not VersionState.UNAVAILABLE:
+    def _may_try_again(self, given_up: Served, entry: CatalogVersion, asked: bool) -> bool:
+        """Whether a version that was given up is to be loaded once more now: because somebody asks, or its package was
+        repaired, or its pause is over; where nothing else serves it has its turn with the others for that."""
+        if asked or _repaired(given_up, entry):
+            return True
+        if self._retries.next_try_ms(given_up) or self.swaps.tries.pause_ms(entry.identity) != 0:
             return False
-        return asked or not self.swaps.tries.refusal(served.identity)
+        return not self.swaps.tries.refusal(entry.identity)
 
     def _admit(self, entry: CatalogVersion, now_ns: int, *, asked: bool = False, again: bool = False) -> None:
         """A new entry; it takes its place in the routes at once unless an older file of the same version serves.
         ``asked``: by an operator; ``again``: although it was given up."""
-        model = entry.model
-        if asked:
-            self.swaps.tries.forgive(entry.identity)
-        current, pending = (
-            self._routes.find(model.name, model.version),
-            self._census.incoming.pop((model.name, model.version), None),
-        )
+        model, key = entry.model, (entry.model.name, entry.model.version)
+        current, pending = self._routes.find(*key), self._census.incoming.pop(key, None)
         if pending is not None:
             self._succession.leave(pending, now_ns)
         serving = current is not None and current.state is VersionState.READY
+        failed = self._census.failed.pop(key, None)
+        if current is not None and serving and failed is not None and failed.is_of(entry):
+            if not self._may_try_again(failed, entry, asked):
+                self._census.failed[key] = failed
+                current.reason = f"{STILL_PREVIOUS} failed: {failed.reason}"
+                return
+            asked = asked or _repaired(failed, entry)
+        fallen = self.swaps.tries.fallen(entry.identity)
+        if asked:
+            self.swaps.tries.forgive(entry.identity)
         refusal = "" if again else self.swaps.tries.refusal(entry.identity)
         served = Served(
             id=self._census.take_id(),
@@ -152,7 +160,7 @@ class Roster:
             current.reason = f"{STILL_PREVIOUS} {refusal}"
             return
         if serving:
-            self._census.incoming[model.name, model.version] = served
+            self._census.incoming[key] = served
         else:
             self._succession.place_route(served, now_ns)
         if refusal:
@@ -162,7 +170,9 @@ class Roster:
         self._supervisor.forgive(served.key)
         before = current if serving else self._routes.current(model.name)
         background = before is not None or self._calm
-        self.swaps.add(served, before, entry.trial, background=background, now_ns=now_ns, again=again)
+        self.swaps.add(
+            served, before, entry.trial, background=background, now_ns=now_ns, again=again, fallen=fallen
+        )
 
     def tick(self, now_ns: int) -> None:
         """Time passed: start what is due, look at trials, let go what has drained."""
@@ -190,8 +200,10 @@ class Roster:
         if served is not None:
             served.seeds, served.packed = served.seeds or event.seeds, event.packed
             self.swaps.loaded(served, event)
-            if served.returning and self.swaps.status(served) is None:
-                # What began out of memory had no chance yet to have its form built.
+            comes = served.returning or event.worker in self._groups.holders(served)
+            quick = self._groups.loads_quickly(event.worker, served.id)
+            if comes and not quick and self.swaps.status(served) is None:
+                # What began out of memory had no chance yet to have its form built. A quick session uses none.
                 self._succession.proven(served)
         self._groups.loaded(event, served, now_ns)
 
@@ -252,7 +264,10 @@ class Roster:
         delay_ns = self._supervisor.restart_delay_ns(group.id, now_ns - worker.started_ns)
         self._groups.lost(worker, group, now_ns + delay_ns)
         if culprit is not None:
-            loading = culprit.id in worker.loading or event.loading == culprit.id
+            wish = worker.loading.get(culprit.id)
+            if wish is not None and wish.quick:
+                culprit.packed = False  # that session runs from no form
+            loading = not wish.quick if wish is not None else event.loading == culprit.id
             self._blame(culprit, f"{event.cause.value}, {event.detail}", loading, now_ns)
         self._groups.resume(group, now_ns)
 
@@ -336,3 +351,8 @@ class Roster:
             )
             for served in self._routes.all()
         )
+
+
+def _repaired(given_up: Served, entry: CatalogVersion) -> bool:
+    """Whether the files have been replaced by the same since: what failed may have been them."""
+    return given_up.fingerprint != entry.fingerprint

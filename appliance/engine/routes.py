@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from appliance.engine.layout import LAYOUTS_KEPT, UNKNOWN, Layout, layout_of, row_bytes
 from appliance.engine.port import IndexEntry
+from appliance.engine.records import PACKED
 from appliance.engine.swap_settings import TrialWish
 from appliance.errors import InvalidRequest, NotReady, UnknownModel
 from appliance.inference import RequestPlan
@@ -30,8 +31,9 @@ FIRST_GUESS_BYTES = 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CatalogVersion:
-    """A version that is wanted. ``fingerprint`` changes when its files do. ``trial`` is what it has to go through
-    before it serves; None: what the configuration says."""
+    """A version that is wanted. ``fingerprint`` changes when its files do, also where they are the same as before: a
+    package that was repaired. ``trial`` is what it has to go through before it serves; None: what the configuration
+    says."""
 
     model: ModelVersion
     fingerprint: str
@@ -120,6 +122,10 @@ class Served:
                 self.layouts.clear()
             layout = self.layouts[id(plan)] = layout_of(plan)
         return layout
+
+    def is_of(self, entry: CatalogVersion) -> bool:
+        """Whether it is what ``entry`` wants, or runs from a form of it."""
+        return self.model == entry.model and self.identity.removesuffix(PACKED) == entry.identity
 
     def explain(self, trouble: str) -> None:
         """Say of a version that only stays because its replacement has ``trouble`` why it is still there."""

@@ -78,8 +78,9 @@ class Succession:
             closed=closed,
         )
         self.forms = Forms(
-            workers=workers, settings=settings, take_id=census.take_id, built=self._repack, report=report
-        )
+            workers=workers, settings=settings, take_id=census.take_id, report=report,
+            wanted=self._formless, built=self._repack,
+        )  # fmt: skip
         self._pack = swap.config.packed_forms
 
     def place_route(self, served: Served, now_ns: int) -> None:
@@ -131,27 +132,31 @@ class Succession:
 
     def flip(self, candidate: Candidate, now_ns: int) -> None:
         """See Board."""
-        served = candidate.served
-        served.state, served.reason = VersionState.READY, ""
-        self._report("version ready", model=served.key)
-        key = (served.model.name, served.model.version)
-        if self._census.incoming.get(key) is served:
-            del self._census.incoming[key]
-            previous = self._routes.put(served)
-            if previous is not None:
-                previous.meter.absorb(served.meter)
-                served.meter = previous.meter
-                self.leave(previous, now_ns)
+        self._report("version ready", model=candidate.served.key)
+        self._take_over(candidate.served, now_ns)
         self.retire(now_ns)
         self._routes.touch()
 
     def rest(self, resting: Sequence[Served], now_ns: int) -> None:
         """See Board."""
         for served in resting:
-            served.state, served.reason = VersionState.READY, ""
             self._report("version ready", model=served.key, residency=served.form.value)
+            self._take_over(served, now_ns)
         self.retire(now_ns)
         self._routes.touch()
+
+    def _take_over(self, served: Served, now_ns: int) -> None:
+        """It is READY; where other files had its name and version until now, they leave."""
+        served.state, served.reason = VersionState.READY, ""
+        key = (served.model.name, served.model.version)
+        if self._census.incoming.get(key) is not served:
+            return
+        del self._census.incoming[key]
+        previous = self._routes.put(served)
+        if previous is not None:
+            previous.meter.absorb(served.meter)
+            served.meter = previous.meter
+            self.leave(previous, now_ns)
 
     def reject(self, candidate: Candidate, reason: str, now_ns: int) -> None:
         """See Board."""
@@ -188,11 +193,17 @@ class Succession:
             self.forms.consider(served)
             self._soon()
 
+    def _formless(self, served: Served) -> bool:
+        """Whether it is here to stay, and runs from no form."""
+        key = (served.model.name, served.model.version)
+        stays = self._routes.find(*key) is served and key not in self._census.incoming and not served.retiring
+        return stays and not served.packed
+
     def _repack(self, served: Served, now_ns: int) -> None:
         """Its form was built: swap it for itself."""
-        key = (served.model.name, served.model.version)
-        if self._routes.find(*key) is not served or key in self._census.incoming or served.retiring:
+        if not self._formless(served):
             return
+        key = (served.model.name, served.model.version)
         packed = Served(
             id=self._census.take_id(),
             model=served.model,
@@ -216,7 +227,8 @@ class Succession:
         """It never serves (again), from this moment on; ``noted``: its history says so."""
         served.state, served.reason = VersionState.UNAVAILABLE, reason
         self._report("version unavailable", model=served.key, reason=reason)
-        self.forms.refuse(served, reason)
+        if not served.quick:  # that session runs from no form
+            self.forms.refuse(served, reason)
         self.close(served)
         self.groups.drop(served, now_ns)
         served.group = -1
@@ -227,6 +239,8 @@ class Succession:
             if current is not None:
                 current.reason = f"{STILL_PREVIOUS} failed: {reason}"
             self._census.served.pop(served.id, None)
+            if not served.identity.endswith(PACKED):
+                self._census.failed[key] = served
         self.swaps.given_up(served, reason, now_ns, noted=noted)
         self.retire(now_ns)
         self._routes.touch()
@@ -266,4 +280,6 @@ class Succession:
         self.close(served)
         if self._census.served.pop(served.id, None) is not None:
             self._report("version unloaded", model=served.key)
+        if not self._census.knows(served.identity.removesuffix(PACKED)):
+            self.forms.forget(served.identity)
         self.groups.drop(served, now_ns)

@@ -27,8 +27,9 @@ class SwapConfig:
     )
     retry_first_s: float = field(
         default=600.0,
-        metadata={"min": 0, "unit": "s", "help": "where nothing else of its model serves, a version that was given "
-                  "up is tried again after this pause, which doubles with each such try; 0: never"},
+        metadata={"min": 0, "unit": "s", "help": "a version that was given up is left alone so long; where nothing "
+                  "else of its model serves it is tried again then, and the pause doubles with each such try; 0: it is "
+                  "left alone until somebody asks"},
     )  # fmt: skip
     retry_max_s: float = field(
         default=86_400.0, metadata={"min": 0, "unit": "s", "help": "longest such pause"}

@@ -96,9 +96,10 @@ class Swaps:
         background: bool,
         now_ns: int,
         again: bool = False,
+        fallen: bool = False,
     ) -> None:
         """``served`` is to serve, in the place of ``before``. ``again``: it was given up, so that it has to prove
-        itself anew. ``start`` starts it."""
+        itself anew; ``fallen``: see Candidate. ``start`` starts it."""
         proof = self._records.proof(served.identity, self._box(served.model)) or Proof(None, proven=False)
         served.assessment = proof.assessment
         known = proof.proven and not again
@@ -118,6 +119,7 @@ class Swaps:
             since_ns=now_ns,
             known=known,
             again=again,
+            fallen=fallen,
             step=Step.COUNTED if known else Step.WAITING,
         )
 
@@ -142,8 +144,13 @@ class Swaps:
         for candidate in candidates:
             candidate.served.form = Form.COLD
             candidate.live = True
+            if candidate.fallen:
+                self._note(candidate, Ending.LIVE, candidate.shown, "it serves again", now_ns)
+                self.tries.forgive(candidate.served.identity)
             self._conclude(candidate, now_ns)
         self._board.rest([candidate.served for candidate in candidates], now_ns)
+        for candidate in candidates:
+            self._unpark(candidate.served.model.name, now_ns)
 
     def wish(self, served: Served) -> LoadWish:
         """How a version is to be loaded: at once where it serves, else as its try says."""
@@ -329,7 +336,7 @@ class Swaps:
         candidate.reference = candidate.figures_before()
         if before is not None and candidate.comparable and candidate.trial.stage is Stage.WATCH:
             served.fallback = before
-        if before is not None or not candidate.known:
+        if before is not None or candidate.fallen or not candidate.known:
             self._note(candidate, Ending.LIVE, was, candidate.trial_in_words(), now_ns)
         self._board.flip(candidate, now_ns)
         self._unpark(served.model.name, now_ns)

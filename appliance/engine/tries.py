@@ -34,6 +34,11 @@ class Tries:
             return f"was tried {standing.tries} times and did not prove itself; swap.tries allows no more; {again}"
         return ""
 
+    def fallen(self, identity: str) -> bool:
+        """Whether it was tried or given up since it was proven last, or not to be tried again."""
+        standing = self._records.standing(identity)
+        return bool(standing.at_ms or standing.rejected)
+
     def left(self, identity: str) -> int:
         """How often it may still be tried before it is given up."""
         standing = self._records.standing(identity)

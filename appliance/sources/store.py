@@ -148,12 +148,31 @@ class StoreSource:
         meanwhile is seen."""
         catalog = read_catalog(self._state) or Catalog()
         self._publish(catalog)
-        whole = {digest: reading for digest, reading in self._readings.items() if not reading.broken}
         self._readings = {
-            version.digest: whole.get(version.digest) or self._read(model.name, version)
-            for model, version in _served(catalog)
+            version.digest: self._reading(model.name, version) for model, version in _served(catalog)
         }
         self._catalog, self._stamp, self._seen = catalog, stamp, self._seen or stamp is not None
+
+    def _reading(self, name: str, installed: InstalledVersion) -> ModelReading:
+        """The version as it was read before, unless it was broken or its files were replaced since."""
+        known = self._readings.get(installed.digest)
+        if known is None or known.broken:
+            return self._read(name, installed)
+        fingerprint = self._fingerprint(installed)
+        if all(version.fingerprint == fingerprint for version in known.servable):
+            return known
+        found = self._read(name, installed)
+        return known if found.broken else found
+
+    def _fingerprint(self, installed: InstalledVersion) -> str:
+        """Changes when a file is replaced by another one: its package was installed again because the file was
+        damaged. What a version is, its digest says."""
+        root = view_root(self._state, installed.digest)
+        try:
+            inodes = [os.stat(root / file.path).st_ino for file in installed.files]
+        except OSError:
+            return ""  # reading it tells what is missing
+        return " ".join(map(str, inodes))
 
     def _publish(self, catalog: Catalog) -> None:
         """Tell the store's writer what is used, and remove packed forms of what is neither used nor installed."""
@@ -188,7 +207,7 @@ class StoreSource:
         self._used, self._unsaid = used, problem
 
     def _read(self, name: str, installed: InstalledVersion, config: bytes | None = None) -> ModelReading:
-        root = view_root(self._state, installed.digest)
+        root, fingerprint = view_root(self._state, installed.digest), self._fingerprint(installed)
         reading = read_model_directory(str(root), name, self._config, config)
         if reading is None:
             return _broken(name, f"has no model in '{root}'; 'appliance store check' tells what is missing")
@@ -199,14 +218,15 @@ class StoreSource:
         except PackageInvalid as error:
             return _broken(name, f"has a manifest that is none: {error}")
         entries = {str(root / name / entry.path): entry for entry in manifest.files}
-        servable = tuple(self._known(version, installed, entries) for version in reading.servable)
-        return replace(reading, servable=servable)
+        versions = (replace(version, fingerprint=fingerprint) for version in reading.servable)
+        return replace(
+            reading, servable=tuple(self._known(version, installed, entries) for version in versions)
+        )
 
     def _known(
         self, version: ServableVersion, installed: InstalledVersion, entries: Mapping[str, FileEntry]
     ) -> ServableVersion:
-        """The version with what manifest and catalog tell of it beyond its files; its digest says all that a
-        fingerprint can."""
+        """The version with what manifest and catalog tell of it beyond its files."""
         weights = version.model.weights
         entry = entries.get(weights.path) if weights else None
         if weights and entry:
@@ -218,7 +238,7 @@ class StoreSource:
             forms=str(self._state / FORMS),
             trust=installed.trust,
         )
-        return ServableVersion(model=model, fingerprint=installed.digest)
+        return replace(version, model=model)
 
 
 def _served(catalog: Catalog) -> Iterator[tuple[CatalogModel, InstalledVersion]]:

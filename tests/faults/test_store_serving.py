@@ -174,7 +174,7 @@ def test_a_version_that_went_down_with_its_file_is_back_when_its_package_is_inst
     graph = view_root(state, view) / "m" / "1" / "graph.onnx"
     graph.chmod(0o644)
     graph.write_bytes(graph.read_bytes()[:10])
-    daemon = serve(None, {**STORE, "swap": {"tries": 100}}, arguments=("--state-dir", str(state)))
+    daemon = serve(None, STORE, arguments=("--state-dir", str(state)))
     daemon.until("the refusal", lambda now: [each["state"] for each in now["models"]] == ["UNAVAILABLE"])
     install(1)
     daemon.until("the repaired version", lambda now: keys(now) == ["m/1"])

@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from appliance.engine.lodging import PROCESS_BYTES
+from appliance.engine.residency_settings import ResidencyConfig, ResidencyTerms
 from appliance.engine.swap_settings import SwapConfig
 from appliance.inference import NO_DEADLINE, Answer, Outcome, RequestHead, TensorHead
-from appliance.model import ModelVersion
+from appliance.model import ModelVersion, WeightsFile
 from appliance.validation import plan_request
 from appliance.workers import port
 from tests.simulation.scripted_workers import MS
@@ -23,12 +25,15 @@ class FormedWorkers(FatedWorkers):
     """Workers that take a version's form where one lies that was not refused, and die of it: at load or at work."""
 
     when = "at load"
+    quick = 0
 
     def load(
         self, worker: int, model: int, version: ModelVersion, wish: port.LoadWish = port.PLAIN_LOAD
     ) -> None:
         self.packs = self.built = _has_form(version)
-        if self.packs and self.when == "at load":
+        self.quick += wish.quick
+        fatal = wish.quick if self.when == "at quick load" else self.packs and self.when == "at load"
+        if fatal:
             self._later(worker, MS, lambda: self._exit(worker, port.ExitCause.DIED, model))
         else:
             super().load(worker, model, version, wish)
@@ -45,6 +50,14 @@ class FormedWorld(SwapWorld):
     """A world of one model that has a form."""
 
     workers_type = FormedWorkers
+    workers: FormedWorkers
+
+
+class LosingWorld(FormedWorld):
+    """One in which a version that served may be given up."""
+
+    def check(self) -> None:
+        self.scheduler.check_integrity()
 
 
 def _has_form(version: ModelVersion) -> bool:
@@ -76,6 +89,31 @@ def test_what_a_packed_form_does_costs_the_form_and_not_the_version(
     world.settle()
 
 
+def test_a_quick_load_that_dies_costs_the_version_and_not_the_form_it_does_not_use(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(FormedWorkers, "when", "at quick load")
+    form = tmp_path / f"{DIGEST}-box"
+    form.mkdir()
+    terms = ResidencyTerms(ResidencyConfig(early_bytes=1), PROCESS_BYTES + 6_000)
+    world = LosingWorld(
+        8, names=2, swap=SwapConfig(watch_s=0.1, packed_forms=False, retry_first_s=0.0), residency=terms
+    )
+    weights = WeightsFile(path="w", size=1000)
+    world.wanted["m0"] = model = replace(
+        world.wanted["m0"], forms=str(tmp_path), digest=DIGEST, weights=weights
+    )
+    world.start()
+    world.world.run(world.world.now + 10_000 * MS)
+    for name in ("m1", "m0"):
+        ask(world, world.wanted[name])
+        world.world.run(world.world.now + 20_000 * MS)
+    (reason,) = [entry.reason for entry in world.engine.index(ready_only=False) if entry.name == "m0"]
+    assert "quarantined" in reason
+    assert world.workers.quick >= 2
+    assert not os.listdir(form), model.key
+
+
 def test_a_form_that_cannot_be_marked_does_not_shield_its_version_for_ever(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -95,7 +133,7 @@ def _forgotten(outcome: Outcome) -> None:
 
 def ask(world: SwapWorld, model: ModelVersion) -> None:
     """A request whose outcome does not matter."""
-    head = RequestHead(model_name="m0", model_version="", inputs=(TensorHead("x", "FP32", (1, 2)),))
+    head = RequestHead(model_name=model.name, model_version="", inputs=(TensorHead("x", "FP32", (1, 2)),))
     world.engine.submit(
         plan_request(model, head), [bytes(8)], request_id="", arrived_ns=world.world.now,
         deadline_ns=NO_DEADLINE, on_done=_forgotten,

@@ -8,12 +8,13 @@ from dataclasses import replace
 import pytest
 
 from appliance.engine.lodging import PROCESS_BYTES
+from appliance.engine.records import Change, Ending
 from appliance.engine.residency_settings import ResidencyConfig, ResidencyTerms
-from appliance.engine.routes import CatalogVersion
+from appliance.engine.routes import Catalog, CatalogVersion
 from appliance.engine.swap_settings import SwapConfig, TrialWish
 from appliance.model import VersionState, WeightsFile
 from tests.simulation.scripted_workers import MS
-from tests.simulation.swap_world import SOUND, SwapWorld
+from tests.simulation.swap_world import SOUND, SwapWorld, version_of
 
 SEEDS = 60
 CHUNK = 10
@@ -108,16 +109,66 @@ def test_what_was_rolled_back_is_not_tried_again_until_somebody_asks() -> None:
     assert [change.ending.value for change in world.records.history("m0")][3:] == ["live"]
 
 
-def test_an_unproven_version_is_tried_so_often_and_no_more() -> None:
-    world = SwapWorld(5, names=1, swap=SwapConfig(tries=3))
+def refusals(world: SwapWorld) -> list[Change]:
+    """The lines of the history that tell of refused tries."""
+    return [change for change in world.records.history("m0") if change.ending is Ending.REFUSED]
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_an_unproven_version_is_tried_so_often_with_pauses_and_no_more(number: int) -> None:
+    """Whatever else changes on the box meanwhile. Number 1: it is that of the version that serves."""
+    world = SwapWorld(5, names=1, swap=SwapConfig(tries=3, retry_first_s=600.0))
     world.start()
-    bad = world.wish("m0", "refused")
-    for _ in range(6):
-        world.world.run(world.world.now + 1_000 * MS)
+    world.wanted["m0"] = bad = version_of("m0", number, "refused", "bad")
+    world.apply()
+    for tried in (1, 2, 3, 3, 3):
+        for _ in range(3):
+            world.world.run(world.world.now + 1_000 * MS)
+            world.apply()
+        assert len(refusals(world)) == tried
+        (entry,) = [each for each in world.engine.index(ready_only=False) if each.version == str(number)]
+        assert "golden case 'a' differs" in entry.reason or "was tried 3 times" in entry.reason
+        world.world.run(world.world.now + 600_000 * MS)
         world.apply()
-    refused = [change for change in world.records.history("m0") if change.ending.value == "refused"]
-    assert len(refused) == 3
-    assert all(change.version == bad.version and "golden" in change.reason for change in refused)
+    assert all(change.version == bad.version and "golden" in change.reason for change in refusals(world))
+    world.settle()
+
+
+def test_without_retries_what_was_given_up_is_left_alone() -> None:
+    world = SwapWorld(5, names=1, swap=SwapConfig(retry_first_s=0.0))
+    world.start()
+    world.wish("m0", "refused")
+    for _ in range(3):
+        world.world.run(world.world.now + 90_000_000 * MS)
+        world.apply()
+    assert len(refusals(world)) == 1
+    world.apply(asked=("m0",))
+    world.world.run(world.world.now + 1_000 * MS)
+    assert len(refusals(world)) == 2
+    world.settle()
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_a_repaired_package_is_tried_at_once_and_with_all_its_tries(number: int) -> None:
+    """Number 1: it is that of the version that serves."""
+    world = SwapWorld(5, names=1, swap=SwapConfig(tries=1))
+    world.start()
+    bad = replace(version_of("m0", number, "refused"), digest="d" * 64)
+    for files, tried in (("damaged", 1), ("damaged", 1), ("repaired", 2), ("repaired", 2)):
+        world.engine.apply(Catalog(versions=(CatalogVersion(model=bad, fingerprint=files),)))
+        world.world.run(world.world.now + 1_000 * MS)
+        assert len(refusals(world)) == tried
+    world.settle()
+
+
+def test_a_repaired_package_of_what_serves_changes_nothing() -> None:
+    world = SwapWorld(5, names=1, swap=SwapConfig(watch_s=0.1))
+    world.wanted["m0"] = sound = replace(world.wanted["m0"], digest="d" * 64)
+    world.start()
+    loads = world.workers.loads
+    world.engine.apply(Catalog(versions=(CatalogVersion(model=sound, fingerprint="repaired"),)))
+    world.world.run(world.world.now + 1_000 * MS)
+    assert world.workers.loads == loads
     world.settle()
 
 

@@ -12,6 +12,7 @@ from appliance.desired import trial_wish
 from appliance.errors import OperatorError, StoreBusy
 from appliance.model import ModelVersion
 from appliance.repository.directory import RepositoryConfig
+from appliance.repository.model_directory import ServableVersion
 from appliance.sources.source import Look
 from appliance.sources.store import StoreSource
 from appliance.store.catalog import Trial, TrialMode
@@ -113,6 +114,32 @@ def test_the_writer_is_told_what_is_used_before_it_is_read_and_until_the_engine_
     held[:] = [("digits", "2")]
     source.look()
     assert [each.version for each in read_running(state).versions] == [2]
+
+
+def test_a_file_that_was_replaced_by_a_whole_one_changes_the_fingerprint_and_not_the_version(
+    source: StoreSource, store: StoreWriter, state: Path
+) -> None:
+    digest = install(store, "m", 1)
+    source.read()
+
+    def entry(look: Look) -> ServableVersion:
+        assert look.scan is not None
+        return next(each for each in look.scan.servable if each.model.name == "m")
+
+    first = entry(Look(scan=source.scan()))
+    install(store, "other", 1)
+    assert entry(source.look()) == first
+    graph = view_root(state, digest) / "m" / "1" / "graph.onnx"
+    graph.chmod(0o644)
+    graph.write_bytes(b"rot")
+    install(store, "another", 1, {"config.pbtxt": CONFIG, "1/graph.onnx": b"not this one"})
+    assert entry(source.look()) == first, "the rot was not looked for"
+    install(store, "m", 1)
+    repaired = entry(source.look())
+    assert repaired.model == first.model
+    assert repaired.fingerprint != first.fingerprint
+    install(store, "m", 1)
+    assert source.look().scan is None, "nothing had to be repaired"
 
 
 def test_a_damaged_version_is_told_and_hides_no_other(

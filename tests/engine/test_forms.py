@@ -1,0 +1,94 @@
+"""Which versions have their packed form built, and when once more."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from appliance.engine.forms import Forms
+from appliance.engine.records import PACKED
+from appliance.engine.routes import Served
+from appliance.model import WeightsFile
+from appliance.telemetry.meter import VersionMeter
+from appliance.workers.port import FormBuilt, WorkerSettings
+from tests.engine.silent_workers import SilentWorkers
+from tests.words.sample import make_version
+
+DIGEST = "d" * 64
+SETTINGS = WorkerSettings(1, (), 0)
+
+
+class Rig:
+    """Forms, and versions that are ``wanted`` or not."""
+
+    def __init__(self) -> None:
+        self.workers = SilentWorkers()
+        self.wanted = True
+        self.taken = 100
+        self.forms = Forms(
+            workers=self.workers,
+            settings=lambda number: SETTINGS,
+            take_id=self._take_id,
+            wanted=lambda served: self.wanted,
+            built=lambda served, now_ns: None,
+            report=lambda *words, **more: None,
+        )
+
+    def _take_id(self) -> int:
+        self.taken += 1
+        return self.taken
+
+    @property
+    def builds(self) -> int:
+        """How many were begun."""
+        return self.workers.asked.count("build_form")
+
+    def consider_and_build(self, served: Served) -> None:
+        self.forms.consider(served)
+        if self.forms.waiting:
+            self.forms.build()
+            self.forms.ended(FormBuilt(self.taken - 1, self.taken, "form", 1, 1, ""), 0)
+
+
+@pytest.fixture
+def rig() -> Rig:
+    return Rig()
+
+
+@pytest.fixture
+def served() -> Served:
+    weights = WeightsFile(path="w", size=1)
+    model = replace(make_version("m", 1), forms="/nowhere", digest=DIGEST, weights=weights)
+    return Served(id=1, model=model, fingerprint="", identity=f"m/1@{DIGEST}", meter=VersionMeter("m", 1))
+
+
+def test_a_version_that_comes_again_after_it_was_gone_has_its_form_built_again(
+    rig: Rig, served: Served
+) -> None:
+    for _ in range(2):
+        rig.consider_and_build(served)
+    assert rig.builds == 1, "once while it stays"
+    rig.forms.forget(served.identity + PACKED)
+    rig.consider_and_build(served)
+    assert rig.builds == 2
+
+
+def test_what_would_not_change_over_any_more_is_not_built_and_may_be_later(rig: Rig, served: Served) -> None:
+    rig.wanted = False
+    rig.forms.consider(served)
+    rig.forms.build()
+    assert rig.builds == 0
+    assert not rig.forms.waiting
+    rig.wanted = True
+    rig.consider_and_build(served)
+    assert rig.builds == 1
+
+
+def test_a_version_without_a_directory_of_forms_is_refused_without_an_error(
+    rig: Rig, served: Served, tmp_path: Path
+) -> None:
+    served.model = replace(served.model, forms=str(tmp_path / "missing"))
+    served.identity += PACKED
+    rig.forms.refuse(served, "it crashed")

@@ -1,0 +1,40 @@
+"""What was given up is tried again as it is wanted then."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from appliance.engine.retries import Retries
+from appliance.engine.routes import CatalogVersion, Routes, Served
+from appliance.engine.swap_settings import TrialWish
+from appliance.model import VersionState
+from appliance.telemetry.meter import VersionMeter
+from tests.engine.test_swaps import Stage, proven
+from tests.words.sample import make_version
+
+LATER_NS = 601 * 1_000_000_000
+
+
+def test_a_try_takes_what_is_wanted_by_then() -> None:
+    admitted: list[CatalogVersion] = []
+    routes = Routes(lambda moved: None)
+    retries = Retries(
+        routes=routes,
+        swaps=Stage(proven()).swaps,
+        admit=lambda entry, now_ns: admitted.append(entry),
+        at=lambda at_ns: None,
+        report=lambda *words, **more: None,
+    )
+    first = CatalogVersion(model=replace(make_version("m", 1), digest="d"), fingerprint="damaged")
+    served = Served(
+        id=1, model=first.model, fingerprint="damaged", identity=first.identity, meter=VersionMeter("m", 1)
+    )
+    served.state = VersionState.UNAVAILABLE
+    routes.put(served)
+    retries.want([first])
+    retries.plan(0)
+    last = replace(first, fingerprint="repaired", trial=TrialWish(canary_percent=10.0))
+    retries.want([last])
+    retries.plan(1)
+    retries.tick(LATER_NS)
+    assert admitted == [last]

@@ -1,0 +1,142 @@
+"""What is remembered of versions that come back, and who goes on when a version rests."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from appliance.engine.candidate import Candidate
+from appliance.engine.history import unfit
+from appliance.engine.lodging import THERE, Room
+from appliance.engine.records import Ending, MemoryRecords, Proof, Standing
+from appliance.engine.routes import Served
+from appliance.engine.swap_settings import SwapConfig, TrialWish
+from appliance.engine.swaps import Swaps, SwapTerms
+from appliance.model import VersionState
+from appliance.scheduling.residency_port import Form
+from appliance.telemetry.meter import VersionMeter
+from tests.words.sample import make_version
+
+NOW_MS = 1_800_000_000_000
+
+
+def version(number: int) -> Served:
+    model = make_version("m", number)
+    return Served(
+        id=number, model=model, fingerprint="", identity=f"m/{number}@d", meter=VersionMeter("m", number)
+    )
+
+
+class Stage:
+    """Implements Board: a version that is to be started is there at once; and what Swaps need of the residence."""
+
+    def __init__(self, records: MemoryRecords) -> None:
+        self.room = THERE
+        self.resting = False
+        self.ready: list[Served] = []
+        self.swaps = Swaps(
+            terms=SwapTerms(SwapConfig(watch_s=600.0), records, lambda model: "box"),
+            board=self,
+            report=lambda *words, **more: None,
+            wall_ms=lambda: NOW_MS,
+            room=self._room,
+            rests=lambda served: self.resting,
+            soon=lambda: None,
+            at=lambda at_ns: None,
+        )
+
+    def _room(self, served: Served, before: Served | None, now_ns: int) -> Room:
+        return self.room if served.model.version == 1 else THERE
+
+    def start(self, fresh: Sequence[Served], now_ns: int, *, alone: bool) -> None:
+        for served in fresh:
+            served.opened = True
+            self.swaps.opened(served, now_ns)
+
+    def _serve(self, served: Served) -> None:
+        served.state = VersionState.READY
+        self.ready.append(served)
+
+    def flip(self, candidate: Candidate, now_ns: int) -> None:
+        self._serve(candidate.served)
+
+    def rest(self, resting: Sequence[Served], now_ns: int) -> None:
+        for served in resting:
+            self._serve(served)
+
+    def current(self, name: str) -> Served | None:
+        return self.ready[-1] if self.ready else None
+
+    def waits(self, candidate: Candidate, reason: str) -> None:
+        candidate.served.reason = reason
+
+    def loading_aside(self) -> set[int]:
+        return set()
+
+    def reject(self, candidate: Candidate, reason: str, now_ns: int) -> None: ...
+
+    def roll_back(self, candidate: Candidate, reason: str, now_ns: int) -> None: ...
+
+    def spare(self, before: Served, now_ns: int) -> None: ...
+
+    def proven(self, served: Served) -> None: ...
+
+    def diverted(self) -> None: ...
+
+
+def proven(*numbers: int) -> MemoryRecords:
+    return MemoryRecords(proofs=[(f"m/{number}@d", "box", Proof(None, proven=True)) for number in numbers])
+
+
+@pytest.mark.parametrize("resting", [False, True])
+def test_a_proven_version_that_comes_back_after_it_was_given_up_is_fit_again(resting: bool) -> None:
+    records = proven(1)
+    stage = Stage(records)
+    stage.resting = resting
+    served = version(1)
+    stage.swaps.given_up(served, "quarantined", 0, noted=False)
+    assert unfit(records.history("m")) == {1}
+    fallen = stage.swaps.tries.fallen(served.identity)
+    stage.swaps.add(served, None, None, background=False, now_ns=0, fallen=fallen)
+    stage.swaps.start(0)
+    assert stage.ready == [served]
+    assert served.form is (Form.COLD if resting else Form.RESIDENT)
+    assert [change.ending for change in records.history("m")] == [Ending.GIVEN_UP, Ending.LIVE]
+    assert not unfit(records.history("m"))
+    assert not stage.swaps.tries.fallen(served.identity)
+
+
+@pytest.mark.parametrize("resting", [False, True])
+def test_a_restart_of_what_was_proven_is_no_line_of_its_history(resting: bool) -> None:
+    records = proven(1)
+    stage = Stage(records)
+    stage.resting = resting
+    stage.swaps.add(version(1), None, None, background=False, now_ns=0)
+    stage.swaps.start(0)
+    assert len(stage.ready) == 1
+    assert not records.history("m")
+
+
+def test_what_was_rejected_counts_as_fallen() -> None:
+    records = MemoryRecords([("m/1@d", Standing(0, "rolled back"))])
+    assert Stage(records).swaps.tries.fallen("m/1@d")
+
+
+def test_a_version_that_begins_to_rest_lets_the_one_that_waits_for_it_be_tried() -> None:
+    stage = Stage(proven(1))
+    stage.room = Room(False, "waits for memory")
+    resting, tried = version(1), version(2)
+    stage.swaps.add(resting, None, None, background=False, now_ns=0)
+    wish = TrialWish(canary_percent=50.0, hold=True)
+    stage.swaps.add(tried, None, wish, background=True, now_ns=0)
+    stage.swaps.start(0)
+    status = stage.swaps.status(tried)
+    assert status is not None
+    assert (tried.opened, status.stage) == (True, "loading"), "there is nothing yet to try it beside"
+    stage.resting = True
+    stage.swaps.tick(1)
+    status = stage.swaps.status(tried)
+    assert status is not None
+    assert (status.stage, status.before) == ("canary", 1)
+    assert resting.diversion is not None

@@ -1,0 +1,145 @@
+"""Models that come back to memory with a quick session: each of their processes is given the fast one, which counts."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from appliance.engine.lodging import PROCESS_BYTES
+from appliance.engine.residency_settings import ResidencyConfig, ResidencyTerms
+from appliance.engine.routes import Catalog, CatalogVersion
+from appliance.engine.swap_settings import SwapConfig
+from appliance.model import ModelVersion, WeightsFile
+from appliance.workers import port
+from tests.simulation.scripted_workers import MS
+from tests.simulation.swap_world import FatedWorkers, SwapWorld
+from tests.simulation.test_packed_forms import ask
+
+SLOW_NS = 400 * MS
+FAST_BYTES = 1_000_000
+"""What the fast session takes."""
+
+
+class EarlyWorkers(FatedWorkers):
+    """Workers of which each that comes back quickly takes SLOW_NS longer than the one before."""
+
+    came = 0
+    exchanges: Counter[int]
+    renewed_packed = False
+
+    def load(
+        self, worker: int, model: int, version: ModelVersion, wish: port.LoadWish = port.PLAIN_LOAD
+    ) -> None:
+        if wish.early:
+            self._later(worker, 5 * MS + self.came * SLOW_NS, lambda: self._came(worker, model, version))
+            self.came += 1
+        elif wish.background and model in self._holds[worker]:
+            self._beside(worker, model, 40 * MS, lambda: self._exchanged(worker, model))
+        else:
+            super().load(worker, model, version, wish)
+
+    def _came(self, worker: int, model: int, version: ModelVersion) -> None:
+        self._holds[worker][model] = version
+        self._emit(port.ModelLoaded(worker, model, (), 5 * MS, 1000))
+        self._beside(worker, model, 3 * MS, lambda: self._fill(worker, model))
+
+    def _exchanged(self, worker: int, model: int) -> None:
+        self.exchanges[worker] += 1
+        packed = self.renewed_packed
+        self._emit(port.ModelLoaded(worker, model, ((1, MS),), 40 * MS, FAST_BYTES, packed=packed))
+
+
+class EarlyWorld(SwapWorld):
+    """Two models that do not fit together; the first has weights and two processes."""
+
+    workers_type = EarlyWorkers
+    workers: EarlyWorkers
+
+    def __init__(self, packed_forms: bool = False) -> None:
+        config = ResidencyConfig(early_bytes=1, hollow=False)
+        terms = ResidencyTerms(config, 2 * (PROCESS_BYTES + FAST_BYTES) + 100_000)
+        swap = SwapConfig(watch_s=0.1, packed_forms=packed_forms)
+        super().__init__(3, names=2, swap=swap, residency=terms)
+        weights = WeightsFile(path="w", size=10)
+        self.large = self.wanted["m0"] = replace(
+            self.wanted["m0"], instance_count=2, weights=weights, file_bytes=100, digest="d" * 64, forms="/no"
+        )
+        self.small = self.wanted["m1"]
+
+    def boot(self) -> None:
+        super().boot()
+        self.workers.exchanges = Counter()
+
+    def run(self, ms: int) -> None:
+        """Let time pass."""
+        self.world.run(self.world.now + ms * MS)
+
+    def put_out(self) -> None:
+        """Have the other one in memory, so that the large one comes back when it is asked for."""
+        ask(self, self.small)
+        self.run(5_000)
+        assert self.residency() == {"m0": "cold", "m1": "resident"}
+
+    def residency(self) -> dict[str, str]:
+        return {each.name: each.residency for each in self.engine.status().versions}
+
+
+@pytest.fixture
+def world() -> EarlyWorld:
+    world = EarlyWorld()
+    world.start()
+    world.run(10_000)
+    world.put_out()
+    return world
+
+
+def test_each_process_is_given_the_fast_session_however_late_it_comes(world: EarlyWorld) -> None:
+    ask(world, world.large)
+    world.run(200)
+    assert world.residency()["m0"] == "resident"
+    assert len(world.workers.exchanges) == 1, "the other one is still loading"
+    world.run(5_000)
+    assert sorted(world.workers.exchanges.values()) == [1, 1]
+    world.settle()
+
+
+def test_what_the_fast_session_takes_is_counted_when_it_is_there(world: EarlyWorld) -> None:
+    ask(world, world.large)
+    world.run(20)
+    assert world.engine.status().residency.used_bytes == 2 * (PROCESS_BYTES + 1000)
+    world.run(5_000)
+    assert world.engine.status().residency.used_bytes == 2 * (PROCESS_BYTES + FAST_BYTES)
+    world.settle()
+
+
+def test_nothing_is_left_of_a_model_that_goes_while_it_is_loaded(world: EarlyWorld) -> None:
+    ask(world, world.large)
+    world.run(3)
+    residence = world.engine._residence
+    assert residence._moved_ns
+    del world.wanted["m0"]
+    world.names.remove("m0")
+    world.engine.apply(Catalog(versions=(CatalogVersion(model=world.small, fingerprint="first"),)))
+    world.run(5_000)
+    assert not residence._moved_ns
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_form_is_built_if_the_fast_session_shows_that_there_is_none(packed: bool) -> None:
+    """The quick one shows nothing: it never runs from a form."""
+    world = EarlyWorld(packed_forms=True)
+    world.start()
+    world.run(10_000)
+    world.put_out()
+    world.wanted = dict(reversed(world.wanted.items()))
+    world.reboot()
+    world.workers.renewed_packed = packed
+    world.run(5_000)
+    assert world.residency() == {"m0": "cold", "m1": "resident"}
+    assert world.workers.built == 0
+    ask(world, world.large)
+    world.run(20_000)
+    assert world.workers.exchanges
+    assert world.workers.built == (0 if packed else 1)
