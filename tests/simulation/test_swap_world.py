@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from appliance.engine.lodging import PROCESS_BYTES
+from appliance.engine.lodging import PROCESS_BYTES, megabytes
 from appliance.engine.records import Change, Ending
 from appliance.engine.residency_settings import ResidencyConfig, ResidencyTerms
 from appliance.engine.routes import Catalog, CatalogVersion
@@ -252,7 +252,7 @@ def test_nobody_is_put_out_for_a_swap_that_does_not_fit_all_the_same(spare_bytes
         return
     state, reason = states["m0", 2]
     assert state is VersionState.LOADING
-    assert "beside the 3.1 MB of the version that serves" in reason
+    assert f"beside the {megabytes(PROCESS_BYTES + 1000)} of the version that serves" in reason
     assert "too little to try it above the budget" in reason
     assert states["m0", 1] == (VersionState.READY, "")
 
