@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 
 from appliance.engine.census import Census
 from appliance.engine.lodging import THERE
 from appliance.engine.placement import PlacementConfig
+from appliance.engine.records import PACKED
 from appliance.engine.routes import Routes, Served
 from appliance.engine.succession import Succession
 from appliance.engine.swaps import default_terms
-from appliance.model import VersionState
+from appliance.model import VersionState, WeightsFile
 from appliance.scheduling.residency_port import Form
 from appliance.telemetry.meter import Result, VersionMeter
-from appliance.workers.port import WorkerSettings
+from appliance.workers.port import FormBuilt, WorkerSettings
 from tests.engine.silent_workers import SilentWorkers
 from tests.words.sample import make_version
+
+DIGEST = "d" * 64
 
 
 class Rig:
@@ -24,10 +30,11 @@ class Rig:
     def __init__(self) -> None:
         self.census = Census()
         self.routes = Routes(lambda moved: None)
+        self.workers = SilentWorkers()
         self.succession = Succession(
             census=self.census,
             routes=self.routes,
-            workers=SilentWorkers(),
+            workers=self.workers,
             placement=PlacementConfig(),
             swap=default_terms(),
             settings=lambda number: WorkerSettings(1, (), 0),
@@ -83,3 +90,62 @@ def test_a_version_that_is_alone_with_its_name_rests_where_it_stands(rig: Rig) -
     assert rig.routes.find("m", 1) is served
     assert served.state is VersionState.READY
     assert not rig.census.leaving
+
+
+@pytest.fixture
+def formed(rig: Rig, tmp_path: Path) -> Served:
+    """A version that serves, for which there may be a form."""
+    served = rig.version(1, "a", VersionState.READY)
+    weights = WeightsFile(path="w", size=1)
+    served.model = replace(served.model, forms=str(tmp_path), digest=DIGEST, weights=weights)
+    rig.routes.put(served)
+    return served
+
+
+@pytest.mark.parametrize("quick", [False, True])
+def test_a_version_that_is_given_up_costs_its_form_unless_it_ran_from_none(
+    rig: Rig, formed: Served, tmp_path: Path, quick: bool
+) -> None:
+    form = tmp_path / f"{DIGEST}-box"
+    form.mkdir()
+    formed.identity += PACKED
+    formed.quick = quick
+    rig.succession.give_up(formed, "it crashed", 0)
+    assert [each.name for each in form.iterdir()] == ([] if quick else ["refused"])
+
+
+def build(rig: Rig, served: Served) -> None:
+    """Have a form of it built, if that is wanted."""
+    rig.succession.forms.consider(served)
+    if rig.succession.forms.waiting:
+        rig.succession.forms.build()
+        last = rig.census.take_id() - 1
+        rig.succession.forms.ended(FormBuilt(last - 1, last, "form", 1, 1, ""), 0)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_who_runs_from_a_form_already_does_not_change_over_to_it(
+    rig: Rig, formed: Served, packed: bool
+) -> None:
+    rig.succession.forms.consider(formed)
+    rig.succession.forms.build()
+    formed.packed = packed
+    last = rig.census.take_id() - 1
+    rig.succession.forms.ended(FormBuilt(last - 1, last, "form", 1, 1, ""), 0)
+    assert len(rig.census.incoming) == (not packed)
+
+
+def test_a_form_is_built_again_when_all_of_its_version_was_gone_meanwhile(rig: Rig, formed: Served) -> None:
+    build(rig, formed)
+    packed = rig.census.incoming.pop(("m", 1))
+    rig.succession.place_route(packed, 0)
+    rig.succession.let_go(0)
+    build(rig, packed)
+    assert rig.workers.asked.count("build_form") == 1, "it is still here, from its form"
+    rig.succession.leave(packed, 1)
+    rig.succession.let_go(1)
+    again = rig.version(1, "a", VersionState.READY)
+    again.model = formed.model
+    rig.routes.put(again)
+    build(rig, again)
+    assert rig.workers.asked.count("build_form") == 2
