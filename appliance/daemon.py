@@ -58,6 +58,7 @@ from appliance.workers.machine import memory_bytes, spare_bytes
 from appliance.workers.memory import MemorySamples
 from appliance.workers.pool import WorkerPool
 from appliance.workers.port import PoolEvent
+from appliance.workers.priority import SHORT_TURN_NS, take_turns
 
 EXIT_OK = 0
 EXIT_OPERATOR = 2
@@ -84,6 +85,7 @@ def run(config: ApplianceConfig, announce: Callable[[Started], None] = lambda st
     the engine or the door failed and a new start is the only cure."""
     _allow_many_connections()
     sys.setswitchinterval(SWITCH_INTERVAL_S)
+    take_turns(SHORT_TURN_NS)  # all its threads: the runs of large models have the same processors
     try:
         log = configure(config.log)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

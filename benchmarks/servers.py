@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from typing import Self
 
 import grpc
 
@@ -136,7 +137,12 @@ def gauge_sum(exposition: str, name: str) -> float | None:
 
 @contextlib.contextmanager
 def running(server: Server, models: Path, *, grpc_port: int | None = None) -> Iterator[Running]:
-    """Start `server` over the model directory; it is ended and reaped at the end of the block."""
+    """Start `server` over the model directory; it is ended and reaped at the end of the block.
+
+    It stays in the session of the generator. Where the kernel groups tasks by session (sched_autogroup), one of another
+    session would share each processor with the generator as a whole, by half: its own threads of the idle class would
+    then hold up the generator, which no client on the network meets.
+    """
     with tempfile.TemporaryDirectory(prefix=f"bench-{server.name}-") as scratch:
         free, http, metrics = free_ports(3)
         ports = Ports(grpc=grpc_port or free, http=http, metrics=metrics)
@@ -151,7 +157,7 @@ def running(server: Server, models: Path, *, grpc_port: int | None = None) -> It
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                start_new_session=True,
+                process_group=0,  # not a session: see `running`
             )
         try:
             yield Running(
@@ -163,25 +169,39 @@ def running(server: Server, models: Path, *, grpc_port: int | None = None) -> It
 
 def stop(process: subprocess.Popen[bytes]) -> None:
     """End the process and everything below it, kindly first, and reap it."""
-    tree = descendants(process.pid)
-    if process.poll() is None:
-        process.terminate()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(STOP_GRACE_S)
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)  # the group is ours: start_new_session made it
-    process.wait()
-    for pid in tree[1:]:  # a child that left the group would otherwise outlive the run
-        if _in_session(pid, process.pid):
+    with contextlib.ExitStack() as stack:
+        tree = [stack.enter_context(_Handle(pid)) for pid in descendants(process.pid)]
+        if process.poll() is None:
+            process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(STOP_GRACE_S)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)  # the group is ours: process_group made it
+        process.wait()
+        for handle in tree:  # a child that left the group would otherwise outlive the run
+            handle.kill()
+
+
+class _Handle:
+    """A process that is known by a descriptor, so that another one that is given its number is not meant."""
+
+    def __init__(self, pid: int) -> None:
+        self._fd = -1
+        with contextlib.suppress(ProcessLookupError):
+            self._fd = os.pidfd_open(pid)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+
+    def kill(self) -> None:
+        """If it is there still."""
+        if self._fd >= 0:
             with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-
-
-def _in_session(pid: int, session: int) -> bool:
-    try:
-        return os.getsid(pid) == session
-    except ProcessLookupError:
-        return False
+                signal.pidfd_send_signal(self._fd, signal.SIGKILL)
 
 
 def free_ports(count: int) -> list[int]:

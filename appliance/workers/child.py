@@ -6,6 +6,7 @@ building packed forms. Nothing that a model or a request does wrong ends it by a
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -42,11 +43,14 @@ from appliance.workers.messages import (
     Unload,
 )
 from appliance.workers.port import ItemStatus, RunResult, WorkerSettings
-from appliance.workers.priority import yield_processor
+from appliance.workers.priority import SHORT_TURN_NS, USUAL_TURN_NS, take_turns, yield_processor
 
 REASON_CHARACTERS_MAX: Final = 8192
 LET_GO_S: Final = 0.25
 """How long a worker that was told to end may take to give back what its models take."""
+BRISK_NS: Final = 1_000_000
+"""A worker none of whose models was seen to run longer takes short turns: it is not kept waiting by the runs of a large
+model on the same processor, and needs no longer ones."""
 
 
 class Worker:
@@ -65,6 +69,7 @@ class Worker:
         self._saying = threading.Lock()
         self._loader = Loader(runtimes, settings.threads)
         self._models: dict[int, LoadedModel] = {}
+        self._brisk: dict[int, bool] = {}
         self._loading: set[int] = set()
         self._errands = Errands()
         self._executor = Executor(arena)
@@ -152,7 +157,15 @@ class Worker:
         else:
             opened.model.session.close()
             return Refused(load.model, f"{load.version.key}: it is loaded already")
+        seeds = opened.said.seeds
+        self._brisk[load.model] = bool(seeds) and max(ns for _, ns in seeds) <= BRISK_NS
+        self._pace()
         return opened
+
+    def _pace(self) -> None:
+        """The main thread is the one that runs requests."""
+        brisk = bool(self._brisk) and all(self._brisk.values())
+        take_turns(SHORT_TURN_NS if brisk else USUAL_TURN_NS, os.getpid())
 
     def _load_in_line(self, load: Load) -> None:
         opened = self._load(load)
@@ -219,6 +232,8 @@ class Worker:
 
     def _unload(self, model: int) -> None:
         loaded: LoadedModel | None = self._models.pop(model, None)
+        self._brisk.pop(model, None)
+        self._pace()
         self._close(model, None if loaded is None else loaded.session)
 
     def _close(self, model: int, session: Session | None) -> None:

@@ -46,6 +46,7 @@ from appliance.workers.messages import (
     encode,
 )
 from appliance.workers.port import WorkerSettings
+from appliance.workers.priority import USUAL_TURN_NS, take_turns
 from appliance.workers.region import region_of
 
 CONTROL_BYTES_MAX: Final = 64 << 10
@@ -177,6 +178,7 @@ def main(arguments: list[str]) -> int:
     die_with_parent(daemon)
     ignore_terminal_signals()
     rename("appliance-zyg")
+    take_turns(USUAL_TURN_NS)  # not those of the daemon, for the workers' sake
     control = socket.socket(fileno=control_fd)
     memory = mmap.mmap(arena_fd, arena_bytes)
     os.close(arena_fd)

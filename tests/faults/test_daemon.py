@@ -16,6 +16,7 @@ import tritonclient.http as triton_http
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from tritonclient.utils import InferenceServerException
 
+from appliance.workers.priority import SHORT_TURN_NS, turn_ns
 from models.generate import write_model
 from tests.conftest import Serve
 from tests.faults.clients import FAKE_SECTIONS, Stream, ask, status_of
@@ -32,6 +33,21 @@ def test_a_port_in_use_is_named_and_the_exit_status_says_so(serve: Serve, tmp_pa
         assert daemon.process.wait(30) == 2
         assert address in daemon.log()
         assert "Traceback" not in daemon.log()
+
+
+@pytest.mark.skipif(not turn_ns(), reason="a kernel before 6.12")
+def test_the_daemon_takes_short_turns_and_its_supervisor_of_workers_the_usual_ones(
+    serve: Serve, tmp_path: Path
+) -> None:
+    write_model("mlp", tmp_path)
+    daemon = serve(tmp_path)
+    daemon.until("the model", lambda it: [entry["state"] for entry in it["models"]] == ["READY"])
+    pid = daemon.process.pid
+    threads = {int(each.name): turn_ns(int(each.name)) for each in Path(f"/proc/{pid}/task").iterdir()}
+    assert set(threads.values()) == {SHORT_TURN_NS}
+    (supervisor,) = map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
+    assert turn_ns(supervisor) > SHORT_TURN_NS
+    assert [turn_ns(worker["pid"]) for worker in daemon.status()["workers"]] == [SHORT_TURN_NS]
 
 
 def test_a_missing_model_directory_is_named(serve: Serve, tmp_path: Path) -> None:

@@ -13,11 +13,22 @@ import pytest
 
 from appliance.tensor import Datatype
 from appliance.workers.port import ExitCause, LoadWish, ModelLoaded, WorkerExited, WorkerSettings
-from appliance.workers.priority import IOPRIO_IDLE, io_class, restore_disk, yield_disk, yield_processor
+from appliance.workers.priority import (
+    IOPRIO_IDLE,
+    SHORT_TURN_NS,
+    USUAL_TURN_NS,
+    io_class,
+    restore_disk,
+    take_turns,
+    turn_ns,
+    yield_disk,
+    yield_processor,
+)
 from models.generate import write_model
 from tests.workers.bench import Bench, fake, spec, version_of
 
 PATIENCE_S = 20.0
+knows_turns = pytest.mark.skipif(not turn_ns(), reason="a kernel before 6.12")
 NORMAL_THREAD = (os.SCHED_OTHER, False)
 IDLE_THREAD = (os.SCHED_IDLE, True)
 
@@ -146,5 +157,40 @@ def test_threads_that_a_session_has_of_its_own_are_ordinary_ones(shared_bench: B
     pid = shared_bench.pids[worker]
     wait_for(lambda: len(classes(pid)) == 3)
     assert set(classes(pid).values()) == {NORMAL_THREAD}
+    shared_bench.call(shared_bench.pool.stop, worker)
+    shared_bench.event(WorkerExited)
+
+
+@knows_turns
+def test_turns_are_a_thread_s_own_and_of_those_that_it_starts() -> None:
+    usual, seen = turn_ns(), list[int]()
+
+    def ask() -> None:
+        take_turns(SHORT_TURN_NS)
+        seen.append(turn_ns())
+        in_thread(lambda: seen.append(turn_ns()))
+        take_turns(USUAL_TURN_NS)
+        seen.append(turn_ns())
+
+    in_thread(ask)
+    assert seen == [SHORT_TURN_NS, SHORT_TURN_NS, usual]
+    assert turn_ns() == usual
+    assert class_of() == NORMAL_THREAD
+
+
+@knows_turns
+def test_a_worker_takes_short_turns_while_all_its_models_run_briefly(shared_bench: Bench) -> None:
+    worker = shared_bench.start()
+    pid = shared_bench.pids[worker]
+    usual = turn_ns(pid)
+    assert usual != SHORT_TURN_NS
+    seen = []
+    for model, version in ((1, fake()), (2, fake("delay", delay_ms=3)), (3, fake())):
+        shared_bench.call(shared_bench.pool.load, worker, model, version)
+        shared_bench.event(ModelLoaded)
+        seen.append(turn_ns(pid))
+    assert seen == [SHORT_TURN_NS, usual, usual]
+    shared_bench.call(shared_bench.pool.unload, worker, 2)
+    wait_for(lambda: turn_ns(pid) == SHORT_TURN_NS)
     shared_bench.call(shared_bench.pool.stop, worker)
     shared_bench.event(WorkerExited)
