@@ -14,6 +14,7 @@ import grpc
 from google.protobuf.message import Message
 
 from appliance.cli.failure import CommandFailed, Exit
+from appliance.cli.tls import Tls
 from appliance.door.wire_pb import inference_pb2 as pb
 from appliance.inference import OutputTensor
 from appliance.tensor import Datatype, TensorSpec, parse_datatype
@@ -65,23 +66,24 @@ class Reply:
 
 
 class OipClient:
-    """A connection to ``address``. Raises CommandFailed, and only that.
+    """A connection to ``address``, over ``tls`` where that is given. Raises CommandFailed, and only that.
 
     ``timeout_s`` is the deadline of the request. Connecting and learning what the model takes come before it and may
     take longer: a deadline that is too short should be told as one, not as a server that is not there.
     """
 
-    def __init__(self, address: str, timeout_s: float) -> None:
+    def __init__(self, address: str, timeout_s: float, tls: Tls | None = None) -> None:
         self._address = address
         self._timeout_s = timeout_s
-        self._channel = grpc.insecure_channel(address, options=UNBOUNDED)
+        self._tls = tls
+        self._channel = _channel(address, tls)
 
     def __enter__(self) -> Self:
         try:
             grpc.channel_ready_future(self._channel).result(CONNECT_S)
         except grpc.FutureTimeoutError:
             self._channel.close()
-            raise _unreachable(self._address) from None
+            raise _unreachable(self._address, self._tls) from None
         return self
 
     def __exit__(
@@ -141,28 +143,50 @@ class OipClient:
             raise CommandFailed(f"{what}: {error.details()} ({error.code().name})", Exit.REFUSED) from None
 
 
-def _unreachable(address: str) -> CommandFailed:
+def _channel(address: str, tls: Tls | None) -> grpc.Channel:
+    if tls is None:
+        return grpc.insecure_channel(address, options=UNBOUNDED)
+    named = [("grpc.ssl_target_name_override", tls.server_name)] if tls.server_name else []
+    credentials = grpc.ssl_channel_credentials(tls.ca, tls.key, tls.certificate)
+    return grpc.secure_channel(address, credentials, options=[*UNBOUNDED, *named])
+
+
+def _unreachable(address: str, tls: Tls | None) -> CommandFailed:
     """Why no gRPC connection came about: somebody at the door who speaks something else, or nobody."""
-    if _listens(address):
+    place = _host_and_port(address)
+    try:
+        if place is None:
+            refusal = None
+        elif tls is None:
+            socket.create_connection(place, CONNECT_S).close()
+            refusal = ""
+        else:
+            refusal = tls.refusal(*place, CONNECT_S)
+    except (OSError, ValueError):
+        refusal = None
+    if refusal is None:
+        text = f"no server answers at {address}; start one with 'appliance serve', or give its --url"
+    elif refusal:
         text = (
-            f"something answers at {address}, but not in gRPC; give --url the gRPC address that 'appliance serve' "
-            f"shows, as HOST:PORT (default {DEFAULT_URL})"
+            f"something answers at {address}, but TLS with it failed: {refusal}; --ca must hold who signed the "
+            "server's certificate, --server-name a name in it, and --cert and --key what the server wants to see"
         )
     else:
-        text = f"no server answers at {address}; start one with 'appliance serve', or give its --url"
+        more = "" if tls else "; where that speaks TLS (grpc.tls_certificate), give --ca FILE as well"
+        text = (
+            f"something answers at {address}, but not in gRPC; give --url the gRPC address that 'appliance serve' "
+            f"shows, as HOST:PORT (default {DEFAULT_URL}){more}"
+        )
     return CommandFailed(text, Exit.UNREACHABLE)
 
 
-def _listens(address: str) -> bool:
-    """Whether a TCP connection to ``address`` can be made; false for what is not HOST:PORT or a URL of it."""
+def _host_and_port(address: str) -> tuple[str, int] | None:
+    """Of HOST:PORT or a URL of it; None for what is neither."""
     try:
         parts = urlsplit(address if "://" in address else f"//{address}")
-        if not parts.hostname or not parts.port:
-            return False
-        socket.create_connection((parts.hostname, parts.port), CONNECT_S).close()
-    except (OSError, ValueError):
-        return False
-    return True
+        return (parts.hostname, parts.port) if parts.hostname and parts.port else None
+    except ValueError:
+        return None
 
 
 def _serialize(request: Message) -> bytes:

@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from appliance import config as configuration
+from appliance.address import parse_address
 from appliance.cli.failure import CommandFailed, printable
 from appliance.config import ApplianceConfig
-from appliance.door.door import DoorKind
+from appliance.door.certificates import bearer_of
+from appliance.door.door import DoorConfig, DoorKind
 from appliance.errors import ConfigInvalid
 from appliance.model import VersionState
 from appliance.telemetry.log import LogFormat
@@ -55,7 +57,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     def announce(started: Started) -> None:
         """In one write: the log's lines may go to the same place."""
-        sys.stdout.write(f"{welcome(started, config.place)}\n")
+        sys.stdout.write(f"{welcome(started, config.place, config.grpc)}\n")
         sys.stdout.flush()
 
     return daemon.run(config, announce)
@@ -82,8 +84,9 @@ def _overrides(arguments: argparse.Namespace) -> dict[str, object]:
     return {**said, **{key: value for key, value in given.items() if value}}
 
 
-def welcome(started: Started, models: str) -> str:
-    """What a person sees once the first models are ready: the addresses, the models, a line to copy."""
+def welcome(started: Started, models: str, settings: DoorConfig) -> str:
+    """What a person sees once the first models are ready: the addresses, the models, a line to copy. ``settings`` are
+    the gRPC door's."""
     ready = [f"{entry.name}/{entry.version}" for entry in started.index if entry.state is VersionState.READY]
     broken = [entry for entry in started.index if entry.state is not VersionState.READY]
     grpc = f"{' '.join(started.grpc)} ({started.door.value} door)" if started.grpc else "(off)"
@@ -99,7 +102,8 @@ def welcome(started: Started, models: str) -> str:
         lines.append(f"Not ready: {len(broken) - SHOWN_MODELS} more; 'appliance status' shows them")
     if ready and started.grpc:
         name = _best_example([key.rsplit("/", 1)[0] for key in ready], Path(models))
-        lines.append(f"Try:   {example(name, Path(models), started.grpc[0])}")
+        address = started.grpc[0]
+        lines.append(f"Try:   {example(name, Path(models), address)}{tls_words(settings, address)}")
     return "\n".join(lines)
 
 
@@ -111,6 +115,21 @@ def example(name: str, models: Path, address: str) -> str:
     if address != DEFAULT_GRPC:
         words += ["--url", address]
     return shlex.join(words)
+
+
+def tls_words(settings: DoorConfig, address: str) -> str:
+    """The rest of that command where ``address`` speaks TLS, as Unix sockets never do. The certificate of the client is
+    left to fill in."""
+    parsed = parse_address(address)
+    if not settings.tls_certificate or parsed.path:
+        return ""
+    words = ["--ca", settings.tls_certificate]
+    bearer = bearer_of(settings)
+    if bearer is not None and bearer.names and parsed.host not in bearer.names:
+        words += ["--server-name", bearer.names[0].replace("*", "any", 1)]
+    if settings.tls_client_ca:
+        words += ["--cert", "FILE", "--key", "FILE"]
+    return f" {shlex.join(words)}"
 
 
 def _best_example(names: list[str], models: Path) -> str:

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from appliance.door.door import DoorConfig
 from appliance.errors import OperatorError
@@ -38,6 +39,37 @@ def read_certificates(config: DoorConfig) -> Certificates | None:
         )
     except OSError as error:
         raise OperatorError(f"a file of the TLS settings went away: {error}") from error
+
+
+class Bearer(NamedTuple):
+    """Whom a certificate names, by its alternative names or else its common name, and until when, as OpenSSL writes
+    it."""
+
+    names: tuple[str, ...]
+    until: str
+
+
+def bearer_of(config: DoorConfig) -> Bearer | None:
+    """Whom the server's certificate names; None where no client would take it, as when it has expired.
+
+    The standard library tells what is in a certificate only to a peer: so it is shown to one, in memory."""
+    client, server = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    client.check_hostname = False
+    client.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    asked, told = ssl.MemoryBIO(), ssl.MemoryBIO()
+    try:
+        client.load_verify_locations(config.tls_certificate)
+        server.load_cert_chain(config.tls_certificate, config.tls_key, password="")
+        sides = (client.wrap_bio(told, asked), server.wrap_bio(asked, told, server_side=True))
+        for side in (*sides, sides[0]):
+            with suppress(ssl.SSLWantReadError):
+                side.do_handshake()
+        shown: Any = sides[0].getpeercert()
+    except (ssl.SSLError, OSError, ValueError):
+        return None
+    names = [value for _, value in shown.get("subjectAltName", ())]
+    common = [value for part in shown["subject"] for key, value in part if key == "commonName"]
+    return Bearer(tuple(names or common), shown["notAfter"])
 
 
 def certificate_problems(config: DoorConfig) -> Iterator[tuple[str, str]]:

@@ -13,7 +13,7 @@ import pytest
 from appliance.cli.failure import CommandFailed, Exit
 from appliance.cli.main import main
 from appliance.cli.serve import add_arguments, configured, example, welcome
-from appliance.door.door import DoorKind
+from appliance.door.door import DoorConfig, DoorKind
 from appliance.engine.port import IndexEntry
 from appliance.model import VersionState
 from appliance.telemetry.log import LogFormat
@@ -64,7 +64,7 @@ def entry(name: str, state: VersionState = VersionState.READY, reason: str = "")
 
 def test_the_welcome_names_what_is_ready_and_what_is_not(tmp_path: Path) -> None:
     started: Any = Started(entry("good"), entry("bad", VersionState.UNAVAILABLE, "no file"))
-    text = welcome(started, str(tmp_path))
+    text = welcome(started, str(tmp_path), DoorConfig())
     assert "Serving gRPC on 127.0.0.1:8001 (grpcio door), HTTP on 127.0.0.1:8000" in text
     assert "Ready: good/1" in text
     assert "Not ready: bad/1: no file" in text
@@ -75,14 +75,14 @@ def test_a_thousand_models_do_not_flood_the_screen(tmp_path: Path) -> None:
     many = [entry(f"m{number}") for number in range(1_000)]
     broken = [entry(f"b{number}", VersionState.UNAVAILABLE, "x") for number in range(1_000)]
     started: Any = Started(*many, *broken)
-    text = welcome(started, str(tmp_path))
+    text = welcome(started, str(tmp_path), DoorConfig())
     assert "and 980 more" in text
     assert len(text.splitlines()) < 30
 
 
 def test_no_model_is_said(tmp_path: Path) -> None:
     started: Any = Started()
-    assert "No model" in welcome(started, str(tmp_path))
+    assert "No model" in welcome(started, str(tmp_path), DoorConfig())
 
 
 def test_the_line_to_copy_uses_a_golden_picture(tmp_path: Path) -> None:

@@ -1,0 +1,94 @@
+"""TLS to a gRPC port: whom a command trusts and who it is, from ``--ca``, ``--cert`` and ``--key``."""
+
+from __future__ import annotations
+
+import argparse
+import socket
+import ssl
+from pathlib import Path
+from typing import NamedTuple
+
+from appliance.cli.failure import CommandFailed
+
+
+class Tls(NamedTuple):
+    """PEM texts; ``certificate`` and ``key`` are None for a client that shows none. ``server_name`` is what the
+    certificate of the server must bear in the place of the host that is called ("": that host). ``context`` is the same
+    for the standard library, whose words tell what is wrong."""
+
+    ca: bytes
+    certificate: bytes | None
+    key: bytes | None
+    server_name: str
+    context: ssl.SSLContext
+
+    def refusal(self, host: str, port: int, timeout_s: float) -> str:
+        """Why no TLS connection to there comes about; "" when nothing speaks against one. Raises OSError when nobody
+        listens there."""
+        with socket.create_connection((host, port), timeout_s) as plain:
+            try:
+                with self.context.wrap_socket(plain, server_hostname=self.server_name or host) as client:
+                    client.recv(1)  # with TLS 1.3 a server that misses our certificate says so only now
+            except ssl.SSLCertVerificationError as error:
+                return error.verify_message
+            except ssl.SSLError as error:
+                return (error.reason or str(error)).replace("_", " ").lower()
+            except OSError:
+                return ""
+        return ""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.add_argument(
+        "--ca",
+        type=Path,
+        metavar="FILE",
+        help="speak TLS; PEM file of the authorities that may have signed the server's certificate, or of that itself",
+    )
+    parser.add_argument(
+        "--cert", type=Path, metavar="FILE", help="PEM file of the certificate to show; takes --key"
+    )
+    parser.add_argument("--key", type=Path, metavar="FILE", help="PEM file of its private key")
+    parser.add_argument(
+        "--server-name",
+        default="",
+        metavar="NAME",
+        help="name that the server's certificate must bear (default: the host of --url)",
+    )
+
+
+def tls_of(arguments: argparse.Namespace) -> Tls | None:
+    """What the arguments say; None: no TLS. Raises CommandFailed."""
+    ca, certificate, key = arguments.ca, arguments.cert, arguments.key
+    if (certificate is None) != (key is None):
+        raise CommandFailed("--cert and --key go together; give both or neither")
+    if ca is None:
+        if certificate is not None or arguments.server_name:
+            raise CommandFailed("--cert, --key and --server-name are for TLS, which takes --ca")
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.set_alpn_protocols(["h2"])
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # as the gRPC library has it
+    pem = _read(ca)
+    try:
+        context.load_verify_locations(cadata=pem.decode("ascii", "replace"))
+    except (ssl.SSLError, ValueError) as error:
+        raise CommandFailed(f"'{ca}' cannot be used as --ca: it must hold certificates in PEM") from error
+    if certificate is None or key is None:
+        return Tls(pem, None, None, arguments.server_name, context)
+    shown = (_read(certificate), _read(key))
+    try:
+        # The empty password keeps OpenSSL from asking on the terminal for that of an encrypted key.
+        context.load_cert_chain(certificate, key, password="")
+    except (ssl.SSLError, ValueError) as error:
+        text = "both must be PEM, belong together and need no password"
+        raise CommandFailed(f"'{certificate}' with the key '{key}' cannot be used: {text}") from error
+    return Tls(pem, *shown, arguments.server_name, context)
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise CommandFailed(f"'{path}' cannot be read: {error.strerror}") from error
