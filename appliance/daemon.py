@@ -113,7 +113,7 @@ class Daemon:
         self._config = config
         self._log = log
         self._arena = Arena(config.arena)
-        self._tracer = open_tracer(config.trace)
+        self._tracer = open_tracer(config.trace, log.event)
         self._ticker = Ticker(loop, partial(self._on_failure, "the engine"))
         self._door_kind = chosen(config.grpc.door)
         self._pool = WorkerPool(

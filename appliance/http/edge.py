@@ -69,7 +69,7 @@ class HttpEdge:
                 *_control_routes(ControlHandler(engine, self._bodies, log)),
                 *_people_routes(
                     StatusHandler(engine, store),
-                    MetricsHandler(engine, metrics or MetricsConfig(), self.statistics, door, store),
+                    MetricsHandler(engine, metrics or MetricsConfig(), self.statistics, door, store, tracer),
                 ),
             ]
         )

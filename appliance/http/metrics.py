@@ -23,6 +23,8 @@ from appliance.telemetry.door_metrics import DoorFigures, door_families
 from appliance.telemetry.exposition import CONTENT_TYPE, Family, exposition, label_text, sample
 from appliance.telemetry.prometheus import MetricsConfig, ProcessMetrics
 from appliance.telemetry.store_metrics import StoreFigures, store_families
+from appliance.telemetry.trace import Tracer
+from appliance.telemetry.trace_metrics import trace_family
 from appliance.telemetry.triton_metrics import triton_families
 from appliance.telemetry.version_metrics import Labelled, labelled, version_families
 
@@ -43,7 +45,7 @@ class HttpStatistics:
 
 class MetricsHandler:
     """Handles ``GET /metrics``. ``own`` and ``door`` give the figures of this edge and of the gRPC door,
-    ``store`` those of the store that is served from."""
+    ``store`` those of the store that is served from; ``tracer`` knows those of traces."""
 
     def __init__(
         self,
@@ -52,8 +54,10 @@ class MetricsHandler:
         own: Callable[[], HttpStatistics],
         door: Callable[[], DoorFigures] | None,
         store: Callable[[], StoreFigures] | None = None,
+        tracer: Tracer | None = None,
     ) -> None:
         self._engine = engine
+        self._tracer = tracer
         self._door = door
         self._store = store
         self._config = config
@@ -81,6 +85,8 @@ class MetricsHandler:
             yield from exposition(door_families(self._door()))
         if self._store is not None:
             yield from exposition(store_families(self._store()))
+        if self._tracer is not None:
+            yield from exposition([trace_family(self._tracer.figures())])
 
 
 async def _all_labelled(status: EngineStatus) -> list[Labelled]:

@@ -23,12 +23,15 @@ from appliance.telemetry.meter import Result
 from appliance.telemetry.otlp import Parent, Told, parent_of, trace_line
 from appliance.telemetry.request_line import LineBudget, LoggedRequest
 from appliance.telemetry.sink import FileTarget, Sink
+from appliance.telemetry.trace_metrics import TraceFigures
 
 FILE: Final = "traces.jsonl"
 SPAN: Final = "infer"
 """What a request is called in its trace."""
 TRACEPARENT: Final = "traceparent"
 CLOSE_S: Final = 2.0
+TELL_NS: Final = 10_000_000_000
+"""Between two lines of the log that tell how many traces were left out."""
 TEXT_MAX: Final = 256
 """Characters of what clients choose, such as ids."""
 
@@ -124,23 +127,28 @@ class Trace:
 
 
 class Tracer:
-    """Says which requests are traced, and writes what became of them. Clocks are ``now_ns``, monotonic, and
-    ``wall_ns``. Owner: the event loop's thread."""
+    """Says which requests are traced, and writes what became of them; ``say`` puts into the log that there were
+    too many. Clocks are ``now_ns``, monotonic, and ``wall_ns``. Owner: the event loop's thread."""
 
     def __init__(
         self,
         config: TraceConfig,
         sink: Sink,
+        say: Callable[..., None],
         now_ns: Callable[[], int] = time.monotonic_ns,
         wall_ns: Callable[[], int] = time.time_ns,
         random_bits: Callable[[int], int] = random.getrandbits,
     ) -> None:
         self.one_in = config.one_in
         self._sink = sink
+        self._say = say
         self._now_ns = now_ns
         self._wall_ns = wall_ns
         self._random_bits = random_bits
+        self._per_s = config.traces_per_s
         self._budget = LineBudget(config.traces_per_s)
+        self._left_out = 0
+        self._silent_until_ns = 0
         self._seen = 0
         self._resource: Mapping[str, str | int] = {
             "service.name": SERVER_NAME,
@@ -150,18 +158,16 @@ class Tracer:
 
     def begin(self, edge: str, arrived_ns: int, traceparent: str) -> Trace | None:
         """A request has arrived at ``edge``; ``traceparent`` is its client's ("": it sent none). None: it is not
-        traced."""
+        traced. Whether there is room for its trace is asked when that is to be written: much never is."""
         self._seen += 1
         parent = parent_of(traceparent) if traceparent else None
         wanted = parent.sampled if parent else self._seen % self.one_in == 0
-        if not wanted or not self._budget.take(arrived_ns):
-            return None
-        return Trace(edge, arrived_ns, parent)
+        return Trace(edge, arrived_ns, parent) if wanted else None
 
     def end(self, trace: Trace, client: str = "") -> None:
         """Its answer was given to the transport. ``client`` is who it is by its certificate. What never became a
         request of the engine's is not written."""
-        if trace.attributes:
+        if trace.attributes and self._has_room():
             trace.replied_ns = self._now_ns()
             self._write(trace, trace.stamps_ns, client)
 
@@ -169,16 +175,40 @@ class Tracer:
         """A request was served under a grant: what the door told of it."""
         _, lane, rows, request_id, traceparent, stamps_ns = told
         parent = parent_of(traceparent.decode("ascii", "replace"))
-        if (parent is not None and not parent.sampled) or not self._budget.take(stamps_ns[0]):
+        if (parent is not None and not parent.sampled) or not self._has_room():
             return
         trace = Trace("", stamps_ns[0], parent)
         trace.attributes = _described(model, request_id.decode(errors="replace"), "granted", lane, rows)
         trace.attributes["appliance.outcome"] = Result.SUCCESS.value
         self._write(trace, stamps_ns, "")
 
+    def figures(self) -> TraceFigures:
+        """What ``/metrics`` tells of traces."""
+        sink = self._sink.statistics()
+        return TraceFigures(written=sink.written, left_out=self._left_out, lost=sink.lost)
+
     def close(self) -> None:
         """Write what is queued, within CLOSE_S seconds."""
+        self._tell()
         self._sink.close(CLOSE_S)
+
+    def _has_room(self) -> bool:
+        """Whether one more trace may be written in this second; counts it as left out when not."""
+        now_ns = self._now_ns()
+        if not self._budget.take(now_ns):
+            self._left_out += 1
+            return False
+        if now_ns >= self._silent_until_ns and self._tell():
+            self._silent_until_ns = now_ns + TELL_NS
+        return True
+
+    def _tell(self) -> int:
+        """Say how many were left out since this was said last; gives that number."""
+        count = self._budget.left_out()
+        if count:
+            reason = f"trace.traces_per_s allows {self._per_s} in a second"
+            self._say("traces were left out", traces=count, reason=reason)
+        return count
 
     def _write(self, trace: Trace, stamps_ns: Sequence[int], client: str) -> None:
         if trace.edge:
@@ -191,9 +221,9 @@ class Tracer:
         self._sink.write(trace_line(told, self._resource, self._random_bits))
 
 
-def open_tracer(config: TraceConfig) -> Tracer | None:
-    """A tracer that writes to the configured file; None when nothing is to be traced. Raises OperatorError when the
-    file cannot be opened."""
+def open_tracer(config: TraceConfig, say: Callable[..., None]) -> Tracer | None:
+    """A tracer that writes to the configured file and tells the log through ``say``; None when nothing is to be traced.
+    Raises OperatorError when the file cannot be opened."""
     if not config.one_in:
         return None
     try:
@@ -202,7 +232,7 @@ def open_tracer(config: TraceConfig) -> Tracer | None:
         raise OperatorError(
             f"trace file '{config.file}' cannot be opened: {error.strerror}; change trace.file in the configuration"
         ) from error
-    return Tracer(config, Sink(target, config.queue_lines, "traces"))
+    return Tracer(config, Sink(target, config.queue_lines, "traces"), say)
 
 
 def _described(

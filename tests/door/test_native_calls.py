@@ -84,7 +84,7 @@ async def test_the_engine_is_told_who_asks(rig: Rig) -> None:
 
 async def test_a_traced_call_is_told_when_its_answer_was_given(rig: Rig) -> None:
     sink = SinkDouble()
-    inference = Inference(rig.engine, EnvelopeLimits(), Tracer(TraceConfig(one_in=2), cast(Any, sink)))
+    inference = Inference(rig.engine, EnvelopeLimits(), Tracer(TraceConfig(one_in=2), cast(Any, sink), print))
     calls = InferCalls(cast(Any, rig.door), inference)
     for call in (1, 2, 3):
         rig.door.known.add(call)

@@ -14,6 +14,7 @@ from appliance.telemetry.door_metrics import FAMILIES, DoorFigures, door_familie
 from appliance.telemetry.exposition import Family, exposition, sample
 from appliance.telemetry.meter import BOUNDS_NS, Result, Stage
 from appliance.telemetry.prometheus import MetricsConfig, ProcessMetrics
+from appliance.telemetry.trace_metrics import TraceFigures, trace_family
 from appliance.telemetry.version_metrics import labelled
 from tests.http.documented import code_words, table_rows
 from tests.http.engine_figures import AWKWARD_NAME, busy_meter, made_up_status
@@ -23,6 +24,7 @@ SECTIONS = (
     ("## The appliance", set[str]()),
     ("## Models in and out of memory", set[str]()),
     ("## The gRPC door", set[str]()),
+    ("## Traces", set[str]()),
     ("## Names for Triton dashboards", {"model", "version"}),
 )
 ALL = MetricsConfig(triton_names=True)
@@ -34,13 +36,15 @@ DOOR = DoorFigures(
     counts={name: 5 + place for place, (name, *_) in enumerate(FAMILIES)},
     limits={"max_connections": 1, "body_stall_s": 0},
 )
+TRACES = TraceFigures(written=9, left_out=4, lost=1)
 BUSY = {"model": "busy", "version": "3"}
 
 
 def _text(config: MetricsConfig = ALL) -> str:
     status = made_up_status()
     versions = [labelled(version.statistics) for version in status.versions]
-    families = [*engine_families(status, versions, config), *http_families(OWN), *door_families(DOOR)]
+    own = [*http_families(OWN), *door_families(DOOR), trace_family(TRACES)]
+    families = [*engine_families(status, versions, config), *own]
     return "".join(exposition(families))
 
 

@@ -20,6 +20,7 @@ from appliance.telemetry.trace import TraceConfig, Tracer, open_tracer
 from tests.telemetry.test_log import ended
 from tests.words.sample import make_version
 
+SECOND_NS = 1_000_000_000
 WALL_NS = 1_700_000_000_000_000_000
 TRACE_ID = "4bf92f3577b34da6a3ce929d0e0e4736"
 SPAN_ID = "00f067aa0ba902b7"
@@ -35,13 +36,23 @@ class Traces:
     def __init__(self, path: Path, config: TraceConfig) -> None:
         self._path = path
         self.now_ns = 0
+        self.told: list[int] = []
         self.tracer = Tracer(
             config,
             Sink(FileTarget(path, 1 << 20), 1_000),
+            lambda _, traces, reason: self.told.append(traces),
             lambda: self.now_ns,
             lambda: WALL_NS + self.now_ns,
             random.Random(1).getrandbits,
         )
+
+    def served(self, now_ns: int) -> None:
+        """A request that its client wants traced is answered then."""
+        trace = self.tracer.begin("x", now_ns, traceparent())
+        assert trace is not None
+        trace.ended(ended(), Result.SUCCESS, None, now_ns)
+        self.now_ns = now_ns
+        self.tracer.end(trace)
 
     def spans(self) -> list[list[dict[str, Any]]]:
         """The spans of each request."""
@@ -83,12 +94,42 @@ def test_a_traceparent_names_trace_and_span_and_whether_it_is_wanted() -> None:
     assert parent_of(f"01-{TRACE_ID}-{SPAN_ID}-01-of-tomorrow") == wanted
 
 
-def test_one_in_so_many_is_traced_and_so_many_a_second(traces: Traces) -> None:
+def test_one_in_so_many_is_traced(traces: Traces) -> None:
     begun = [traces.tracer.begin("x", 1, "") is not None for _ in range(9)]
     assert begun == [False, False, True] * 3
-    many = [traces.tracer.begin("x", 1, "") for _ in range(30)]
-    assert sum(trace is not None for trace in many) == 2, "five in that second"
-    assert any(traces.tracer.begin("x", 1_500_000_000, "") for _ in range(3))
+
+
+def test_so_many_are_written_in_a_second_and_the_others_counted(traces: Traces) -> None:
+    for _ in range(30):
+        traces.served(1)
+    assert (traces.tracer.figures().left_out, traces.told) == (25, [])
+    for _ in range(6):
+        traces.served(SECOND_NS)
+    assert traces.told == [25], "with the next one that is written"
+    for _ in range(7):
+        traces.served(2 * SECOND_NS)
+    assert traces.told == [25], "not every second"
+    traces.served(11 * SECOND_NS)
+    assert traces.told == [25, 3]
+    for _ in range(5):
+        traces.served(11 * SECOND_NS)
+    assert len(traces.spans()) == 5 * 4
+    assert traces.told == [25, 3, 1], "the last ones at the end"
+    figures = traces.tracer.figures()
+    assert (figures.written, figures.left_out, figures.lost) == (20, 29, 0)
+
+
+def test_what_is_never_written_takes_no_room(traces: Traces) -> None:
+    for _ in range(30):
+        turned_down = traces.tracer.begin("x", 1, traceparent())
+        assert turned_down is not None
+        traces.tracer.end(turned_down)
+    for _ in range(5):
+        traces.served(1)
+    for _ in range(2):
+        traces.tracer.granted(make_version(), (7, 3, 2, b"r", b"", (1,) * 8))
+    assert len(traces.spans()) == 5
+    assert traces.tracer.figures().left_out == 2, "what the door served by itself counts, too"
 
 
 def test_a_clients_word_counts_more_than_the_count(traces: Traces) -> None:
@@ -182,8 +223,12 @@ def test_ids_that_clients_made_long_are_cut(traces: Traces) -> None:
     assert len(json.dumps(root)) < 2_000
 
 
+def unsaid(what: str, **fields: object) -> None:
+    raise AssertionError(what)
+
+
 def test_no_tracer_where_nothing_is_traced_and_an_error_where_it_cannot_be(tmp_path: Path) -> None:
     config = TraceConfig(file=str(tmp_path / "missing" / "traces.jsonl"))
-    assert open_tracer(config) is None
+    assert open_tracer(config, unsaid) is None
     with pytest.raises(OperatorError, match=r"trace\.file"):
-        open_tracer(replace(config, one_in=1))
+        open_tracer(replace(config, one_in=1), unsaid)
