@@ -251,12 +251,17 @@ class Daemon:
         reading = asyncio.gather(self._desired.reread(), self._door.reload(), return_exceptions=True)
         reading.add_done_callback(self._read_again)
 
-    def _read_again(self, reading: asyncio.Future[tuple[BaseException | None, BaseException | None]]) -> None:
+    def _read_again(
+        self, reading: asyncio.Future[tuple[BaseException | None, str | BaseException | None]]
+    ) -> None:
         if reading.cancelled():
             return
-        failed, refused = reading.result()
-        if refused is not None:
-            self._log.event("certificates cannot be used; the old ones stay", error=str(refused))
+        failed, until = reading.result()
+        if isinstance(until, BaseException):
+            self._log.event("certificates cannot be used; the old ones stay", error=str(until))
+        elif until is not None:
+            reason = "" if until else "no client takes that of the server now; look at its dates and its use"
+            self._log.event("certificates were read again", until=until, reason=reason)
         if failed is not None:
             self._on_failure("reading the models", failed)
         notify(READY="1")

@@ -247,9 +247,10 @@ class FrontDoor(Protocol):
     def announce_stop(self) -> None:
         """Health turns NOT_SERVING; requests are still served."""
 
-    async def reload(self) -> None:
-        """Read the certificates again and use them from the next connection on. Raises OperatorError, and goes on with
-        the old ones, when they cannot be used."""
+    async def reload(self) -> str | None:
+        """Read the certificates again and use them from the next connection on; gives until when the server's holds
+        ("": no client takes it now), None where there are none. Raises OperatorError, and goes on with the old ones,
+        when they cannot be used."""
 
     async def drain(self, grace_s: float) -> None:
         """Take no more requests, wait up to ``grace_s`` seconds for those under way, then cut the rest."""

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from edge_appliance_door import Door, LaneMemory, Tls
 
-from appliance.door.certificates import read_certificates
+from appliance.door.certificates import bearer_of, read_certificates
 from appliance.door.door import DoorConfig, DoorKind, DoorStatistics, LogControl
 from appliance.door.listeners import Listeners, inherited
 from appliance.door.native_dispatch import Dispatch, Methods
@@ -79,10 +79,10 @@ class NativeDoor:
         """See FrontDoor."""
         self._services.announce_stop()
 
-    async def reload(self) -> None:
+    async def reload(self) -> str | None:
         """See FrontDoor. The files are read off the loop's thread: a slow disk must not stall requests."""
         if self._tls is None:
-            return
+            return None
         loop = asyncio.get_running_loop()
         certificates = await loop.run_in_executor(None, read_certificates, self._config)
         assert certificates is not None
@@ -90,6 +90,8 @@ class NativeDoor:
             self._tls.reload(*certificates)
         except ValueError as error:
             raise OperatorError(f"the native door refuses the certificates: {error}") from error
+        bearer = await loop.run_in_executor(None, bearer_of, self._config)
+        return bearer.until if bearer else ""
 
     async def drain(self, grace_s: float) -> None:
         """See FrontDoor."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import ssl
 import sys
+import time
 from dataclasses import fields, replace
 from pathlib import Path
 
@@ -11,14 +13,14 @@ import pytest
 
 from appliance.config import load
 from appliance.door import choice
-from appliance.door.certificates import certificate_problems, read_certificates
+from appliance.door.certificates import bearer_of, certificate_problems, read_certificates
 from appliance.door.choice import chosen, door_problems, idle_settings, passed_over
 from appliance.door.door import DoorConfig, DoorKind, client_name_problems, inherits
 from appliance.door.native_limits import SETTINGS, limits_of
 from appliance.door.native_package import PACKAGE, native_problem
 from appliance.errors import ConfigInvalid, OperatorError
 from tests.architecture.sources import ROOT
-from tests.door.certificate_files import make_authority, make_signed
+from tests.door.certificate_files import make_authority, make_named, make_signed
 
 CONTRACT = ROOT / "native" / "python" / "edge_appliance_door" / "__init__.pyi"
 
@@ -171,6 +173,22 @@ def test_what_does_not_go_together_is_told(tmp_path: Path, section: str, words: 
     with pytest.raises(ConfigInvalid, match=words) as told:
         load(file, checked=False)
     assert all(problem.key.startswith("grpc") for problem in told.value.problems)
+
+
+def test_whom_a_certificate_names_and_until_when(tmp_path: Path) -> None:
+    authority = make_authority(tmp_path, "authority")
+    for name, subject, alternative, names in (
+        ("a", "/CN=box", "DNS:*.site.example,IP:127.0.0.1", ("*.site.example", "127.0.0.1")),
+        ("b", "/CN=box", "", ("box",)),
+        ("c", "/O=site", "", ()),
+    ):
+        pair = make_named(tmp_path, name, authority, subject, alternative)
+        bearer = bearer_of(DoorConfig(tls_certificate=str(pair.certificate), tls_key=str(pair.key)))
+        assert bearer is not None
+        assert bearer.names == names
+        assert 86_400 < ssl.cert_time_to_seconds(bearer.until) - time.time() < 3 * 86_400
+    mixed = DoorConfig(tls_certificate=str(pair.certificate), tls_key=str(authority.key))
+    assert bearer_of(mixed) is None
 
 
 def test_certificates_are_read_and_checked(tmp_path: Path) -> None:

@@ -17,6 +17,8 @@ from typing import Any
 import grpc
 import pytest
 
+from appliance.door.certificates import bearer_of
+from appliance.door.door import DoorConfig
 from tests.appliance_process import ApplianceProcess
 from tests.conformance.grpc.streaming import Sending, ask
 from tests.conformance.grpc.stub import Stub, failure_of
@@ -92,6 +94,11 @@ def test_certificates_are_shown_and_read_again(
     server.certificate.write_bytes(renewed.certificate.read_bytes())
     server.key.write_bytes(renewed.key.read_bytes())
     _reload(daemon)
+    daemon.wait_log("certificates were read again")
+    (line,) = [line for line in daemon.log().splitlines() if "read again" in line]
+    bearer = bearer_of(DoorConfig(tls_certificate=str(server.certificate), tls_key=str(server.key)))
+    assert bearer is not None
+    assert json.loads(line)["until"] == bearer.until
     with over_tls(daemon.grpc, successor) as channel:
         assert infer(channel)
     assert infer(old), "a connection outlives the certificate that it began with"
