@@ -18,8 +18,7 @@ from appliance.door.wire_pb import inference_pb2 as pb
 from appliance.engine.port import EnginePort
 from appliance.errors import Forbidden, InvalidRequest, Unsupported
 from appliance.identity import EXTENSIONS, SERVER_NAME
-
-_TRACE_OFF = "OFF"
+from appliance.telemetry.trace import Tracer, check_trace_setting, trace_settings
 
 
 class Rpc(NamedTuple):
@@ -40,8 +39,9 @@ class Rpc(NamedTuple):
 class Handlers:
     """The RPCs about the server, its models and its settings. ``stopping`` makes the server not ready."""
 
-    def __init__(self, engine: EnginePort, log: LogControl) -> None:
+    def __init__(self, engine: EnginePort, log: LogControl, tracer: Tracer | None = None) -> None:
         self._engine = engine
+        self._tracer = tracer
         self._log = log
         self.stopping = False
 
@@ -133,17 +133,14 @@ class Handlers:
     # --- settings
 
     def trace_setting(self, request: pb.TraceSettingRequest) -> pb.TraceSettingResponse:
-        """Tracing is off: what leaves it off is accepted, anything else is not offered."""
+        """Says what is traced. What leaves that as it is is accepted, anything else is not offered."""
         if request.model_name:
             self._engine.versions(request.model_name)
         for key, setting in request.settings.items():
-            if key != "trace_level" or any(level != _TRACE_OFF for level in setting.value):
-                raise Unsupported(
-                    f"trace setting '{key}' cannot be {list(setting.value)}: request tracing is not offered; "
-                    "trace_level is OFF"
-                )
+            check_trace_setting(self._tracer, key, setting.value)
         answer = pb.TraceSettingResponse()
-        answer.settings["trace_level"].value.append(_TRACE_OFF)
+        for key, words in trace_settings(self._tracer).items():
+            answer.settings[key].value.extend(words)
         return answer
 
     def log_settings(self, request: pb.LogSettingsRequest) -> pb.LogSettingsResponse:

@@ -52,7 +52,7 @@ class Services:
     ) -> None:
         limits = EnvelopeLimits(tensors_max=config.max_tensors, head_bytes_max=config.max_head_bytes)
         self.inference = Inference(engine, limits, tracer)
-        self._handlers = Handlers(engine, log)
+        self._handlers = Handlers(engine, log, tracer)
         self._health = HealthService(engine)
         health_file = descriptor_pb2.FileDescriptorProto.FromString(HEALTH_FILE)
         self._reflection = Reflection((SERVICE, HEALTH_SERVICE), (*descriptor_files(), health_file))

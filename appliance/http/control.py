@@ -16,9 +16,9 @@ from appliance.http.body import BodyReader
 from appliance.http.json_document import check_nesting, parse_json
 from appliance.http.json_response import json_response
 from appliance.http.metadata import index_document
+from appliance.telemetry.trace import Tracer, check_trace_setting, trace_settings
 
 MAX_CONTROL_BYTES: Final = 64 * 1024
-TRACE_OFF: Final = "OFF"
 
 Setting = bool | int | str
 
@@ -36,8 +36,11 @@ class LogSettings(Protocol):
 class ControlHandler:
     """Handlers of the model repository, logging, trace and shared-memory extensions."""
 
-    def __init__(self, engine: EnginePort, bodies: BodyReader, log: LogSettings) -> None:
+    def __init__(
+        self, engine: EnginePort, bodies: BodyReader, log: LogSettings, tracer: Tracer | None = None
+    ) -> None:
         self._engine = engine
+        self._tracer = tracer
         self._bodies = bodies
         self._log = log
 
@@ -78,20 +81,18 @@ class ControlHandler:
         return json_response(dict(self._log.settings()))
 
     async def trace_settings(self, request: web.BaseRequest, name: str = "") -> web.StreamResponse:
-        """Tracing is off, and says so."""
+        """What is traced. A level is a list, any other setting a text."""
         if name:
             self._engine.versions(name)
-        return json_response({"trace_level": [TRACE_OFF]})
+        settings = trace_settings(self._tracer)
+        return json_response(
+            {key: list(words) if key == "trace_level" else words[0] for key, words in settings.items()}
+        )
 
     async def update_trace(self, request: web.BaseRequest, name: str = "") -> web.StreamResponse:
-        """Accepts what leaves tracing off; anything else is not offered."""
+        """Accepts what leaves tracing as it is; anything else is not offered."""
         for key, value in (await self._object(request)).items():
-            wanted = value if isinstance(value, list) else [value]
-            if key == "trace_level" and all(level in (TRACE_OFF, None) for level in wanted):
-                continue
-            raise Unsupported(
-                f"trace setting '{key}' cannot be {value!r}: request tracing is not offered; trace_level is OFF"
-            )
+            check_trace_setting(self._tracer, key, value if isinstance(value, list) else [value])
         return await self.trace_settings(request, name)
 
     async def shared_memory(self, request: web.BaseRequest, *names: str) -> web.StreamResponse:

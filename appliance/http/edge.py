@@ -66,7 +66,7 @@ class HttpEdge:
             [
                 *_inference_routes(InferenceHandler(engine, config, self._bodies, tracer, front)),
                 *_protocol_routes(self._protocol),
-                *_control_routes(ControlHandler(engine, self._bodies, log)),
+                *_control_routes(ControlHandler(engine, self._bodies, log, tracer)),
                 *_people_routes(
                     StatusHandler(engine, store),
                     MetricsHandler(engine, metrics or MetricsConfig(), self.statistics, door, store, tracer),

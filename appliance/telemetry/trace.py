@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from appliance import __version__
-from appliance.errors import OperatorError
+from appliance.errors import OperatorError, Unsupported
 from appliance.identity import SERVER_NAME
 from appliance.model import ModelVersion
 from appliance.telemetry.meter import Result
@@ -233,6 +233,25 @@ def open_tracer(config: TraceConfig, say: Callable[..., None]) -> Tracer | None:
             f"trace file '{config.file}' cannot be opened: {error.strerror}; change trace.file in the configuration"
         ) from error
     return Tracer(config, Sink(target, config.queue_lines, "traces"), say)
+
+
+def trace_settings(tracer: Tracer | None) -> Mapping[str, tuple[str, ...]]:
+    """What is in force, by the names and in the words of the trace extension; ``tracer`` None: nothing is traced."""
+    if tracer is None:
+        return {"trace_level": ("OFF",)}
+    return {"trace_level": ("TIMESTAMPS",), "trace_rate": (str(tracer.one_in),)}
+
+
+def check_trace_setting(tracer: Tracer | None, key: str, values: Sequence[object]) -> None:
+    """Raise Unsupported for ``values`` of setting ``key`` that would change it; None asks for what is configured."""
+    now = trace_settings(tracer)
+    if key in now and all(value is None or str(value) in now[key] for value in values):
+        return
+    in_force = ", ".join(f"{name} is {' '.join(words)}" for name, words in now.items())
+    raise Unsupported(
+        f"trace setting '{key}' cannot be {list(values)}: changing request tracing is not offered, it belongs to the "
+        f"[trace] section of the configuration; {in_force}"
+    )
 
 
 def _described(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -176,6 +177,20 @@ def test_tracing_is_off_and_stays_off(handlers: Handlers) -> None:
         ask(handlers, "TraceSetting", settings={"trace_rate": off})
     with pytest.raises(UnknownModel):
         ask(handlers, "TraceSetting", model_name="nobody")
+
+
+def test_tracing_that_is_configured_is_told_and_stays(engine: EngineDouble) -> None:
+    tracer: Any = SimpleNamespace(one_in=50)
+    handlers = Handlers(engine, LogDouble(), tracer)
+    value = pb.TraceSettingRequest.SettingValue
+    same = {"trace_level": value(value=["TIMESTAMPS"]), "trace_rate": value(value=["50"])}
+    for settings in ({}, same):
+        answer = ask(handlers, "TraceSetting", settings=settings)
+        told = {key: list(setting.value) for key, setting in answer.settings.items()}
+        assert told == {"trace_level": ["TIMESTAMPS"], "trace_rate": ["50"]}
+    for key, wanted in (("trace_level", "OFF"), ("trace_rate", "1"), ("trace_count", "9")):
+        with pytest.raises(Unsupported, match=f"trace setting '{key}'.*trace_rate is 50"):
+            ask(handlers, "TraceSetting", settings={key: value(value=[wanted])})
 
 
 def test_log_settings_are_read_and_changed(handlers: Handlers) -> None:

@@ -79,6 +79,9 @@ def test_every_traced_request_tells_all_its_stages(
     (model,) = [model for model in daemon.status()["models"] if model["name"] == "m"]
     paths = Counter(facts(root)["appliance.path"] for root, *_ in told.values())
     assert (paths["granted"], paths["asked"]) == (model["granted"], MANY - model["granted"])
+    settings = {"trace_level": ["TIMESTAMPS"], "trace_rate": "1"}
+    assert json.loads(daemon.get("/v2/trace/setting")) == settings
+    assert 'appliance_traces_total{outcome="left_out"} 0' in daemon.get("/metrics").decode()
     assert main(["trace", "r7", "--file", str(file)]) == 0
     assert "request 'r7'" in capsys.readouterr().out
 
