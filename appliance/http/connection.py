@@ -11,14 +11,16 @@ import asyncio
 import json
 import select
 from collections.abc import Awaitable, Callable
+from http import HTTPStatus
 from typing import Any, Final, cast
 
-from aiohttp import web
+from aiohttp import HttpVersion, HttpVersion11, web
 from aiohttp.http_exceptions import LineTooLong
 from aiohttp.streams import EMPTY_PAYLOAD, StreamReader
 
 from appliance.http.config import HttpConfig
 from appliance.http.peers import Peers
+from appliance.http.status import HttpRefusal
 from appliance.identity import SERVER_NAME
 
 SWEEP_S: Final = 1.0
@@ -185,6 +187,22 @@ class Request(web.BaseRequest):
         response.headers["Server"] = SERVER_NAME
 
 
+class ForeignRequest(Request):
+    """A request in another HTTP than 1.0 and 1.1: how it goes on cannot be known. ``version`` is that of its answer."""
+
+    def __init__(self, message: Any, *rest: Any) -> None:
+        super().__init__(message._replace(version=HttpVersion11), *rest)
+        self._said: HttpVersion = message.version
+
+    def refusal(self) -> HttpRefusal:
+        """Why it is not answered."""
+        return HttpRefusal(
+            HTTPStatus.HTTP_VERSION_NOT_SUPPORTED,
+            f"HTTP/{self._said.major}.{self._said.minor} is not spoken here; ask with HTTP/1.1",
+            {"Connection": "close"},
+        )
+
+
 class HttpServer(web.Server):
     """Makes a Connection per client and sweeps them. Owns the count of requests being handled."""
 
@@ -227,7 +245,8 @@ class HttpServer(web.Server):
         self, message: Any, payload: Any, protocol: Any, writer: Any, task: asyncio.Task[None]
     ) -> web.BaseRequest:
         protocol.begun = payload
-        return Request(message, payload, protocol, writer, task, self._loop)
+        kind = Request if message.version.major == 1 else ForeignRequest
+        return kind(message, payload, protocol, writer, task, self._loop)
 
     async def idle(self) -> None:
         """Return once no request is being handled."""

@@ -21,7 +21,13 @@ from appliance.engine.port import EnginePort
 from appliance.errors import ApplianceError, OperatorError
 from appliance.http.body import BodyReader
 from appliance.http.config import HttpConfig, HttpNative
-from appliance.http.connection import SWEEP_S, TOO_MANY_CONNECTIONS, TOO_MANY_FROM_PEER, HttpServer
+from appliance.http.connection import (
+    SWEEP_S,
+    TOO_MANY_CONNECTIONS,
+    TOO_MANY_FROM_PEER,
+    ForeignRequest,
+    HttpServer,
+)
 from appliance.http.control import ControlHandler, LogSettings
 from appliance.http.inference import InferenceHandler
 from appliance.http.metrics import HttpStatistics, MetricsHandler
@@ -165,6 +171,8 @@ class HttpEdge:
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
         try:
+            if isinstance(request, ForeignRequest):
+                raise request.refusal()
             handler, names = self._router.match(request.method, request.rel_url.raw_path)
             response = await handler(request, *names)
         except ApplianceError as error:

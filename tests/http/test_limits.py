@@ -233,6 +233,15 @@ def test_what_is_not_http_is_400_and_closed(connect: Connect, head: bytes) -> No
     assert b'{"error": "malformed HTTP request' in received
 
 
+@pytest.mark.parametrize("version", [b"2.0", b"0.9"])
+def test_another_http_is_505_and_closed(connect: Connect, version: bytes) -> None:
+    connection = connect()
+    connection.sendall(b"GET /v2 HTTP/%b\r\nHost: x\r\n\r\n" % version)
+    received = _to_the_end(connection)
+    assert received.startswith(b"HTTP/1.1 505 ")
+    assert b'{"error": "HTTP/%b is not spoken here; ask with HTTP/1.1"}' % version in received
+
+
 @pytest.mark.parametrize(
     ("head", "status"),
     [
