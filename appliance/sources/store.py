@@ -56,8 +56,7 @@ class StoreSource:
         self._used: dict[tuple[str, str], RunningVersion] = {}
         self._standing: dict[str, InstalledVersion] = {}
         """What stands in, until the engine has it."""
-        self._formed: set[str] | None = None
-        """Digests of the versions that may have packed forms."""
+        self._published = False
         try:
             self._running = RunningRecord(self._state)
             (self._state / FORMS).mkdir(exist_ok=True)
@@ -175,13 +174,15 @@ class StoreSource:
         return " ".join(map(str, inodes))
 
     def _publish(self, catalog: Catalog) -> None:
-        """Tell the store's writer what is used, and remove packed forms of what is neither used nor installed."""
+        """Tell the store's writer what is used, and remove packed forms of what is not: of versions that are neither
+        wanted nor held. At the start what may have to stand in is not known yet, and everything installed keeps its
+        own. Looked at each time: a builder may have finished for a version that has left meanwhile."""
         self._tell(catalog)
-        kept = {version.digest for _, version in catalog.installed()}
-        kept |= {version.digest for version in self._used.values()}
-        if kept != self._formed:
-            remove_forms(str(self._state / FORMS), kept, building=self._formed is not None)
-            self._formed = kept
+        installed = {version.digest for _, version in catalog.installed()}
+        used = {version.digest for version in self._used.values()}
+        kept = used if self._published else used | installed
+        remove_forms(str(self._state / FORMS), kept, installed, building=self._published)
+        self._published = True
 
     def _tell(self, catalog: Catalog) -> None:
         """Wanted is used as soon as it is read, and then for as long as the engine has it. Where that cannot be written

@@ -133,12 +133,15 @@ def refuse_forms(forms: str, digest: str, reason: str) -> bool:
     return sum(refuse_form(path, reason) for path in usable) > 0
 
 
-def remove_forms(forms: str, kept: Collection[str], *, building: bool) -> None:
+def remove_forms(forms: str, kept: Collection[str], marked: Collection[str], *, building: bool) -> None:
     """Remove the forms of all versions but those with the digests ``kept``, and what a builder left that ended before
-    it was done unless one is ``building`` now. A disk that refuses leaves them as they are."""
+    it was done unless one is ``building`` now. The mark of a form that proved wrong stays for versions ``marked``, too.
+    A disk that refuses leaves them as they are."""
     for name, digest in _all(forms):
-        if digest not in kept or (name.startswith(BUILDING) and not building):
-            shutil.rmtree(os.path.join(forms, name), ignore_errors=True)
+        path = os.path.join(forms, name)
+        stays = digest in kept or (digest in marked and _is_refused(path))
+        if not stays or (name.startswith(BUILDING) and not building):
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def form_bytes(forms: str) -> dict[str, int]:

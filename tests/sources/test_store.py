@@ -20,6 +20,7 @@ from appliance.store.layout import FORMS, view_root
 from appliance.store.running import read_running
 from appliance.store.settings import StoreConfig
 from appliance.store.writer import StoreWriter, open_store
+from appliance.workers.forms import REFUSED_FILE
 from tests.repository.onnx_files import external_tensor, model_of, plain_model, port
 from tests.store.arrivals import arrival
 
@@ -270,3 +271,28 @@ def test_packed_forms_leave_with_their_version_when_nobody_runs_it_any_more(
     held.clear()
     source.look()
     assert forms_in(state) == {first, building}
+
+
+def test_packed_forms_of_what_is_only_installed_leave_when_nobody_may_go_back_to_it(
+    state: Path, store: StoreWriter, source: StoreSource, held: list[tuple[str, str]]
+) -> None:
+    replaced = install(store, "a", 1)
+    first = write_form(state, f"{replaced}-{'1' * 16}")
+    refused = write_form(state, f"{replaced}-{'2' * 16}")
+    (state / FORMS / refused / REFUSED_FILE).write_text("it crashed")
+    second = write_form(state, f"{install(store, 'a', 2)}-{'1' * 16}")
+    source.read()
+    assert forms_in(state) == {first, refused, second}, "it may have to stand in"
+    source.standing_in({"a": f"a/1@{replaced}"})
+    held.extend([("a", "1"), ("a", "2")])
+    source.look()
+    assert forms_in(state) == {first, refused, second}, "it is kept to go back to"
+    held.remove(("a", "1"))
+    source.look()
+    assert forms_in(state) == {refused, second}, "the mark stays"
+    write_form(state, first)
+    source.look()
+    assert forms_in(state) == {refused, second}, "a builder that was late"
+    store.uninstall("a", 1)
+    source.look()
+    assert forms_in(state) == {second}
