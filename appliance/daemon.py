@@ -341,7 +341,9 @@ class Daemon:
         if not self._config.state_dir:
             return DirectorySource(Path(self._config.models), self._config.repository)
         state = Path(self._config.state_dir)
-        return StoreSource(state, self._config.repository, self._held, self._report_unsaid)
+        return StoreSource(
+            state, self._config.repository, self._held, self._report_unsaid, self._config.store
+        )
 
     def _report_unsaid(self, problem: str) -> None:
         """Whoever looks at the store calls, in a thread of its own."""

@@ -187,6 +187,10 @@ class LoadFailed(ArtefactError):
     """The runtime refused the model; the text is the runtime's reason."""
 
 
+class FormHasNoRoom(LoadFailed):
+    """There is no room on the disk for a packed form; there may be later."""
+
+
 class AssessmentFailed(LoadFailed):
     """The model loads, and does not answer as its golden set says."""
 

@@ -95,6 +95,16 @@ class VersionPolicy:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FormRoom:
+    """What packed forms may take: with the blobs of the store in the state directory ``state`` no more than
+    ``quota_bytes`` (0: as many as fit), and ``free_floor_bytes`` stay free on the disk while one is built."""
+
+    state: str = ""
+    quota_bytes: int = 0
+    free_floor_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ModelVersion:
     """One version of one model as it is served.
 
@@ -107,7 +117,7 @@ class ModelVersion:
 
     ``weights`` is None where the tensors lie in the model file itself, or in several files. ``digest`` names the
     package that the version came in, "" for a plain directory. ``forms`` is the directory where packed forms built on
-    this box lie (``workers/forms``), "" to load without one. ``trust`` is who
+    this box lie (``workers/forms``), "" to load without one; ``form_room`` is what they may take. ``trust`` is who
     vouches for the package: "key KEYID", "unsigned", or "" for a plain directory.
     """
 
@@ -134,6 +144,7 @@ class ModelVersion:
     golden: str = ""
     digest: str = ""
     forms: str = ""
+    form_room: FormRoom = FormRoom()
     trust: str = ""
 
     @property

@@ -2,24 +2,29 @@
 
 A form that was built is taken up as a swap of the version for itself: it has to prove itself like any other. That of a
 version that stays is built once in the life of the process at most; one that fails later is marked, and not used again.
-Owner: the roster.
+One for which there is no room on the disk is tried again after a pause that doubles. Owner: the roster.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from typing import Final
 
 from appliance.engine.records import PACKED
 from appliance.engine.routes import Served
 from appliance.workers.forms import refuse_forms
 from appliance.workers.port import FormBuilt, WorkerPort, WorkerSettings
 
+FIRST_PAUSE_NS: Final = 60_000_000_000
+"""The forms of what a version replaced leave within seconds."""
+LONGEST_PAUSE_NS: Final = 24 * 3600 * 1_000_000_000
+
 
 class Forms:
     """``settings`` are those of the n-th process; ``take_id`` gives ids never used before; ``wanted`` tells whether a
-    version would change over to a form now, ``built`` is told of one whose form is there; ``report`` writes a log
-    line."""
+    version would change over to a form now, ``built`` is told of one whose form is there; ``at`` asks for ``tick`` at a
+    time; ``report`` writes a log line."""
 
     def __init__(
         self,
@@ -29,6 +34,7 @@ class Forms:
         take_id: Callable[[], int],
         wanted: Callable[[Served], bool],
         built: Callable[[Served, int], None],
+        at: Callable[[int], None],
         report: Callable[..., None],
     ) -> None:
         self._port = workers
@@ -36,11 +42,15 @@ class Forms:
         self._take_id = take_id
         self._wanted = wanted
         self._built = built
+        self._at = at
         self._report = report
         self._known: set[str] = set()
         self._queue: deque[Served] = deque()
         self._building: tuple[int, int, Served] | None = None
         """Worker, the model's id there, and the version; None: nothing is built now."""
+        self._later: list[tuple[int, Served]] = []
+        """What had no room, and when to try again."""
+        self._pauses_ns: dict[str, int] = {}
 
     def consider(self, served: Served) -> None:
         """``served`` is proven: a form of it is worth building, unless it runs from one or was built before."""
@@ -53,7 +63,19 @@ class Forms:
 
     def forget(self, identity: str) -> None:
         """The version is gone, and its forms may be, or it has no use for one now: if it comes again, so may a form."""
-        self._known.discard(identity.removesuffix(PACKED))
+        identity = identity.removesuffix(PACKED)
+        self._known.discard(identity)
+        self._pauses_ns.pop(identity, None)
+        self._later = [
+            (at, each) for at, each in self._later if each.identity.removesuffix(PACKED) != identity
+        ]
+
+    def tick(self, now_ns: int) -> None:
+        """Time passed: what had no room may have it now."""
+        due = [served for at, served in self._later if at <= now_ns]
+        if due:
+            self._later = [(at, served) for at, served in self._later if at > now_ns]
+            self._queue.extend(due)
 
     @property
     def waiting(self) -> bool:
@@ -81,11 +103,20 @@ class Forms:
         self._port.stop(event.worker)
         if event.failure:
             self._report("no packed form", model=served.key, reason=event.failure)
+            if event.later:
+                self._put_off(served, now_ns)
         else:
             self._report(
                 "packed form built", model=served.key, bytes=event.nbytes, took_ms=event.ns // 1_000_000
             )
             self._built(served, now_ns)
+
+    def _put_off(self, served: Served, now_ns: int) -> None:
+        identity = served.identity.removesuffix(PACKED)
+        pause_ns = self._pauses_ns.get(identity, FIRST_PAUSE_NS)
+        self._pauses_ns[identity] = min(2 * pause_ns, LONGEST_PAUSE_NS)
+        self._later.append((now_ns + pause_ns, served))
+        self._at(now_ns + pause_ns)
 
     def exited(self, worker: int, detail: str) -> None:
         """A process is gone that belongs to no group."""
@@ -111,5 +142,6 @@ class Forms:
     def stop(self) -> None:
         """The daemon ends."""
         self._queue.clear()
+        self._later.clear()
         if self._building is not None:
             self._port.stop(self._building[0])

@@ -179,6 +179,7 @@ class Roster:
         self._groups.tick(now_ns)
         self.swaps.tick(now_ns)
         self._retries.tick(now_ns)
+        self._forms.tick(now_ns)
         if self._forms.waiting and self.swaps.calm:
             self._forms.build()
         if self._census.leaving:

@@ -79,7 +79,7 @@ class Succession:
         )
         self.forms = Forms(
             workers=workers, settings=settings, take_id=census.take_id, report=report,
-            wanted=self._formless, built=self._repack,
+            wanted=self._formless, built=self._repack, at=at,
         )  # fmt: skip
         self._pack = swap.config.packed_forms
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from appliance.errors import OperatorError, PackageInvalid, Problem
 from appliance.manifest import FileEntry
 from appliance.manifest_codec import decode
+from appliance.model import FormRoom
 from appliance.repository.directory import RepositoryConfig, RepositoryScan, merged
 from appliance.repository.model_directory import (
     BrokenVersion,
@@ -26,6 +27,7 @@ from appliance.store.catalog import Catalog, CatalogModel, InstalledVersion, Tri
 from appliance.store.layout import CATALOG, FORMS, MANIFEST, view_root
 from appliance.store.reading import read_catalog
 from appliance.store.running import RunningRecord, RunningVersion
+from appliance.store.settings import StoreConfig
 from appliance.workers.forms import remove_forms
 
 Stamp = tuple[int, int, int]
@@ -34,8 +36,9 @@ Stamp = tuple[int, int, int]
 
 class StoreSource:
     """Source over the state directory ``state``. ``held``: names and versions that the engine has at the moment.
-    ``report`` is told, in whatever thread calls, what keeps the store's writer from being told what runs. One owner at
-    a time; calls block. Raises StoreBusy when another daemon serves from it, and OperatorError where it cannot be."""
+    ``report`` is told, in whatever thread calls, what keeps the store's writer from being told what runs. ``store``
+    bounds packed forms. One owner at a time; calls block. Raises StoreBusy when another daemon serves from it, and
+    OperatorError where it cannot be."""
 
     def __init__(
         self,
@@ -43,8 +46,15 @@ class StoreSource:
         config: RepositoryConfig,
         held: Callable[[], Iterable[tuple[str, str]]],
         report: Callable[[str], None] = lambda problem: None,
+        store: StoreConfig | None = None,
     ) -> None:
         self._state = state.absolute()
+        limits = store or StoreConfig()
+        self._form_room = FormRoom(
+            state=str(self._state),
+            quota_bytes=limits.quota_bytes,
+            free_floor_bytes=limits.free_floor_bytes,
+        )
         self._config = config
         self._held = held
         self._report = report
@@ -237,6 +247,7 @@ class StoreSource:
             digest=installed.digest,
             weights=weights,
             forms=str(self._state / FORMS),
+            form_room=self._form_room,
             trust=installed.trust,
         )
         return replace(version, model=model)

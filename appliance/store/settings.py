@@ -11,11 +11,19 @@ class StoreConfig:
 
     quota_bytes: int = field(
         default=0,
-        metadata={"min": 0, "unit": "bytes", "help": "most bytes of blobs in the store; 0: as many as fit"},
+        metadata={
+            "min": 0,
+            "unit": "bytes",
+            "help": "most bytes of blobs in the store, with packed forms when one is built; 0: as many as fit",
+        },
     )
     free_floor_bytes: int = field(
         default=1 << 30,
-        metadata={"min": 0, "unit": "bytes", "help": "what an install leaves free on the disk"},
+        metadata={
+            "min": 0,
+            "unit": "bytes",
+            "help": "what an install, or building a packed form, leaves free on the disk",
+        },
     )
     refetch_bytes_per_s: int = field(
         default=1_000_000,

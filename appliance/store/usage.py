@@ -29,8 +29,8 @@ class VersionUsage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreUsage:
-    """The whole. ``garbage_bytes`` belong to no installed version; packed forms are not among ``bytes``, and no part of
-    a quota. ``quota_bytes`` 0: none."""
+    """The whole. ``garbage_bytes`` belong to no installed version; packed forms are not among ``bytes``.
+    ``quota_bytes`` 0: none."""
 
     versions: tuple[VersionUsage, ...]
     blobs: int

@@ -14,7 +14,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Final
 
-from appliance.errors import ApplianceError, AssessmentFailed
+from appliance.errors import ApplianceError, AssessmentFailed, FormHasNoRoom
 from appliance.runtimes.runtime import Region, Runtime, Session
 from appliance.workers.arrival import Arrival, ArrivingSession
 from appliance.workers.errands import Errands
@@ -209,12 +209,12 @@ class Worker:
 
     def _build(self, build: Build) -> Built:
         begin = time.monotonic_ns()
-        name, nbytes, failure = "", 0, ""
+        name, nbytes, failure, later = "", 0, "", False
         try:
             name, nbytes = self._loader.build(build.version)
         except Exception as problem:  # noqa: BLE001 - as for a load
-            failure = _reason(build.version.key, problem)
-        return Built(build.model, name, nbytes, time.monotonic_ns() - begin, failure)
+            failure, later = _reason(build.version.key, problem), isinstance(problem, FormHasNoRoom)
+        return Built(build.model, name, nbytes, time.monotonic_ns() - begin, failure, later)
 
     def _let_go(self) -> None:
         """Give memory back while yielding, as far as that goes quickly: what a process leaves behind when it ends is

@@ -13,9 +13,11 @@ from pathlib import Path
 from typing import Final
 
 from appliance.digest import PIECE_BYTES, Digester, Digests, digest_of
-from appliance.errors import ArtefactError, LoadFailed
+from appliance.durable import RealFolder
+from appliance.errors import ArtefactError, FormHasNoRoom, LoadFailed
 from appliance.model import ModelVersion, WeightsFile
 from appliance.runtimes.runtime import Packer, Runtime, RuntimeSettings
+from appliance.store.blobs import BlobShelf
 from appliance.workers.assessment import compare_answers, open_golden, run_golden
 from appliance.workers.execution import LoadedModel
 from appliance.workers.forms import (
@@ -28,18 +30,21 @@ from appliance.workers.forms import (
     PackedForm,
     encode_document,
     find_form,
+    form_bytes,
     form_name,
     refusal,
 )
 from appliance.workers.signature import check_signature
 
+FORM_FACTOR: Final = 2
+"""A form is twice as large as its version."""
 ROOM_FACTOR: Final = 5
-"""A form is twice as large as its version, and it is written twice."""
+"""It is written twice."""
 
 
 def build_form(version: ModelVersion, runtime: Runtime, settings: RuntimeSettings) -> tuple[str, int]:
     """Build the form of ``version`` in the directory ``version.forms``; gives its name and how many bytes it has. One
-    that is there already is left as it is. Raises LoadFailed, OSError."""
+    that is there already is left as it is. Raises FormHasNoRoom, LoadFailed, OSError."""
     if not isinstance(runtime, Packer):
         raise LoadFailed(f"{version.key}: runtime '{version.runtime}' has no packed forms")
     if not version.forms or not version.digest:
@@ -57,9 +62,9 @@ def build_form(version: ModelVersion, runtime: Runtime, settings: RuntimeSetting
         form = None
     if form is None:
         os.makedirs(version.forms, mode=0o755, exist_ok=True)
-        _check_room(version)
         partial = os.path.join(version.forms, f"{BUILDING}{name}")
         shutil.rmtree(partial, ignore_errors=True)
+        _check_room(version)
         os.mkdir(partial)
         try:
             _build(version, runtime, settings, partial)
@@ -121,12 +126,32 @@ def _digests(path: str) -> Digests:
 
 
 def _check_room(version: ModelVersion) -> None:
-    found = os.statvfs(version.forms)
+    """Raise FormHasNoRoom where the form would take what is to be left free, or more than the quota."""
+    room, found = version.form_room, os.statvfs(version.forms)
     free, needed = found.f_bavail * found.f_frsize, ROOM_FACTOR * version.file_bytes
-    if free < needed:
-        raise LoadFailed(
-            f"{version.key}: a packed form needs {needed} free bytes while it is built, {version.forms} has {free}"
+    if free - room.free_floor_bytes < needed:
+        raise FormHasNoRoom(
+            f"{version.key}: a packed form needs {needed} free bytes while it is built, {version.forms} has {free}, "
+            f"of which store.free_floor_bytes ({room.free_floor_bytes}) stay free"
         )
+    if not room.quota_bytes:
+        return
+    taken, size = _taken(version), FORM_FACTOR * version.file_bytes
+    if taken + size > room.quota_bytes:
+        raise FormHasNoRoom(
+            f"{version.key}: blobs and packed forms take {taken} bytes; with a form of about {size} that is more than "
+            f"store.quota_bytes ({room.quota_bytes})"
+        )
+
+
+def _taken(version: ModelVersion) -> int:
+    """Bytes of all blobs and forms."""
+    folder = RealFolder(Path(version.form_room.state))
+    try:
+        blobs = sum(blob.size for blob in BlobShelf(folder).listing().values())
+    finally:
+        folder.close()
+    return blobs + sum(form_bytes(version.forms).values())
 
 
 def _sync(path: str) -> None:

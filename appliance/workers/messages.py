@@ -149,6 +149,7 @@ class Built(NamedTuple):
     nbytes: int
     ns: int
     failure: str
+    later: bool = False
 
 
 class Finished(NamedTuple):

@@ -222,7 +222,7 @@ class ModelFilled(NamedTuple):
 
 class FormBuilt(NamedTuple):
     """A packed form of a version lies in the directory of forms under ``name`` and takes ``nbytes`` on disk; or none
-    does, for the reason ``failure``."""
+    does, for the reason ``failure``, and it may be worth another try ``later``: there is no room for it now."""
 
     worker: int
     model: int
@@ -230,6 +230,7 @@ class FormBuilt(NamedTuple):
     nbytes: int
     ns: int
     failure: str
+    later: bool = False
 
 
 class RunFinished(NamedTuple):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from appliance.engine.forms import Forms
+from appliance.engine.forms import FIRST_PAUSE_NS, Forms
 from appliance.engine.records import PACKED
 from appliance.engine.routes import Served
 from appliance.model import WeightsFile
@@ -27,12 +27,15 @@ class Rig:
         self.workers = SilentWorkers()
         self.wanted = True
         self.taken = 100
+        self.asked_for: list[int] = []
+        """Times at which it wants to be called."""
         self.forms = Forms(
             workers=self.workers,
             settings=lambda number: SETTINGS,
             take_id=self._take_id,
             wanted=lambda served: self.wanted,
             built=lambda served, now_ns: None,
+            at=self.asked_for.append,
             report=lambda *words, **more: None,
         )
 
@@ -44,6 +47,11 @@ class Rig:
     def builds(self) -> int:
         """How many were begun."""
         return self.workers.asked.count("build_form")
+
+    def build(self, *, later: bool, now_ns: int) -> None:
+        """Have one built, for which there is no room now or ``later`` would not help either."""
+        self.forms.build()
+        self.forms.ended(FormBuilt(self.taken - 1, self.taken, "", 0, 1, "none", later), now_ns)
 
     def consider_and_build(self, served: Served) -> None:
         self.forms.consider(served)
@@ -84,6 +92,30 @@ def test_what_would_not_change_over_any_more_is_not_built_and_may_be_later(rig: 
     rig.wanted = True
     rig.consider_and_build(served)
     assert rig.builds == 1
+
+
+def test_a_form_that_has_no_room_is_tried_again_after_pauses_that_double(rig: Rig, served: Served) -> None:
+    rig.forms.consider(served)
+    rig.build(later=True, now_ns=5)
+    assert rig.asked_for == [5 + FIRST_PAUSE_NS]
+    waiting = []
+    for now_ns in (4 + FIRST_PAUSE_NS, 5 + FIRST_PAUSE_NS):
+        rig.forms.tick(now_ns)
+        waiting.append(rig.forms.waiting)
+    assert waiting == [False, True]
+    rig.build(later=True, now_ns=10)
+    assert rig.asked_for[1:] == [10 + 2 * FIRST_PAUSE_NS]
+    rig.forms.tick(10 + 2 * FIRST_PAUSE_NS)
+    rig.build(later=False, now_ns=20)
+    assert (rig.builds, rig.asked_for[2:], rig.forms.waiting) == (3, [], False), "nothing helps that one"
+
+
+def test_what_is_gone_is_not_tried_again(rig: Rig, served: Served) -> None:
+    rig.forms.consider(served)
+    rig.build(later=True, now_ns=5)
+    rig.forms.forget(served.identity + PACKED)
+    rig.forms.tick(5 + FIRST_PAUSE_NS)
+    assert not rig.forms.waiting
 
 
 def test_a_version_without_a_directory_of_forms_is_refused_without_an_error(

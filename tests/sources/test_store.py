@@ -10,7 +10,7 @@ import pytest
 
 from appliance.desired import trial_wish
 from appliance.errors import OperatorError, StoreBusy
-from appliance.model import ModelVersion
+from appliance.model import FormRoom, ModelVersion
 from appliance.repository.directory import RepositoryConfig
 from appliance.repository.model_directory import ServableVersion
 from appliance.sources.source import Look
@@ -271,6 +271,15 @@ def test_packed_forms_leave_with_their_version_when_nobody_runs_it_any_more(
     held.clear()
     source.look()
     assert forms_in(state) == {first, building}
+
+
+def test_versions_say_what_packed_forms_may_take(state: Path, store: StoreWriter) -> None:
+    install(store, "a", 1)
+    limits = StoreConfig(quota_bytes=7, free_floor_bytes=5)
+    source = StoreSource(state, RepositoryConfig(), list, store=limits)
+    (entry,) = source.read().servable
+    assert entry.model.form_room == FormRoom(state=str(state), quota_bytes=7, free_floor_bytes=5)
+    source.close()
 
 
 def test_packed_forms_of_what_is_only_installed_leave_when_nobody_may_go_back_to_it(

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from appliance.model import (
     Batching,
+    FormRoom,
     ModelVersion,
     QueuePolicy,
     TimeoutAction,
@@ -90,6 +91,7 @@ VERSION = ModelVersion(
     golden="/g",
     digest="ab",
     forms="/forms",
+    form_room=FormRoom(state="/state", quota_bytes=1 << 40, free_floor_bytes=7),
     labels={"y": ("cat", "dog")},
     label_files={"y": "pets.txt"},
     model_file="m.onnx",
@@ -117,6 +119,7 @@ SAMPLES: list[Message] = [
     Hollowed(1, 2),
     Filled(1, 2, 3, "why"),
     Built(1, "form", 2, 3, ""),
+    Built(1, "", 0, 3, "no room", True),
     Progress(1, LoadStage.WARM_UP, 3, 4),
     Refused(1, "no"),
     Finished(1, (RESULT, RESULT), 1, 2, 3),

@@ -12,7 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from appliance.model import ModelVersion
+from appliance.model import FormRoom, ModelVersion
+from appliance.store.layout import FORMS, blob_path
 from appliance.workers.forms import REFUSED_FILE, refuse_forms
 from appliance.workers.port import (
     ExitCause,
@@ -425,6 +426,7 @@ def test_a_form_that_took_a_worker_down_is_not_used(
         ({"forms": ""}, "needs a directory of forms"),
         ({"runtime": "fake"}, "has no packed forms"),
         ({"file_bytes": 1 << 60}, "free bytes while it is built"),
+        ({"form_room": FormRoom(free_floor_bytes=1 << 60)}, "of which store.free_floor_bytes"),
         ({"path": "nowhere.onnx"}, "nowhere.onnx"),
     ],
 )
@@ -435,6 +437,22 @@ def test_forms_that_cannot_be_built_leave_nothing_behind(
     assert reason in built.failure
     assert built.name == ""
     assert os.listdir(tmp_path) == []
+
+
+def test_a_form_is_not_built_where_it_would_take_more_than_the_quota_with_blobs_and_forms(
+    shared_bench: Bench, version: ModelVersion, tmp_path: Path
+) -> None:
+    blob, other = tmp_path / blob_path("a" * 64), tmp_path / FORMS / f"{'b' * 64}-{'1' * 16}"
+    for path in (blob, other / "weights.bin"):
+        path.parent.mkdir(parents=True)
+        path.write_bytes(bytes(1000))
+    whole = with_forms(version, tmp_path / FORMS)
+    taken = 2000 + 2 * version.file_bytes
+    for quota, builds in ((taken - 1, False), (taken, True)):
+        room = FormRoom(state=str(tmp_path), quota_bytes=quota)
+        built = build(shared_bench, replace(whole, form_room=room))
+        assert (built.failure == "", built.later) == (builds, not builds), built.failure
+    assert len(os.listdir(tmp_path / FORMS)) == 2
 
 
 def test_a_worker_that_dies_while_it_builds_names_the_model(
