@@ -36,6 +36,9 @@ COLUMNS: Final = (
     Column(title="worker", left=True, leaves=7),
     Column(title="memory", leaves=3),
 )
+NO_BUDGET: Final = 1 << 62
+"""What is said where nobody knows how much memory there is."""
+PROBLEMS_MAX: Final = 3
 LINES_FOR_WORKERS: Final = 8
 """With fewer there are models only."""
 WORKER_COLUMNS: Final = (
@@ -110,6 +113,9 @@ def as_json(
         "queued_requests": snapshot.queued_requests,
         "running_requests": snapshot.running_requests,
         "store_trouble": snapshot.trouble,
+        "models_used_bytes": snapshot.models_used_bytes,
+        "models_budget_bytes": snapshot.models_budget_bytes,
+        "residency_problems": list(snapshot.problems),
         "slots": snapshot.slots,
         "slots_used": snapshot.slots_used,
         "workers": [_worker_json(activity) for activity in workers],
@@ -170,11 +176,24 @@ def _heading(snapshot: Snapshot) -> Text:
     )
     if snapshot.slots:
         text.append(f", {snapshot.slots_used} slots")
+    if snapshot.models_budget_bytes:
+        text.append(f", models {_of_budget(snapshot.models_used_bytes, snapshot.models_budget_bytes)}")
     if snapshot.trouble:
         text.append(
             f"\nThe store cannot be read, and what serves goes on: {printable(snapshot.trouble)}", "bold red"
         )
+    for problem in snapshot.problems[:PROBLEMS_MAX]:
+        text.append(f"\nMemory for models: {printable(problem)}", "yellow")
+    if len(snapshot.problems) > PROBLEMS_MAX:
+        left_out = len(snapshot.problems) - PROBLEMS_MAX
+        text.append(f"\n... {left_out} more in residency.problems of /status.json", "yellow")
     return text
+
+
+def _of_budget(used: int, budget: int) -> str:
+    if budget >= NO_BUDGET:
+        return f"{used / MEBIBYTE:.0f} MiB"
+    return f"{used / MEBIBYTE:.0f} of {budget / MEBIBYTE:.0f} MiB"
 
 
 def _cells(activity: Activity) -> Iterator[Text]:

@@ -90,7 +90,8 @@ class ModelSnapshot:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
     """An appliance at one moment. ``slots`` are places that the door keeps for requests it serves by itself;
-    ``trouble`` is why its store cannot be read, "" when it can."""
+    ``trouble`` is why its store cannot be read, "" when it can. Models and their workers take ``models_used_bytes`` of
+    ``models_budget_bytes`` (0: not told); ``problems`` are what of that cannot be as it is configured."""
 
     server: str
     accepting: bool
@@ -106,6 +107,9 @@ class Snapshot:
     workers: tuple[WorkerSnapshot, ...]
     models: tuple[ModelSnapshot, ...]
     trouble: str = ""
+    models_used_bytes: int = 0
+    models_budget_bytes: int = 0
+    problems: tuple[str, ...] = ()
 
     @property
     def uptime_s(self) -> float:
@@ -162,6 +166,7 @@ def _no_appliance(url: str, reason: str) -> CommandFailed:
 
 
 def _snapshot(fields: Mapping[str, Any]) -> Snapshot:
+    residency = fields.get("residency", {})
     return Snapshot(
         server=f"{fields['server']['name']} {fields['server']['version']}",
         accepting=fields["accepting"],
@@ -177,6 +182,9 @@ def _snapshot(fields: Mapping[str, Any]) -> Snapshot:
         workers=tuple(map(_worker, fields["workers"])),
         models=tuple(map(_model, fields["models"])),
         trouble=(fields.get("store") or {}).get("trouble", ""),
+        models_used_bytes=residency.get("used_bytes", 0),
+        models_budget_bytes=residency.get("budget_bytes", 0),
+        problems=tuple(residency.get("problems", ())),
     )
 
 

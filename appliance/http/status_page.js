@@ -94,6 +94,10 @@
     put("running", now.running_requests);
     put("workers", now.workers.filter((w) => w.pid > 0).length);
     put("arena", `${bytes(now.arena_used_bytes)} of ${bytes(now.arena_limit_bytes)}`);
+    const memory = now.residency;
+    put("problems", memory.problems.join("; "));
+    put("residency", bytes(memory.used_bytes) +
+      (memory.budget_bytes > 0 && memory.budget_bytes < 2 ** 62 ? " of " + bytes(memory.budget_bytes) : ""));
     document.getElementById("models").replaceChildren(...now.models.flatMap((m) => modelRows(now, m, workers)));
   };
 

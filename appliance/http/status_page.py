@@ -15,12 +15,14 @@ from importlib.resources import files
 from typing import Final, Self
 
 from appliance import __version__
-from appliance.engine.port import EngineStatus, VersionStatus, WorkerStatus
+from appliance.engine.port import EngineStatus, ResidencyFigures, VersionStatus, WorkerStatus
 from appliance.engine.version_status import with_next_try
 from appliance.http.status_document import batch_mean
 from appliance.model import VersionState
 from appliance.telemetry.meter import HistogramValue, Result, Stage
 
+_NO_BUDGET: Final = 1 << 62
+"""What is said where nobody knows how much memory there is."""
 _COLUMNS: Final = (
     ("Model", ""),
     ("Version", "number"),
@@ -85,6 +87,7 @@ def page_text(status: EngineStatus, rows: str, parts: PageParts, trouble: str = 
 <span class="quiet" id="uptime">up {uptime}</span>
 <strong id="accepting">{accepting}</strong>
 <strong id="trouble">{escape(trouble)}</strong>
+<strong id="problems">{escape("; ".join(status.residency.problems))}</strong>
 </header>
 <dl class="tiles">{_tiles(status)}</dl>
 <h2>Models</h2>
@@ -112,8 +115,14 @@ def _tiles(status: EngineStatus) -> str:
             "arena",
             f"{spoken_bytes(status.arena_used_bytes)} of {spoken_bytes(status.arena_limit_bytes)}",
         ),
+        ("Model memory", "residency", _of_budget(status.residency)),
     )
     return "".join(f'<div><dt>{name}</dt><dd id="{key}">{value}</dd></div>' for name, key, value in tiles)
+
+
+def _of_budget(residency: ResidencyFigures) -> str:
+    used, budget = residency.used_bytes, residency.budget_bytes
+    return spoken_bytes(used) + (f" of {spoken_bytes(budget)}" if 0 < budget < _NO_BUDGET else "")
 
 
 def model_rows(version: VersionStatus, workers: Mapping[int, WorkerStatus]) -> str:

@@ -103,6 +103,26 @@ def test_tables_and_json_say_what_was_granted() -> None:
     assert (shown["workers"][0]["granted"], shown["workers"][0]["granted_now"]) == (0.9, True)
 
 
+def test_the_memory_of_models_is_told_and_what_cannot_be_as_it_is_configured() -> None:
+    now = document(10, [model("a", [3])])
+    assert "models" not in heading(now)
+    told = replace(now, models_used_bytes=812 << 20, models_budget_bytes=3 << 30)
+    assert "models 812 of 3072 MiB" in heading(told)
+    assert heading(replace(told, models_budget_bytes=1 << 62)).endswith("models 812 MiB")
+    said = heading(replace(told, problems=tuple(f"pin {number} names no model" for number in range(5))))
+    assert said.splitlines()[1:] == [
+        *(f"Memory for models: pin {number} names no model" for number in range(3)),
+        "... 2 more in residency.problems of /status.json",
+    ]
+    assert as_json(told, ())["models_used_bytes"] == 812 << 20
+
+
+def heading(snapshot: Snapshot) -> str:
+    console = Console(width=200, record=True, file=io.StringIO())
+    console.print(view(snapshot, ()))
+    return "\n".join(line.rstrip() for line in console.export_text().splitlines()[:-1])
+
+
 def test_a_quiet_interval_has_no_latency() -> None:
     snapshot = document(10, [model("a", [3])])
     (activity,) = between(snapshot, document(11, [model("a", [3])]))

@@ -11,12 +11,14 @@ import subprocess
 import threading
 import urllib.request
 from collections.abc import Iterator
+from dataclasses import replace
 from html.parser import HTMLParser
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 
+from appliance.engine.port import EngineStatus, ResidencyFigures
 from appliance.http.status_document import status_document
 from appliance.http.status_page import PageParts, model_rows, page_text, spoken_bytes, spoken_time
 from models.generate import write_model
@@ -53,8 +55,13 @@ class _Cells(HTMLParser):
             self.rows[-1][-1] += data
 
 
+def _status() -> EngineStatus:
+    memory = ResidencyFigures(budget_bytes=3 << 30, used_bytes=812 << 20, problems=("pins name <no> model",))
+    return replace(made_up_status(), residency=memory)
+
+
 def _made_up_page() -> str:
-    status = made_up_status()
+    status = _status()
     workers = {worker.worker: worker for worker in status.workers}
     return page_text(
         status, "".join(model_rows(version, workers) for version in status.versions), PageParts.load()
@@ -76,6 +83,17 @@ def test_every_version_has_a_row_with_its_figures_and_its_reason() -> None:
     assert idle[:3] == ["idle", "1", "LOADING"]
     assert broken[:3] == [AWKWARD_NAME, "1", "UNAVAILABLE"]
     assert reason == ["no <script> here; next try at 2027-01-15 08:00:00Z"]
+
+
+def _spoken(text: str) -> tuple[str, ...]:
+    """What the page says of the memory that models take."""
+    return tuple(re.findall(r'id="(?:residency|problems)">([^<]*)<', text))
+
+
+def test_the_memory_of_models_is_told_and_what_cannot_be_as_it_is_configured() -> None:
+    assert _spoken(_made_up_page()) == ("pins name &lt;no&gt; model", "812 MiB of 3.0 GiB")
+    unbound = replace(made_up_status(), residency=ResidencyFigures(budget_bytes=1 << 62, used_bytes=1 << 20))
+    assert _spoken(page_text(unbound, "", PageParts.load())) == ("", "1.0 MiB")
 
 
 def test_names_and_reasons_are_text_and_never_markup() -> None:
@@ -166,7 +184,7 @@ def _dom(url: str, folder: Path) -> tuple[str, str]:
 @pytest.fixture
 def made_up() -> Iterator[str]:
     """The address of a page that was made up, with its document."""
-    document = json.dumps(status_document(made_up_status())).encode()
+    document = json.dumps(status_document(_status())).encode()
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -188,6 +206,7 @@ def made_up() -> Iterator[str]:
 def test_a_browser_tells_reasons_as_the_page_did(made_up: str, tmp_path: Path) -> None:
     text, _ = _dom(made_up, tmp_path)
     assert re.search(r'id="fresh">refreshed \d', text)
+    assert _spoken(text) == _spoken(_made_up_page())
     reason = _Cells(text).rows[-1]
     assert (
         reason == ["no <script> here; next try at 2027-01-15 08:00:00Z"] == _Cells(_made_up_page()).rows[-1]
