@@ -187,6 +187,10 @@ class LoadFailed(ArtefactError):
     """The runtime refused the model; the text is the runtime's reason."""
 
 
+class WeightsDiffer(LoadFailed):
+    """Weights are not what they were when they were stored."""
+
+
 class FormHasNoRoom(LoadFailed):
     """There is no room on the disk for a packed form; there may be later."""
 

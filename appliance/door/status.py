@@ -65,6 +65,7 @@ CODES: Final[Mapping[type[errors.ApplianceError], Code]] = MappingProxyType(
         errors.PackageInvalid: Code.UNAVAILABLE,
         errors.BlobMismatch: Code.UNAVAILABLE,
         errors.LoadFailed: Code.UNAVAILABLE,
+        errors.WeightsDiffer: Code.UNAVAILABLE,
         errors.FormHasNoRoom: Code.UNAVAILABLE,
         errors.AssessmentFailed: Code.UNAVAILABLE,
         errors.WorkerError: Code.INTERNAL,

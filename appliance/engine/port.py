@@ -72,7 +72,9 @@ class ResidencyFigures(NamedTuple):
     """Models in and out of memory. ``budget_bytes`` is for all of them and their workers, ``used_bytes`` are taken;
     ``hollow_bytes`` are the weights of models whose sessions are kept without. Counts: ``misses`` requests for models
     that were not in memory, of which ``refused`` did not wait; what was loaded, filled (and its bytes), hollowed and
-    dropped. ``waiting`` requests hold ``waiting_bytes`` now. ``problems`` are what cannot be as it is configured."""
+    dropped; weights that were ``verified`` as they came into memory, at whatever load or fill, their bytes, and those
+    that were ``not_as_stored``. ``waiting`` requests hold ``waiting_bytes`` now. ``problems`` are what cannot be as it
+    is configured."""
 
     budget_bytes: int = 0
     used_bytes: int = 0
@@ -86,6 +88,9 @@ class ResidencyFigures(NamedTuple):
     filled_bytes: int = 0
     hollowed: int = 0
     dropped: int = 0
+    verified: int = 0
+    verified_bytes: int = 0
+    not_as_stored: int = 0
     problems: tuple[str, ...] = ()
 
 

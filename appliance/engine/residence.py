@@ -21,6 +21,7 @@ from appliance.engine.request import Request
 from appliance.engine.residency_settings import ResidencyTerms
 from appliance.engine.roster import Roster
 from appliance.engine.routes import Routes, Served
+from appliance.engine.verified import by_fill, by_load, by_refusal
 from appliance.engine.waiting_room import WaitingRoom
 from appliance.errors import ApplianceError, Cancelled, DeadlineExpired, QueueFull
 from appliance.inference import NO_DEADLINE
@@ -342,6 +343,7 @@ class Residence:
             case ModelProgress():
                 self._roster.groups.progressed(event, self._roster.served(event.model))
             case ModelRefused():
+                self._count(**by_refusal(event))
                 self._groups.refused(event)
                 if not self._refused(event, now_ns):
                     self._roster.model_refused(event, now_ns)
@@ -359,6 +361,7 @@ class Residence:
             self._renewals.opened(served, event.worker)
         elif served is not None:
             served.quick = False
+            self._count(**by_load(served.model, event))
             self._lodging.measured(served, event)
         self._roster.model_loaded(event, now_ns)
         if served is None or served.id not in self._tenants:
@@ -368,9 +371,7 @@ class Residence:
                 self._tell(port.Measured(served.id, self._lodging.footprint(served)), now_ns)
             return
         took_ns = now_ns - self._moved_ns.pop(served.id, now_ns)
-        if self._renewals.busy(
-            served.id
-        ):  # its weights are still arriving: the same as last time is counted with
+        if self._renewals.busy(served.id):  # its weights are still arriving: as last time is counted with
             took_ns = self._renewals.took_ns(served, max(took_ns, self._lodging.load_ns(served)))
         self._arrived(served, now_ns, took_ns, self._lodging.footprint(served).bytes)
 
@@ -390,6 +391,8 @@ class Residence:
     def _filled(self, event: ModelFilled, now_ns: int) -> None:
         """A worker has the weights again, or not as they should be."""
         served = self._tenants.get(event.model)
+        if served is not None and (self._config.verify or self._renewals.awaits(event.model, event.worker)):
+            self._count(**by_fill(served.model, event))
         if served is not None and event.failure:
             if event.worker in self._pending.get(event.model, ()):
                 self._come_anew(served, event.failure, now_ns)
@@ -420,9 +423,7 @@ class Residence:
         if self._renewals.renewed(event.model, event.worker) and served is not None:
             self._report("model goes on with its quick session", model=served.key, reason=event.reason)
             return True
-        if served is None or served.opened:
-            return False
-        if self._failures.get(served.id, 0) + 1 >= FAILURES_MAX:
+        if served is None or served.opened or self._failures.get(served.id, 0) + 1 >= FAILURES_MAX:
             return False
         self._come_anew(served, event.reason, now_ns)
         return True
@@ -473,9 +474,8 @@ class Residence:
 
     def _count(self, **more: int) -> None:
         figures = self._figures
-        self._figures = figures._replace(
-            **{key: getattr(figures, key) + value for key, value in more.items()}
-        )
+        sums = {key: getattr(figures, key) + value for key, value in more.items()}
+        self._figures = figures._replace(**sums)
 
     def figures(self) -> ResidencyFigures:
         """For people, as of now."""

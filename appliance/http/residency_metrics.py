@@ -40,6 +40,24 @@ def residency_families(status: EngineStatus, labels: Sequence[str]) -> Iterator[
         ("appliance_residency_loads_total", "counter", "Models loaded to serve again.", figures.loads),
         ("appliance_residency_fills_total", "counter", "Hollow models filled.", figures.fills),
         ("appliance_residency_filled_bytes_total", "counter", "Bytes read for that.", figures.filled_bytes),
+        (
+            "appliance_weights_verified_total",
+            "counter",
+            "Files of weights read into memory and found to be as they were stored.",
+            figures.verified,
+        ),
+        (
+            "appliance_weights_verified_bytes_total",
+            "counter",
+            "Bytes of those.",
+            figures.verified_bytes,
+        ),
+        (
+            "appliance_weights_not_as_stored_total",
+            "counter",
+            "Files of weights that were not, or could not be read.",
+            figures.not_as_stored,
+        ),
     ):
         yield Family(name, kind, meaning, [sample(name, "", value)])
     name = "appliance_residency_evictions_total"

@@ -50,6 +50,7 @@ STATUS: Final[Mapping[type[errors.ApplianceError], int]] = MappingProxyType(
         errors.PackageInvalid: HTTPStatus.SERVICE_UNAVAILABLE,
         errors.BlobMismatch: HTTPStatus.SERVICE_UNAVAILABLE,
         errors.LoadFailed: HTTPStatus.SERVICE_UNAVAILABLE,
+        errors.WeightsDiffer: HTTPStatus.SERVICE_UNAVAILABLE,
         errors.FormHasNoRoom: HTTPStatus.SERVICE_UNAVAILABLE,
         errors.AssessmentFailed: HTTPStatus.SERVICE_UNAVAILABLE,
         errors.WorkerError: HTTPStatus.INTERNAL_SERVER_ERROR,

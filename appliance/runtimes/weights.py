@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from appliance.digest import PIECE_BYTES, digest_of
-from appliance.errors import LoadFailed
+from appliance.errors import LoadFailed, WeightsDiffer
 from appliance.model import WeightsFile
 
 STEP_BYTES: Final = 8 << 20
@@ -145,7 +145,7 @@ def _read(
     against their digests. ``progress`` is told after each step where in the file it ended."""
     size = os.fstat(descriptor).st_size
     if size != file.size:
-        raise LoadFailed(
+        raise WeightsDiffer(
             f"{file.path} has {size} bytes where {file.size} were expected; it was changed in place"
         )
     if not size or not mappings:
@@ -165,7 +165,7 @@ def _read(
         finally:
             wrong = check.finish()
     if wrong:
-        raise LoadFailed(wrong)
+        raise WeightsDiffer(wrong)
 
 
 def _populate_all(file: WeightsFile, mappings: Sequence[Mapping], reached: Callable[[int], None]) -> None:

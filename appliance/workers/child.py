@@ -14,7 +14,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Final
 
-from appliance.errors import ApplianceError, AssessmentFailed, FormHasNoRoom
+from appliance.errors import ApplianceError, AssessmentFailed, FormHasNoRoom, WeightsDiffer
 from appliance.runtimes.runtime import Region, Runtime, Session
 from appliance.workers.arrival import Arrival, ArrivingSession
 from appliance.workers.errands import Errands
@@ -146,7 +146,8 @@ class Worker:
             opened = self._loader.load(load, alone=not self._models, tell=self._tell)
         except Exception as problem:  # noqa: BLE001 - whatever a model does wrong is an answer
             failed = isinstance(problem, AssessmentFailed)
-            return Refused(load.model, _reason(load.version.key, problem), failed)
+            differs = isinstance(problem.__cause__ or problem, WeightsDiffer)
+            return Refused(load.model, _reason(load.version.key, problem), failed, differs)
         known = self._models.get(load.model)
         if known is None:
             self._models[load.model] = opened.model

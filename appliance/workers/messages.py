@@ -129,6 +129,7 @@ class Refused(NamedTuple):
     model: int
     reason: str
     assessed: bool = False
+    not_as_stored: bool = False
 
 
 class Hollowed(NamedTuple):

@@ -249,7 +249,7 @@ class Obligations:
             )
         if isinstance(message, Refused):
             self._refused(asked)
-            return ModelRefused(self._worker, message.model, message.reason, message.assessed)
+            return ModelRefused(self._worker, *message)
         below = min(message.load_ns, message.memory_bytes, message.hollow_bytes) < 0
         if below or any(min(seed) < 1 for seed in message.seeds):
             raise MessageInvalid("measurements below zero")

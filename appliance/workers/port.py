@@ -192,13 +192,14 @@ class ModelLoaded(NamedTuple):
 
 
 class ModelRefused(NamedTuple):
-    """The runtime refused the model, or it was ``assessed`` and failed; the worker lives on. ``reason`` is for
-    people."""
+    """The runtime refused the model, or it was ``assessed`` and failed, or its weights are ``not_as_stored``; the
+    worker lives on. ``reason`` is for people."""
 
     worker: int
     model: int
     reason: str
     assessed: bool = False
+    not_as_stored: bool = False
 
 
 class ModelHollowed(NamedTuple):

@@ -13,7 +13,7 @@ from appliance.engine.routes import Catalog, CatalogVersion
 from appliance.engine.swap_settings import SwapConfig
 from appliance.model import ModelVersion, WeightsFile
 from appliance.workers import port
-from tests.simulation.scripted_workers import MS
+from tests.simulation.scripted_workers import HOLLOW_BYTES, MS
 from tests.simulation.swap_world import FatedWorkers, SwapWorld
 from tests.simulation.test_packed_forms import ask
 
@@ -22,12 +22,16 @@ FAST_BYTES = 1_000_000
 """What the fast session takes."""
 
 
+WEIGHTS_BYTES = 10
+
+
 class EarlyWorkers(FatedWorkers):
     """Workers of which each that comes back quickly takes SLOW_NS longer than the one before."""
 
     came = 0
     exchanges: Counter[int]
     renewed_packed = False
+    rotten = False
 
     def load(
         self, worker: int, model: int, version: ModelVersion, wish: port.LoadWish = port.PLAIN_LOAD
@@ -44,6 +48,12 @@ class EarlyWorkers(FatedWorkers):
         self._holds[worker][model] = version
         self._emit(port.ModelLoaded(worker, model, (), 5 * MS, 1000))
         self._beside(worker, model, 3 * MS, lambda: self._fill(worker, model))
+
+    def _fill(self, worker: int, model: int) -> None:
+        if self.rotten:
+            self._emit(port.ModelFilled(worker, model, 0, 3 * MS, "rot"))
+        else:
+            super()._fill(worker, model)
 
     def _exchanged(self, worker: int, model: int) -> None:
         self.exchanges[worker] += 1
@@ -62,7 +72,7 @@ class EarlyWorld(SwapWorld):
         terms = ResidencyTerms(config, 2 * (PROCESS_BYTES + FAST_BYTES) + 100_000)
         swap = SwapConfig(watch_s=0.1, packed_forms=packed_forms)
         super().__init__(3, names=2, swap=swap, residency=terms)
-        weights = WeightsFile(path="w", size=10)
+        weights = WeightsFile(path="w", size=WEIGHTS_BYTES, pieces=("ab",))
         self.large = self.wanted["m0"] = replace(
             self.wanted["m0"], instance_count=2, weights=weights, file_bytes=100, digest="d" * 64, forms="/no"
         )
@@ -112,6 +122,27 @@ def test_what_the_fast_session_takes_is_counted_when_it_is_there(world: EarlyWor
     world.run(5_000)
     assert world.engine.status().residency.used_bytes == 2 * (PROCESS_BYTES + FAST_BYTES)
     world.settle()
+
+
+def verified(world: EarlyWorld) -> tuple[int, int, int]:
+    figures = world.engine.status().residency
+    return figures.verified, figures.verified_bytes, figures.not_as_stored
+
+
+def test_weights_count_as_verified_each_time_they_were_read(world: EarlyWorld) -> None:
+    assert verified(world) == (2, 2 * WEIGHTS_BYTES, 0), "both processes, at the first load"
+    ask(world, world.large)
+    world.run(5_000)
+    assert verified(world) == (6, 4 * WEIGHTS_BYTES + 2 * HOLLOW_BYTES, 0), "quick sessions and fast ones"
+    world.settle()
+
+
+def test_weights_that_are_not_as_they_were_stored_are_counted(world: EarlyWorld) -> None:
+    world.workers.rotten = True
+    world.names.remove("m0")  # it is given up, and nothing serves in its place
+    ask(world, world.large)
+    world.run(20)
+    assert verified(world) == (2, 2 * WEIGHTS_BYTES, 1)
 
 
 def test_nothing_is_left_of_a_model_that_goes_while_it_is_loaded(world: EarlyWorld) -> None:

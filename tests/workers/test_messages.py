@@ -122,6 +122,7 @@ SAMPLES: list[Message] = [
     Built(1, "", 0, 3, "no room", True),
     Progress(1, LoadStage.WARM_UP, 3, 4),
     Refused(1, "no"),
+    Refused(1, "no", True, True),
     Finished(1, (RESULT, RESULT), 1, 2, 3),
     Stored(RESULT),
     Fork(1, WorkerSettings(2, (0, 1), 1 << 33)),

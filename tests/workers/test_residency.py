@@ -66,9 +66,11 @@ def load(bench: Bench, worker: int, version: ModelVersion, wish: LoadWish, model
     return loaded
 
 
-def refused(bench: Bench, worker: int, version: ModelVersion, wish: LoadWish) -> str:
+def refused(bench: Bench, worker: int, version: ModelVersion, wish: LoadWish, rotten: bool = False) -> str:
     bench.call(bench.pool.load, worker, 100, version, wish)
-    return bench.event(ModelRefused).reason
+    refusal = bench.event(ModelRefused)
+    assert refusal.not_as_stored is rotten
+    return refusal.reason
 
 
 def hollow(bench: Bench, worker: int, model: int = 100) -> None:
@@ -235,7 +237,7 @@ def test_a_bit_flipped_before_the_load_refuses_it(
     flip_bit(version.weights.path, (5 << 20) + 17)
     worker = shared_bench.start()
     assert "weights.bin: piece 1 (bytes 4194304 to 8388608) is not what it was" in refused(
-        shared_bench, worker, version, wish
+        shared_bench, worker, version, wish, rotten=True
     )
     load(shared_bench, worker, version, wish._replace(verify=False))
     stop(shared_bench, worker)
