@@ -135,7 +135,7 @@ def test_nothing_is_lost_but_columns_that_may_leave(rows: Sequence[tuple[str, ..
     assert head in [["name", "k", *n, *t] for n in ([], ["n"]) for t in ([], ["t"])]
     for row in rows:
         said = without_spaces("".join(cell for index, cell in enumerate(row) if index != 2 or "n" in head))
-        found = without_spaces(lines.pop(0))
+        found = without_spaces(lines.pop(0)) if said else ""  # blank lines went with the row before
         while found != said:
             assert said.startswith(found), (
                 "a row's cells stand in their order, and before those of the next row"
