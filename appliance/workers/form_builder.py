@@ -33,6 +33,7 @@ from appliance.workers.forms import (
     form_bytes,
     form_name,
     refusal,
+    remove_superseded,
 )
 from appliance.workers.signature import check_signature
 
@@ -64,6 +65,7 @@ def build_form(version: ModelVersion, runtime: Runtime, settings: RuntimeSetting
         os.makedirs(version.forms, mode=0o755, exist_ok=True)
         partial = os.path.join(version.forms, f"{BUILDING}{name}")
         shutil.rmtree(partial, ignore_errors=True)
+        remove_superseded(version.forms, version.digest, name)
         _check_room(version)
         os.mkdir(partial)
         try:

@@ -144,6 +144,14 @@ def remove_forms(forms: str, kept: Collection[str], marked: Collection[str], *, 
             shutil.rmtree(path, ignore_errors=True)
 
 
+def remove_superseded(forms: str, digest: str, name: str) -> None:
+    """Remove the forms of a version for other runtimes and processors than that called ``name`` is for: they were built
+    before this box was changed. Marks of forms that proved wrong stay."""
+    for path in _of_version(forms, digest):
+        if os.path.basename(path) != name and not _is_refused(path):
+            shutil.rmtree(path, ignore_errors=True)
+
+
 def form_bytes(forms: str) -> dict[str, int]:
     """What forms take on the disk, by the digest of their version."""
     sizes: Counter[str] = Counter()

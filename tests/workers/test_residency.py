@@ -386,6 +386,17 @@ def test_a_form_of_another_processor_or_runtime_is_not_used(
     stop(shared_bench, worker)
 
 
+def test_a_form_of_another_processor_or_runtime_leaves_when_one_for_this_is_built(
+    shared_bench: Bench, version: ModelVersion, tmp_path: Path
+) -> None:
+    for identity in ("0" * 16, "1" * 16):
+        (tmp_path / f"{DIGEST}-{identity}").mkdir()
+    refused = tmp_path / f"{DIGEST}-{'1' * 16}"
+    (refused / REFUSED_FILE).write_text("it crashed")
+    built = build(shared_bench, with_forms(version, tmp_path))
+    assert set(os.listdir(tmp_path)) == {built.name, refused.name}
+
+
 @pytest.mark.parametrize("rot", ["bit", "short", "document", "graph"])
 def test_a_form_that_rots_is_marked_and_the_version_loads_without_it(
     shared_bench: Bench, version: ModelVersion, tmp_path: Path, rot: str
