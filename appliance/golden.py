@@ -3,8 +3,9 @@ be.
 
 On disk: ``golden/set.json`` and ``golden/tensors.bin`` in the version's directory, or in the model's home for all of
 its versions that have none of their own. Rules kept here: everything is bounded, what is wrong with a set is told all
-at once, the set names the size and blake3 digest of its tensors, so that two files that do not belong together are
-never compared with. Reading and writing of these two files; comparing is in ``difference``.
+at once, a set without a case has a promise, the set names the size and blake3 digest of its tensors, so that two files
+that do not belong together are never compared with. Reading and writing of these two files; comparing is in
+``difference``.
 """
 
 from __future__ import annotations
@@ -87,8 +88,9 @@ class VariantMark:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GoldenSet:
-    """All cases, a tolerance per output (one without is compared exactly), what the version promises (None: nothing),
-    and the size and blake3 digest of the tensor file. ``note`` says where the cases come from."""
+    """All cases (none: there is only a promise), a tolerance per output (one without is compared exactly), what the
+    version promises (None: nothing), and the size and blake3 digest of the tensor file. ``note`` says where the cases
+    come from."""
 
     cases: tuple[GoldenCase, ...]
     tolerances: Mapping[str, Tolerance]
@@ -281,6 +283,12 @@ def misfits(
     known = {spec.name for spec in outputs}
     found += [f"there is a tolerance for the output '{name}', which the model does not have"
               for name in golden.tolerances if name not in known]  # fmt: skip
+    free = [spec.name for spec in inputs if not spec.optional and FREE in spec.shape]
+    if free and not golden.cases:
+        found.append(
+            f"there is a promise and no case, and the input '{free[0]}' has free dimensions, so that nothing says what "
+            "to measure; make cases with 'appliance model golden'"
+        )
     if golden.promise is not None and golden.promise.rows > max(1, max_batch_size):
         found.append(
             f"the promise is for {golden.promise.rows} rows; the model takes {max(1, max_batch_size)}"
@@ -323,8 +331,9 @@ def _fits(shape: Sequence[int], wanted: Sequence[int]) -> bool:
 
 
 def _form_problems(form: _SetForm, file: str) -> Iterable[Problem]:
-    if not 1 <= len(form.cases) <= CASES_MAX:
-        yield _problem(file, "cases", f"must be 1 to {CASES_MAX}, got {len(form.cases)}")
+    if not (form.promise is None) <= len(form.cases) <= CASES_MAX:
+        text = f"must be 1 to {CASES_MAX}, or none beside a promise, got {len(form.cases)}"
+        yield _problem(file, "cases", text)
     if not is_digest(form.tensors_digest):
         yield _problem(file, "tensors_digest", "must be 64 lower-case hex digits, the blake3 digest")
     if (promise := form.promise) is not None:

@@ -182,6 +182,11 @@ class Manifest:
         return next((entry for entry in self.files if entry.path == path), None)
 
 
+def promise_text(promise: LatencyPromise | None) -> str:
+    """A promise in words."""
+    return "nothing" if promise is None else f"{promise.rows} rows in {promise.p99_us} us in 99 of 100 runs"
+
+
 def is_name(text: str) -> bool:
     """Whether ``text`` may name a model, or a part of a path in a package."""
     return _NAME.fullmatch(text) is not None

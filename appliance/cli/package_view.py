@@ -12,7 +12,7 @@ from rich.text import Text
 
 from appliance.cli.failure import printable
 from appliance.golden import GoldenSet
-from appliance.manifest import Manifest, Port, TensorEntry
+from appliance.manifest import Manifest, Port, TensorEntry, promise_text
 from appliance.package.inspection import Inspection
 from appliance.package.trust import Verdict
 
@@ -29,7 +29,7 @@ def view(found: Inspection, tensors: int) -> RenderableType:
         parts.append(_operators(found.graph.operators))
     if manifest.tensors:
         parts.append(_tensors(manifest.tensors, tensors))
-    if found.golden is not None:
+    if found.golden is not None and found.golden.cases:
         parts.append(_golden(found.golden))
     parts += [Text(f"{printable(str(problem))}", style="red") for problem in found.problems]
     return Group(*parts)
@@ -95,8 +95,8 @@ def _fact_rows(found: Inspection) -> Iterator[tuple[str, str]]:
         f"{manifest.runtime.name} {manifest.runtime.minimum} or later; operator sets: {opsets or 'none'}",
     )
     yield "batching", f"up to {manifest.max_batch_size} rows" if manifest.max_batch_size else "none"
-    if (promise := manifest.promise) is not None:
-        yield "promise", f"{promise.rows} rows in {promise.p99_us} us in 99 of 100 cases"
+    if manifest.promise is not None:
+        yield "promise", promise_text(manifest.promise)
     if (measured := manifest.measured) is not None:
         yield "measured", f"on {measured.on}: {bytes_text(measured.memory_bytes)} of memory"
         times = f"p50 {measured.p50_ns / 1e3:.0f} us, p99 {measured.p99_ns / 1e3:.0f} us"

@@ -14,7 +14,7 @@ from typing import Final
 
 from appliance.errors import ArtefactError, ModelInvalid, Problem
 from appliance.golden import SET_FILE, TENSORS_NAME, read_golden
-from appliance.manifest import Manifest, RuntimeNeed
+from appliance.manifest import LatencyPromise, Manifest, RuntimeNeed, promise_text
 from appliance.manifest_codec import FILE
 from appliance.model import ModelVersion
 from appliance.package.claims import RUNTIME, manifest_opsets, manifest_port
@@ -109,6 +109,7 @@ def _graph(manifest: Manifest, graph: GraphSummary, folder: str) -> Iterator[Pro
 
 def _golden(manifest: Manifest, model: ModelVersion, home: Path) -> Iterator[Problem]:
     if not model.golden:
+        yield from _promise(manifest.promise, None)
         return
     relative = Path(model.golden).relative_to(home)
     tensors = manifest.file(relative.with_name(TENSORS_NAME).as_posix())
@@ -117,12 +118,22 @@ def _golden(manifest: Manifest, model: ModelVersion, home: Path) -> Iterator[Pro
     except (ModelInvalid, ArtefactError) as error:
         yield Problem(file=SET_FILE, key="", text=str(error))
         return
+    yield from _promise(manifest.promise, golden.promise)
     if tensors is None or tensors.digest != golden.tensors_digest:
         text = "is not that of the tensors in the package"
         yield Problem(file=relative.as_posix(), key="tensors_digest", text=text)
     if golden.variant and not golden.variant.servable:
         text = "left its tolerances; it is not served"
         yield Problem(file=relative.as_posix(), key="variant", text=text)
+
+
+def _promise(said: LatencyPromise | None, kept: LatencyPromise | None) -> Iterator[Problem]:
+    """What a box holds a version to is what its golden set promises."""
+    if said != kept:
+        text = (
+            f"is {promise_text(said)}; the golden set promises {promise_text(kept)}, and that is what counts"
+        )
+        yield _said("promise", text)
 
 
 def _length(reference: ExternalData) -> int:

@@ -2,7 +2,8 @@
 
 The files are laid out beside the package first (``home``), as an ordinary model directory, so that what is promised in
 the manifest is what the repository reads there, and so that the runtime can prove the new form against the old one
-before anything has a name. The same source and options give the same bytes, on any machine and at any time.
+before anything has a name. The latency promised stands in the golden set, which is where a box reads it, and the
+manifest repeats it. The same source and options give the same bytes, on any machine and at any time.
 """
 
 from __future__ import annotations
@@ -10,13 +11,14 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO, Final
 
 from appliance.digest import Digester
 from appliance.errors import ArtefactError, ModelInvalid, PackageInvalid, Problem
-from appliance.golden import GoldenSet, read_golden
+from appliance.golden import SET_FILE, GoldenSet, encode_golden, read_golden, write_golden
 from appliance.manifest import (
     FileEntry,
     LatencyPromise,
@@ -47,7 +49,7 @@ Progress = Callable[[int], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Labels:
-    """What the packer says of the version."""
+    """What the packer says of the version. ``promise`` None: what its golden set promises."""
 
     name: str
     version: int
@@ -83,6 +85,8 @@ def lay_out(
             open(target, "wb") as out,
         ):
             shutil.copyfileobj(data, out)
+    if labels.promise is not None:
+        _set_promise(labels.promise, home, folder)
     return _manifest(labels, root, tensors, settings)
 
 
@@ -122,6 +126,27 @@ def _renumbered(path: str, source: ModelSource, labels: Labels) -> PurePosixPath
     return PurePosixPath(*parts)
 
 
+def promised_before(source: ModelSource) -> LatencyPromise | None:
+    """What the golden set of the source promises; None too where it cannot be read, which packing tells."""
+    files = (file for path, file in source.others.items() if path.endswith(SET_FILE))
+    with suppress(ModelInvalid, ArtefactError):
+        return next((read_golden(file.path).promise for file in files), None)
+    return None
+
+
+def _set_promise(promise: LatencyPromise, home: Path, folder: Path) -> None:
+    """Put ``promise`` into the golden set of the version, or into one of its own that has no cases. A set that cannot
+    be read is left for the repository to tell."""
+    for path in (folder / SET_FILE, home / SET_FILE):
+        if path.is_file():
+            with suppress(ModelInvalid, ArtefactError):
+                golden = read_golden(str(path))
+                if golden.promise != promise:
+                    path.write_bytes(encode_golden(replace(golden, promise=promise)))
+            return
+    write_golden(str((folder / SET_FILE).parent), GoldenSet(cases=(), tolerances={}, promise=promise), b"")
+
+
 def _split(source: ModelSource, folder: Path, progress: Progress) -> Sequence[TensorEntry]:
     graph, weights = folder / GRAPH_FILE, folder / WEIGHTS_FILE
     try:
@@ -153,7 +178,7 @@ def _manifest(
         max_batch_size=model.max_batch_size,
         licence=labels.licence,
         provenance=labels.provenance,
-        promise=labels.promise or (golden.promise if golden else None),
+        promise=golden.promise if golden else None,
         measured=labels.measured,
         variant_of=_variant(golden),
     )

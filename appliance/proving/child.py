@@ -101,8 +101,8 @@ def _request(wish: MeasureWish, version: ModelVersion) -> tuple[Request, str]:
     largest = max(version.max_batch_size, 1)
     if any(not 1 <= rows <= largest for rows in wish.rows):
         raise ArtefactError(f"{version.key} takes batches of 1 to {largest} rows")
-    if version.golden and not wish.shapes:
-        golden = read_golden(version.golden)
+    golden = read_golden(version.golden) if version.golden and not wish.shapes else None
+    if golden is not None and golden.cases:
         case = golden.cases[0]
         request = golden_request(read_tensors(version.golden, golden), case)
         return with_rows(version, request, 1), f"golden case '{case.name}'"

@@ -49,9 +49,9 @@ class _Entry:
 def compare(wish: CompareWish, version: ModelVersion, runtime: Runtime, progress: Progress) -> Comparison:
     """All candidates, the original first; one that cannot be loaded or run says why. Raises ArtefactError when there
     is no golden set that can be used."""
-    if not version.golden:
-        raise ArtefactError(f"{version.key} has no golden set; make one with 'appliance model golden'")
-    golden = read_golden(version.golden)
+    golden = read_golden(version.golden) if version.golden else None
+    if golden is None or not golden.cases:
+        raise ArtefactError(f"{version.key} has no golden cases; make some with 'appliance model golden'")
     tensors = read_tensors(version.golden, golden)
     judge = _Judge(golden, tensors, wish)
     files = {ORIGINAL: version.path, **wish.files}

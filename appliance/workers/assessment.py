@@ -208,7 +208,7 @@ def _request(
 ) -> tuple[int, list[_Tensor | None] | None]:
     """A request of ``rows`` rows, or of as many as there can be: the first golden case, its rows repeated, or zeros.
     None when neither can be had."""
-    if golden is None:
+    if golden is None or not golden.set.cases:
         shapes = fixed_shapes(version)
         if shapes is None:
             return 0, None

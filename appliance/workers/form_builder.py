@@ -107,7 +107,7 @@ def _prove(version: ModelVersion, form: PackedForm, runtime: Runtime, settings: 
         check_signature(version, session)
         packed = LoadedModel(version=version, session=session)
         golden = open_golden(version)
-        if golden is not None:
+        if golden is not None and golden.set.cases:
             run_golden(packed, golden)
             return
         original = runtime.load(version, settings)

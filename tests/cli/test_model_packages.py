@@ -16,6 +16,8 @@ import pytest
 
 from appliance.cli.failure import Exit
 from appliance.cli.main import main
+from appliance.golden import GoldenSet, write_golden
+from appliance.manifest import LatencyPromise
 from appliance.package.reader import open_package
 from appliance.package.writer import write_package
 from tests.architecture.sources import ROOT
@@ -76,6 +78,32 @@ def test_from_a_directory_to_a_checked_package(here: Path, capsys: Capture) -> N
     assert shown["manifest"]["measured"] == cost
     assert {"domain": "", "operator": "Conv", "count": 1} in shown["graph"]["operators"]
     assert [entry["name"] for entry in shown["manifest"]["tensors"]] == ["filters", "weight"]
+
+
+def test_a_promise_takes_the_place_of_another_and_it_is_said(here: Path, capsys: Capture) -> None:
+    assert run("pack", "Layers 3.onnx", "--promise", "1:9", "--no-proof", "-o", "a.model") == Exit.OK
+    assert "promise    1 rows in 9 us in 99 of 100 runs\n" in capsys.readouterr().out
+    write_golden("golden", GoldenSet(cases=(), tolerances={}, promise=LatencyPromise(rows=2, p99_us=7)), b"")
+    assert run("pack", "Layers 3.onnx", "--promise", "1:9", "--no-proof", "-o", "b.model") == Exit.OK
+    said = "promise    1 rows in 9 us in 99 of 100 runs, in the place of 2 rows in 7 us in 99 of 100 runs"
+    assert said in capsys.readouterr().out
+    assert run("verify", "a.model", "b.model") == Exit.OK
+
+
+def test_a_package_with_two_promises_is_not_installed(here: Path, capsys: Capture) -> None:
+    assert run("pack", "digits", "--promise", "1:1490", "--no-proof") == Exit.OK
+    with open_package(here / "digits-2.model") as reader, (here / "two.model").open("wb") as out:
+        two = replace(reader.manifest, promise=LatencyPromise(rows=1, p99_us=5))
+        blobs = reader.blobs()
+        write_package(out, two, None, lambda entry: nullcontext(next(blobs).stream))
+        assert next(blobs, None) is None
+    capsys.readouterr()
+    for words in (("verify",), ("install", "--allow-unsigned", "--state-dir", "state")):
+        assert run(*words, "two.model") == Exit.REFUSED
+        told = capsys.readouterr()
+        text = " ".join((told.out + told.err).replace("│", " ").split())
+        assert "is 1 rows in 5 us" in text
+        assert "1 rows in 1490 us" in text
 
 
 def test_what_a_person_sees(here: Path, capsys: Capture) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import time
 from pathlib import Path
@@ -61,6 +62,25 @@ def install(folder: Path, name: str) -> None:
     assert main(["model", "pack", source, "--version", "1", "--name", name, "-o", package]) == 0
     config = str(home / "store.toml")
     assert main(["model", "install", package, "--state-dir", str(folder), "--config", config]) == 0
+
+
+def test_a_promise_of_a_package_that_is_not_kept_keeps_it_out(
+    serve: Serve, state: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The source has no golden set."""
+    sections = {**SECTIONS, "swap": {"watch_s": 0.0, "packed_forms": False}}
+    daemon = serve(None, sections, arguments=("--state-dir", str(state)))
+    wait_for(state, ["live"], daemon)
+    source, package = str(state.parent / "sources" / "t" / "1"), str(state.parent / "t-2.model")
+    words = ("--version", "2", "--name", "t", "--promise", "1:1", "--no-proof", "-o", package)
+    assert main(["model", "pack", source, *words]) == 0
+    assert main(["model", "verify", package]) == 0
+    place = ("--state-dir", str(state), "--config", str(state.parent / "store.toml"))
+    assert main(["model", "install", package, *place, "--wait", "--url", daemon.http]) == 1
+    told = " ".join(capsys.readouterr().err.split())
+    assert re.search(r"t/2 does not go live: .*take up to \d+ us; 1 us are promised", told), told
+    states = {entry["version"]: entry["state"] for entry in daemon.status()["models"]}
+    assert states == {1: "READY", 2: "UNAVAILABLE"}
 
 
 def test_a_packed_form_is_built_and_taken_up_and_used_from_then_on(serve: Serve, state: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -16,9 +17,10 @@ from onnx import TensorProto, helper
 
 from appliance.digest import digest_of
 from appliance.errors import ArtefactError, ModelInvalid, PackageInvalid
-from appliance.manifest import Manifest
+from appliance.golden import GoldenCase, GoldenSet, GoldenTensor, read_golden, write_golden
+from appliance.manifest import LatencyPromise, Manifest
 from appliance.package.config_text import packed_config
-from appliance.package.packing import Labels, lay_out, open_from
+from appliance.package.packing import Labels, lay_out, open_from, promised_before
 from appliance.package.proof import prove
 from appliance.package.reader import PackageReader
 from appliance.package.skeleton import SELF, read_skeleton
@@ -26,6 +28,7 @@ from appliance.package.source import find_source, plain_name
 from appliance.package.weights import PAGE_BYTES
 from appliance.package.writer import write_package
 from appliance.repository.directory import RepositoryConfig, scan
+from appliance.tensor import Datatype
 from models.generate import MODELS as SAMPLES
 from models.generate import Expectation, write_model
 from tests.package.onnx_models import MODELS, layers, model, save_outside, tensor, values
@@ -83,6 +86,50 @@ def test_a_sparse_initialiser_stays_in_the_graph(tmp_path: Path) -> None:
     manifest = lay(saved("sparse", tmp_path), tmp_path / "out")
     assert [entry.name for entry in manifest.tensors] == ["w"]
     check_tensors(manifest, tmp_path / "out")
+
+
+def test_what_is_promised_stands_in_the_golden_set(tmp_path: Path) -> None:
+    """Where a box reads it: beside the cases of the source, or in a set of its own."""
+    promise = LatencyPromise(rows=1, p99_us=5)
+    path = saved("layers", tmp_path)
+    alone = lay(path, tmp_path / "alone", promise=promise)
+    assert alone.promise == promise
+    found = read_golden(str(tmp_path / "alone" / "layers" / "1" / "golden" / "set.json"))
+    assert (found.cases, found.promise) == ((), promise)
+
+    case = GoldenCase(name="a", inputs=values_of("x"), outputs=values_of("y"))
+    before = GoldenSet(cases=(case,), tolerances={}, promise=LatencyPromise(rows=2, p99_us=1490), note="n")
+    written = write_golden(str(tmp_path / "golden"), before, bytes(512))
+    assert promised_before(find_source(path, None)) == before.promise
+    both = lay(path, tmp_path / "both", promise=promise)
+    assert both.promise == promise
+    assert read_golden(str(tmp_path / "both" / "layers" / "golden" / "set.json")) == replace(
+        written, promise=promise
+    )
+    kept = lay(path, tmp_path / "kept")
+    assert kept.promise == before.promise
+    said = (tmp_path / "golden" / "set.json").read_bytes()
+    assert (tmp_path / "kept" / "layers" / "golden" / "set.json").read_bytes() == said
+
+
+def values_of(name: str) -> tuple[GoldenTensor, ...]:
+    """A row of zeros."""
+    offset = {"x": 0, "y": 256}[name]
+    return (GoldenTensor(name=name, datatype=Datatype.FP32, shape=(1, 64), offset=offset, length=256),)
+
+
+@pytest.mark.parametrize(
+    ("promise", "text"),
+    [
+        (LatencyPromise(rows=0, p99_us=5), "promise.rows: must be 1 to"),
+        (LatencyPromise(rows=1, p99_us=0), "promise.p99_us: must be 1 to"),
+        (LatencyPromise(rows=1 << 19, p99_us=5), "the promise is for 524288 rows"),
+    ],
+)
+def test_what_cannot_be_held_to_is_not_promised(promise: LatencyPromise, text: str, tmp_path: Path) -> None:
+    with pytest.raises(ModelInvalid) as caught:
+        lay(saved("layers", tmp_path), tmp_path / "out", promise=promise)
+    assert text in "; ".join(map(str, caught.value.problems))
 
 
 SERVED = [name for name, sample in SAMPLES.items() if sample.expectation is Expectation.SERVES]

@@ -15,7 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from appliance.digest import digest_of
-from appliance.manifest import Manifest, Opset, Port, RuntimeNeed
+from appliance.golden import GoldenSet, encode_golden
+from appliance.manifest import LatencyPromise, Manifest, Opset, Port, RuntimeNeed
 from appliance.manifest_codec import encode
 from appliance.package.keys import make_key, open_signer, public_key_of
 from appliance.package.packing import Labels, lay_out
@@ -109,6 +110,24 @@ Laid = tuple[Manifest, dict[str, bytes]]
 def test_claims_that_are_not_true(changed: dict[str, Any], says: str, laid_out: Laid, tmp_path: Path) -> None:
     manifest, contents = laid_out
     assert says in said(check(tmp_path, replace(manifest, **changed), contents))
+
+
+def test_two_promises_are_told_with_all_else(laid_out: Laid, tmp_path: Path) -> None:
+    manifest, contents = laid_out
+    promise = LatencyPromise(rows=1, p99_us=5)
+    found = said(check(tmp_path, replace(manifest, promise=promise, max_batch_size=5), contents))
+    assert "promise: is 1 rows in 5 us in 99 of 100 runs; the golden set promises nothing" in found
+    assert "max_batch_size: are not those" in found
+    golden = GoldenSet(
+        cases=(), tolerances={}, promise=replace(promise, p99_us=1490), tensors_digest=digest_of(b"")
+    )
+    for path, data in (("golden/set.json", encode_golden(golden)), ("golden/tensors.bin", b"")):
+        manifest, contents = with_file(manifest, path, data), {**contents, path: data}
+    (tmp_path / "other").mkdir()
+    found = said(check(tmp_path / "other", replace(manifest, promise=promise), contents))
+    assert "is 1 rows in 5 us in 99 of 100 runs; the golden set promises 1 rows in 1490 us" in found
+    (tmp_path / "one").mkdir()
+    assert said(check(tmp_path / "one", replace(manifest, promise=golden.promise), contents)) == ""
 
 
 def test_tensors_that_are_others(laid_out: Laid, tmp_path: Path) -> None:

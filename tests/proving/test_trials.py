@@ -154,7 +154,7 @@ def test_variants_of_a_transformer(tmp_path: Path) -> None:
 
 def test_comparing_needs_a_golden_set(tmp_path: Path) -> None:
     source = write(tmp_path / "net.onnx", wide_model())
-    with pytest.raises(ArtefactError, match="has no golden set"):
+    with pytest.raises(ArtefactError, match="has no golden cases"):
         compare(CompareWish(source=str(source), files={}), _tell([]))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -105,7 +106,7 @@ def _set(*path: str | int) -> Callable[[dict[str, Any], object], None]:
     ("path", "value", "text"),
     [
         (("format",), 2, "format: must be one of 1"),
-        (("cases",), [], "cases: must be 1 to 1024, got 0"),
+        (("cases",), [], "tolerances: has 'y', which is an output of no case"),
         (("cases",), 3, "cases: must be a list"),
         (("surprise",), 3, "surprise: is not a known key"),
         (("tensors_bytes",), -1, "at least 0"),
@@ -247,6 +248,24 @@ def test_a_set_of_another_model_says_why(
     golden, _ = sample(rows=3)
     found = "; ".join(misfits(golden, inputs, outputs, largest))
     assert all(text in found for text in texts), found
+
+
+def test_a_promise_alone_is_a_set_and_nothing_is_none(tmp_path: Path) -> None:
+    alone = GoldenSet(cases=(), tolerances={}, promise=LatencyPromise(rows=2, p99_us=5))
+    written = write_golden(str(tmp_path), alone, b"")
+    assert read_golden(str(tmp_path / "set.json")) == written
+    assert bytes(read_tensors(str(tmp_path / "set.json"), written)) == b""
+    with pytest.raises(ModelInvalid, match="cases: must be 1 to 1024, or none beside a promise, got 0"):
+        decode_golden(encode_golden(replace(written, promise=None)))
+
+
+def test_a_promise_alone_is_for_what_can_be_measured() -> None:
+    alone = GoldenSet(cases=(), tolerances={}, promise=LatencyPromise(rows=2, p99_us=5))
+    assert misfits(alone, (X,), (Y,), 2) == ()
+    free = TensorSpec(name="f", datatype=Datatype.FP32, shape=(-1, 2))
+    (told,) = misfits(alone, (X, free), (Y,), 2)
+    assert "the input 'f' has free dimensions" in told
+    assert misfits(alone, (X, replace(free, optional=True)), (Y,), 2) == ()
 
 
 def test_a_variant_that_left_its_tolerances_does_not_fit() -> None:

@@ -100,10 +100,13 @@ def test_without_the_wish_nothing_is_assessed(shared_bench: Bench, tmp_path: Pat
     assert loaded.assessment is None
 
 
-def test_a_promise_that_is_kept_and_one_that_is_broken(shared_bench: Bench, tmp_path: Path) -> None:
+@pytest.mark.parametrize("cases", [([1, 2, 3, 4],), ()], ids=["beside a case", "alone"])
+def test_a_promise_that_is_kept_and_one_that_is_broken(
+    shared_bench: Bench, tmp_path: Path, cases: tuple[list[float], ...]
+) -> None:
     failures = []
     for p99_us in (60_000_000, 5000):
-        golden = golden_of(tmp_path, [1, 2, 3, 4], promise=LatencyPromise(rows=3, p99_us=p99_us))
+        golden = golden_of(tmp_path, *cases, promise=LatencyPromise(rows=3, p99_us=p99_us))
         loaded = load(shared_bench, replace(fake("delay", delay_ms=12), golden=golden), ASSESS)
         assert isinstance(loaded, ModelLoaded)
         assert loaded.assessment is not None

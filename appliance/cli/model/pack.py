@@ -15,7 +15,7 @@ import json
 import sys
 import tempfile
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -49,7 +49,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="what it cost where it was measured, as JSON: on, memory_bytes, load_ns, rows, p50_ns, p99_ns",
     )  # fmt: skip
     parser.add_argument(
-        "--promise", metavar="ROWS:P99_US", help="latency promised (default: what the golden set promises)"
+        "--promise",
+        metavar="ROWS:P99_US",
+        help="99 of 100 runs of so many rows take at most so many us, or a box does not serve it: written into the "
+        "golden set of the package (default: what that says already)",
     )
     parser.add_argument(
         "--include",
@@ -88,7 +91,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _pack(arguments: argparse.Namespace) -> int:
     from appliance.manifest_codec import encode
     from appliance.package.claims import GRAPH_FILE
-    from appliance.package.packing import Labels, lay_out, open_from
+    from appliance.package.packing import Labels, lay_out, open_from, promised_before
     from appliance.package.proof import Proof, prove
     from appliance.package.source import find_source
     from appliance.package.writer import replacing, write_package
@@ -120,7 +123,8 @@ def _pack(arguments: argparse.Namespace) -> int:
             signatures = sign(wire, signers)
         with replacing(target) as out, progress_bar("writing", manifest.total_bytes) as advance:
             write_package(out, manifest, signatures, open_from(root, manifest), advance)
-    _tell(arguments.json, target, manifest, wire, proof, [signer.public_key.keyid for signer in signers])
+    keyids = [signer.public_key.keyid for signer in signers]
+    _tell(arguments.json, target, manifest, wire, proof, keyids, promised_before(source))
     return Exit.OK
 
 
@@ -185,9 +189,16 @@ def _promise(said: str | None) -> LatencyPromise | None:
 
 
 def _tell(
-    json_wanted: bool, target: Path, manifest: Manifest, wire: bytes, proof: Proof, keyids: Sequence[str]
+    json_wanted: bool,
+    target: Path,
+    manifest: Manifest,
+    wire: bytes,
+    proof: Proof,
+    keyids: Sequence[str],
+    before: LatencyPromise | None,
 ) -> None:
     from appliance.digest import digest_of
+    from appliance.manifest import promise_text
 
     about = {
         "file": str(target),
@@ -199,16 +210,22 @@ def _tell(
         "proven_requests": proof.rounds,
         "unproven": proof.reason,
         "signed_by": list(keyids),
+        "promise": None if manifest.promise is None else asdict(manifest.promise),
+        "promise_before": None if before is None else asdict(before),
     }
     if json_wanted:
         print(json.dumps(about, indent=2))
         return
     proven = f"{proof.rounds} random requests answered alike, bit for bit"
+    promise = promise_text(manifest.promise)
+    if before not in (None, manifest.promise):
+        promise += f", in the place of {promise_text(before)} in the golden set of the source"
     lines = (
         ("packed", printable(str(target))),
         ("size", f"{about['bytes']:,} bytes in {len(manifest.files)} files, {len(manifest.tensors)} tensors"),
         ("manifest", about["manifest"]),
         ("proof", proven if proof.rounds else f"none: {printable(proof.reason)}"),
+        ("promise", promise),
         ("signed by", ", ".join(keyids) or "nobody; boxes refuse it unless they allow unsigned packages"),
     )
     for title, text in lines:
