@@ -105,6 +105,30 @@ def test_bench(digits: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "p99 ms" in shown
 
 
+def test_what_bench_prints_goes_into_the_package(
+    digits: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["model", "bench", str(digits), "--rows", "8,1", "--budget-ms", "2", "--json"]) == 0
+    printed = capsys.readouterr().out
+    file, package = tmp_path / "cost.json", str(tmp_path / "d.model")
+    file.write_text(printed)
+    words = ["model", "pack", str(digits), "--no-proof", "-o", package, "--force", "--measured", str(file)]
+    assert main(words) == 0
+    capsys.readouterr()
+    assert main(["model", "inspect", package, "--json"]) == 0
+    found, cost = json.loads(capsys.readouterr().out)["manifest"]["measured"], json.loads(printed)
+    one = cost["speeds"][1]
+    assert found == {
+        **{key: cost[key] for key in ("on", "memory_bytes", "load_ns")},
+        **{key: one[key] for key in ("rows", "p50_ns", "p99_ns")},
+    }
+    assert found["rows"] == 1
+    assert "1 thread, onnxruntime 1." in found["on"]
+    file.write_text(json.dumps({**cost, "speeds": []}))
+    assert main(words) == 2
+    assert "speeds: are none" in capsys.readouterr().err
+
+
 def test_optimise_writes_the_next_versions_only_when_they_hold_and_are_faster(
     digits: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

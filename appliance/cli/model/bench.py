@@ -1,16 +1,17 @@
 """Measure a model on this machine: time to load, first answer, runs by batch size, memory.
 
 It is loaded in a process of its own and runs on one thread, in place, as in a worker; requests, queues and copies
-of the server are not part of it. It runs on its golden set's first case, else on random values.
+of the server are not part of it. It runs on its golden set's first case, else on random values. What --json prints is
+what 'appliance model pack --measured FILE' takes.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 
 from appliance.cli.failure import Exit
+from appliance.cli.model.cost_file import benched, to_json
 from appliance.cli.model.trial_run import (
     add_shapes,
     add_source,
@@ -20,7 +21,7 @@ from appliance.cli.model.trial_run import (
     subject_of,
 )
 from appliance.proving.process import measure
-from appliance.proving.trials import MeasureWish, to_plain
+from appliance.proving.trials import MeasureWish
 
 BUDGET_MS = 1_000
 
@@ -40,7 +41,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"for each size (default {BUDGET_MS})",
     )
     parser.add_argument("--threads", type=natural(1), default=1, help="threads of the session (default 1)")
-    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    parser.add_argument(
+        "--json", action="store_true", help="print JSON instead of a table, for 'pack --measured'"
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -56,9 +59,7 @@ def run(arguments: argparse.Namespace) -> int:
     with sentences(), progress_shown("measuring", quiet=arguments.json) as progress:
         found = measure(wish, progress)
     if arguments.json:
-        print(
-            json.dumps({"model": subject.version.name, "version": subject.version.version, **to_plain(found)})
-        )
+        print(to_json(benched(subject.version, found, arguments.threads)))
         return Exit.OK
     from rich.console import Console
 

@@ -46,7 +46,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--measured", type=Path, metavar="FILE",
-        help="what it cost where it was measured, as JSON: on, memory_bytes, load_ns, rows, p50_ns, p99_ns",
+        help="what it cost where it was measured: what 'appliance model bench SOURCE --json' printed, of its sizes the "
+        "smallest",
     )  # fmt: skip
     parser.add_argument(
         "--promise",
@@ -162,15 +163,11 @@ def _text(said: str) -> str:
 def _measured(file: Path | None) -> Measured | None:
     if file is None:
         return None
-    from appliance.binding import bind
+    from appliance.cli.model.cost_file import read_cost
     from appliance.errors import ConfigInvalid
-    from appliance.manifest import Measured
 
     try:
-        table = json.loads(file.read_text(encoding="utf-8"))
-        if not isinstance(table, dict):
-            raise ValueError("not a JSON object")
-        return bind(Measured, table, str(file))
+        return read_cost(file)
     except ConfigInvalid as error:
         raise CommandFailed("--measured has problems:", lines=map(str, error.problems)) from error
     except (OSError, ValueError) as error:

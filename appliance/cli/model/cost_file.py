@@ -1,0 +1,78 @@
+"""What a model cost where it was measured, in a file: 'bench --json' writes it, 'pack --measured' reads it.
+
+Also read is the short form that a manifest has, with the values of one batch size.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from appliance.binding import bind
+from appliance.errors import ConfigInvalid, Problem
+from appliance.manifest import Measured
+from appliance.model import ModelVersion
+from appliance.package.claims import RUNTIME
+from appliance.package.conformity import installed_release
+from appliance.proving.trials import Measurement
+
+CPU_FILE = Path("/proc/cpuinfo")
+CPU_KEY = "model name"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Benched(Measurement):
+    """A measurement, of what, and ``on`` which machine, in words."""
+
+    model: str
+    version: int
+    on: str
+
+
+def benched(version: ModelVersion, found: Measurement, threads: int) -> Benched:
+    """``found``, which was measured here on so many threads."""
+    runtime = f"{RUNTIME} {installed_release()}".strip()
+    place = f"{_processor()}, {threads} thread{'s' * (threads > 1)}, {runtime}"
+    values = {name: getattr(found, name) for name in Measurement.__slots__}
+    return Benched(model=version.name, version=version.version, on=place, **values)
+
+
+def to_json(found: Benched) -> str:
+    """The contents of the file."""
+    return json.dumps(asdict(found))
+
+
+def read_cost(file: Path) -> Measured:
+    """What the file says, of several batch sizes the smallest. Raises ConfigInvalid with all problems, OSError and
+    ValueError when it cannot be read."""
+    table = json.loads(file.read_text(encoding="utf-8"))
+    if not isinstance(table, dict):
+        raise ValueError("not a JSON object")
+    if "speeds" not in table:
+        return bind(Measured, table, str(file))
+    found = bind(Benched, table, str(file))
+    if not found.speeds:
+        raise ConfigInvalid(
+            [Problem(file=str(file), key="speeds", text="are none; measure at least one size")]
+        )
+    speed = min(found.speeds, key=lambda each: each.rows)
+    return Measured(
+        on=found.on,
+        memory_bytes=found.memory_bytes,
+        load_ns=found.load_ns,
+        rows=speed.rows,
+        p50_ns=speed.p50_ns,
+        p99_ns=speed.p99_ns,
+    )
+
+
+def _processor() -> str:
+    """What this machine calls its processors."""
+    try:
+        lines = CPU_FILE.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        lines = []
+    named = (line.partition(":") for line in lines)
+    return next((value.strip() for key, _, value in named if key.strip() == CPU_KEY), platform.machine())
