@@ -65,8 +65,9 @@ def compare(wish: CompareWish, version: ModelVersion, runtime: Runtime, progress
         else:
             broken.append(found)
     request = golden_request(tensors, golden.cases[0])
-    speeds = _speeds(entries, version, request, wish.budget_ms * 1_000_000, progress, len(files))
-    done = [replace(each.said, speeds=tuple(speeds[each.said.method])) for each in entries] + broken
+    measured = entries if wish.budget_ms else []
+    speeds = _speeds(measured, version, request, wish.budget_ms * 1_000_000, progress, len(files))
+    done = [replace(each.said, speeds=tuple(speeds.get(each.said.method, ()))) for each in entries] + broken
     order = list(files)
     return Comparison(
         cases=len(golden.cases), candidates=tuple(sorted(done, key=lambda each: order.index(each.method)))

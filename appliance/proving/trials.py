@@ -107,7 +107,8 @@ class Converted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompareWish:
-    """Hold model files (by method; the original is ``source`` itself) against the golden set of the version."""
+    """Hold model files (by method; the original is ``source`` itself) against the golden set of the version.
+    ``budget_ms`` 0: speed is not measured."""
 
     source: str
     files: Mapping[str, str]

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from appliance.cli.main import main
-from appliance.golden import Tolerance, read_golden, read_tensors, tensor_data
+from appliance.cli.model import optimise
+from appliance.golden import Tolerance, read_golden, read_tensors, tensor_data, write_golden
 from appliance.repository.directory import RepositoryConfig, scan
 from models.make_digits import HOME
 from tests.proving.models import mlp_home, wide_model, write
@@ -153,6 +154,24 @@ def test_optimise_writes_the_next_versions_only_when_they_hold_and_are_faster(
         each for each in candidates[1:] if each["speeds"][1]["p50_ns"] < candidates[0]["speeds"][1]["p50_ns"]
     ]
     assert {each["method"] for each in candidates if each["written"]} == {each["method"] for each in faster}
+
+
+def test_nothing_is_made_of_an_original_that_does_not_hold_its_golden_set(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = mlp_home(tmp_path)
+    assert main(["model", "golden", str(home)]) == 0
+    folder = home / "1" / "golden"
+    golden = read_golden(str(folder / "set.json"))
+    tensors = bytearray(read_tensors(str(folder / "set.json"), golden))
+    (answer,) = golden.cases[0].outputs
+    tensors[answer.offset : answer.offset + 4] = np.float32(1e6).tobytes()
+    write_golden(str(folder), golden, bytes(tensors))
+    made: list[object] = []
+    monkeypatch.setattr(optimise, "convert", lambda *words: made.append(words))
+    assert main(["model", "optimise", str(home)]) == 1
+    assert "the original does not hold its own golden set: case 'random-1'" in capsys.readouterr().err
+    assert made == []
 
 
 def test_optimise_into_homes_of_their_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
