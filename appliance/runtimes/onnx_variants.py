@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
@@ -46,7 +47,7 @@ def make_variant(source: str, method: str, target: str, calibration: Iterable[Fe
             _static(source, target, list(calibration))
     except ImportError as error:
         raise ArtefactError(
-            f"making variants needs the package '{error.name}'; install edge-appliance[models]"
+            f"making variants needs the package '{error.name}': {sys.executable} -m pip install 'onnx>=1.21'"
         ) from error
     except ArtefactError:
         raise

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import logging
 import shutil
 import subprocess
 import sys
+import tomllib
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -16,10 +18,13 @@ import pytest
 
 from appliance.cli.failure import Exit
 from appliance.cli.main import main
+from appliance.cli.model import pack
+from appliance.errors import ArtefactError
 from appliance.golden import GoldenSet, write_golden
 from appliance.manifest import LatencyPromise
 from appliance.package.reader import open_package
 from appliance.package.writer import write_package
+from appliance.runtimes.onnx_variants import make_variant
 from tests.architecture.sources import ROOT
 from tests.package.onnx_models import MODELS
 
@@ -213,6 +218,27 @@ def test_packages_are_read_where_they_cannot_be_made(here: Path) -> None:
         "assert main(['model', 'inspect', 'digits-2.model']) == 0\n"
     )
     subprocess.run([sys.executable, "-c", program], check=True, capture_output=True)
+
+
+def test_how_to_get_what_packing_needs_is_said(
+    here: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the release that the project asks for, and by a name that the index has."""
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    (wanted,) = extras["models"]
+    line = f"'onnx': {sys.executable} -m pip install '{wanted}'"
+    monkeypatch.setitem(sys.modules, "onnx", None)
+    monkeypatch.setattr(pack, "find_spec", lambda name: None)
+    assert run("pack", "digits") == Exit.USAGE
+    assert line in capsys.readouterr().err
+    root = logging.getLogger()
+    level = root.level
+    with pytest.raises(ArtefactError, match="making variants") as failure:
+        make_variant("digits/2/model.onnx", "fp16", "out.onnx", [])
+    root.setLevel(level)
+    assert line in str(failure.value)
+    for document in ("README.md", "docs/PACKAGES.md"):
+        assert f"pip install '{wanted}'" in (ROOT / document).read_text()
 
 
 def test_a_file_that_is_there_is_replaced_only_by_force(here: Path, capsys: Capture) -> None:

@@ -5,7 +5,7 @@ is taken. The model comes apart into a graph and a file of weights, in the order
 to give the same answers as before, bit for bit. Taken along are config.pbtxt, what it names (labels, warm-up data), the
 golden set and what --include names. The same source and options give the same bytes.
 
-Needs the package 'onnx' (the extra 'models').
+Needs the package 'onnx', which serving does not: pip install 'onnx>=1.21' (the extra 'models').
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Pack, and tell what came of it."""
     if find_spec("onnx") is None:
-        raise CommandFailed("needs the package 'onnx': pip install 'edge-appliance[models]'")
+        raise CommandFailed(f"needs the package 'onnx': {sys.executable} -m pip install 'onnx>=1.21'")
     from appliance.errors import ApplianceError, ModelInvalid, PackageInvalid
 
     try:
