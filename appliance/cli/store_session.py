@@ -6,6 +6,7 @@ Also the only place of the command line that looks at the wall clock, for the ti
 from __future__ import annotations
 
 import argparse
+import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -47,17 +48,22 @@ def configured(arguments: argparse.Namespace) -> ApplianceConfig:
 
 
 @contextmanager
-def writing(arguments: argparse.Namespace) -> Iterator[StoreWriter]:
-    """The store, with its lock, for as long as the context lasts."""
+def writing(arguments: argparse.Namespace, *, make: bool = False) -> Iterator[StoreWriter]:
+    """The store, with its lock, for as long as the context lasts. Fails where there is none, unless it is to ``make``
+    one."""
     config = configured(arguments)
+    if not make:
+        catalog_of(arguments.state_dir)
     with told(), open_store(arguments.state_dir, config.store) as store:
         yield store
 
 
 def catalog_of(state: Path) -> Catalog:
     """What a reader finds; fails where there is no store."""
-    with told():
-        catalog = read_catalog(state)
+    catalog = None
+    if os.path.lexists(state):
+        with told():
+            catalog = read_catalog(state)
     if catalog is None:
         raise CommandFailed(f"'{state}' holds no store; 'appliance model install' makes one")
     return catalog

@@ -205,12 +205,27 @@ def test_references_that_are_none(appliance: Run, words: tuple[str, ...]) -> Non
     assert "VERSION" in err
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_no_store_is_no_empty_store(appliance: Run, state: Path, command: str) -> None:
-    if command == "gc":
-        return
+@pytest.mark.parametrize(
+    "words",
+    [
+        *(("store", command) for command in COMMANDS),
+        ("model", "rollback", "digits"),
+        ("model", "want", "digits/1"),
+        ("model", "pin", "digits/1"),
+        ("model", "unpin", "digits/1"),
+        ("model", "uninstall", "digits"),
+        ("model", "trial", "digits/1", "--canary", "5"),
+    ],
+    ids=" ".join,
+)
+def test_no_store_is_no_empty_store(appliance: Run, state: Path, words: tuple[str, ...]) -> None:
+    """Nor does a directory that is misspelt become one."""
+    status, _, err = appliance(*words)
+    assert status == Exit.USAGE
+    assert f"'{state}' holds no store" in err
+    assert not state.exists()
     state.mkdir()
-    status, _, err = appliance("store", command)
+    status, _, err = appliance(*words)
     assert status == Exit.USAGE
     assert f"'{state}' holds no store" in err
     assert list(state.iterdir()) == []

@@ -49,7 +49,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise CommandFailed("--wait is for what is wanted; leave out --no-want")
     wait.check_reachable(arguments)
     installed: dict[str, int] = {}
-    with store_session.writing(arguments) as store:
+    with store_session.writing(arguments, make=True) as store:
         for path in arguments.packages:
             told = _install(store, arguments.state_dir, path, config, unsigned, want=not arguments.no_want)
             print(_line(told, arguments), flush=True)
