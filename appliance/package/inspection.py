@@ -43,7 +43,11 @@ def inspect_package(path: Path, policy: Policy) -> Inspection:
     with opened(path) as file:
         reader = PackageReader(file, path.name)
         contents = _Contents(file.fileno(), reader)
+        size = os.fstat(file.fileno()).st_size
         problems: list[Problem] = []
+        if size != reader.total_bytes:
+            text = f"has {size} bytes; its manifest demands {reader.total_bytes}, so it is not whole"
+            problems.append(Problem(file=path.name, key="", text=text))
         try:
             trust = judge(reader.manifest_bytes, reader.signatures, policy.keys)
         except PackageInvalid as error:
@@ -60,7 +64,7 @@ def inspect_package(path: Path, policy: Policy) -> Inspection:
             except ArtefactError as error:
                 problems.append(Problem(file=entry.path, key="", text=str(error)))
         return Inspection(
-            size=os.fstat(file.fileno()).st_size,
+            size=size,
             digest=reader.digest,
             manifest=reader.manifest,
             trust=trust,

@@ -130,6 +130,21 @@ def test_what_a_person_sees(here: Path, capsys: Capture) -> None:
     assert "layers-4.model (layers/4): no problems" in capsys.readouterr().out
 
 
+def test_a_package_that_is_cut_off_is_shown_and_said_to_be(here: Path, capsys: Capture) -> None:
+    assert run("pack", "digits", "--no-proof") == Exit.OK
+    whole = (here / "digits-2.model").read_bytes()
+    (here / "cut.model").write_bytes(whole[:-512])
+    capsys.readouterr()
+    assert run("inspect", "cut.model") == Exit.REFUSED
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "digits, version 2" in shown
+    assert f"cut.model: has {len(whole) - 512} bytes; its manifest demands {len(whole)}" in shown
+    assert run("inspect", "cut.model", "--json") == Exit.REFUSED
+    assert [each["file"] for each in printed(capsys)["problems"]] == ["cut.model"]
+    assert run("inspect", "digits-2.model", "--json") == Exit.OK
+    assert printed(capsys)["problems"] == []
+
+
 def test_packing_again_gives_the_same_file(here: Path) -> None:
     (here / "out").mkdir()
     for target in ("one.model", "out"):

@@ -1,5 +1,6 @@
 """Show what a package holds: what it says of itself, who signed it, files, inputs and outputs, operators, tensors,
-golden set. Weights are not read and nothing is judged; 'appliance model verify' does that.
+golden set. Weights are not read and nothing is judged; 'appliance model verify' does that. What is found to be wrong all
+the same is told below, and the status says so.
 """
 
 from __future__ import annotations
@@ -42,8 +43,8 @@ def run(arguments: argparse.Namespace) -> int:
 
     if arguments.json:
         print(json.dumps(as_json(found), indent=2))
-        return Exit.OK
-    from rich.console import Console
+    else:
+        from rich.console import Console
 
-    Console().print(view(found, arguments.tensors))
-    return Exit.OK
+        Console().print(view(found, arguments.tensors))
+    return Exit.REFUSED if found.problems else Exit.OK
