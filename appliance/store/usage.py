@@ -11,8 +11,8 @@ from appliance.store.catalog import Catalog
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VersionUsage:
-    """A version: ``bytes`` of all its blobs, ``own_bytes`` of those that no other version has, ``form_bytes`` of packed
-    forms of it that were built on this box."""
+    """A version, ``in_use`` while a daemon needs its files: ``bytes`` of all its blobs, ``own_bytes`` of those that no
+    other version has, ``form_bytes`` of packed forms of it that were built on this box."""
 
     name: str
     version: int
@@ -20,7 +20,7 @@ class VersionUsage:
     trust: str
     wanted: bool
     pinned: bool
-    running: bool
+    in_use: bool
     bytes: int
     own_bytes: int
     form_bytes: int
@@ -45,14 +45,14 @@ class StoreUsage:
 def usage_of(
     catalog: Catalog,
     blobs: Mapping[str, int],
-    running: Collection[str],
+    used: Collection[str],
     forms: Mapping[str, int],
     *,
     free_bytes: int,
     quota_bytes: int,
     free_floor_bytes: int,
 ) -> StoreUsage:
-    """``blobs``: sizes of what is there by digest; ``running``: manifest digests of what a daemon runs;
+    """``blobs``: sizes of what is there by digest; ``used``: manifest digests of what a daemon needs;
     ``forms``: bytes of packed forms by manifest digest."""
     sizes = [{file.digest: file.size for file in version.files} for _, version in catalog.installed()]
     holders = Counter(digest for each in sizes for digest in each)
@@ -64,7 +64,7 @@ def usage_of(
             trust=version.trust,
             wanted=version.version == model.wanted,
             pinned=version.version in model.pins,
-            running=version.digest in running,
+            in_use=version.digest in used,
             bytes=sum(own.values()),
             own_bytes=sum(size for digest, size in own.items() if holders[digest] == 1),
             form_bytes=forms.get(version.digest, 0),

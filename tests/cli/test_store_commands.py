@@ -241,14 +241,15 @@ def test_usage_tells_what_takes_how_much(appliance: Run, pack: Pack, state: Path
     record.publish([RunningVersion(name="digits", version=2, digest=second.digest)])
     usage = json.loads(appliance("store", "usage", "--json")[1])
     one, two = usage["versions"]
-    assert (one["wanted"], one["pinned"], one["running"]) == (False, True, False)
-    assert (two["wanted"], two["pinned"], two["running"]) == (True, False, True)
+    assert (one["wanted"], one["pinned"], one["in_use"]) == (False, True, False)
+    assert (two["wanted"], two["pinned"], two["in_use"]) == (True, False, True)
     assert two["bytes"] == second.bytes
     assert two["bytes"] - two["own_bytes"] == len(files_of(2)["2/model.onnx"])
     assert usage["bytes"] == one["own_bytes"] + two["bytes"]
     status, out, _ = appliance("store", "usage")
     assert status == Exit.OK
-    assert "wanted, running" in out
+    assert "wanted, in use" in out
+    assert "running" not in out, "whether it serves is not known here"
     assert "quota none" in out
     record.close()
 

@@ -1,6 +1,6 @@
 """Show what a package holds: what it says of itself, who signed it, files, inputs and outputs, operators, tensors,
-golden set. Weights are not read and nothing is judged; 'appliance model verify' does that. What is found to be wrong all
-the same is told below, and the status says so.
+golden set. Weights are not read and nothing is judged; 'appliance model verify' does that. What is found to be wrong
+all the same is told below, and the status says so.
 """
 
 from __future__ import annotations

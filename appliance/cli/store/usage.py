@@ -1,4 +1,7 @@
-"""Show what each installed version takes, how much of that only it has, and what is left. Needs no lock."""
+"""Show what each installed version takes, how much of that only it has, and what is left. Needs no lock.
+
+A version is in use while a running 'serve' needs its files, whether it serves or not; 'appliance model list' says that.
+"""
 
 from __future__ import annotations
 
@@ -37,13 +40,13 @@ def _measured(arguments: argparse.Namespace) -> StoreUsage:
     config = store_session.configured(arguments).store
     catalog = store_session.catalog_of(arguments.state_dir)
     with store_session.told(), told(str(arguments.state_dir), "look at the store"):
-        running = {each.digest for each in read_running(arguments.state_dir).versions}
+        used = {each.digest for each in read_running(arguments.state_dir).versions}
         folder = RealFolder(arguments.state_dir)
         try:
             return usage_of(
                 catalog,
                 {digest: found.size for digest, found in BlobShelf(folder).listing().items()},
-                running,
+                used,
                 form_bytes(str(arguments.state_dir / FORMS)),
                 free_bytes=folder.free_bytes(),
                 quota_bytes=config.quota_bytes,
@@ -87,5 +90,5 @@ def _words(each: VersionUsage) -> tuple[str, ...]:
 
 
 def _flags(each: VersionUsage) -> str:
-    said = {"wanted": each.wanted, "pinned": each.pinned, "running": each.running}
+    said = {"wanted": each.wanted, "pinned": each.pinned, "in use": each.in_use}
     return ", ".join(word for word, is_so in said.items() if is_so) or "installed"
