@@ -133,7 +133,7 @@ def load(path: Path | None, overrides: Table = _NOTHING, *, checked: bool = True
     line. ``checked`` also asks whether this machine can serve so. Raises ConfigInvalid with everything that is wrong.
     """
     file = "configuration" if path is None else str(path)
-    said = _NOTHING if path is None else _table(_text(path), file)
+    said = _NOTHING if path is None else _beside(path.parent, _table(_text(path), file))
     try:
         return _bound(_one_source(_merged(said, overrides)), file, checked)
     except ConfigInvalid as error:
@@ -207,6 +207,16 @@ def _merged(table: Table, overrides: Table) -> Table:
         elif isinstance(section, Mapping):
             merged[key] = {**section, **value}
     return merged
+
+
+def _beside(folder: Path, table: Table) -> Table:
+    """The table with the files of keys where the configuration means them: relative to the ``folder`` it is in."""
+    packages = table.get("packages")
+    keys = packages.get("trusted_keys") if isinstance(packages, Mapping) else None
+    if not isinstance(packages, Mapping) or not isinstance(keys, list):
+        return table
+    found = [str(folder / key) if isinstance(key, str) else key for key in keys]
+    return {**table, "packages": {**packages, "trusted_keys": found}}
 
 
 def _placed(problem: Problem, overrides: Table) -> Problem:

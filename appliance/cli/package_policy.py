@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 from appliance.cli.failure import CommandFailed
 
 if TYPE_CHECKING:
+    from appliance.config import ApplianceConfig
+    from appliance.package.keys import PublicKey
     from appliance.package.verification import Policy
 
 
@@ -25,20 +27,33 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def policy_of(arguments: argparse.Namespace) -> Policy:
     """By what packages are judged: without keys and configuration, signatures are told and not judged."""
-    from appliance import config as configuration
-    from appliance.errors import ConfigInvalid, OperatorError
+    from appliance.cli import store_session
+    from appliance.errors import OperatorError
     from appliance.package.keys import read_public_key
     from appliance.package.settings import Unsigned
     from appliance.package.verification import Policy
 
     try:
         keys = [read_public_key(path) for path in arguments.trusted_key]
-        if arguments.config is None:
-            return Policy(keys=keys, unsigned=Unsigned.REFUSE if keys else None)
-        config = configuration.load(arguments.config, checked=False)
-        keys += [read_public_key(Path(path)) for path in config.packages.trusted_keys]
-    except ConfigInvalid as error:
-        raise CommandFailed("the configuration has problems:", lines=map(str, error.problems)) from error
     except OperatorError as error:
         raise CommandFailed(str(error)) from error
+    if arguments.config is None:
+        return Policy(keys=keys, unsigned=Unsigned.REFUSE if keys else None)
+    config = store_session.configured(arguments)
+    keys += trusted_keys(arguments.config, config)
     return Policy(keys=keys, unsigned=config.packages.unsigned, repository=config.repository)
+
+
+def trusted_keys(file: Path | None, config: ApplianceConfig) -> list[PublicKey]:
+    """The keys that the configuration from ``file`` trusts. Fails with all that cannot be had."""
+    from appliance.errors import Problem
+    from appliance.package.keys import read_public_key
+    from appliance.package.settings import key_problems
+
+    paths = config.packages.trusted_keys
+    problems = [
+        Problem(file=str(file), key="packages.trusted_keys", text=text) for text in key_problems(paths)
+    ]
+    if problems:
+        raise CommandFailed("the configuration has problems:", lines=map(str, problems))
+    return [read_public_key(Path(path)) for path in paths]

@@ -35,12 +35,12 @@ def key_problems(paths: Sequence[str]) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackagesConfig:
-    """Which packages may be installed. Paths are relative to the working directory."""
+    """Which packages may be installed. Paths in a file are relative to that file."""
 
     trusted_keys: tuple[str, ...] = field(
         default=(),
         metadata={
-            "help": "files with public keys (PEM); a package signed by any of them is trusted",
+            "help": "files with public keys (PEM), relative to this one; a package signed by any of them is trusted",
             "check": key_problems,
         },
     )

@@ -172,8 +172,36 @@ def test_the_configuration_may_judge(here: Path, capsys: Capture) -> None:
     (here / "config.toml").write_text('[packages]\ntrusted_keys = ["key.pub"]\n')
     assert run("verify", "digits-2.model", "--config", "config.toml") == Exit.OK
     assert ": right, key.pub" in capsys.readouterr().out
-    (here / "config.toml").write_text('[packages]\ntrusted_keys = ["gone"]\n')
-    assert run("verify", "digits-2.model", "--config", "config.toml") == Exit.USAGE
+    (here / "config.toml").write_text('[packages]\ntrusted_keys = ["gone", "digits", "key.pub"]\n')
+    capsys.readouterr()
+    for words in (("verify",), ("install", "--state-dir", "state")):
+        assert run(*words, "digits-2.model", "--config", "config.toml") == Exit.USAGE
+        told = capsys.readouterr().err
+        assert "config.toml: packages.trusted_keys: 'gone' cannot be read: No such file" in told
+        assert "config.toml: packages.trusted_keys: 'digits' cannot be read: Is a directory" in told
+    assert not (here / "state").exists()
+
+
+def test_trusted_keys_lie_by_the_configuration(
+    here: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert run("keygen", "key") == Exit.OK
+    assert run("pack", "digits", "--key", "key", "--no-proof") == Exit.OK
+    site = here / "site"
+    site.mkdir()
+    (here / "key.pub").rename(site / "key.pub")
+    (site / "config.toml").write_text(
+        '[packages]\ntrusted_keys = ["key.pub"]\n[store]\nfree_floor_bytes = 0\n'
+    )
+    assert run("verify", "digits-2.model", "--config", "site/config.toml") == Exit.OK
+    monkeypatch.chdir(site)
+    words = ("../digits-2.model", "--state-dir", "../state", "--config")
+    assert run("install", *words, "config.toml") == Exit.OK
+    monkeypatch.chdir(here / "digits")
+    assert run("install", *words, "../site/config.toml") == Exit.OK
+    absolute = f'[packages]\ntrusted_keys = ["{site / "key.pub"}"]\n[store]\nfree_floor_bytes = 0\n'
+    (here / "config.toml").write_text(absolute)
+    assert run("install", *words, "../config.toml") == Exit.OK
 
 
 @pytest.mark.parametrize(

@@ -10,20 +10,20 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from appliance.cli import store_session
+from appliance.cli import package_policy, store_session
 from appliance.cli.failure import CommandFailed, Exit, printable
 from appliance.cli.model import wait
 from appliance.cli.progress_bar import progress_bar
-from appliance.config import ApplianceConfig
 from appliance.errors import PackageInvalid, Problem
 from appliance.manifest import Manifest
 from appliance.package.conformity import conformity_problems
-from appliance.package.keys import read_public_key
 from appliance.package.reader import PackageReader, open_package
 from appliance.package.settings import Unsigned
 from appliance.package.tensor_sums import SummedStream, tensors_in
 from appliance.package.trust import judge
+from appliance.package.verification import Policy
 from appliance.repository.model_directory import read_model_directory
+from appliance.repository.settings import RepositoryConfig
 from appliance.store.layout import view_root
 from appliance.store.writer import Arrival, Installed, StoreWriter
 
@@ -44,14 +44,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Install one after the other; the first that fails ends it."""
     config = store_session.configured(arguments)
-    unsigned = Unsigned.ALLOW if arguments.allow_unsigned else config.packages.unsigned
+    policy = Policy(
+        keys=package_policy.trusted_keys(arguments.config, config),
+        unsigned=Unsigned.ALLOW if arguments.allow_unsigned else config.packages.unsigned,
+        repository=config.repository,
+    )
     if arguments.wait and arguments.no_want:
         raise CommandFailed("--wait is for what is wanted; leave out --no-want")
     wait.check_reachable(arguments)
     installed: dict[str, int] = {}
     with store_session.writing(arguments, make=True) as store:
         for path in arguments.packages:
-            told = _install(store, arguments.state_dir, path, config, unsigned, want=not arguments.no_want)
+            told = _install(store, arguments.state_dir, path, policy, want=not arguments.no_want)
             print(_line(told, arguments), flush=True)
             installed[told.name] = told.version  # the last one is the one that is wanted
         generation = store.catalog.generation
@@ -59,12 +63,10 @@ def run(arguments: argparse.Namespace) -> int:
     return Exit.OK
 
 
-def _install(
-    store: StoreWriter, state: Path, path: Path, config: ApplianceConfig, unsigned: Unsigned, *, want: bool
-) -> Installed:
+def _install(store: StoreWriter, state: Path, path: Path, policy: Policy, *, want: bool) -> Installed:
     try:
         with store_session.told(), open_package(path, pieces=True) as reader:
-            arrival = _trusted(reader, path, config, unsigned)
+            arrival = _trusted(reader, path, policy)
             total = arrival.manifest.total_bytes
             with progress_bar(f"install {arrival.manifest.key}", total) as progress:
                 return store.install(
@@ -72,17 +74,18 @@ def _install(
                     want=want,
                     now_ms=store_session.wall_ms(),
                     progress=progress,
-                    accept=lambda digest: _check_servable(view_root(state, digest), arrival.manifest, config),
+                    accept=lambda digest: _check_servable(
+                        view_root(state, digest), arrival.manifest, policy.repository
+                    ),
                 )
     except OSError as error:
         raise CommandFailed(f"'{path}' cannot be read: {error.strerror}") from error
 
 
-def _trusted(reader: PackageReader, path: Path, config: ApplianceConfig, unsigned: Unsigned) -> Arrival:
+def _trusted(reader: PackageReader, path: Path, policy: Policy) -> Arrival:
     """The package with the word about who signed it. Raises PackageInvalid when that does not suffice here."""
-    keys = [read_public_key(Path(key)) for key in config.packages.trusted_keys]
-    trust = judge(reader.manifest_bytes, reader.signatures, keys)
-    if problem := trust.problem(unsigned):
+    trust = judge(reader.manifest_bytes, reader.signatures, policy.keys)
+    if policy.unsigned is not None and (problem := trust.problem(policy.unsigned)):
         raise PackageInvalid([Problem(file=path.name, key="", text=problem)])
     return Arrival(
         manifest=reader.manifest,
@@ -96,12 +99,12 @@ def _trusted(reader: PackageReader, path: Path, config: ApplianceConfig, unsigne
     )
 
 
-def _check_servable(root: Path, manifest: Manifest, config: ApplianceConfig) -> None:
+def _check_servable(root: Path, manifest: Manifest, repository: RepositoryConfig) -> None:
     """Raises PackageInvalid with everything that keeps the version from being served here, and everything that its
     manifest says and is not so."""
     place = root.resolve()
-    problems = list(conformity_problems(place, manifest, config.repository))
-    reading = read_model_directory(str(place), manifest.name, config.repository, only=manifest.version)
+    problems = list(conformity_problems(place, manifest, repository))
+    reading = read_model_directory(str(place), manifest.name, repository, only=manifest.version)
     problems += [problem for broken in (reading.broken if reading else ()) for problem in broken.problems]
     if problems:
         raise PackageInvalid(dict.fromkeys(problems))

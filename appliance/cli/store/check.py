@@ -14,12 +14,11 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 
-from appliance.cli import store_session
+from appliance.cli import package_policy, store_session
 from appliance.cli.failure import CommandFailed, Exit, printable
 from appliance.cli.progress_bar import progress_bar
 from appliance.durable import Folder, RealFolder
 from appliance.engine.history import read_history
-from appliance.package.keys import read_public_key
 from appliance.package.trust import judge
 from appliance.store.blobs import BlobShelf
 from appliance.store.inspection import Inspection, blobs_of, inspect
@@ -77,11 +76,11 @@ def _inspected(arguments: argparse.Namespace) -> Inspection:
 
 def _rebuild(arguments: argparse.Namespace) -> Rebuilt:
     """Every view is read as a whole; who signed it is judged by the keys that are trusted now."""
-    state, packages = arguments.state_dir, store_session.configured(arguments).packages
+    state, config = arguments.state_dir, store_session.configured(arguments)
     if not state.is_dir():
         raise CommandFailed(f"'{state}' is no directory; give that of 'serve --state-dir'")
+    keys = package_policy.trusted_keys(arguments.config, config)
     with store_session.told():
-        keys = [read_public_key(Path(key)) for key in packages.trusted_keys]
 
         def make(folder: Folder) -> Rebuilt:
             total = sum(found.size for found in BlobShelf(folder).listing().values())
