@@ -27,7 +27,7 @@ from appliance.model import ModelVersion
 from appliance.runtimes.alignment import aligned
 from appliance.runtimes.numeric_difference import numeric_difference
 from appliance.runtimes.runtime import Feed, Place, Produced, Region
-from appliance.tensor import Datatype, element_count
+from appliance.tensor import Datatype, element_count, encode_bytes, split_bytes
 from appliance.workers.execution import LoadedModel
 from appliance.workers.port import Assessment, Deviation, Shape
 from appliance.workers.region import Scratch
@@ -206,8 +206,8 @@ def _lay_out(tensors: Sequence[_Tensor | None]) -> tuple[Region, tuple[Feed | No
 def _request(
     version: ModelVersion, golden: Golden | None, rows: int
 ) -> tuple[int, list[_Tensor | None] | None]:
-    """A request of ``rows`` rows, or of as many as there can be: the first golden case, its rows repeated, or zeros.
-    None when neither can be had."""
+    """A request of ``rows`` rows, or of one where there is no batching: the first golden case, its rows repeated, or
+    zeros. None when neither can be had."""
     if golden is None or not golden.set.cases:
         shapes = fixed_shapes(version)
         if shapes is None:
@@ -223,14 +223,20 @@ def _request(
     if version.max_batch_size == 0:
         return 1, tensors
     there = case.outputs[0].shape[0]
-    if there != rows and any(spec.datatype is Datatype.BYTES for spec in version.inputs):
-        return there, tensors
-    return rows, [None if each is None else _repeated(each, there, rows) for each in tensors]
+    return rows, [
+        None if each is None else _repeated(each, spec.datatype, there, rows)
+        for spec, each in zip(version.inputs, tensors, strict=True)
+    ]
 
 
-def _repeated(tensor: _Tensor, there: int, rows: int) -> _Tensor:
-    row_bytes = len(tensor.raw) // there
-    raw = (bytes(tensor.raw) * -(-rows // there))[: rows * row_bytes]
+def _repeated(tensor: _Tensor, datatype: Datatype, there: int, rows: int) -> _Tensor:
+    """The tensor of ``there`` rows with so many ``rows``: its own, again and again."""
+    times = -(-rows // there)
+    if datatype is Datatype.BYTES:
+        texts = [bytes(each) for each in split_bytes(memoryview(tensor.raw))]
+        raw = encode_bytes((texts * times)[: len(texts) // there * rows])
+    else:
+        raw = (bytes(tensor.raw) * times)[: len(tensor.raw) // there * rows]
     return _Tensor((rows, *tensor.shape[1:]), raw)
 
 

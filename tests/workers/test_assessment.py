@@ -190,6 +190,13 @@ def test_texts_and_free_dimensions_are_assessed_by_the_golden_set_alone(
     assert loaded.assessment is not None
     assert (loaded.assessment.cases, loaded.assessment.worst) == (1, (("y", 0.0, 0.0),))
     assert loaded.assessment.runs > 0
+    promised = GoldenSet(cases=(case,), tolerances={}, promise=LatencyPromise(rows=3, p99_us=1))
+    write_golden(str(tmp_path / "golden"), promised, file.data())
+    loaded = load(shared_bench, replace(version, golden=str(tmp_path / "golden" / "set.json")), ASSESS)
+    assert isinstance(loaded, ModelLoaded)
+    assert loaded.assessment is not None
+    assert loaded.assessment.rows == 3
+    assert "99 of 100 runs of 3 rows take up to" in loaded.assessment.failure
 
 
 @pytest.mark.parametrize("wish", WISHES[:2])
