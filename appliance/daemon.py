@@ -191,6 +191,8 @@ class Daemon:
                 await self._control.open()
             self._catch_signals()
             await self._first_load()
+            if not self._stop.is_set():  # who waits there is for the next start then
+                self._door.admit()
             self._desired.watch()
             if self._scrubbing is not None:
                 self._scrubbing.start()

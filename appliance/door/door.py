@@ -244,6 +244,10 @@ class FrontDoor(Protocol):
         """Listen; gives the addresses, with the port that was taken where 0 was asked for. Raises AddressUnavailable
         naming the address, and OperatorError for what this door cannot do or cannot read."""
 
+    def admit(self) -> None:
+        """Accept connections on inherited sockets as well, which ``open`` left alone: their first client had this
+        process started, waits meanwhile, and shall find its model. Raises OperatorError."""
+
     def announce_stop(self) -> None:
         """Health turns NOT_SERVING; requests are still served."""
 

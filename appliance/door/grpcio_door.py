@@ -85,6 +85,9 @@ class GrpcioDoor:
         """See FrontDoor."""
         self._services.announce_stop()
 
+    def admit(self) -> None:
+        """See FrontDoor. It takes over no sockets."""
+
     async def reload(self) -> None:
         """See FrontDoor. There are no certificates."""
 

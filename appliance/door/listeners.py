@@ -53,6 +53,7 @@ class Listeners:
         self._edge = edge
         self._dual_stack = dual_stack
         self._sockets: list[socket.socket] = []
+        self._inherited: list[socket.socket] = []
         self._files: list[Address] = []
 
     def open(
@@ -69,20 +70,22 @@ class Listeners:
         return tuple(bound)
 
     def hand_over(self, take: Callable[[list[int]], T]) -> T:
-        """What ``take`` makes of the descriptors, which then belong to that; when it raises they stay ours, as the
-        files of Unix sockets do in any case."""
-        taken = take([each.fileno() for each in self._sockets])
-        for each in self._sockets:
-            each.detach()
-        self._sockets.clear()
-        return taken
+        """What ``take`` makes of the descriptors, but for those that were inherited. They then belong to that; when it
+        raises they stay ours, as the files of Unix sockets do in any case."""
+        return _handed(self._sockets, take)
+
+    def hand_over_inherited(self, take: Callable[[list[int]], None]) -> None:
+        """The same for those that were inherited, if there are any."""
+        if self._inherited:
+            _handed(self._inherited, take)
 
     def close(self) -> None:
         """Close what was not handed over and remove the files of our Unix sockets where nobody else listens by now. To
         be called when what was handed over is closed; may be called twice."""
-        for each in self._sockets:
+        for each in (*self._sockets, *self._inherited):
             each.close()
         self._sockets.clear()
+        self._inherited.clear()
         for address in self._files:
             with contextlib.suppress(AddressUnavailable, FileNotFoundError):
                 check_free(address, self._edge)
@@ -162,7 +165,7 @@ class Listeners:
             listener = socket.socket(fileno=given.descriptor)
         except OSError as error:
             raise _unfit(place, error.strerror or str(error)) from error
-        self._sockets.append(listener)
+        self._inherited.append(listener)
         listens = listener.type == socket.SOCK_STREAM and listener.getsockopt(
             socket.SOL_SOCKET, socket.SO_ACCEPTCONN
         )
@@ -171,6 +174,14 @@ class Listeners:
         listener.setblocking(False)
         listener.set_inheritable(False)
         return _name_of(listener)
+
+
+def _handed(sockets: list[socket.socket], take: Callable[[list[int]], T]) -> T:
+    taken = take([each.fileno() for each in sockets])
+    for each in sockets:
+        each.detach()
+    sockets.clear()
+    return taken
 
 
 def _unfit(place: str, reason: str) -> AddressUnavailable:

@@ -85,6 +85,10 @@ class Dispatch:
         self._loop.add_reader(self._watched, self._on_events)
         self._front.attach(self._door, self._serves)
 
+    def listen(self, listeners: list[int]) -> None:
+        """Accept connections on these as well. Raises OSError."""
+        self._door.listen(listeners=listeners)
+
     def counts(self) -> dict[str, int]:
         """What the door counted, by its own names."""
         return self._door.statistics()

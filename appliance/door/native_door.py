@@ -75,6 +75,14 @@ class NativeDoor:
             raise OperatorError(f"the native door cannot be opened: {error}") from error
         return bound
 
+    def admit(self) -> None:
+        """See FrontDoor."""
+        if self._dispatch is not None:
+            try:
+                self._listeners.hand_over_inherited(self._dispatch.listen)
+            except OSError as error:
+                raise OperatorError(f"the native door cannot take over the sockets: {error}") from error
+
     def announce_stop(self) -> None:
         """See FrontDoor."""
         self._services.announce_stop()

@@ -161,6 +161,16 @@ impl DoorThread {
         Ok(Self { core, runtime: handle, thread: Some(thread) })
     }
 
+    /// Accepts on these as well from here on.
+    pub fn listen(&self, listeners: Vec<ListeningSocket>) -> Result<()> {
+        let entered = self.runtime.enter();
+        let accepting: Result<Vec<_>> =
+            listeners.into_iter().map(|bound| listener::accept(self.core.clone(), bound)).collect();
+        accepting?.into_iter().for_each(|accept| drop(self.runtime.spawn(accept)));
+        drop(entered);
+        Ok(())
+    }
+
     /// Accepts HTTP as well from here on.
     pub fn serve_http(&self, front: Front, listeners: Vec<ListeningSocket>) -> Result<()> {
         let (front, entered) = (Arc::new(front), self.runtime.enter());

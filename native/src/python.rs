@@ -139,6 +139,15 @@ impl Door {
         }
     }
 
+    #[pyo3(signature = (*, listeners))]
+    fn listen(&self, listeners: Vec<RawFd>) -> PyResult<()> {
+        let Stage::Serving(thread) = &*self.stage() else {
+            return Err(PyRuntimeError::new_err("the door is not serving"));
+        };
+        let bound = listener::take_over(&listeners).map_err(PyOSError::new_err)?;
+        Ok(thread.listen(bound)?)
+    }
+
     #[pyo3(signature = (*, listeners, limits, server, full, crowded))]
     fn serve_http(
         &self,

@@ -28,6 +28,22 @@ def test_every_kind_of_socket_serves(tmp_path: Path) -> None:
             assert future.result() == target.encode()
 
 
+def test_sockets_may_come_later(tmp_path: Path) -> None:
+    with Host(unix_listener(tmp_path)) as host:
+        early, late = start(host.channel(f"unix:{tmp_path}/door"), b"1"), listening()
+        host.echo(host.expect(CALL))
+        assert early.result() == b"1"
+        target = f"127.0.0.1:{late.getsockname()[1]}"
+        future = start(host.channel(target), b"2")
+        with socket.socket() as idle, pytest.raises(OSError, match="listen"):
+            host.door.listen(listeners=[late.fileno(), idle.fileno()])
+        host.door.listen(listeners=[late.detach()])
+        host.echo(host.expect(CALL))
+        assert future.result() == b"2"
+    with pytest.raises(RuntimeError, match="not serving"):
+        build().listen(listeners=[])
+
+
 def test_a_unix_socket_is_not_bounded_per_peer(tmp_path: Path) -> None:
     with Host(unix_listener(tmp_path), connections_per_peer=1) as host:
         futures = [start(host.channel(f"unix:{tmp_path}/door"), b"") for _ in range(3)]

@@ -16,6 +16,7 @@ from grpc import aio
 
 from appliance.door.door import DoorConfig, DoorKind, FrontDoor
 from appliance.door.failure import BROKEN
+from appliance.door.listeners import Inherited
 from appliance.door.response import varint
 from appliance.door.services import INFER, INFER_STREAM
 from appliance.door.wire_pb import inference_pb2 as pb
@@ -264,6 +265,32 @@ async def test_draining_waits_no_longer_than_the_grace(rig: Rig) -> None:
     with pytest.raises(aio.AioRpcError):
         await call
     assert rig.engine.submissions[0].cancelled
+
+
+async def test_an_inherited_socket_is_accepted_from_when_models_are_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from appliance.door import native_door
+
+    engine, config = EngineDouble(make_version()), DoorConfig(addresses=("systemd", "127.0.0.1:0"))
+    given = socket.create_server(("127.0.0.1", 0))
+    sockets = (Inherited("unknown", given.detach()),)
+    monkeypatch.setattr(native_door, "inherited", lambda *_: sockets)
+    door = native_door.NativeDoor(engine, config, LogDouble(), raising)
+    inherited, own = await door.open()
+    try:
+        with socket.create_connection(("127.0.0.1", int(inherited.rsplit(":", 1)[1]))) as waiting:
+            channel: Any
+            async with aio.insecure_channel(own) as channel:
+                await channel.unary_unary(METADATA)(b"", timeout=PATIENCE_S)
+            assert door.figures().counts["connections_total"] == 1
+            door.admit()
+            async with aio.insecure_channel(inherited) as channel:
+                await channel.unary_unary(METADATA)(b"", timeout=PATIENCE_S)
+            assert door.figures().counts["connections_total"] == 3
+            waiting.close()
+    finally:
+        await door.close()
 
 
 async def test_certificates_that_the_door_refuses_are_the_operators(tmp_path: Path) -> None:

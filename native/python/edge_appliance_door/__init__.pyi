@@ -74,6 +74,10 @@ class Door:
     def start(self) -> None:
         """Start the thread and accept connections."""
 
+    def listen(self, *, listeners: Sequence[int]) -> None:
+        """Accept connections on these listening sockets as well, which the door takes over. Raises OSError, and
+        RuntimeError before ``start``."""
+
     def fileno(self) -> int:
         """A descriptor that is readable while events wait; poll it, never read it."""
 

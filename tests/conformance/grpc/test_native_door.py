@@ -197,16 +197,20 @@ def test_sockets_from_the_service_manager(models: Path, tmp_path: Path) -> None:
         unix.listen()
         handed = (tcp.fileno(), unix.fileno())
         words = ["serve", "--models", str(models), "--config", str(config)]
+        address = f"127.0.0.1:{tcp.getsockname()[1]}"
+        activating = Stub(address)
+        first = activating.begin("ModelInfer", ask("m", "first"), timeout_s=60.0)
         process = subprocess.Popen(
             [sys.executable, "-c", LAUNCHER, *map(str, handed), *words],
             pass_fds=handed,
             stdout=subprocess.PIPE,
             text=True,
         )
-        address = f"127.0.0.1:{tcp.getsockname()[1]}"
     try:
         assert process.stdout is not None
         assert f"Serving gRPC on {address} unix:{path} (native door)" in process.stdout.readline()
+        with activating:
+            assert b"first" in first.result(), "who had it started is answered"
         for where in (address, f"unix:{path}"):
             with Stub(where) as stub:
                 assert stub.infer(ask("m", "a")).id == "a"
