@@ -17,7 +17,7 @@ from appliance.workers.forms import refuse_forms
 from appliance.workers.port import FormBuilt, WorkerPort, WorkerSettings
 
 FIRST_PAUSE_NS: Final = 60_000_000_000
-"""The forms of what a version replaced leave within seconds."""
+"""The forms of what a version replaced leave with the next look at the store, which is not long in coming."""
 LONGEST_PAUSE_NS: Final = 24 * 3600 * 1_000_000_000
 
 
