@@ -1,8 +1,9 @@
 """Packed forms of versions: built one at a time by a worker that does nothing else, while nothing is on its way.
 
 A form that was built is taken up as a swap of the version for itself: it has to prove itself like any other. That of a
-version that stays is built once in the life of the process at most; one that fails later is marked, and not used again.
-One for which there is no room on the disk is tried again after a pause that doubles. Owner: the roster.
+version that stays is built once in the life of the process, and anew where the version ran from it and cannot any more;
+one that fails later is marked, and not used again. One for which there is no room on the disk is tried again after a
+pause that doubles. Owner: the roster.
 """
 
 from __future__ import annotations
@@ -57,7 +58,9 @@ class Forms:
         model = served.model
         identity = served.identity.removesuffix(PACKED)
         can = model.forms and model.digest and model.weights is not None
-        if can and not served.packed and identity not in self._known:
+        if served.packed:
+            self._known.discard(identity)  # should it be lost, it may be built anew
+        elif can and identity not in self._known:
             self._known.add(identity)
             self._queue.append(served)
 

@@ -241,7 +241,8 @@ class Roster:
         served = self._census.served.get(event.model)
         if served is not None:
             self.swaps.accounts.count(assessments=event.assessed, assessments_failed=event.assessed)
-            self._succession.give_up(served, event.reason, now_ns)
+            # Its worker has judged its packed form, and then refused its own files.
+            self._succession.give_up(served, event.reason, now_ns, form=False)
 
     def worker_exited(
         self, event: WorkerExited, model_of_batch: Callable[[int], int], blamed: int, had: int, now_ns: int

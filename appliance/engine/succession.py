@@ -160,7 +160,8 @@ class Succession:
 
     def reject(self, candidate: Candidate, reason: str, now_ns: int) -> None:
         """See Board."""
-        self.give_up(candidate.served, reason, now_ns, noted=True)
+        served = candidate.served
+        self.give_up(served, reason, now_ns, noted=True, form=served.packed or candidate.crashed)
 
     def roll_back(self, candidate: Candidate, reason: str, now_ns: int) -> None:
         """See Board."""
@@ -208,7 +209,7 @@ class Succession:
             id=self._census.take_id(),
             model=served.model,
             fingerprint=served.fingerprint,
-            identity=served.identity + PACKED,
+            identity=served.identity.removesuffix(PACKED) + PACKED,
             meter=VersionMeter(*key),
         )
         self._census.served[packed.id] = self._census.incoming[key] = packed
@@ -223,11 +224,14 @@ class Succession:
         """See Board."""
         return self._routes.current(name)
 
-    def give_up(self, served: Served, reason: str, now_ns: int, *, noted: bool = False) -> None:
-        """It never serves (again), from this moment on; ``noted``: its history says so."""
+    def give_up(
+        self, served: Served, reason: str, now_ns: int, *, noted: bool = False, form: bool = True
+    ) -> None:
+        """It never serves (again), from this moment on; ``noted``: its history says so; ``form``: a packed form that it
+        was to run from is to blame, too."""
         served.state, served.reason = VersionState.UNAVAILABLE, reason
         self._report("version unavailable", model=served.key, reason=reason)
-        if not served.quick:  # that session runs from no form
+        if form and not served.quick:  # that session runs from no form
             self.forms.refuse(served, reason)
         self.close(served)
         self.groups.drop(served, now_ns)

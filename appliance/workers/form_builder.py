@@ -21,6 +21,7 @@ from appliance.store.blobs import BlobShelf
 from appliance.workers.assessment import compare_answers, open_golden, run_golden
 from appliance.workers.execution import LoadedModel
 from appliance.workers.forms import (
+    ANEW_FILE,
     BUILDING,
     FORM_FILE,
     FORMAT,
@@ -28,12 +29,14 @@ from appliance.workers.forms import (
     WEIGHTS_FILE,
     FormDocument,
     PackedForm,
+    drop_form,
     encode_document,
     find_form,
     form_bytes,
     form_name,
     refusal,
     remove_superseded,
+    was_dropped,
 )
 from appliance.workers.signature import check_signature
 
@@ -58,8 +61,8 @@ def build_form(version: ModelVersion, runtime: Runtime, settings: RuntimeSetting
     path = os.path.join(version.forms, name)
     try:
         form = find_form(version.forms, name)
-    except ArtefactError:
-        shutil.rmtree(path)
+    except ArtefactError as problem:
+        drop_form(path, str(problem))
         form = None
     if form is None:
         os.makedirs(version.forms, mode=0o755, exist_ok=True)
@@ -69,7 +72,10 @@ def build_form(version: ModelVersion, runtime: Runtime, settings: RuntimeSetting
         _check_room(version)
         os.mkdir(partial)
         try:
+            if was_dropped(path):
+                Path(partial, ANEW_FILE).touch()
             _build(version, runtime, settings, partial)
+            shutil.rmtree(path, ignore_errors=True)
             os.rename(partial, path)
             _sync(version.forms)
         except BaseException:

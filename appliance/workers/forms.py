@@ -2,9 +2,10 @@
 
 A form lies in a directory of its own below the directory of forms, named after the version's digest and everything that
 its bytes depend on: the runtime's release and the processor. Rules kept here: a form appears whole, by renaming; it is
-taken only with the sizes and the graph that it says, and its weights are verified as they load; one that proved wrong
-is marked, and neither used nor built again until somebody removes it. Values and files only; building is in
-``form_builder``.
+taken only with the sizes and the graph that it says, and its weights are verified as they load; one that cannot be read
+as it was written is dropped and may be built anew, once: if the first load of the new one fails as well, or a form
+answered wrongly or took its worker down, it is refused: neither used nor built again until somebody removes it. Values
+and files only; building is in ``form_builder``.
 """
 
 from __future__ import annotations
@@ -30,6 +31,10 @@ FORM_FILE: Final = "form.json"
 GRAPH_FILE: Final = "graph.onnx"
 WEIGHTS_FILE: Final = "weights.bin"
 REFUSED_FILE: Final = "refused"
+DROPPED_FILE: Final = "dropped"
+"""In the place of a form that could not be read."""
+ANEW_FILE: Final = "anew"
+"""In a form that was built in the place of one that was dropped, until it has been loaded."""
 BUILDING: Final = ".building-"
 FORM_BYTES_MAX: Final = 16 << 20
 REASON_BYTES_MAX: Final = 4096
@@ -82,7 +87,7 @@ def find_form(forms: str, name: str) -> PackedForm | None:
     """The form called ``name``, None when there is none that can be used. Raises ArtefactError saying what is wrong
     with one that is there."""
     path = os.path.join(forms, name)
-    if not os.path.isdir(path) or _is_refused(path):
+    if not os.path.isdir(path) or not _is_usable(path):
         return None
     document = _document(os.path.join(path, FORM_FILE))
     graph, weights = os.path.join(path, GRAPH_FILE), os.path.join(path, WEIGHTS_FILE)
@@ -117,8 +122,25 @@ def encode_document(document: FormDocument) -> bytes:
 def refuse_form(path: str, reason: str) -> bool:
     """Mark the form in the directory ``path`` as one that proved wrong, and drop its files; True when that was done. A
     disk that refuses leaves it as it is."""
+    return _strip(path, REFUSED_FILE, reason)
+
+
+def drop_form(path: str, reason: str) -> None:
+    """The form in the directory ``path`` could not be read: drop it, so that it is built anew; refuse it where that was
+    done before and has not helped. Several processes may say so of the same form. A disk that refuses leaves it."""
+    _strip(path, REFUSED_FILE if os.path.exists(os.path.join(path, ANEW_FILE)) else DROPPED_FILE, reason)
+
+
+def prove_form(path: str) -> None:
+    """The form in the directory ``path`` was loaded: what was there before it does not count any more."""
+    with suppress(OSError):
+        os.unlink(os.path.join(path, ANEW_FILE))
+
+
+def _strip(path: str, mark: str, reason: str) -> bool:
+    """Leave ``mark`` in the place of a form's files; False when the disk does not let it."""
     try:
-        Path(path, REFUSED_FILE).write_bytes(reason.encode()[:REASON_BYTES_MAX])
+        Path(path, mark).write_bytes(reason.encode(errors="replace")[:REASON_BYTES_MAX])
     except OSError:
         return False
     for name in (WEIGHTS_FILE, GRAPH_FILE):
@@ -129,7 +151,7 @@ def refuse_form(path: str, reason: str) -> bool:
 
 def refuse_forms(forms: str, digest: str, reason: str) -> bool:
     """Mark all forms of a version, as when a worker died of one; True when there were some that could be used."""
-    usable = [path for path in _of_version(forms, digest) if not _is_refused(path)]
+    usable = [path for path in _of_version(forms, digest) if _is_usable(path)]
     return sum(refuse_form(path, reason) for path in usable) > 0
 
 
@@ -181,8 +203,18 @@ def refusal(forms: str, name: str) -> str:
         return ""
 
 
+def was_dropped(path: str) -> bool:
+    """Whether the form in the directory ``path`` could not be read, or the one before it, in whose place it was built
+    and not loaded yet."""
+    return any(os.path.exists(os.path.join(path, mark)) for mark in (DROPPED_FILE, ANEW_FILE))
+
+
 def _is_refused(path: str) -> bool:
     return os.path.exists(os.path.join(path, REFUSED_FILE))
+
+
+def _is_usable(path: str) -> bool:
+    return not _is_refused(path) and not os.path.exists(os.path.join(path, DROPPED_FILE))
 
 
 def _of_version(forms: str, digest: str) -> Iterator[str]:

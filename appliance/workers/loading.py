@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import NamedTuple, TypeVar
 
-from appliance.errors import ApplianceError, LoadFailed
+from appliance.errors import ApplianceError, AssessmentFailed, LoadFailed
 from appliance.model import ModelVersion, WeightsFile
 from appliance.runtimes.runtime import Packer, Runtime, RuntimeSettings, Session
 from appliance.runtimes.weights import trim_heap
@@ -25,7 +25,7 @@ from appliance.workers.arrival import Arrival, ArrivingSession
 from appliance.workers.assessment import PASSES_MIN, Golden, assess, open_golden, run_golden
 from appliance.workers.execution import LoadedModel
 from appliance.workers.form_builder import build_form
-from appliance.workers.forms import PackedForm, find_form, form_name, refuse_form
+from appliance.workers.forms import PackedForm, drop_form, find_form, form_name, prove_form, refuse_form
 from appliance.workers.load_report import LoadReport, Tell
 from appliance.workers.memory import private_bytes
 from appliance.workers.messages import Load, Loaded
@@ -152,12 +152,21 @@ class Loader:
         if manner.wish.quick or not version.forms or not version.digest or not isinstance(runtime, Packer):
             return None
         name = form_name(version.digest, runtime.identity)
+        path = os.path.join(version.forms, name)
         try:
             form = find_form(version.forms, name)
-            return None if form is None else self._proven(version, form, manner, golden)
-        except (ApplianceError, OSError) as problem:
-            refuse_form(os.path.join(version.forms, name), str(problem))
+            if form is None:
+                return None
+            proven = self._proven(version, form, manner, golden)
+        except AssessmentFailed as problem:
+            refuse_form(path, str(problem))
             return None
+        except (ApplianceError, OSError) as problem:
+            # bytes that rotted, or a disk or memory that failed for a moment
+            drop_form(path, str(problem))
+            return None
+        prove_form(path)
+        return proven
 
     def _proven(
         self, version: ModelVersion, form: PackedForm | None, manner: _Manner, golden: Golden | None

@@ -83,6 +83,14 @@ def test_a_version_that_comes_again_after_it_was_gone_has_its_form_built_again(
     assert rig.builds == 2
 
 
+def test_a_form_that_a_version_ran_from_and_cannot_any_more_is_built_anew(rig: Rig, served: Served) -> None:
+    rig.consider_and_build(served)
+    for packed in (True, False, False):
+        served.packed = packed
+        rig.consider_and_build(served)
+    assert rig.builds == 2, "once for each that it ran from"
+
+
 def test_what_would_not_change_over_any_more_is_not_built_and_may_be_later(rig: Rig, served: Served) -> None:
     rig.wanted = False
     rig.forms.consider(served)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -112,6 +114,19 @@ def test_a_version_that_is_given_up_costs_its_form_unless_it_ran_from_none(
     formed.quick = quick
     rig.succession.give_up(formed, "it crashed", 0)
     assert [each.name for each in form.iterdir()] == ([] if quick else ["refused"])
+
+
+@pytest.mark.parametrize(("packed", "crashed"), [(False, False), (True, False), (False, True)])
+def test_a_try_that_came_to_no_load_does_not_cost_the_form(
+    rig: Rig, formed: Served, tmp_path: Path, packed: bool, crashed: bool
+) -> None:
+    form = tmp_path / f"{DIGEST}-box"
+    form.mkdir()
+    formed.identity += PACKED
+    formed.packed = packed
+    candidate: Any = SimpleNamespace(served=formed, crashed=crashed)
+    rig.succession.reject(candidate, "its try cannot be counted: the disk is full", 0)
+    assert [each.name for each in form.iterdir()] == (["refused"] if packed or crashed else [])
 
 
 def build(rig: Rig, served: Served) -> None:

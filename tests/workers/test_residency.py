@@ -1,23 +1,18 @@
-"""Weights that leave memory and come back, and packed forms, with real workers and ONNX Runtime."""
+"""Weights that leave memory and come back, with real workers and ONNX Runtime."""
 
 from __future__ import annotations
 
-import json
 import os
 import signal
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from appliance.model import FormRoom, ModelVersion
-from appliance.store.layout import FORMS, blob_path
-from appliance.workers.forms import REFUSED_FILE, refuse_forms
+from appliance.model import ModelVersion
 from appliance.workers.port import (
     ExitCause,
-    FormBuilt,
     LoadWish,
     ModelFilled,
     ModelHollowed,
@@ -30,7 +25,6 @@ from appliance.workers.port import (
 from tests.workers.bench import FOUR, Bench, fake
 from tests.workers.transformers import (
     ANSWER_BYTES,
-    DIGEST,
     PIECES,
     REQUEST,
     answer,
@@ -308,177 +302,6 @@ def test_weights_that_are_gone_refuse_the_load(shared_bench: Bench, tmp_path: Pa
     worker = shared_bench.start()
     assert "transformer/1" in refused(shared_bench, worker, version, QUICK)
     stop(shared_bench, worker)
-
-
-# --- packed forms
-
-
-@pytest.fixture(scope="module")
-def forms(home: Path, shared_bench: Bench, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory with the form of the version that ``home`` has."""
-    root = tmp_path_factory.mktemp("forms") / "forms"
-    built = build(shared_bench, with_forms(read_version(home), root))
-    assert built.failure == ""
-    assert built.name.startswith(f"{DIGEST}-")
-    assert sorted(os.listdir(root)) == [built.name]
-    assert built.nbytes == sum(entry.stat().st_size for entry in os.scandir(root / built.name))
-    return root
-
-
-def with_forms(version: ModelVersion, forms: Path) -> ModelVersion:
-    return replace(version, digest=DIGEST, forms=str(forms))
-
-
-def build(bench: Bench, version: ModelVersion) -> FormBuilt:
-    worker = bench.start()
-    bench.call(bench.pool.build_form, worker, 500, version)
-    built = bench.event(FormBuilt)
-    assert (built.worker, built.model) == (worker, 500)
-    stop(bench, worker)
-    return built
-
-
-def test_a_packed_form_answers_bit_for_bit_and_can_be_hollowed(
-    shared_bench: Bench, version: ModelVersion, forms: Path
-) -> None:
-    worker = shared_bench.start()
-    plain = load(shared_bench, worker, version, LoadWish(), 101)
-    packed = load(shared_bench, worker, with_forms(version, forms), LoadWish(assess=True), 102)
-    assert (plain.packed, packed.packed) == (False, True)
-    assert version.weights is not None
-    assert packed.hollow_bytes > version.weights.size * 0.9
-    right = answer(shared_bench, worker, 101)
-    assert answer(shared_bench, worker, 102) == right
-    for verify in (True, False):
-        hollow(shared_bench, worker, 102)
-        assert fill(shared_bench, worker, verify=verify, model=102).failure == ""
-        assert answer(shared_bench, worker, 102) == right
-    stop(shared_bench, worker)
-
-
-def test_a_hollow_packed_form_costs_its_session_and_its_largest_batch(
-    shared_bench: Bench, version: ModelVersion, forms: Path
-) -> None:
-    worker = shared_bench.start()
-    before = private_bytes(shared_bench.pids[worker])
-    loaded = load(shared_bench, worker, with_forms(version, forms), LoadWish())
-    hollow(shared_bench, worker)
-    assert private_bytes(shared_bench.pids[worker]) - before < loaded.hollow_bytes / 2
-    stop(shared_bench, worker)
-
-
-def test_a_form_that_is_there_is_not_built_again(
-    shared_bench: Bench, version: ModelVersion, forms: Path
-) -> None:
-    (name,) = os.listdir(forms)
-    inode = (forms / name).stat().st_ino
-    built = build(shared_bench, with_forms(version, forms))
-    assert (built.name, built.failure, (forms / name).stat().st_ino) == (name, "", inode)
-
-
-def test_a_form_of_another_processor_or_runtime_is_not_used(
-    shared_bench: Bench, version: ModelVersion, tmp_path: Path, forms: Path
-) -> None:
-    (name,) = os.listdir(forms)
-    (tmp_path / f"{DIGEST}-0123456789abcdef").symlink_to(forms / name)
-    worker = shared_bench.start()
-    assert not load(shared_bench, worker, with_forms(version, tmp_path), LoadWish()).packed
-    stop(shared_bench, worker)
-
-
-def test_a_form_of_another_processor_or_runtime_leaves_when_one_for_this_is_built(
-    shared_bench: Bench, version: ModelVersion, tmp_path: Path
-) -> None:
-    for identity in ("0" * 16, "1" * 16):
-        (tmp_path / f"{DIGEST}-{identity}").mkdir()
-    refused = tmp_path / f"{DIGEST}-{'1' * 16}"
-    (refused / REFUSED_FILE).write_text("it crashed")
-    built = build(shared_bench, with_forms(version, tmp_path))
-    assert set(os.listdir(tmp_path)) == {built.name, refused.name}
-
-
-@pytest.mark.parametrize("rot", ["bit", "short", "document", "graph"])
-def test_a_form_that_rots_is_marked_and_the_version_loads_without_it(
-    shared_bench: Bench, version: ModelVersion, tmp_path: Path, rot: str
-) -> None:
-    whole = with_forms(version, tmp_path)
-    name = build(shared_bench, whole).name
-    form = tmp_path / name
-    if rot == "bit":
-        flip_bit(str(form / "weights.bin"), 4 << 20)
-    elif rot == "short":
-        os.truncate(form / "weights.bin", 4096)
-    elif rot == "document":
-        (form / "form.json").write_text(json.dumps({"format": 7}))
-    else:
-        flip_bit(str(form / "graph.onnx"), 1)
-    worker = shared_bench.start()
-    assert not load(shared_bench, worker, whole, LoadWish()).packed
-    assert answer(shared_bench, worker, 100)
-    stop(shared_bench, worker)
-    assert (form / REFUSED_FILE).read_text()
-    assert "was refused before" in build(shared_bench, whole).failure
-
-
-def test_a_form_that_took_a_worker_down_is_not_used(
-    shared_bench: Bench, version: ModelVersion, tmp_path: Path
-) -> None:
-    whole = with_forms(version, tmp_path)
-    build(shared_bench, whole)
-    refuse_forms(str(tmp_path), DIGEST, "the worker was killed by signal 4")
-    worker = shared_bench.start()
-    assert not load(shared_bench, worker, whole, LoadWish()).packed
-    stop(shared_bench, worker)
-    assert "killed by signal 4" in build(shared_bench, whole).failure
-
-
-@pytest.mark.parametrize(
-    ("change", "reason"),
-    [
-        ({"digest": ""}, "a version with a digest"),
-        ({"forms": ""}, "needs a directory of forms"),
-        ({"runtime": "fake"}, "has no packed forms"),
-        ({"file_bytes": 1 << 60}, "free bytes while it is built"),
-        ({"form_room": FormRoom(free_floor_bytes=1 << 60)}, "of which store.free_floor_bytes"),
-        ({"path": "nowhere.onnx"}, "nowhere.onnx"),
-    ],
-)
-def test_forms_that_cannot_be_built_leave_nothing_behind(
-    shared_bench: Bench, version: ModelVersion, tmp_path: Path, change: dict[str, object], reason: str
-) -> None:
-    built = build(shared_bench, replace(with_forms(version, tmp_path), **change))  # type: ignore[arg-type]
-    assert reason in built.failure
-    assert built.name == ""
-    assert os.listdir(tmp_path) == []
-
-
-def test_a_form_is_not_built_where_it_would_take_more_than_the_quota_with_blobs_and_forms(
-    shared_bench: Bench, version: ModelVersion, tmp_path: Path
-) -> None:
-    blob, other = tmp_path / blob_path("a" * 64), tmp_path / FORMS / f"{'b' * 64}-{'1' * 16}"
-    for path in (blob, other / "weights.bin"):
-        path.parent.mkdir(parents=True)
-        path.write_bytes(bytes(1000))
-    whole = with_forms(version, tmp_path / FORMS)
-    taken = 2000 + 2 * version.file_bytes
-    for quota, builds in ((taken - 1, False), (taken, True)):
-        room = FormRoom(state=str(tmp_path), quota_bytes=quota)
-        built = build(shared_bench, replace(whole, form_room=room))
-        assert (built.failure == "", built.later) == (builds, not builds), built.failure
-    assert len(os.listdir(tmp_path / FORMS)) == 2
-
-
-def test_a_worker_that_dies_while_it_builds_names_the_model(
-    make_bench: Callable[..., Bench], version: ModelVersion, tmp_path: Path
-) -> None:
-    bench = make_bench()
-    worker = bench.start()
-    bench.call(bench.pool.build_form, worker, 500, with_forms(version, tmp_path))
-    os.kill(bench.pids[worker], signal.SIGKILL)
-    exited = bench.event(WorkerExited)
-    assert (exited.worker, exited.loading) == (worker, 500)
-    assert build(bench, with_forms(version, tmp_path)).failure == ""
-    assert len(os.listdir(tmp_path)) == 1
 
 
 # --- too little memory
