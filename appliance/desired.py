@@ -55,6 +55,8 @@ class Desired:
         self._told: frozenset[Problem] = frozenset()
         self._scan = RepositoryScan(servable=(), broken=(), notes=())
         self._generation = 0
+        self._asked_ms: Mapping[tuple[str, int], int] | None = None
+        """As of the last scan; None: there was none, and what was asked for before this process is no news."""
         self._by_hand = asyncio.Lock()
         self._stopped = False
 
@@ -122,7 +124,8 @@ class Desired:
 
     def take(self, found: RepositoryScan, asked: Collection[str] = ()) -> None:
         """Say what a scan has to say that was not said before, then work towards it. ``asked``: names of models of
-        which an operator wants what was given up to be tried again."""
+        which an operator wants what was given up to be tried again, as the versions are for which the store's commands
+        have asked since the last scan."""
         if self._stopped:
             return
         self._scan = found
@@ -138,12 +141,21 @@ class Desired:
             if note not in self._told:
                 self._report("setting has no effect", file=note.file, key=note.key, note=note.text)
         self._told = frozenset((*wanted.problems, *wanted.notes))
+        asked = {*asked, *self._asked_again(found)}
         self._engine.apply(catalog_of(standing(wanted, self._standing_in), self._source.trials()), asked)
         if self._standing_in and self._unwatch is None:
             self._unwatch = self._engine.watch(self._changed)
         elif not self._standing_in and self._unwatch is not None:
             self._unwatch()
             self._unwatch = None
+
+    def _asked_again(self, found: RepositoryScan) -> frozenset[str]:
+        """Versions that were asked for since the last scan, as ``name/version``."""
+        before, self._asked_ms = self._asked_ms, found.asked_ms
+        if before is None:
+            return frozenset()
+        news = (key for key, asked_ms in found.asked_ms.items() if before.get(key) != asked_ms)
+        return frozenset(f"{name}/{version}" for name, version in news)
 
     # --- by hand
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from appliance import config as configuration
 from appliance.cli.failure import CommandFailed, Exit
 from appliance.config import ApplianceConfig
+from appliance.engine.history import read_history, unfit
 from appliance.errors import (
     ApplianceError,
     CatalogInvalid,
@@ -24,6 +25,7 @@ from appliance.errors import (
     StoreUnavailable,
 )
 from appliance.store.catalog import Catalog
+from appliance.store.layout import SERVE
 from appliance.store.reading import read_catalog
 from appliance.store.writer import StoreWriter, open_store
 
@@ -67,6 +69,30 @@ def catalog_of(state: Path) -> Catalog:
     if catalog is None:
         raise CommandFailed(f"'{state}' holds no store; 'appliance model install' makes one")
     return catalog
+
+
+def failed_here(state: Path, name: str) -> frozenset[int]:
+    """Versions that the daemon says failed; none where that cannot be read, which keeps nobody from anything."""
+    try:
+        return unfit(read_history(state / SERVE, name))
+    except OSError:
+        return frozenset()
+
+
+def ask_again(store: StoreWriter, before: Catalog, state: Path, name: str, number: int) -> bool:
+    """Have a version tried again that failed here, unless that was asked for by what was changed since ``before``;
+    whether it was."""
+    found, present = (_asked_ms(catalog, name, number) for catalog in (before, store.catalog))
+    if found != present or number not in failed_here(state, name):
+        return False
+    store.ask_again(name, number, wall_ms())
+    return True
+
+
+def _asked_ms(catalog: Catalog, name: str, number: int) -> int | None:
+    model = catalog.model(name)
+    version = model.version(number) if model else None
+    return version.last_wanted_ms if version else None
 
 
 @contextmanager

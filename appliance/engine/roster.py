@@ -83,7 +83,8 @@ class Roster:
 
     def apply(self, catalog: Catalog, now_ns: int, asked: Collection[str] = ()) -> None:
         """Work towards ``catalog``: new and changed versions load, unwanted ones leave when they can be spared.
-        ``asked``: names of models of which an operator wants what was given up to be tried again."""
+        ``asked``: names of models, or keys of versions, of which an operator wants what was given up to be tried
+        again."""
         self._calm = self._calm or (bool(self._census.served) and self._census.settled)
         self._routes.set_problems({(p.name, p.version): p.reason for p in catalog.problems})
         self._census.troubled = {problem.name: problem.reason for problem in catalog.problems}
@@ -98,14 +99,15 @@ class Roster:
         for key in [key for key in self._census.failed if key not in wanted]:
             del self._census.failed[key]
         for key, entry in wanted.items():
+            again = not {entry.model.name, entry.model.key}.isdisjoint(asked)
             current = self._census.incoming.get(key) or self._routes.find(*key)
             if current is None or not current.is_of(entry):
-                self._admit(entry, now_ns, asked=key[0] in asked)
+                self._admit(entry, now_ns, asked=again)
             elif current.state is not VersionState.UNAVAILABLE:
                 current.fingerprint = entry.fingerprint
                 self.swaps.renew(current, entry.trial, now_ns)
-            elif self._may_try_again(current, entry, key[0] in asked):
-                self._admit(entry, now_ns, asked=key[0] in asked or _repaired(current, entry))
+            elif self._may_try_again(current, entry, again):
+                self._admit(entry, now_ns, asked=again or _repaired(current, entry))
         self._succession.retire(now_ns)
         self._retries.want(wanted.values())
         self.swaps.start(now_ns)

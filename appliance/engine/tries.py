@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from appliance.digest import is_digest
 from appliance.engine.records import PACKED, Records, Standing
 from appliance.engine.swap_settings import SwapConfig
 
@@ -27,7 +28,7 @@ class Tries:
     def refusal(self, identity: str) -> str:
         """Why a version is not tried; "" when it may be."""
         standing = self._records.standing(identity)
-        again = "change its files, or ask for it to be loaded"
+        again = _again(identity)
         if standing.rejected:
             return f"is not tried again: {standing.rejected}; {again}"
         if standing.tries >= self._config.tries:
@@ -67,6 +68,14 @@ class Tries:
     def forgive(self, identity: str) -> None:
         """See Records."""
         self._records.forgive(identity)
+
+
+def _again(identity: str) -> str:
+    """What an operator can do about a version that is not tried any more."""
+    key, _, what = identity.rpartition("@")
+    if is_digest(what):
+        return f"'appliance model want {key}' asks for it again"
+    return f"change its files, or ask for it again: 'appliance model load {key.partition('/')[0]}', or SIGHUP"
 
 
 def pause_ms(standing: Standing, config: SwapConfig, now_ms: int) -> int:

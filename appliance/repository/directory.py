@@ -8,8 +8,8 @@ directory inside) and names that begin with "." or "_" are passed over. Reads; n
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -31,12 +31,14 @@ _PASSED_OVER: Final = (".", "_")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RepositoryScan:
     """A repository at one moment, by model name and ascending version. ``notes`` tell of settings that are
-    accepted without effect; ``generation`` is that of the store's catalog that asked for them (0: nothing counts)."""
+    accepted without effect; ``generation`` is that of the store's catalog that asked for them (0: nothing counts), and
+    ``asked_ms`` by name and version when it did: any change of that is one more request for a version."""
 
     servable: tuple[ServableVersion, ...]
     broken: tuple[BrokenVersion, ...]
     notes: tuple[Problem, ...]
     generation: int = 0
+    asked_ms: Mapping[tuple[str, int], int] = field(default_factory=dict)
 
     @property
     def problems(self) -> tuple[Problem, ...]:

@@ -95,7 +95,10 @@ class StoreSource:
     def scan(self) -> RepositoryScan:
         """See Source."""
         found = merged(self._readings[version.digest] for _, version in _served(self._catalog))
-        return replace(found, generation=self._catalog.generation)
+        asked_ms = {
+            (model.name, version.version): version.last_wanted_ms for model, version in _served(self._catalog)
+        }
+        return replace(found, generation=self._catalog.generation, asked_ms=asked_ms)
 
     def standing_in(self, incumbents: Mapping[str, str]) -> Mapping[str, ModelReading]:
         """See Source. The writer is told that what stands in is used."""

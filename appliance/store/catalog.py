@@ -34,7 +34,8 @@ class StoredFile:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstalledVersion:
     """A version whose blobs are all in the store. ``trust`` is "key KEYID" or "unsigned". Times are of the wall clock
-    and only for people and estimates: ``last_wanted_ms`` is when it last became or stopped being wanted, 0: never;
+    and only for people and estimates: ``last_wanted_ms`` is when it last became or stopped being wanted, 0: never, or
+    was asked for again, of which a daemon is told by any change of it;
     ``fetch_ms`` is how long it took to come here, 0: not known."""
 
     version: int

@@ -67,6 +67,14 @@ def wanting(catalog: Catalog, name: str, number: int, now_ms: int) -> Catalog:
     return _with(catalog, _wanted(model, number, tuple(before[:WANTED_BEFORE_MAX]), now_ms))
 
 
+def asked_again(catalog: Catalog, name: str, number: int, now_ms: int) -> Catalog:
+    """The version that is wanted or on trial is asked for once more, although it failed."""
+    model = _model(catalog, name)
+    present = _version(model, number)
+    asked = replace(present, last_wanted_ms=max(now_ms, present.last_wanted_ms + 1))
+    return with_version(catalog, name, asked)
+
+
 def rolled_back(catalog: Catalog, name: str, now_ms: int, unfit: Collection[int] = ()) -> Catalog:
     """The version that was wanted before shall be served again; the present one is forgotten as a way back, and so are
     those on the way that are ``unfit``."""

@@ -77,6 +77,36 @@ def test_a_version_that_is_not_wanted_waits(appliance: Run, pack: Pack, state: P
     assert catalog_in(state).models == ()
 
 
+def test_what_failed_here_is_asked_for_again_by_each_command_that_asks_for_it(
+    appliance: Run, pack: Pack, state: Path
+) -> None:
+    appliance("model", "install", str(pack()), str(pack(2)))
+    changes = [
+        Change(at_ms=1, name="digits", version=version, identity="i", ending=Ending.REFUSED)
+        for version in (1, 2)
+    ]
+    (state / "serve").mkdir(exist_ok=True)
+    (state / "serve" / "history.jsonl").write_bytes(b"".join(map(encoded, changes)))
+
+    def asked(*words: str) -> str:
+        before = {version.version: version.last_wanted_ms for _, version in catalog_in(state).installed()}
+        status, out, _ = appliance("model", *words)
+        assert status == Exit.OK
+        after = {version.version: version.last_wanted_ms for _, version in catalog_in(state).installed()}
+        number = 1 if words[0] == "trial" else 2
+        assert after[number] > before[number], words
+        return out
+
+    again = "digits/2 is wanted already; it failed here and is to be tried again\n"
+    assert asked("want", "digits/2") == again
+    assert "it failed here and is to be tried again" in asked("install", str(pack(2)))
+    for _ in range(2):
+        asked("trial", "digits/1", "--shadow", "5")
+    before = catalog_in(state)
+    appliance("model", "install", "--no-want", str(pack(2)))
+    assert catalog_in(state) == before
+
+
 def test_who_signed_a_package_is_asked_before_anything_is_written(
     appliance: Run, pack: Pack, state: Path, config: Path, tmp_path: Path
 ) -> None:

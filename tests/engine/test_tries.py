@@ -45,6 +45,17 @@ def test_what_was_rejected_is_not_tried_again_by_itself() -> None:
     assert tries.pause_ms("m/1@b") == 10 * MINUTE_MS
 
 
+@pytest.mark.parametrize(
+    ("identity", "command"),
+    [("m/1@" + "d" * 64, "appliance model want m/1"), ("m/1@" + "d" * 32, "appliance model load m")],
+)
+def test_a_refusal_names_the_command_that_asks_again(identity: str, command: str) -> None:
+    for standing in (Standing(1, "rolled back", NOW_MS), Standing(3, "", NOW_MS)):
+        assert f"'{command}'" in Tries(MemoryRecords([(identity, standing)]), CONFIG, lambda: 0).refusal(
+            identity
+        )
+
+
 def test_a_first_pause_of_nothing_means_never() -> None:
     tries = Tries(MemoryRecords(), SwapConfig(retry_first_s=0.0), lambda: NOW_MS)
     assert tries.pause_ms("m/1@a") is None

@@ -16,6 +16,8 @@ from tritonclient.utils import InferenceServerException
 
 from appliance.cli.failure import Exit
 from appliance.cli.main import main
+from appliance.engine.history import read_history
+from appliance.engine.records import Ending
 from appliance.store.layout import CATALOG, blob_path, view_root
 from appliance.store.reading import read_catalog
 from tests.conftest import Serve
@@ -128,6 +130,37 @@ def test_what_was_proven_serves_after_a_restart_though_what_is_wanted_is_unfit(
     assert "m/1 is wanted again" in told
     assert "failed here: version 2" in told
     again.until("the first", lambda now: keys(now) == ["m/1"])
+
+
+def test_each_command_that_asks_for_a_version_that_failed_has_it_tried_once_more(
+    serve: Serve, state: Path, install: Callable[..., None], appliance: Run
+) -> None:
+    def refused() -> int:
+        changes = read_history(state / "serve", "m")
+        return sum(change.version == 2 and change.ending is Ending.REFUSED for change in changes)
+
+    install(1)
+    arguments, sections = ("--state-dir", str(state)), {**STORE, "swap": {"watch_s": 0.2, "tries": 1}}
+    daemon = serve(None, sections, arguments=arguments)
+    daemon.until("the version that serves", lambda now: keys(now) == ["m/1"])
+    install(2, [9, 9, 9, 9])
+    daemon.until("its refusal", lambda now: refused() == 1)
+    assert "it failed here and is to be tried again" in appliance("model", "want", "m/2", *arguments)
+    daemon.until("the second try", lambda now: refused() == 2)
+    install(2, [9, 9, 9, 9])
+    daemon.until("the third try", lambda now: refused() == 3)
+    appliance("model", "want", "m/1", *arguments)
+    daemon.until("the other one", lambda now: [entry["version"] for entry in now["models"]] == [1])
+    for tried in (4, 5):
+        appliance("model", "trial", "m/2", "--canary", "30", *arguments)
+        daemon.until("the trial's end", lambda now, tried=tried: refused() == tried)
+    daemon.signal(signal.SIGTERM)
+    daemon.process.wait(30)
+    again = serve(None, sections, arguments=arguments)
+    again.until("what serves", lambda now: keys(now) == ["m/1"])
+    again.until("the other one", lambda now: len(now["models"]) == 2 and now["models"][1]["reason"])
+    assert "'appliance model want m/2' asks for it again" in again.status()["models"][1]["reason"]
+    assert refused() == 5, "a restart is nobody who asks"
 
 
 def test_a_second_daemon_is_refused_with_the_reason(

@@ -145,6 +145,10 @@ def test_without_retries_what_was_given_up_is_left_alone() -> None:
     world.apply(asked=("m0",))
     world.world.run(world.world.now + 1_000 * MS)
     assert len(refusals(world)) == 2
+    for version, tried in ((99, 2), (refusals(world)[-1].version, 3)):
+        world.apply(asked=(f"m0/{version}",))
+        world.world.run(world.world.now + 1_000 * MS)
+        assert len(refusals(world)) == tried, "one version may be asked for alone"
     world.settle()
 
 

@@ -86,6 +86,16 @@ def test_what_is_wanted_is_seen_at_once_and_rolled_back_as_well(
     assert models(source.look()) == []
 
 
+def test_each_time_that_a_version_is_asked_for_is_news(source: StoreSource, store: StoreWriter) -> None:
+    install(store, "digits", 7)
+    assert source.read().asked_ms == {("digits", 7): 7}
+    for now_ms, asked_ms in ((9, 9), (2, 10)):
+        store.ask_again("digits", 7, now_ms)
+        scan = source.look().scan
+        assert scan is not None
+        assert scan.asked_ms == {("digits", 7): asked_ms}, "whatever the clock does"
+
+
 def test_weights_carry_the_digests_of_their_manifest(source: StoreSource, store: StoreWriter) -> None:
     graph = model_of(
         [port("x", ("batch", 4))],

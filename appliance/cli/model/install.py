@@ -2,7 +2,7 @@
 
 A package is checked while it is read, and its model is read as 'serve' will read it; nothing of it can be served before
 all of it is on the disk for good. Installing a package again changes nothing, but for blobs that were damaged: they are
-replaced.
+replaced. A version that failed on this box is tried again.
 """
 
 from __future__ import annotations
@@ -55,8 +55,12 @@ def run(arguments: argparse.Namespace) -> int:
     installed: dict[str, int] = {}
     with store_session.writing(arguments, make=True) as store:
         for path in arguments.packages:
-            told = _install(store, arguments.state_dir, path, policy, want=not arguments.no_want)
-            print(_line(told, arguments), flush=True)
+            before, state = store.catalog, arguments.state_dir
+            told = _install(store, state, path, policy, want=not arguments.no_want)
+            again = not arguments.no_want and store_session.ask_again(
+                store, before, state, told.name, told.version
+            )
+            print(_line(told, arguments, again), flush=True)
             installed[told.name] = told.version  # the last one is the one that is wanted
         generation = store.catalog.generation
     wait.wait_for(arguments, installed, generation)
@@ -112,10 +116,11 @@ def _check_servable(root: Path, manifest: Manifest, repository: RepositoryConfig
         raise PackageInvalid([Problem(file=manifest.key, key="", text="holds no model that could be served")])
 
 
-def _line(told: Installed, arguments: argparse.Namespace) -> str:
+def _line(told: Installed, arguments: argparse.Namespace, again: bool) -> str:
     key = printable(f"{told.name}/{told.version}")
     if not told.changed:
-        return f"{key} is installed already, whole and as it should be; nothing was changed"
+        what = "it failed here and is to be tried again" if again else "nothing was changed"
+        return f"{key} is installed already, whole and as it should be; {what}"
     wanted = "installed" if arguments.no_want else "installed and wanted"
     evicted = f"; evicted to make room: {', '.join(told.evicted)}" if told.evicted else ""
     return f"{key} {wanted}: {store_session.bytes_text(told.written_bytes)} written{printable(evicted)}"

@@ -7,13 +7,10 @@ over.
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
 from appliance.cli import store_session
 from appliance.cli.failure import Exit, printable
 from appliance.cli.model import wait
-from appliance.engine.history import read_history, unfit
-from appliance.store.layout import SERVE
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -29,7 +26,7 @@ def run(arguments: argparse.Namespace) -> int:
     with store_session.writing(arguments) as store:
         model = store.catalog.model(arguments.model)
         left = model.wanted if model else 0
-        failed = _failed(arguments.state_dir / SERVE, arguments.model)
+        failed = store_session.failed_here(arguments.state_dir, arguments.model)
         number = store.roll_back(arguments.model, store_session.wall_ms(), failed)
         generation = store.catalog.generation
     print(
@@ -40,11 +37,3 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"Passed over, because it failed here: version {', '.join(map(str, sorted(passed)))}")
     wait.wait_for(arguments, {arguments.model: number}, generation)
     return Exit.OK
-
-
-def _failed(folder: Path, name: str) -> frozenset[int]:
-    """Versions that the daemon says failed; none where that cannot be read, which keeps nobody from going back."""
-    try:
-        return unfit(read_history(folder, name))
-    except OSError:
-        return frozenset()

@@ -48,7 +48,10 @@ def run(arguments: argparse.Namespace) -> int:
         trial = _trial(arguments, number)
     wait.check_reachable(arguments)
     with store_session.writing(arguments) as store:
+        before = store.catalog
         store.try_out(name, trial)
+        if trial is not None:
+            store_session.ask_again(store, before, arguments.state_dir, name, trial.version)
         generation = store.catalog.generation
     if trial is None:
         print(f"no version of {printable(name)} is on trial")

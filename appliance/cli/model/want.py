@@ -1,4 +1,7 @@
-"""Have an installed version served in the place of the one that is; a running 'serve' proves it first."""
+"""Have an installed version served in the place of the one that is; a running 'serve' proves it first.
+
+One that failed on this box is tried again.
+"""
 
 from __future__ import annotations
 
@@ -23,10 +26,12 @@ def run(arguments: argparse.Namespace) -> int:
     with store_session.writing(arguments) as store:
         before = store.catalog
         store.want(name, number, store_session.wall_ms())
-        changed, generation = store.catalog is not before, store.catalog.generation
-    print(
-        f"{printable(arguments.model)} is wanted{'' if changed else ' already; nothing was changed'}",
-        flush=True,
+        changed = store.catalog is not before
+        again = store_session.ask_again(store, before, arguments.state_dir, name, number)
+        generation = store.catalog.generation
+    already = (
+        " already; it failed here and is to be tried again" if again else " already; nothing was changed"
     )
+    print(f"{printable(arguments.model)} is wanted{'' if changed else already}", flush=True)
     wait.wait_for(arguments, {name: number}, generation)
     return Exit.OK
