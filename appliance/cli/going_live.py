@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from appliance.cli.store_session import bytes_text
 from appliance.cli.trial_words import trial_words
-from appliance.engine.version_status import STILL_PREVIOUS
+from appliance.engine.version_status import NEVER_FITS, STILL_PREVIOUS
 
 STEPS: Final[Mapping[str, tuple[float, str]]] = MappingProxyType(
     {
@@ -95,6 +95,8 @@ def _stage(entry: Mapping[str, Any], trial: bool) -> Whereabouts:
         text = f"{word}: {', '.join(trial_words(found))}"
         return Arrived(text=f"is on trial ({text})") if trial else OnItsWay(share=share, text=text)
     loading = entry["loading"]
+    if loading is None and entry["reason"].startswith(NEVER_FITS):
+        return Stranded(reason=entry["reason"])
     if loading is None:
         share, word = STEPS["waiting"]
         return OnItsWay(share=share, text=entry["reason"] or word)

@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 
 from appliance.engine.residency_settings import ResidencyConfig
 from appliance.engine.routes import Served
+from appliance.engine.version_status import NEVER_FITS
 from appliance.model import VersionState
 from appliance.scheduling.residency_port import Footprint, Form, Kept
 from appliance.workers.port import ModelLoaded
@@ -169,7 +170,10 @@ class Lodging:
         """What cannot be as it is configured; ``kept`` says which versions stay in memory."""
         names: dict[str, int] = {}
         serving: list[tuple[Served, int]] = []
+        hopeless: list[str] = []
         for served in versions:
+            if served.state is VersionState.LOADING and served.reason.startswith(NEVER_FITS):
+                hopeless.append(f"{served.key} {served.reason}")
             measured = served.id in self._measured
             size_bytes = self.footprint(served).bytes if measured else expected_bytes(served)
             if served.state is VersionState.READY and measured:
@@ -182,6 +186,7 @@ class Lodging:
         pinned_bytes = sum(names.get(name, 0) for name in self._config.pins)
         if pinned_bytes > self._budget_bytes:
             yield f"residency.pins need about {megabytes(pinned_bytes)}, and {self.budget_in_words(0)}"
+        yield from hopeless
         stays = sum(size_bytes for served, size_bytes in serving if kept(served))
         for served, size_bytes in serving:
             others = stays - (size_bytes if kept(served) else 0)
@@ -229,9 +234,10 @@ class Lodging:
         """It does not fit, whoever leaves."""
         budget = self.budget_in_words(stay.pinned_bytes)
         if before is None:
-            return Room(
-                False, f"waits for memory: it needs about {megabytes(need)}, and {budget}", now_ns + LOOK_NS
-            )
+            never = need > self._budget_bytes
+            begin = NEVER_FITS if never else "waits for memory"
+            budget = self.budget_in_words(0) if never else budget
+            return Room(False, f"{begin}: it needs about {megabytes(need)}, and {budget}", now_ns + LOOK_NS)
         if self._guests or self._kept_above:
             return Room(
                 False, "waits for memory: another version is tried above the budget", now_ns + LOOK_NS

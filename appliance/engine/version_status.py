@@ -12,6 +12,8 @@ from appliance.model import VersionState
 STILL_PREVIOUS: Final = "still serving the previous file; the new one"
 """How the reason of a version begins that serves, but not from the file that was asked for; what the new one does
 follows."""
+NEVER_FITS: Final = "can never fit into memory"
+"""How the reason of a version begins that is not even loaded, and will not be as long as nothing else is configured."""
 
 
 def version_status(

@@ -23,7 +23,7 @@ from appliance.cli.model import wait
 from appliance.cli.snapshot import parse, understood
 from appliance.engine.port import TrialStatus
 from appliance.engine.trial import TRYING
-from appliance.engine.version_status import STILL_PREVIOUS
+from appliance.engine.version_status import NEVER_FITS, STILL_PREVIOUS
 from appliance.http.status_document import status_document
 from appliance.workers.port import LoadStage
 from tests.cli.conftest import Pack, Run
@@ -101,6 +101,11 @@ def test_how_it_ends() -> None:
 def test_whoever_waits_is_told_for_what() -> None:
     assert at(document(reason=FULL)) == OnItsWay(share=0.0, text=FULL)
     assert at(document(reason="waits", loading=loading("golden"))).text == "golden set"
+
+
+def test_whoever_waits_for_what_can_never_be_is_told_at_once() -> None:
+    never = f"{NEVER_FITS}: it needs about 101.7 MB, and residency.budget_bytes is 30.0 MB"
+    assert at(document(reason=never)) == Stranded(reason=never)
 
 
 def test_the_previous_file_is_not_what_was_asked_for() -> None:

@@ -11,6 +11,7 @@ from appliance.engine.lodging import PATIENCE_NS, PROCESS_BYTES, SPARE_BYTES, Lo
 from appliance.engine.residency_settings import ResidencyConfig
 from appliance.engine.routes import Served
 from appliance.engine.swap_settings import TrialWish
+from appliance.engine.version_status import NEVER_FITS
 from appliance.model import VersionState
 from appliance.scheduling.residency_port import Kept
 from appliance.telemetry.meter import VersionMeter
@@ -85,7 +86,12 @@ def test_a_version_that_room_is_made_for_does_not_rest_meanwhile() -> None:
 
 def test_what_never_fits_says_why_and_takes_nothing() -> None:
     lodging = Lodging(ResidencyConfig(), 100 * MB)
-    assert "needs about 120.0 MB" in lodging.ask(version(1, 120 * MB), None, NOBODY, 0).reason
+    large, small = version(1, 120 * MB), version(2, 50 * MB)
+    large.reason = lodging.ask(large, None, NOBODY, 0).reason
+    assert large.reason.startswith(f"{NEVER_FITS}: it needs about 120.0 MB, and ")
+    assert list(lodging.problems([large, small], lambda served: False)) == [f"m/1 {large.reason}"]
+    small.reason = lodging.ask(small, None, Stay(60 * MB, 60 * MB), 0).reason
+    assert not list(lodging.problems([small], lambda served: False)), "a trial ends"
     beside_pins = lodging.ask(version(2, 50 * MB), None, Stay(60 * MB, 60 * MB), 0)
     assert "residency.pins and versions on trial keep 60.0 MB" in beside_pins.reason
     assert beside_pins.again_ns > 0
