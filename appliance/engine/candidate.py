@@ -30,22 +30,23 @@ class Candidate:
     """``before`` is what it would replace; ``background``: nobody waits for it; ``known``: it was proven here before.
 
     ``again``: it had been given up, and nothing else of its model serves; ``fallen``: its history says last that it was
-    given up, and not yet that it serves again. ``chosen``: it has one of the places for loading; ``again_ns``: when to
-    ask for memory for it again; ``problem``: why it is not even started. ``parked``: it waits for another's trial.
-    ``shown`` is the stage that has been acted on, ``live``: it serves. ``blameless``: that it does not is not its
-    fault. ``reference`` are the figures of ``before`` when it stopped serving; ``unseen`` counts shadow requests.
+    given up, and not yet that it serves again. ``chosen``: it has one of the places for loading; ``began_ns`` is when
+    its load began; ``again_ns``: when to ask for memory for it again; ``problem``: why it is not even started.
+    ``parked``: it waits for another's trial. ``shown`` is the stage that has been acted on, ``live``: it serves.
+    ``blameless``: that it does not is not its fault. ``reference`` are the figures of ``before`` when it stopped
+    serving; ``unseen`` counts shadow requests.
     """
 
     served: Served
     before: Served | None
     trial: Trial
     background: bool
-    since_ns: int
     known: bool = False
     again: bool = False
     fallen: bool = False
     step: Step = Step.WAITING
     chosen: bool = False
+    began_ns: int | None = None
     again_ns: int = 0
     problem: str = ""
     due_ns: int = 0

@@ -103,7 +103,7 @@ class Launches:
     def _begin(self, ready: Sequence[Candidate], now_ns: int) -> None:
         groups: dict[bool, list[Served]] = {}
         for candidate in ready:
-            candidate.step = Step.STARTED
+            candidate.step, candidate.began_ns = Step.STARTED, now_ns
             if not candidate.problem:
                 groups.setdefault(candidate.trial.tries, []).append(candidate.served)
         for alone, fresh in sorted(groups.items()):

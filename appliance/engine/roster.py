@@ -158,6 +158,8 @@ class Roster:
             identity=entry.identity,
             meter=VersionMeter(model.name, model.version) if current is None or serving else current.meter,
         )
+        if refusal:
+            self.swaps.accounts.found_given_up(served, refusal)
         if refusal and current is not None and serving:
             current.reason = f"{STILL_PREVIOUS} {refusal}"
             return

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from appliance.engine.port import SwapFigures
 from appliance.engine.records import Change, Ending, Records
 from appliance.engine.routes import Served
 from appliance.engine.version_status import next_try
+
+GIVEN_UP: Final = frozenset({Ending.GIVEN_UP, Ending.REFUSED, Ending.ROLLED_BACK, Ending.POSTPONED})
+"""Endings by which a version does not serve."""
 
 
 class SwapAccounts:
@@ -35,6 +38,13 @@ class SwapAccounts:
         self._endings[ending.value] += 1
         after = served.model.version if ending is Ending.LIVE else before
         self._happened(served, ending, reason, before=before, after=after, stage=stage, took_ms=took_ms)
+
+    def found_given_up(self, served: Served, reason: str) -> None:
+        """``served`` is not tried at all; its history says so once, also where it was the daemon's own end that used up
+        its tries, which nobody could write down."""
+        told = [change for change in self._records.history(served.model.name) if _is_of(change, served)]
+        if not told or told[-1].ending not in GIVEN_UP:
+            self.note(served, Ending.GIVEN_UP, reason)
 
     def _happened(self, served: Served, ending: Ending, reason: str, **more: Any) -> None:
         model = served.model
@@ -71,3 +81,7 @@ class SwapAccounts:
         return figures._replace(
             endings=dict(self._endings), canary_requests=figures.canary_requests + canaries_now
         )
+
+
+def _is_of(change: Change, served: Served) -> bool:
+    return change.identity == served.identity and change.ending is not Ending.ABANDONED

@@ -116,7 +116,6 @@ class Swaps:
             before=before,
             trial=trial,
             background=background,
-            since_ns=now_ns,
             known=known,
             again=again,
             fallen=fallen,
@@ -434,13 +433,14 @@ class Swaps:
     # --- what is told
 
     def _note(self, candidate: Candidate, ending: Ending, stage: Stage, reason: str, now_ns: int) -> None:
+        began_ns = now_ns if candidate.began_ns is None else candidate.began_ns
         self.accounts.note(
             candidate.served,
             ending,
             reason,
             before=candidate.before.model.version if candidate.before is not None else 0,
             stage=stage.value,
-            took_ms=(now_ns - candidate.since_ns) // 1_000_000,
+            took_ms=(now_ns - began_ns) // 1_000_000,
         )
 
     def figures(self) -> SwapFigures:

@@ -454,7 +454,8 @@ def test_the_history_is_told_with_its_reasons(state: Path, capsys: pytest.Captur
     assert capsys.readouterr().out == "Nothing happened to digits here yet.\n"
     change = Change(at_ms=0, name="digits", version=2, identity="x", ending=Ending.ROLLED_BACK, before=1, after=1,
                     stage="canary", reason="12 % of its requests failed", took_ms=1234)  # fmt: skip
-    (state / "serve" / "history.jsonl").write_bytes(encoded(change) + b'{"torn')
+    packed = replace(change, identity="x#packed")
+    (state / "serve" / "history.jsonl").write_bytes(encoded(change) + encoded(packed) + b'{"torn')
     assert main(["model", "history", "digits", "--state-dir", str(state)]) == Exit.OK
     out = capsys.readouterr().out
     for word in (
@@ -467,6 +468,7 @@ def test_the_history_is_told_with_its_reasons(state: Path, capsys: pytest.Captur
         "12 % of its requests",
     ):
         assert word in out
+    assert out.count("packed form") == 1
     assert main(["model", "history", "--state-dir", str(state), "--json"]) == Exit.OK
     assert json.loads(capsys.readouterr().out)[0]["ending"] == "rolled back"
 

@@ -118,6 +118,31 @@ def test_a_restart_of_what_was_proven_is_no_line_of_its_history(resting: bool) -
     assert not records.history("m")
 
 
+def test_that_a_version_was_found_given_up_is_said_once() -> None:
+    """In this process and in the next; and once more when it was tried again meanwhile."""
+    records = MemoryRecords()
+    for _ in range(2):
+        swaps = Stage(records).swaps
+        for _ in range(2):
+            swaps.accounts.found_given_up(version(1), "was tried 3 times")
+    assert [change.ending for change in records.history("m")] == [Ending.GIVEN_UP]
+    swaps.accounts.note(version(1), Ending.LIVE, "")
+    swaps.accounts.found_given_up(version(1), "was tried 3 times")
+    assert [change.ending for change in records.history("m")][1:] == [Ending.LIVE, Ending.GIVEN_UP]
+
+
+def test_a_try_takes_as_long_as_since_its_load_began() -> None:
+    records = MemoryRecords()
+    stage = Stage(records)
+    stage.room = Room(False, "waits for memory", 1)
+    stage.swaps.add(version(1), None, None, background=False, now_ns=0)
+    stage.swaps.start(0)
+    stage.room = THERE
+    stage.swaps.start(60_000_000_000)
+    stage.swaps.start(60_000_000_000)
+    assert [(change.ending, change.took_ms) for change in records.history("m")] == [(Ending.LIVE, 0)]
+
+
 def test_what_was_rejected_counts_as_fallen() -> None:
     records = MemoryRecords([("m/1@d", Standing(0, "rolled back"))])
     assert Stage(records).swaps.tries.fallen("m/1@d")

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from appliance.cli.failure import CommandFailed, Exit, printable
 from appliance.engine.history import read_history
-from appliance.engine.records import Change
+from appliance.engine.records import PACKED, Change
 from appliance.store.layout import SERVE
 
 
@@ -59,8 +59,9 @@ def _show(changes: tuple[Change, ...]) -> None:
 
 
 def _words(change: Change) -> tuple[str, ...]:
+    form = " packed form" if change.identity.endswith(PACKED) else ""
     return (
-        f"{change.name}/{change.version}",
+        f"{change.name}/{change.version}{form}",
         datetime.fromtimestamp(change.at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%SZ"),
         change.ending.value,
         f"{change.before or '-'} -> {change.after or '-'}",
