@@ -163,6 +163,19 @@ def test_each_command_that_asks_for_a_version_that_failed_has_it_tried_once_more
     assert refused() == 5, "a restart is nobody who asks"
 
 
+def test_nobody_waits_for_a_version_that_memory_can_never_hold(
+    serve: Serve, state: Path, install: Callable[[int], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    install(1)
+    sections = {**STORE, "residency": {"budget_bytes": 1 << 20}}
+    daemon = serve(None, sections, arguments=("--state-dir", str(state)))
+    words = ["model", "want", "m/1", "--state-dir", str(state), "--wait", "--url", daemon.http]
+    assert main(words) == Exit.REFUSED
+    assert "m/1 does not go live: can never fit into memory: it needs about" in capsys.readouterr().err
+    (problem,) = daemon.status()["residency"]["problems"]
+    assert problem.startswith("m/1 can never fit into memory")
+
+
 def test_a_second_daemon_is_refused_with_the_reason(
     serve: Serve, state: Path, install: Callable[[int], None]
 ) -> None:
