@@ -153,8 +153,8 @@ impl Driver {
                 }
                 Poll::Pending => self.count_refusals(),
             }
-            if self.core.is_draining() {
-                self.leave_once();
+            if self.core.is_draining() && self.leave_once() {
+                continue; // send it: nothing else might come
             }
             if !self.cut
                 && let Some(limit) = self.breach()
@@ -204,10 +204,13 @@ impl Driver {
         self.caller.conduct.lock().breach()
     }
 
-    fn leave_once(&mut self) {
-        if !std::mem::replace(&mut self.leaving, true) {
+    /// Tells the client to go elsewhere; HTTP/2 sends it with the next poll. False: it was told before.
+    fn leave_once(&mut self) -> bool {
+        let first = !std::mem::replace(&mut self.leaving, true);
+        if first {
             self.http2.graceful_shutdown();
         }
+        first
     }
 
     /// Acts on what the vigil says; the loop in `poll` then lets HTTP/2 send it and sets the timer.

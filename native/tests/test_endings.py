@@ -5,13 +5,14 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+from contextlib import ExitStack
 
 import grpc
 import pytest
 from edge_appliance_door import CALL, GONE, Door
 
 from native.tests.host import ECHO, LIMITS, PATIENCE_S, TALK, Host, listening, start
-from native.tests.raw_client import CANCEL, GOAWAY, RST_STREAM, RawClient, framed, request
+from native.tests.raw_client import ACK, CANCEL, GOAWAY, PING, RST_STREAM, RawClient, framed, request
 
 _CLIENT = """
 import sys, grpc
@@ -106,13 +107,28 @@ def test_a_draining_door_finishes_what_is_under_way_and_takes_nothing_new() -> N
         assert host.is_counted("connections_open", 0)
 
 
+def ping(client: RawClient) -> None:
+    """Until it is answered."""
+    client.send(PING, 0, 0, b"is there")
+    answered = client.receive_kind(PING)
+    assert (answered.flags, answered.payload) == (ACK, b"is there")
+
+
 def test_draining_says_goaway_to_idle_connections() -> None:
-    with Host() as host, RawClient(host.addresses[0]) as client:
-        client.call(1, framed(b""))
-        host.echo(host.expect(CALL))
-        assert client.answer(1)[0]["grpc-status"] == "0"
+    with Host(write_stall_ms=600_000) as host, ExitStack() as stack:
+        clients = [stack.enter_context(RawClient(host.addresses[0])) for _ in range(8)]
+        for client in clients:
+            client.call(1, framed(b""))
+            host.echo(host.expect(CALL))
+            assert client.answer(1)[0]["grpc-status"] == "0"
+        for client in clients:
+            ping(client)  # after the last one the door's only thread has left the others for good
         host.door.drain()
-        assert client.receive_kind(GOAWAY).stream == 0
+        for client in clients:
+            assert client.receive_kind(GOAWAY).stream == 0
+            client.send(PING, ACK, 0, client.receive_kind(PING).payload)  # what was sent before has been read
+            assert client.end() == 0
+        assert host.is_counted("connections_open", 0)
 
 
 def test_a_closed_door_ends_its_calls_and_frees_its_port() -> None:
