@@ -17,7 +17,7 @@ use tokio::time::{Instant, Sleep, sleep};
 
 const GRPC: HeaderValue = HeaderValue::from_static("application/grpc");
 const ACCEPTED_ENCODINGS: (HeaderName, HeaderValue) =
-    (HeaderName::from_static("grpc-accept-encoding"), HeaderValue::from_static("identity,gzip"));
+    (HeaderName::from_static("grpc-accept-encoding"), HeaderValue::from_static("identity,deflate,gzip"));
 
 /// What was answered so far.
 pub struct Answer {

@@ -5,7 +5,7 @@ use crate::budget::{Assembly, Budget, Message, OverBudget};
 use crate::call::Caller;
 use crate::clock::now_ns;
 use crate::door::Core;
-use crate::framing::{InflateError, Inflation, PREFIX, Prefix};
+use crate::framing::{Coding, InflateError, Inflation, PREFIX, Prefix};
 use crate::limits::{Limit, PROGRESS};
 use crate::status::{Fault, code};
 use crate::upload::{Progress, Upload};
@@ -25,7 +25,7 @@ pub struct RequestBody {
     window: Arc<Window>,
     stream: RecvStream,
     rest: Bytes,
-    gzip: bool,
+    coding: Option<Coding>,
     deadline: Option<Instant>,
     stall: Option<Pin<Box<Sleep>>>,
     progress: usize,
@@ -56,11 +56,11 @@ impl RequestBody {
         core: Arc<Core>,
         caller: &Caller,
         stream: RecvStream,
-        gzip: bool,
+        coding: Option<Coding>,
         deadline: Option<Instant>,
     ) -> Self {
         let (budget, window) = (caller.requests.clone(), caller.window.clone());
-        Self { core, budget, window, stream, rest: Bytes::new(), gzip, deadline, stall: None, progress: 0 }
+        Self { core, budget, window, stream, rest: Bytes::new(), coding, deadline, stall: None, progress: 0 }
     }
 
     /// The one message of a unary call. Where the door may serve it by itself (`direct`), a large one goes into its slot
@@ -158,7 +158,7 @@ impl RequestBody {
     fn announced(&self, prefix: [u8; PREFIX]) -> Result<Prefix, Fault> {
         let Prefix { compressed, length } = Prefix::parse(prefix)
             .ok_or_else(|| Fault::status(code::INTERNAL, "the flag before a message is neither 0 nor 1"))?;
-        if compressed && !self.gzip {
+        if compressed && self.coding.is_none() {
             return Err(Fault::status(
                 code::INTERNAL,
                 "a message is compressed but grpc-encoding says nothing of it",
@@ -173,7 +173,10 @@ impl RequestBody {
 
     async fn announced_message(&mut self, prefix: Prefix) -> Result<Message, Fault> {
         let message = self.contents(prefix.length).await?;
-        if prefix.compressed { Box::pin(self.inflated(message)).await } else { Ok(message) }
+        match self.coding.filter(|_| prefix.compressed) {
+            Some(coding) => Box::pin(self.inflated(coding, message)).await,
+            None => Ok(message),
+        }
     }
 
     async fn prefix(&mut self, mut patience: Patience) -> Result<Option<[u8; PREFIX]>, Fault> {
@@ -220,9 +223,9 @@ impl RequestBody {
         }
     }
 
-    async fn inflated(&self, message: Message) -> Result<Message, Fault> {
+    async fn inflated(&self, coding: Coding, message: Message) -> Result<Message, Fault> {
         let bound = self.core.limits.size(Limit::MessageBytes);
-        let mut inflation = Inflation::new(message.bytes.clone(), &self.budget, bound);
+        let mut inflation = Inflation::new(coding, message.bytes.clone(), &self.budget, bound);
         loop {
             match inflation.step() {
                 Ok(true) => return Ok(inflation.finish()),
@@ -239,7 +242,7 @@ impl RequestBody {
                 Err(InflateError::Malformed(why)) => {
                     return Err(Fault::status(
                         code::INVALID_ARGUMENT,
-                        format!("a message is not gzip: {why}"),
+                        format!("a message is not {}: {why}", coding.name()),
                     ));
                 }
             }

@@ -8,7 +8,7 @@ use crate::clock::now_ns;
 use crate::conduct::SharedConduct;
 use crate::direct::Asked;
 use crate::door::Core;
-use crate::framing::timeout_ns;
+use crate::framing::{Coding, timeout_ns};
 use crate::guest::{HandedOver, TRACEPARENT};
 use crate::infer::{self, Served};
 use crate::limits::Limit;
@@ -182,14 +182,14 @@ fn begin(core: &Arc<Core>, caller: &Caller, request: Request<RecvStream>) -> Res
     let arrived_ns = now_ns();
     let (head, stream) = request.into_parts();
     let (method, kind) = admit(core, &head)?;
-    let gzip = uses_gzip(&head.headers)?;
+    let coding = coding(&head.headers)?;
     let timeout = timeout(&head.headers)?;
     let deadline_ns = timeout.map_or(0, |timeout| arrived_ns.saturating_add(timeout).min(i64::MAX as u64));
     let body_deadline = match kind {
         Kind::Unary => timeout.and_then(|timeout| Instant::now().checked_add(Duration::from_nanos(timeout))),
         Kind::Stream => None,
     };
-    let body = RequestBody::new(core.clone(), caller, stream, gzip, body_deadline);
+    let body = RequestBody::new(core.clone(), caller, stream, coding, body_deadline);
     Ok(Begun { method, kind, headers: head.headers, body, arrived_ns, deadline_ns, body_deadline })
 }
 
@@ -227,11 +227,14 @@ fn header_list_bytes(head: &request::Parts) -> usize {
     head.headers.iter().map(|(key, value)| key.as_str().len() + value.len() + FIELD).sum::<usize>() + pseudo
 }
 
-fn uses_gzip(headers: &HeaderMap) -> Result<bool, Fault> {
+/// How messages may be compressed; None: not at all.
+fn coding(headers: &HeaderMap) -> Result<Option<Coding>, Fault> {
     match headers.get("grpc-encoding").map(|value| value.as_bytes()) {
-        None | Some(b"identity") => Ok(false),
-        Some(b"gzip") => Ok(true),
-        Some(other) => Err(Fault::Encoding(String::from_utf8_lossy(other).into_owned())),
+        None | Some(b"identity") => Ok(None),
+        Some(name) => match Coding::named(name) {
+            None => Err(Fault::Encoding(String::from_utf8_lossy(name).into_owned())),
+            known => Ok(known),
+        },
     }
 }
 
@@ -289,13 +292,14 @@ mod tests {
     }
 
     #[test]
-    fn only_gzip_and_identity_are_spoken() {
+    fn only_gzip_deflate_and_identity_are_spoken() {
         let with = |value: &'static str| {
             HeaderMap::from_iter([("grpc-encoding".parse().unwrap(), value.parse().unwrap())])
         };
-        assert!(!uses_gzip(&HeaderMap::new()).unwrap());
-        assert!(!uses_gzip(&with("identity")).unwrap());
-        assert!(uses_gzip(&with("gzip")).unwrap());
-        assert!(matches!(uses_gzip(&with("snappy")), Err(Fault::Encoding(name)) if name == "snappy"));
+        assert_eq!(coding(&HeaderMap::new()).unwrap(), None);
+        assert_eq!(coding(&with("identity")).unwrap(), None);
+        assert_eq!(coding(&with("gzip")).unwrap(), Some(Coding::Gzip));
+        assert_eq!(coding(&with("deflate")).unwrap(), Some(Coding::Deflate));
+        assert!(matches!(coding(&with("snappy")), Err(Fault::Encoding(name)) if name == "snappy"));
     }
 }

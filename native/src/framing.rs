@@ -1,8 +1,8 @@
-//! gRPC over HTTP/2, the parts that are pure: prefixes of messages, `grpc-timeout`, `grpc-message`, gzip.
+//! gRPC over HTTP/2, the parts that are pure: prefixes of messages, `grpc-timeout`, `grpc-message`, gzip and deflate.
 
 use crate::budget::{Assembly, Budget, Message, OverBudget};
 use bytes::{Buf, Bytes};
-use flate2::bufread::GzDecoder;
+use flate2::bufread::{GzDecoder, ZlibDecoder};
 use std::io::{BufRead, ErrorKind, Read};
 use std::sync::Arc;
 
@@ -75,10 +75,34 @@ pub fn percent_encoded(text: &str) -> String {
     encoded
 }
 
+/// How a message may be compressed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Coding {
+    /// RFC 1952.
+    Gzip,
+    /// RFC 1950, the form that is also called zlib.
+    Deflate,
+}
+
+impl Coding {
+    /// Its name in `grpc-encoding`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Gzip => "gzip",
+            Self::Deflate => "deflate",
+        }
+    }
+
+    /// That of this name.
+    pub fn named(name: &[u8]) -> Option<Self> {
+        [Self::Gzip, Self::Deflate].into_iter().find(|coding| coding.name().as_bytes() == name)
+    }
+}
+
 /// Why a compressed message cannot be had.
 #[derive(Debug, PartialEq, Eq)]
 pub enum InflateError {
-    /// It is not gzip.
+    /// It is not compressed in this way.
     Malformed(String),
     /// It grows beyond the bound.
     TooLarge,
@@ -95,7 +119,7 @@ impl From<OverBudget> for InflateError {
 /// Decompresses one message in steps, so that a long one does not keep others waiting, and stops at the bound, so
 /// that a bomb is refused before it takes memory.
 pub struct Inflation {
-    decoder: GzDecoder<Ration>,
+    decoder: Decoder,
     assembly: Assembly,
     piece: Box<[u8]>,
 }
@@ -133,11 +157,39 @@ impl Read for Ration {
     }
 }
 
+enum Decoder {
+    Gzip(GzDecoder<Ration>),
+    Deflate(ZlibDecoder<Ration>),
+}
+
+impl Decoder {
+    fn new(coding: Coding, source: Ration) -> Self {
+        match coding {
+            Coding::Gzip => Self::Gzip(GzDecoder::new(source)),
+            Coding::Deflate => Self::Deflate(ZlibDecoder::new(source)),
+        }
+    }
+
+    /// Reads a ration at most.
+    fn read(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
+        match self {
+            Self::Gzip(decoder) => {
+                decoder.get_mut().left = RATION;
+                decoder.read(into)
+            }
+            Self::Deflate(decoder) => {
+                decoder.get_mut().left = RATION;
+                decoder.read(into)
+            }
+        }
+    }
+}
+
 impl Inflation {
-    /// Begins to decompress a gzip stream of at most `bound` bytes.
-    pub fn new(compressed: Bytes, budget: &Arc<Budget>, bound: usize) -> Self {
+    /// Begins to decompress a message of at most `bound` bytes.
+    pub fn new(coding: Coding, compressed: Bytes, budget: &Arc<Budget>, bound: usize) -> Self {
         Self {
-            decoder: GzDecoder::new(Ration { bytes: compressed, left: 0 }),
+            decoder: Decoder::new(coding, Ration { bytes: compressed, left: 0 }),
             assembly: Assembly::new(budget, bound),
             piece: vec![0; STEP].into(),
         }
@@ -145,7 +197,6 @@ impl Inflation {
 
     /// Reads and makes the next piece, which may be empty; true when there was none left.
     pub fn step(&mut self) -> Result<bool, InflateError> {
-        self.decoder.get_mut().left = RATION;
         let made = match self.decoder.read(&mut self.piece) {
             Ok(made) => made,
             Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(false),
@@ -167,7 +218,8 @@ impl Inflation {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use flate2::{Compression, write::GzEncoder};
+    use flate2::Compression;
+    use flate2::write::{GzEncoder, ZlibEncoder};
     use std::io::Write;
 
     fn gzip(bytes: &[u8]) -> Bytes {
@@ -176,10 +228,35 @@ mod tests {
         encoder.finish().unwrap().into()
     }
 
-    fn inflate(compressed: Bytes, budget: &Arc<Budget>, bound: usize) -> Result<Message, InflateError> {
-        let mut inflation = Inflation::new(compressed, budget, bound);
+    fn deflate(bytes: &[u8]) -> Bytes {
+        let mut encoder = ZlibEncoder::new(Vec::new(), Compression::best());
+        encoder.write_all(bytes).unwrap();
+        encoder.finish().unwrap().into()
+    }
+
+    type Encoder = fn(&[u8]) -> Bytes;
+
+    const CODINGS: [(Coding, Encoder); 2] = [(Coding::Gzip, gzip), (Coding::Deflate, deflate)];
+
+    fn inflate(
+        coding: Coding,
+        compressed: Bytes,
+        budget: &Arc<Budget>,
+        bound: usize,
+    ) -> Result<Message, InflateError> {
+        let mut inflation = Inflation::new(coding, compressed, budget, bound);
         while !inflation.step()? {}
         Ok(inflation.finish())
+    }
+
+    #[test]
+    fn codings_have_names() {
+        for coding in [Coding::Gzip, Coding::Deflate] {
+            assert_eq!(Coding::named(coding.name().as_bytes()), Some(coding));
+        }
+        for unknown in ["identity", "GZIP", "zlib", ""] {
+            assert_eq!(Coding::named(unknown.as_bytes()), None, "{unknown}");
+        }
     }
 
     #[test]
@@ -229,68 +306,93 @@ mod tests {
     }
 
     #[test]
-    fn gzip_is_undone() {
+    fn compression_is_undone() {
         let budget = Budget::new(1 << 20);
         let plain: Vec<u8> = (0..200_000u32).map(|i| (i.wrapping_mul(i) >> 7) as u8).collect();
-        let message = inflate(gzip(&plain), &budget, 200_000).unwrap();
-        assert_eq!(message.bytes, plain);
-        drop(message);
-        assert_eq!(budget.used(), 0);
+        for (coding, encode) in CODINGS {
+            let message = inflate(coding, encode(&plain), &budget, 200_000).unwrap();
+            assert_eq!(message.bytes, plain, "{coding:?}");
+            drop(message);
+            assert_eq!(budget.used(), 0);
+        }
     }
 
     #[test]
     fn an_empty_message_may_be_compressed() {
         let budget = Budget::new(1 << 20);
-        assert!(inflate(gzip(b""), &budget, 10).unwrap().bytes.is_empty());
+        for (coding, encode) in CODINGS {
+            assert!(inflate(coding, encode(b""), &budget, 10).unwrap().bytes.is_empty(), "{coding:?}");
+        }
     }
 
     #[test]
     fn a_step_reads_little_even_when_it_makes_nothing() {
         let budget = Budget::new(1 << 20);
-        let mut bytes = gzip(b"")[..10].to_vec(); // the header
         const EMPTY: [u8; 5] = [0, 0, 0, 0xff, 0xff];
-        (0..100_000).for_each(|_| bytes.extend(EMPTY));
-        bytes.extend([1, 0, 0, 0xff, 0xff]); // the last block
-        bytes.extend([0; 8]); // sum and length of nothing
-        let least = bytes.len() / RATION;
-        let mut inflation = Inflation::new(bytes.into(), &budget, 1000);
-        let mut steps = 0;
-        while !inflation.step().unwrap() {
-            steps += 1;
+        // The header, and what follows the last block: sum and length of nothing, or its sum alone.
+        for (coding, head, tail) in [
+            (Coding::Gzip, gzip(b"").slice(..10), &[0; 8][..]),
+            (Coding::Deflate, deflate(b"").slice(..2), &[0, 0, 0, 1][..]),
+        ] {
+            let mut bytes = head.to_vec();
+            (0..100_000).for_each(|_| bytes.extend(EMPTY));
+            bytes.extend([1, 0, 0, 0xff, 0xff]); // the last block
+            bytes.extend(tail);
+            let least = bytes.len() / RATION;
+            let mut inflation = Inflation::new(coding, bytes.into(), &budget, 1000);
+            let mut steps = 0;
+            while !inflation.step().unwrap() {
+                steps += 1;
+            }
+            assert!(steps >= least, "{coding:?}: {steps} steps");
+            assert!(inflation.finish().bytes.is_empty());
         }
-        assert!(steps >= least, "{steps} steps");
-        assert!(inflation.finish().bytes.is_empty());
     }
 
     #[test]
     fn a_bomb_takes_no_more_than_the_bound() {
-        let budget = Budget::new(u64::MAX);
-        let mut inflation = Inflation::new(gzip(&vec![0; 50 << 20]), &budget, 100_000);
-        let error = loop {
-            match inflation.step() {
-                Ok(ended) => assert!(!ended),
-                Err(error) => break error,
-            }
-            assert!(budget.used() <= 100_000);
-        };
-        assert_eq!(error, InflateError::TooLarge);
+        let zeros = vec![0; 50 << 20];
+        for (coding, encode) in CODINGS {
+            let budget = Budget::new(u64::MAX);
+            let mut inflation = Inflation::new(coding, encode(&zeros), &budget, 100_000);
+            let error = loop {
+                match inflation.step() {
+                    Ok(ended) => assert!(!ended),
+                    Err(error) => break error,
+                }
+                assert!(budget.used() <= 100_000);
+            };
+            assert_eq!(error, InflateError::TooLarge, "{coding:?}");
+        }
     }
 
     #[test]
     fn a_bomb_is_refused_when_there_is_no_memory() {
         let budget = Budget::new(70_000);
-        let error = inflate(gzip(&vec![0; 1 << 20]), &budget, 2 << 20).err().unwrap();
+        let error = inflate(Coding::Gzip, gzip(&vec![0; 1 << 20]), &budget, 2 << 20).err().unwrap();
         assert_eq!(error, InflateError::OverBudget(OverBudget::Whole));
         assert_eq!(budget.used(), 0);
     }
 
     #[test]
-    fn what_is_not_gzip_or_cut_short_is_malformed() {
+    fn what_is_of_another_form_or_cut_short_is_malformed() {
         let budget = Budget::new(1 << 20);
-        let whole = gzip(&[7; 1000]);
-        for broken in [Bytes::from_static(b"plain text"), whole.slice(..whole.len() - 9)] {
-            let error = inflate(broken, &budget, 10_000).err().unwrap();
-            assert!(matches!(error, InflateError::Malformed(_)), "{error:?}");
+        let whole = [gzip(&[7; 1000]), deflate(&[7; 1000])];
+        for (at, (coding, _)) in CODINGS.into_iter().enumerate() {
+            let (own, other) = (&whole[at], whole[1 - at].clone());
+            let mut broken = vec![Bytes::from_static(b"plain text"), other];
+            broken.extend((0..own.len()).map(|length| own.slice(..length)));
+            for broken in broken {
+                let error = inflate(coding, broken.clone(), &budget, 10_000).err();
+                assert!(
+                    matches!(error, Some(InflateError::Malformed(_))),
+                    "{coding:?} {broken:?}: {error:?}"
+                );
+            }
         }
+        let mut sum = deflate(b"sum").to_vec();
+        *sum.last_mut().unwrap() ^= 1;
+        let error = inflate(Coding::Deflate, sum.into(), &budget, 10).err();
+        assert!(matches!(error, Some(InflateError::Malformed(_))), "{error:?}");
     }
 }

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gzip
+import zlib
+from collections.abc import Callable
 
 import grpc
 import pytest
@@ -131,7 +133,7 @@ def test_a_malformed_timeout_is_refused(value: str) -> None:
 def test_an_encoding_that_is_not_spoken_names_those_that_are() -> None:
     answer = refusal(framed(b"", flag=1), request(grpc_encoding="snappy"))
     assert answer["grpc-status"] == UNIMPLEMENTED
-    assert answer["grpc-accept-encoding"] == "identity,gzip"
+    assert answer["grpc-accept-encoding"] == "identity,deflate,gzip"
 
 
 def test_the_name_of_an_encoding_is_escaped_once() -> None:
@@ -139,15 +141,14 @@ def test_the_name_of_an_encoding_is_escaped_once() -> None:
     assert answer["grpc-message"] == "grpc-encoding '100%25' is not supported"
 
 
-def test_a_compressed_request_arrives_plain() -> None:
+@pytest.mark.parametrize("compression", [grpc.Compression.Gzip, grpc.Compression.Deflate])
+def test_a_compressed_request_arrives_plain(compression: grpc.Compression) -> None:
     with Host() as host:
         sent = b"compress me " * 10_000
-        future = start(host.channel(), sent, compression=grpc.Compression.Gzip)
+        future = start(host.channel(), sent, compression=compression)
         host.echo_until([future])
         assert future.result() == sent
-        stream = host.channel().stream_stream(TALK)(
-            iter([sent]), timeout=PATIENCE_S, compression=grpc.Compression.Gzip
-        )
+        stream = host.channel().stream_stream(TALK)(iter([sent]), timeout=PATIENCE_S, compression=compression)
         call = host.expect(CALL)[1]
         host.door.read(call)
         assert memoryview(host.expect(MESSAGE)[2]) == sent
@@ -156,9 +157,10 @@ def test_a_compressed_request_arrives_plain() -> None:
         assert host.is_counted("bytes_in_flight", 0)
 
 
-def test_a_bomb_is_refused_at_the_bound() -> None:
-    bomb = gzip.compress(bytes(50 << 20))
-    answer = refusal(framed(bomb, flag=1), request(grpc_encoding="gzip"), message_bytes=1 << 20)
+@pytest.mark.parametrize(("coding", "compress"), [("gzip", gzip.compress), ("deflate", zlib.compress)])
+def test_a_bomb_is_refused_at_the_bound(coding: str, compress: Callable[[bytes], bytes]) -> None:
+    bomb = compress(bytes(50 << 20))
+    answer = refusal(framed(bomb, flag=1), request(grpc_encoding=coding), message_bytes=1 << 20)
     assert answer["grpc-status"] == RESOURCE_EXHAUSTED
     assert "1048576" in answer["grpc-message"]
 
@@ -189,6 +191,11 @@ def test_a_call_that_is_reset_while_it_is_decompressed_is_never_told() -> None:
         assert host.quiet()
 
 
-def test_broken_gzip_is_an_argument_that_is_invalid() -> None:
-    answer = refusal(framed(b"plain", flag=1), request(grpc_encoding="gzip"))
+@pytest.mark.parametrize(
+    ("coding", "body"),
+    [("gzip", b"plain"), ("deflate", b"plain"), ("deflate", zlib.compress(b"cut short")[:-1])],
+)
+def test_what_is_not_compressed_as_it_says_is_an_argument_that_is_invalid(coding: str, body: bytes) -> None:
+    answer = refusal(framed(body, flag=1), request(grpc_encoding=coding))
     assert answer["grpc-status"] == INVALID_ARGUMENT
+    assert f"not {coding}" in answer["grpc-message"]

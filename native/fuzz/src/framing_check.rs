@@ -1,10 +1,11 @@
 //! The rules of gRPC's framing: prefixes and texts are read as they were written, a time-out is what its digits say, and
-//! gzip is undone within its bounds, with the same result in steps as in one go.
+//! gzip and deflate are undone within their bounds, with the same result in steps as in one go.
 
 use crate::budget::Budget;
-use crate::framing::{InflateError, Inflation, PREFIX, Prefix, percent_encoded, timeout_ns};
+use crate::framing::{Coding, InflateError, Inflation, PREFIX, Prefix, percent_encoded, timeout_ns};
 use bytes::Bytes;
-use flate2::bufread::{GzDecoder, GzEncoder};
+use flate2::Compression;
+use flate2::bufread::{GzDecoder, GzEncoder, ZlibDecoder, ZlibEncoder};
 use std::io::Read;
 
 /// Bytes that a message may grow to here; the budget is less, so that both bounds are met.
@@ -16,15 +17,20 @@ const TEXT: usize = 4096;
 /// Panics if a rule is broken: the first byte says which is tried on the others.
 pub fn check(input: &[u8]) {
     let Some((&rule, rest)) = input.split_first() else { return };
+    let coding = if rule / 5 % 2 == 0 { Coding::Gzip } else { Coding::Deflate };
     match rule % 5 {
         0 => timeout(rest),
         1 => text(&String::from_utf8_lossy(rest)),
         2 => prefix(rest),
-        3 => drop(inflated(rest)),
+        3 => drop(inflated(coding, rest)),
         _ => {
-            let mut compressed = Vec::new();
-            GzEncoder::new(rest, flate2::Compression::fast()).read_to_end(&mut compressed).expect("memory");
-            assert_eq!(inflated(&compressed).as_deref(), Some(rest));
+            let (mut compressed, fast) = (Vec::new(), Compression::fast());
+            match coding {
+                Coding::Gzip => GzEncoder::new(rest, fast).read_to_end(&mut compressed),
+                Coding::Deflate => ZlibEncoder::new(rest, fast).read_to_end(&mut compressed),
+            }
+            .expect("memory");
+            assert_eq!(inflated(coding, &compressed).as_deref(), Some(rest));
         }
     }
 }
@@ -67,13 +73,17 @@ fn prefix(bytes: &[u8]) {
     }
 }
 
-/// What a gzip stream holds, if it is one and keeps to the bounds.
-fn inflated(compressed: &[u8]) -> Option<Vec<u8>> {
+/// What a compressed message holds, if it is one and keeps to the bounds.
+fn inflated(coding: Coding, compressed: &[u8]) -> Option<Vec<u8>> {
     let budget = Budget::new(BUDGET);
-    let stepped = in_steps(compressed, &budget);
+    let stepped = in_steps(coding, compressed, &budget);
     assert_eq!(budget.used(), 0, "memory is given back");
     let mut whole = Vec::new();
-    let read = GzDecoder::new(compressed).take(BOUND as u64 + 1).read_to_end(&mut whole);
+    let most = BOUND as u64 + 1;
+    let read = match coding {
+        Coding::Gzip => GzDecoder::new(compressed).take(most).read_to_end(&mut whole),
+        Coding::Deflate => ZlibDecoder::new(compressed).take(most).read_to_end(&mut whole),
+    };
     match &stepped {
         Ok(message) => assert!(read.is_ok() && *message == whole),
         Err(InflateError::Malformed(_)) => assert!(read.is_err() || whole.len() > BOUND),
@@ -83,8 +93,12 @@ fn inflated(compressed: &[u8]) -> Option<Vec<u8>> {
     stepped.ok()
 }
 
-fn in_steps(compressed: &[u8], budget: &std::sync::Arc<Budget>) -> Result<Vec<u8>, InflateError> {
-    let mut inflation = Inflation::new(Bytes::copy_from_slice(compressed), budget, BOUND);
+fn in_steps(
+    coding: Coding,
+    compressed: &[u8],
+    budget: &std::sync::Arc<Budget>,
+) -> Result<Vec<u8>, InflateError> {
+    let mut inflation = Inflation::new(coding, Bytes::copy_from_slice(compressed), budget, BOUND);
     let most = compressed.len() + BOUND + 8;
     for _ in 0..most {
         let ended = inflation.step()?;

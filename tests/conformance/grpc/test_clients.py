@@ -161,6 +161,15 @@ def test_priority_timeout_and_parameters_are_taken(client: Any) -> None:
     assert result.as_numpy("y").tolist() == values.tolist()
 
 
+@pytest.mark.parametrize("algorithm", ["gzip", "deflate"])
+def test_requests_may_be_compressed(client: Any, algorithm: str) -> None:
+    values = np.arange(50_000, dtype=np.float32).reshape(1, -1)
+    result = client.infer(
+        "identity_fp32", [feed("x", values, Datatype.FP32)], compression_algorithm=algorithm
+    )
+    assert (result.as_numpy("y") == values).all()
+
+
 def test_versions(client: Any) -> None:
     values = feed("x", np.zeros((1, 4), np.uint8), Datatype.UINT8)
     served = [
