@@ -112,6 +112,24 @@ fn a_client_that_goes_leaves_the_slot_to_the_worker() {
 }
 
 #[test]
+fn a_client_that_goes_withdraws_its_request() {
+    let mut rig = Rig::granted();
+    let (wanted, mut behind) = (rig.fly(), [rig.fly(), rig.fly()]);
+    wanted.cancel();
+    assert_eq!([0, 1].map(|index| rig.worker.peek(index).withdrawn), [1, 0]);
+    assert_eq!((rig.free(), rig.direct.load(1).0), (SLOTS - 3, 3), "until the worker has ended it");
+    rig.complete(status::WITHDRAWN);
+    assert_eq!((rig.free(), rig.direct.load(1).0), (SLOTS - 2, 2));
+    rig.complete(status::OK);
+    assert_eq!(poll(&mut behind[0]), Poll::Ready(Ok(Landing::Well)));
+    rig.complete(status::WITHDRAWN);
+    assert!(poll(&mut behind[1]).is_pending());
+    let (told, broken) = rig.direct.news();
+    assert_eq!((told[0].1.cancelled, told[0].1.expired), (1, 0));
+    assert_eq!(broken, [1], "nobody withdrew the last one");
+}
+
+#[test]
 fn an_old_ticket_or_nonsense_breaks_the_lane_and_nothing_else() {
     for (ticket, status) in [(0, status::OK), (7, status::OK), (1 << 32, 9), (2 << 32, status::OK)] {
         let mut rig = Rig::granted();

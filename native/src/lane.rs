@@ -52,7 +52,7 @@ enum State {
     Filling,
     /// The worker has it.
     Running,
-    /// The worker has it, and its client has gone.
+    /// The worker has it, and its client has gone: it passes over it, unless it has begun it.
     Abandoned,
     /// It is over, and its call has not yet looked.
     Over(Outcome),
@@ -65,6 +65,7 @@ struct Entry {
     slot: Option<Slot>,
     arrived_ns: u64,
     submitted_ns: u64,
+    /// How many were submitted before it.
     sequence: u64,
     charge_ns: u64,
     price: Price,
@@ -266,8 +267,8 @@ impl Lane {
         entry.charge_ns = charge_ns;
         entry.state = State::Running;
         entry.submitted_ns = now_ns;
-        self.submitted += 1;
         entry.sequence = self.submitted;
+        self.submitted += 1;
         self.latest_deadline_ns = self.latest_deadline_ns.max(endless(deadline_ns));
         true
     }
@@ -295,6 +296,7 @@ impl Lane {
             State::Running => {
                 entry.state = State::Abandoned;
                 entry.waker = None;
+                self.end.withdraw(entry.sequence as u32); // the ring counts as far
                 true
             }
             State::Filling | State::Over(_) => {
@@ -387,6 +389,7 @@ impl Lane {
             }
             status::HAND_OVER => Outcome::HandOver { attempts: 0 },
             status::EXPIRED => Outcome::Expired,
+            status::WITHDRAWN if entry.state == State::Abandoned => Outcome::Expired, // which nobody hears of
             _ => return false,
         };
         if entry.state == State::Abandoned {

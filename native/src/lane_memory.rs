@@ -170,6 +170,12 @@ impl DoorEnd {
         submitted
     }
 
+    /// Nobody wants the request any more that was submitted after so many others; the worker passes over it, unless it has
+    /// begun it.
+    pub fn withdraw(&self, number: u32) {
+        self.indices.withdraw(self.memory.shared(), number);
+    }
+
     /// The next end of a request. Its contents are the worker's word: ticket and status may be anything.
     pub fn take(&mut self) -> Option<Completion> {
         self.indices.take(self.memory.shared())

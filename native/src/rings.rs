@@ -24,6 +24,8 @@ pub const RING: usize = 1024;
 pub const RING: usize = 2;
 
 const WORDS: usize = 8;
+/// The word of a submission that the door may write once more after it was published.
+const WITHDRAWN: usize = 6;
 
 /// How a request ended.
 pub mod status {
@@ -33,6 +35,8 @@ pub mod status {
     pub const HAND_OVER: u32 = 1;
     /// Its deadline passed before it ran.
     pub const EXPIRED: u32 = 2;
+    /// It was withdrawn before it ran.
+    pub const WITHDRAWN: u32 = 3;
 }
 
 /// One request for the worker; offsets in bytes from the start of the arena, `start_by_ns` on CLOCK_MONOTONIC (0: none).
@@ -55,8 +59,10 @@ pub struct Submission {
     pub batch_rows: u32,
     /// Zero.
     pub _p: u32,
+    /// Not 0: nobody wants it any more, and it need not begin.
+    pub withdrawn: u64,
     /// Zero.
-    pub _pad: [u64; 2],
+    pub _pad: u64,
 }
 
 /// The end of one request; times in nanoseconds.
@@ -95,13 +101,13 @@ fn halves(word: u64) -> (u32, u32) {
 
 impl Submission {
     fn words(&self) -> [u64; WORDS] {
-        let plan = pair(self.plan, self.rows);
-        [self.ticket, self.offset, self.out_offset, self.start_by_ns, plan, u64::from(self.batch_rows), 0, 0]
+        let (plan, batch) = (pair(self.plan, self.rows), u64::from(self.batch_rows));
+        [self.ticket, self.offset, self.out_offset, self.start_by_ns, plan, batch, self.withdrawn, 0]
     }
 
-    fn of([ticket, offset, out_offset, start_by_ns, plan, batch, ..]: [u64; WORDS]) -> Self {
+    fn of([ticket, offset, out_offset, start_by_ns, plan, batch, withdrawn, _]: [u64; WORDS]) -> Self {
         let ((plan, rows), batch_rows) = (halves(plan), halves(batch).0);
-        Self { ticket, offset, out_offset, start_by_ns, plan, rows, batch_rows, _p: 0, _pad: [0; 2] }
+        Self { ticket, offset, out_offset, start_by_ns, plan, rows, batch_rows, _p: 0, withdrawn, _pad: 0 }
     }
 }
 
@@ -237,6 +243,15 @@ impl DoorIndices {
         true
     }
 
+    /// Says of the request that was submitted after `number` others, over and over from 0, that nobody wants it any more.
+    /// No more than a hint: the worker may have begun it, and completes it either way. Its entry may have become another's,
+    /// which is left alone: that the worker has taken it is certain then.
+    pub fn withdraw(&self, shared: &Shared, number: u32) {
+        if self.submitted.wrapping_sub(number) as usize <= RING {
+            shared.submissions[number as usize % RING].0[WITHDRAWN].store(1, Relaxed);
+        }
+    }
+
     /// The next end of a request, in the order in which the worker told them.
     pub fn take(&mut self, shared: &Shared) -> Option<Completion> {
         if self.seen == self.settled && !self.look(shared) {
@@ -366,7 +381,8 @@ mod tests {
             rows: 4,
             batch_rows: 5,
             _p: 0,
-            _pad: [0; 2],
+            withdrawn: 6,
+            _pad: 0,
         };
         assert_eq!(Submission::of(given.words()), given);
         let given = Completion {
@@ -417,6 +433,26 @@ mod tests {
         assert!(!door.submit(&shared, &submission(0)), "it has not been taken back");
         assert!(door.pending(&shared) && door.take(&shared).is_some());
         assert!(door.submit(&shared, &submission(0)));
+    }
+
+    #[test]
+    fn what_is_withdrawn_is_told_until_its_entry_is_anothers() {
+        let (shared, mut door, mut worker) =
+            (Shared::zeroed(), DoorIndices::default(), WorkerIndices::default());
+        let withdrawn = |worker: &WorkerIndices, index| worker.peek(&shared, index).withdrawn != 0;
+        (0..RING as u64).for_each(|ticket| assert!(door.submit(&shared, &submission(ticket))));
+        door.withdraw(&shared, 1);
+        assert_eq!([0, 1, 2].map(|index| withdrawn(&worker, index)), [false, true, false]);
+        worker.advance(3); // and the first is still under way while the other two have ended
+        worker.complete(&shared, [completion(1), completion(2)]);
+        assert!(door.take(&shared).is_some() && door.take(&shared).is_some());
+        (0..2).for_each(|ticket| assert!(door.submit(&shared, &submission(ticket))));
+        door.withdraw(&shared, 0);
+        door.withdraw(&shared, 1);
+        let last = worker.waiting(&shared) - 1;
+        assert_eq!([last - 1, last].map(|index| withdrawn(&worker, index)), [false; 2]);
+        door.withdraw(&shared, RING as u32 + 1);
+        assert_eq!([last - 1, last].map(|index| withdrawn(&worker, index)), [false, true]);
     }
 
     #[test]

@@ -360,7 +360,10 @@ impl Serving {
 
     /// What is to run, or the status with which it ends at once.
     fn judge(&self, submission: &Submission, now_ns: u64) -> Result<Request, u32> {
-        let &Submission { ticket, offset, out_offset, start_by_ns, rows, .. } = submission;
+        let &Submission { ticket, offset, out_offset, start_by_ns, rows, withdrawn, .. } = submission;
+        if withdrawn != 0 {
+            return Err(status::WITHDRAWN);
+        }
         if start_by_ns != 0 && start_by_ns <= now_ns {
             return Err(status::EXPIRED);
         }

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import pytest
 from edge_appliance_door import LaneMemory, WorkerRing
 
-from tests.workers.door_double import EXPIRED, HAND_OVER, OK, DoorDouble, Submission
+from tests.workers.door_double import EXPIRED, HAND_OVER, OK, WITHDRAWN, DoorDouble, Submission
 
 MAIL, SUBMISSIONS = 1, 2
 NOTHING, LEFT, RAN = 0, 2, 4
@@ -144,6 +144,26 @@ def test_what_cannot_run_ends_on_the_way(rig: Rig) -> None:
     ended = {each.ticket: each.status for each in rig.door.take()}
     assert ended == {1: EXPIRED, 2: OK, 4: OK} | dict.fromkeys((3, 5, 6, 7, 8, 9), HAND_OVER)
     assert rig.take() is None
+
+
+def test_what_was_withdrawn_does_not_run_unless_it_has_begun(rig: Rig) -> None:
+    rig.submit(*(request(ticket, 10) for ticket in range(7)))
+    for number in (1, 2):
+        rig.door.withdraw(number)
+    assert rig.ring.take() == (1, 10, 4, 4, 0, 128)
+    assert [(each.ticket, each.status) for each in rig.door.take()] == [(1, WITHDRAWN), (2, WITHDRAWN)]
+    for number in (3, 6):
+        rig.door.withdraw(number)
+    rig.ring.complete(OK, 1, 2, 3)
+    assert [(each.ticket, each.status) for each in rig.door.take()] == [(0, OK), (3, OK), (4, OK), (5, OK)]
+    calls: list[str] = []
+    rig.ring.keep_alone(1, 10, (6 * 256, 6 * 256 + 128), lambda: calls.append("run"))
+    assert rig.ring.serve(0) == NOTHING
+    assert [(each.ticket, each.status) for each in rig.door.take()] == [(6, WITHDRAWN)]
+    assert not calls
+    rig.submit(request(6, 10))
+    assert rig.ring.serve(0) == NOTHING
+    assert calls == ["run"], "the next in the same place"
 
 
 def test_plans_are_forgotten(rig: Rig) -> None:

@@ -143,6 +143,34 @@ def test_a_client_that_dies_with_requests_in_flight_has_cancelled_them(serve: Se
     assert sum(after.values()) == sum(before.values()) + 3
 
 
+@needs_native
+def test_what_is_cancelled_before_it_begins_does_not_run(serve: Serve, tmp_path: Path) -> None:
+    models, gate = tmp_path / "models", Gate(tmp_path / "gate")
+    write_fake(models, "slow", batched=False, gate=tmp_path / "gate")
+    daemon = serve(models)
+    teach(daemon, "slow")
+    before = version_in(until_empty(daemon), "slow")
+    request = message("slow").SerializeToString()
+    with Stub(daemon.grpc) as stub:
+        with gate:
+            first = stub.begin("ModelInfer", request)
+            gate.reached()
+            calls = [stub.begin("ModelInfer", request) for _ in range(5)]
+            daemon.until("all of them inside", lambda now: version_in(now, "slow")["running"] == 6)
+            for call in calls:
+                call.cancel()
+            daemon.until("their end", lambda now: version_in(now, "slow")["requests"]["cancelled"] == 5)
+        assert first.result()
+        assert stub.infer(message("slow"))
+    after = version_in(until_empty(daemon), "slow")
+    assert after["executions"] == before["executions"] + 2
+    assert after["granted"] == before["granted"] + 2
+    assert after["requests"] == before["requests"] | {
+        "cancelled": 5,
+        "success": before["requests"]["success"] + 2,
+    }
+
+
 @pytest.mark.parametrize("sections", EVERY_DOOR)
 def test_an_answer_that_comes_after_its_deadline_is_an_error(
     serve: Serve, tmp_path: Path, sections: Sections

@@ -26,8 +26,9 @@ PATIENCE_S: Final = 20.0
 _COUNT = struct.Struct("<I")
 _SUBMISSION = struct.Struct("<QQQQII24x")
 _COMPLETION = struct.Struct("<QIIIIQQQQ8x")
+_WITHDRAWN: Final = 48
 
-OK, HAND_OVER, EXPIRED = range(3)
+OK, HAND_OVER, EXPIRED, WITHDRAWN = range(4)
 
 
 class Submission(NamedTuple):
@@ -68,6 +69,10 @@ class DoorDouble:
             self._submitted += 1
         _COUNT.pack_into(self._map, SUBMITTED, self._submitted)
         self._memory.mail()
+
+    def withdraw(self, number: int) -> None:
+        """Nobody wants the request any more that was submitted after so many others."""
+        self._map[SUBMISSIONS + number % RING * LINE + _WITHDRAWN] = 1
 
     def arm(self) -> None:
         """The next end shall ring the doorbell."""

@@ -91,6 +91,9 @@ fn explore(scenario: impl Fn() + Send + Sync + 'static) {
     model.check(scenario);
 }
 
+/// The only request that a scenario may withdraw.
+const WITHDRAWN: u64 = 0;
+
 fn submission(ticket: u64) -> Submission {
     Submission { ticket, offset: ticket + 100, rows: 1, ..Submission::default() }
 }
@@ -104,7 +107,10 @@ fn serve(lane: &Lane, count: u64) -> u64 {
         let waiting = worker.waiting(&lane.shared);
         let batch: Vec<_> = (0..waiting).map(|index| worker.peek(&lane.shared, index)).collect();
         for (given, ticket) in batch.iter().zip(next..) {
-            assert_eq!(*given, submission(ticket), "a request was torn, lost or overtaken");
+            let withdrawn = given.withdrawn;
+            assert!(withdrawn == 0 || ticket == WITHDRAWN, "another's request was withdrawn");
+            let expected = Submission { withdrawn, ..submission(ticket) };
+            assert_eq!(*given, expected, "a request was torn, lost or overtaken");
         }
         next += waiting as u64;
         worker.advance(waiting);
@@ -142,6 +148,34 @@ fn every_request_comes_back() {
             }
         }
         assert!(!door.broken() && door.in_flight() == 0);
+        worker.join().unwrap();
+    });
+}
+
+/// The door withdraws a request at any moment, also when its entry has become another's: only that one is told to be.
+#[test]
+fn nobody_elses_request_is_withdrawn() {
+    const COUNT: u64 = 3; // the last one in the first one's entry
+    explore(|| {
+        let lane = Lane::new();
+        let other = lane.clone();
+        let worker = thread::spawn(move || serve(&other, COUNT));
+        let mut door = DoorIndices::default();
+        let mut settled = 0;
+        for ticket in 0..COUNT {
+            while !door.submit(&lane.shared, &submission(ticket)) {
+                lane.sleep(&door);
+                settled += u64::from(door.take(&lane.shared).is_some());
+            }
+            door.withdraw(&lane.shared, WITHDRAWN as u32);
+            lane.wake_worker();
+        }
+        while settled < COUNT {
+            lane.sleep(&door);
+            while door.take(&lane.shared).is_some() {
+                settled += 1;
+            }
+        }
         worker.join().unwrap();
     });
 }

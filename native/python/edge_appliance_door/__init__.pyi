@@ -330,9 +330,9 @@ class WorkerRing:
         are of one kind and have ``max_rows`` rows together, at least one. Plan and offsets, in bytes of the arena,
         are those of the first. None when nothing waits or mail has come, which goes first.
 
-        On the way, what is late is completed EXPIRED, what is of an unknown plan or lies outside of the arena
-        HAND_OVER. After ``serve`` or ``serve_one`` said so, the batch that they left. Raises RuntimeError when the
-        batch before has not been completed."""
+        On the way, what is late is completed EXPIRED, what the door has withdrawn WITHDRAWN (3), what is of an
+        unknown plan or lies outside of the arena HAND_OVER. After ``serve`` or ``serve_one`` said so, the batch
+        that they left. Raises RuntimeError when the batch before has not been completed."""
 
     def gather(self, address: int, nbytes: int) -> None:
         """Copy the inputs of the batch to ``nbytes`` of memory at ``address``: input after input, each at the next
