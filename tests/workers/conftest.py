@@ -1,13 +1,16 @@
-"""A bench per test, and one that tests which leave it as they found it may share."""
+"""A bench per test, one that tests which leave it as they found it may share, and a transformer that none changes."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from appliance.model import ModelVersion
 from tests.workers.bench import Bench
+from tests.workers.transformers import read_version, write_version
 
 
 @pytest.fixture(scope="module")
@@ -30,3 +33,16 @@ def make_bench() -> Iterator[Callable[..., Bench]]:
     yield make
     for bench in made:
         bench.close()
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory of models that no test changes."""
+    root = tmp_path_factory.mktemp("models")
+    write_version(root)
+    return root
+
+
+@pytest.fixture
+def version(home: Path) -> ModelVersion:
+    return read_version(home)

@@ -21,21 +21,17 @@ from appliance.workers.forms import DROPPED_FILE, REFUSED_FILE, form_name, refus
 from appliance.workers.loading import Loader
 from appliance.workers.port import FormBuilt, LoadWish, WorkerExited
 from tests.workers.bench import Bench
-from tests.workers.test_residency import fill, hollow, load, private_bytes, stop
-from tests.workers.transformers import DIGEST, answer, flip_bit, read_version, write_version
-
-
-@pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory of models that no test changes."""
-    root = tmp_path_factory.mktemp("models")
-    write_version(root)
-    return root
-
-
-@pytest.fixture
-def version(home: Path) -> ModelVersion:
-    return read_version(home)
+from tests.workers.transformers import (
+    DIGEST,
+    answer,
+    fill,
+    flip_bit,
+    hollow,
+    load,
+    private_bytes,
+    read_version,
+    stop,
+)
 
 
 @pytest.fixture(scope="module")

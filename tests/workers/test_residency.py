@@ -15,7 +15,6 @@ from appliance.workers.port import (
     ExitCause,
     LoadWish,
     ModelFilled,
-    ModelHollowed,
     ModelLoaded,
     ModelRefused,
     RunFinished,
@@ -28,36 +27,16 @@ from tests.workers.transformers import (
     PIECES,
     REQUEST,
     answer,
+    fill,
     flip_bit,
-    read_version,
+    hollow,
+    load,
+    private_bytes,
+    stop,
     write_version,
 )
 
 QUICK = LoadWish(quick=True)
-
-
-@pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory of models that no test changes."""
-    root = tmp_path_factory.mktemp("models")
-    write_version(root)
-    return root
-
-
-@pytest.fixture
-def version(home: Path) -> ModelVersion:
-    return read_version(home)
-
-
-def load(bench: Bench, worker: int, version: ModelVersion, wish: LoadWish, model: int = 100) -> ModelLoaded:
-    """Load, and wait for what is still on its way."""
-    bench.call(bench.pool.load, worker, model, version, wish)
-    loaded = bench.event(ModelLoaded)
-    if wish.early:
-        filled = bench.event(ModelFilled)
-        size = 0 if version.weights is None else version.weights.size
-        assert (filled.model, filled.nbytes, filled.failure) == (model, size, "")
-    return loaded
 
 
 def refused(bench: Bench, worker: int, version: ModelVersion, wish: LoadWish, rotten: bool = False) -> str:
@@ -65,21 +44,6 @@ def refused(bench: Bench, worker: int, version: ModelVersion, wish: LoadWish, ro
     refusal = bench.event(ModelRefused)
     assert refusal.not_as_stored is rotten
     return refusal.reason
-
-
-def hollow(bench: Bench, worker: int, model: int = 100) -> None:
-    bench.call(bench.pool.hollow, worker, model)
-    bench.event(ModelHollowed)
-
-
-def fill(bench: Bench, worker: int, *, verify: bool = False, model: int = 100) -> ModelFilled:
-    bench.call(bench.pool.fill, worker, model, verify)
-    return bench.event(ModelFilled)
-
-
-def stop(bench: Bench, worker: int) -> None:
-    bench.call(bench.pool.stop, worker)
-    assert bench.event(WorkerExited).cause is ExitCause.STOPPED
 
 
 def resident_bytes(pid: int, path: str) -> int:
@@ -92,11 +56,6 @@ def resident_bytes(pid: int, path: str) -> int:
         elif inside and first == "Rss:":
             found += int(line.split()[1]) << 10
     return found
-
-
-def private_bytes(pid: int) -> int:
-    status = Path(f"/proc/{pid}/status").read_text()
-    return next(int(line.split()[1]) << 10 for line in status.splitlines() if line.startswith("RssAnon"))
 
 
 def test_hollow_lets_every_page_go_and_fill_brings_all_back(

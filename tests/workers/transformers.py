@@ -11,6 +11,14 @@ from appliance.digest import Digester
 from appliance.model import ModelVersion, WeightsFile
 from appliance.repository.model_directory import read_model_directory
 from appliance.repository.settings import RepositoryConfig
+from appliance.workers.port import (
+    ExitCause,
+    LoadWish,
+    ModelFilled,
+    ModelHollowed,
+    ModelLoaded,
+    WorkerExited,
+)
 from models.generators.transformer import SEQUENCE, SIZES, write_transformer
 from tests.workers.bench import Bench, Tensor, tensor
 
@@ -63,3 +71,34 @@ def flip_bit(path: str, position: int) -> None:
         (byte,) = file.read(1)
         file.seek(position)
         file.write(bytes([byte ^ 1]))
+
+
+def load(bench: Bench, worker: int, version: ModelVersion, wish: LoadWish, model: int = 100) -> ModelLoaded:
+    """Load, and wait for what is still on its way."""
+    bench.call(bench.pool.load, worker, model, version, wish)
+    loaded = bench.event(ModelLoaded)
+    if wish.early:
+        filled = bench.event(ModelFilled)
+        size = 0 if version.weights is None else version.weights.size
+        assert (filled.model, filled.nbytes, filled.failure) == (model, size, "")
+    return loaded
+
+
+def hollow(bench: Bench, worker: int, model: int = 100) -> None:
+    bench.call(bench.pool.hollow, worker, model)
+    bench.event(ModelHollowed)
+
+
+def fill(bench: Bench, worker: int, *, verify: bool = False, model: int = 100) -> ModelFilled:
+    bench.call(bench.pool.fill, worker, model, verify)
+    return bench.event(ModelFilled)
+
+
+def stop(bench: Bench, worker: int) -> None:
+    bench.call(bench.pool.stop, worker)
+    assert bench.event(WorkerExited).cause is ExitCause.STOPPED
+
+
+def private_bytes(pid: int) -> int:
+    status = Path(f"/proc/{pid}/status").read_text()
+    return next(int(line.split()[1]) << 10 for line in status.splitlines() if line.startswith("RssAnon"))
