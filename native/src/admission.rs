@@ -1,6 +1,6 @@
 //! What the door answers when it is asked whether it serves a request by itself.
 
-use crate::direct::Direct;
+use crate::direct::{Direct, forget_empty};
 use crate::flight::Flight;
 use std::sync::Arc;
 
@@ -30,11 +30,13 @@ pub struct Asked {
 
 impl Drop for Asked {
     fn drop(&mut self) {
-        if let Some(group) = self.direct.state().groups.get_mut(&self.group) {
+        let mut state = self.direct.state();
+        if let Some(group) = state.groups.get_mut(&self.group) {
             group.asked -= 1;
             group.asked_ns -= self.charge_ns;
             if group.asked == 0 {
                 group.latest_ns = 0;
+                forget_empty(&mut state.groups, self.group);
             }
         }
     }

@@ -49,6 +49,13 @@ pub(crate) struct Group {
     pub(crate) latest_ns: u64,
 }
 
+/// A group lasts as long as it has a lane or the engine has a request of it.
+pub(crate) fn forget_empty(groups: &mut ById<u32, Group>, id: u32) {
+    if groups.get(&id).is_some_and(|group| group.lanes.is_empty() && group.asked == 0) {
+        groups.remove(&id);
+    }
+}
+
 /// What is behind the lock.
 pub(crate) struct State {
     pub(crate) plans: Plans,
@@ -209,9 +216,11 @@ impl Direct {
         self.count(closing.drain(slots, news, now_ns()) as usize);
         let (blamed, had) = closing.close(slots);
         self.count(had);
-        if let Some(others) = groups.get_mut(&closing.group) {
+        let group = closing.group;
+        if let Some(others) = groups.get_mut(&group) {
             others.lanes.retain(|other| *other != lane);
         }
+        forget_empty(groups, group);
         lanes.retain(|_, lane| !lane.is_done());
         (blamed, had)
     }
@@ -422,7 +431,7 @@ impl Direct {
 
     /// Leaves a request to the engine; what is ahead of others grows by it until it has ended.
     fn ask(self: &Arc<Self>, state: &mut State, plan: &Plan, price: Price, deadline_ns: u64) -> Admission {
-        let Some(group) = state.groups.get_mut(&plan.group) else { return Admission::Engine(None) };
+        let group = state.groups.entry(plan.group).or_default();
         let charge_ns = price.charge(plan.rows);
         group.asked += 1;
         group.asked_ns += charge_ns;

@@ -250,6 +250,35 @@ fn a_price_is_known_until_it_is_forgotten() {
 }
 
 #[test]
+fn swaps_leave_nothing_of_the_lanes_before() {
+    let rig = Rig::granted();
+    for swap in 2..100 {
+        rig.open_lane(swap, swap);
+        rig.direct.close_lane(swap);
+    }
+    let state = rig.direct.state();
+    assert_eq!((state.groups.len(), state.lanes.len(), state.bells.len()), (1, 1, 1));
+}
+
+#[test]
+fn a_group_lasts_as_long_as_one_of_its_lanes_or_of_its_requests() {
+    let rig = Rig::new();
+    let groups = || rig.direct.state().groups.len();
+    let asked = rig.admit(0);
+    assert!(matches!(asked, Admission::Engine(Some(_))), "no grant");
+    rig.open_lane(2, 1);
+    rig.direct.close_lane(1);
+    rig.direct.close_lane(2);
+    let later = rig.admit(0);
+    assert!(matches!(later, Admission::Engine(Some(_))), "its worker is started anew, and this waits for it");
+    assert_eq!((groups(), rig.direct.state().groups[&1].asked), (1, 2));
+    drop(asked);
+    assert_eq!(groups(), 1);
+    drop(later);
+    assert_eq!(groups(), 0);
+}
+
+#[test]
 fn only_what_may_have_run_counts_as_tried() {
     let rig = Rig::granted();
     let price = Price { charge_per_row_ns: 1, batch_ns: 2, margin_ns: 0, batch_rows: 2 };
