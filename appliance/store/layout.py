@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
+from appliance.digest import is_digest
+
 LOCK: Final = "store.lock"
 CATALOG: Final = "catalog.json"
 DAMAGED_CATALOG: Final = "catalog.damaged.json"
@@ -16,6 +18,10 @@ SERVE: Final = "serve"
 """The daemon's own directory: it alone writes there."""
 FORMS: Final = "serve/forms"
 """Where packed forms that were built on this box lie."""
+BUILDING_FORM: Final = ".building-"
+"""What the name of a form begins with that is not whole yet."""
+REFUSED_FORM: Final = "refused"
+"""The file that keeps a form that proved wrong from being built again."""
 RUNNING: Final = "serve/running.json"
 RUNNING_LOCK: Final = "serve/running.lock"
 INCUMBENTS: Final = "serve/incumbents.json"
@@ -42,3 +48,9 @@ def view_path(manifest_digest: str) -> str:
 def view_root(state: Path, manifest_digest: str) -> Path:
     """Where a reader of model directories finds the version's home, under the model's name."""
     return state / VIEWS / manifest_digest
+
+
+def form_digest(name: str) -> str:
+    """The manifest digest of the version whose form, whole or not, is called ``name``; "" where that is no form."""
+    digest, _, _ = name.removeprefix(BUILDING_FORM).rpartition("-")
+    return digest if is_digest(digest) else ""

@@ -14,7 +14,7 @@ class StoreConfig:
         metadata={
             "min": 0,
             "unit": "bytes",
-            "help": "most bytes of blobs in the store, with packed forms when one is built; 0: as many as fit",
+            "help": "most bytes of blobs and packed forms in the store; 0: as many as fit",
         },
     )
     free_floor_bytes: int = field(

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from appliance.digest import digest_of
 from appliance.durable import (
@@ -42,7 +42,7 @@ from appliance.store import edits
 from appliance.store.blobs import BlobShelf, Progress, unnoticed
 from appliance.store.catalog import Catalog, InstalledVersion, StoredFile, Trial, version_problems
 from appliance.store.catalog_codec import CATALOG_BYTES_MAX, decode, encode
-from appliance.store.eviction import choose
+from appliance.store.forms import FormShelf
 from appliance.store.garbage import Garbage, find_garbage
 from appliance.store.layout import (
     BLOBS,
@@ -55,7 +55,7 @@ from appliance.store.layout import (
     VIEWS,
 )
 from appliance.store.loss import Rebuilt, check_not_lost, counted
-from appliance.store.room import candidates, kept_blobs
+from appliance.store.room import Lacking, Tenancy, plan_room
 from appliance.store.running import Running, RunningVersion, read_incumbents, read_running
 from appliance.store.settings import StoreConfig
 from appliance.store.trouble import told
@@ -85,9 +85,17 @@ class Arrival:
     fetch_ms: int = 0
 
 
+class Evicted(NamedTuple):
+    """What left to make room: versions, and packed forms by the versions that they are of ("": of none here)."""
+
+    versions: tuple[str, ...] = ()
+    forms: tuple[str, ...] = ()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Installed:
-    """What an install came to. ``changed`` is False when everything was there and right already."""
+    """What an install came to. ``changed`` is False when everything was there and right already. Packed forms that
+    were ``evicted_forms`` are named by their versions, "" where that is not installed."""
 
     name: str
     version: int
@@ -95,6 +103,7 @@ class Installed:
     changed: bool
     written_bytes: int
     evicted: tuple[str, ...] = ()
+    evicted_forms: tuple[str, ...] = ()
 
 
 class StoreWriter:
@@ -117,6 +126,7 @@ class StoreWriter:
         self._name = name
         self._blobs = BlobShelf(folder)
         self._views = ViewShelf(folder)
+        self._forms = FormShelf(folder)
         self._doubt = False
         with told(name, "open the store"):
             self._recover()
@@ -187,7 +197,8 @@ class StoreWriter:
             digest=version.digest,
             changed=bool(written or mended or self.catalog is not before),
             written_bytes=written,
-            evicted=evicted,
+            evicted=evicted.versions,
+            evicted_forms=evicted.forms,
         )
 
     def uninstall(self, name: str, number: int | None = None) -> Garbage:
@@ -270,41 +281,53 @@ class StoreWriter:
             self._blobs.keep(digest)
         return frozenset(found)
 
-    def _make_room(
-        self, name: str, version: InstalledVersion, whole: frozenset[str], now_ms: int
-    ) -> tuple[str, ...]:
+    def _make_room(self, name: str, version: InstalledVersion, whole: frozenset[str], now_ms: int) -> Evicted:
         """See that what is missing fits: remove garbage, then evict. Gives what was evicted. Raises StoreFull, and has
         evicted nothing then."""
         needed = sum({file.digest: file.size for file in version.files if file.digest not in whole}.values())
-        if not needed or needed <= self._room():
-            return ()
+        if not needed or max(self._lacking(needed)) <= 0:
+            return Evicted()
         self.collect(spared=whole)
-        lacking = needed - self._room()
-        if lacking <= 0:
-            return ()
-        running = {each.digest for each in (*self._running().versions, *self._incumbents())}
-        offered = candidates(self.catalog, running | {version.digest}, self._config, now_ms)
-        chosen = choose(offered, whole | kept_blobs(self.catalog, offered), lacking)
-        if chosen is None:
+        lacking = self._lacking(needed)
+        if max(lacking) <= 0:
+            return Evicted()
+        forms = self._forms.listing()
+        tenancy = Tenancy(
+            catalog=self.catalog,
+            forms=forms,
+            running={each.digest for each in self._running().versions},
+            staying={version.digest, *(each.digest for each in self._incumbents())},
+            kept=whole,
+        )
+        leaving = plan_room(tenancy, lacking, self._config, now_ms)
+        if leaving is None:
             raise StoreFull(
-                f"{name}/{version.version} needs {needed} bytes, which is {lacking} more than there are within "
+                f"{name}/{version.version} needs {needed} bytes, which is {max(lacking)} more than there are within "
                 f"store.quota_bytes ({self._config.quota_bytes or 'none'}) and store.free_floor_bytes "
-                f"({self._config.free_floor_bytes}), and what may be evicted is not enough; uninstall versions"
+                f"({self._config.free_floor_bytes}), and what may be evicted is not enough, packed forms included "
+                f"({sum(each.bytes for each in forms)} bytes now); uninstall versions"
             )
+        keys = {each.digest: f"{model.name}/{each.version}" for model, each in self.catalog.installed()}
+        for form in leaving.forms:
+            self._forms.remove(form.name)
         catalog = self.catalog
-        for each in chosen:
+        for each in leaving.versions:
             catalog = edits.without_version(catalog, each.name, each.version)
         self._commit(catalog)
         self.collect(spared=whole)
-        return tuple(f"{each.name}/{each.version}" for each in chosen)
+        return Evicted(
+            tuple(f"{each.name}/{each.version}" for each in leaving.versions),
+            tuple(keys.get(form.digest, "") for form in leaving.forms),
+        )
 
-    def _room(self) -> int:
-        """Bytes that may still come."""
-        free = self._folder.free_bytes() - self._config.free_floor_bytes
+    def _lacking(self, needed: int) -> Lacking:
+        """What is missing so that ``needed`` bytes may come; packed forms count as blobs do."""
+        disk = needed - (self._folder.free_bytes() - self._config.free_floor_bytes)
         if not self._config.quota_bytes:
-            return free
+            return Lacking(0, disk)
         used = sum(found.size for found in self._blobs.listing().values())
-        return min(free, self._config.quota_bytes - used)
+        used += sum(form.bytes for form in self._forms.listing())
+        return Lacking(used + needed - self._config.quota_bytes, disk)
 
     def _take_in(
         self, arrival: Arrival, version: InstalledVersion, whole: frozenset[str], progress: Progress

@@ -75,6 +75,7 @@ def build_form(version: ModelVersion, runtime: Runtime, settings: RuntimeSetting
             if was_dropped(path):
                 Path(partial, ANEW_FILE).touch()
             _build(version, runtime, settings, partial)
+            _check_quota(version, 0)  # what was installed meanwhile comes first
             shutil.rmtree(path, ignore_errors=True)
             os.rename(partial, path)
             _sync(version.forms)
@@ -142,13 +143,19 @@ def _check_room(version: ModelVersion) -> None:
             f"{version.key}: a packed form needs {needed} free bytes while it is built, {version.forms} has {free}, "
             f"of which store.free_floor_bytes ({room.free_floor_bytes}) stay free"
         )
+    _check_quota(version, FORM_FACTOR * version.file_bytes)
+
+
+def _check_quota(version: ModelVersion, size: int) -> None:
+    """Raise FormHasNoRoom where ``size`` more bytes would be more than the quota."""
+    room = version.form_room
     if not room.quota_bytes:
         return
-    taken, size = _taken(version), FORM_FACTOR * version.file_bytes
+    taken = _taken(version)
     if taken + size > room.quota_bytes:
         raise FormHasNoRoom(
-            f"{version.key}: blobs and packed forms take {taken} bytes; with a form of about {size} that is more than "
-            f"store.quota_bytes ({room.quota_bytes})"
+            f"{version.key}: blobs and packed forms take {taken} bytes; with {size} more for this form that "
+            f"is more than store.quota_bytes ({room.quota_bytes})"
         )
 
 

@@ -22,20 +22,21 @@ from pathlib import Path
 from typing import Any, Final
 
 from appliance.binding import bind
-from appliance.digest import digest_of, is_digest
+from appliance.digest import digest_of
 from appliance.errors import ArtefactError, ConfigInvalid
 from appliance.model import ModelVersion, WeightsFile
+from appliance.store.layout import BUILDING_FORM, REFUSED_FORM, form_digest
 
 FORMAT: Final = 1
 FORM_FILE: Final = "form.json"
 GRAPH_FILE: Final = "graph.onnx"
 WEIGHTS_FILE: Final = "weights.bin"
-REFUSED_FILE: Final = "refused"
+REFUSED_FILE: Final = REFUSED_FORM
 DROPPED_FILE: Final = "dropped"
 """In the place of a form that could not be read."""
 ANEW_FILE: Final = "anew"
 """In a form that was built in the place of one that was dropped, until it has been loaded."""
-BUILDING: Final = ".building-"
+BUILDING: Final = BUILDING_FORM
 FORM_BYTES_MAX: Final = 16 << 20
 REASON_BYTES_MAX: Final = 4096
 IDENTITY_CHARACTERS: Final = 16
@@ -187,8 +188,7 @@ def _all(forms: str) -> Iterator[tuple[str, str]]:
     """Names of forms, and of those that are built, with the digests of their versions."""
     with suppress(OSError):
         for name in os.listdir(forms):
-            digest, _, _ = name.removeprefix(BUILDING).rpartition("-")
-            if is_digest(digest):
+            if digest := form_digest(name):
                 yield name, digest
 
 

@@ -13,10 +13,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from appliance.errors import AssessmentFailed, LoadFailed
+from appliance.errors import AssessmentFailed, FormHasNoRoom, LoadFailed
 from appliance.model import FormRoom, ModelVersion
+from appliance.runtimes.onnx import OnnxRuntime
 from appliance.runtimes.runtime import RuntimeSettings, Session
 from appliance.store.layout import FORMS, blob_path
+from appliance.workers.form_builder import build_form
 from appliance.workers.forms import DROPPED_FILE, REFUSED_FILE, form_name, refuse_forms
 from appliance.workers.loading import Loader
 from appliance.workers.port import FormBuilt, LoadWish, WorkerExited
@@ -251,6 +253,33 @@ def test_a_form_is_not_built_where_it_would_take_more_than_the_quota_with_blobs_
         built = build(shared_bench, replace(whole, form_room=room))
         assert (built.failure == "", built.later) == (builds, not builds), built.failure
     assert len(os.listdir(tmp_path / FORMS)) == 2
+
+
+class Installing(OnnxRuntime):
+    """While it packs a form, something is installed."""
+
+    def __init__(self, blob: Path) -> None:
+        super().__init__()
+        self._blob = blob
+
+    def pack(self, version: ModelVersion, settings: RuntimeSettings, graph: str, weights: str) -> None:
+        super().pack(version, settings, graph, weights)
+        self._blob.parent.mkdir(parents=True, exist_ok=True)
+        self._blob.write_bytes(bytes(version.file_bytes))
+
+
+def test_what_is_installed_while_a_form_is_built_comes_before_it(
+    version: ModelVersion, tmp_path: Path
+) -> None:
+    room = FormRoom(state=str(tmp_path), quota_bytes=2 * version.file_bytes + 1000)
+    (tmp_path / "blobs").mkdir()
+    whole, settings = (
+        replace(with_forms(version, tmp_path / FORMS), form_room=room),
+        RuntimeSettings(),
+    )
+    with pytest.raises(FormHasNoRoom, match="quota_bytes"):
+        build_form(whole, Installing(tmp_path / blob_path("a" * 64)), settings)
+    assert os.listdir(tmp_path / FORMS) == []
 
 
 def test_a_worker_that_dies_while_it_builds_names_the_model(

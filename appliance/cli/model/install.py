@@ -123,4 +123,7 @@ def _line(told: Installed, arguments: argparse.Namespace, again: bool) -> str:
         return f"{key} is installed already, whole and as it should be; {what}"
     wanted = "installed" if arguments.no_want else "installed and wanted"
     evicted = f"; evicted to make room: {', '.join(told.evicted)}" if told.evicted else ""
+    if told.evicted_forms:
+        forms = sorted({key for key in told.evicted_forms if key}) or ["what is not installed any more"]
+        evicted += f"; packed forms removed to make room: those of {', '.join(forms)}"
     return f"{key} {wanted}: {store_session.bytes_text(told.written_bytes)} written{printable(evicted)}"
