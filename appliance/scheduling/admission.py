@@ -38,8 +38,8 @@ RECOUNT_EVERY = 16
 
 
 def admit(group: Group, entry: Waiting, now_ns: int, margin_ns: int) -> int:
-    """0 when ``entry`` can be promised its deadline, with its charge set and the spares of others reduced;
-    else by how many ns it would be late."""
+    """0 when ``entry`` can be promised its deadline, with its charge set and the spares of others reduced; else in how
+    many ns one like it, with as long a deadline, would be promised that if nothing else came."""
     shape = entry.shape
     others_ns = group.partial_ns
     if shape.queued_rows:
@@ -59,7 +59,7 @@ def admit(group: Group, entry: Waiting, now_ns: int, margin_ns: int) -> int:
         ahead_ns += group.ledger.until(level, deadline_ns, now_ns) - group.ledger.total_ns
         spare_ns = _spare(frees, latest_ns, ahead_ns)
     if spare_ns < 0:
-        late_ns = -(spare_ns // len(frees))
+        late_ns = _start(frees, ahead_ns) - latest_ns
         if entry.rows >= shape.plan_rows or latest_ns >= min(frees):
             return late_ns
         spare_ns = _tight(entry, frees, ahead_ns - entry.waste_ns, latest_ns + entry.own_ns)
@@ -68,7 +68,9 @@ def admit(group: Group, entry: Waiting, now_ns: int, margin_ns: int) -> int:
     if overtakes:
         missing_ns = _overtake(group, entry, now_ns, margin_ns)
         if missing_ns:
-            return missing_ns
+            return max(
+                missing_ns, min(frees) - now_ns
+            )  # who is overtaken stays the same until the next batch leaves
         known_ns = group.spare_ns.get(level, NO_BOUND)
     if spare_ns < known_ns:
         group.spare_ns[level] = spare_ns
@@ -116,6 +118,19 @@ def _spare(frees: list[int], latest_ns: int, ahead_ns: int) -> int:
     if not room_ns and (late_ns := min(frees) - latest_ns) > 0:
         return -late_ns - ahead_ns
     return room_ns - ahead_ns
+
+
+def _start(frees: list[int], ahead_ns: int) -> int:
+    """When lanes that are free at ``frees`` have worked off what is ahead."""
+    if len(frees) == 1:
+        return frees[0] + ahead_ns
+    start_ns = 0
+    for lanes, free_ns in enumerate(sorted(frees), 1):
+        if lanes > 1 and free_ns >= start_ns:
+            break
+        ahead_ns += free_ns
+        start_ns = -(-ahead_ns // lanes)
+    return start_ns
 
 
 def _overtake(group: Group, entry: Waiting, now_ns: int, margin_ns: int) -> int:

@@ -154,7 +154,7 @@ class Scheduler:
             shape.sized(entry, self._config.plan_tolerance)
         late_ns = admit(group, entry, now_ns, self._margin_ns)
         if late_ns and not self._may_probe(group, shape):
-            return [Refused(request, Refusal.DEADLINE, max(late_ns, self._retry_after(group, now_ns)))]
+            return [Refused(request, Refusal.DEADLINE, late_ns)]
         self._enqueue(entry)
         return []
 

@@ -183,11 +183,15 @@ fn what_would_be_late_is_refused_when_it_is_last() {
     let Admission::Late(text, late_ns) = rig.admit(soon) else { panic!() };
     assert_eq!(text, "[request id: 42] too late");
     assert!((4 * second..5 * second).contains(&late_ns), "{late_ns}");
+    let slack = second / 100; // the clock goes on meanwhile
+    assert!(matches!(rig.admit(soon + late_ns - slack), Admission::Late(..)), "sooner than it was told");
+    let Admission::Flight(back) = rig.admit(soon + late_ns + slack) else { panic!("as it was told") };
+    back.cancel();
     let Admission::Flight(mut later) = rig.admit(now_ns() + 9 * second) else { panic!() };
     assert!(later.depart(&message()));
     assert!(matches!(rig.admit(soon), Admission::Engine(_)), "it might overtake");
     let (told, _) = rig.direct.news();
-    assert_eq!(told.iter().map(|(_, tally)| tally.refused).sum::<u64>(), 1);
+    assert_eq!(told.iter().map(|(_, tally)| tally.refused).sum::<u64>(), 2);
 }
 
 #[test]

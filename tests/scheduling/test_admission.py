@@ -21,11 +21,10 @@ def late_by(actions: list[Action]) -> float | None:
 
 @pytest.mark.parametrize(
     ("queued", "due", "expected"),
-    [(0, 20, None), (0, 19, 10), (1, 30, None), (1, 29, 10), (3, 50, None), (3, 45, 10)],
+    [(0, 20, None), (0, 19, 1), (1, 30, None), (1, 29, 1), (3, 50, None), (3, 45, 5), (0, 5, 15)],
 )
 def test_one_at_a_time_behind_a_running_batch(queued: int, due: float, expected: float | None) -> None:
-    """10 ms each; one runs. At least the time until the lane is free is told, and more when more is
-    missing."""
+    """10 ms each; one runs. What is missing is told, however long the lane is still busy."""
     rig = Rig(max_batch=1, fixed=10, per_row=0)
     rig.occupy()
     for request in range(queued):
@@ -42,7 +41,7 @@ def test_the_margin_is_kept_free(margin_ms: int, due: float, admitted: bool) -> 
 def test_a_lane_that_is_overdue_is_expected_to_need_as_long_again() -> None:
     rig = Rig(max_batch=1, fixed=10, per_row=0)
     rig.occupy()
-    assert late_by(rig.arrive(1, at=15, due=29)) == 5
+    assert late_by(rig.arrive(1, at=15, due=29)) == 1
     assert late_by(rig.arrive(2, at=15, due=30)) is None
 
 
@@ -51,6 +50,33 @@ def test_two_lanes_share_the_work() -> None:
     rig.occupy()
     admitted = [request for request in range(1, 9) if not rig.arrive(request, due=40)]
     assert len(admitted) == 5
+
+
+@pytest.mark.parametrize("lanes", [1, 2, 3])
+@pytest.mark.parametrize("budget", [21, 27.5, 34])
+def test_who_comes_back_when_told_is_promised_and_nobody_before(lanes: int, budget: float) -> None:
+    """10 ms each; lanes began at different times. Refused requests come back with as long a deadline as they had."""
+    rig = Rig(max_batch=1, fixed=10, per_row=0, lanes=lanes, probe_after_refusals=0)
+    for lane in range(lanes):
+        assert rig.arrive(1_000 + lane, at=3 * lane) == []
+        assert rig.batches(at=3 * lane) == [(1_000 + lane,)]
+    now = 3.0 * lanes
+    refused = (rig.arrive(request, at=now, due=now + budget) for request in range(1, 100))
+    wait = next(late for late in map(late_by, refused) if late is not None)
+    sooner, then = now + wait - 0.001, now + wait
+    if wait < 10 - now:  # no batch ends meanwhile
+        assert late_by(rig.arrive(200, at=sooner, due=sooner + budget)) is not None
+        assert late_by(rig.arrive(201, at=then, due=then + budget)) is None
+    assert 0 < wait <= 10
+
+
+def test_who_would_overtake_is_told_to_wait_for_the_next_batch_at_least() -> None:
+    """10 ms each; of two that would be overtaken one would miss its deadline by 1 ms, as long as both are queued."""
+    rig = Rig(max_batch=1, fixed=10, per_row=0)
+    rig.occupy()
+    assert rig.arrive(1, due=36) == []
+    assert rig.arrive(2, due=39) == []
+    assert late_by(rig.arrive(3, at=2, due=21)) == 8
 
 
 def test_an_idle_lane_beside_a_long_batch_is_enough() -> None:
