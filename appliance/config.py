@@ -15,7 +15,6 @@ from types import MappingProxyType
 from typing import Final
 
 from appliance.binding import bind
-from appliance.door.certificates import certificate_problems
 from appliance.door.choice import door_problems, front_problems
 from appliance.door.control import ControlConfig
 from appliance.door.door import DoorConfig
@@ -26,6 +25,7 @@ from appliance.engine.supervisor import SupervisorConfig
 from appliance.engine.swap_settings import SwapConfig
 from appliance.errors import ConfigInvalid, Problem
 from appliance.http.config import HttpConfig, HttpNative
+from appliance.listening.certificates import certificate_problems
 from appliance.package.settings import PackagesConfig
 from appliance.repository.directory import RepositoryConfig
 from appliance.scheduling.settings import SchedulingConfig

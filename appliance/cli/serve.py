@@ -13,9 +13,9 @@ from appliance import config as configuration
 from appliance.address import parse_address
 from appliance.cli.failure import CommandFailed, printable
 from appliance.config import ApplianceConfig
-from appliance.door.certificates import bearer_of
 from appliance.door.door import DoorConfig, DoorKind
 from appliance.errors import ConfigInvalid
+from appliance.listening.certificates import bearer_of
 from appliance.model import VersionState
 from appliance.telemetry.log import LogFormat
 

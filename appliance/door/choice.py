@@ -8,11 +8,12 @@ from importlib.util import find_spec
 from typing import Final
 
 from appliance.door.control import ControlConfig, ControlHandlers, ModelControl
-from appliance.door.door import DoorConfig, DoorKind, FrontDoor, LogControl, inherits
+from appliance.door.door import DoorConfig, DoorKind, FrontDoor, LogControl
 from appliance.door.native_package import PACKAGE, native_problem
 from appliance.engine.direct import DirectEngine
 from appliance.engine.port import EnginePort
 from appliance.errors import OperatorError
+from appliance.listening.settings import OWN_USER, inherits
 from appliance.telemetry.trace import Tracer
 from appliance.workers.port import LaneMemory
 
@@ -119,6 +120,7 @@ def make_control_door(
 
     doors = DoorConfig(
         addresses=(f"unix:{config.socket}",),
+        unix_mode=OWN_USER,
         max_message_bytes=config.max_message_bytes,
         max_messages_bytes=max(config.max_message_bytes, DoorConfig().max_messages_bytes),
     )

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Final, Protocol
+from typing import Protocol
 
-from appliance.address import address_problems
 from appliance.engine.front import HttpFront
+from appliance.listening.settings import (
+    OWN_USER,
+    client_name_problems,
+    group_problems,
+    listening_problems,
+    mode_problems,
+    tls_contradictions,
+)
 from appliance.telemetry.door_metrics import DoorFigures
 
 MEBIBYTE = 1 << 20
 SERVICE = "inference.GRPCInferenceService"
-SYSTEMD: Final = "systemd"
-"""An address that stands for the sockets that the service manager opened; ``systemd:NAME`` for those of one name."""
 
 Setting = bool | int | str
 
@@ -25,28 +30,6 @@ class DoorKind(Enum):
     AUTO = "auto"
     NATIVE = "native"
     GRPCIO = "grpcio"
-
-
-def inherits(address: str) -> bool:
-    """Whether ``address`` stands for sockets that the service manager opened."""
-    return address == SYSTEMD or (
-        address.startswith(f"{SYSTEMD}:") and not address[len(SYSTEMD) + 1 :].isdecimal()
-    )
-
-
-def listening_problems(addresses: Sequence[str]) -> Iterator[str]:
-    """What is wrong with the door's addresses, one text for each that cannot be read."""
-    return address_problems([address for address in addresses if not inherits(address)])
-
-
-def client_name_problems(names: Sequence[str]) -> Iterator[str]:
-    """What is wrong with names of clients, one text for each that no certificate could bear."""
-    for name in names:
-        domain = name.removeprefix("*.")
-        if not 0 < len(name) < 256 or not name.isprintable():
-            yield f"{name!r} is no name: it must have 1 to 255 printable characters"
-        elif "*" in domain or (domain != name and ":" in domain) or not domain:
-            yield f"'{name}': a wildcard is only '*.' at the front of a DNS name, as in '*.site.example'"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +56,20 @@ class DoorConfig:
         default=False,
         metadata={
             "help": "let other servers listen on the same port; the kernel deals connections out among them"
+        },
+    )
+    unix_mode: str = field(
+        default=OWN_USER,
+        metadata={
+            "help": "permissions of Unix sockets that are made here, in octal: who may write may connect",
+            "check": mode_problems,
+        },
+    )
+    unix_group: str = field(
+        default="",
+        metadata={
+            "help": "group of these sockets, one of the appliance's user; empty: the one that it runs with",
+            "check": group_problems,
         },
     )
     tls_certificate: str = field(
@@ -202,21 +199,14 @@ class DoorConfig:
     )
 
     def __post_init__(self) -> None:
-        if bool(self.tls_certificate) != bool(self.tls_key):
-            raise ValueError("tls_certificate and tls_key go together; give both or neither")
-        if self.tls_client_ca and not self.tls_certificate:
-            raise ValueError(
-                "tls_client_ca asks clients for certificates, which takes tls_certificate and tls_key"
-            )
-        if self.tls_client_names and not self.tls_client_ca:
-            raise ValueError(
-                "tls_client_names names clients by their certificates, for which tls_client_ca asks"
-            )
+        problems = list(tls_contradictions(self))
         if self.max_messages_bytes < self.max_message_bytes:
-            raise ValueError(
+            problems.append(
                 f"max_messages_bytes is {self.max_messages_bytes}, less than one message of max_message_bytes, "
                 f"{self.max_message_bytes}; raise the one or lower the other"
             )
+        if problems:
+            raise ValueError("; ".join(problems))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

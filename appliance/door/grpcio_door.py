@@ -7,8 +7,7 @@ per request: one future, no task, no metadata unless there is an error.
 from __future__ import annotations
 
 import os
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Awaitable, Callable
 from typing import Any, NoReturn
 
 # The library's newer listener passes each event on between threads once more than the older one, which at concurrency 1
@@ -21,13 +20,15 @@ from grpc import aio
 
 from appliance.address import Address, check_free, parse_address, unavailable
 from appliance.door.control import ControlHandlers
-from appliance.door.door import DoorConfig, DoorKind, DoorStatistics, LogControl, inherits
+from appliance.door.door import DoorConfig, DoorKind, DoorStatistics, LogControl
 from appliance.door.failure import status_for
 from appliance.door.inference import NOBODY, Refused
 from appliance.door.services import INFER, AnswerMessage, ServeStream, Services, Terms
 from appliance.door.status import Status
 from appliance.engine.port import EnginePort
 from appliance.errors import AddressUnavailable, OperatorError
+from appliance.listening.settings import UnixAccess, inherits, unix_access
+from appliance.listening.sockets import give_to_group, masked
 from appliance.telemetry.door_metrics import DoorFigures
 from appliance.telemetry.trace import Tracer
 
@@ -51,7 +52,7 @@ class GrpcioDoor:
         tracer: Tracer | None = None,
         control: ControlHandlers | None = None,
     ) -> None:
-        """``control`` makes it the operator's: its sockets are for the own user alone."""
+        """``control`` makes it the operator's."""
         self._config = config
         self._control = control
         self._services = Services(engine, config, log, tracer)
@@ -75,8 +76,13 @@ class GrpcioDoor:
                 for service, methods in self._methods().items()
             )
         )
-        with _private() if self._control is not None else nullcontext():
-            bound = tuple(_bind(server, address, self._config.reuse_port) for address in addresses)
+        access = unix_access(self._config.unix_mode, self._config.unix_group)
+        bound = tuple(
+            _bind_path(server, address, access)
+            if address.path
+            else _bind(server, address, self._config.reuse_port)
+            for address in addresses
+        )
         self._server = server
         await server.start()
         return bound
@@ -183,16 +189,6 @@ def _awaiting(path: str, answer: Callable[[bytes], Awaitable[bytes]]) -> UnaryBe
     return behave
 
 
-@contextmanager
-def _private() -> Iterator[None]:
-    """Files and sockets that are made meanwhile are for the own user alone."""
-    before = os.umask(0o177)
-    try:
-        yield
-    finally:
-        os.umask(before)
-
-
 async def _abort(context: Context, status: Status) -> NoReturn:
     await context.abort(_CODES[status.code.value], status.text, status.metadata)
 
@@ -205,8 +201,20 @@ def _address(text: str) -> Address:
     return parse_address(text)
 
 
+def _bind_path(server: aio.Server, address: Address, access: UnixAccess) -> str:
+    """A Unix socket. The library listens at once: until it belongs to its group it is for its owner alone."""
+    try:
+        with masked(access.mode if access.group < 0 else access.mode & 0o700):
+            bound = _bind(server, address, reuse_port=False)
+        give_to_group(address.path, access.group)
+        os.chmod(address.path, access.mode)
+    except OSError as error:
+        raise unavailable(address, EDGE, error.strerror or str(error)) from error
+    return bound
+
+
 def _bind(server: aio.Server, address: Address, reuse_port: bool) -> str:
-    if address.path or not reuse_port:
+    if not reuse_port:
         check_free(address, EDGE)
     target = address.with_port(address.port)
     try:

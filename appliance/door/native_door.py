@@ -9,12 +9,11 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable
+from typing import Final
 
 from edge_appliance_door import Door, LaneMemory, Tls
 
-from appliance.door.certificates import bearer_of, read_certificates
 from appliance.door.door import DoorConfig, DoorKind, DoorStatistics, LogControl
-from appliance.door.listeners import Listeners, inherited
 from appliance.door.native_dispatch import Dispatch, Methods
 from appliance.door.native_front import NativeFront
 from appliance.door.native_limits import SETTINGS, limits_of
@@ -23,10 +22,14 @@ from appliance.engine.direct import DirectEngine
 from appliance.engine.front import HttpFront
 from appliance.engine.port import EnginePort
 from appliance.errors import OperatorError
+from appliance.listening.certificates import bearer_of, read_certificates
+from appliance.listening.settings import unix_access
+from appliance.listening.sockets import Listeners, inherited
 from appliance.telemetry.door_metrics import DoorFigures
 from appliance.telemetry.trace import Tracer
 
 __all__ = ["LaneMemory", "NativeDoor"]
+SECTION: Final = "grpc"
 
 
 class NativeDoor:
@@ -57,9 +60,10 @@ class NativeDoor:
         config = self._config
         if not config.addresses:
             return ()
-        certificates = read_certificates(config)
+        certificates = read_certificates(config, SECTION)
         available = inherited(os.environ, os.getpid())
-        bound = self._listeners.open(config.addresses, available, reuse_port=config.reuse_port)
+        access = unix_access(config.unix_mode, config.unix_group)
+        bound = self._listeners.open(config.addresses, available, reuse_port=config.reuse_port, access=access)
         methods = Methods(self._services)
         try:
             self._tls = tls = Tls(*certificates, config.tls_client_names) if certificates else None
@@ -92,7 +96,7 @@ class NativeDoor:
         if self._tls is None:
             return None
         loop = asyncio.get_running_loop()
-        certificates = await loop.run_in_executor(None, read_certificates, self._config)
+        certificates = await loop.run_in_executor(None, read_certificates, self._config, SECTION)
         assert certificates is not None
         try:
             self._tls.reload(*certificates)

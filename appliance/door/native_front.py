@@ -10,12 +10,12 @@ from typing import Final
 
 from edge_appliance_door import Door, Grants
 
-from appliance.door.listeners import Listeners
 from appliance.door.native_teaching import Texts, tell
 from appliance.engine.direct import DirectEngine
 from appliance.engine.front import Adopt, FrontFigures, FrontTerms, Wording
 from appliance.errors import OperatorError
 from appliance.inference import RequestPlan
+from appliance.listening.sockets import Listeners
 from appliance.tensor import Datatype
 from appliance.workers.port import Shape
 
@@ -58,7 +58,7 @@ class NativeFront:
         door = self._door
         assert door is not None, "a front without a door"
         self._adopt = adopt
-        bound = self._listeners.open(terms.addresses, ())
+        bound = self._listeners.open(terms.addresses, (), reuse_port=terms.reuse_port, access=terms.access)
         try:
             self._listeners.hand_over(
                 lambda listeners: door.serve_http(

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from appliance.inference import RequestPlan
+from appliance.listening.settings import UnixAccess
 from appliance.tensor import Datatype
 from appliance.workers.port import Shape
 
@@ -21,10 +22,13 @@ worker died with the first request on it."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrontTerms:
-    """Where a front listens and what it must keep. Sizes are bytes, times seconds. ``server`` is what answers name
-    themselves; ``full`` is the whole answer to a connection too many, ``crowded`` to one too many from its address."""
+    """Where a front listens and what it must keep. Sizes are bytes, times seconds. ``access`` is that to Unix sockets
+    that it makes. ``server`` is what answers name themselves; ``full`` is the whole answer to a connection too many,
+    ``crowded`` to one too many from its address."""
 
     addresses: tuple[str, ...]
+    reuse_port: bool
+    access: UnixAccess
     max_connections: int
     max_connections_per_peer: int
     max_json_bytes: int

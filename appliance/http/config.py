@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from appliance.address import address_problems
+from appliance.listening.settings import OWN_USER, group_problems, mode_problems
 
 MEBIBYTE = 1 << 20
 
@@ -29,6 +30,26 @@ class HttpConfig:
         metadata={
             "help": "where to listen: host:port, [v6]:port or unix:/path",
             "check": address_problems,
+        },
+    )
+    reuse_port: bool = field(
+        default=False,
+        metadata={
+            "help": "let other servers listen on the same port; the kernel deals connections out among them"
+        },
+    )
+    unix_mode: str = field(
+        default=OWN_USER,
+        metadata={
+            "help": "permissions of Unix sockets that are made here, in octal: who may write may connect",
+            "check": mode_problems,
+        },
+    )
+    unix_group: str = field(
+        default="",
+        metadata={
+            "help": "group of these sockets, one of the appliance's user; empty: the one that it runs with",
+            "check": group_problems,
         },
     )
     native: HttpNative = field(

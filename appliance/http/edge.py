@@ -11,11 +11,9 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
 from aiohttp import web
 
-from appliance.address import Address, check_free, parse_address, unavailable
 from appliance.engine.front import FrontFigures, FrontTerms, HttpFront
 from appliance.engine.port import EnginePort
 from appliance.errors import ApplianceError, OperatorError
@@ -36,6 +34,8 @@ from appliance.http.router import RouteHandler, Router
 from appliance.http.status import CLIENT_CLOSED_REQUEST, error_response
 from appliance.http.status_handler import StatusHandler
 from appliance.identity import SERVER_NAME
+from appliance.listening.settings import unix_access
+from appliance.listening.sockets import Listeners
 from appliance.telemetry.door_metrics import DoorFigures
 from appliance.telemetry.prometheus import MetricsConfig
 from appliance.telemetry.store_metrics import StoreFigures
@@ -80,23 +80,19 @@ class HttpEdge:
             ]
         )
         self._server = HttpServer(self._handle, config)
+        self._sockets = Listeners(EDGE, dual_stack=False)
         self._listeners: list[asyncio.Server] = []
-        self._socket_files: list[Path] = []
         self._answers: Counter[int] = Counter()
         self._sweeping: asyncio.TimerHandle | None = None
 
     async def open(self) -> tuple[str, ...]:
         """Listen on every configured address; gives them as bound, with real ports. Raises
         AddressUnavailable."""
-        bound: list[str] = []
         front = self._front = self._chosen_front()
-        if front is not None:
-            bound += front.open(_terms(self._config), self._adopt)
-        else:
-            for text in self._config.addresses:
-                bound += await self._listen(parse_address(text))
+        terms = _terms(self._config)
+        bound = front.open(terms, self._adopt) if front is not None else await self._listen(terms)
         self._sweep()
-        return tuple(bound)
+        return bound
 
     def announce_stop(self) -> None:
         """Turn readiness off while requests are still served."""
@@ -128,8 +124,7 @@ class HttpEdge:
         await self._server.shutdown(0.1)
         if self._front is not None:
             await self._front.end()
-        for path in self._socket_files:
-            path.unlink(missing_ok=True)
+        self._sockets.close()
 
     def statistics(self) -> HttpStatistics:
         """What this edge did and has open."""
@@ -183,22 +178,16 @@ class HttpEdge:
         self._answers[response.status] += 1
         return response
 
-    async def _listen(self, address: Address) -> list[str]:
+    async def _listen(self, terms: FrontTerms) -> tuple[str, ...]:
+        bound = self._sockets.open(terms.addresses, (), reuse_port=terms.reuse_port, access=terms.access)
+        for descriptor in self._sockets.hand_over(list):
+            self._listeners.append(await self._serve(socket.socket(fileno=descriptor)))
+        return bound
+
+    async def _serve(self, listener: socket.socket) -> asyncio.Server:
         loop = asyncio.get_running_loop()
-        check_free(address, EDGE)
-        try:
-            if address.path:
-                listener = await loop.create_unix_server(self._server, address.path, backlog=BACKLOG)
-                self._socket_files.append(Path(address.path))
-            else:
-                listener = await loop.create_server(self._server, address.host, address.port, backlog=BACKLOG)
-        except (OSError, UnicodeError) as error:
-            raise unavailable(address, EDGE, str(error)) from error
-        self._listeners.append(listener)
-        if address.path:
-            return [address.with_port(0)]
-        names = [bound.getsockname() for bound in listener.sockets]
-        return [Address(name[0], name[1]).with_port(name[1]) for name in names]
+        create = loop.create_unix_server if listener.family == socket.AF_UNIX else loop.create_server
+        return await create(self._server, sock=listener, backlog=BACKLOG)
 
     def _sweep(self) -> None:
         self._server.sweep()
@@ -209,6 +198,8 @@ def _terms(config: HttpConfig) -> FrontTerms:
     """What whoever listens in the edge's place must keep."""
     return FrontTerms(
         addresses=config.addresses,
+        reuse_port=config.reuse_port,
+        access=unix_access(config.unix_mode, config.unix_group),
         max_connections=config.max_connections,
         max_connections_per_peer=config.max_connections_per_peer,
         max_json_bytes=config.max_json_bytes,

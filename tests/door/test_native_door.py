@@ -16,11 +16,11 @@ from grpc import aio
 
 from appliance.door.door import DoorConfig, DoorKind, FrontDoor
 from appliance.door.failure import BROKEN
-from appliance.door.listeners import Inherited
 from appliance.door.response import varint
 from appliance.door.services import INFER, INFER_STREAM
 from appliance.door.wire_pb import inference_pb2 as pb
 from appliance.errors import Cancelled, OperatorError, RunFailed
+from appliance.listening.sockets import Inherited
 from tests.door.engine_double import EngineDouble, LogDouble
 from tests.door.messages import infer_request
 from tests.doors import needs_native

@@ -13,12 +13,13 @@ import pytest
 
 from appliance.config import load
 from appliance.door import choice
-from appliance.door.certificates import bearer_of, certificate_problems, read_certificates
 from appliance.door.choice import chosen, door_problems, idle_settings, passed_over
-from appliance.door.door import DoorConfig, DoorKind, client_name_problems, inherits
+from appliance.door.door import DoorConfig, DoorKind
 from appliance.door.native_limits import SETTINGS, limits_of
 from appliance.door.native_package import PACKAGE, native_problem
 from appliance.errors import ConfigInvalid, OperatorError
+from appliance.listening.certificates import bearer_of, certificate_problems, read_certificates
+from appliance.listening.settings import client_name_problems, inherits
 from tests.architecture.sources import ROOT
 from tests.door.certificate_files import make_authority, make_named, make_signed
 
@@ -200,10 +201,10 @@ def test_certificates_are_read_and_checked(tmp_path: Path) -> None:
         tls_client_ca=str(authority.certificate),
     )
     assert not list(certificate_problems(good))
-    certificates = read_certificates(good)
+    certificates = read_certificates(good, "grpc")
     assert certificates is not None
     assert certificates.client_ca == authority.certificate.read_bytes()
-    assert read_certificates(DoorConfig()) is None
+    assert read_certificates(DoorConfig(), "grpc") is None
     junk = tmp_path / "junk"
     junk.write_text("junk")
     wrong = {
@@ -214,7 +215,7 @@ def test_certificates_are_read_and_checked(tmp_path: Path) -> None:
     for key, config in wrong.items():
         assert [found for found, _ in certificate_problems(config)] == [key]
         with pytest.raises(OperatorError, match=f"grpc.{key}: "):
-            read_certificates(config)
+            read_certificates(config, "grpc")
     other = replace(good, tls_key=str(authority.key))
     assert "key values mismatch" in dict(certificate_problems(other))["tls_certificate"]
 

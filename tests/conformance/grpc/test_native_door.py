@@ -17,8 +17,8 @@ from typing import Any
 import grpc
 import pytest
 
-from appliance.door.certificates import bearer_of
 from appliance.door.door import DoorConfig
+from appliance.listening.certificates import bearer_of
 from tests.appliance_process import ApplianceProcess
 from tests.conformance.grpc.streaming import Sending, ask
 from tests.conformance.grpc.stub import Stub, failure_of

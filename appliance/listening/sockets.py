@@ -9,20 +9,20 @@ import contextlib
 import os
 import socket
 import stat
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final, NamedTuple, TypeVar
 
 from appliance.address import Address, check_free, parse_address, unavailable
-from appliance.door.door import SYSTEMD, inherits
 from appliance.errors import AddressUnavailable
+from appliance.listening.settings import SYSTEMD, UnixAccess, inherits
 
 T = TypeVar("T")
 
-EDGE: Final = "grpc"
 BACKLOG: Final = 4096
 FIRST_INHERITED: Final = 3
 """The first descriptor of socket activation, as ``sd_listen_fds`` numbers them."""
 UNNAMED: Final = "unknown"
+OWN_USER: Final = UnixAccess()
 
 
 class Inherited(NamedTuple):
@@ -49,7 +49,7 @@ class Listeners:
     """Sockets that listen, for the section ``edge`` of the configuration. ``dual_stack``: the unspecified address of
     version 6 takes clients of version 4, too. Owner: the event loop's thread."""
 
-    def __init__(self, edge: str = EDGE, *, dual_stack: bool = True) -> None:
+    def __init__(self, edge: str = "grpc", *, dual_stack: bool = True) -> None:
         self._edge = edge
         self._dual_stack = dual_stack
         self._sockets: list[socket.socket] = []
@@ -57,13 +57,22 @@ class Listeners:
         self._files: list[Address] = []
 
     def open(
-        self, addresses: Iterable[str], available: tuple[Inherited, ...], *, reuse_port: bool = False
+        self,
+        addresses: Iterable[str],
+        available: tuple[Inherited, ...],
+        *,
+        reuse_port: bool = False,
+        access: UnixAccess = OWN_USER,
     ) -> tuple[str, ...]:
-        """Listen on every address; gives them as bound. Raises AddressUnavailable, and then nothing stays open."""
+        """Listen on every address; gives them as bound. ``access`` is that to our own Unix sockets. Raises
+        AddressUnavailable, and then nothing stays open."""
         bound: list[str] = []
         try:
             for text in addresses:
-                bound += self._inherit(text, available) if inherits(text) else self._listen(text, reuse_port)
+                if inherits(text):
+                    bound += self._inherit(text, available)
+                else:
+                    bound += self._listen(text, reuse_port, access)
         except AddressUnavailable:
             self.close()
             raise
@@ -94,22 +103,26 @@ class Listeners:
 
     # --- our own
 
-    def _listen(self, text: str, reuse_port: bool) -> list[str]:
+    def _listen(self, text: str, reuse_port: bool, access: UnixAccess) -> list[str]:
         address = parse_address(text)
         try:
-            return self._listen_unix(address) if address.path else self._listen_port(address, reuse_port)
+            return (
+                self._listen_unix(address, access) if address.path else self._listen_port(address, reuse_port)
+            )
         except (OSError, UnicodeError) as error:
             reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
             raise unavailable(address, self._edge, reason) from error
 
-    def _listen_unix(self, address: Address) -> list[str]:
+    def _listen_unix(self, address: Address, access: UnixAccess) -> list[str]:
         check_free(address, self._edge)
         listener = self._new(socket.AF_UNIX)
         with contextlib.suppress(FileNotFoundError):
             os.unlink(address.path)  # nobody listens there: check_free said so
-        listener.bind(address.path)
+        with masked(access.mode):
+            listener.bind(address.path)
         self._files.append(address)
-        listener.listen(BACKLOG)
+        give_to_group(address.path, access.group)
+        listener.listen(BACKLOG)  # nobody could connect before
         return [address.with_port(0)]
 
     def _listen_port(self, address: Address, reuse_port: bool) -> list[str]:
@@ -164,16 +177,40 @@ class Listeners:
                 raise OSError(88, "it is no socket")
             listener = socket.socket(fileno=given.descriptor)
         except OSError as error:
-            raise _unfit(place, error.strerror or str(error)) from error
+            raise self._unfit(place, error.strerror or str(error)) from error
         self._inherited.append(listener)
         listens = listener.type == socket.SOCK_STREAM and listener.getsockopt(
             socket.SOL_SOCKET, socket.SO_ACCEPTCONN
         )
         if not listens or listener.family not in (socket.AF_INET, socket.AF_INET6, socket.AF_UNIX):
-            raise _unfit(place, "it does not listen for streams; use ListenStream= and Accept=no")
+            raise self._unfit(place, "it does not listen for streams; use ListenStream= and Accept=no")
         listener.setblocking(False)
         listener.set_inheritable(False)
         return _name_of(listener)
+
+    def _unfit(self, place: str, reason: str) -> AddressUnavailable:
+        return AddressUnavailable(f"{self._edge} cannot listen on {place}: {reason}")
+
+
+@contextlib.contextmanager
+def masked(mode: int) -> Iterator[None]:
+    """Files and sockets that are made meanwhile have no permissions beyond ``mode``."""
+    before = os.umask(0o777 & ~mode)
+    try:
+        yield
+    finally:
+        os.umask(before)
+
+
+def give_to_group(path: str, group: int) -> None:
+    """Make a file that of a group; -1 leaves it as it is. Raises OSError, with a text for people."""
+    if group < 0:
+        return
+    try:
+        os.chown(path, -1, group, follow_symlinks=False)
+    except PermissionError as error:
+        text = f"it cannot be given to group {group}, to which the appliance's user must belong"
+        raise PermissionError(error.errno, text) from error
 
 
 def _handed(sockets: list[socket.socket], take: Callable[[list[int]], T]) -> T:
@@ -182,10 +219,6 @@ def _handed(sockets: list[socket.socket], take: Callable[[list[int]], T]) -> T:
         each.detach()
     sockets.clear()
     return taken
-
-
-def _unfit(place: str, reason: str) -> AddressUnavailable:
-    return AddressUnavailable(f"{EDGE} cannot listen on {place}: {reason}")
 
 
 def _name_of(listener: socket.socket) -> str:

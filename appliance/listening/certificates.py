@@ -1,4 +1,4 @@
-"""The certificates of the door's TLS: read from the configured files, and whether they can be used.
+"""The certificates of a port's TLS: read from the configured files, and whether they can be used.
 
 The standard library's OpenSSL is asked, so that a check needs no door and says what is wrong in its words.
 """
@@ -11,8 +11,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from appliance.door.door import DoorConfig
 from appliance.errors import OperatorError
+from appliance.listening.settings import TlsSettings
 
 
 class Certificates(NamedTuple):
@@ -23,12 +23,12 @@ class Certificates(NamedTuple):
     client_ca: bytes
 
 
-def read_certificates(config: DoorConfig) -> Certificates | None:
-    """What the files of ``config`` hold, checked; None when TLS is off. Raises OperatorError with everything that is
-    wrong."""
+def read_certificates(config: TlsSettings, section: str) -> Certificates | None:
+    """What the files of ``config``, the ``section`` of the configuration, hold, checked; None when TLS is off. Raises
+    OperatorError with everything that is wrong."""
     if not config.tls_certificate:
         return None
-    problems = [f"grpc.{key}: {text}" for key, text in certificate_problems(config)]
+    problems = [f"{section}.{key}: {text}" for key, text in certificate_problems(config)]
     if problems:
         raise OperatorError("; ".join(problems))
     try:
@@ -49,7 +49,7 @@ class Bearer(NamedTuple):
     until: str
 
 
-def bearer_of(config: DoorConfig) -> Bearer | None:
+def bearer_of(config: TlsSettings) -> Bearer | None:
     """Whom the server's certificate names; None where no client would take it, as when it has expired.
 
     The standard library tells what is in a certificate only to a peer: so it is shown to one, in memory."""
@@ -72,8 +72,8 @@ def bearer_of(config: DoorConfig) -> Bearer | None:
     return Bearer(tuple(names or common), shown["notAfter"])
 
 
-def certificate_problems(config: DoorConfig) -> Iterator[tuple[str, str]]:
-    """The keys of the ``[grpc]`` section whose files cannot be used, and why."""
+def certificate_problems(config: TlsSettings) -> Iterator[tuple[str, str]]:
+    """The keys whose files cannot be used, and why."""
     if not config.tls_certificate:
         return
     files = {key: getattr(config, key) for key in ("tls_certificate", "tls_key", "tls_client_ca")}

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from appliance.door.listeners import Inherited, Listeners, inherited
 from appliance.errors import AddressUnavailable
+from appliance.listening.sockets import Inherited, Listeners, inherited
 
 
 @pytest.fixture

@@ -1,0 +1,1 @@
+"""Listening: sockets of our own or the service manager's, who may connect, and the certificates that are shown."""

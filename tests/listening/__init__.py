@@ -1,0 +1,1 @@
+"""Listening: sockets, settings, certificates."""
