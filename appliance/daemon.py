@@ -168,7 +168,7 @@ class Daemon:
             store=figures,
         )
         self._desired = Desired(
-            source, self._engine, config.reload, config.repository, self._records.incumbents, log.event
+            source, self._engine, config.reload, config.repository, self._records, log.event
         )
         self._control = make_control_door(self._engine, config.control, log, self._desired)
         self._signals = 0

@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 
 from appliance.engine.engine import Engine
+from appliance.engine.records import Records
 from appliance.engine.routes import Catalog, CatalogProblem, CatalogVersion
 from appliance.engine.swap_settings import TrialWish
 from appliance.errors import InvalidRequest, NotReady, OperatorError, Problem, UnknownModel
@@ -30,8 +31,8 @@ from appliance.store.catalog import Trial, TrialMode
 
 
 class Desired:
-    """The source, what was changed by hand, and what the engine was told of both. ``incumbents`` are the identities of
-    what was proven last, by name of the model; ``report`` writes a log line."""
+    """The source, what was changed by hand, and what the engine was told of both. ``records`` tell what was
+    proven last of each model, and which requests were heeded; ``report`` writes a log line."""
 
     def __init__(
         self,
@@ -39,13 +40,13 @@ class Desired:
         engine: Engine,
         reload: ReloadConfig,
         repository: RepositoryConfig,
-        incumbents: Callable[[], Mapping[str, str]],
+        records: Records,
         report: Callable[..., None],
     ) -> None:
         self._source = source
         self._engine = engine
         self._repository = repository
-        self._incumbents = incumbents
+        self._records = records
         self._report = report
         self._watcher = Watcher(source, reload, self.take, report)
         self._selection = Selection()
@@ -55,8 +56,10 @@ class Desired:
         self._told: frozenset[Problem] = frozenset()
         self._scan = RepositoryScan(servable=(), broken=(), notes=())
         self._generation = 0
-        self._asked_ms: Mapping[tuple[str, int], int] | None = None
-        """As of the last scan; None: there was none, and what was asked for before this process is no news."""
+        self._asked_ms = records.asked()
+        """By key of the version, as of the last scan, of this process or one before; None: there was none."""
+        self._owed: set[str] = set()
+        """What was asked for of models for which something stands in: the engine does not hear of these yet."""
         self._by_hand = asyncio.Lock()
         self._stopped = False
 
@@ -74,7 +77,7 @@ class Desired:
         """What the source holds; what stands in for some of it will at first be served. Raises OperatorError when it
         cannot be read."""
         found = await self._watcher.read()
-        incumbents = self._incumbents()
+        incumbents = self._records.incumbents()
         standing_in = await self._watcher.apart(lambda: self._source.standing_in(incumbents))
         self._standing_in.update(standing_in)
         for name, reading in sorted(standing_in.items()):
@@ -141,7 +144,7 @@ class Desired:
             if note not in self._told:
                 self._report("setting has no effect", file=note.file, key=note.key, note=note.text)
         self._told = frozenset((*wanted.problems, *wanted.notes))
-        asked = {*asked, *self._asked_again(found)}
+        asked = self._heeded(found, asked)
         self._engine.apply(catalog_of(standing(wanted, self._standing_in), self._source.trials()), asked)
         if self._standing_in and self._unwatch is None:
             self._unwatch = self._engine.watch(self._changed)
@@ -149,13 +152,19 @@ class Desired:
             self._unwatch()
             self._unwatch = None
 
-    def _asked_again(self, found: RepositoryScan) -> frozenset[str]:
-        """Versions that were asked for since the last scan, as ``name/version``."""
-        before, self._asked_ms = self._asked_ms, found.asked_ms
-        if before is None:
-            return frozenset()
-        news = (key for key, asked_ms in found.asked_ms.items() if before.get(key) != asked_ms)
-        return frozenset(f"{name}/{version}" for name, version in news)
+    def _heeded(self, found: RepositoryScan, asked: Collection[str]) -> frozenset[str]:
+        """``asked``, and the versions that were asked for since the last scan, as ``name/version``, without what has to
+        wait. It counts as heeded before the engine begins, or one that takes the box down would be news each time."""
+        before, asked_ms = (
+            self._asked_ms,
+            {f"{name}/{number}": at for (name, number), at in found.asked_ms.items()},
+        )
+        news = () if before is None else (key for key, at_ms in asked_ms.items() if before.get(key) != at_ms)
+        owed = self._owed.union(asked, news)
+        self._owed = {each for each in owed if each.partition("/")[0] in self._standing_in}
+        self._asked_ms = asked_ms
+        self._records.heed({key: at_ms for key, at_ms in asked_ms.items() if key not in self._owed})
+        return frozenset(owed - self._owed)
 
     # --- by hand
 

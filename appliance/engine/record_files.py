@@ -77,6 +77,8 @@ class FileRecords:
     def _take_tries(self, document: Mapping[str, Any]) -> None:
         for identity, (tries, rejected, *later) in document["versions"].items():
             self._known.standings[str(identity)] = Standing(int(tries), str(rejected), *map(int, later[:2]))
+        if (asked := document.get("asked")) is not None:
+            self._known.heed({str(key): int(at_ms) for key, at_ms in asked.items()})
 
     def _take_proofs(self, document: Mapping[str, Any]) -> None:
         for identity, box, proven, assessment in document["proofs"]:
@@ -97,23 +99,23 @@ class FileRecords:
     ) -> None:
         """See Records."""
         self._known.add_tries(identities, at_ms, again)
-        self._put(TRIES, _tries(self._known.standings), done)
+        self._put(TRIES, _tries(self._known), done)
 
     def given_up(self, identity: str, at_ms: int) -> None:
         """See Records."""
         self._known.given_up(identity, at_ms)
-        self._put(TRIES, _tries(self._known.standings))
+        self._put(TRIES, _tries(self._known))
 
     def reject(self, identity: str, reason: str) -> None:
         """See Records."""
         self._known.reject(identity, reason)
-        self._put(TRIES, _tries(self._known.standings))
+        self._put(TRIES, _tries(self._known))
 
     def forgive(self, identity: str) -> None:
         """See Records."""
         if identity in self._known.standings:
             self._known.forgive(identity)
-            self._put(TRIES, _tries(self._known.standings))
+            self._put(TRIES, _tries(self._known))
 
     def proof(self, identity: str, box: str) -> Proof | None:
         """See Records."""
@@ -134,6 +136,14 @@ class FileRecords:
     def incumbents(self) -> Mapping[str, str]:
         """See Records."""
         return self._known.incumbents()
+
+    def asked(self) -> Mapping[str, int] | None:
+        """See Records."""
+        return self._known.asked()
+
+    def heed(self, asked: Mapping[str, int]) -> None:
+        """See Records."""
+        self._known.heed(asked)
 
     def happened(self, change: Change) -> None:
         """See Records."""
@@ -207,9 +217,11 @@ class FileRecords:
             self._folder.rename(FILE, FILE_BEFORE)
 
 
-def _tries(standings: Mapping[str, Standing]) -> Callable[[], bytes]:
-    versions = dict(standings)
-    return lambda: _document(versions=versions)
+def _tries(known: MemoryRecords) -> Callable[[], bytes]:
+    versions, asked = dict(known.standings), known.heeded
+    return lambda: (
+        _document(versions=versions) if asked is None else _document(versions=versions, asked=asked)
+    )
 
 
 def _proofs(proofs: Mapping[tuple[str, str], Proof]) -> Callable[[], bytes]:

@@ -105,6 +105,13 @@ class Records(Protocol):
     def incumbents(self) -> Mapping[str, str]:
         """The identity of the version that was seated last, by name of its model."""
 
+    def asked(self) -> Mapping[str, int] | None:
+        """What was heeded last; None: never was anything."""
+
+    def heed(self, asked: Mapping[str, int]) -> None:
+        """When each version was asked for last, by its key, as far as that is dealt with. Kept with whatever is written
+        next of tries, so that neither can be lost without the other."""
+
     def happened(self, change: Change) -> None:
         """Add a line to the history."""
 
@@ -124,6 +131,7 @@ class MemoryRecords:
         self.standings = dict(standings)
         self.proofs = {(identity, box): proof for identity, box, proof in proofs}
         self.seats: dict[str, str] = {}
+        self.heeded: dict[str, int] | None = None
         self._changes = deque(changes, CHANGES_KEPT)
         self._boxes: dict[str, str] = {}  # equal ones are kept once
 
@@ -183,6 +191,14 @@ class MemoryRecords:
     def incumbents(self) -> Mapping[str, str]:
         """See Records."""
         return dict(self.seats)
+
+    def asked(self) -> Mapping[str, int] | None:
+        """See Records."""
+        return self.heeded
+
+    def heed(self, asked: Mapping[str, int]) -> None:
+        """See Records."""
+        self.heeded = dict(asked)
 
     def happened(self, change: Change) -> None:
         """See Records."""

@@ -80,6 +80,17 @@ def test_tries_that_an_older_release_wrote_are_understood(tmp_path: Path) -> Non
     disk.records.close()
 
 
+def test_what_was_asked_for_is_heeded_with_the_try_that_follows_or_not_at_all(tmp_path: Path) -> None:
+    disk = Disk(tmp_path)
+    assert disk.records.asked() is None, "nothing is known of what came before"
+    disk.count("m/1@a")
+    disk.records.heed({"m/1": 7})
+    assert Disk(tmp_path).records.asked() is None, "no try was counted since: it may be news again"
+    disk.count("m/1@a")
+    assert Disk(tmp_path).records.asked() == {"m/1": 7}
+    disk.records.close()
+
+
 def test_a_try_that_cannot_be_written_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     disk = Disk(tmp_path / "serve")
 

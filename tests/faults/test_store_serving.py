@@ -163,6 +163,31 @@ def test_each_command_that_asks_for_a_version_that_failed_has_it_tried_once_more
     assert refused() == 5, "a restart is nobody who asks"
 
 
+def test_what_was_asked_for_while_no_daemon_ran_is_tried_once_more_by_the_next_one_and_no_other(
+    serve: Serve, state: Path, install: Callable[..., None], appliance: Run
+) -> None:
+    def refused() -> int:
+        changes = read_history(state / "serve", "m")
+        return sum(change.version == 2 and change.ending is Ending.REFUSED for change in changes)
+
+    install(1)
+    arguments, sections = ("--state-dir", str(state)), {**STORE, "swap": {"watch_s": 0.2, "tries": 1}}
+    daemon = serve(None, sections, arguments=arguments)
+    daemon.until("its proof", lambda now: keys(now) == ["m/1"] and now["models"][0]["trial"] is None)
+    install(2, [9, 9, 9, 9])
+    daemon.until("its refusal", lambda now: refused() == 1)
+    daemon.signal(signal.SIGTERM)
+    daemon.process.wait(30)
+    assert "it failed here and is to be tried again" in appliance("model", "want", "m/2", *arguments)
+    for _ in range(2):
+        daemon = serve(None, sections, arguments=arguments)
+        daemon.until("what came of it", lambda now: keys(now) == ["m/1"] and refused() == 2)
+        daemon.until("why", lambda now: any("m/2" in each["reason"] for each in now["models"][1:]))
+        daemon.signal(signal.SIGTERM)
+        daemon.process.wait(30)
+    assert refused() == 2, "a restart is nobody who asks"
+
+
 def test_nobody_waits_for_a_version_that_memory_can_never_hold(
     serve: Serve, state: Path, install: Callable[[int], None], capsys: pytest.CaptureFixture[str]
 ) -> None:
