@@ -12,11 +12,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
+from typing import Final
 
 from appliance.engine.engine import Engine
 from appliance.engine.records import Records
 from appliance.engine.routes import Catalog, CatalogProblem, CatalogVersion
 from appliance.engine.swap_settings import TrialWish
+from appliance.engine.version_status import ON_TRIAL, STILL_PREVIOUS
 from appliance.errors import InvalidRequest, NotReady, OperatorError, Problem, UnknownModel
 from appliance.model import VersionState
 from appliance.repository.directory import RepositoryScan
@@ -28,6 +30,9 @@ from appliance.sources.settings import ReloadConfig
 from appliance.sources.source import Source
 from appliance.sources.watcher import Watcher
 from appliance.store.catalog import Trial, TrialMode
+
+AS_ASKED: Final = ("", f"{STILL_PREVIOUS} {ON_TRIAL}")
+"""Reasons of a version that is READY with which it is as it was asked for, or is about to be."""
 
 
 class Desired:
@@ -217,7 +222,7 @@ class Desired:
             end()
         index = self._engine.index(ready_only=False)
         entries = [entry for entry in index if entry.name == name and entry.version in asked]
-        if not any(entry.state is VersionState.READY and not entry.reason for entry in entries):
+        if not any(entry.state is VersionState.READY and entry.reason in AS_ASKED for entry in entries):
             reasons = "; ".join(entry.reason for entry in entries if entry.reason)
             raise NotReady(f"failed to load '{name}': {reasons or 'it was unloaded meanwhile'}")
 

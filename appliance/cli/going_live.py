@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from appliance.cli.store_session import bytes_text
 from appliance.cli.trial_words import trial_words
-from appliance.engine.version_status import NEVER_FITS, STILL_PREVIOUS
+from appliance.engine.version_status import COMING, NEVER_FITS
 
 STEPS: Final[Mapping[str, tuple[float, str]]] = MappingProxyType(
     {
@@ -25,9 +25,6 @@ STEPS: Final[Mapping[str, tuple[float, str]]] = MappingProxyType(
 )
 """Where on the way each stage begins, and how a person is told. Reading lasts until the session's begin."""
 TRIALS: Final = frozenset({"shadow", "canary"})
-NEW_FILE_WAITS: Final = f"{STILL_PREVIOUS} waits"
-"""How the reason of a version begins that serves, but not from the file that was asked for: that one may come yet.
-Whatever else is the reason of a version that serves says that it will not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +70,7 @@ def whereabouts(
         return Stranded(reason="the appliance does not want it; did another change come after this one?")
     reason = entry["reason"]
     if entry["state"] == "READY":
-        if reason.startswith(NEW_FILE_WAITS):
+        if reason.startswith(COMING):
             return OnItsWay(share=STEPS["waiting"][0], text=reason)
         return Stranded(reason=reason) if reason else Arrived(text="is live")
     if entry["state"] != "LOADING":

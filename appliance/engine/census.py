@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from appliance.engine.records import PACKED
 from appliance.engine.routes import Served
+from appliance.engine.version_status import IS_LOADING, ON_TRIAL, STILL_PREVIOUS
 from appliance.model import VersionState
 
 Key = tuple[str, int]
@@ -11,13 +12,15 @@ Key = tuple[str, int]
 
 class Census:
     """``served`` are all that have, or are about to get, a worker; ``incoming`` those among them whose name an older
-    file serves meanwhile, ``failed`` those that were, and were given up; ``leaving`` those that wait for their last
-    requests. ``troubled`` says of models what is wrong with their files."""
+    file serves meanwhile, ``failed`` those that were, and were given up; ``setbacks`` say why an older file serves
+    although another is wanted, as it follows STILL_PREVIOUS; ``leaving`` are those that wait for their last requests.
+    ``troubled`` says of models what is wrong with their files."""
 
     def __init__(self) -> None:
         self.served: dict[int, Served] = {}
         self.incoming: dict[Key, Served] = {}
         self.failed: dict[Key, Served] = {}
+        self.setbacks: dict[Key, str] = {}
         self.leaving: list[Served] = []
         self.troubled: dict[str, str] = {}
         self._next_id = 1
@@ -50,6 +53,21 @@ class Census:
     def knows(self, identity: str) -> bool:
         """Whether a version is here that is ``identity``, or runs from a form of it."""
         return any(served.identity in (identity, identity + PACKED) for served in self.served.values())
+
+    def reason_of(self, served: Served) -> str:
+        """Why what stands in the routes is not READY, or what keeps it from serving the files that were asked for last;
+        "" when nothing does. The form that a version is to run from is no file that was asked for."""
+        if served.state is not VersionState.READY:
+            return served.reason
+        name, key = served.model.name, (served.model.name, served.model.version)
+        new = self.incoming.get(key)
+        if new is not None and not new.identity.endswith(PACKED):
+            return f"{STILL_PREVIOUS} {new.reason or (ON_TRIAL if new.opened else IS_LOADING)}"
+        if setback := self.setbacks.get(key):
+            return f"{STILL_PREVIOUS} {setback}"
+        if served.retiring and (trouble := self.troubled.get(name)):
+            return f"serving what was loaded before; the files now have problems: {trouble}"
+        return ""
 
     def key_of(self, model: int) -> str | None:
         """What the version with that id is called."""

@@ -21,7 +21,7 @@ from appliance.engine.routes import Catalog, CatalogVersion, Routes, Served
 from appliance.engine.succession import Succession
 from appliance.engine.supervisor import Supervisor, SupervisorConfig, culprit_of
 from appliance.engine.swaps import SwapTerms
-from appliance.engine.version_status import STILL_PREVIOUS, version_status
+from appliance.engine.version_status import version_status
 from appliance.errors import InvalidRequest
 from appliance.model import VersionState
 from appliance.scheduling.events import Event
@@ -93,14 +93,16 @@ class Roster:
             self._go_back(entry, now_ns)
         for served in list(self._routes.all()):
             served.retiring = (served.model.name, served.model.version) not in wanted
-            served.explain(self._census.troubled.get(served.model.name, ""))
         for key in [key for key in self._census.incoming if key not in wanted]:
             self._succession.leave(self._census.incoming.pop(key), now_ns)
-        for key in [key for key in self._census.failed if key not in wanted]:
-            del self._census.failed[key]
+        for key in (self._census.failed.keys() | self._census.setbacks.keys()) - wanted.keys():
+            self._census.failed.pop(key, None)
+            self._census.setbacks.pop(key, None)
         for key, entry in wanted.items():
             again = not {entry.model.name, entry.model.key}.isdisjoint(asked)
-            current = self._census.incoming.get(key) or self._routes.find(*key)
+            current = (
+                self._withdrawn(entry, now_ns) or self._census.incoming.get(key) or self._routes.find(*key)
+            )
             if current is None or not current.is_of(entry):
                 self._admit(entry, now_ns, asked=again)
             elif current.state is not VersionState.UNAVAILABLE:
@@ -112,6 +114,21 @@ class Roster:
         self._retries.want(wanted.values())
         self.swaps.start(now_ns)
         self._routes.touch()
+
+    def _withdrawn(self, entry: CatalogVersion, now_ns: int) -> Served | None:
+        """What serves, if that is what is wanted, and what was to take its place is not."""
+        key = (entry.model.name, entry.model.version)
+        current, new = self._routes.find(*key), self._census.incoming.get(key)
+        if current is None or current.state is not VersionState.READY or not current.is_of(entry):
+            return None
+        self._census.setbacks.pop(key, None)
+        if new is None:
+            return current
+        if new.is_of(entry):
+            return None
+        del self._census.incoming[key]
+        self._succession.leave(new, now_ns)
+        return current
 
     def _go_back(self, entry: CatalogVersion, now_ns: int) -> None:
         """What is wanted may be what is kept to go back to."""
@@ -137,6 +154,7 @@ class Roster:
         ``asked``: by an operator; ``again``: although it was given up."""
         model, key = entry.model, (entry.model.name, entry.model.version)
         current, pending = self._routes.find(*key), self._census.incoming.pop(key, None)
+        self._census.setbacks.pop(key, None)
         if pending is not None:
             self._succession.leave(pending, now_ns)
         serving = current is not None and current.state is VersionState.READY
@@ -144,7 +162,7 @@ class Roster:
         if current is not None and serving and failed is not None and failed.is_of(entry):
             if not self._may_try_again(failed, entry, asked):
                 self._census.failed[key] = failed
-                current.reason = f"{STILL_PREVIOUS} failed: {failed.reason}"
+                self._census.setbacks[key] = f"failed: {failed.reason}"
                 return
             asked = asked or _repaired(failed, entry)
         fallen = self.swaps.tries.fallen(entry.identity)
@@ -161,7 +179,7 @@ class Roster:
         if refusal:
             self.swaps.accounts.found_given_up(served, refusal)
         if refusal and current is not None and serving:
-            current.reason = f"{STILL_PREVIOUS} {refusal}"
+            self._census.setbacks[key] = refusal
             return
         if serving:
             self._census.incoming[key] = served
@@ -337,6 +355,10 @@ class Roster:
         """The version with model id ``model``."""
         return self._census.served.get(model)
 
+    def reason_of(self, served: Served) -> str:
+        """See Census."""
+        return self._census.reason_of(served)
+
     def key_of(self, model: int) -> str | None:
         """See Census."""
         return self._census.key_of(model)
@@ -348,6 +370,7 @@ class Roster:
         return tuple(
             version_status(
                 served,
+                reason=self._census.reason_of(served),
                 queued=queued.get(served.id, 0),
                 running=running.get(served.id, 0),
                 workers=self._groups.holders(served),

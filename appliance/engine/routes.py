@@ -71,6 +71,7 @@ class Catalog:
 class Served:
     """One version with everything the engine knows of it. ``id`` is its model id towards scheduler and workers.
 
+    ``reason`` says why it is not READY; of one that is, the census says what there is to say.
     ``group`` is -1 until it is placed. ``opened``: the scheduler takes requests for it. ``retiring``: it serves until
     what replaces it is ready. ``row_bytes`` is per output the bytes of one row, exact or the most seen; ``live`` counts
     requests that are not done. ``identity`` is that of its CatalogVersion; ``assessment`` what it proved, here or
@@ -126,12 +127,6 @@ class Served:
     def is_of(self, entry: CatalogVersion) -> bool:
         """Whether it is what ``entry`` wants, or runs from a form of it."""
         return self.model == entry.model and self.identity.removesuffix(PACKED) == entry.identity
-
-    def explain(self, trouble: str) -> None:
-        """Say of a version that only stays because its replacement has ``trouble`` why it is still there."""
-        if self.state is VersionState.READY:
-            stays = f"serving what was loaded before; the files now have problems: {trouble}"
-            self.reason = stays if trouble and self.retiring else ""
 
     @property
     def key(self) -> str:
@@ -277,14 +272,14 @@ class Routes:
             raise error
         return current
 
-    def index(self, ready_only: bool) -> tuple[IndexEntry, ...]:
+    def index(self, ready_only: bool, reason_of: Callable[[Served], str]) -> tuple[IndexEntry, ...]:
         """All versions known, by name and version."""
         entries = [
             IndexEntry(
                 name=served.model.name,
                 version=str(served.model.version),
                 state=served.state,
-                reason=served.reason,
+                reason=reason_of(served),
             )
             for served in self.all()
         ]

@@ -19,7 +19,6 @@ from appliance.engine.records import PACKED
 from appliance.engine.routes import Routes, Served, tombstone
 from appliance.engine.swap_settings import TrialWish
 from appliance.engine.swaps import Swaps, SwapTerms
-from appliance.engine.version_status import STILL_PREVIOUS
 from appliance.model import Batching, VersionState
 from appliance.scheduling.events import Event, ModelClosed, ModelOpened
 from appliance.telemetry.meter import VersionMeter
@@ -114,14 +113,12 @@ class Succession:
 
     def waits(self, candidate: Candidate, reason: str) -> None:
         """See Board."""
-        served, before = candidate.served, candidate.before
+        served = candidate.served
         if not (reason or served.reason):
             return
         packed = served.identity.endswith(PACKED)
         if not served.reason:
             self._report("packed form waits" if packed else "version waits", model=served.key, reason=reason)
-        if before is not None and before.key == served.key and not packed:
-            before.reason = f"{STILL_PREVIOUS} {reason}" if reason else ""
         if bool(served.reason) != bool(reason):
             self._routes.touch()
         served.reason = reason
@@ -175,8 +172,10 @@ class Succession:
         if before.state is VersionState.UNLOADING:
             before.state, before.reason = VersionState.READY, ""
         if before.key == served.key:
-            before.reason = f"{STILL_PREVIOUS} was rolled back: {reason}"
             stone = before
+            if not served.identity.endswith(PACKED):
+                key = (served.model.name, served.model.version)
+                self._census.setbacks[key] = f"was rolled back: {reason}"
         elif self._routes.find(before.model.name, before.model.version) is not before:
             before.retiring = True
             self.place_route(before, now_ns)
@@ -239,12 +238,10 @@ class Succession:
         key = (served.model.name, served.model.version)
         if self._census.incoming.get(key) is served:
             del self._census.incoming[key]
-            current = self._routes.find(*key)
-            if current is not None:
-                current.reason = f"{STILL_PREVIOUS} failed: {reason}"
             self._census.served.pop(served.id, None)
             if not served.identity.endswith(PACKED):
                 self._census.failed[key] = served
+                self._census.setbacks[key] = f"failed: {reason}"
         self.swaps.given_up(served, reason, now_ns, noted=noted)
         self.retire(now_ns)
         self._routes.touch()

@@ -12,6 +12,10 @@ from appliance.model import VersionState
 STILL_PREVIOUS: Final = "still serving the previous file; the new one"
 """How the reason of a version begins that serves, but not from the file that was asked for; what the new one does
 follows."""
+IS_LOADING: Final = "is loading"
+ON_TRIAL: Final = "is on trial"
+COMING: Final = tuple(f"{STILL_PREVIOUS} {what}" for what in ("waits", IS_LOADING, ON_TRIAL))
+"""How such a reason begins while the new one may still come; any other says that it will not."""
 NEVER_FITS: Final = "can never fit into memory"
 """How the reason of a version begins that is not even loaded, and will not be as long as nothing else is configured."""
 
@@ -19,6 +23,7 @@ NEVER_FITS: Final = "can never fit into memory"
 def version_status(
     served: Served,
     *,
+    reason: str,
     queued: int,
     running: int,
     workers: tuple[int, ...],
@@ -32,7 +37,7 @@ def version_status(
         name=served.model.name,
         version=served.model.version,
         state=served.state,
-        reason=served.reason,
+        reason=reason,
         queued=queued,
         running=running,
         workers=workers,

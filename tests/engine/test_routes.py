@@ -106,9 +106,9 @@ def test_the_index_lists_versions_and_problems_in_order() -> None:
     table.set_problems({("a", ""): "nothing here"})
     index = [
         (entry.name, entry.version, entry.state.value, entry.reason)
-        for entry in table.index(ready_only=False)
+        for entry in table.index(False, lambda each: each.reason)
     ]
     assert index == [
         ("a", "", "UNAVAILABLE", "nothing here"), ("m", "2", "LOADING", ""), ("m", "10", "READY", ""),
     ]  # fmt: skip
-    assert [entry.version for entry in table.index(ready_only=True)] == ["10"]
+    assert [entry.version for entry in table.index(True, lambda each: each.reason)] == ["10"]

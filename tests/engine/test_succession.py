@@ -116,6 +116,17 @@ def test_a_version_that_is_given_up_costs_its_form_unless_it_ran_from_none(
     assert [each.name for each in form.iterdir()] == ([] if quick else ["refused"])
 
 
+def test_a_form_that_fails_is_no_trouble_of_the_version_that_serves_without_it(
+    rig: Rig, formed: Served
+) -> None:
+    packed = rig.version(1, "a", VersionState.LOADING)
+    packed.identity += PACKED
+    rig.census.incoming["m", 1] = packed
+    assert rig.census.reason_of(formed) == ""
+    rig.succession.give_up(packed, "it answers wrongly", 0)
+    assert rig.census.reason_of(formed) == ""
+
+
 @pytest.mark.parametrize(("packed", "crashed"), [(False, False), (True, False), (False, True)])
 def test_a_try_that_came_to_no_load_does_not_cost_the_form(
     rig: Rig, formed: Served, tmp_path: Path, packed: bool, crashed: bool

@@ -1,0 +1,89 @@
+"""Why a version serves another file than the one that was asked for: said for as long as it is so, and no longer."""
+
+from __future__ import annotations
+
+from appliance.engine.routes import Catalog, CatalogVersion
+from appliance.engine.version_status import COMING
+from appliance.model import ModelVersion
+from appliance.workers import port
+from tests.engine.rig import Rig
+from tests.words.sample import make_version
+
+MODEL = make_version("m", 1)
+STILL = "still serving the previous file; the new one"
+
+
+class Loads(Rig):
+    """A version serves; loads after that end when they are told to."""
+
+    def __init__(self) -> None:
+        self.loads: list[tuple[int, int]] | None = None
+        super().__init__(MODEL)
+        self.loads = []
+
+    def load(
+        self, worker: int, model: int, version: ModelVersion, wish: port.LoadWish = port.PLAIN_LOAD
+    ) -> None:
+        if self.loads is None:
+            super().load(worker, model, version, wish)
+        else:
+            self.loads.append((worker, model))
+
+    def want(self, fingerprint: str) -> None:
+        self.engine.apply(Catalog(versions=(CatalogVersion(model=MODEL, fingerprint=fingerprint),)))
+        self.turns()
+
+    def end_load(self, *, reason: str = "") -> None:
+        assert self.loads
+        worker, model = self.loads.pop()
+        if reason:
+            self.engine.pool_event(port.ModelRefused(worker, model, reason))
+        else:
+            self.engine.pool_event(port.ModelLoaded(worker, model, (), 1, 1))
+        self.turns()
+
+    @property
+    def told(self) -> str:
+        """The reason in the index, which is that of the status, too."""
+        (entry,), (status,) = self.engine.index(ready_only=False), self.engine.status().versions
+        assert entry.state.value == "READY"
+        assert entry.reason == status.reason
+        return entry.reason
+
+
+def test_a_reload_says_how_it_stands_until_it_serves() -> None:
+    rig = Loads()
+    assert rig.told == ""
+    rig.want("b")
+    assert rig.told == f"{STILL} is loading"
+    assert rig.told.startswith(COMING)
+    rig.end_load(reason="it is broken")
+    assert rig.told == f"{STILL} failed: it is broken"
+    assert not rig.told.startswith(COMING)
+    rig.want("b")
+    assert rig.told == f"{STILL} failed: it is broken", "nobody asked for it again"
+    rig.want("c")
+    assert rig.told == f"{STILL} is loading", "of another file that is no news"
+    rig.end_load()
+    assert rig.told == ""
+
+
+def test_nothing_is_wrong_with_what_is_wanted_again_after_another_file_failed() -> None:
+    rig = Loads()
+    rig.want("b")
+    rig.end_load(reason="it is broken")
+    rig.want("")
+    assert rig.told == ""
+    assert not rig.loads
+
+
+def test_a_reload_that_is_withdrawn_is_forgotten_and_what_serves_is_not_loaded_again() -> None:
+    rig = Loads()
+    rig.want("b")
+    rig.want("")
+    assert rig.told == ""
+    assert len(rig.loads or ()) == 1
+    rig.end_load()
+    assert rig.told == ""
+    assert rig.engine.settled_of("m")
+    assert not rig.loads
