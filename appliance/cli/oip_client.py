@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import time
 from collections.abc import Sequence
@@ -9,6 +10,10 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 from urllib.parse import urlsplit
+
+# What fails is told in one sentence: the library's own lines about it would stand above that. Read when it is imported;
+# an operator's own setting wins.
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 import grpc
 from google.protobuf.message import Message
@@ -22,6 +27,9 @@ from appliance.tensor import Datatype, TensorSpec, parse_datatype
 DEFAULT_URL = "127.0.0.1:8001"
 SERVICE = "inference.GRPCInferenceService"
 CONNECT_S = 3.0
+SILENT_S = 30.0
+PROBE_S = 1.0
+GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
 UNBOUNDED = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
 
 
@@ -68,6 +76,9 @@ class Reply:
 class OipClient:
     """A connection to ``address``, over ``tls`` where that is given. Raises CommandFailed, and only that.
 
+    Who connects to a socket that starts the appliance is accepted once its models are there, so a connection that
+    nobody has answered is waited for, up to ``SILENT_S``.
+
     ``timeout_s`` is the deadline of the request. Connecting and learning what the model takes come before it and may
     take longer: a deadline that is too short should be told as one, not as a server that is not there.
     """
@@ -79,12 +90,18 @@ class OipClient:
         self._channel = _channel(address, tls)
 
     def __enter__(self) -> Self:
-        try:
-            grpc.channel_ready_future(self._channel).result(CONNECT_S)
-        except grpc.FutureTimeoutError:
-            self._channel.close()
-            raise _unreachable(self._address, self._tls) from None
-        return self
+        ready = grpc.channel_ready_future(self._channel)
+        for patience_s in (CONNECT_S, SILENT_S):
+            try:
+                ready.result(patience_s)
+                return self
+            except grpc.FutureTimeoutError:
+                silent = _is_silent(self._address)
+            if not silent:
+                break
+        ready.cancel()
+        self._channel.close()
+        raise _mute(self._address) if silent else _unreachable(self._address, self._tls)
 
     def __exit__(
         self,
@@ -149,6 +166,46 @@ def _channel(address: str, tls: Tls | None) -> grpc.Channel:
     named = [("grpc.ssl_target_name_override", tls.server_name)] if tls.server_name else []
     credentials = grpc.ssl_channel_credentials(tls.ca, tls.key, tls.certificate)
     return grpc.secure_channel(address, credentials, options=[*UNBOUNDED, *named])
+
+
+def _is_silent(address: str) -> bool:
+    """Whether somebody listens there who says nothing, whatever he speaks: each server answers to this, or closes."""
+    try:
+        with _connect(address) as connection:
+            connection.settimeout(PROBE_S)
+            connection.sendall(GREETING)
+            try:
+                connection.recv(1)
+            except TimeoutError:
+                return True
+    except (OSError, ValueError):
+        pass
+    return False
+
+
+def _connect(address: str) -> socket.socket:
+    """A connection to HOST:PORT or unix:PATH. Raises OSError, and ValueError for what is neither."""
+    if not address.startswith("unix:"):
+        place = _host_and_port(address)
+        if place is None:
+            raise ValueError(address)
+        return socket.create_connection(place, CONNECT_S)
+    connection = socket.socket(socket.AF_UNIX)
+    connection.settimeout(CONNECT_S)
+    try:
+        connection.connect(address.removeprefix("unix:").removeprefix("//"))
+    except OSError:
+        connection.close()
+        raise
+    return connection
+
+
+def _mute(address: str) -> CommandFailed:
+    text = (
+        f"something takes connections at {address} and says nothing; an appliance that is started by its socket "
+        "answers once its models are loaded, so look at its log, or try again"
+    )
+    return CommandFailed(text, Exit.UNREACHABLE)
 
 
 def _unreachable(address: str, tls: Tls | None) -> CommandFailed:

@@ -1,4 +1,7 @@
-"""The v2 REST protocol's questions about the server and its models. Inference is in inference.py."""
+"""The v2 REST protocol's questions about the server and its models. Inference is in inference.py.
+
+What is live or ready says so in its body as well as by its status: Triton's clients look at the status, KServe's at the
+body."""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ class ProtocolHandler:
 
     async def live(self, request: web.BaseRequest) -> web.StreamResponse:
         """200 as long as the process answers at all."""
-        return web.Response()
+        return json_response({"live": True})
 
     async def ready(self, request: web.BaseRequest) -> web.StreamResponse:
         """200 when requests are welcome; raises Stopping while draining, NotReady during the first load."""
@@ -31,14 +34,14 @@ class ProtocolHandler:
             raise Stopping("Server is stopping")
         if not self._engine.ready:
             raise NotReady("models are still being loaded")
-        return web.Response()
+        return json_response({"ready": True})
 
     async def model_ready(self, request: web.BaseRequest, name: str, version: str = "") -> web.StreamResponse:
         """200 when the model can be asked; else the error that asking would give."""
         self._engine.resolve(name, version)
         if not self._engine.accepting:
             raise Stopping("Server is stopping")
-        return web.Response()
+        return json_response({"name": name, "ready": True})
 
     async def model(self, request: web.BaseRequest, name: str, version: str = "") -> web.StreamResponse:
         """Inputs, outputs and ready versions."""

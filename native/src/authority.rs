@@ -1,9 +1,12 @@
 //! Makes `:authority` readable where clients put the path of a Unix socket there.
 //!
 //! gRPC's C core (and so Python, C++, Ruby) names a Unix socket by its percent-encoded path. The HTTP library takes a
-//! percent sign in an authority for malformed and resets the call. Nobody here looks at the authority of a Unix socket,
-//! so each `%` in it becomes `-`, in place, as the bytes go by: header blocks are walked field by field (RFC 7541),
-//! without being decoded, however they are cut. Values in Huffman code are left alone; the C core does not use it.
+//! percent sign in an authority for malformed and resets the call. Nobody here looks at an authority, so each `%` in it
+//! becomes `-`, in place, as the bytes go by: header blocks are walked field by field (RFC 7541), without being decoded,
+//! however they are cut. Values in Huffman code are left alone; the C core does not use it.
+//!
+//! Over TCP such a path comes only from behind something that carries a Unix socket there, and a client names one
+//! authority for all its calls: whose first one needs no change is not walked any more.
 
 use crate::frames::PREFACE;
 
@@ -50,6 +53,8 @@ pub struct AuthorityFilter {
     block: usize,
     padding: Option<usize>,
     expect: Expect,
+    seen: bool,
+    changed: bool,
 }
 
 impl Default for AuthorityFilter {
@@ -62,6 +67,8 @@ impl Default for AuthorityFilter {
             block: 0,
             padding: None,
             expect: Expect::Field,
+            seen: false,
+            changed: false,
         }
     }
 }
@@ -92,6 +99,11 @@ impl AuthorityFilter {
                 }
             }
         }
+    }
+
+    /// Whether an authority has gone by, and none needed to be changed.
+    pub fn is_needless(&self) -> bool {
+        self.seen && !self.changed
     }
 
     fn begin_frame(&mut self) {
@@ -136,7 +148,9 @@ impl AuthorityFilter {
                 }
             }
             Expect::Length { is_name, authority } => {
-                let authority = (authority || is_name) && *byte & 0x80 == 0; // not in Huffman code
+                let huffman = *byte & 0x80 != 0;
+                self.seen |= authority && !is_name && huffman;
+                let authority = (authority || is_name) && !huffman;
                 prefixed(*byte, 7, Then::Length { is_name, authority })
             }
             Expect::Text { left, is_name, authority } => {
@@ -144,8 +158,12 @@ impl AuthorityFilter {
                     true => authority && *byte == NAME[NAME.len() - left as usize],
                     false => authority,
                 };
-                if authority && !is_name && *byte == b'%' {
-                    *byte = b'-';
+                if authority && !is_name {
+                    if *byte == b'%' {
+                        *byte = b'-';
+                        self.changed = true;
+                    }
+                    self.seen |= left == 1;
                 }
                 text(left - 1, is_name, authority)
             }
@@ -254,6 +272,23 @@ mod tests {
                 assert_eq!(filtered(client(authority.as_bytes()), size), expected, "{authority} by {size}");
             }
         }
+    }
+
+    #[test]
+    fn it_is_needless_once_an_authority_needed_no_change() {
+        let readable = frame(HEADERS, END_HEADERS, &literal(0x41, b"-", b"box:1"));
+        let coded = frame(HEADERS, END_HEADERS, &[0x41, 0x82, b'%', b'%']);
+        let path = frame(HEADERS, END_HEADERS, &literal(0x41, b"-", b"%2Fs"));
+        for (block, needless) in [(&readable, true), (&coded, true), (&path, false)] {
+            let mut filter = AuthorityFilter::default();
+            filter.filter(&mut [0; PREFACE]);
+            let (begin, end) = block.split_at(block.len() - 1);
+            filter.filter(&mut begin.to_vec());
+            assert!(!filter.is_needless() || block == &coded, "the value is not over");
+            filter.filter(&mut end.to_vec());
+            assert_eq!(filter.is_needless(), needless);
+        }
+        assert!(!AuthorityFilter::default().is_needless());
     }
 
     #[test]

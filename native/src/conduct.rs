@@ -162,13 +162,15 @@ pub struct WatchedTransport<T = Transport> {
     inner: T,
     conduct: SharedConduct,
     authority: Option<AuthorityFilter>,
+    /// Clients of a Unix socket share one host: who forwards for several may name any of them at any time.
+    always: bool,
 }
 
 impl WatchedTransport {
     /// Watches from here on; HTTP/2 has not begun.
     pub fn new(inner: Transport, conduct: SharedConduct) -> Self {
-        let authority = matches!(inner, Transport::Unix(_)).then(AuthorityFilter::default);
-        Self { inner, conduct, authority }
+        let always = matches!(inner, Transport::Unix(_));
+        Self { inner, conduct, authority: Some(AuthorityFilter::default()), always }
     }
 }
 
@@ -185,6 +187,9 @@ impl<T: AsyncRead + Unpin> AsyncRead for WatchedTransport<T> {
             self.conduct.lock().read(read, now_ns());
             if let Some(authority) = &mut self.authority {
                 authority.filter(read);
+            }
+            if !self.always {
+                self.authority.take_if(|authority| authority.is_needless());
             }
         }
         result
@@ -314,8 +319,12 @@ mod tests {
     #[test]
     fn a_client_that_took_what_was_flushed_blocks_no_longer() {
         let (shared, blocks) = (SharedConduct::new(conduct()), Arc::new(Mutex::new(true)));
-        let mut transport =
-            WatchedTransport { inner: Session(blocks.clone()), conduct: shared.clone(), authority: None };
+        let mut transport = WatchedTransport {
+            inner: Session(blocks.clone()),
+            conduct: shared.clone(),
+            authority: None,
+            always: false,
+        };
         let cx = &mut Context::from_waker(Waker::noop());
         assert!(Pin::new(&mut transport).poll_write(cx, &frame(kind::DATA, 0, 1, &[0; 3])).is_ready());
         assert!(Pin::new(&mut transport).poll_flush(cx).is_pending());

@@ -48,3 +48,20 @@ def test_kserves_grpc_client(serve: Any, model_directory: Any, run_client: RunCl
         assert said[form]["version"] == "1"
         assert said[form]["outputs"] == {"OUTPUT0": (rows + rows).tolist(), "OUTPUT1": (rows - rows).tolist()}
     assert "unknown model: 'nope'" in said["unknown"]
+
+
+@pytest.mark.every_door
+def test_kserves_rest_client(serve: Any, model_directory: Any, run_client: RunClient) -> None:
+    process = serve(model_directory("add_sub"))
+    said = json.loads(run_client("kserve_rest_client.py", f"http://{process.http}"))
+    assert [said[key] for key in ("live", "ready", "model_ready", "unknown_ready")] == [
+        True,
+        True,
+        True,
+        False,
+    ]
+    rows = np.arange(32).reshape(2, 16)
+    for form in ("json", "binary"):
+        answer = {"id": form, "OUTPUT0": (rows + rows).tolist(), "OUTPUT1": (rows - rows).tolist()}
+        assert said[form] == [answer] * len(said[form])
+    assert "unknown model: 'nope'" in said["unknown"]

@@ -125,7 +125,7 @@ def test_while_draining_new_requests_are_503_and_readiness_is_gone(
 ) -> None:
     with ApplianceProcess(models, with_front(front, {"daemon": {"drain_notice_s": 20.0}})) as server:
         server.wait_ready()
-        assert server.get("/v2/health/ready") == b""
+        assert server.get("/v2/health/ready") == b'{"ready":true}'
         server.signal(signal.SIGTERM)
         server.wait_for("STOPPING=1")
         host, _, port = server.http.rpartition(":")
