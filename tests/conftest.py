@@ -15,8 +15,10 @@ from tests.doors import DOORS, EVERY_DOOR, Sections, with_door
 
 Serve = Callable[..., ApplianceProcess]
 
-# No thresholds of time: a machine that is busy with something else is no defect of a test.
-settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# No thresholds of time: a machine that is busy with something else is no defect of a test. The same examples each time,
+# for a change is judged by them; `pytest --hypothesis-profile explore` looks for new ones.
+settings.register_profile("explore", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("patient", settings.get_profile("explore"), derandomize=True)
 settings.load_profile("patient")
 
 
