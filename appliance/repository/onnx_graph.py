@@ -182,6 +182,27 @@ def standard(domain: str) -> str:
     return "" if domain == STANDARD_DOMAIN else domain
 
 
+class _Findings:
+    """What is wrong in a file, and where: the way to what is being read. Knows nothing of who reads, so that a reader
+    goes with its last reference and waits for no collection of cycles."""
+
+    def __init__(self) -> None:
+        self.trail: list[_Step] = []
+        self.flaws: list[Flaw] = []
+
+    def where(self) -> str:
+        """The way; of a long one the beginning and the end."""
+        half = SHOWN_STEPS_MAX // 2
+        if len(self.trail) <= SHOWN_STEPS_MAX:
+            return " > ".join(map(str, self.trail))
+        return " > ".join([*map(str, self.trail[:half]), "...", *map(str, self.trail[-half:])])
+
+    def report(self, text: str) -> None:
+        """Something is wrong with what is being read."""
+        if len(self.flaws) < FLAWS_MAX:
+            self.flaws.append(Flaw(where=self.where(), text=text))
+
+
 class _ModelReader:
     """Collects while it walks. The keys are named after the messages and fields of onnx.proto."""
 
@@ -189,10 +210,11 @@ class _ModelReader:
         self.begun = False
         self._limits = limits
         self._walk = Walk(FIELDS_MAX)
+        self._findings = _Findings()
+        self._trail = self._findings.trail
+        self._flaw = self._findings.report
         self._texts = TextReader(limits.max_name_bytes, self._flaw)
         self._ports = PortReader(self._walk, self._texts)
-        self._trail: list[_Step] = []
-        self._flaws: list[Flaw] = []
         self._graphs = 0
         self._ir_version = 0
         self._opsets: list[tuple[str, int]] = []
@@ -231,7 +253,7 @@ class _ModelReader:
             function_count=self._function_count,
             calls=dict(self._calls),
             file_bytes=size,
-            flaws=tuple(self._flaws),
+            flaws=tuple(self._findings.flaws),
         )
 
     def model(self, span: Span) -> None:
@@ -258,17 +280,6 @@ class _ModelReader:
                 self._at(step, self._training, self._walk.narrow(span.source, value, end))
             elif key == _MODEL_FUNCTION:
                 self._function(self._walk.narrow(span.source, value, end))
-
-    def _where(self) -> str:
-        """The way to what is being read; of a long one the beginning and the end."""
-        half = SHOWN_STEPS_MAX // 2
-        if len(self._trail) <= SHOWN_STEPS_MAX:
-            return " > ".join(map(str, self._trail))
-        return " > ".join([*map(str, self._trail[:half]), "...", *map(str, self._trail[-half:])])
-
-    def _flaw(self, text: str) -> None:
-        if len(self._flaws) < FLAWS_MAX:
-            self._flaws.append(Flaw(where=self._where(), text=text))
 
     @staticmethod
     def _room(parts: Sequence[object], limit: int, what: str) -> None:
@@ -397,7 +408,7 @@ class _ModelReader:
         if operator not in self._operators:
             if len(self._operators) > self._limits.max_operators:
                 return
-            self._places[operator] = self._where()
+            self._places[operator] = self._findings.where()
         self._operators[operator] += 1
         call = (*operator, overload)
         if call not in self._calls and len(self._calls) >= self._limits.max_operators:
@@ -463,7 +474,7 @@ class _ModelReader:
             return ""
         reports: list[str] = []
         message = TensorMessage(self._walk, self._texts, spans, reports.append)
-        reference = message.reference(self._where() if message.outside else "")
+        reference = message.reference(self._findings.where() if message.outside else "")
         for report in reports:
             self._flaw(f"tensor '{message.name[:SHOWN_NAME_CHARACTERS]}' {report}")
         if len(self._tensors) >= self._limits.max_tensors:

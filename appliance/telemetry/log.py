@@ -136,7 +136,7 @@ class LogControl:
                 *(_console(colours) if console else (structlog.processors.JSONRenderer(default=str),)),
             ],
             wrapper_class=structlog.BoundLogger,
-        )
+        ).bind()  # once: else each line makes a logger of its own, which refers to itself and waits for the collector
 
     def event(self, what: str, **fields: object) -> None:
         """Write what happened; a warning when a ``reason`` or an ``error`` is given, else information."""

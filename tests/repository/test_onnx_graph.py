@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections import Counter
 from collections.abc import Callable, Iterator
 
@@ -50,6 +51,14 @@ def test_agrees_on_a_file_larger_than_any_window() -> None:
     data = model.SerializeToString()
     assert len(data) > 4 * 64 * 1024
     assert _told(summary(data)) == _expected(model)
+
+
+def test_reading_leaves_nothing_for_the_collector() -> None:
+    data = plain_model().SerializeToString()
+    gc.collect()
+    for _ in range(100):
+        summary(data)
+    assert gc.collect() < 100
 
 
 def test_scalar_fields_in_runs_are_stepped_over_exactly() -> None:

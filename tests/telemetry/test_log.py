@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import logging
 import os
@@ -85,6 +86,13 @@ def test_an_event_is_one_json_line(log: Log) -> None:
     (line,) = log.lines()
     assert (line["event"], line["level"], line["model"]) == ("version ready", "info", "digits/2")
     assert line["time"].endswith("Z")
+
+
+def test_a_line_leaves_nothing_for_the_collector(log: Log) -> None:
+    gc.collect()
+    for _ in range(100):
+        log.control.event("version ready", model="digits/2")
+    assert gc.collect() < 100
 
 
 def test_an_event_with_a_reason_is_a_warning(log: Log) -> None:
