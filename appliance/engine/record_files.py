@@ -76,14 +76,16 @@ class FileRecords:
 
     def _take_tries(self, document: Mapping[str, Any]) -> None:
         for identity, (tries, rejected, *later) in document["versions"].items():
-            self._known.standings[str(identity)] = Standing(int(tries), str(rejected), *map(int, later[:2]))
+            self._known.standings.put(
+                str(identity), Standing(int(tries), str(rejected), *map(int, later[:2]))
+            )
         if (asked := document.get("asked")) is not None:
             self._known.heed({str(key): int(at_ms) for key, at_ms in asked.items()})
 
     def _take_proofs(self, document: Mapping[str, Any]) -> None:
         for identity, box, proven, assessment in document["proofs"]:
             proof = Proof(None if assessment is None else _assessment(assessment), proven=bool(proven))
-            self._known.proofs[str(identity), str(box)] = proof
+            self._known.prove(str(identity), str(box), proof)
 
     def _take_seats(self, document: Mapping[str, Any]) -> None:
         self._known.seats = {str(name): str(identity) for name, identity in document["models"].items()}

@@ -8,10 +8,10 @@ directory; ``MemoryRecords`` for as long as the process lives.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol, TypeVar
 
 from appliance.workers.port import Assessment
 
@@ -19,7 +19,9 @@ PACKED: Final = "#packed"
 """What is added to the identity of a version that runs from its form, so that the blame is not the version's."""
 CHANGES_KEPT: Final = 1_000
 VERSIONS_KEPT: Final = 10_000
-"""Versions whose tries and assessments are remembered; the oldest go first."""
+VERSIONS_KEPT_OF_MODEL: Final = 64
+"""Versions whose tries and assessments are remembered, in all and of one model; the oldest go first. A directory whose
+version changes a thousand times a day leaves no more than that."""
 
 
 class Ending(StrEnum):
@@ -119,6 +121,51 @@ class Records(Protocol):
         """The lines of one model, or of all for "", oldest first, as many as are kept."""
 
 
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class Newest(Mapping[K, V]):
+    """What was put in last: so much of each model, and so much in all. ``name_of`` gives the model of a key."""
+
+    def __init__(self, name_of: Callable[[K], str]) -> None:
+        self._name_of = name_of
+        self._models: dict[str, dict[K, V]] = {}
+        self._size = 0
+
+    def __getitem__(self, key: K) -> V:
+        return self._models[self._name_of(key)][key]
+
+    def __iter__(self) -> Iterator[K]:
+        for mine in self._models.values():
+            yield from mine
+
+    def __len__(self) -> int:
+        return self._size
+
+    def put(self, key: K, value: V) -> None:
+        """Keep it as the newest; the oldest goes where that is too much."""
+        self.drop(key)
+        name = self._name_of(key)
+        mine = self._models[name] = self._models.pop(name, {})
+        mine[key] = value
+        self._size += 1
+        if len(mine) > VERSIONS_KEPT_OF_MODEL:
+            self.drop(next(iter(mine)))
+        if self._size > VERSIONS_KEPT:
+            self.drop(next(iter(self)))
+
+    def drop(self, key: K) -> None:
+        """Keep it no more, if it was kept."""
+        name = self._name_of(key)
+        mine = self._models.get(name, {})
+        if key in mine:
+            del mine[key]
+            self._size -= 1
+            if not mine:
+                del self._models[name]
+
+
 class MemoryRecords:
     """Implements Records without a disk."""
 
@@ -128,12 +175,16 @@ class MemoryRecords:
         proofs: Iterable[tuple[str, str, Proof]] = (),
         changes: Iterable[Change] = (),
     ) -> None:
-        self.standings = dict(standings)
-        self.proofs = {(identity, box): proof for identity, box, proof in proofs}
+        self.standings: Newest[str, Standing] = Newest(_model_of)
+        self.proofs: Newest[tuple[str, str], Proof] = Newest(lambda key: _model_of(key[0]))
         self.seats: dict[str, str] = {}
         self.heeded: dict[str, int] | None = None
         self._changes = deque(changes, CHANGES_KEPT)
         self._boxes: dict[str, str] = {}  # equal ones are kept once
+        for identity, standing in standings:
+            self.standings.put(identity, standing)
+        for identity, box, proof in proofs:
+            self.prove(identity, box, proof)
 
     def standing(self, identity: str) -> Standing:
         """See Records."""
@@ -150,25 +201,21 @@ class MemoryRecords:
         """Count without telling anybody."""
         for identity in identities:
             known = self.standing(identity)
-            self._put(identity, known._replace(tries=known.tries + 1, at_ms=at_ms, again=known.again + again))
+            self.standings.put(
+                identity, known._replace(tries=known.tries + 1, at_ms=at_ms, again=known.again + again)
+            )
 
     def given_up(self, identity: str, at_ms: int) -> None:
         """See Records."""
-        self._put(identity, self.standing(identity)._replace(at_ms=at_ms))
+        self.standings.put(identity, self.standing(identity)._replace(at_ms=at_ms))
 
     def reject(self, identity: str, reason: str) -> None:
         """See Records."""
-        self._put(identity, self.standing(identity)._replace(rejected=reason))
-
-    def _put(self, identity: str, standing: Standing) -> None:
-        self.standings.pop(identity, None)
-        self.standings[identity] = standing
-        while len(self.standings) > VERSIONS_KEPT:
-            del self.standings[next(iter(self.standings))]
+        self.standings.put(identity, self.standing(identity)._replace(rejected=reason))
 
     def forgive(self, identity: str) -> None:
         """See Records."""
-        self.standings.pop(identity, None)
+        self.standings.drop(identity)
 
     def proof(self, identity: str, box: str) -> Proof | None:
         """See Records."""
@@ -176,10 +223,7 @@ class MemoryRecords:
 
     def prove(self, identity: str, box: str, proof: Proof) -> None:
         """See Records."""
-        self.proofs.pop((identity, box), None)
-        self.proofs[identity, self._boxes.setdefault(box, box)] = proof
-        while len(self.proofs) > VERSIONS_KEPT:
-            del self.proofs[next(iter(self.proofs))]
+        self.proofs.put((identity, self._boxes.setdefault(box, box)), proof)
 
     def seat(self, name: str, identity: str) -> None:
         """See Records."""
@@ -207,3 +251,7 @@ class MemoryRecords:
     def history(self, name: str) -> tuple[Change, ...]:
         """See Records."""
         return tuple(change for change in self._changes if not name or change.name == name)
+
+
+def _model_of(identity: str) -> str:
+    return identity.partition("/")[0]

@@ -343,6 +343,7 @@ class Swaps:
     def _succeed(self, candidate: Candidate, other: Candidate, now_ns: int) -> None:
         """``other``, which is replaced, was still watched: who may go back goes back to what was there before it, which
         is proven."""
+        self._uncount(other)
         if other.keeps_before:
             del self._candidates[other.served.id]
             other.served.fallback = None

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from appliance.engine import history
+from appliance.engine import records as records_module
 from appliance.engine.history import FILE, FILE_BEFORE, read_history, unfit
 from appliance.engine.premises import Premises, cpu_identity
 from appliance.engine.record_files import PROOFS, TRIES, FileRecords
@@ -199,6 +200,25 @@ def test_memory_counts_as_the_disk_does() -> None:
     records.reject("a", "why")
     records.forgive("a")
     assert records.standing("a") == Standing()
+
+
+def test_what_is_kept_of_versions_is_bounded_of_a_model_and_in_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(records_module, "VERSIONS_KEPT_OF_MODEL", 2)
+    monkeypatch.setattr(records_module, "VERSIONS_KEPT", 3)
+    records = MemoryRecords()
+    for identity in ("m/1@a", "m/2@a", "m/1@a", "m/3@a"):
+        records.reject(identity, "why")
+        records.prove(identity, "box", PROOF)
+    assert list(records.standings) == ["m/1@a", "m/3@a"], (
+        "what was put in last, also where it was there before"
+    )
+    assert [identity for identity, _ in records.proofs] == ["m/1@a", "m/3@a"]
+    for identity in ("n/1@a", "o/1@a"):
+        records.reject(identity, "why")
+    assert list(records.standings) == ["m/3@a", "n/1@a", "o/1@a"]
+    for identity in list(records.standings):
+        records.forgive(identity)
+    assert len(records.standings) == 0
 
 
 def test_premises_change_with_the_processor_and_the_runtime() -> None:

@@ -165,3 +165,16 @@ def test_a_version_that_begins_to_rest_lets_the_one_that_waits_for_it_be_tried()
     assert status is not None
     assert (status.stage, status.before) == ("canary", 1)
     assert resting.diversion is not None
+
+
+def test_a_version_that_is_replaced_while_it_is_watched_has_not_failed() -> None:
+    """Else two versions that take turns in quick succession would use up their tries."""
+    records = MemoryRecords()
+    stage = Stage(records)
+    before: Served | None = None
+    for number in (1, 2, 3):
+        stage.swaps.add(served := version(number), before, None, background=False, now_ns=number)
+        stage.swaps.start(number)
+        assert stage.ready[-1] is served
+        before = served
+    assert dict(records.standings) == {"m/3@d": Standing(1, "", NOW_MS)}, "which is the one that is watched"
