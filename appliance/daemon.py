@@ -8,7 +8,6 @@ SIGINT drain, a second one cuts the grace short; SIGHUP reads the models again.
 from __future__ import annotations
 
 import asyncio
-import gc
 import resource
 import signal
 import sys
@@ -51,6 +50,7 @@ from appliance.telemetry.log import LogControl, configure
 from appliance.telemetry.notify import notify
 from appliance.telemetry.store_metrics import StoreFigures
 from appliance.telemetry.trace import open_tracer
+from appliance.upkeep.collector import Collector
 from appliance.upkeep.figures import store_figures
 from appliance.upkeep.scrubbing import Scrubbing
 from appliance.workers.arena import Arena
@@ -66,8 +66,6 @@ EXIT_SOFTWARE = 70
 DRAIN_POLL_S = 0.005
 SWITCH_INTERVAL_S = 0.0005
 """How long the event loop waits at most for a thread that has the interpreter, as while a model's files are read."""
-COLLECTOR_THRESHOLDS = (10_000, 20, 500)
-"""Net allocations, and collections of the younger generation, before a collection of each of the three."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,6 +169,7 @@ class Daemon:
             source, self._engine, config.reload, config.repository, self._records, log.event
         )
         self._control = make_control_door(self._engine, config.control, log, self._desired)
+        self._collector = Collector(loop, lambda: self._engine.live_requests > 0)
         self._signals = 0
         self._failed = False
         self._stop = asyncio.Event()
@@ -196,7 +195,8 @@ class Daemon:
             self._desired.watch()
             if self._scrubbing is not None:
                 self._scrubbing.start()
-            _calm_collector()
+            self._collector.calm()
+            self._engine.watch(self._collector.changed)
             self._announce(
                 announce,
                 Started(
@@ -305,6 +305,7 @@ class Daemon:
         await self._pool.close()
         await self._desired.close()
         self._arena.close()
+        self._collector.close()
         if isinstance(self._records, FileRecords):
             self._records.close()
         if self._tracer is not None:
@@ -377,15 +378,6 @@ def _memory_for_models(config: ApplianceConfig) -> int:
         return 1 << 62
     others = config.residency.reserve_bytes + config.arena.memory_limit_bytes
     return max(limit - others, limit // 4)
-
-
-def _calm_collector() -> None:
-    """Keep the cycle collector out of the requests' way. What lives now lives for ever and is not walked again; what
-    requests leave behind is freed without it, but for tracebacks, so it comes seldom. A full collection walks all that
-    is queued (14 ms with 20,000 requests): that one is left for when hundreds of the others found it worth while."""
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(*COLLECTOR_THRESHOLDS)
 
 
 async def _first_of(*events: asyncio.Event, timeout_s: float | None = None) -> None:

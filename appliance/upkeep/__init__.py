@@ -1,1 +1,1 @@
-"""What the daemon has done for its store beside serving, in processes of their own."""
+"""What the daemon does beside serving: for its store, in processes of their own, and for its own memory."""

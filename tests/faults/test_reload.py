@@ -133,3 +133,32 @@ def test_a_directory_that_vanishes_costs_no_request_and_is_taken_up_again(
         daemon.until("the new version", lambda now: keys(now) == ["m/1", "m/2"])
         stream.wait_for(20)
     assert set(stream.outcomes) == {"OK"}
+
+
+def test_very_many_swaps_leave_hardly_any_memory(serve: Serve, tmp_path: Path) -> None:
+    """What a swap leaves in the daemon is bounded: lines of history, and what the interpreter keeps to use again. A
+    version's plans, its meter or a worker's lane that stayed would be more than 20 KB a swap."""
+    models, path = tmp_path / "models", tmp_path / "control"
+    write_fake(models, "m")
+    sections = {**FAKE_SECTIONS, "reload": {"watch": False}, "control": {"socket": str(path)}}
+    daemon = serve(models, sections)
+
+    def swap(number: int) -> None:
+        write_fake(models, "m", versions=(number,))
+        shutil.rmtree(models / "m" / str(number - 1))
+        with triton.InferenceServerClient(f"unix:{path}") as operator:
+            operator.load_model("m")
+        assert ask(daemon.grpc, "m").get_response().model_version == str(number)
+
+    for number in range(2, 22):
+        swap(number)
+    before = anonymous_bytes(daemon.pid)
+    for number in range(22, 102):
+        swap(number)
+    assert anonymous_bytes(daemon.pid) - before < 3 << 19
+
+
+def anonymous_bytes(pid: int) -> int:
+    """Resident memory of a process that no file lies behind."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    return next(int(line.split()[1]) << 10 for line in status.splitlines() if line.startswith("RssAnon"))
