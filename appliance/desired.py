@@ -30,6 +30,7 @@ from appliance.sources.settings import ReloadConfig
 from appliance.sources.source import Source
 from appliance.sources.watcher import Watcher
 from appliance.store.catalog import Trial, TrialMode
+from appliance.telemetry.notify import notify
 
 AS_ASKED: Final = ("", f"{STILL_PREVIOUS} {ON_TRIAL}")
 """Reasons of a version that is READY with which it is as it was asked for, or is about to be."""
@@ -53,7 +54,7 @@ class Desired:
         self._repository = repository
         self._records = records
         self._report = report
-        self._watcher = Watcher(source, reload, self.take, report)
+        self._watcher = Watcher(source, reload, self.take, report, self._troubled)
         self._selection = Selection()
         self._overlay = Overlay()
         self._standing_in: dict[str, ModelReading] = {}
@@ -64,7 +65,9 @@ class Desired:
         self._asked_ms = records.asked()
         """By key of the version, as of the last scan, of this process or one before; None: there was none."""
         self._owed: set[str] = set()
-        """What was asked for of models for which something stands in: the engine does not hear of these yet."""
+        """What was asked for and the engine has not heard of yet, because something stands in for its model."""
+        self._unfit: frozenset[str] | None = None
+        """What did not serve when the source could not be read any more; None: it can."""
         self._by_hand = asyncio.Lock()
         self._stopped = False
 
@@ -118,6 +121,21 @@ class Desired:
             return
         self._told = frozenset()
         self.take(found, {entry.model.name for entry in found.servable})
+
+    def _troubled(self, trouble: str) -> None:
+        """The source cannot be read, or can again: whatever was given up meanwhile may have been for that alone."""
+        notify(STATUS=f"models cannot be read, what serves goes on: {trouble}" if trouble else "serving")
+        if trouble and self._unfit is None:
+            self._unfit = self._given_up()
+        elif not trouble and self._unfit is not None:
+            self._owed |= self._given_up() - self._unfit
+            self._unfit = None
+
+    def _given_up(self) -> frozenset[str]:
+        index = self._engine.index(ready_only=False)
+        return frozenset(
+            f"{entry.name}/{entry.version}" for entry in index if entry.state is VersionState.UNAVAILABLE
+        )
 
     async def stop(self) -> None:
         """No more news for the engine."""

@@ -253,6 +253,11 @@ class RealFolder:
         finally:
             os.close(descriptor)
 
+    def open(self, path: str, flags: int, mode: int = 0o644) -> int:
+        """A descriptor of the file at ``path``, not followed if it is a link; the caller closes it."""
+        with self._parent(path) as (parent, name):
+            return os.open(name, flags | os.O_NOFOLLOW | os.O_CLOEXEC, mode, dir_fd=parent)
+
     def free_bytes(self) -> int:
         """See Folder."""
         found = os.fstatvfs(self._root)

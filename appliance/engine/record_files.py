@@ -1,9 +1,10 @@
 """The records of versions under a state directory: tries, proofs, incumbents and history, written by a thread of
 their own.
 
-What must be there before something begins is told back when it is on the disk; all else only follows. A file that
-cannot be read is begun anew, and that is reported: at worst a version is tried or assessed once more. Owner: the event
-loop's thread, but for what the writer's thread does.
+Where the folder was moved they are written into it still; where another one has its place, all of them are written
+there. What must be there before something begins is told back when it is on the disk; all else only follows. A file
+that cannot be read is begun anew, and that is reported: at worst a version is tried or assessed once more. Owner: the
+event loop's thread, but for what the writer's thread does.
 """
 
 from __future__ import annotations
@@ -52,6 +53,12 @@ class FileRecords:
                 f"'{folder}' cannot be used: {error.strerror}; it must be writable"
             ) from error
         self._read()
+        self._said = ""
+        self._newest: dict[str, Callable[[], bytes]] = {
+            TRIES: _tries(self._known),
+            PROOFS: _proofs(self._known.proofs),
+            SEATS: _seats(self._known.seats),
+        }
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._dirty: dict[str, Callable[[], bytes]] = {}
         self._lock = threading.Lock()
@@ -146,6 +153,7 @@ class FileRecords:
     def heed(self, asked: Mapping[str, int]) -> None:
         """See Records."""
         self._known.heed(asked)
+        self._jobs.put(lambda: self._attempt(self._follow, None))
 
     def happened(self, change: Change) -> None:
         """See Records."""
@@ -168,7 +176,7 @@ class FileRecords:
     def _put(self, file: str, encode: Callable[[], bytes], done: Callable[[str], None] | None = None) -> None:
         """Have ``file`` replaced by what ``encode`` gives; only the newest of several that wait is written."""
         with self._lock:
-            self._dirty[file] = encode
+            self._dirty[file] = self._newest[file] = encode
         self._jobs.put(lambda: self._attempt(lambda: self._replace(file), done))
 
     def _write(self) -> None:
@@ -184,12 +192,30 @@ class FileRecords:
         try:
             if done is not None:
                 self._post(lambda: done(problem))
-            elif problem:
+            elif problem and problem != self._said:
                 self._post(lambda: self._report("records cannot be written", error=problem))
+            if done is None:
+                self._said = problem
         except RuntimeError:
             return  # the event loop is gone, and whoever waited with it
 
+    def _follow(self) -> None:
+        """Go on in the directory that has the folder's place now, if it is another one."""
+        if self._folder.is_in_place():
+            return
+        try:
+            folder = RealFolder(self._path)
+        except OSError:
+            return  # nothing has its place
+        self._folder.close()
+        self._folder = folder
+        with self._lock:
+            self._dirty |= self._newest
+        for file in list(self._newest):
+            self._replace(file)
+
     def _replace(self, file: str) -> None:
+        self._follow()
         with self._lock:
             encode = self._dirty.pop(file, None)
         if encode is None:
@@ -203,8 +229,8 @@ class FileRecords:
 
     def _append(self, line: bytes) -> None:
         """One line at the end, for good; a line that was cut short by a power cut is ended first."""
-        path = self._path / FILE
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+        self._follow()
+        descriptor = self._folder.open(FILE, os.O_RDWR | os.O_CREAT | os.O_APPEND)
         try:
             size = os.fstat(descriptor).st_size
             if size and os.pread(descriptor, 1, size - 1) != b"\n":

@@ -141,7 +141,26 @@ class StoreSource:
         """Nothing of the store is used any more."""
         self._running.close()
 
+    def _follow(self) -> None:
+        """What runs is said where the store is now. Another directory in its place - its disk mounted anew, a copy put
+        back - is taken over if it holds a catalog; until then the writer's side of the old one is still told. Raises
+        OperatorError."""
+        if self._running.is_in_place():
+            return
+        if read_catalog(self._state) is None and self._seen:
+            raise OperatorError(
+                f"'{self._state}' is not the directory that it was, and holds no catalog; is its disk mounted?"
+            )
+        try:
+            running = RunningRecord(self._state)
+            (self._state / FORMS).mkdir(exist_ok=True)
+        except OSError as error:
+            raise OperatorError(f"'{self._state}' cannot be used: {error.strerror}") from error
+        self._running.close()
+        self._running, self._stamp, self._used = running, None, {}
+
     def _stamped(self) -> Stamp | None:
+        self._follow()
         try:
             found = os.stat(self._state / CATALOG)
         except FileNotFoundError:

@@ -22,7 +22,8 @@ T = TypeVar("T")
 
 
 class Watcher:
-    """Keeps ``take`` told of what ``source`` holds. ``report`` writes a log line."""
+    """Keeps ``take`` told of what ``source`` holds. ``report`` writes a log line; ``troubled`` is told why the source
+    cannot be read, and "" when it can again: right before ``take`` is told all that it holds."""
 
     def __init__(
         self,
@@ -30,11 +31,13 @@ class Watcher:
         config: ReloadConfig,
         take: Callable[[RepositoryScan], None],
         report: Callable[..., None],
+        troubled: Callable[[str], None] = lambda trouble: None,
     ) -> None:
         self._source = source
         self._config = config
         self._take = take
         self._report = report
+        self._troubled = troubled
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="models")
         self._stirred = asyncio.Event()
         self._names: set[str] | None = set()
@@ -114,12 +117,16 @@ class Watcher:
             if str(error) != self._trouble:
                 self._trouble = str(error)
                 self._report("models cannot be read; everything stays as it is", error=self._trouble)
+                self._troubled(self._trouble)
             return False
+        scan = look.scan
         if self._trouble:
             self._trouble = ""
             self._report("models can be read again")
-        if look.scan is not None:
-            self._take(look.scan)
+            self._troubled("")
+            scan = scan or await self.apart(self._source.scan)
+        if scan is not None:
+            self._take(scan)
             await self._rewatch()
         return look.unsettled
 

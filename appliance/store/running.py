@@ -84,6 +84,10 @@ class RunningRecord:
                 remove_file(self._folder, RUNNING)
             raise
 
+    def is_in_place(self) -> bool:
+        """Whether the state directory is still the one that was opened: it may be moved, or its disk unmounted."""
+        return self._folder.is_in_place()
+
     def close(self) -> None:
         """Nothing runs any more. The file stays; without the lock it means nothing."""
         self._folder.close()

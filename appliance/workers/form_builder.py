@@ -65,7 +65,9 @@ def build_form(version: ModelVersion, runtime: Runtime, settings: RuntimeSetting
         drop_form(path, str(problem))
         form = None
     if form is None:
-        os.makedirs(version.forms, mode=0o755, exist_ok=True)
+        Path(version.forms).mkdir(
+            mode=0o755, exist_ok=True
+        )  # and nothing above it: its disk may not be mounted
         partial = os.path.join(version.forms, f"{BUILDING}{name}")
         shutil.rmtree(partial, ignore_errors=True)
         remove_superseded(version.forms, version.digest, name)

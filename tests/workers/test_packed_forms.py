@@ -273,6 +273,7 @@ def test_what_is_installed_while_a_form_is_built_comes_before_it(
 ) -> None:
     room = FormRoom(state=str(tmp_path), quota_bytes=2 * version.file_bytes + 1000)
     (tmp_path / "blobs").mkdir()
+    (tmp_path / FORMS).parent.mkdir()
     whole, settings = (
         replace(with_forms(version, tmp_path / FORMS), form_room=room),
         RuntimeSettings(),
