@@ -26,6 +26,7 @@ from appliance.engine.swap_settings import SwapConfig
 from appliance.errors import ConfigInvalid, Problem
 from appliance.http.config import HttpConfig, HttpNative
 from appliance.listening.certificates import certificate_problems
+from appliance.listening.settings import shared_sockets
 from appliance.package.settings import PackagesConfig
 from appliance.repository.directory import RepositoryConfig
 from appliance.scheduling.settings import SchedulingConfig
@@ -164,6 +165,11 @@ def _unfit(config: ApplianceConfig) -> Iterator[tuple[str, str]]:
     if config.grpc.addresses:
         for key, text in (*door_problems(config.grpc), *certificate_problems(config.grpc)):
             yield f"grpc.{key}", text
+    if config.http.addresses:
+        yield from ((f"http.{key}", text) for key, text in certificate_problems(config.http))
+    if shared_sockets(config.grpc.addresses, config.http.addresses):
+        text = "grpc.addresses names the same sockets of the service manager; name them by FileDescriptorName= and"
+        yield "http.addresses", f"{text} tell them apart, as in 'systemd:grpc' and 'systemd:http'"
     if config.http.addresses and config.http.native is HttpNative.ON:
         yield from (("http.native", f"is on, but {text}") for text in front_problems(config.grpc))
 

@@ -192,6 +192,7 @@ class Daemon:
             await self._first_load()
             if not self._stop.is_set():  # who waits there is for the next start then
                 self._door.admit()
+                await self._http.admit()
             self._desired.watch()
             if self._scrubbing is not None:
                 self._scrubbing.start()
@@ -250,20 +251,28 @@ class Daemon:
         """Read the models and the certificates again, off the loop's thread: a slow disk must not stall requests."""
         notify(RELOADING="1", MONOTONIC_USEC=str(time.monotonic_ns() // 1000))
         self._log.event("reading the models again", directory=self._config.place)
-        reading = asyncio.gather(self._desired.reread(), self._door.reload(), return_exceptions=True)
+        reading = asyncio.gather(
+            self._desired.reread(), self._door.reload(), self._http.reload(), return_exceptions=True
+        )
         reading.add_done_callback(self._read_again)
 
     def _read_again(
-        self, reading: asyncio.Future[tuple[BaseException | None, str | BaseException | None]]
+        self,
+        reading: asyncio.Future[
+            tuple[BaseException | None, str | BaseException | None, str | BaseException | None]
+        ],
     ) -> None:
         if reading.cancelled():
             return
-        failed, until = reading.result()
-        if isinstance(until, BaseException):
-            self._log.event("certificates cannot be used; the old ones stay", error=str(until))
-        elif until is not None:
-            reason = "" if until else "no client takes that of the server now; look at its dates and its use"
-            self._log.event("certificates were read again", until=until, reason=reason)
+        failed, *ends = reading.result()
+        for port, until in zip(("grpc", "http"), ends, strict=True):
+            if isinstance(until, BaseException):
+                self._log.event("certificates cannot be used; the old ones stay", port=port, error=str(until))
+            elif until is not None:
+                reason = (
+                    "" if until else "no client takes that of the server now; look at its dates and its use"
+                )
+                self._log.event("certificates were read again", port=port, until=until, reason=reason)
         if failed is not None:
             self._on_failure("reading the models", failed)
         notify(READY="1")
@@ -331,8 +340,9 @@ class Daemon:
         """What was set or installed and is not used."""
         if reason := passed_over(self._config.grpc.door):
             self._log.event("the native door is passed over", reason=reason)
-        if self._config.grpc.tls_client_ca and self._config.http.addresses:
-            reason = "grpc.tls_client_ca does not hold for http.addresses, which speak no TLS; keep them on loopback"
+        http = self._config.http
+        if self._config.grpc.tls_client_ca and http.addresses and not http.tls_client_ca:
+            reason = "grpc.tls_client_ca asks nobody there; set http.tls_client_ca, or keep http.addresses on loopback"
             self._log.event("models can be asked over HTTP without a certificate", reason=reason)
         for key in idle_settings(self._config.grpc, self._door_kind):
             note = (

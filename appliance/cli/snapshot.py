@@ -5,15 +5,18 @@ Fields that are not known are ignored and fields that are missing are an error, 
 
 from __future__ import annotations
 
+import argparse
 import json
+import ssl
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from http.client import HTTPException, InvalidURL
+from http.client import HTTPConnection, HTTPException, HTTPSConnection, InvalidURL
 from typing import Any, TypeVar
 
 from appliance.cli.failure import CommandFailed, Exit
+from appliance.cli.tls import HTTP, Tls, add_arguments, tls_of
 from appliance.cli.trial_words import trial_words
 
 DEFAULT_URL = "http://127.0.0.1:8000"
@@ -117,27 +120,92 @@ class Snapshot:
         return (self.now_ns - self.started_ns) / 1e9
 
 
-def fetch(url: str) -> bytes:
-    """The document at the HTTP address ``url``. Raises CommandFailed when nobody answers there with one."""
-    base = url if "://" in url else f"http://{url}"
+def add_url(parser: argparse.ArgumentParser, whose: str) -> None:
+    """Declare where an appliance answers, and over TLS; ``whose`` address that is."""
+    parser.add_argument("--url", default=DEFAULT_URL, help=f"{whose} (default {DEFAULT_URL})")
+    add_arguments(parser)
+
+
+class _Named(HTTPSConnection):
+    """Over TLS to a server that may bear another name than its host's."""
+
+    def __init__(self, host: str, *, tls: Tls, **rest: Any) -> None:
+        super().__init__(host, context=tls.context, **rest)
+        self._tls = tls
+
+    def connect(self) -> None:
+        """Connect and shake hands."""
+        HTTPConnection.connect(self)
+        self.sock = self._tls.context.wrap_socket(
+            self.sock, server_hostname=self._tls.server_name or self.host
+        )
+
+
+class _OverTls(urllib.request.HTTPSHandler):
+    """HTTPS as the arguments of a command have it."""
+
+    def __init__(self, tls: Tls) -> None:
+        super().__init__()
+        self._tls = tls
+
+    def https_open(self, req: urllib.request.Request) -> Any:
+        """See HTTPSHandler."""
+        return self.do_open(_Named, req, tls=self._tls)  # type: ignore[arg-type]  # as the handler itself does
+
+
+class Source:
+    """Where the document comes from: an HTTP address, spoken to over TLS where the arguments say so."""
+
+    def __init__(self, arguments: argparse.Namespace) -> None:
+        """``arguments`` are those of ``add_url``. Raises CommandFailed."""
+        tls = tls_of(arguments, HTTP)
+        self.url: str = arguments.url
+        base = self.url if "://" in self.url else f"http://{self.url}"
+        self._base = (base if tls is None else base.replace("http://", "https://", 1)).rstrip("/")
+        self._open = urllib.request.build_opener(*(() if tls is None else (_OverTls(tls),))).open
+
+    def fetch(self) -> bytes:
+        """The document. Raises CommandFailed when nobody answers there with one."""
+        return _fetched(self._open, self._base, self.url)
+
+
+def _fetched(get: Callable[..., Any], base: str, url: str) -> bytes:
     try:
-        with urllib.request.urlopen(f"{base.rstrip('/')}/status.json", timeout=FETCH_S) as answer:
+        with get(f"{base}/status.json", timeout=FETCH_S) as answer:
             document: bytes = answer.read()
     except urllib.error.HTTPError as error:
-        raise CommandFailed(
-            f"{base} answered {error.code} {error.reason}; is it an appliance?", Exit.REFUSED
-        ) from None
+        with error:
+            told = error.read(1000)
+        hint = "it speaks TLS, so give --ca FILE" if b"speaks TLS" in told else "is it an appliance?"
+        raise CommandFailed(f"{base} answered {error.code} {error.reason}; {hint}", Exit.REFUSED) from None
     except InvalidURL as error:
         raise CommandFailed(f"'{url}' is not an address ({error}); give --url as HOST:PORT") from None
     except (HTTPException, ConnectionResetError):
+        if base.startswith("https://"):
+            text = "but ended the connection; where clients must show a certificate, give --cert and --key"
+            raise CommandFailed(f"something answers at {base}, {text}", Exit.UNREACHABLE) from None
         raise _no_appliance(url, "what it says is not HTTP") from None
     except (OSError, ValueError) as error:
-        reason = error.reason if isinstance(error, urllib.error.URLError) else error
+        reason: object = error.reason if isinstance(error, urllib.error.URLError) else error
+        if isinstance(reason, ssl.SSLError):
+            raise _no_tls(base, reason) from None
         raise CommandFailed(
             f"no server answers at {base} ({reason}); start one with 'appliance serve', or give its --url",
             Exit.UNREACHABLE,
         ) from None
     return document
+
+
+def _no_tls(base: str, error: ssl.SSLError) -> CommandFailed:
+    said = (error.reason or str(error)).replace("_", " ").lower()
+    if isinstance(error, ssl.SSLCertVerificationError):
+        said = error.verify_message
+    return CommandFailed(
+        f"something answers at {base}, but TLS with it failed: {said}; --ca "
+        "must hold who signed the server's certificate, --server-name a name in it, and --cert and --key what the "
+        "server wants to see",
+        Exit.UNREACHABLE,
+    )
 
 
 def parse(document: bytes, url: str) -> Snapshot:

@@ -7,19 +7,19 @@ import sys
 
 from appliance.cli.activity import since_start, workers_between
 from appliance.cli.failure import Exit
-from appliance.cli.snapshot import DEFAULT_URL, fetch, parse
+from appliance.cli.snapshot import Source, add_url, parse
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    parser.add_argument("--url", default=DEFAULT_URL, help=f"HTTP address (default {DEFAULT_URL})")
+    add_url(parser, "HTTP address")
     parser.add_argument("--workers", action="store_true", help="show the worker processes, too")
     parser.add_argument("--json", action="store_true", help="print the document that /status.json gives")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Fetch once and show."""
-    document = fetch(arguments.url)
+    document = Source(arguments).fetch()
     snapshot = parse(document, arguments.url)
     if arguments.json:
         sys.stdout.write(document.decode().rstrip() + "\n")

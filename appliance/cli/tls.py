@@ -1,4 +1,4 @@
-"""TLS to a gRPC port: whom a command trusts and who it is, from ``--ca``, ``--cert`` and ``--key``."""
+"""TLS to a port of the appliance: whom a command trusts and who it is, from ``--ca``, ``--cert`` and ``--key``."""
 
 from __future__ import annotations
 
@@ -6,9 +6,12 @@ import argparse
 import socket
 import ssl
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from appliance.cli.failure import CommandFailed
+
+GRPC: Final = "h2"
+HTTP: Final = "http/1.1"
 
 
 class Tls(NamedTuple):
@@ -58,8 +61,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def tls_of(arguments: argparse.Namespace) -> Tls | None:
-    """What the arguments say; None: no TLS. Raises CommandFailed."""
+def tls_of(arguments: argparse.Namespace, protocol: str = GRPC) -> Tls | None:
+    """What the arguments say, to speak ``protocol``; None: no TLS. Raises CommandFailed."""
     ca, certificate, key = arguments.ca, arguments.cert, arguments.key
     if (certificate is None) != (key is None):
         raise CommandFailed("--cert and --key go together; give both or neither")
@@ -68,7 +71,7 @@ def tls_of(arguments: argparse.Namespace) -> Tls | None:
             raise CommandFailed("--cert, --key and --server-name are for TLS, which takes --ca")
         return None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.set_alpn_protocols(["h2"])
+    context.set_alpn_protocols([protocol])
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # as the gRPC library has it
     pem = _read(ca)
     try:

@@ -16,7 +16,7 @@ from appliance.cli.activity import Activity, WorkerActivity, between, busiest_fi
 from appliance.cli.duration import seconds
 from appliance.cli.failure import Exit
 from appliance.cli.keys import Keys
-from appliance.cli.snapshot import DEFAULT_URL, Snapshot, fetch, parse
+from appliance.cli.snapshot import Snapshot, Source, add_url, parse
 
 Show = Callable[[Snapshot, Sequence[Activity], Sequence[WorkerActivity]], None]
 FRAME_LINES = 2
@@ -25,7 +25,7 @@ FRAME_LINES = 2
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    parser.add_argument("--url", default=DEFAULT_URL, help=f"HTTP address (default {DEFAULT_URL})")
+    add_url(parser, "HTTP address")
     parser.add_argument(
         "--interval", type=seconds(0.1, 3600), default=1.0, metavar="S", help="seconds (default 1)"
     )
@@ -36,11 +36,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Sample and show until told to stop."""
+    source = Source(arguments)
     with ExitStack() as stack:
         live = sys.stdout.isatty() and sys.stdin.isatty() and not arguments.json and not arguments.once
         keys = stack.enter_context(Keys(live))
         show = stack.enter_context(_screen() if live else _printer(arguments.json))
-        for before, now in _samples(arguments.url, keys, arguments.interval):
+        for before, now in _samples(source, keys, arguments.interval):
             workers = workers_between(before, now) if arguments.workers or arguments.json else ()
             show(now, busiest_first(between(before, now)), workers)
             if arguments.once:
@@ -48,10 +49,10 @@ def run(arguments: argparse.Namespace) -> int:
     return Exit.OK
 
 
-def _samples(url: str, keys: Keys, interval_s: float) -> Iterator[tuple[Snapshot, Snapshot]]:
-    before = parse(fetch(url), url)
+def _samples(source: Source, keys: Keys, interval_s: float) -> Iterator[tuple[Snapshot, Snapshot]]:
+    before = parse(source.fetch(), source.url)
     while keys.wait(interval_s) != "q":
-        now = parse(fetch(url), url)
+        now = parse(source.fetch(), source.url)
         yield before, now
         before = now
 

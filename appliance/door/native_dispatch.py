@@ -163,7 +163,10 @@ class Dispatch:
             self._gone(event[1])
         elif kind == TURNED_AWAY:
             _LOG.warning(
-                "a client was turned away: grpc.tls_client_names has no %r, from %s", event[2], event[1]
+                "a client was turned away: %s.tls_client_names has no %r, from %s",
+                event[3],
+                event[2],
+                event[1],
             )
         elif kind == HTTP:
             self._front.adopted(*event[1:])

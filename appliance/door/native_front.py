@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import math
+import os
 import time
 from collections.abc import Sequence
 from typing import Final
 
-from edge_appliance_door import Door, Grants
+from edge_appliance_door import Door, Grants, Tls
 
 from appliance.door.native_teaching import Texts, tell
 from appliance.engine.direct import DirectEngine
 from appliance.engine.front import Adopt, FrontFigures, FrontTerms, Wording
 from appliance.errors import OperatorError
 from appliance.inference import RequestPlan
-from appliance.listening.sockets import Listeners
+from appliance.listening.certificates import Certificates
+from appliance.listening.sockets import Listeners, inherited
 from appliance.tensor import Datatype
 from appliance.workers.port import Shape
 
@@ -25,6 +27,15 @@ FLUSH_S: Final = 0.5
 
 STATUSES: Final = ((200, "http_answered"), (429, "http_late"), (504, "http_expired"))
 """The answers that the door makes, and under which names it counts them."""
+
+HANDSHAKES: Final = (
+    ("failed", "http_handshakes_failed"),
+    ("late", "http_handshakes_late"),
+    ("name", "http_clients_refused"),
+    ("plain", "http_handshakes_plain"),
+)
+"""Why handshakes come to nothing, and under which names it counts them."""
+PROTOCOL: Final = "http/1.1"
 
 
 class NativeFront:
@@ -36,6 +47,7 @@ class NativeFront:
         self._direct: DirectEngine | None = None
         self._grants: Grants | None = None
         self._adopt: Adopt | None = None
+        self._tls: Tls | None = None
 
     def attach(self, door: Door, direct: DirectEngine | None) -> None:
         """``door`` serves from here on; with ``direct``, what it was taught by itself."""
@@ -58,8 +70,15 @@ class NativeFront:
         door = self._door
         assert door is not None, "a front without a door"
         self._adopt = adopt
-        bound = self._listeners.open(terms.addresses, (), reuse_port=terms.reuse_port, access=terms.access)
+        bound = self._listeners.open(
+            terms.addresses,
+            inherited(os.environ, os.getpid()),
+            reuse_port=terms.reuse_port,
+            access=terms.access,
+        )
         try:
+            if terms.certificates is not None:
+                self._tls = Tls(*terms.certificates, terms.client_names, PROTOCOL)
             self._listeners.hand_over(
                 lambda listeners: door.serve_http(
                     listeners=listeners,
@@ -67,6 +86,8 @@ class NativeFront:
                     server=terms.server,
                     full=terms.full,
                     crowded=terms.crowded,
+                    plain=terms.plain,
+                    tls=self._tls,
                 )
             )
         except (OSError, ValueError) as error:
@@ -74,10 +95,27 @@ class NativeFront:
             raise OperatorError(f"the native door cannot listen for HTTP: {error}") from error
         return bound
 
-    def adopted(self, descriptor: int, client: str, attempts: int) -> None:
+    def admit(self) -> None:
+        """See HttpFront."""
+        door = self._door
+        if door is not None and self._adopt is not None:
+            try:
+                self._listeners.hand_over_inherited(lambda listeners: door.listen_http(listeners=listeners))
+            except OSError as error:
+                raise OperatorError(f"the native door cannot take over the sockets: {error}") from error
+
+    def reload(self, certificates: Certificates) -> None:
+        """See HttpFront."""
+        if self._tls is not None:
+            try:
+                self._tls.reload(*certificates)
+            except ValueError as error:
+                raise OperatorError(f"the native door refuses the certificates: {error}") from error
+
+    def adopted(self, descriptor: int, client: str, attempts: int, name: str) -> None:
         """The door has handed a connection over."""
         assert self._adopt is not None, "a connection before anybody listened"
-        self._adopt(descriptor, client, attempts)
+        self._adopt(descriptor, client, attempts, name)
 
     def head_of(self, target: str, text: bytes) -> bytes | None:
         """See HttpFront."""
@@ -113,6 +151,7 @@ class NativeFront:
             + counts.get("http_connections_per_peer", 0),
             serving=counts.get("http_serving", 0),
             answers=tuple((status, counts[name]) for status, name in STATUSES if counts.get(name)),
+            handshakes=tuple((why, counts.get(name, 0)) for why, name in HANDSHAKES),
         )
 
     async def end(self) -> None:
@@ -146,6 +185,7 @@ def _limits(terms: FrontTerms) -> dict[str, int]:
         "json_bytes": terms.max_json_bytes,
         "body_bytes": terms.max_body_bytes,
         "keepalive_ms": math.ceil(terms.keepalive_s * 1000),
+        "handshake_ms": math.ceil(terms.handshake_timeout_s * 1000),
         "write_stall_ms": math.ceil(terms.write_stall_s * 1000),
         "compress_bytes": terms.compress_min_bytes,
     }

@@ -11,24 +11,29 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from appliance.inference import RequestPlan
+from appliance.listening.certificates import Certificates
 from appliance.listening.settings import UnixAccess
 from appliance.tensor import Datatype
 from appliance.workers.port import Shape
 
-Adopt = Callable[[int, str, int], None]
-"""Takes a connection over: the descriptor of a stream, the client's network address ("": it has none), and how often a
-worker died with the first request on it."""
+Adopt = Callable[[int, str, int, str], None]
+"""Takes a connection over: the descriptor of a stream, the client's network address ("": it has none), how often a
+worker died with the first request on it, and who the client is by its certificate ("": that is not known)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrontTerms:
     """Where a front listens and what it must keep. Sizes are bytes, times seconds. ``access`` is that to Unix sockets
-    that it makes. ``server`` is what answers name themselves; ``full`` is the whole answer to a connection too many,
-    ``crowded`` to one too many from its address."""
+    that it makes. ``certificates``: TLS is spoken over TCP, and of clients that must show theirs ``client_names`` may
+    come (none: all). ``server`` is what answers name themselves; ``full`` is the whole answer to a connection too many,
+    ``crowded`` to one too many from its address, ``plain`` to a client that does not speak TLS."""
 
     addresses: tuple[str, ...]
     reuse_port: bool
     access: UnixAccess
+    certificates: Certificates | None
+    client_names: tuple[str, ...]
+    handshake_timeout_s: float
     max_connections: int
     max_connections_per_peer: int
     max_json_bytes: int
@@ -41,6 +46,7 @@ class FrontTerms:
     server: str
     full: bytes
     crowded: bytes
+    plain: bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,12 +65,13 @@ class Wording:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrontFigures:
     """What a front did by itself and has open: ``answers`` are pairs of status and count, ``serving`` counts requests
-    that it is serving now."""
+    that it is serving now; ``handshakes`` are pairs of why and how many TLS handshakes came to nothing."""
 
     connections: int
     refused_connections: int
     serving: int
     answers: tuple[tuple[int, int], ...]
+    handshakes: tuple[tuple[str, int], ...]
 
 
 class HttpFront(Protocol):
@@ -81,6 +88,13 @@ class HttpFront(Protocol):
     def open(self, terms: FrontTerms, adopt: Adopt) -> tuple[str, ...]:
         """Listen; gives the addresses as bound. Connections that it does not serve by itself are given to ``adopt``.
         Raises AddressUnavailable and OperatorError."""
+
+    def admit(self) -> None:
+        """Accept connections on inherited sockets as well, which ``open`` left alone. Raises OperatorError."""
+
+    def reload(self, certificates: Certificates) -> None:
+        """Show these from the next connection on. Raises OperatorError, and goes on with the old ones, when they cannot
+        be used."""
 
     def head_of(self, target: str, text: bytes) -> bytes | None:
         """What makes a request recognisable that has this target and this JSON before its binary tensors, whatever its

@@ -6,8 +6,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum
 
-from appliance.address import address_problems
-from appliance.listening.settings import OWN_USER, group_problems, mode_problems
+from appliance.listening.settings import (
+    OWN_USER,
+    client_name_problems,
+    group_problems,
+    listening_problems,
+    mode_problems,
+    tls_contradictions,
+)
 
 MEBIBYTE = 1 << 20
 
@@ -22,14 +28,16 @@ class HttpNative(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpConfig:
-    """The ``[http]`` section. Sizes are bytes, times seconds. An address is ``host:port``, ``[v6
-    address]:port`` (port 0 takes a free one) or ``unix:/path``; no address turns the edge off."""
+    """The ``[http]`` section. Sizes are bytes, times seconds. An address is ``host:port``, ``[v6 address]:port`` (port
+    0 takes a free one), ``unix:/path``, ``systemd`` or ``systemd:NAME``; no address turns the edge off. Raises
+    ValueError where settings contradict one another."""
 
     addresses: tuple[str, ...] = field(
         default=("127.0.0.1:8000",),
         metadata={
-            "help": "where to listen: host:port, [v6]:port or unix:/path",
-            "check": address_problems,
+            "help": "where to listen: host:port, [v6]:port, unix:/path or systemd[:NAME], for sockets that the service "
+            "manager opened",
+            "check": listening_problems,
         },
     )
     reuse_port: bool = field(
@@ -50,6 +58,33 @@ class HttpConfig:
         metadata={
             "help": "group of these sockets, one of the appliance's user; empty: the one that it runs with",
             "check": group_problems,
+        },
+    )
+    tls_certificate: str = field(
+        default="",
+        metadata={"help": "PEM file of the server's certificate chain, for TCP; empty: no TLS"},
+    )
+    tls_key: str = field(default="", metadata={"help": "PEM file of the certificate's private key"})
+    tls_client_ca: str = field(
+        default="",
+        metadata={
+            "help": "PEM file of authorities; clients must then show a certificate that one of them signed, also "
+            "for metrics and the status page"
+        },
+    )
+    tls_client_names: tuple[str, ...] = field(
+        default=(),
+        metadata={
+            "help": "who may come with such a certificate, as grpc.tls_client_names has it; empty: everybody",
+            "check": client_name_problems,
+        },
+    )
+    handshake_timeout_s: float = field(
+        default=10.0,
+        metadata={
+            "min": 0.1,
+            "unit": "s",
+            "help": "from a new connection to the end of its TLS handshake",
         },
     )
     native: HttpNative = field(
@@ -81,14 +116,19 @@ class HttpConfig:
         metadata={"min": 1024, "unit": "bytes", "help": "all request bodies in memory together"},
     )
     max_connections: int = field(
-        default=8192, metadata={"min": 1, "help": "open connections; more are answered 503 and closed"}
+        default=8192,
+        metadata={
+            "min": 1,
+            "help": "open connections, in their TLS handshake or past it; more are answered 503 and closed, over TLS "
+            "closed at once",
+        },
     )
     max_connections_per_peer: int = field(
         default=1024,
         metadata={
             "min": 1,
-            "help": "open connections from one IPv4 address or IPv6 network of 64 bits; more are answered 503; raise "
-            "it where many clients come from one address, as from behind a proxy",
+            "help": "open connections from one IPv4 address or IPv6 network of 64 bits; more are answered 503, over "
+            "TLS closed at once; raise it where many clients come from one address, as from behind a proxy",
         },
     )
     max_header_bytes: int = field(
@@ -112,7 +152,11 @@ class HttpConfig:
     )
     write_stall_s: float = field(
         default=30.0,
-        metadata={"min": 0.1, "unit": "s", "help": "how long a client may take no byte of its answer"},
+        metadata={
+            "min": 0.1,
+            "unit": "s",
+            "help": "how long a client may take no byte of its answer; over TLS, nothing of its last 64 KiB",
+        },
     )
     compress_min_bytes: int = field(
         default=1024,
@@ -122,3 +166,7 @@ class HttpConfig:
             "help": "smallest answer that is compressed when the client asks",
         },
     )
+
+    def __post_init__(self) -> None:
+        if problems := list(tls_contradictions(self)):
+            raise ValueError("; ".join(problems))

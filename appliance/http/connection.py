@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import select
-from collections.abc import Awaitable, Callable
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping
 from http import HTTPStatus
 from typing import Any, Final, cast
 
@@ -22,15 +24,20 @@ from appliance.http.config import HttpConfig
 from appliance.http.peers import Peers
 from appliance.http.status import HttpRefusal
 from appliance.identity import SERVER_NAME
+from appliance.listening.identity import admits, identity_of
 
 SWEEP_S: Final = 1.0
+TOLD_PER_SWEEP: Final = 5
+"""Clients that are turned away and told in the log between two sweeps; the others are only counted."""
+_LOG = logging.getLogger(__name__)
 
 Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
 
 class Connection(web.RequestHandler):
     """One client connection. Times are the loop's; 0 means that nothing is being waited for. A connection that somebody
-    else accepted brings its ``client`` along, and how many ``attempts`` at its first request have failed. ``begun`` is
+    else accepted brings its ``client`` along, how many ``attempts`` at its first request have failed, and ``name``: who
+    the client is by its certificate. One over TLS was ``entered`` for this address before its handshake. ``begun`` is
     the body of the request that was taken up and that its handler has yet to see."""
 
     __slots__ = (
@@ -41,17 +48,32 @@ class Connection(web.RequestHandler):
         "begun",
         "busy",
         "head_since",
+        "is_made",
+        "name",
+        "over_tls",
         "refused",
         "said_all",
         "unsent_bytes",
         "write_since",
     )
 
-    def __init__(self, server: HttpServer, client: str = "", attempts: int = 0, **settings: Any) -> None:
+    def __init__(
+        self,
+        server: HttpServer,
+        client: str = "",
+        attempts: int = 0,
+        *,
+        name: str = "",
+        entered: str | None = None,
+        **settings: Any,
+    ) -> None:
         super().__init__(server, **settings)
         self._server = server
         self._client = client
-        self._entered: str | None = None
+        self._entered = entered
+        self.over_tls = entered is not None
+        self.name = name
+        self.is_made = False
         self.attempts = attempts
         self.begun: StreamReader | None = None
         self.busy = False
@@ -62,9 +84,9 @@ class Connection(web.RequestHandler):
         self.unsent_bytes = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Take the connection, or answer 503 when there are too many."""
-        refusal = TOO_MANY_CONNECTIONS if self._server.full else self._enter(transport)
-        if refusal:
+        """Take the connection, or answer 503 when there are too many, 403 when its client may not come."""
+        self.is_made = True
+        if refusal := self._refusal(transport):
             self.refused = True
             stream = cast(asyncio.Transport, transport)  # uvloop's own class does not derive from it
             stream.write(refusal)
@@ -74,10 +96,29 @@ class Connection(web.RequestHandler):
 
     def connection_lost(self, exc: BaseException | None) -> None:
         """Count the connection no longer."""
+        self.leave()
+        super().connection_lost(exc)
+
+    def _refusal(self, transport: asyncio.BaseTransport) -> bytes:
+        """The whole answer to a client that is not let in; empty for one that is."""
+        if self.over_tls:
+            return self._identify(transport.get_extra_info("peercert") or {})
+        return TOO_MANY_CONNECTIONS if self._server.full else self._enter(transport)
+
+    def _identify(self, shown: Mapping[str, Any]) -> bytes:
+        identity = identity_of(shown)
+        self.name = identity.text if identity else ""
+        names = self._server.client_names
+        if not names or (identity is not None and admits(names, identity)):
+            return b""
+        self._server.turned_away(self.name, self._entered)
+        return NOT_NAMED
+
+    def leave(self) -> None:
+        """Count the connection no longer."""
         if self._entered is not None:
             self._server.peers.leave(self._entered)
             self._entered = None
-        super().connection_lost(exc)
 
     def _enter(self, transport: asyncio.BaseTransport) -> bytes:
         """Count the connection for its peer, unless whoever accepted it did so; what to answer if it is too many."""
@@ -105,7 +146,10 @@ class Connection(web.RequestHandler):
 
     def eof_received(self) -> bool | None:  # type: ignore[override]  # True keeps the way to the client open
         """The client sends no more. Whatever of it is whole is answered, and then the connection ends; a client that is
-        not there any more, or ends amid a request, has none to be answered."""
+        not there any more, or ends amid a request, has none to be answered. Over TLS the end of one side is that of
+        both: asyncio has it so."""
+        if self.over_tls:
+            return None
         last = self._messages[-1][1] if self._messages else self._current_body()
         if last is None or not last.is_eof() or _is_hung_up(self.transport):
             return None
@@ -224,22 +268,56 @@ class HttpServer(web.Server):
         self.in_flight = 0
         self.refused_connections = 0
         self.peers = Peers(config.max_connections_per_peer)
+        self.client_names = config.tls_client_names
+        self.handshakes = Counter({"failed": 0, "late": 0, "name": 0, "plain": 0})
+        """Why handshakes came to nothing, and how many."""
+        self._shaking = 0
+        self._told = 0
         self._idle = asyncio.Event()
         self._idle.set()
 
     @property
     def full(self) -> bool:
         """Whether one more connection would be too many; counts the refusal when it is."""
-        full = len(self._connections) >= self._config.max_connections
+        full = len(self._connections) + self._shaking >= self._config.max_connections
         self.refused_connections += full
         return full
 
     def __call__(self) -> Connection:
         return Connection(self, loop=self._loop, **self._kwargs)
 
-    def adopt(self, client: str, attempts: int) -> Connection:
-        """A connection that was accepted elsewhere, from ``client``."""
-        return Connection(self, client, attempts, loop=self._loop, **self._kwargs)
+    def adopt(self, client: str, attempts: int, name: str) -> Connection:
+        """A connection that was accepted elsewhere, from ``client``, who is ``name`` by its certificate."""
+        return Connection(self, client, attempts, name=name, loop=self._loop, **self._kwargs)
+
+    # --- those over TLS, which count from before their handshake
+
+    def expect(self, host: str) -> bool:
+        """Count a handshake with a client at ``host``; False, and not counted, when that is one too many."""
+        if self.full:
+            return False
+        if not self.peers.enter(host):
+            self.refused_connections += 1
+            return False
+        self._shaking += 1
+        return True
+
+    def expected(self, host: str) -> Connection:
+        """What a handshake that was counted leads to, if it does."""
+        return Connection(self, entered=host, loop=self._loop, **self._kwargs)
+
+    def met(self, connection: Connection) -> None:
+        """That handshake is over, well or not."""
+        self._shaking -= 1
+        if not connection.is_made:
+            connection.leave()
+
+    def turned_away(self, name: str, host: str | None) -> None:
+        """Count a client that may not come, and tell some of them."""
+        self.handshakes["name"] += 1
+        self._told += 1
+        if self._told <= TOLD_PER_SWEEP:
+            _LOG.warning("a client was turned away: http.tls_client_names has no %r, from %s", name, host)
 
     def _request(
         self, message: Any, payload: Any, protocol: Any, writer: Any, task: asyncio.Task[None]
@@ -254,6 +332,7 @@ class HttpServer(web.Server):
 
     def sweep(self) -> None:
         """Look at every connection once."""
+        self._told = 0
         now = self._loop.time()
         for connection in self.connections:
             if isinstance(connection, Connection):
@@ -296,6 +375,13 @@ def take_attempts(request: web.BaseRequest) -> int:
     return attempts
 
 
+def client_name(request: web.BaseRequest) -> str:
+    """Who sent ``request``, by its certificate; "": that is not known."""
+    connection = request.protocol
+    assert isinstance(connection, Connection)
+    return connection.name
+
+
 LINGER_S: Final = 2.0
 """How long the rest of a refused body is read and thrown away, so that the client gets to read the answer."""
 
@@ -315,5 +401,9 @@ TOO_MANY_CONNECTIONS: Final = _plain_answer(
 )
 TOO_MANY_FROM_PEER: Final = _plain_answer(
     "503 Service Unavailable", "too many connections from this address; try again later"
+)
+SPEAKS_TLS: Final = _plain_answer("400 Bad Request", "this port speaks TLS; ask it with https://")
+NOT_NAMED: Final = _plain_answer(
+    "403 Forbidden", "the name in the client's certificate is not among those that may ask here"
 )
 HEAD_TOO_SLOW: Final = _plain_answer("408 Request Timeout", "the request head did not arrive in time")

@@ -6,9 +6,10 @@ It asks the engine through its port and knows nothing of the gRPC door.
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -20,13 +21,16 @@ from appliance.errors import ApplianceError, OperatorError
 from appliance.http.body import BodyReader
 from appliance.http.config import HttpConfig, HttpNative
 from appliance.http.connection import (
+    SPEAKS_TLS,
     SWEEP_S,
     TOO_MANY_CONNECTIONS,
     TOO_MANY_FROM_PEER,
+    Connection,
     ForeignRequest,
     HttpServer,
 )
 from appliance.http.control import ControlHandler, LogSettings
+from appliance.http.handshake import Handshakes
 from appliance.http.inference import InferenceHandler
 from appliance.http.metrics import HttpStatistics, MetricsHandler
 from appliance.http.protocol_api import ProtocolHandler
@@ -34,8 +38,9 @@ from appliance.http.router import RouteHandler, Router
 from appliance.http.status import CLIENT_CLOSED_REQUEST, error_response
 from appliance.http.status_handler import StatusHandler
 from appliance.identity import SERVER_NAME
+from appliance.listening.certificates import bearer_of, read_certificates, server_context
 from appliance.listening.settings import unix_access
-from appliance.listening.sockets import Listeners
+from appliance.listening.sockets import Listeners, inherited
 from appliance.telemetry.door_metrics import DoorFigures
 from appliance.telemetry.prometheus import MetricsConfig
 from appliance.telemetry.store_metrics import StoreFigures
@@ -43,6 +48,7 @@ from appliance.telemetry.trace import Tracer
 
 BACKLOG = 1024
 EDGE = "http"
+PROTOCOL = "http/1.1"
 POLL_S = 0.005
 
 
@@ -82,17 +88,44 @@ class HttpEdge:
         self._server = HttpServer(self._handle, config)
         self._sockets = Listeners(EDGE, dual_stack=False)
         self._listeners: list[asyncio.Server] = []
+        self._handshakes: Handshakes | None = None
         self._answers: Counter[int] = Counter()
         self._sweeping: asyncio.TimerHandle | None = None
 
     async def open(self) -> tuple[str, ...]:
-        """Listen on every configured address; gives them as bound, with real ports. Raises
-        AddressUnavailable."""
+        """Listen on every configured address; gives them as bound, with real ports. Raises AddressUnavailable, and
+        OperatorError for certificates that cannot be used."""
         front = self._front = self._chosen_front()
         terms = _terms(self._config)
         bound = front.open(terms, self._adopt) if front is not None else await self._listen(terms)
         self._sweep()
         return bound
+
+    async def admit(self) -> None:
+        """Accept connections on inherited sockets as well, which ``open`` left alone: their first client had this
+        process started, waits meanwhile, and shall find its model. Raises OperatorError."""
+        if self._front is not None:
+            self._front.admit()
+            return
+        given: list[int] = []
+        self._sockets.hand_over_inherited(given.extend)
+        await self._serve(given)
+
+    async def reload(self) -> str | None:
+        """Read the certificates again and show them from the next connection on; gives until when the server's holds
+        ("": no client takes it now), None where there are none. Raises OperatorError, and goes on with the old ones,
+        when they cannot be used. The files are read off the loop's thread: a slow disk must not stall requests."""
+        if not self._config.tls_certificate or not self._config.addresses:
+            return None
+        run = partial(asyncio.get_running_loop().run_in_executor, None)
+        certificates = await run(read_certificates, self._config, EDGE)
+        assert certificates is not None
+        if self._front is not None:
+            self._front.reload(certificates)
+        elif self._handshakes is not None:
+            self._handshakes.context = await run(server_context, self._config, PROTOCOL)
+        bearer = await run(bearer_of, self._config)
+        return bearer.until if bearer else ""
 
     def announce_stop(self) -> None:
         """Turn readiness off while requests are still served."""
@@ -103,6 +136,8 @@ class HttpEdge:
         self.announce_stop()
         for listener in self._listeners:
             listener.close()
+        if self._handshakes is not None:
+            self._handshakes.close()
 
     async def drain(self, grace_s: float) -> None:
         """Stop accepting and wait, at most ``grace_s``, until no request is being handled."""
@@ -130,6 +165,7 @@ class HttpEdge:
         """What this edge did and has open."""
         own = HttpStatistics(
             answers=tuple(sorted(self._answers.items())),
+            handshakes=tuple(self._server.handshakes.items()),
             connections=len(self._server.connections),
             refused_connections=self._server.refused_connections,
             in_flight=self._server.in_flight,
@@ -150,17 +186,18 @@ class HttpEdge:
             )
         return None
 
-    def _adopt(self, descriptor: int, client: str, attempts: int) -> None:
+    def _adopt(self, descriptor: int, client: str, attempts: int, name: str) -> None:
         """Take a connection over from the front."""
-        task = asyncio.get_running_loop().create_task(self._connect(descriptor, client, attempts))
+        made = partial(self._server.adopt, client, attempts, name)
+        task = asyncio.get_running_loop().create_task(self._connect(descriptor, made))
         self._adopting.add(task)
         task.add_done_callback(self._adopting.discard)
 
-    async def _connect(self, descriptor: int, client: str, attempts: int) -> None:
+    async def _connect(self, descriptor: int, made: Callable[[], Connection]) -> None:
         stream = socket.socket(fileno=descriptor)
         connect = asyncio.get_running_loop().connect_accepted_socket
         try:
-            await connect(partial(self._server.adopt, client, attempts), stream)
+            await connect(made, stream)
         except OSError:
             stream.close()  # the front sees it, and ends the client's connection
 
@@ -179,15 +216,28 @@ class HttpEdge:
         return response
 
     async def _listen(self, terms: FrontTerms) -> tuple[str, ...]:
-        bound = self._sockets.open(terms.addresses, (), reuse_port=terms.reuse_port, access=terms.access)
-        for descriptor in self._sockets.hand_over(list):
-            self._listeners.append(await self._serve(socket.socket(fileno=descriptor)))
+        if terms.certificates is not None:
+            context = server_context(self._config, PROTOCOL)
+            self._handshakes = Handshakes(self._server, terms.handshake_timeout_s, context)
+        available = inherited(os.environ, os.getpid())
+        bound = self._sockets.open(
+            terms.addresses, available, reuse_port=terms.reuse_port, access=terms.access
+        )
+        await self._serve(self._sockets.hand_over(list))
         return bound
 
-    async def _serve(self, listener: socket.socket) -> asyncio.Server:
+    async def _serve(self, descriptors: Sequence[int]) -> None:
         loop = asyncio.get_running_loop()
-        create = loop.create_unix_server if listener.family == socket.AF_UNIX else loop.create_server
-        return await create(self._server, sock=listener, backlog=BACKLOG)
+        for descriptor in descriptors:
+            listener = socket.socket(fileno=descriptor)
+            if listener.family == socket.AF_UNIX:
+                server = await loop.create_unix_server(self._server, sock=listener, backlog=BACKLOG)
+                self._listeners.append(server)
+            elif self._handshakes is not None:
+                self._handshakes.listen(listener)
+            else:
+                server = await loop.create_server(self._server, sock=listener, backlog=BACKLOG)
+                self._listeners.append(server)
 
     def _sweep(self) -> None:
         self._server.sweep()
@@ -200,6 +250,9 @@ def _terms(config: HttpConfig) -> FrontTerms:
         addresses=config.addresses,
         reuse_port=config.reuse_port,
         access=unix_access(config.unix_mode, config.unix_group),
+        certificates=read_certificates(config, EDGE) if config.addresses else None,
+        client_names=config.tls_client_names,
+        handshake_timeout_s=config.handshake_timeout_s,
         max_connections=config.max_connections,
         max_connections_per_peer=config.max_connections_per_peer,
         max_json_bytes=config.max_json_bytes,
@@ -212,6 +265,7 @@ def _terms(config: HttpConfig) -> FrontTerms:
         server=SERVER_NAME,
         full=TOO_MANY_CONNECTIONS,
         crowded=TOO_MANY_FROM_PEER,
+        plain=SPEAKS_TLS,
     )
 
 
@@ -220,6 +274,7 @@ def _with_front(own: HttpStatistics, front: FrontFigures) -> HttpStatistics:
     return replace(
         own,
         answers=tuple(sorted((Counter(dict(own.answers)) + Counter(dict(front.answers))).items())),
+        handshakes=front.handshakes,
         connections=front.connections,
         refused_connections=own.refused_connections + front.refused_connections,
         in_flight=own.in_flight + front.serving,

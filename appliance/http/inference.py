@@ -18,7 +18,7 @@ from appliance.errors import ApplianceError, MessageTooLarge
 from appliance.http.body import Body, BodyReader, HeldBody
 from appliance.http.compression import fold, response_encoding
 from appliance.http.config import HttpConfig
-from appliance.http.connection import take_attempts
+from appliance.http.connection import client_name, take_attempts
 from appliance.http.infer_request import (
     HEAD_LENGTH_HEADER,
     head_length,
@@ -43,13 +43,14 @@ SEPARATE_BYTES: Final = 64 * 1024
 class Exchange:
     """One request on its way through the handler. Owner: the task that handles it."""
 
-    __slots__ = ("arrived_ns", "attempts", "head", "headers", "request_id", "target", "trace")
+    __slots__ = ("arrived_ns", "attempts", "client", "head", "headers", "request_id", "target", "trace")
 
-    def __init__(self, arrived_ns: int, trace: Trace | None, target: str, attempts: int) -> None:
+    def __init__(self, arrived_ns: int, trace: Trace | None, target: str, attempts: int, client: str) -> None:
         self.arrived_ns = arrived_ns
         self.headers = NO_HEADERS
         self.target = target
         self.attempts = attempts
+        self.client = client
         self.request_id = ""
         self.trace = trace
         self.head = b""
@@ -75,6 +76,7 @@ class Pending:
             on_done=self._done,
             trace=exchange.trace,
             attempts=exchange.attempts,
+            client=exchange.client,
             headers=exchange.headers,
         )
 
@@ -133,7 +135,7 @@ class InferenceHandler:
         tracer = self._tracer
         traceparent = request.headers.get(TRACEPARENT, "") if tracer else ""
         trace = tracer.begin(EDGE, arrived_ns, traceparent) if tracer else None
-        exchange = Exchange(arrived_ns, trace, request.raw_path, take_attempts(request))
+        exchange = Exchange(arrived_ns, trace, request.raw_path, take_attempts(request), client_name(request))
         if wanted := self._engine.wanted_headers:
             exchange.headers = {key: request.headers[key] for key in wanted if key in request.headers}
         try:
@@ -143,7 +145,7 @@ class InferenceHandler:
             return error_response(error, f"[request id: {exchange.request_id or '<id_unknown>'}] {error}")
         finally:
             if tracer and exchange.trace:
-                tracer.end(exchange.trace)
+                tracer.end(exchange.trace, exchange.client)
         return await self._send(request, response)
 
     async def _checked(
@@ -154,7 +156,7 @@ class InferenceHandler:
         try:
             held, planned, tensors = await self._enter(request, name, version, exchange)
         except ApplianceError as error:
-            self._engine.rejected(error, exchange.request_id)
+            self._engine.rejected(error, exchange.request_id, exchange.client)
             raise
         try:
             return planned, Pending(self._engine, planned, tensors, exchange)

@@ -34,9 +34,11 @@ SLICE_VERSIONS: Final = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpStatistics:
-    """This edge's own figures: answers by status code, and what is open now."""
+    """This edge's own figures: answers by status code, TLS handshakes that came to nothing by why, and what is open
+    now."""
 
     answers: tuple[tuple[int, int], ...]
+    handshakes: tuple[tuple[str, int], ...]
     connections: int
     refused_connections: int
     in_flight: int
@@ -156,6 +158,10 @@ def http_families(own: HttpStatistics) -> Iterator[Family]:
     yield _gauge("appliance_http_in_flight_requests", "HTTP requests being handled.", own.in_flight)
     yield _gauge("appliance_http_body_bytes", "Bytes held in HTTP request bodies.", own.body_bytes)
     meaning = "HTTP connections closed at once because there were too many."
+    reasons = [(label_text({"reason": reason}), count) for reason, count in own.handshakes]
+    yield _family(
+        "appliance_http_failed_handshakes_total", "counter", "TLS handshakes that failed, by why.", reasons
+    )
     refused = [("", own.refused_connections)]
     yield _family("appliance_http_refused_connections_total", "counter", meaning, refused)
 

@@ -41,6 +41,24 @@ def read_certificates(config: TlsSettings, section: str) -> Certificates | None:
         raise OperatorError(f"a file of the TLS settings went away: {error}") from error
 
 
+def server_context(config: TlsSettings, protocol: str) -> ssl.SSLContext:
+    """What a server in this process speaks TLS with, from files that were checked; ``protocol`` is what it then speaks,
+    for clients that ask (ALPN). Raises OperatorError when they changed meanwhile."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.options |= ssl.OP_NO_RENEGOTIATION  # which costs the server more than the client
+    context.set_alpn_protocols([protocol])
+    try:
+        context.load_cert_chain(config.tls_certificate, config.tls_key, password="")
+        if config.tls_client_ca:
+            context.load_verify_locations(config.tls_client_ca)
+            context.verify_mode = ssl.CERT_REQUIRED
+    except (ssl.SSLError, OSError, ValueError) as error:
+        raise OperatorError(
+            f"a file of the TLS settings cannot be used any more: {_reason(error)}"
+        ) from error
+    return context
+
+
 class Bearer(NamedTuple):
     """Whom a certificate names, by its alternative names or else its common name, and until when, as OpenSSL writes
     it."""

@@ -63,6 +63,12 @@ def client_name_problems(names: Sequence[str]) -> Iterator[str]:
             yield f"'{name}': a wildcard is only '*.' at the front of a DNS name, as in '*.site.example'"
 
 
+def shared_sockets(one: Sequence[str], other: Sequence[str]) -> bool:
+    """Whether two ports would both take a socket of the service manager's."""
+    names = [{each.partition(":")[2] for each in addresses if inherits(each)} for addresses in (one, other)]
+    return bool(names[0] & names[1]) or any("" in mine and theirs for mine, theirs in (names, names[::-1]))
+
+
 def tls_contradictions(settings: TlsSettings) -> Iterator[str]:
     """Settings of TLS that one another rule out."""
     if bool(settings.tls_certificate) != bool(settings.tls_key):

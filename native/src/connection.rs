@@ -6,7 +6,6 @@ use crate::clock::now_ns;
 use crate::conduct::{Conduct, SharedConduct, WatchedTransport};
 use crate::connections::{Admission, Listening};
 use crate::door::Core;
-use crate::identity::{Identity, identity};
 use crate::limits::Limit;
 use crate::listener::Socket;
 use crate::transport::Transport;
@@ -68,14 +67,10 @@ async fn establish(
     let (transport, client) = match (socket, &core.tls) {
         (Socket::Unix(stream), _) => (Transport::Unix(stream), None),
         (Socket::Tcp(stream), None) => (Transport::Tcp(stream), None),
-        (Socket::Tcp(stream), Some(tls)) => match tls.acceptor().accept(stream).await {
-            Ok(stream) => {
-                let certificate = stream.get_ref().1.peer_certificates().and_then(<[_]>::first);
-                let client = certificate.and_then(identity).map(Identity::into_text);
-                (Transport::Tls(Box::new(stream)), client)
-            }
-            Err(_) => {
-                if let Some(client) = tls.turned_away() {
+        (Socket::Tcp(stream), Some(tls)) => match tls.accept(stream).await {
+            Ok((stream, client)) => (Transport::Tls(Box::new(stream)), client),
+            Err(turned_away) => {
+                if let Some(client) = turned_away {
                     core.turned_away(peer, client);
                 }
                 return None;

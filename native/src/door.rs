@@ -102,11 +102,21 @@ impl Core {
         self.draining.load(Acquire)
     }
 
-    /// Counts a client that was turned away for its name, and tells some of them.
+    /// Counts a client of gRPC that was turned away for its name, and tells some of them.
     pub fn turned_away(&self, peer: &Arc<str>, client: String) {
         self.statistics.client_refused();
+        self.tell_turned_away(peer, client, "grpc");
+    }
+
+    /// The same of HTTP.
+    pub fn turned_away_http(&self, peer: &Arc<str>, client: String) {
+        self.http.clients_refused.fetch_add(1, Relaxed);
+        self.tell_turned_away(peer, client, "http");
+    }
+
+    fn tell_turned_away(&self, peer: &Arc<str>, client: String, section: &'static str) {
         if !self.turned_away.lock().unwrap_or_else(PoisonError::into_inner).exceeded(now_ns()) {
-            self.mailbox.push(Event::TurnedAway(peer.clone(), client));
+            self.mailbox.push(Event::TurnedAway(peer.clone(), client, section));
         }
     }
 
@@ -171,9 +181,9 @@ impl DoorThread {
         Ok(())
     }
 
-    /// Accepts HTTP as well from here on.
-    pub fn serve_http(&self, front: Front, listeners: Vec<ListeningSocket>) -> Result<()> {
-        let (front, entered) = (Arc::new(front), self.runtime.enter());
+    /// Accepts HTTP on these as well from here on.
+    pub fn serve_http(&self, front: &Arc<Front>, listeners: Vec<ListeningSocket>) -> Result<()> {
+        let entered = self.runtime.enter();
         let accepting: Result<Vec<_>> = listeners
             .into_iter()
             .map(|bound| http_front::accept(self.core.clone(), front.clone(), bound))

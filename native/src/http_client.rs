@@ -1,18 +1,15 @@
 //! The client's side of an HTTP connection: what has come of it and was not yet used, and the time that it may take.
 
 use crate::budget::Reservation;
-use crate::listener::Socket;
+use crate::http_stream::Stream;
 use bytes::{Buf, BytesMut};
-use futures_util::FutureExt;
 use std::future::{Future, poll_fn};
-use std::io::{Error, ErrorKind, Result};
-use std::os::fd::{AsFd, OwnedFd};
-use std::pin::{Pin, pin};
+use std::io::{ErrorKind, Result};
+use std::os::fd::OwnedFd;
+use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 use tokio::io::unix::AsyncFd;
-use tokio::io::{AsyncReadExt, AsyncWrite, Interest};
-use tokio::net::{TcpStream, UnixStream};
 use tokio::time::{Instant, Sleep, sleep};
 
 /// Room for what is read at a time.
@@ -21,78 +18,22 @@ pub const ROOM: usize = 16 * 1024;
 const LINGER_BYTES: usize = 64 << 20;
 const LINGER: Duration = Duration::from_secs(1);
 
-/// A stream of either family; no TLS.
-pub enum Stream {
-    /// Over TCP.
-    Tcp(TcpStream),
-    /// Over a Unix socket.
-    Unix(UnixStream),
-}
-
-macro_rules! each {
-    ($self:expr, $stream:ident => $action:expr) => {
-        match $self {
-            Stream::Tcp($stream) => $action,
-            Stream::Unix($stream) => $action,
-        }
-    };
-}
-
-impl From<Socket> for Stream {
-    fn from(socket: Socket) -> Self {
-        match socket {
-            Socket::Tcp(stream) => Self::Tcp(stream),
-            Socket::Unix(stream) => Self::Unix(stream),
-        }
-    }
-}
-
-impl Stream {
-    /// Appends what has come, `room` bytes at most beyond what fits anyway; 0 at the end. Memory is only taken when
-    /// something is there.
-    pub fn poll_read(
-        &mut self,
-        cx: &mut Context<'_>,
-        into: &mut BytesMut,
-        room: usize,
-    ) -> Poll<Result<usize>> {
-        ready!(each!(&self, stream => stream.poll_read_ready(cx)))?;
-        into.reserve(room);
-        each!(self, stream => pin!(stream.read_buf(into)).poll(cx))
-    }
-
-    /// Sends from the front of `bytes`.
-    pub fn poll_write(&mut self, cx: &mut Context<'_>, bytes: &mut impl Buf) -> Poll<Result<usize>> {
-        let written = ready!(each!(self, stream => Pin::new(stream).poll_write(cx, bytes.chunk())))?;
-        bytes.advance(written);
-        Poll::Ready(Ok(written))
-    }
-
-    /// Whether the other side has closed altogether, and not only its own direction. A Unix socket tells at once; TCP tells
-    /// only by a reset.
-    pub fn is_hung_up(&self) -> bool {
-        let ready = each!(self, stream => stream.ready(Interest::WRITABLE).now_or_never());
-        matches!(ready, Some(Ok(ready)) if ready.is_write_closed())
-    }
-
-    /// What is ready for writing when the other side has closed altogether or reset, and never else: a registration of
-    /// its own, for hang-ups and errors, because that of the stream is ready for good once one direction has ended.
-    fn watch(&self) -> Result<AsyncFd<OwnedFd>> {
-        let descriptor = each!(self, stream => stream.as_fd().try_clone_to_owned())?;
-        // SAFETY: the registration owns the descriptor, which stays open until it is dropped.
-        unsafe { AsyncFd::register_with_interest(descriptor, Interest::PRIORITY) }.map_err(Error::from)
-    }
-
-    /// Says that no more will be sent.
-    pub fn poll_shutdown(&mut self, cx: &mut Context<'_>) -> Poll<Result<()>> {
-        each!(self, stream => Pin::new(stream).poll_shutdown(cx))
-    }
-}
-
 /// The time that a client has taken nothing although there was something.
 struct Stall {
     patience: Duration,
     timer: Option<Pin<Box<Sleep>>>,
+}
+
+impl Stall {
+    fn bound(&mut self, taken: Poll<Result<()>>, cx: &mut Context<'_>) -> Poll<Result<()>> {
+        if taken.is_ready() {
+            self.timer = None;
+            return taken;
+        }
+        let timer = self.timer.get_or_insert_with(|| Box::pin(sleep(self.patience)));
+        ready!(timer.as_mut().poll(cx));
+        Poll::Ready(Err(ErrorKind::TimedOut.into()))
+    }
 }
 
 /// The client; what it has sent and was not used lies in `inbound`.
@@ -111,10 +52,10 @@ pub struct Client {
 
 impl Client {
     /// A client that has just connected and may leave an answer untouched for `patience`.
-    pub fn new(socket: Socket, patience: Duration) -> Self {
+    pub fn new(stream: impl Into<Stream>, patience: Duration) -> Self {
         let stall = Stall { patience, timer: None };
         Self {
-            stream: socket.into(),
+            stream: stream.into(),
             inbound: BytesMut::new(),
             ended: false,
             reservation: None,
@@ -165,18 +106,14 @@ impl Client {
 
     /// Sends from the front of `bytes`. An error when the client is gone, or took nothing for too long.
     pub fn poll_write(&mut self, cx: &mut Context<'_>, bytes: &mut impl Buf) -> Poll<Result<()>> {
-        match self.stream.poll_write(cx, bytes) {
-            Poll::Ready(written) => {
-                self.stall.timer = None;
-                Poll::Ready(written.map(|_| ()))
-            }
-            Poll::Pending => {
-                let patience = self.stall.patience;
-                let timer = self.stall.timer.get_or_insert_with(|| Box::pin(sleep(patience)));
-                ready!(timer.as_mut().poll(cx));
-                Poll::Ready(Err(ErrorKind::TimedOut.into()))
-            }
-        }
+        let written = self.stream.poll_write(cx, bytes).map_ok(|_| ());
+        self.stall.bound(written, cx)
+    }
+
+    /// Sends what was written and is still here. An error as `poll_write`.
+    pub fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<Result<()>> {
+        let flushed = self.stream.poll_flush(cx);
+        self.stall.bound(flushed, cx)
     }
 
     /// Sends all of it. An error as `poll_write`.
@@ -184,7 +121,7 @@ impl Client {
         while !bytes.is_empty() {
             poll_fn(|cx| self.poll_write(cx, &mut bytes)).await?;
         }
-        Ok(())
+        poll_fn(|cx| self.poll_flush(cx)).await
     }
 
     /// Reads some more. False when nothing comes until then, or the client ends.
@@ -250,8 +187,9 @@ impl Client {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::listener::Socket;
     use std::task::Waker;
-    use tokio::net::TcpListener;
+    use tokio::net::{TcpListener, TcpStream, UnixStream};
     use tokio::time::timeout;
 
     const LONG: Duration = Duration::from_secs(20);

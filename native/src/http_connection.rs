@@ -6,10 +6,12 @@ use crate::connections::Listening;
 use crate::door::Core;
 use crate::http_client::{Client, ROOM};
 use crate::http_front::{Admitted, Front};
+use crate::http_handshake::establish;
 use crate::http_head::{self, Head, Request};
 use crate::http_json::Outline;
 use crate::http_pass::{self, Edge, Passed};
 use crate::http_serve::{EDGE, Tried};
+use crate::http_stream::Stream;
 use crate::listener::Socket;
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
@@ -23,7 +25,8 @@ const HEAD_PATIENCE: Duration = Duration::from_millis(100);
 
 /// Serves a connection to its end.
 pub async fn serve(core: Arc<Core>, front: Arc<Front>, socket: Socket, peer: Arc<str>, _admitted: Admitted) {
-    let mut connection = Connection::new(&core, &front, socket, peer);
+    let Some((stream, name)) = establish(&core, &front, socket, &peer).await else { return };
+    let mut connection = Connection::new(&core, &front, stream, peer, name);
     if connection.run().await {
         connection.client.leave().await;
     }
@@ -34,6 +37,8 @@ pub(crate) struct Connection<'a> {
     pub(crate) core: &'a Core,
     pub(crate) front: &'a Front,
     peer: Arc<str>,
+    /// Who the client is by its certificate; empty: that is not known.
+    pub(crate) name: Arc<str>,
     pub(crate) client: Client,
     edge: Option<Edge>,
     pub(crate) requests: Arc<Budget>,
@@ -54,16 +59,17 @@ enum Begun {
 }
 
 impl<'a> Connection<'a> {
-    fn new(core: &'a Core, front: &'a Front, socket: Socket, peer: Arc<str>) -> Self {
+    fn new(core: &'a Core, front: &'a Front, stream: Stream, peer: Arc<str>, name: Arc<str>) -> Self {
         let share = core.limits.connection_bytes();
         Self {
-            client: Client::new(socket, front.write_stall),
+            client: Client::new(stream, front.write_stall),
             requests: core.budget.share(share),
             answers: core.answers.share(share),
             idle: Idle::new(front.keepalive),
             core,
             front,
             peer,
+            name,
             edge: None,
             listening: None,
             outline: Outline::default(),
@@ -140,7 +146,7 @@ impl<'a> Connection<'a> {
         if attempts > 0
             || self.edge.as_ref().is_none_or(|edge| edge.used.elapsed() > self.front.keepalive / 2)
         {
-            self.edge = Some(Edge::open(self.core, &self.peer, attempts).ok()?);
+            self.edge = Some(Edge::open(self.core, &self.peer, &self.name, attempts).ok()?);
         }
         self.edge.as_mut()
     }

@@ -1,7 +1,7 @@
 use super::*;
 use crate::admission::Admission;
 use crate::clock::now_ns;
-use crate::http_front;
+use crate::http_front::{self, Answers};
 use crate::lane_memory::status;
 use crate::limits::{Limits, NAMES};
 use crate::mailbox::Event;
@@ -41,7 +41,7 @@ fn core() -> Arc<Core> {
 
 fn front() -> Front {
     let limits: Vec<_> = http_front::NAMES.iter().map(|name| (name.to_string(), 60_000)).collect();
-    Front::new(&limits, "s".into(), Vec::new(), Vec::new()).unwrap()
+    Front::new(&limits, "s".into(), Answers::default(), None).unwrap()
 }
 
 fn wire() -> Wire {
@@ -90,7 +90,7 @@ impl Wire {
     async fn handed(&self) -> u32 {
         loop {
             for event in self.core.mailbox.take().unwrap() {
-                if let Event::Http(_, _, attempts) = event {
+                if let Event::Http(_, _, attempts, _) = event {
                     return attempts;
                 }
             }
@@ -196,7 +196,7 @@ async fn a_client_that_goes_cancels_its_request() {
 async fn a_connection_that_has_waited_is_handed_to_the_edge_anew() {
     let (core, front) = (core(), front());
     let (_client, socket) = UnixStream::pair().unwrap();
-    let mut connection = Connection::new(&core, &front, Socket::Unix(socket), "".into());
+    let mut connection = Connection::new(&core, &front, Socket::Unix(socket).into(), "".into(), "".into());
     let mut hand = |attempts, waited| {
         if let Some(edge) = &mut connection.edge {
             edge.used = Instant::now() - waited;

@@ -10,6 +10,7 @@ use crate::http_connection;
 use crate::http_head::Bounds;
 use crate::limits::Limit;
 use crate::listener::{BREATHER, Listener, ListeningSocket, Socket};
+use crate::tls::Tls;
 use futures_util::FutureExt;
 use std::future::poll_fn;
 use std::io::{Error, Result};
@@ -22,7 +23,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 /// The names by which Python gives the limits.
-pub const NAMES: [&str; 9] = [
+pub const NAMES: [&str; 10] = [
     "connections",
     "connections_per_peer",
     "line_bytes",
@@ -30,6 +31,7 @@ pub const NAMES: [&str; 9] = [
     "json_bytes",
     "body_bytes",
     "keepalive_ms",
+    "handshake_ms",
     "write_stall_ms",
     "compress_bytes",
 ];
@@ -63,12 +65,20 @@ pub struct Figures {
     pub tunnels: AtomicU64,
     /// Clients cut off because they took nothing of an answer.
     pub stalled: AtomicU64,
+    /// TLS handshakes that took too long.
+    pub handshakes_late: AtomicU64,
+    /// Clients that did not speak TLS.
+    pub handshakes_plain: AtomicU64,
+    /// Clients turned away for the name in their certificate.
+    pub clients_refused: AtomicU64,
+    /// TLS handshakes that failed for any other reason.
+    pub handshakes_failed: AtomicU64,
     ending: AtomicBool,
 }
 
 impl Figures {
     /// All of them by name.
-    pub fn report(&self) -> [(&'static str, u64); 13] {
+    pub fn report(&self) -> [(&'static str, u64); 17] {
         [
             ("http_listeners", self.listeners.load(Relaxed)),
             ("http_connections_open", self.connections.load(Relaxed)),
@@ -83,6 +93,10 @@ impl Figures {
             ("http_passed", self.passed.load(Relaxed)),
             ("http_tunnels", self.tunnels.load(Relaxed)),
             ("http_stalled", self.stalled.load(Relaxed)),
+            ("http_handshakes_late", self.handshakes_late.load(Relaxed)),
+            ("http_handshakes_plain", self.handshakes_plain.load(Relaxed)),
+            ("http_clients_refused", self.clients_refused.load(Relaxed)),
+            ("http_handshakes_failed", self.handshakes_failed.load(Relaxed)),
         ]
     }
 
@@ -131,8 +145,25 @@ impl Drop for Admitted {
     }
 }
 
+/// Whole answers to whoever is not served.
+#[derive(Default)]
+pub struct Answers {
+    /// To a connection too many.
+    pub full: Vec<u8>,
+    /// To one too many from its address.
+    pub crowded: Vec<u8>,
+    /// To a client that does not speak TLS where that is spoken.
+    pub plain: Vec<u8>,
+}
+
 /// What all connections share.
 pub struct Front {
+    /// Certificates, if TLS is spoken over TCP.
+    pub tls: Option<Arc<Tls>>,
+    /// How long a handshake may take.
+    pub handshake: Duration,
+    /// What a client is told that does not speak TLS.
+    pub plain: Vec<u8>,
     /// What is the edge's to refuse.
     pub bounds: Bounds,
     /// How long a connection may wait for its next request.
@@ -154,13 +185,13 @@ pub struct Front {
 }
 
 impl Front {
-    /// With limits by their names; the error names the one that is missing, unknown or out of bounds. `full` is the
-    /// answer to a connection too many, `crowded` to one too many from its address, `server` what answers name themselves.
+    /// With limits by their names; the error names the one that is missing, unknown or out of bounds. `server` is what
+    /// answers name themselves.
     pub fn new(
         limits: &[(String, i128)],
         server: String,
-        full: Vec<u8>,
-        crowded: Vec<u8>,
+        answers: Answers,
+        tls: Option<Arc<Tls>>,
     ) -> std::result::Result<Self, String> {
         if let Some((unknown, _)) = limits.iter().find(|(name, _)| !NAMES.contains(&name.as_str())) {
             return Err(format!("limit '{unknown}' is not known; the limits are {}", NAMES.join(", ")));
@@ -187,8 +218,11 @@ impl Front {
             connections: limit("connections")?,
             connections_per_peer: limit("connections_per_peer")?,
             register: Connections::default(),
-            full,
-            crowded,
+            full: answers.full,
+            crowded: answers.crowded,
+            plain: answers.plain,
+            tls,
+            handshake: Duration::from_millis(limit("handshake_ms")?),
             signature: Mutex::new(Signature::new(server)),
         })
     }
@@ -244,8 +278,10 @@ fn welcome(core: &Arc<Core>, front: &Arc<Front>, socket: Socket, address: Option
                 false => (&core.http.refused, &front.full),
             };
             refused.fetch_add(1, Relaxed);
-            // It fits into the buffer of a new connection; a client that has gone already does not miss it.
+            // It fits into the buffer of a new connection; a client that has gone already does not miss it. A client that
+            // speaks TLS could not read it, and no handshake is made for one that is not let in.
             let _ = match &socket {
+                Socket::Tcp(_) if front.tls.is_some() => Ok(0),
                 Socket::Tcp(stream) => stream.try_write(answer),
                 Socket::Unix(stream) => stream.try_write(answer),
             };
@@ -277,7 +313,7 @@ mod tests {
         if change.1 != i128::MAX {
             limits.push((change.0.to_string(), change.1));
         }
-        Front::new(&limits, "s".into(), Vec::new(), Vec::new())
+        Front::new(&limits, "s".into(), Answers::default(), None)
     }
 
     #[test]

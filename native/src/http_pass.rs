@@ -6,8 +6,9 @@
 
 use crate::direct::Asked;
 use crate::door::Core;
-use crate::http_client::{Client, ROOM, Stream};
+use crate::http_client::{Client, ROOM};
 use crate::http_head::{self, Request};
+use crate::http_stream::Stream;
 use crate::mailbox::Event;
 use bytes::{Buf, BytesMut};
 use std::future::poll_fn;
@@ -33,14 +34,14 @@ pub struct Edge {
 }
 
 impl Edge {
-    /// Hands the edge a connection for the client at this address. `attempts`: how often a worker died with the first
-    /// request on it.
-    pub fn open(core: &Core, peer: &Arc<str>, attempts: u32) -> Result<Self> {
+    /// Hands the edge a connection for the client at this address and of this name. `attempts`: how often a worker died
+    /// with the first request on it.
+    pub fn open(core: &Core, peer: &Arc<str>, name: &Arc<str>, attempts: u32) -> Result<Self> {
         let (ours, theirs) = std::os::unix::net::UnixStream::pair()?;
         ours.set_nonblocking(true)?;
         theirs.set_nonblocking(true)?;
         let stream = Stream::Unix(UnixStream::from_std(ours)?);
-        core.mailbox.push(Event::Http(theirs.into(), peer.clone(), attempts));
+        core.mailbox.push(Event::Http(theirs.into(), peer.clone(), attempts, name.clone()));
         Ok(Self {
             stream,
             inbound: BytesMut::new(),
@@ -92,7 +93,7 @@ pub async fn tunnel(core: &Core, client: &mut Client, edge: &mut Edge) -> Passed
 }
 
 async fn carry(core: &Core, client: &mut Client, edge: &mut Edge, exchange: Option<Exchange>) -> Passed {
-    let mut flow = Flow { core, client, edge, exchange };
+    let mut flow = Flow { core, client, edge, exchange, blocked: false };
     let passed = poll_fn(|cx| flow.poll(cx)).await;
     edge.used = Instant::now();
     passed.unwrap_or_else(|error| {
@@ -109,6 +110,8 @@ struct Flow<'a> {
     edge: &'a mut Edge,
     /// None: a tunnel.
     exchange: Option<Exchange>,
+    /// The client has yet to take what was written, before more is.
+    blocked: bool,
 }
 
 impl Flow<'_> {
@@ -121,10 +124,11 @@ impl Flow<'_> {
             moved |= self.read_edge(cx);
             self.look_at_response();
             moved |= self.write_client(cx)?;
-            if self.edge.ended && self.edge.inbound.is_empty() {
+            let flushed = !self.blocked && self.client.poll_flush(cx)?.is_ready();
+            if self.edge.ended && self.edge.inbound.is_empty() && flushed {
                 return Poll::Ready(Ok(Passed::Over));
             }
-            if matches!(self.exchange, Some(Exchange { request: 0, response: Some(0), .. })) {
+            if matches!(self.exchange, Some(Exchange { request: 0, response: Some(0), .. })) && flushed {
                 return Poll::Ready(Ok(Passed::Whole));
             }
             if !moved {
@@ -212,6 +216,7 @@ impl Flow<'_> {
 
     fn write_client(&mut self, cx: &mut Context<'_>) -> Result<bool> {
         let mut moved = false;
+        self.blocked = false;
         loop {
             let bound = match &self.exchange {
                 None => usize::MAX,
@@ -224,7 +229,10 @@ impl Flow<'_> {
             let before = self.edge.inbound.len();
             match self.client.poll_write(cx, &mut (&mut self.edge.inbound).take(bound)) {
                 Poll::Ready(written) => written?,
-                Poll::Pending => return Ok(moved),
+                Poll::Pending => {
+                    self.blocked = true;
+                    return Ok(moved);
+                }
             }
             moved = true;
             if let Some(Exchange { response: Some(left), .. }) = &mut self.exchange {
@@ -254,14 +262,20 @@ mod tests {
         let mut reservation = core.budget.reserve();
         reservation.resize(CAME).unwrap();
         client.reservation = Some(reservation);
-        let mut edge = Edge::open(&core, &"".into(), 0).unwrap();
+        let mut edge = Edge::open(&core, &"".into(), &"".into(), 0).unwrap();
         let theirs = core.mailbox.take().unwrap().into_iter().find_map(|event| match event {
             Event::Http(theirs, ..) => Some(std::os::unix::net::UnixStream::from(theirs)),
             _ => None,
         });
         let mut theirs = UnixStream::from_std(theirs.unwrap()).unwrap();
         let exchange = Exchange { request: CAME + 1, response: None, asked: None };
-        let mut flow = Flow { core: &core, client: &mut client, edge: &mut edge, exchange: Some(exchange) };
+        let mut flow = Flow {
+            core: &core,
+            client: &mut client,
+            edge: &mut edge,
+            exchange: Some(exchange),
+            blocked: false,
+        };
         poll_fn(|cx| {
             assert!(flow.poll(cx).is_pending());
             Poll::Ready(())

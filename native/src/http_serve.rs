@@ -227,7 +227,7 @@ impl Connection<'_> {
             flight.read(place.offset, place.size, &mut answer);
         }
         self.core.http.json.fetch_add(flight.plan().has_text().into(), Relaxed);
-        flight.finish("");
+        flight.finish(&self.name);
         self.core.http.answered.fetch_add(1, Relaxed);
         self.answer(answer, held).await
     }

@@ -18,9 +18,9 @@ pub enum Event {
     /// There is something to tell of requests that the door served by itself.
     News,
     /// A client was turned away for its name: its address, and who it is by its certificate.
-    TurnedAway(Arc<str>, String),
+    TurnedAway(Arc<str>, String, &'static str),
     /// The edge's end of an HTTP connection, its client's address, and how often a worker died with its first request.
-    Http(OwnedFd, Arc<str>, u32),
+    Http(OwnedFd, Arc<str>, u32, Arc<str>),
 }
 
 impl Event {

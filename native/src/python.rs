@@ -5,7 +5,7 @@ use crate::calls::{Calls, End, Kind, Misuse, Slot};
 use crate::door::{Core, DoorThread};
 use crate::framing::{PREFIX, Prefix};
 use crate::grants::Grants;
-use crate::http_front::Front;
+use crate::http_front::{Answers, Front};
 use crate::identity::Names;
 use crate::limits::{Limits, NAMES};
 use crate::listener::{self, ListeningSocket};
@@ -67,6 +67,8 @@ enum Stage {
 pub struct Door {
     core: Arc<Core>,
     stage: Mutex<Stage>,
+    /// What was said of HTTP.
+    front: Mutex<Option<Arc<Front>>>,
 }
 
 impl Door {
@@ -121,7 +123,7 @@ impl Door {
         let methods = method_table(methods)?;
         let core = Core::new(limits, methods, tls.map(|tls| tls.get().0.clone()))?;
         let bound = listener::take_over(&listeners).map_err(PyOSError::new_err)?;
-        Ok(Self { core, stage: Mutex::new(Stage::Built(bound)) })
+        Ok(Self { core, stage: Mutex::new(Stage::Built(bound)), front: Mutex::default() })
     }
 
     fn start(&self) -> PyResult<()> {
@@ -148,7 +150,8 @@ impl Door {
         Ok(thread.listen(bound)?)
     }
 
-    #[pyo3(signature = (*, listeners, limits, server, full, crowded))]
+    #[pyo3(signature = (*, listeners, limits, server, full, crowded, plain = Vec::new(), tls = None))]
+    #[allow(clippy::too_many_arguments)]
     fn serve_http(
         &self,
         listeners: Vec<RawFd>,
@@ -156,14 +159,24 @@ impl Door {
         server: String,
         full: Vec<u8>,
         crowded: Vec<u8>,
+        plain: Vec<u8>,
+        tls: Option<&Bound<'_, Tls>>,
     ) -> PyResult<()> {
-        let front =
-            Front::new(&limit_pairs(limits)?, server, full, crowded).map_err(PyValueError::new_err)?;
-        let Stage::Serving(thread) = &*self.stage() else {
+        let answers = Answers { full, crowded, plain };
+        let tls = tls.map(|tls| tls.get().0.clone());
+        let front = Front::new(&limit_pairs(limits)?, server, answers, tls).map_err(PyValueError::new_err)?;
+        *self.front.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(front));
+        self.listen_http(listeners)
+    }
+
+    #[pyo3(signature = (*, listeners))]
+    fn listen_http(&self, listeners: Vec<RawFd>) -> PyResult<()> {
+        let front = self.front.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let (Stage::Serving(thread), Some(front)) = (&*self.stage(), front) else {
             return Err(PyRuntimeError::new_err("the door is not serving"));
         };
         let bound = listener::take_over(&listeners).map_err(PyOSError::new_err)?;
-        Ok(thread.serve_http(front, bound)?)
+        Ok(thread.serve_http(&front, bound)?)
     }
 
     fn end_http(&self) {
@@ -310,9 +323,9 @@ fn event_tuple(py: Python<'_>, event: Event) -> PyResult<Bound<'_, PyTuple>> {
         Event::Sent(call) => (SENT, call).into_pyobject(py),
         Event::Gone(call) => (GONE, call).into_pyobject(py),
         Event::News => (NEWS,).into_pyobject(py),
-        Event::TurnedAway(peer, client) => (TURNED_AWAY, &*peer, client).into_pyobject(py),
-        Event::Http(connection, peer, attempts) => {
-            let told = (HTTP, connection.as_raw_fd(), &*peer, attempts).into_pyobject(py)?;
+        Event::TurnedAway(peer, client, section) => (TURNED_AWAY, &*peer, client, section).into_pyobject(py),
+        Event::Http(connection, peer, attempts, client) => {
+            let told = (HTTP, connection.as_raw_fd(), &*peer, attempts, &*client).into_pyobject(py)?;
             let _ = connection.into_raw_fd(); // Python's from here on
             Ok(told)
         }
@@ -442,10 +455,19 @@ pub struct Tls(Arc<tls::Tls>);
 #[pymethods]
 impl Tls {
     #[new]
-    #[pyo3(signature = (certificate, key, client_ca = b"".as_slice(), client_names = Vec::new()))]
-    fn new(certificate: &[u8], key: &[u8], client_ca: &[u8], client_names: Vec<String>) -> PyResult<Self> {
+    #[pyo3(signature = (
+        certificate, key, client_ca = b"".as_slice(), client_names = Vec::new(), protocol = "h2".into()
+    ))]
+    fn new(
+        certificate: &[u8],
+        key: &[u8],
+        client_ca: &[u8],
+        client_names: Vec<String>,
+        protocol: String,
+    ) -> PyResult<Self> {
         let names = Names::new(client_names);
-        let tls = tls::Tls::new(certificate, key, client_ca, names).map_err(PyValueError::new_err)?;
+        let tls =
+            tls::Tls::new(certificate, key, client_ca, names, protocol).map_err(PyValueError::new_err)?;
         Ok(Self(Arc::new(tls)))
     }
 

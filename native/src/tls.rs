@@ -2,6 +2,7 @@
 
 use crate::identity::{Identity, Names, identity};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::crypto::{CryptoProvider, ring};
 use tokio_rustls::rustls::pki_types::pem::PemObject;
@@ -12,42 +13,55 @@ use tokio_rustls::rustls::{
     CertificateError, DigitallySignedStruct, DistinguishedName, Error, RootCertStore, SignatureScheme,
     client::danger::HandshakeSignatureValid,
 };
+use tokio_rustls::server::TlsStream;
 
 /// What new connections are served with.
 pub struct Tls {
     config: RwLock<Arc<ServerConfig>>,
     names: Names,
+    protocol: String,
     turned_away: Arc<Mutex<Option<String>>>,
 }
 
 impl Tls {
     /// Checks that the three fit; the error says which does not and why. Of the clients whose certificates `client_ca`
-    /// signed only those with these names may come.
-    pub fn new(certificate: &[u8], key: &[u8], client_ca: &[u8], names: Names) -> Result<Self, String> {
+    /// signed only those with these names may come. `protocol` is what is spoken, for clients that ask (ALPN).
+    pub fn new(
+        certificate: &[u8],
+        key: &[u8],
+        client_ca: &[u8],
+        names: Names,
+        protocol: String,
+    ) -> Result<Self, String> {
         if client_ca.is_empty() && !names.is_empty() {
             return Err("client_names: without client_ca no client is asked who it is".to_string());
         }
         let turned_away = Arc::default();
-        let config = RwLock::new(config(certificate, key, client_ca, &names, &turned_away)?);
-        Ok(Self { config, names, turned_away })
+        let config = RwLock::new(config(certificate, key, client_ca, (&names, &protocol), &turned_away)?);
+        Ok(Self { config, names, protocol, turned_away })
     }
 
     /// Replaces them from the next connection on, or leaves everything as it is.
     pub fn reload(&self, certificate: &[u8], key: &[u8], client_ca: &[u8]) -> Result<(), String> {
-        let config = config(certificate, key, client_ca, &self.names, &self.turned_away)?;
+        let terms = (&self.names, self.protocol.as_str());
+        let config = config(certificate, key, client_ca, terms, &self.turned_away)?;
         *self.config.write().unwrap_or_else(PoisonError::into_inner) = config;
         Ok(())
     }
 
-    /// For the connection that is being accepted.
-    pub fn acceptor(&self) -> TlsAcceptor {
-        self.config.read().unwrap_or_else(PoisonError::into_inner).clone().into()
-    }
-
-    /// Who was turned away by its name, when asked right after a handshake has failed: it fails within the one step in
-    /// which the certificate is looked at, and all handshakes run on one thread.
-    pub fn turned_away(&self) -> Option<String> {
-        self.turned_away.lock().unwrap_or_else(PoisonError::into_inner).take()
+    /// The handshake with a new client, and who that is by its certificate. An error: it failed; who was turned away by its
+    /// name is within.
+    pub async fn accept(
+        &self,
+        stream: TcpStream,
+    ) -> Result<(TlsStream<TcpStream>, Option<String>), Option<String>> {
+        let acceptor: TlsAcceptor = self.config.read().unwrap_or_else(PoisonError::into_inner).clone().into();
+        // It fails within the one step in which the certificate is looked at, and all handshakes run on one thread.
+        let turned_away = |_| self.turned_away.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let stream = acceptor.accept(stream).await.map_err(turned_away)?;
+        let certificate = stream.get_ref().1.peer_certificates().and_then(<[_]>::first);
+        let client = certificate.and_then(identity).map(Identity::into_text);
+        Ok((stream, client))
     }
 }
 
@@ -131,7 +145,7 @@ fn config(
     certificate: &[u8],
     key: &[u8],
     client_ca: &[u8],
-    names: &Names,
+    (names, protocol): (&Names, &str),
     turned_away: &Arc<Mutex<Option<String>>>,
 ) -> Result<Arc<ServerConfig>, String> {
     let provider = Arc::new(ring::default_provider());
@@ -152,7 +166,7 @@ fn config(
             Error::InvalidCertificate(_) => format!("certificate: {error}"),
             error => format!("key: {error}"),
         })?;
-    config.alpn_protocols = vec![b"h2".to_vec()];
+    config.alpn_protocols = vec![protocol.as_bytes().to_vec()];
     Ok(Arc::new(config))
 }
 
@@ -162,11 +176,11 @@ mod tests {
 
     #[test]
     fn what_cannot_be_used_is_named() {
-        let made = |certificate: &[u8]| Tls::new(certificate, b"", b"", Names::default());
+        let made = |certificate: &[u8]| Tls::new(certificate, b"", b"", Names::default(), "h2".into());
         assert!(made(b"").err().unwrap().starts_with("certificate: "));
         let broken = b"-----BEGIN CERTIFICATE-----\n!\n-----END CERTIFICATE-----\n";
         assert!(made(broken).err().unwrap().starts_with("certificate: "));
         let names = Names::new(vec!["camera".to_string()]);
-        assert!(Tls::new(b"", b"", b"", names).err().unwrap().starts_with("client_names: "));
+        assert!(Tls::new(b"", b"", b"", names, "h2".into()).err().unwrap().starts_with("client_names: "));
     }
 }

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import os
 import socket
+import ssl
 import struct
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from edge_appliance_door import HTTP, Grants
+from edge_appliance_door import HTTP, TURNED_AWAY, Grants, Tls
 
 from native.tests.host import PATIENCE_S, Host, listening
+from tests.door.certificate_files import make_authority, make_named, make_signed
+from tests.http.tls_client import trusting
 
 LIMITS = {
     "connections": 4,
@@ -23,10 +27,12 @@ LIMITS = {
     "json_bytes": 1 << 20,
     "body_bytes": 1 << 20,
     "keepalive_ms": 60_000,
+    "handshake_ms": 60_000,
     "write_stall_ms": 60_000,
     "compress_bytes": 1024,
 }
 FULL = b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+PLAIN = FULL.replace(b"503", b"400")
 CROWDED = FULL.replace(b"503", b"599")
 GET = b"GET /v2 HTTP/1.1\r\nHost: x\r\n\r\n"
 POST = b"POST /v2/x HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\nhello"
@@ -38,9 +44,11 @@ class HttpHost(Host):
     """A door that listens for HTTP, over TCP or on the Unix socket ``path``; connections of clients and of the edge end
     with it."""
 
-    def __init__(self, path: Path | None = None, **limits: int) -> None:
+    def __init__(self, path: Path | None = None, *, http_tls: Tls | None = None, **limits: int) -> None:
         super().__init__()
         self._path = path
+        self._http_tls = http_tls
+        self.name = ""
         self._limits = LIMITS | limits
         self._sockets: list[socket.socket] = []
 
@@ -49,8 +57,15 @@ class HttpHost(Host):
         listener = listening(socket.AF_UNIX, str(self._path)) if self._path else listening()
         self.http: tuple[str, int] | str = listener.getsockname()
         self.door.serve_http(
-            listeners=[listener.detach()], limits=self._limits, server="s", full=FULL, crowded=CROWDED
+            listeners=[],
+            limits=self._limits,
+            server="s",
+            full=FULL,
+            crowded=CROWDED,
+            plain=PLAIN,
+            tls=self._http_tls,
         )
+        self.door.listen_http(listeners=[listener.detach()])
         return self
 
     def __exit__(self, *how: object) -> None:
@@ -69,7 +84,7 @@ class HttpHost(Host):
 
     def edge(self) -> socket.socket:
         """The edge's end of the next connection that it is handed."""
-        _, descriptor, client, attempts = self.expect(HTTP)
+        _, descriptor, client, attempts, self.name = self.expect(HTTP)
         assert (client, attempts) == ("" if self._path else "127.0.0.1", 0)
         edge = socket.socket(fileno=descriptor)
         self._sockets.append(edge)
@@ -110,7 +125,7 @@ def nothing(stream: socket.socket, seconds: float = 0.1) -> None:
 
 def ended(stream: socket.socket) -> None:
     """The other side has ended it."""
-    with suppress(ConnectionResetError):
+    with suppress(ConnectionResetError, ssl.SSLError):
         assert stream.recv(1) == b""
 
 
@@ -380,3 +395,32 @@ def test_requests_are_recognised_without_their_id() -> None:
     assert Grants.http_head("/v2/models/n/infer", b'{"id":"0","inputs":[]}') not in heads
     for other, text in (("/v2", b"{}"), (target, b'{"id":7}'), (target, b"[]")):
         assert Grants.http_head(other, text) is None
+
+
+def test_over_tls_the_edge_is_told_who_a_client_is(tmp_path: Path) -> None:
+    authority = make_authority(tmp_path, "authority")
+    server = make_signed(tmp_path, "server", authority)
+    pem = [path.read_bytes() for path in (*server, authority.certificate)]
+    camera = make_named(tmp_path, "camera", authority, "/CN=x", "URI:spiffe://site/camera")
+    with HttpHost(http_tls=Tls(*pem, ["spiffe://site/camera"], "http/1.1")) as host:
+        with trusting(authority, camera).wrap_socket(host.client(), server_hostname="localhost") as client:
+            client.sendall(GET)
+            edge = host.edge()
+            assert host.name == "spiffe://site/camera"
+            exactly(edge, GET)
+            large = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % SOME + bytes(SOME)
+            sending = threading.Thread(target=edge.sendall, args=(large,))
+            sending.start()
+            exactly(client, large)
+            sending.join()
+            client.sendall(GET)
+            exactly(edge, GET)
+        ended(edge)
+        with trusting(authority, server).wrap_socket(host.client(), server_hostname="localhost") as other:
+            ended(other)
+        event = host.expect(TURNED_AWAY)
+        assert event[1:] == ("127.0.0.1", "localhost", "http")
+        assert host.door.statistics()["http_clients_refused"] == 1
+        plain = host.client(GET)
+        exactly(plain, PLAIN)
+        ended(plain)

@@ -152,7 +152,7 @@ def test_only_who_is_named_may_come(tmp_path: Path, kind: str, names: list[str],
         else:
             event = host.expect(TURNED_AWAY)
             assert event[1].startswith("ipv4:127.0.0.1:")
-            assert event[2] == IDENTITIES[kind]
+            assert event[2:] == (IDENTITIES[kind], "grpc")
             call.cancel()
             assert host.door.statistics()["clients_refused"] >= 1
 

@@ -69,6 +69,39 @@ def test_a_certificate_is_shown_to_a_server_that_wants_one(
     assert "certificate required" in capsys.readouterr().err
 
 
+def test_status_and_top_over_tls(
+    serve: Serve, model_directory: Any, tmp_path: Path, authority: Pair, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server = make_named(tmp_path, "server", authority, "/CN=box", "DNS:box.site.example")
+    own = make_signed(tmp_path, "own", authority)
+    settings = {"tls_certificate": str(server.certificate), "tls_key": str(server.key)}
+    settings |= {"tls_client_ca": str(authority.certificate), "native": "off"}
+    daemon = serve(model_directory("mlp"), {"http": settings})
+    trust = ["--ca", str(authority.certificate), "--server-name", "box.site.example"]
+    shown = ["--cert", str(own.certificate), "--key", str(own.key)]
+    for url in (daemon.http, f"http://{daemon.http}", f"https://{daemon.http}"):
+        assert main(["status", "--url", url, *trust, *shown]) == Exit.OK
+        assert "mlp" in capsys.readouterr().out
+    assert (
+        main(["top", "--once", "--json", "--interval", "0.1", "--url", daemon.http, *trust, *shown])
+        == Exit.OK
+    )
+    assert main(["model", "list", "--url", daemon.http, *trust, *shown]) == Exit.OK
+    assert "mlp" in capsys.readouterr().out
+    for words, told in (
+        ([], "it speaks TLS, so give --ca FILE"),
+        (["--ca", str(own.certificate)], "TLS with it failed: "),
+        ([*trust[:2], *shown], "TLS with it failed: IP address mismatch"),
+        (
+            trust,
+            "--cert and --key",
+        ),  # "certificate required", or the connection's end where that overtakes it
+    ):
+        assert main(["status", "--url", daemon.http, *words]) in (Exit.REFUSED, Exit.UNREACHABLE)
+        assert told in capsys.readouterr().err, words
+    assert main(["status", "--url", daemon.http, "--cert", "a"]) == Exit.USAGE
+
+
 def test_what_the_line_to_copy_says_of_tls(tmp_path: Path, authority: Pair) -> None:
     server = make_signed(tmp_path, "server", authority)
     config = DoorConfig(tls_certificate=str(server.certificate), tls_key=str(server.key))

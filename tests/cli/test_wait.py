@@ -203,7 +203,8 @@ def test_the_time_is_for_all_that_is_installed(
     ticks = count()
     monkeypatch.setattr(wait, "time", SimpleNamespace(monotonic=lambda: next(ticks), sleep=lambda _: None))
     slow = [document(), document(), document(), document(state="READY"), document(name="other")]
-    arguments = Namespace(wait=True, url=answering(slow), timeout=6.0)
+    tls = {"ca": None, "cert": None, "key": None, "server_name": ""}
+    arguments = Namespace(wait=True, url=answering(slow), timeout=6.0, **tls)
     with pytest.raises(CommandFailed, match="other/1 is not live after 6 s"):
         wait.wait_for(arguments, {"digits": 1, "other": 1}, 1)
     assert next(ticks) < 12

@@ -176,6 +176,19 @@ def test_what_does_not_go_together_is_told(tmp_path: Path, section: str, words: 
     assert all(problem.key.startswith("grpc") for problem in told.value.problems)
 
 
+def test_all_that_does_not_go_together_is_told_at_once_of_both_ports(tmp_path: Path) -> None:
+    file = tmp_path / "c.toml"
+    wrong = "tls_key = 'a'\ntls_client_ca = 'b'\n"
+    file.write_text(f"[grpc]\n{wrong}max_messages_bytes = 2048\n[http]\n{wrong}tls_client_names = ['*']\n")
+    with pytest.raises(ConfigInvalid) as told:
+        load(file, checked=False)
+    texts = {problem.key: problem.text for problem in told.value.problems}
+    for section in ("grpc", "http"):
+        assert "go together" in texts[section]
+        assert "asks clients for certificates" in texts[section]
+    assert "less than one message" in texts["grpc"]
+
+
 def test_whom_a_certificate_names_and_until_when(tmp_path: Path) -> None:
     authority = make_authority(tmp_path, "authority")
     for name, subject, alternative, names in (
@@ -220,9 +233,11 @@ def test_certificates_are_read_and_checked(tmp_path: Path) -> None:
     assert "key values mismatch" in dict(certificate_problems(other))["tls_certificate"]
 
 
-def test_the_configuration_is_asked_for_its_certificates(tmp_path: Path) -> None:
-    file = tmp_path / "c.toml"
-    file.write_text(f"models = '{tmp_path}'\n[grpc]\ntls_certificate = '/none/c'\ntls_key = '/none/k'\n")
+def test_the_configuration_is_asked_for_the_certificates_of_both_ports(tmp_path: Path) -> None:
+    file, keys = tmp_path / "c.toml", ("tls_certificate", "tls_key", "tls_client_ca")
+    wrong = "".join(f"{key} = '/none/{key}'\n" for key in keys)
+    file.write_text(f"models = '{tmp_path}'\n[grpc]\n{wrong}[http]\n{wrong}")
     with pytest.raises(ConfigInvalid) as told:
         load(file)
-    assert {"grpc.tls_certificate", "grpc.tls_key"} <= {problem.key for problem in told.value.problems}
+    found = {problem.key for problem in told.value.problems}
+    assert {f"{section}.{key}" for section in ("grpc", "http") for key in keys} <= found

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import socket
+import ssl
 import struct
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Self
@@ -31,10 +32,12 @@ class RawAnswer(NamedTuple):
 class RawClient:
     """One connection. Use as a context."""
 
-    def __init__(self, server: ApplianceProcess) -> None:
+    def __init__(self, server: ApplianceProcess, tls: ssl.SSLContext | None = None) -> None:
         host, _, port = server.http.rpartition(":")
         self.socket = socket.create_connection((host, int(port)), timeout=TIMEOUT_S)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if tls is not None:
+            self.socket = tls.wrap_socket(self.socket, server_hostname="localhost")
         self._file = self.socket.makefile("rb")
 
     def __enter__(self) -> Self:

@@ -29,7 +29,12 @@ SECTIONS = (
 )
 ALL = MetricsConfig(triton_names=True)
 OWN = HttpStatistics(
-    answers=((200, 7), (429, 1)), connections=3, refused_connections=1, in_flight=2, body_bytes=10
+    answers=((200, 7), (429, 1)),
+    handshakes=(("late", 2), ("plain", 0)),
+    connections=3,
+    refused_connections=1,
+    in_flight=2,
+    body_bytes=10,
 )
 DOOR = DoorFigures(
     door="native",

@@ -25,7 +25,7 @@ class EngineDouble:
 async def _ended() -> weakref.ref[ApplianceError]:
     """An error that was raised as the outcome of a request, and whoever caught it is done with it."""
     engine = EngineDouble()
-    pending = Pending(cast(Any, engine), cast(Any, Planned), (), Exchange(0, None, "", 0))
+    pending = Pending(cast(Any, engine), cast(Any, Planned), (), Exchange(0, None, "", 0, ""))
     error = RunFailed("made up")
     kept = weakref.ref[ApplianceError](error)
     engine.on_done(error)

@@ -16,7 +16,7 @@ from typing import Any
 
 from appliance.cli import store_session
 from appliance.cli.failure import CommandFailed, Exit, printable
-from appliance.cli.snapshot import DEFAULT_URL, fetch
+from appliance.cli.snapshot import Source, add_url
 from appliance.engine.version_status import with_next_try
 from appliance.store.catalog import Catalog
 
@@ -51,9 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.add_argument("names", metavar="NAME", nargs="*", help="models to show (default: all)")
     parser.add_argument("--state-dir", metavar="DIR", type=Path, help="state directory that holds the store")
-    parser.add_argument(
-        "--url", default=DEFAULT_URL, help=f"HTTP address of the appliance (default {DEFAULT_URL})"
-    )
+    add_url(parser, "HTTP address of the appliance")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
 
 
@@ -75,8 +73,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _asked(arguments: argparse.Namespace) -> tuple[Mapping[str, Any], str]:
     """The appliance's status, and why there is none, which is a failure only where nothing else is known."""
+    source = Source(arguments)
     try:
-        return json.loads(fetch(arguments.url)), ""
+        return json.loads(source.fetch()), ""
     except CommandFailed as failure:
         if arguments.state_dir is None:
             raise

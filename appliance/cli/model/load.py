@@ -14,7 +14,7 @@ from pathlib import Path
 from appliance.cli.failure import CommandFailed, Exit, printable
 from appliance.cli.going_live import loading_of
 from appliance.cli.model import wait
-from appliance.cli.snapshot import fetch, understood
+from appliance.cli.snapshot import Source, understood
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -44,7 +44,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Load, and show how far it is."""
     from appliance.cli import control_client
 
-    began = time.monotonic()
+    began, source = time.monotonic(), Source(arguments)
     parameters = dict(_parameters(arguments.model_config, arguments.file))
     with wait.bar(arguments.model) as show:
         control_client.load(
@@ -52,20 +52,20 @@ def run(arguments: argparse.Namespace) -> int:
             arguments.model,
             parameters,
             arguments.timeout,
-            _look(arguments.url, arguments.model, show),
+            _look(source, arguments.model, show),
         )
     print(f"{printable(arguments.model)} is live after {time.monotonic() - began:.1f} s")
     return Exit.OK
 
 
-def _look(url: str, name: str, show: wait.Show | None) -> Callable[[], None]:
+def _look(source: Source, name: str, show: wait.Show | None) -> Callable[[], None]:
     """Show how far the appliance is, as far as it says so; whoever else answers there does not end the load."""
 
     def look() -> None:
         if show is None:
             return
         try:
-            found = understood(fetch(url), url, lambda document: loading_of(document, name))
+            found = understood(source.fetch(), source.url, lambda document: loading_of(document, name))
         except CommandFailed:
             return
         if found is not None:

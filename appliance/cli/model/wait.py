@@ -12,7 +12,7 @@ from typing import Final
 from appliance.cli.duration import seconds
 from appliance.cli.failure import CommandFailed, Exit, printable
 from appliance.cli.going_live import Arrived, OnItsWay, Stranded, whereabouts
-from appliance.cli.snapshot import DEFAULT_URL, fetch, parse, understood
+from appliance.cli.snapshot import Source, add_url, parse, understood
 
 LOOK_S: Final = 0.1
 """How often the appliance is asked."""
@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser, *, trial: bool = False) -> No
 
 def add_place(parser: argparse.ArgumentParser, whose: str, bound: str) -> None:
     """Declare where to ask how far it is, and how long; ``whose`` address that is, what the ``bound`` means."""
-    parser.add_argument("--url", default=DEFAULT_URL, help=f"{whose} HTTP address (default {DEFAULT_URL})")
+    add_url(parser, f"{whose} HTTP address")
     parser.add_argument(
         "--timeout",
         type=seconds(LEAST_S, MOST_S),
@@ -48,7 +48,7 @@ def add_place(parser: argparse.ArgumentParser, whose: str, bound: str) -> None:
 def check_reachable(arguments: argparse.Namespace) -> None:
     """Fails where one is to wait for an appliance that does not answer: before anything is changed."""
     if arguments.wait:
-        parse(fetch(arguments.url), arguments.url)
+        parse(Source(arguments).fetch(), arguments.url)
 
 
 def wait_for(
@@ -65,12 +65,12 @@ def wait_for(
 def _wait_for(
     arguments: argparse.Namespace, name: str, version: int, generation: int, trial: bool, began: float
 ) -> None:
-    key, end = f"{name}/{version}", "on trial" if trial else "live"
+    key, end, source = f"{name}/{version}", "on trial" if trial else "live", Source(arguments)
     with bar(key) as show:
         while True:
             found = understood(
-                fetch(arguments.url),
-                arguments.url,
+                source.fetch(),
+                source.url,
                 lambda document: whereabouts(document, name, version, generation, trial=trial),
             )
             if not isinstance(found, OnItsWay):

@@ -44,14 +44,16 @@ ended. The id is dead."""
 NEWS: Final = 4
 """Event ``(NEWS,)``: ``Grants.news`` has something to tell, of at most 2 ms ago."""
 TURNED_AWAY: Final = 5
-"""Event ``(TURNED_AWAY, peer, client)``: a client whose certificate is good was turned away for its name, within the
-TLS handshake. At most 50 in ten seconds are told; ``clients_refused`` counts all."""
+"""Event ``(TURNED_AWAY, peer, client, section)``: a client whose certificate is good was turned away for its name,
+within the TLS handshake, at a port of ``section``: "grpc" or "http". At most 50 in ten seconds are told;
+``clients_refused`` and ``http_clients_refused`` count all."""
 
 HTTP: Final = 6
-"""Event ``(HTTP, descriptor, client, attempts)``: a connected Unix stream socket, Python's from here on, that speaks
-for an HTTP connection: whatever ``client`` (its IP address, or "" over a Unix socket) sends that the door does not
-serve by itself comes over it, byte for byte, and what is answered goes back. ``attempts`` is how often a worker died
-with the first request on it while the door served that."""
+"""Event ``(HTTP, descriptor, client, attempts, name)``: a connected Unix stream socket, Python's from here on, that
+speaks for an HTTP connection: whatever ``client`` (its IP address, or "" over a Unix socket) sends that the door does
+not serve by itself comes over it, byte for byte, and what is answered goes back. ``attempts`` is how often a worker
+died with the first request on it while the door served that; ``name`` is who the client is by its certificate, as in
+CALL."""
 
 class Door:
     """``listeners`` are descriptors of listening, non-blocking TCP or Unix sockets, which the door takes
@@ -115,15 +117,22 @@ class Door:
         server: str,
         full: bytes,
         crowded: bytes,
+        plain: bytes = b"",
+        tls: Tls | None = None,
     ) -> None:
         """Serve HTTP/1.1 as well on these listening sockets, which the door takes over. ``limits`` are
         ``connections`` (one more is sent ``full`` and closed), ``connections_per_peer`` (likewise
         ``crowded``), ``line_bytes``, ``headers``, ``json_bytes`` and ``body_bytes`` (requests beyond any of
         them are passed on), ``keepalive_ms`` (a connection that waits longer for a request is closed),
+        ``handshake_ms`` (the time for TLS),
         ``write_stall_ms`` (a client that takes no byte for so long is cut off) and ``compress_bytes``
         (answers that may be of this size are passed on for clients that accept gzip or deflate, and nothing
         else where an answer has binary tensors). ``server`` names the server in answers. Raises ValueError
-        and OSError, and RuntimeError before ``start``."""
+        and OSError, and RuntimeError before ``start``. With ``tls`` that is spoken over TCP, connections too
+        many are closed without a word, and a client that does not speak it is sent ``plain``."""
+
+    def listen_http(self, *, listeners: Sequence[int]) -> None:
+        """Serve HTTP on these as well. Raises OSError, and RuntimeError before ``serve_http``."""
 
     def end_http(self) -> None:
         """Take no more HTTP connections and close those that wait for a request; the others end with what they
@@ -149,7 +158,9 @@ class Door:
         ``http_answered``, ``http_late`` and ``http_expired`` (how it ended them), ``http_json`` (those
         answered with a tensor that came or went as JSON), ``http_uploads`` (whose tensors were copied into
         their slot while they came), ``http_passed`` (requests
-        handed to the edge), ``http_tunnels`` (connections handed to it for good) and ``http_stalled``
+        handed to the edge), ``http_tunnels`` (connections handed to it for good), ``http_handshakes_late``,
+        ``http_handshakes_plain`` (clients that did not speak TLS), ``http_clients_refused`` (turned away for
+        their name), ``http_handshakes_failed`` (of TLS, for any other reason) and ``http_stalled``
         (clients that took nothing of an answer)."""
 
 class Grants:
@@ -273,11 +284,17 @@ class Grants:
 class Tls:
     """Server certificates, PEM. ``client_ca`` given: clients must show a certificate that it signed, and that
     bears one of ``client_names``, if there are any; ``*.`` at the front of one stands for one label of a
-    host's name. Others are turned away within the handshake, with the alert "access denied". Unix sockets are
-    always in the clear. Raises ValueError that says which of them is unusable and why."""
+    host's name. Others are turned away within the handshake, with the alert "access denied". ``protocol`` is
+    told to clients that ask (ALPN). Unix sockets are always in the clear. Raises ValueError that says which of
+    them is unusable and why."""
 
     def __init__(
-        self, certificate: bytes, key: bytes, client_ca: bytes = b"", client_names: Sequence[str] = ()
+        self,
+        certificate: bytes,
+        key: bytes,
+        client_ca: bytes = b"",
+        client_names: Sequence[str] = (),
+        protocol: str = "h2",
     ) -> None: ...
     def reload(self, certificate: bytes, key: bytes, client_ca: bytes = b"") -> None:
         """Use these from the next connection on; raises ValueError and keeps the old ones when they are
