@@ -20,6 +20,40 @@ from typing import Final, NamedTuple
 from appliance.errors import ArtefactError
 from appliance.repository.firewall_settings import FirewallConfig
 from appliance.repository.onnx_ports import PortReader
+from appliance.repository.onnx_schema import (
+    ATTRIBUTE_NAME,
+    ATTRIBUTE_PARTS,
+    ATTRIBUTE_SPARSE,
+    ATTRIBUTE_SPARSES,
+    ATTRIBUTE_TENSOR,
+    ATTRIBUTE_TENSORS,
+    FUNCTION_ATTRIBUTE,
+    FUNCTION_DOMAIN,
+    FUNCTION_NAME,
+    FUNCTION_NODE,
+    FUNCTION_OPSET,
+    FUNCTION_OVERLOAD,
+    GRAPH_INITIALIZER,
+    GRAPH_INPUT,
+    GRAPH_NODE,
+    GRAPH_OUTPUT,
+    GRAPH_SPARSE_INITIALIZER,
+    MODEL_FUNCTION,
+    MODEL_GRAPH,
+    MODEL_IR_VERSION,
+    MODEL_OPSET,
+    MODEL_TRAINING,
+    NODE_ATTRIBUTE,
+    NODE_DOMAIN,
+    NODE_NAME,
+    NODE_OPERATOR,
+    NODE_OVERLOAD,
+    OPSET_DOMAIN,
+    OPSET_VERSION,
+    SPARSE_INDICES,
+    SPARSE_VALUES,
+    TRAINING_PARTS,
+)
 from appliance.repository.onnx_summary import (
     ExternalData,
     Flaw,
@@ -41,9 +75,7 @@ from appliance.repository.protobuf_walk import (
     Source,
     Span,
     Walk,
-    length_key,
     signed,
-    varint_key,
 )
 
 __all__ = [
@@ -69,50 +101,6 @@ ATTRIBUTES_MAX: Final = 4_096
 _LFS_POINTER: Final = b"version https://git-lfs"
 _ORT_FORMAT: Final = b"ORTM"
 STANDARD_DOMAIN: Final = "ai.onnx"
-
-_MODEL_IR_VERSION: Final = varint_key(1)
-_MODEL_GRAPH: Final = length_key(7)
-_MODEL_OPSET: Final = length_key(8)
-_MODEL_TRAINING: Final = length_key(20)
-_MODEL_FUNCTION: Final = length_key(25)
-_OPSET_DOMAIN: Final = length_key(1)
-_OPSET_VERSION: Final = varint_key(2)
-_TRAINING_PARTS: Final = {length_key(1): "initialization", length_key(2): "algorithm"}
-_FUNCTION_NAME: Final = length_key(1)
-_FUNCTION_NODE: Final = length_key(7)
-_FUNCTION_OPSET: Final = length_key(9)
-_FUNCTION_DOMAIN: Final = length_key(10)
-_FUNCTION_ATTRIBUTE: Final = length_key(11)
-_FUNCTION_OVERLOAD: Final = length_key(13)
-_GRAPH_NODE: Final = length_key(1)
-_GRAPH_INITIALIZER: Final = length_key(5)
-_GRAPH_INPUT: Final = length_key(11)
-_GRAPH_OUTPUT: Final = length_key(12)
-_GRAPH_SPARSE_INITIALIZER: Final = length_key(15)
-_NODE_NAME: Final = length_key(3)
-_NODE_OPERATOR: Final = length_key(4)
-_NODE_ATTRIBUTE: Final = length_key(5)
-_NODE_DOMAIN: Final = length_key(7)
-_NODE_OVERLOAD: Final = length_key(8)
-_ATTRIBUTE_NAME: Final = length_key(1)
-_ATTRIBUTE_TENSOR: Final = length_key(5)
-_ATTRIBUTE_GRAPH: Final = length_key(6)
-_ATTRIBUTE_TENSORS: Final = length_key(10)
-_ATTRIBUTE_GRAPHS: Final = length_key(11)
-_ATTRIBUTE_SPARSE: Final = length_key(22)
-_ATTRIBUTE_SPARSES: Final = length_key(23)
-_ATTRIBUTE_PARTS: Final = frozenset(
-    {
-        _ATTRIBUTE_TENSOR,
-        _ATTRIBUTE_GRAPH,
-        _ATTRIBUTE_TENSORS,
-        _ATTRIBUTE_GRAPHS,
-        _ATTRIBUTE_SPARSE,
-        _ATTRIBUTE_SPARSES,
-    }
-)
-_SPARSE_VALUES: Final = length_key(1)
-_SPARSE_INDICES: Final = length_key(2)
 
 
 class _Part(NamedTuple):
@@ -260,16 +248,16 @@ class _ModelReader:
         """ModelProto."""
         trainings = 0
         for key, value, end in self._walk.fields(span):
-            if key == _MODEL_IR_VERSION:
+            if key == MODEL_IR_VERSION:
                 self._ir_version = signed(value)
                 self.begun = True
-            elif key == _MODEL_GRAPH:
+            elif key == MODEL_GRAPH:
                 self._graphs += 1
                 self.begun = True
                 self._at(_Step("graph"), self._main, self._walk.narrow(span.source, value, end))
-            elif key == _MODEL_OPSET:
+            elif key == MODEL_OPSET:
                 self._opset(self._walk.narrow(span.source, value, end), self._opsets)
-            elif key == _MODEL_TRAINING:
+            elif key == MODEL_TRAINING:
                 step = _Step("training", trainings)
                 trainings += 1
                 if trainings > self._limits.max_functions:
@@ -278,7 +266,7 @@ class _ModelReader:
                         "(repository.firewall.max_functions)"
                     )
                 self._at(step, self._training, self._walk.narrow(span.source, value, end))
-            elif key == _MODEL_FUNCTION:
+            elif key == MODEL_FUNCTION:
                 self._function(self._walk.narrow(span.source, value, end))
 
     @staticmethod
@@ -296,9 +284,9 @@ class _ModelReader:
     def _opset(self, span: Span, opsets: list[tuple[str, int]]) -> None:
         domain, version = "", 0
         for key, value, end in self._walk.fields(span):
-            if key == _OPSET_DOMAIN:
+            if key == OPSET_DOMAIN:
                 domain = self._texts.read(span.source, value, end)
-            elif key == _OPSET_VERSION:
+            elif key == OPSET_VERSION:
                 version = signed(value)
         if len(opsets) < OPSETS_MAX:
             opsets.append((domain, version))
@@ -307,8 +295,8 @@ class _ModelReader:
 
     def _training(self, span: Span) -> None:
         for key, value, end in self._walk.fields(span):
-            if key in _TRAINING_PARTS:
-                step = _Step(_TRAINING_PARTS[key])
+            if key in TRAINING_PARTS:
+                step = _Step(TRAINING_PARTS[key])
                 self._at(step, lambda part: self._graph(part, 1), self._walk.narrow(span.source, value, end))
 
     def _function(self, span: Span) -> None:
@@ -317,20 +305,20 @@ class _ModelReader:
         opsets: list[tuple[str, int]] = []
         parts: list[_Part] = []
         for field, value, end in self._walk.fields(span):
-            if field in (_FUNCTION_NODE, _FUNCTION_ATTRIBUTE):
+            if field in (FUNCTION_NODE, FUNCTION_ATTRIBUTE):
                 self._room(parts, self._limits.max_nodes, "nodes in one function")
                 parts.append(_Part(field, span.source, value, end))
-            elif field in (_FUNCTION_DOMAIN, _FUNCTION_NAME, _FUNCTION_OVERLOAD):
-                place = (_FUNCTION_DOMAIN, _FUNCTION_NAME, _FUNCTION_OVERLOAD).index(field)
+            elif field in (FUNCTION_DOMAIN, FUNCTION_NAME, FUNCTION_OVERLOAD):
+                place = (FUNCTION_DOMAIN, FUNCTION_NAME, FUNCTION_OVERLOAD).index(field)
                 key[place] = self._texts.read(span.source, value, end)
-            elif field == _FUNCTION_OPSET:
+            elif field == FUNCTION_OPSET:
                 self._opset(self._walk.narrow(span.source, value, end), opsets)
         self._function_count += 1
         before, outer, self._calls = self._nodes, self._calls, Counter()
         self._trail.append(_Step("function", name=":".join(filter(None, key))))
         for index, part in enumerate(parts):
             inner = self._walk.narrow(part.source, part.start, part.end)
-            if part.key == _FUNCTION_NODE:
+            if part.key == FUNCTION_NODE:
                 self._node(inner, 1, index)
             else:
                 self._attribute(inner, 1)
@@ -356,19 +344,19 @@ class _ModelReader:
         self._depth = max(self._depth, depth)
         nodes = tensors = 0
         for key, value, end in self._walk.fields(span):
-            if key == _GRAPH_NODE:
+            if key == GRAPH_NODE:
                 self._node(self._walk.narrow(span.source, value, end), depth, nodes)
                 nodes += 1
-            elif key in (_GRAPH_INITIALIZER, _GRAPH_SPARSE_INITIALIZER):
+            elif key in (GRAPH_INITIALIZER, GRAPH_SPARSE_INITIALIZER):
                 part = self._walk.narrow(span.source, value, end)
                 self._trail.append(_Step("initializer", tensors))
                 tensors += 1
-                name = self._tensor((part,)) if key == _GRAPH_INITIALIZER else self._sparse((part,))
+                name = self._tensor((part,)) if key == GRAPH_INITIALIZER else self._sparse((part,))
                 self._trail.pop()
                 if main and len(self._initializers) <= self._limits.max_tensors:
                     self._initializers.add(name)
-            elif main and key in (_GRAPH_INPUT, _GRAPH_OUTPUT):
-                self._port(self._walk.narrow(span.source, value, end), key == _GRAPH_INPUT)
+            elif main and key in (GRAPH_INPUT, GRAPH_OUTPUT):
+                self._port(self._walk.narrow(span.source, value, end), key == GRAPH_INPUT)
 
     def _port(self, span: Span, is_input: bool) -> None:
         side = self._inputs if is_input else self._outputs
@@ -382,15 +370,15 @@ class _ModelReader:
         domain = operator = overload = name = ""
         attributes: list[_Part] = []
         for key, value, end in self._walk.fields(span):
-            if key == _NODE_OPERATOR:
+            if key == NODE_OPERATOR:
                 operator = self._texts.read(span.source, value, end)
-            elif key == _NODE_NAME:
+            elif key == NODE_NAME:
                 name = self._texts.read(span.source, value, end)
-            elif key == _NODE_DOMAIN:
+            elif key == NODE_DOMAIN:
                 domain = standard(self._texts.read(span.source, value, end))
-            elif key == _NODE_OVERLOAD:
+            elif key == NODE_OVERLOAD:
                 overload = self._texts.read(span.source, value, end)
-            elif key == _NODE_ATTRIBUTE:
+            elif key == NODE_ATTRIBUTE:
                 self._room(attributes, ATTRIBUTES_MAX, "attributes of one node")
                 attributes.append(_Part(key, span.source, value, end))
         self._trail.append(_Step("node", index, name, operator))
@@ -425,10 +413,10 @@ class _ModelReader:
         name = ""
         parts: list[_Part] = []
         for key, value, end in self._walk.fields(span, bulk=True):
-            if key in _ATTRIBUTE_PARTS:
+            if key in ATTRIBUTE_PARTS:
                 self._room(parts, self._limits.max_tensors, "tensors and graphs in one attribute")
                 parts.append(_Part(key, span.source, value, end))
-            elif key == _ATTRIBUTE_NAME:
+            elif key == ATTRIBUTE_NAME:
                 name = self._texts.read(span.source, value, end)
         if not parts:
             return
@@ -436,16 +424,16 @@ class _ModelReader:
         whole: dict[int, list[Span]] = {}
         for part in parts:
             inner = self._walk.narrow(part.source, part.start, part.end)
-            if part.key == _ATTRIBUTE_TENSORS:
+            if part.key == ATTRIBUTE_TENSORS:
                 self._tensor((inner,))
-            elif part.key == _ATTRIBUTE_SPARSES:
+            elif part.key == ATTRIBUTE_SPARSES:
                 self._sparse((inner,))
-            elif part.key in (_ATTRIBUTE_TENSOR, _ATTRIBUTE_SPARSE):
+            elif part.key in (ATTRIBUTE_TENSOR, ATTRIBUTE_SPARSE):
                 whole.setdefault(part.key, []).append(inner)
             else:
                 self._graph(inner, depth + 1)
         for key, spans in whole.items():
-            if key == _ATTRIBUTE_TENSOR:
+            if key == ATTRIBUTE_TENSOR:
                 self._tensor(spans)
             else:
                 self._sparse(spans)
@@ -457,9 +445,9 @@ class _ModelReader:
         indices: list[Span] = []
         for span in spans:
             for key, value, end in self._walk.fields(span, bulk=True):
-                if key == _SPARSE_VALUES:
+                if key == SPARSE_VALUES:
                     values.append(self._walk.narrow(span.source, value, end))
-                elif key == _SPARSE_INDICES:
+                elif key == SPARSE_INDICES:
                     indices.append(self._walk.narrow(span.source, value, end))
         self._trail.append(_Step("sparse indices"))
         self._tensor(indices)
