@@ -31,6 +31,7 @@ from appliance.door.choice import (
     passed_over,
 )
 from appliance.door.door import DoorKind
+from appliance.engine.costs import Costs
 from appliance.engine.engine import Engine
 from appliance.engine.port import IndexEntry
 from appliance.engine.premises import Premises, this_cpu
@@ -123,6 +124,7 @@ class Daemon:
             rings=lane_memory(self._door_kind),
         )
         self._records = self._open_records()
+        premises = Premises(this_cpu())
         self._engine = Engine(
             config=config.engine,
             placement=config.placement,
@@ -137,8 +139,8 @@ class Daemon:
             memory_of=MemorySamples(time.monotonic_ns).private_bytes,
             log=log,
             tracer=self._tracer,
-            swap=SwapTerms(config.swap, self._records, Premises(this_cpu())),
-            residency=ResidencyTerms(config.residency, _memory_for_models(config), spare_bytes),
+            swap=SwapTerms(config.swap, self._records, premises),
+            residency=_residency(config, Costs(self._records, premises)),
         )
         self._door = make_door(
             self._door_kind,
@@ -377,6 +379,10 @@ class Daemon:
 def wall_ms() -> int:
     """The wall clock, for people and estimates: milliseconds since 1970."""
     return time.time_ns() // 1_000_000
+
+
+def _residency(config: ApplianceConfig, costs: Costs) -> ResidencyTerms:
+    return ResidencyTerms(config.residency, _memory_for_models(config), spare_bytes, costs)
 
 
 def _memory_for_models(config: ApplianceConfig) -> int:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final, NamedTuple
 
+from appliance.engine.costs import Costs
 from appliance.engine.residency_settings import ResidencyConfig
 from appliance.engine.routes import Served
 from appliance.engine.version_status import NEVER_FITS
@@ -68,11 +69,17 @@ LATER: Final = Room(False)
 
 
 class Lodging:
-    """``budget_bytes`` is what all versions together may take; ``spare_bytes`` tells what the machine has left."""
+    """``budget_bytes`` is what all versions together may take; ``spare_bytes`` tells what the machine has left,
+    ``costs`` what was measured before."""
 
     def __init__(
-        self, config: ResidencyConfig, budget_bytes: int, spare_bytes: Callable[[], int] = lambda: 1 << 62
+        self,
+        config: ResidencyConfig,
+        budget_bytes: int,
+        spare_bytes: Callable[[], int] = lambda: 1 << 62,
+        costs: Costs | None = None,
     ) -> None:
+        self._costs = costs
         self._config = config
         self._budget_bytes = budget_bytes
         self._spare_bytes = spare_bytes
@@ -97,6 +104,13 @@ class Lodging:
         if known is not None and known.packed == event.packed:
             memory_bytes, load_ns = max(known.memory_bytes, memory_bytes), max(known.load_ns, load_ns)
         self._measured[served.id] = Measured(memory_bytes, event.hollow_bytes, load_ns, event.packed)
+        if self._costs is not None:
+            self._costs.loaded(served, event)
+
+    def came_back(self, served: Served, ns: int) -> None:
+        """It is about to be RESIDENT again, which took ``ns``."""
+        if self._costs is not None:
+            self._costs.took(served, ns, fill=served.form is Form.HOLLOW)
 
     def settles(self, served: Served) -> bool:
         """Whether a version is to be looked after from now on."""
@@ -105,11 +119,28 @@ class Lodging:
 
     def footprint(self, served: Served) -> Footprint:
         """Its memory: that of all its processes, whose weights are the same pages, kept or not."""
-        memory_bytes, weights_bytes, *_ = self._measured[served.id]
+        return self._footprint(served, self._measured[served.id])
+
+    def _footprint(self, served: Served, measured: Measured) -> Footprint:
+        memory_bytes, weights_bytes, *_ = measured
         processes = max(served.model.instance_count, 1)
         pays = self._config.hollow and weights_bytes * HOLLOW_PARTS >= memory_bytes
         total = (memory_bytes + PROCESS_BYTES) * processes + weights_bytes
         return Footprint(total, weights_bytes if pays else 0)
+
+    def _guess(self, served: Served) -> Measured:
+        """What it will take: what it took before, unless that could never fit, or else what its files tell."""
+        known = self._costs.of(served) if self._costs is not None else None
+        if known is not None:
+            before = Measured(known.memory_bytes, known.weights_bytes, known.load_ns, known.packed)
+            if self._footprint(served, before).bytes <= self._budget_bytes:
+                return before
+        weights = served.model.weights
+        mapped = weights.size if weights is not None else 0
+        return Measured(max(served.model.file_bytes - mapped, 0), mapped, 0)
+
+    def _expected_bytes(self, served: Served) -> int:
+        return self._footprint(served, self._guess(served)).bytes
 
     def kept(self, served: Served) -> Kept:
         """What is wished of it: by the operator, and for as long as a version is tried beside it."""
@@ -121,17 +152,25 @@ class Lodging:
         """How long loading it took, without its process."""
         return self._measured[served.id].load_ns
 
+    def costs_ns(self, served: Served) -> tuple[int, int]:
+        """How long loading it and filling it take, as far as is known (0: it is not)."""
+        measured = self._measured[served.id]
+        known = self._costs.of(served) if self._costs is not None else None
+        if known is None or known.packed != measured.packed:
+            return measured.load_ns, 0
+        return known.load_ns or measured.load_ns, known.fill_ns
+
     def rest(self, served: Served, used_bytes: int) -> bool:
         """Whether there is no room now for a version that is known to serve, not even without its weights: then it is
-        looked after out of memory, with a size that is guessed from its files until it has been loaded."""
+        looked after out of memory, with the size that it had before or that is guessed, until it has been loaded."""
         if served.id in self._reserved:  # room is being made for it
             return False
-        need = expected_bytes(served)
-        mapped, private = _file_bytes(served)
-        least = need - mapped if self._config.hollow and mapped * HOLLOW_PARTS >= private else need
+        guess = self._guess(served)
+        need, hollow_bytes = self._footprint(served, guess)
+        least = need - hollow_bytes
         if used_bytes + least <= self.left_bytes or need > self._budget_bytes:
             return False
-        self._measured[served.id] = Measured(private, mapped, 0)
+        self._measured[served.id] = guess
         return True
 
     # --- versions on their way
@@ -175,7 +214,7 @@ class Lodging:
             if served.state is VersionState.LOADING and served.reason.startswith(NEVER_FITS):
                 hopeless.append(f"{served.key} {served.reason}")
             measured = served.id in self._measured
-            size_bytes = self.footprint(served).bytes if measured else expected_bytes(served)
+            size_bytes = self.footprint(served).bytes if measured else self._expected_bytes(served)
             if served.state is VersionState.READY and measured:
                 serving.append((served, size_bytes))
             names[served.model.name] = max(names.get(served.model.name, 0), size_bytes)
@@ -200,7 +239,7 @@ class Lodging:
             return THERE
         if served.id in self._reserved:
             return self._wait(served, stay, now_ns)
-        need = expected_bytes(served)
+        need = self._expected_bytes(served)
         beside = self.footprint(before).bytes if before is not None and before.id in self._measured else 0
         if need + beside + stay.pinned_bytes > self._budget_bytes:
             return self._above(served, before, need, beside, stay, now_ns)
@@ -297,19 +336,6 @@ class Lodging:
             return 0
         footprint = self.footprint(served)
         return footprint.bytes - (footprint.hollow_bytes if served.form is Form.HOLLOW else 0)
-
-
-def expected_bytes(served: Served) -> int:
-    """What it will take, guessed from its files."""
-    mapped, private = _file_bytes(served)
-    return (private + PROCESS_BYTES) * max(served.model.instance_count, 1) + mapped
-
-
-def _file_bytes(served: Served) -> tuple[int, int]:
-    """Of the weights that are mapped, and of all else."""
-    weights = served.model.weights
-    mapped = weights.size if weights is not None else 0
-    return mapped, max(served.model.file_bytes - mapped, 0)
 
 
 def megabytes(size_bytes: int) -> str:

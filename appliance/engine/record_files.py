@@ -1,5 +1,5 @@
-"""The records of versions under a state directory: tries, proofs, incumbents and history, written by a thread of
-their own.
+"""The records of versions under a state directory: tries, proofs, costs, incumbents and history, written by a thread
+of their own.
 
 Where the folder was moved they are written into it still; where another one has its place, all of them are written
 there. What must be there before something begins is told back when it is on the disk; all else only follows. A file
@@ -19,13 +19,14 @@ from typing import Any, Final
 
 from appliance.durable import RealFolder, read_whole, replace_file
 from appliance.engine.history import FILE, FILE_BEFORE, FILE_BYTES_MAX, encoded, read_history
-from appliance.engine.records import Change, MemoryRecords, Proof, Standing
+from appliance.engine.records import Change, Cost, MemoryRecords, Proof, Standing
 from appliance.errors import OperatorError
 from appliance.store.layout import INCUMBENTS
 from appliance.workers.port import Assessment, Deviation
 
 TRIES: Final = "tries.json"
 PROOFS: Final = "proofs.json"
+COSTS: Final = "costs.json"
 SEATS: Final = Path(INCUMBENTS).name
 FORMAT: Final = 1
 BYTES_MAX: Final = 64 << 20
@@ -57,6 +58,7 @@ class FileRecords:
         self._newest: dict[str, Callable[[], bytes]] = {
             TRIES: _tries(self._known),
             PROOFS: _proofs(self._known.proofs),
+            COSTS: _costs(self._known.costs),
             SEATS: _seats(self._known.seats),
         }
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
@@ -67,6 +69,7 @@ class FileRecords:
 
     def _read(self) -> None:
         for file, take in (
+            (COSTS, self._take_costs),
             (TRIES, self._take_tries),
             (PROOFS, self._take_proofs),
             (SEATS, self._take_seats),
@@ -93,6 +96,12 @@ class FileRecords:
         for identity, box, proven, assessment in document["proofs"]:
             proof = Proof(None if assessment is None else _assessment(assessment), proven=bool(proven))
             self._known.prove(str(identity), str(box), proof)
+
+    def _take_costs(self, document: Mapping[str, Any]) -> None:
+        for identity, box, packed, *numbers in document["costs"]:
+            memory_bytes, weights_bytes, load_ns, fill_ns = (max(int(number), 0) for number in numbers)
+            cost = Cost(memory_bytes, weights_bytes, load_ns, fill_ns, packed=bool(packed))
+            self._known.weigh(str(identity), str(box), cost)
 
     def _take_seats(self, document: Mapping[str, Any]) -> None:
         self._known.seats = {str(name): str(identity) for name, identity in document["models"].items()}
@@ -135,6 +144,15 @@ class FileRecords:
         if proof != self._known.proof(identity, box):
             self._known.prove(identity, box, proof)
             self._put(PROOFS, _proofs(self._known.proofs))
+
+    def cost(self, identity: str, box: str) -> Cost | None:
+        """See Records."""
+        return self._known.cost(identity, box)
+
+    def weigh(self, identity: str, box: str, cost: Cost) -> None:
+        """See Records."""
+        self._known.weigh(identity, box, cost)
+        self._put(COSTS, _costs(self._known.costs))
 
     def seat(self, name: str, identity: str) -> None:
         """See Records."""
@@ -255,6 +273,11 @@ def _tries(known: MemoryRecords) -> Callable[[], bytes]:
 def _proofs(proofs: Mapping[tuple[str, str], Proof]) -> Callable[[], bytes]:
     rows = [(identity, box, proof.proven, proof.assessment) for (identity, box), proof in proofs.items()]
     return lambda: _document(proofs=rows)
+
+
+def _costs(costs: Mapping[tuple[str, str], Cost]) -> Callable[[], bytes]:
+    rows = [(identity, box, cost.packed, *cost[:4]) for (identity, box), cost in costs.items()]
+    return lambda: _document(costs=rows)
 
 
 def _seats(seats: Mapping[str, str]) -> Callable[[], bytes]:

@@ -20,8 +20,8 @@ PACKED: Final = "#packed"
 CHANGES_KEPT: Final = 1_000
 VERSIONS_KEPT: Final = 10_000
 VERSIONS_KEPT_OF_MODEL: Final = 64
-"""Versions whose tries and assessments are remembered, in all and of one model; the oldest go first. A directory whose
-version changes a thousand times a day leaves no more than that."""
+"""Versions whose tries, assessments and costs are remembered, in all and of one model; the oldest go first. A directory
+whose version changes a thousand times a day leaves no more than that."""
 
 
 class Ending(StrEnum):
@@ -72,6 +72,17 @@ class Proof(NamedTuple):
     proven: bool
 
 
+class Cost(NamedTuple):
+    """What a version takes in one process, private memory and mapped weights, and how long it took to load, or to get
+    its weights back (0: not known). ``packed``: it ran from a form."""
+
+    memory_bytes: int
+    weights_bytes: int
+    load_ns: int
+    fill_ns: int = 0
+    packed: bool = False
+
+
 class Records(Protocol):
     """A version is named by its identity; a proof holds for an identity on ``box``: runtime, device, processor. Calls
     return at once; what is to be kept is written later, in order, but for ``count``."""
@@ -98,6 +109,12 @@ class Records(Protocol):
         """What it proved there."""
 
     def prove(self, identity: str, box: str, proof: Proof) -> None:
+        """Remember that."""
+
+    def cost(self, identity: str, box: str) -> Cost | None:
+        """What it cost there."""
+
+    def weigh(self, identity: str, box: str, cost: Cost) -> None:
         """Remember that."""
 
     def seat(self, name: str, identity: str) -> None:
@@ -177,6 +194,7 @@ class MemoryRecords:
     ) -> None:
         self.standings: Newest[str, Standing] = Newest(_model_of)
         self.proofs: Newest[tuple[str, str], Proof] = Newest(lambda key: _model_of(key[0]))
+        self.costs: Newest[tuple[str, str], Cost] = Newest(lambda key: _model_of(key[0]))
         self.seats: dict[str, str] = {}
         self.heeded: dict[str, int] | None = None
         self._changes = deque(changes, CHANGES_KEPT)
@@ -224,6 +242,14 @@ class MemoryRecords:
     def prove(self, identity: str, box: str, proof: Proof) -> None:
         """See Records."""
         self.proofs.put((identity, self._boxes.setdefault(box, box)), proof)
+
+    def cost(self, identity: str, box: str) -> Cost | None:
+        """See Records."""
+        return self.costs.get((identity, box))
+
+    def weigh(self, identity: str, box: str, cost: Cost) -> None:
+        """See Records."""
+        self.costs.put((identity, self._boxes.setdefault(box, box)), cost)
 
     def seat(self, name: str, identity: str) -> None:
         """See Records."""

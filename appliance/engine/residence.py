@@ -71,7 +71,7 @@ class Residence:
         at: Callable[[int], None],
         report: Callable[..., None],
     ) -> None:
-        config, budget_bytes, spare_bytes = terms
+        config, budget_bytes, spare_bytes, costs = terms
         self._config = config
         self._routes = routes
         self._roster, self._groups = roster, roster.groups
@@ -85,7 +85,7 @@ class Residence:
         self._at = at
         self._report = report
         self._residency = Residency(config, budget_bytes)
-        self._lodging, self._renewals = Lodging(config, budget_bytes, spare_bytes), Renewals()
+        self._lodging, self._renewals = Lodging(config, budget_bytes, spare_bytes, costs), Renewals()
         self._in_use = InUse(self._running, self._lodging.protects)
         self._room = WaitingRoom()
         self._tenants: dict[int, Served] = {}
@@ -207,9 +207,8 @@ class Residence:
     def _add(self, served: Served, now_ns: int) -> None:
         self._tenants[served.id] = served
         self._answered[served.id] = served.meter.answered
-        cost_ns = self._lodging.load_ns(served)
-        footprint = self._lodging.footprint(served)
-        self._tell(port.Added(served.id, served.form, footprint, cost_ns), now_ns)
+        footprint, costs_ns = self._lodging.footprint(served), self._lodging.costs_ns(served)
+        self._tell(port.Added(served.id, served.form, footprint, *costs_ns), now_ns)
         self._tell(self._lodging.kept(served), now_ns)
 
     def _remove(self, served: Served, now_ns: int) -> None:
@@ -376,6 +375,7 @@ class Residence:
         self._arrived(served, now_ns, took_ns, self._lodging.footprint(served).bytes)
 
     def _arrived(self, served: Served, now_ns: int, took_ns: int, size_bytes: int) -> None:
+        self._lodging.came_back(served, took_ns)
         served.form, served.returning = Form.RESIDENT, False
         self._failures.pop(served.id, None)
         self._tell(port.Measured(served.id, self._lodging.footprint(served)), now_ns)

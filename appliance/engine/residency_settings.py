@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from appliance.engine.costs import Costs
 from appliance.scheduling.settings import ResidencyPolicy
 
 
@@ -49,8 +50,9 @@ class ResidencyConfig(ResidencyPolicy):
 
 class ResidencyTerms(NamedTuple):
     """What residency goes by: ``budget_bytes`` is for all models and their workers; ``spare_bytes`` tells what the
-    machine has left."""
+    machine has left, ``costs`` what models cost before."""
 
     config: ResidencyConfig = ResidencyConfig()
     budget_bytes: int = 1 << 62
     spare_bytes: Callable[[], int] = lambda: 1 << 62
+    costs: Costs | None = None

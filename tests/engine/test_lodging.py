@@ -6,14 +6,16 @@ from dataclasses import replace
 
 import pytest
 
+from appliance.engine.costs import Costs
 from appliance.engine.diversion import Diversion
 from appliance.engine.lodging import PATIENCE_NS, PROCESS_BYTES, SPARE_BYTES, Lodging, Room, Stay
+from appliance.engine.records import Cost, MemoryRecords
 from appliance.engine.residency_settings import ResidencyConfig
 from appliance.engine.routes import Served
 from appliance.engine.swap_settings import TrialWish
 from appliance.engine.version_status import NEVER_FITS
 from appliance.model import VersionState
-from appliance.scheduling.residency_port import Kept
+from appliance.scheduling.residency_port import Form, Kept
 from appliance.telemetry.meter import VersionMeter
 from appliance.workers.port import ModelLoaded
 from tests.words.sample import make_version
@@ -70,6 +72,44 @@ def test_a_version_that_is_larger_than_was_guessed_is_not_put_out_for_what_it_re
     new.state, old.state = VersionState.READY, VersionState.UNLOADING
     lodging.release({1: old, 2: new}.get)
     assert lodging.left_bytes == 70 * MB
+
+
+def test_what_a_version_cost_before_a_restart_is_what_is_expected_of_it() -> None:
+    records = MemoryRecords()
+
+    def lodging() -> Lodging:
+        return Lodging(ResidencyConfig(), 100 * MB, costs=Costs(records, lambda model: "here"))
+
+    first, served = lodging(), version(1, 10 * MB)
+    first.measured(served, ModelLoaded(1, 1, (), 5_000, 20 * MB, None, 60 * MB))
+    served.form = Form.HOLLOW
+    first.came_back(served, 300)
+    again, later = lodging(), version(1, 10 * MB)
+    assert not again.rest(later, 50 * MB), "its weights need not be there at first"
+    assert again.rest(later, 80 * MB)
+    assert again.footprint(later) == first.footprint(served)
+    assert again.costs_ns(later) == (5_000, 300)
+    again.measured(later, ModelLoaded(1, 1, (), 9, 20 * MB, None, 60 * MB, packed=True))
+    assert again.costs_ns(later) == (9, 0), "a form is another thing"
+    records.weigh(later.identity, "here", Cost(500 * MB, 0, 7))
+    assert lodging().ask(version(1, 10 * MB), None, NOBODY, 0).there, (
+        "what is on record keeps nobody out for good"
+    )
+
+
+@pytest.mark.parametrize(("fill", "kept"), [(False, (2_000, 0)), (True, (1_000, 5_000))])
+def test_each_measurement_of_a_cost_counts_for_a_part(fill: bool, kept: tuple[int, int]) -> None:
+    records = MemoryRecords()
+    costs, served = Costs(records, lambda model: ""), version(1, 10 * MB)
+    costs.took(served, 1_000, fill=fill)
+    assert costs.of(served) is None, "it was never measured"
+    costs.loaded(served, ModelLoaded(1, 1, (), 1_000, MB))
+    costs.took(served, 5_000, fill=fill)
+    known = costs.of(served)
+    assert known is not None
+    assert (known.load_ns, known.fill_ns) == kept
+    costs.took(served, kept[fill] + 100, fill=fill)
+    assert costs.of(served) is known, "too little to be written"
 
 
 def test_a_version_that_room_is_made_for_does_not_rest_meanwhile() -> None:

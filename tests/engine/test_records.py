@@ -16,7 +16,7 @@ from appliance.engine import records as records_module
 from appliance.engine.history import FILE, FILE_BEFORE, read_history, unfit
 from appliance.engine.premises import Premises, cpu_identity
 from appliance.engine.record_files import PROOFS, TRIES, FileRecords
-from appliance.engine.records import PACKED, Change, Ending, MemoryRecords, Proof, Standing
+from appliance.engine.records import PACKED, Change, Cost, Ending, MemoryRecords, Proof, Standing
 from appliance.errors import OperatorError
 from appliance.workers.port import Assessment, Deviation
 from tests.words.sample import make_version
@@ -113,6 +113,15 @@ def test_proofs_come_back_and_hold_for_their_box_alone(tmp_path: Path) -> None:
     after = Disk(tmp_path / "serve").records
     assert after.proof("m/1@a", "this box") == PROOF
     assert after.proof("m/1@a", "another box") is None
+
+
+def test_costs_come_back(tmp_path: Path) -> None:
+    disk = Disk(tmp_path)
+    disk.records.weigh("m/1@a", "this box", Cost(1, 2, 3, 4, packed=True))
+    disk.records.close()
+    after = Disk(tmp_path).records
+    assert after.cost("m/1@a", "this box") == Cost(1, 2, 3, 4, packed=True)
+    assert after.cost("m/1@a", "another box") is None
 
 
 def test_incumbents_come_back(tmp_path: Path) -> None:

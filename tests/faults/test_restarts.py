@@ -64,6 +64,9 @@ def test_a_restart_loads_only_what_memory_has_room_for(serve: Serve, tmp_path: P
     )
     assert now["swaps"]["loads"] == 4
     daemon.stop()
+    costs = json.loads((state / "serve" / "costs.json").read_bytes())["costs"]
+    assert sorted(row[0].partition("/")[0] for row in costs) == list("abcd")
+    assert all(took_ns > 0 for *_, took_ns, _ in costs)
     again = serve(None, sections, arguments=arguments)
     now = again.status()
     assert {each["state"] for each in now["models"]} == {"READY"}
