@@ -18,6 +18,10 @@ class TlsSettings(Protocol):
     """PEM files, and who may come of those that ``tls_client_ca`` signed. No certificate: no TLS."""
 
     @property
+    def addresses(self) -> tuple[str, ...]:
+        """Where it is spoken, but for Unix sockets."""
+
+    @property
     def tls_certificate(self) -> str:
         """The server's certificate chain."""
 
@@ -77,6 +81,15 @@ def tls_contradictions(settings: TlsSettings) -> Iterator[str]:
         yield "tls_client_ca asks clients for certificates, which takes tls_certificate and tls_key"
     if settings.tls_client_names and not settings.tls_client_ca:
         yield "tls_client_names names clients by their certificates, for which tls_client_ca asks"
+    if settings.tls_certificate and settings.addresses and all(map(_is_path, settings.addresses)):
+        yield (
+            "tls_certificate is for TCP, but all addresses are Unix sockets, which speak no TLS and ask nobody for a "
+            "certificate; unix_mode and unix_group say who may connect there"
+        )
+
+
+def _is_path(address: str) -> bool:
+    return address.startswith("unix:")
 
 
 def mode_problems(mode: str) -> Iterator[str]:

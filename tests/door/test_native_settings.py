@@ -164,6 +164,10 @@ def test_a_package_that_is_not_there_or_does_not_fit_says_so(
         ("tls_certificate = 'a'", "tls_certificate and tls_key go together"),
         ("tls_client_ca = 'a'", "tls_client_ca asks clients for certificates"),
         ("tls_client_names = ['a']", "for which tls_client_ca asks"),
+        (
+            "tls_certificate = 'a'\ntls_key = 'b'\naddresses = ['unix:/run/a', 'unix:/run/b']",
+            "all addresses are Unix sockets",
+        ),
         ("max_messages_bytes = 2048", "max_messages_bytes is 2048, less than one message"),
         ("door = 'rust'", "must be one of"),
     ],
@@ -179,7 +183,7 @@ def test_what_does_not_go_together_is_told(tmp_path: Path, section: str, words: 
 def test_all_that_does_not_go_together_is_told_at_once_of_both_ports(tmp_path: Path) -> None:
     file = tmp_path / "c.toml"
     wrong = "tls_key = 'a'\ntls_client_ca = 'b'\n"
-    file.write_text(f"[grpc]\n{wrong}max_messages_bytes = 2048\n[http]\n{wrong}tls_client_names = ['*']\n")
+    file.write_text(f"[grpc]\n{wrong}max_messages_bytes = 2048\n[http]\n{wrong}tls_client_names = ['a']\n")
     with pytest.raises(ConfigInvalid) as told:
         load(file, checked=False)
     texts = {problem.key: problem.text for problem in told.value.problems}
