@@ -162,7 +162,7 @@ def test_lines_are_counted_as_a_screen_shows_them(
         tail="t",
     )
     assert len(shown(replace(table, lines=most), width)) <= most
-    if any(len(wrapped(*notes, width)) > NOTE_LINES for notes in table.notes):
+    if any(len(wrapped(note, width)) > NOTE_LINES for (note,) in table.notes):
         table = replace(table, notes=())  # long ones are cut where lines are counted
     assert shown(replace(table, lines=999), width) == shown(table, width)
 
