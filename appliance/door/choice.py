@@ -25,6 +25,7 @@ NATIVE_ONLY: Final = frozenset(
         "body_stall_s",
         "write_stall_s",
         "max_resets_per_10s",
+        "max_control_frames_per_10s",
     }
 )
 """Settings that the gRPC library has no means to keep."""

@@ -197,6 +197,16 @@ class DoorConfig:
             "help": "unanswered RPCs that one connection may cancel in ten seconds; more close it (native door)",
         },
     )
+    max_control_frames_per_10s: int = field(
+        default=10_000,
+        metadata={
+            "min": 1000,
+            "unit": "frames",
+            "help": "HTTP/2 frames that carry nothing (settings, window updates, priorities, empty data, unknown ones) "
+            "that one connection may send in ten seconds beyond those that its RPCs and their bytes justify; more "
+            "close it (native door)",
+        },
+    )
 
     def __post_init__(self) -> None:
         problems = list(tls_contradictions(self))

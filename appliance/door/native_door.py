@@ -16,7 +16,7 @@ from edge_appliance_door import Door, LaneMemory, Tls
 from appliance.door.door import DoorConfig, DoorKind, DoorStatistics, LogControl
 from appliance.door.native_dispatch import Dispatch, Methods
 from appliance.door.native_front import NativeFront
-from appliance.door.native_limits import SETTINGS, limits_of
+from appliance.door.native_limits import PROTOCOL, SETTINGS, limits_of
 from appliance.door.services import Services
 from appliance.engine.direct import DirectEngine
 from appliance.engine.front import HttpFront
@@ -129,5 +129,6 @@ class NativeDoor:
     def figures(self) -> DoorFigures:
         """See FrontDoor."""
         counts = self._dispatch.counts() if self._dispatch is not None else {}
-        limits = {setting: counts[name] for name, setting in SETTINGS.items() if name in counts}
+        bounds = {**SETTINGS, **PROTOCOL}
+        limits = {label: counts[name] for name, label in bounds.items() if name in counts}
         return DoorFigures(door=DoorKind.NATIVE.value, counts=counts, limits=limits)

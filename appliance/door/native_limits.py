@@ -29,9 +29,13 @@ SETTINGS: Final[Mapping[str, str]] = {
     "write_stall_ms": "write_stall_s",
     "resets_per_connection": "max_resets_per_10s",
     "pings_per_connection": "client_ping_interval_s",
+    "control_frames_per_connection": "max_control_frames_per_10s",
 }
 """The settings that clients can run into, by the names under which the door counts that. What it counts under
 ``keepalive_ms`` are the pings that it sent."""
+
+PROTOCOL: Final[Mapping[str, str]] = {"protocol_errors": "http2_protocol", "window_errors": "http2_window"}
+"""The rules of HTTP/2, which no setting sets, by the names under which the door counts who broke them."""
 
 
 def limits_of(config: DoorConfig) -> dict[str, int]:
@@ -50,6 +54,7 @@ def limits_of(config: DoorConfig) -> dict[str, int]:
         "idle_body_ms": _ms(config.body_stall_s),
         "write_stall_ms": _ms(config.write_stall_s),
         "resets_per_connection": config.max_resets_per_10s,
+        "control_frames_per_connection": config.max_control_frames_per_10s,
         "pings_per_connection": math.ceil(PING_PERIOD_S / config.client_ping_interval_s) + PING_STRIKES,
     }
 

@@ -1,19 +1,23 @@
 //! How one client behaves: what its frames say, when it was last heard, and whether it takes what it is sent.
 
+use crate::allowance::Allowance;
 use crate::authority::AuthorityFilter;
 use crate::clock::now_ns;
-use crate::frames::{ACK, FrameWalker, PREFACE, kind};
+use crate::frames::{ACK, FrameWalker, HEADER, PREFACE, kind};
 use crate::limits::{Limit, Limits, PROGRESS, RATE_WINDOW};
 use crate::rate::Rate;
+use crate::refusal::{Refusal, ends_for_error};
 use crate::transport::Transport;
-use std::io::{IoSlice, Result};
+use bytes::{Buf, Bytes};
+use std::io::{ErrorKind, IoSlice, Result};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll, Waker, ready};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-const PROTOCOL_ERROR: u32 = 1;
-const REFUSED_STREAM: u32 = 7;
+const ENHANCE_YOUR_CALM: u32 = 11;
+/// No stream of a client's has a larger number, so a GOAWAY that names it may be followed by one that says more.
+const EVERY_STREAM: u32 = (1 << 31) - 1;
 
 /// What is known of the client of one connection.
 pub struct Conduct {
@@ -21,6 +25,7 @@ pub struct Conduct {
     outbound: FrameWalker,
     pings: Rate,
     resets: Rate,
+    allowance: Allowance,
     answered: bool,
     last_headers: u32,
     heard_ns: u64,
@@ -28,7 +33,8 @@ pub struct Conduct {
     taken: usize,
     written: u64,
     breach: Option<Limit>,
-    refusals: Vec<Limit>,
+    refusals: Vec<Refusal>,
+    farewell: Option<Farewell>,
     task: Option<Waker>,
 }
 
@@ -40,6 +46,7 @@ impl Conduct {
             outbound: FrameWalker::new(0),
             pings: Rate::new(limits.get(Limit::PingsPerConnection), RATE_WINDOW),
             resets: Rate::new(limits.get(Limit::ResetsPerConnection), RATE_WINDOW),
+            allowance: Allowance::new(limits.get(Limit::ControlFramesPerConnection), RATE_WINDOW),
             answered: false,
             last_headers: 0,
             heard_ns: now_ns(),
@@ -48,6 +55,7 @@ impl Conduct {
             written: 0,
             breach: None,
             refusals: Vec::new(),
+            farewell: None,
             task: None,
         }
     }
@@ -72,9 +80,14 @@ impl Conduct {
         self.breach
     }
 
-    /// Takes the limits for which the protocol itself has refused calls since the last time.
-    pub fn take_refusals(&mut self) -> Vec<Limit> {
+    /// Takes what the protocol itself has refused since the last time.
+    pub fn take_refusals(&mut self) -> Vec<Refusal> {
         std::mem::take(&mut self.refusals)
+    }
+
+    /// Has the client told why its connection is cut, before the GOAWAY that says where.
+    pub fn bid_farewell(&mut self, limit: Limit) {
+        self.farewell = Some(Farewell::new(limit));
     }
 
     /// The task of the connection, to be woken on a breach.
@@ -92,17 +105,21 @@ impl Conduct {
         }
     }
 
-    fn read(&mut self, bytes: &[u8], now_ns: u64) {
+    /// What came from the client. False: it is to be cut.
+    fn read(&mut self, bytes: &[u8], now_ns: u64) -> bool {
         self.heard_ns = now_ns;
-        let (answered, pings, breach) = (&mut self.answered, &mut self.pings, &mut self.breach);
-        self.inbound.walk(bytes, |frame| {
-            if frame.kind == kind::PING && frame.flags & ACK == 0 && !std::mem::take(answered) {
-                // The task of the connection is the one that reads: it looks for a breach next.
-                if pings.exceeded(now_ns) {
-                    breach.get_or_insert(Limit::PingsPerConnection);
-                }
+        let Self { inbound, answered, pings, allowance, breach, .. } = self;
+        // The task of the connection is the one that reads: it looks for a breach next.
+        inbound.walk(bytes, |frame| {
+            let is_ping = frame.kind == kind::PING && frame.flags & ACK == 0;
+            if is_ping && !std::mem::take(answered) && pings.exceeded(now_ns) {
+                breach.get_or_insert(Limit::PingsPerConnection);
+            }
+            if !allowance.received(&frame, now_ns) {
+                breach.get_or_insert(Limit::ControlFramesPerConnection);
             }
         });
+        breach.is_none()
     }
 
     fn written(&mut self, bytes: &[u8]) {
@@ -111,25 +128,39 @@ impl Conduct {
         if self.taken >= PROGRESS {
             self.blocked(false); // less is progress only when nothing is left, which flushing tells
         }
-        let (answered, last_headers, refusals) =
-            (&mut self.answered, &mut self.last_headers, &mut self.refusals);
-        self.outbound.walk(bytes, |frame| match frame.kind {
-            kind::DATA => *answered = true,
-            kind::HEADERS => (*answered, *last_headers) = (true, frame.stream),
-            kind::RST_STREAM => match frame.reset_code() {
-                REFUSED_STREAM => refusals.push(Limit::StreamsPerConnection),
-                // Headers and at once this: the protocol's own answer (431) to a header list beyond its bound.
-                PROTOCOL_ERROR if frame.stream == *last_headers => refusals.push(Limit::MetadataBytes),
+        let Self { outbound, answered, last_headers, allowance, refusals, breach, heard_ns, .. } = self;
+        outbound.walk(bytes, |frame| {
+            match frame.kind {
+                kind::DATA => *answered = true,
+                kind::HEADERS => (*answered, *last_headers) = (true, frame.stream),
                 _ => {}
-            },
-            kind::GOAWAY if frame.payload.ends_with(b"too_many_resets") => {
-                refusals.push(Limit::ResetsPerConnection)
             }
-            kind::GOAWAY if frame.payload.ends_with(b"header_list_way_too_large") => {
-                refusals.push(Limit::MetadataBytes);
+            allowance.sent(&frame);
+            refusals.extend(Refusal::of(&frame, *last_headers));
+            if ends_for_error(&frame) && !allowance.erred(*heard_ns) {
+                breach.get_or_insert(Limit::ControlFramesPerConnection);
             }
-            _ => {}
         });
+    }
+
+    /// Sends the farewell, if there is one, as soon as no other frame is half sent.
+    fn poll_farewell(
+        &mut self,
+        transport: &mut (impl AsyncWrite + Unpin),
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<()>> {
+        let may_begin = self.outbound.is_between_frames();
+        while let Some(farewell) = self.farewell.as_mut().filter(|farewell| may_begin || farewell.begun) {
+            match ready!(Pin::new(&mut *transport).poll_write(cx, &farewell.rest))? {
+                0 => return Poll::Ready(Err(ErrorKind::WriteZero.into())),
+                sent => farewell.rest.advance(sent),
+            }
+            farewell.begun = true;
+            if farewell.rest.is_empty() {
+                self.farewell = None;
+            }
+        }
+        Poll::Ready(Ok(()))
     }
 
     fn blocked(&mut self, blocked: bool) {
@@ -138,6 +169,29 @@ impl Conduct {
         } else if self.blocked_ns.is_none() {
             (self.blocked_ns, self.taken) = (Some(now_ns()), 0);
         }
+    }
+}
+
+/// A GOAWAY with a reason in words, which the HTTP/2 library has no means to send.
+struct Farewell {
+    rest: Bytes,
+    begun: bool,
+}
+
+impl Farewell {
+    fn new(limit: Limit) -> Self {
+        let text: &[u8] = match limit {
+            Limit::PingsPerConnection => b"too_many_pings", // this one makes clients of gRPC ping less often
+            Limit::ResetsPerConnection => b"too_many_resets",
+            Limit::ControlFramesPerConnection => b"too_many_control_frames",
+            _ => b"limit_reached",
+        };
+        let mut rest = Vec::with_capacity(HEADER + 8 + text.len());
+        rest.extend([0, 0, 8 + text.len() as u8, kind::GOAWAY, 0, 0, 0, 0, 0]);
+        rest.extend(EVERY_STREAM.to_be_bytes());
+        rest.extend(ENHANCE_YOUR_CALM.to_be_bytes());
+        rest.extend(text);
+        Self { rest: rest.into(), begun: false }
     }
 }
 
@@ -164,13 +218,15 @@ pub struct WatchedTransport<T = Transport> {
     authority: Option<AuthorityFilter>,
     /// Clients of a Unix socket share one host: who forwards for several may name any of them at any time.
     always: bool,
+    /// Nothing more is read.
+    deaf: bool,
 }
 
 impl WatchedTransport {
     /// Watches from here on; HTTP/2 has not begun.
     pub fn new(inner: Transport, conduct: SharedConduct) -> Self {
         let always = matches!(inner, Transport::Unix(_));
-        Self { inner, conduct, authority: Some(AuthorityFilter::default()), always }
+        Self { inner, conduct, authority: Some(AuthorityFilter::default()), always, deaf: false }
     }
 }
 
@@ -180,11 +236,15 @@ impl<T: AsyncRead + Unpin> AsyncRead for WatchedTransport<T> {
         cx: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<Result<()>> {
+        if self.deaf {
+            return Poll::Pending; // its task is about to cut it
+        }
         let before = buffer.filled().len();
         let result = Pin::new(&mut self.inner).poll_read(cx, buffer);
         let read = &mut buffer.filled_mut()[before..];
         if !read.is_empty() {
-            self.conduct.lock().read(read, now_ns());
+            let goes_on = self.conduct.lock().read(read, now_ns());
+            self.deaf = !goes_on;
             if let Some(authority) = &mut self.authority {
                 authority.filter(read);
             }
@@ -198,15 +258,16 @@ impl<T: AsyncRead + Unpin> AsyncRead for WatchedTransport<T> {
 
 impl<T: AsyncWrite + Unpin> AsyncWrite for WatchedTransport<T> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<Result<usize>> {
-        let result = Pin::new(&mut self.inner).poll_write(cx, bytes);
-        let mut conduct = self.conduct.lock();
+        let Self { inner, conduct, .. } = &mut *self;
+        let mut conduct = conduct.lock();
+        ready!(conduct.poll_farewell(inner, cx))?;
+        let result = Pin::new(inner).poll_write(cx, bytes);
         if result.is_pending() {
             conduct.blocked(true);
         }
         if let Poll::Ready(Ok(written)) = result {
             conduct.written(&bytes[..written]);
         }
-        drop(conduct);
         result
     }
 
@@ -215,8 +276,10 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for WatchedTransport<T> {
         cx: &mut Context<'_>,
         pieces: &[IoSlice<'_>],
     ) -> Poll<Result<usize>> {
-        let result = Pin::new(&mut self.inner).poll_write_vectored(cx, pieces);
-        let mut conduct = self.conduct.lock();
+        let Self { inner, conduct, .. } = &mut *self;
+        let mut conduct = conduct.lock();
+        ready!(conduct.poll_farewell(inner, cx))?;
+        let result = Pin::new(inner).poll_write_vectored(cx, pieces);
         if result.is_pending() {
             conduct.blocked(true);
         }
@@ -227,7 +290,6 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for WatchedTransport<T> {
                 written -= part;
             }
         }
-        drop(conduct);
         result
     }
 
@@ -254,9 +316,9 @@ mod tests {
     use crate::limits::NAMES;
 
     fn conduct() -> Conduct {
-        let limits = Limits::new(NAMES.iter().map(|name| {
-            (name.to_string(), if name.contains("pings") || name.contains("resets") { 2 } else { 1000 })
-        }));
+        let few = ["pings_per_connection", "resets_per_connection"];
+        let value = |name: &str| if few.contains(&name) { 2 } else { 1000 };
+        let limits = Limits::new(NAMES.iter().map(|name| (name.to_string(), value(name))));
         let mut conduct = Conduct::new(&limits.unwrap());
         conduct.read(&[0; PREFACE], 1);
         conduct
@@ -324,6 +386,7 @@ mod tests {
             conduct: shared.clone(),
             authority: None,
             always: false,
+            deaf: false,
         };
         let cx = &mut Context::from_waker(Waker::noop());
         assert!(Pin::new(&mut transport).poll_write(cx, &frame(kind::DATA, 0, 1, &[0; 3])).is_ready());
@@ -347,16 +410,81 @@ mod tests {
     #[test]
     fn refusals_of_the_protocol_itself_are_seen() {
         let mut conduct = conduct();
-        conduct.written(&frame(kind::RST_STREAM, 0, 9, &REFUSED_STREAM.to_be_bytes()));
+        conduct.written(&frame(kind::RST_STREAM, 0, 9, &[0, 0, 0, 7]));
         conduct.written(&frame(kind::HEADERS, 5, 11, &[0; 4]));
-        conduct.written(&frame(kind::RST_STREAM, 0, 11, &PROTOCOL_ERROR.to_be_bytes()));
-        conduct.written(&frame(kind::RST_STREAM, 0, 13, &PROTOCOL_ERROR.to_be_bytes()));
+        conduct.written(&frame(kind::RST_STREAM, 0, 11, &[0, 0, 0, 1]));
+        conduct.written(&frame(kind::RST_STREAM, 0, 13, &[0, 0, 0, 1]));
         conduct.written(&frame(kind::GOAWAY, 0, 0, b"\0\0\0\x01\0\0\0\x0btoo_many_resets"));
-        conduct.written(&frame(kind::GOAWAY, 0, 0, b"\0\0\0\x01\0\0\0\x0b"));
-        assert_eq!(
-            conduct.take_refusals(),
-            [Limit::StreamsPerConnection, Limit::MetadataBytes, Limit::ResetsPerConnection]
-        );
+        let limits = [Limit::StreamsPerConnection, Limit::MetadataBytes].map(Refusal::Limit);
+        let resets = Refusal::Limit(Limit::ResetsPerConnection);
+        assert_eq!(conduct.take_refusals(), [limits[0], limits[1], Refusal::Protocol, resets]);
         assert!(conduct.take_refusals().is_empty());
+        assert_eq!(conduct.breach(), None);
+    }
+
+    #[test]
+    fn frames_without_use_are_a_breach() {
+        let mut conduct = conduct();
+        let updates = frame(8, 0, 0, &[0, 0, 0, 1]).repeat(1000);
+        assert!(conduct.read(&updates, 1));
+        conduct.written(&frame(kind::DATA, 0, 1, &[0; 100]));
+        assert!(conduct.read(&updates[..4 * (HEADER + 4)], 1), "the answer justifies them");
+        assert!(!conduct.read(&updates, 2));
+        assert_eq!(conduct.breach(), Some(Limit::ControlFramesPerConnection));
+    }
+
+    #[test]
+    fn calls_that_end_for_the_clients_errors_are_a_breach_when_they_are_many() {
+        let mut conduct = conduct();
+        let errors = |code: u8| frame(kind::RST_STREAM, 0, 1, &[0, 0, 0, code]).repeat(251);
+        conduct.written(&errors(8));
+        assert_eq!(conduct.breach(), None, "cancelled by the door");
+        conduct.written(&errors(5));
+        assert_eq!(conduct.breach(), Some(Limit::ControlFramesPerConnection));
+    }
+
+    /// Takes so many bytes of each write.
+    struct Narrow(usize, Arc<Mutex<Vec<u8>>>);
+
+    impl AsyncWrite for Narrow {
+        fn poll_write(self: Pin<&mut Self>, _: &mut Context<'_>, bytes: &[u8]) -> Poll<Result<usize>> {
+            let taken = self.0.min(bytes.len());
+            self.1.lock().unwrap().extend(&bytes[..taken]);
+            Poll::Ready(Ok(taken))
+        }
+
+        fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+
+        fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+    }
+
+    #[test]
+    fn a_farewell_goes_between_frames() {
+        let (shared, sent) = (SharedConduct::new(conduct()), Arc::new(Mutex::new(Vec::new())));
+        let mut transport = WatchedTransport {
+            inner: Narrow(5, sent.clone()),
+            conduct: shared.clone(),
+            authority: None,
+            always: false,
+            deaf: false,
+        };
+        let cx = &mut Context::from_waker(Waker::noop());
+        let (data, last) = (frame(kind::DATA, 0, 1, b"data"), frame(kind::GOAWAY, 0, 0, &[0; 8]));
+        for mut left in [&data[..], &last] {
+            while !left.is_empty() {
+                let Poll::Ready(Ok(taken)) = Pin::new(&mut transport).poll_write(cx, left) else { panic!() };
+                left = &left[taken..];
+                if sent.lock().unwrap().len() == 5 {
+                    shared.lock().bid_farewell(Limit::PingsPerConnection);
+                }
+            }
+        }
+        let words = [&[0x7f, 0xff, 0xff, 0xff, 0, 0, 0, 11], &b"too_many_pings"[..]].concat();
+        let farewell = frame(kind::GOAWAY, 0, 0, &words);
+        assert_eq!(*sent.lock().unwrap(), [data, farewell, last].concat());
     }
 }

@@ -8,6 +8,7 @@ use crate::connections::{Admission, Listening};
 use crate::door::Core;
 use crate::limits::Limit;
 use crate::listener::Socket;
+use crate::refusal::Refusal;
 use crate::transport::Transport;
 use crate::vigil::{Verdict, Vigil};
 use crate::window::Window;
@@ -28,8 +29,6 @@ const FRAME: u32 = 64 << 10;
 const SEND_BUFFER: usize = 1 << 20;
 /// Streams that were reset here are remembered for a moment, so that frames under way to them are no errors.
 const REMEMBERED_RESETS: usize = 256;
-/// Resets that a client's own errors cause, before the connection is given up.
-const ERROR_RESETS: usize = 1024;
 /// How long a connection that is cut may take to send its last frame.
 const FAREWELL: Duration = Duration::from_secs(1);
 
@@ -80,7 +79,11 @@ async fn establish(
     let limits = &core.limits;
     let metadata = limits.setting(Limit::MetadataBytes);
     let (connection_window, stream_window) = window.sizes();
-    server::Builder::new()
+    let mut builder = server::Builder::new();
+    if let Some(bytes) = window.frame_bytes() {
+        builder.data_frame_budget(bytes);
+    }
+    let http2 = builder
         .initial_window_size(stream_window)
         .initial_connection_window_size(connection_window)
         .max_frame_size(FRAME)
@@ -89,12 +92,19 @@ async fn establish(
         .max_concurrent_streams(limits.setting(Limit::StreamsPerConnection))
         .max_send_buffer_size(SEND_BUFFER)
         .max_concurrent_reset_streams(REMEMBERED_RESETS)
-        .max_local_error_reset_streams(Some(ERROR_RESETS))
+        .max_local_error_reset_streams(None) // in all its life; the allowance bounds them by the time they take
         .max_pending_accept_reset_streams(limits.size(Limit::ResetsPerConnection))
         .handshake(WatchedTransport::new(transport, conduct.clone()))
-        .await
-        .ok()
-        .map(|http2| (http2, client.unwrap_or_default().into()))
+        .await;
+    match http2 {
+        Ok(http2) => Some((http2, client.unwrap_or_default().into())),
+        Err(error) => {
+            if error.is_go_away() {
+                core.statistics.refuse(Refusal::Protocol); // it does not begin as HTTP/2 does
+            }
+            None
+        }
+    }
 }
 
 /// Drives HTTP/2 and looks after the client whenever there is something to look at.
@@ -154,6 +164,7 @@ impl Driver {
             if !self.cut
                 && let Some(limit) = self.breach()
             {
+                self.caller.conduct.lock().bid_farewell(limit);
                 self.cut(limit, Reason::ENHANCE_YOUR_CALM);
                 continue; // send it
             }
@@ -241,8 +252,8 @@ impl Driver {
     }
 
     fn count_refusals(&self) {
-        for limit in self.caller.conduct.lock().take_refusals() {
-            self.core.statistics.strike(limit);
+        for refusal in self.caller.conduct.lock().take_refusals() {
+            self.core.statistics.refuse(refusal);
         }
     }
 }

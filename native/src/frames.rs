@@ -6,16 +6,18 @@ pub mod kind {
     pub const DATA: u8 = 0;
     pub const HEADERS: u8 = 1;
     pub const RST_STREAM: u8 = 3;
+    pub const SETTINGS: u8 = 4;
     pub const PING: u8 = 6;
     pub const GOAWAY: u8 = 7;
 }
 
-/// The acknowledgement flag of a PING.
+/// The acknowledgement flag of a PING or SETTINGS.
 pub const ACK: u8 = 1;
 /// Length of the preface with which a client begins.
 pub const PREFACE: usize = 24;
 
-const HEADER: usize = 9;
+/// Length of a frame's header.
+pub const HEADER: usize = 9;
 /// As much of a payload as is kept: the reason of a GOAWAY in words.
 const KEPT: usize = 48;
 
@@ -28,17 +30,25 @@ pub struct Frame<'walk> {
     pub flags: u8,
     /// The stream it belongs to.
     pub stream: u32,
+    /// Length of its payload.
+    pub length: usize,
     /// The beginning of its payload if it is a RST_STREAM or GOAWAY, else empty.
     pub payload: &'walk [u8],
 }
 
 impl Frame<'_> {
-    /// The error code of a RST_STREAM; 0 for other frames.
-    pub fn reset_code(&self) -> u32 {
+    /// The error code of a RST_STREAM or GOAWAY; 0 for other frames.
+    pub fn error_code(&self) -> u32 {
         match self.payload {
             [a, b, c, d] if self.kind == kind::RST_STREAM => u32::from_be_bytes([*a, *b, *c, *d]),
+            [_, _, _, _, a, b, c, d, ..] if self.kind == kind::GOAWAY => u32::from_be_bytes([*a, *b, *c, *d]),
             _ => 0,
         }
+    }
+
+    /// The reason of a GOAWAY in words, as much of it as is kept.
+    pub fn debug_text(&self) -> &[u8] {
+        if self.kind == kind::GOAWAY { self.payload.get(8..).unwrap_or_default() } else { &[] }
     }
 }
 
@@ -76,6 +86,11 @@ impl FrameWalker {
         }
     }
 
+    /// Whether what went by ends with a whole frame.
+    pub fn is_between_frames(&self) -> bool {
+        self.have == 0 && self.skip == 0
+    }
+
     fn length(&self) -> usize {
         usize::from(self.head[0]) << 16 | usize::from(self.head[1]) << 8 | usize::from(self.head[2])
     }
@@ -88,7 +103,7 @@ impl FrameWalker {
     fn frame(&self) -> Frame<'_> {
         let [_, _, _, kind, flags, a, b, c, d, ..] = self.head;
         let stream = u32::from_be_bytes([a, b, c, d]) & 0x7fff_ffff;
-        Frame { kind, flags, stream, payload: &self.head[HEADER..self.have] }
+        Frame { kind, flags, stream, length: self.length(), payload: &self.head[HEADER..self.have] }
     }
 }
 
@@ -116,10 +131,14 @@ mod tests {
             let mut told = Vec::new();
             for piece in bytes.chunks(size) {
                 walker.walk(piece, |frame| {
-                    told.push((frame.kind, frame.flags, frame.stream, frame.reset_code()))
+                    told.push((frame.kind, frame.flags, frame.stream, frame.length, frame.error_code()))
                 });
             }
-            assert_eq!(told, [(4, 0, 0, 0), (0, 1, 5, 0), (3, 0, 7, 8), (6, 1, 0, 0)], "pieces of {size}");
+            let expected = [(4, 0, 0, 0, 0), (0, 1, 5, 70, 0), (3, 0, 7, 4, 8), (6, 1, 0, 8, 0)];
+            assert_eq!(told, expected, "pieces of {size}");
+            assert!(walker.is_between_frames());
+            walker.walk(&bytes[PREFACE + HEADER..][..HEADER + 69], |_| {});
+            assert!(!walker.is_between_frames(), "a byte is missing");
         }
     }
 
@@ -129,9 +148,12 @@ mod tests {
         let long = [&[0; 8][..], &[b'w'; 100]].concat();
         let mut told = Vec::new();
         for payload in [b"\0\0\0\0\0\0\0\x0btoo_many".as_slice(), &long, &[]] {
-            walker.walk(&frame(kind::GOAWAY, 0, 0, payload), |frame| told.push(frame.payload.to_vec()));
+            walker.walk(&frame(kind::GOAWAY, 0, 0, payload), |frame| {
+                told.push((frame.error_code(), frame.debug_text().to_vec()))
+            });
         }
-        assert_eq!(told, [b"\0\0\0\0\0\0\0\x0btoo_many".to_vec(), long[..KEPT].to_vec(), vec![]]);
+        let cut = (0, long[8..KEPT].to_vec());
+        assert_eq!(told, [(11, b"too_many".to_vec()), cut, (0, vec![])]);
     }
 
     #[test]
@@ -139,7 +161,7 @@ mod tests {
         let mut bytes = frame(kind::RST_STREAM, 0, 1, &[9]);
         bytes.extend(frame(kind::PING, 0, 0, &[0; 8]));
         let mut told = Vec::new();
-        FrameWalker::new(0).walk(&bytes, |frame| told.push((frame.kind, frame.reset_code())));
+        FrameWalker::new(0).walk(&bytes, |frame| told.push((frame.kind, frame.error_code())));
         assert_eq!(told, [(3, 0), (6, 0)]);
     }
 }

@@ -6,6 +6,7 @@
 
 pub mod admission;
 pub mod alarm;
+pub mod allowance;
 pub mod answer;
 pub mod authority;
 pub mod bell;
@@ -53,6 +54,7 @@ pub mod plan;
 pub mod price;
 pub mod python;
 pub mod rate;
+pub mod refusal;
 #[cfg(test)]
 mod rig;
 pub mod rings;

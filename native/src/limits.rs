@@ -33,10 +33,12 @@ pub enum Limit {
     ResetsPerConnection,
     /// Pings that answer no data, per [`RATE_WINDOW`].
     PingsPerConnection,
+    /// Frames without use, per [`RATE_WINDOW`]; see `allowance.rs`.
+    ControlFramesPerConnection,
 }
 
 /// Number of limits.
-pub const COUNT: usize = 14;
+pub const COUNT: usize = 15;
 
 /// The names by which Python gives the limits, in the order of [`Limit`].
 pub const NAMES: [&str; COUNT] = [
@@ -54,9 +56,10 @@ pub const NAMES: [&str; COUNT] = [
     "write_stall_ms",
     "resets_per_connection",
     "pings_per_connection",
+    "control_frames_per_connection",
 ];
 
-/// The time over which resets and pings are counted.
+/// The time over which resets, pings and frames without use are counted.
 pub const RATE_WINDOW: Duration = Duration::from_secs(10);
 
 /// Bytes that are progress even when they are not the end of a message: a client that sends or takes a byte now and
@@ -80,6 +83,7 @@ const RANGES: [(u64, u64); COUNT] = [
     (1, MONTH_MS),
     (1, MONTH_MS),
     (1, MONTH_MS),
+    (1, MANY),
     (1, MANY),
     (1, MANY),
 ];
@@ -159,6 +163,7 @@ mod tests {
         assert_eq!(limits.get(Limit::MessageBytes), 1000);
         assert_eq!(limits.get(Limit::BytesInFlight), 1005);
         assert_eq!(limits.get(Limit::PingsPerConnection), 1013);
+        assert_eq!(limits.get(Limit::ControlFramesPerConnection), 1014);
         assert_eq!(limits.duration(Limit::HandshakeMs), Duration::from_millis(1009));
     }
 

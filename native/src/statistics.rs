@@ -1,6 +1,7 @@
 //! What the door counts. Plain relaxed counters: they are read for people, never decided upon.
 
 use crate::limits::{COUNT, Limit, NAMES};
+use crate::refusal::Refusal;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Counts since the start, and what is open now.
@@ -17,6 +18,8 @@ pub struct Statistics {
     answers_refused: AtomicU64,
     resets: AtomicU64,
     panics: AtomicU64,
+    protocol_errors: AtomicU64,
+    window_errors: AtomicU64,
     limits: [AtomicU64; COUNT],
 }
 
@@ -33,6 +36,15 @@ impl Statistics {
     /// A limit was enforced.
     pub fn strike(&self, limit: Limit) {
         self.limits[limit as usize].fetch_add(1, Relaxed);
+    }
+
+    /// The HTTP/2 library refused something by itself.
+    pub fn refuse(&self, refusal: Refusal) {
+        match refusal {
+            Refusal::Limit(limit) => self.strike(limit),
+            Refusal::Protocol => drop(self.protocol_errors.fetch_add(1, Relaxed)),
+            Refusal::Window => drop(self.window_errors.fetch_add(1, Relaxed)),
+        }
     }
 
     /// A connection was accepted.
@@ -101,6 +113,8 @@ impl Statistics {
             ("answer_bytes_refused", self.answers_refused.load(Relaxed)),
             ("resets", self.resets.load(Relaxed)),
             ("panics", self.panics.load(Relaxed)),
+            ("protocol_errors", self.protocol_errors.load(Relaxed)),
+            ("window_errors", self.window_errors.load(Relaxed)),
         ];
         for (place, name) in NAMES.into_iter().enumerate() {
             let name = if place == Limit::BytesInFlight as usize { "bytes_in_flight_refused" } else { name };
@@ -140,5 +154,16 @@ mod tests {
         assert_eq!(value(&statistics, "connections"), 1);
         assert_eq!(value(&statistics, "bytes_in_flight_refused"), 2);
         assert_eq!(value(&statistics, "bytes_in_flight"), 7);
+    }
+
+    #[test]
+    fn what_the_protocol_refuses_counts_under_its_limit_or_as_an_error() {
+        let statistics = Statistics::default();
+        for refusal in [Refusal::Limit(Limit::MetadataBytes), Refusal::Protocol, Refusal::Window] {
+            statistics.refuse(refusal);
+        }
+        for name in ["metadata_bytes", "protocol_errors", "window_errors"] {
+            assert_eq!(value(&statistics, name), 1, "{name}");
+        }
     }
 }

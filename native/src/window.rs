@@ -5,6 +5,11 @@
 //! little when the connection begins, while half of the budget is free, and more once messages come that need it. A
 //! window that was granted cannot be taken back from the client, so it stays until the connection ends; without
 //! room in the budget a connection is slower, and nothing else.
+//!
+//! Frames of a few bytes take more memory than a window says: what they are kept with until their call reads them. For
+//! that there is a budget of its own, as large as that of the windows. A connection beyond its part of it is cut, so the
+//! part must do for what clients may have under way: small messages on streams that wait for answers. One that finds no
+//! room in the budget has the library's own bound, a fraction of that.
 
 use crate::budget::{Budget, Reservation};
 use crate::limits::{Limit, Limits};
@@ -15,6 +20,9 @@ use std::task::Waker;
 const LEAST: u32 = 64 << 10;
 const USUAL: u32 = 1 << 20;
 const LARGEST: u32 = 8 << 20;
+/// What frames of 40 bytes and less are kept with when they fill a window of the usual and of the least size.
+const USUAL_FRAMES: usize = 4 << 20;
+const LEAST_FRAMES: usize = 1 << 20;
 /// Messages of one size that should find room in the window together.
 const TOGETHER: usize = 8;
 
@@ -22,6 +30,8 @@ const TOGETHER: usize = 8;
 pub struct WindowBudget {
     all: Arc<Budget>,
     usual: Arc<Budget>,
+    frames: Arc<Budget>,
+    usual_frames: Arc<Budget>,
 }
 
 impl WindowBudget {
@@ -29,7 +39,9 @@ impl WindowBudget {
     pub fn new(limits: &Limits) -> Self {
         let all = Budget::new(limits.get(Limit::BytesInFlight) / 2);
         let usual = all.share(limits.get(Limit::BytesInFlight) / 4);
-        Self { all, usual }
+        let frames = Budget::new(limits.get(Limit::BytesInFlight) / 2);
+        let usual_frames = frames.share(limits.get(Limit::BytesInFlight) / 4);
+        Self { all, usual, frames, usual_frames }
     }
 
     /// The window of a connection that begins.
@@ -37,10 +49,18 @@ impl WindowBudget {
         let mut usual = self.usual.reserve();
         let size = usual.resize((USUAL - LEAST) as usize).map_or(LEAST, |()| USUAL);
         let growth = self.all.reserve();
+        let (budget, bytes) = match size {
+            LEAST => (&self.frames, LEAST_FRAMES),
+            _ => (&self.usual_frames, USUAL_FRAMES),
+        };
+        let mut frames = budget.reserve();
+        let frame_bytes = frames.resize(bytes).is_ok().then_some(bytes);
         Arc::new(Window(Mutex::new(State {
             first: size,
             size,
             _usual: usual,
+            _frames: frames,
+            frame_bytes,
             growth,
             grown: false,
             task: None,
@@ -57,6 +77,8 @@ struct State {
     first: u32,
     size: u32,
     _usual: Reservation,
+    _frames: Reservation,
+    frame_bytes: Option<usize>,
     growth: Reservation,
     grown: bool,
     task: Option<Waker>,
@@ -75,6 +97,11 @@ impl Window {
     pub fn sizes(&self) -> (u32, u32) {
         let size = self.state().size;
         (size, (size / 4).max(LEAST))
+    }
+
+    /// What frames that no call has read yet may be kept with; None: as the library has it.
+    pub fn frame_bytes(&self) -> Option<usize> {
+        self.state().frame_bytes
     }
 
     /// The task of the connection, to be woken on growth.
@@ -143,5 +170,17 @@ mod tests {
         assert!(budget.used() > 24 << 20 && budget.used() <= 32 << 20);
         assert_eq!(windows[0].sizes().0, LARGEST);
         assert_eq!(windows[99].sizes().0, LEAST);
+    }
+
+    #[test]
+    fn what_small_frames_are_kept_with_is_bounded_and_the_least_windows_keep_some_room() {
+        let budget = budget(64 << 20);
+        let windows: Vec<_> = (0..100).map(|_| budget.open()).collect();
+        let of = |bytes: Option<usize>| windows.iter().filter(|window| window.frame_bytes() == bytes).count();
+        assert_eq!(of(Some(USUAL_FRAMES)), 4);
+        assert_eq!(of(Some(LEAST_FRAMES)), 16);
+        assert_eq!(of(None), 80);
+        drop(windows);
+        assert_eq!(budget.frames.used(), 0);
     }
 }

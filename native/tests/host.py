@@ -32,6 +32,7 @@ LIMITS = {
     "write_stall_ms": 20_000,
     "resets_per_connection": 10_000,
     "pings_per_connection": 10_000,
+    "control_frames_per_connection": 10_000,
 }
 Event = tuple[Any, ...]
 

@@ -1,6 +1,8 @@
 //! What the fuzzers of the door hold it to. The modules under test are read from the door's own sources, without the
 //! rest of it: no Python, no network, and little to build.
 
+#[path = "../../src/allowance.rs"]
+pub mod allowance;
 #[path = "../../src/budget.rs"]
 pub mod budget;
 #[path = "../../src/frames.rs"]

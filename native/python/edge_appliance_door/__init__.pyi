@@ -412,4 +412,6 @@ which a request body must progress by 64 KiB or to the end of its message; else 
 DEADLINE_EXCEEDED), ``write_stall_ms`` (time in which a client must take 64 KiB of an answer, or its rest;
 else it is cut), ``resets_per_connection`` (RST_STREAM before the call was answered, per 10 s; more closes
 the connection with ENHANCE_YOUR_CALM), ``pings_per_connection`` (pings by the client per 10 s beyond those
-that answer data; likewise)."""
+that answer data; likewise), ``control_frames_per_connection`` (frames of any kind that carry nothing, per 10 s
+and beyond what calls and their bytes justify; likewise. A SETTINGS counts 32 times, a call that ends for the
+client's error four times)."""
