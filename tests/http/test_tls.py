@@ -281,6 +281,23 @@ def test_only_clients_that_are_named_may_come_and_the_log_says_who(
         assert failed_handshakes(process, camera, "failed") == 2
 
 
+def test_the_authorities_of_clients_are_read_again(
+    front: Sections, pair: Pair, authority: Pair, tmp_path: Path
+) -> None:
+    trusted, successor = (make_authority(tmp_path, name) for name in ("trusted", "successor"))
+    before, after = (make_signed(tmp_path, f"of {each.key.stem}", each) for each in (trusted, successor))
+    with ApplianceProcess(tmp_path, speaking(front, pair, tls_client_ca=str(trusted.certificate))) as process:
+        process.wait_ready()
+        with RawClient(process, trusting(authority, before)) as old:
+            assert old.ask(GET).status == 200
+            assert not is_served(process, trusting(authority, after))
+            trusted.certificate.write_bytes(successor.certificate.read_bytes())
+            _reload(process, "certificates were read again")
+            assert is_served(process, trusting(authority, after))
+            assert not is_served(process, trusting(authority, before))
+            assert old.ask(GET).status == 200
+
+
 # --- who may hold what
 
 
@@ -316,6 +333,42 @@ def test_handshakes_of_one_address_are_bounded(
         end = time.monotonic() + TIMEOUT_S
         while not is_served(process, tls):
             assert time.monotonic() < end, "no room comes back"
+
+
+def _hello() -> bytes:
+    """What a client begins with."""
+    asked, context = ssl.MemoryBIO(), ssl.create_default_context()
+    with pytest.raises(ssl.SSLWantReadError):
+        context.wrap_bio(ssl.MemoryBIO(), asked, server_hostname="localhost").do_handshake()
+    return asked.read()
+
+
+def test_clients_that_vanish_in_their_handshake_leave_nothing(
+    front: Sections, pair: Pair, authority: Pair, tmp_path: Path
+) -> None:
+    """At every stage, by a reset or an end, more of them than there may be at a time."""
+    hello = _hello()
+    sections = speaking(front, pair, max_connections_per_peer=4, max_connections=4)
+    with ApplianceProcess(tmp_path, sections) as process:
+        process.wait_ready()
+        tls = trusting(authority)
+        for length in (0, 1, 5, len(hello) // 2, len(hello) - 1, len(hello)):
+            for abruptly in (0, 1):
+                with RawClient(process) as client:
+                    client.send(hello[:length])
+                    client.socket.setsockopt(
+                        socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", abruptly, 0)
+                    )
+        end = time.monotonic() + TIMEOUT_S
+        crowd: list[RawClient] = []
+        while len(crowd) < 4:
+            try:
+                crowd.append(RawClient(process, tls))
+            except (ssl.SSLError, ConnectionError):
+                assert time.monotonic() < end, "no room comes back"
+        assert [client.ask(GET).status for client in crowd] == [200] * 4
+        for client in crowd:
+            client.close()
 
 
 def test_a_stop_waits_for_no_handshake(front: Sections, pair: Pair, tmp_path: Path) -> None:
