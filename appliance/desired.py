@@ -35,6 +35,10 @@ from appliance.telemetry.notify import notify
 AS_ASKED: Final = ("", f"{STILL_PREVIOUS} {ON_TRIAL}")
 """Reasons of a version that is READY with which it is as it was asked for, or is about to be."""
 
+UNLOADED: Final = (
+    "unloaded by hand; it serves again when it is loaded by hand, or when the appliance starts anew"
+)
+
 
 class Desired:
     """The source, what was changed by hand, and what the engine was told of both. ``records`` tell what was
@@ -168,7 +172,12 @@ class Desired:
                 self._report("setting has no effect", file=note.file, key=note.key, note=note.text)
         self._told = frozenset((*wanted.problems, *wanted.notes))
         asked = self._heeded(found, asked)
-        self._engine.apply(catalog_of(standing(wanted, self._standing_in), self._source.trials()), asked)
+        catalog = catalog_of(standing(wanted, self._standing_in), self._source.trials())
+        aside = [
+            CatalogProblem(name=name, version=version, reason=UNLOADED)
+            for name, version in self._selection.aside(found)
+        ]
+        self._engine.apply(replace(catalog, aside=tuple(aside)), asked)
         if self._standing_in and self._unwatch is None:
             self._unwatch = self._engine.watch(self._changed)
         elif not self._standing_in and self._unwatch is not None:

@@ -87,6 +87,7 @@ class Roster:
         again."""
         self._calm = self._calm or (bool(self._census.served) and self._census.settled)
         self._routes.set_problems({(p.name, p.version): p.reason for p in catalog.problems})
+        self._routes.set_aside({(p.name, p.version): p.reason for p in catalog.aside})
         self._census.troubled = {problem.name: problem.reason for problem in catalog.problems}
         wanted = {(entry.model.name, entry.model.version): entry for entry in catalog.versions}
         for entry in wanted.values():

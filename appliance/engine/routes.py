@@ -61,10 +61,12 @@ class CatalogProblem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Catalog:
-    """Everything that is wanted on this box at one moment."""
+    """Everything that is wanted on this box at one moment. ``aside`` is there as well and not wanted, which is only
+    told: requests know nothing of it."""
 
     versions: tuple[CatalogVersion, ...]
     problems: tuple[CatalogProblem, ...] = ()
+    aside: tuple[CatalogProblem, ...] = ()
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -176,6 +178,7 @@ class Routes:
         self._meanings: dict[str, _Meaning] = {}
         self._names: dict[str, dict[int, Served]] = {}
         self._problems: dict[tuple[str, str], str] = {}
+        self._aside: dict[tuple[str, str], str] = {}
         self._default: dict[str, Served] = {}
         self.generation = 0
 
@@ -219,6 +222,10 @@ class Routes:
         """Replace what the repository says it cannot offer: (name, version) to reason."""
         self._problems = problems
         self.touch()
+
+    def set_aside(self, aside: dict[tuple[str, str], str]) -> None:
+        """Replace what is told besides, as unavailable: (name, version) to reason."""
+        self._aside = aside
 
     def find(self, name: str, version: int) -> Served | None:
         """The entry for a name and version, in whatever state."""
@@ -286,7 +293,7 @@ class Routes:
         known = {(entry.name, entry.version) for entry in entries}
         entries.extend(
             IndexEntry(name=name, version=version, state=VersionState.UNAVAILABLE, reason=reason)
-            for (name, version), reason in self._problems.items()
+            for (name, version), reason in {**self._aside, **self._problems}.items()
             if (name, version) not in known
         )
         entries.sort(key=lambda entry: (entry.name, len(entry.version), entry.version))

@@ -31,6 +31,12 @@ class Selection:
         self._aside.discard(name)
         self._given[name] = reading
 
+    def aside(self, scan: RepositoryScan) -> tuple[tuple[str, str], ...]:
+        """Names and versions of what the source holds and is put aside."""
+        broken = [(entry.name, entry.version) for entry in scan.broken]
+        all_ = [(entry.model.name, str(entry.model.version)) for entry in scan.servable] + broken
+        return tuple(each for each in all_ if each[0] in self._aside)
+
     def over(self, scan: RepositoryScan) -> RepositoryScan:
         """The scan as it counts."""
         if not self._aside and not self._given:

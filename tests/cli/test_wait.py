@@ -20,7 +20,8 @@ from appliance.cli.failure import CommandFailed, Exit
 from appliance.cli.going_live import STEPS, Arrived, OnItsWay, Stranded, whereabouts
 from appliance.cli.main import main
 from appliance.cli.model import wait
-from appliance.cli.snapshot import parse, understood
+from appliance.cli.model.wait import listening
+from appliance.cli.snapshot import DEFAULT_URL, parse, understood
 from appliance.engine.port import TrialStatus
 from appliance.engine.trial import TRYING
 from appliance.engine.version_status import NEVER_FITS, STILL_PREVIOUS
@@ -164,6 +165,29 @@ def test_the_command_ends_when_it_is_live(appliance: Run, pack: Pack, answering:
     status, out, err = appliance("model", "install", str(pack()), "--wait", "--url", url)
     assert (status, err) == (Exit.OK, "")
     assert out.splitlines()[1].startswith("digits/1 is live after ")
+
+
+def test_where_to_ask_is_what_the_configuration_says(
+    appliance: Run, pack: Pack, answering: Answering, config: Path
+) -> None:
+    port = answering([document(state="READY")]).rpartition(":")[2]
+    with config.open("a") as file:
+        file.write(f'[http]\naddresses = ["unix:/x", "0.0.0.0:{port}"]\n')
+    status, out, err = appliance("model", "install", str(pack()), "--wait")
+    assert (status, "digits/1 is live after" in out) == (Exit.OK, True), err
+
+
+@pytest.mark.parametrize(
+    ("addresses", "url"),
+    [
+        ([], DEFAULT_URL),
+        (["unix:/x", "systemd:NAME", "127.0.0.1:0"], DEFAULT_URL),
+        (["[::]:80"], "http://[::1]:80"),
+        (["unix:/x", "box:8080", "0.0.0.0:1"], "http://box:8080"),
+    ],
+)
+def test_where_an_appliance_answers_on_this_machine(addresses: list[str], url: str) -> None:
+    assert listening(addresses) == url
 
 
 def test_the_command_fails_with_the_reason(appliance: Run, pack: Pack, answering: Answering) -> None:

@@ -67,6 +67,11 @@ def test_the_operator_loads_and_unloads_over_the_socket_and_nobody_else(serve: S
     operator, other = triton.InferenceServerClient(f"unix:{path}"), triton.InferenceServerClient(daemon.grpc)
     operator.unload_model("mlp")
     daemon.until("the model's end", lambda now: keys(now) == [])
+    (entry,) = operator.get_model_repository_index().models
+    assert (entry.name, entry.version, entry.state) == ("mlp", "1", "UNAVAILABLE")
+    assert entry.reason.startswith("unloaded by hand")
+    assert operator.is_server_ready()
+    operator.unload_model("mlp")
     with pytest.raises(InferenceServerException):
         ask(daemon.grpc, "mlp")
     with pytest.raises(InferenceServerException, match="turned off"):

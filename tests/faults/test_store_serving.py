@@ -331,6 +331,11 @@ def test_an_operator_serves_a_package_with_another_configuration_and_as_it_came(
         )
         assert appliance("model", "unload", "m", *socket) == "m is not served any more\n"
         assert not client.is_model_ready("m")
+        assert (
+            main(["model", "want", "m/1", "--state-dir", str(state), "--wait", "--url", daemon.http])
+            == Exit.REFUSED
+        )
+        assert "unloaded by hand" in capsys.readouterr().err
 
 
 def test_a_lost_catalog_is_told_loudly_and_made_anew_under_a_daemon_that_serves(

@@ -33,6 +33,7 @@ def test_models_that_were_put_aside_count_again_when_they_are_taken_back(found: 
     selection.put_aside("broken")
     assert keys(selection.over(found)) == ["b/1"]
     assert not selection.over(found).broken
+    assert selection.aside(found) == (("a", "1"), ("broken", "1"))
     selection.take_back("a")
     assert keys(selection.over(found)) == ["a/1", "b/1"]
 

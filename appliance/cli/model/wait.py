@@ -5,20 +5,26 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from types import MappingProxyType
 from typing import Final
 
+from appliance.address import parse_address
+from appliance.cli import store_session
 from appliance.cli.duration import seconds
 from appliance.cli.failure import CommandFailed, Exit, printable
 from appliance.cli.going_live import Arrived, OnItsWay, Stranded, whereabouts
-from appliance.cli.snapshot import Source, add_url, parse, understood
+from appliance.cli.snapshot import DEFAULT_URL, Source, add_url, parse, understood
 
 LOOK_S: Final = 0.1
 """How often the appliance is asked."""
 LEAST_S: Final = 0.001
 LIMIT_S: Final = 600.0
 MOST_S: Final = 86_400.0
+
+EVERYWHERE: Final[Mapping[str, str]] = MappingProxyType({"0.0.0.0": "127.0.0.1", "::": "::1"})
+"""Where to find on this machine what listens on all of its addresses."""
 
 Show = Callable[[OnItsWay], None]
 
@@ -30,7 +36,11 @@ def add_arguments(parser: argparse.ArgumentParser, *, trial: bool = False) -> No
         action="store_true",
         help=f"until a running 'serve' has {'it on trial' if trial else 'brought it live'}, with a progress bar",
     )
-    add_place(parser, "with --wait: its", "with --wait: seconds to wait at most; the change stays made")
+    add_place(
+        parser,
+        "with --wait, where --config does not say it: its",
+        "with --wait: seconds to wait at most; the change stays made",
+    )
 
 
 def add_place(parser: argparse.ArgumentParser, whose: str, bound: str) -> None:
@@ -46,9 +56,24 @@ def add_place(parser: argparse.ArgumentParser, whose: str, bound: str) -> None:
 
 
 def check_reachable(arguments: argparse.Namespace) -> None:
-    """Fails where one is to wait for an appliance that does not answer: before anything is changed."""
+    """Fails where one is to wait for an appliance that does not answer: before anything is changed. Without --url it is
+    asked where the configuration that was given has it listen."""
     if arguments.wait:
+        if arguments.url == DEFAULT_URL:
+            arguments.url = listening(store_session.configured(arguments).http.addresses)
         parse(Source(arguments).fetch(), arguments.url)
+
+
+def listening(addresses: Sequence[str]) -> str:
+    """Where an appliance with these HTTP addresses answers on this machine; the default where none of them says it."""
+    for text in addresses:
+        if text.startswith(("unix:", "systemd")):
+            continue
+        address = parse_address(text)
+        if address.port:
+            host = EVERYWHERE.get(address.host, address.host)
+            return f"http://{f'[{host}]' if ':' in host else host}:{address.port}"
+    return DEFAULT_URL
 
 
 def wait_for(
