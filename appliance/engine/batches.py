@@ -4,7 +4,7 @@ Owner: the engine."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from appliance.engine.request import Request
 from appliance.engine.routes import Served
@@ -56,6 +56,14 @@ class Batches:
             requests, _, _ = self._batches.pop(batch)
             for request in requests:
                 request.held = False
+
+    def oldest(self) -> Iterator[tuple[int, int, Served]]:
+        """Of each worker that has any, the batch that was given first, and the version that it is for."""
+        told: set[int] = set()
+        for batch, (requests, served, _) in self._batches.items():
+            if (worker := requests[0].worker) not in told:
+                told.add(worker)
+                yield worker, batch, served
 
     def model_of(self, batch: int) -> int:
         """The model version that a batch is for."""

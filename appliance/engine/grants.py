@@ -305,11 +305,12 @@ class Grants:
             self._name_prices(door)
         if now_ns < self._look_ns:
             return
-        busy = False
+        busy, late = False, now_ns - self._look_ns > LOOK_NS
         for lane in self._groups:
             owing_ns = door.load(lane)[2]
             busy = busy or owing_ns > 0
-            if owing_ns and now_ns - owing_ns > self._run_timeout_ns(lane):
+            limit_ns, bounded = self._run_timeout_ns(lane)
+            if owing_ns and now_ns - owing_ns > limit_ns and not (bounded and late):
                 self._workers.kill(lane, ExitCause.HUNG)
         if busy:
             self._look_ns = now_ns + LOOK_NS
@@ -368,11 +369,15 @@ class Grants:
         self._door.revoke(lane)
         self._granted.discard(lane)
 
-    def _run_timeout_ns(self, lane: int) -> int:
-        """The longest that any model of the lane's group may run."""
+    def _run_timeout_ns(self, lane: int) -> tuple[int, bool]:
+        """The longest that any model of the lane's group may run, and whether that is less than workers allow: then it
+        does not count where the engine looks late itself, as on a machine that stood still (``hangs``)."""
         group = self._groups[lane]
-        models = [kind.served.model for kind in self._by_kind.values() if kind.served.group == group]
-        return max(map(self._workers.run_timeout_ns, models), default=0)
+        there = {kind.served.id: kind.served for kind in self._by_kind.values() if kind.served.group == group}
+        timeout_ns = max((self._workers.run_timeout_ns(each.model) for each in there.values()), default=0)
+        bounds_ns = [each.run_bound_ns or timeout_ns for each in there.values()]
+        bound_ns = min(max(bounds_ns, default=0), timeout_ns)
+        return bound_ns, bound_ns < timeout_ns
 
     # --- lessons
 

@@ -264,6 +264,11 @@ class Groups:
         worker = self._workers.get(worker_id)
         return tuple(self._groups[worker.group].models) if worker is not None else ()
 
+    def is_alone(self, worker_id: int) -> bool:
+        """Whether a worker serves one version and loads nothing: it does nothing but run that one's batches."""
+        worker = self._workers.get(worker_id)
+        return worker is not None and not worker.loading and len(self._groups[worker.group].models) == 1
+
     def loading_aside(self) -> set[int]:
         """The ids of versions that load in the background, whether or not anybody waits for them any more."""
         loads = (load for worker in self._workers.values() for load in worker.loading.items())

@@ -78,7 +78,8 @@ class Served:
     what replaces it is ready. ``row_bytes`` is per output the bytes of one row, exact or the most seen; ``live`` counts
     requests that are not done. ``identity`` is that of its CatalogVersion; ``assessment`` what it proved, here or
     earlier. ``diversion`` leads some of its requests to a version on trial; ``fallback`` runs what fails on this one,
-    and ``fallen_back`` counts that. ``packed``: it runs from a form that was built on this box.
+    within ``run_limit_ns`` if that is known, and ``fallen_back`` counts that. ``packed``: it runs from a form that was
+    built on this box.
 
     ``form`` is how much of it is in memory when it is not ``opened``, ``returning``: it is loaded to serve again,
     ``quick``: with sessions that are there at once and are exchanged for fast ones later,
@@ -103,6 +104,7 @@ class Served:
     load_ns: int = 0
     diversion: Diversion | None = None
     fallback: Served | None = None
+    run_limit_ns: int = 0
     fallen_back: int = 0
     packed: bool = False
     form: Form = Form.RESIDENT
@@ -129,6 +131,12 @@ class Served:
     def is_of(self, entry: CatalogVersion) -> bool:
         """Whether it is what ``entry`` wants, or runs from a form of it."""
         return self.model == entry.model and self.identity.removesuffix(PACKED) == entry.identity
+
+    @property
+    def run_bound_ns(self) -> int:
+        """How long a run may take while another version could answer instead; 0: as its worker allows, as where runs
+        may have to wait for weights that are still to come."""
+        return self.run_limit_ns if self.fallback is not None and not self.quick else 0
 
     @property
     def key(self) -> str:

@@ -97,6 +97,15 @@ class SwapConfig:
     latency_slack_us: int = field(
         default=1_000, metadata={"min": 0, "unit": "us", "help": "and that much longer on top"}
     )
+    hang_factor: float = field(
+        default=10.0,
+        metadata={"min": 0, "help": "a run of a version on trial or watched counts as a crash that takes so many times "
+                  "as long as any that was seen or measured, and hang_slack_ms longer; 0: only workers.run_timeout_ms "
+                  "holds"},
+    )  # fmt: skip
+    hang_slack_ms: int = field(
+        default=1_000, metadata={"min": 100, "unit": "ms", "help": "what any run may take on top of that"}
+    )
     crashes: int = field(
         default=1, metadata={"min": 1, "help": "crashes of a version on trial or watched that end it"}
     )

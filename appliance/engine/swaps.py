@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 from appliance.engine import trial as on
 from appliance.engine.board import Board
 from appliance.engine.candidate import Candidate, Step, interchangeable, run_ns
+from appliance.engine.hangs import longest_run_ns
 from appliance.engine.launches import Launches
 from appliance.engine.lodging import Room
 from appliance.engine.port import SwapFigures, TrialStatus
@@ -267,6 +268,7 @@ class Swaps:
         if now_ns >= candidate.due_ns:
             self._step(candidate, candidate.seen(), now_ns)
         if candidate.trial.under_way and candidate.served.id in self._candidates:
+            candidate.served.run_limit_ns = longest_run_ns(candidate, self._config)
             self._due(candidate, now_ns)
 
     def _due(self, candidate: Candidate, now_ns: int) -> None:
@@ -295,6 +297,7 @@ class Swaps:
             self._proven(candidate, now_ns)
         else:
             candidate.trial.step(candidate.seen(), now_ns)
+            candidate.served.run_limit_ns = longest_run_ns(candidate, self._config)
             candidate.due_ns = 0
             self._due(candidate, now_ns)
 

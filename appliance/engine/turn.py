@@ -9,6 +9,7 @@ from appliance.engine.batches import Batches
 from appliance.engine.endings import Endings
 from appliance.engine.environment import Pace
 from appliance.engine.grants import Grants
+from appliance.engine.hangs import Hangs
 from appliance.engine.intake import Intake
 from appliance.engine.outcome import Ended, end_of, not_ready
 from appliance.engine.request import Request
@@ -48,6 +49,7 @@ class Turn:
         self._news: list[workers.PoolEvent] = []
         self._left_queued = 0
         self.batches = Batches()
+        self._hangs = Hangs(self.batches, roster.groups.is_alone, pool.kill)
 
     @property
     def may_wait(self) -> bool:
@@ -70,6 +72,7 @@ class Turn:
             self.perform(action, now_ns)
         self._left_queued = self._scheduler.queued
         self._direct.look(now_ns)
+        self._hangs.look(now_ns)
         for request, result in finished:
             self._endings.finish(request, result, now_ns)
 

@@ -7,7 +7,7 @@ Enabled only where the configuration names it. The version's parameter ``mode`` 
 - ``crash``: the process dies by SIGSEGV at run number ``crash_after`` (default 1), or, when ``magic`` is given, at the
   first run with a row whose first byte is ``magic``
 - ``crash_at_load``: the process dies by SIGSEGV
-- ``hang``, ``hang_at_load``: never comes back
+- ``hang``: never comes back, provoked as ``crash`` is; ``hang_at_load``
 - ``fail``: raises RunFailed, provoked as ``crash`` is
 - ``fail_at_load``: raises LoadFailed
 - ``eat_memory``: allocates ``bytes`` more with every run and keeps them
@@ -124,7 +124,7 @@ class FakeSession:
             time.sleep(float(self._parameters.get("delay_ms", DEFAULT_DELAY_MS)) / 1e3)
         elif self._mode == "crash" and self._is_provoked(source, feeds):
             _crash()
-        elif self._mode == "hang":
+        elif self._mode == "hang" and self._is_provoked(source, feeds):
             _hang()
         elif self._mode == "fail" and self._is_provoked(source, feeds):
             raise RunFailed("told to fail")

@@ -32,6 +32,11 @@ def entry(now: Any, name: str = "m", version: int = 1) -> Any:
     return next(found, {})
 
 
+def on_trial(model: Any) -> bool:
+    """Whether another file of the version runs some requests, or all, while the one before is there."""
+    return "is on trial" in model["reason"] or bool(model["trial"] and model["trial"]["before"])
+
+
 def write_version(root: Path, number: int, added: int = 0, *, elements: int = 0) -> Path:
     """A version of ``m`` in ONNX: y = x + ``added``, UINT8 [4]. ``elements``: as large as the constant is that the
     runtime computes when it loads."""
@@ -121,6 +126,27 @@ def test_what_goes_wrong_after_a_while_is_rolled_back_and_nobody_notices(
     assert set(stream.outcomes) == {"OK"}
     assert entry(now)["state"] == "READY"
     assert now["swaps"]["endings"]["rolled back"] == 1
+
+
+@pytest.mark.every_door
+@pytest.mark.parametrize("canary", [0.0, 50.0])
+def test_a_run_that_hangs_while_another_version_could_answer_costs_a_moment(
+    serve: Serve, tmp_path: Path, canary: float
+) -> None:
+    write_fake(tmp_path, "m")
+    swap = {**WATCHED, "canary_percent": canary, "canary_requests": 100_000, "hang_slack_ms": 300}
+    daemon = serve(tmp_path, {**FAKE_SECTIONS, "swap": swap, "workers": {"run_timeout_ms": 600_000}})
+    with Stream(daemon.grpc, "m") as stream:
+        stream.wait_for(20)
+        write_fake(tmp_path, "m", mode="hang", magic=7)
+        daemon.signal(signal.SIGHUP)
+        daemon.until("its trial", lambda now: on_trial(entry(now)))
+        with Stream(daemon.grpc, "m", first=7) as hanging:
+            now = daemon.until("the way back", lambda now: "hung" in entry(now)["reason"])
+            hanging.wait_for(20)
+        stream.wait_for(20)
+    assert set(stream.outcomes) == set(hanging.outcomes) == {"OK"}
+    assert entry(now)["state"] == "READY"
 
 
 def test_a_wrong_answer_to_the_golden_set_keeps_a_version_out(serve: Serve, tmp_path: Path) -> None:
