@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import types
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import MISSING, Field, fields, is_dataclass
 from difflib import get_close_matches
 from enum import Enum
@@ -157,8 +158,14 @@ class _Binder:
 
     def _mapping(self, hint: object, value: object, key: str) -> Mapping[str, object]:
         _, inner = get_args(hint)
+        bound: dict[str, object] = {}
         table = self._table(value, key)
-        return {name: self._value(inner, each, _join(key, name)) for name, each in table.items()}
+        for name, each in table.items():
+            with suppress(_Wrong):  # the others may be wrong as well
+                bound[name] = self._value(inner, each, _join(key, name))
+        if len(bound) < len(table):
+            raise _Wrong
+        return bound
 
     def _table(self, value: object, key: str) -> Mapping[str, object]:
         if isinstance(value, Mapping):

@@ -28,6 +28,7 @@ from appliance.http.config import HttpConfig, HttpNative
 from appliance.listening.certificates import certificate_problems
 from appliance.listening.settings import shared_sockets
 from appliance.package.settings import PackagesConfig
+from appliance.quota.settings import QuotasConfig, certified_names
 from appliance.repository.directory import RepositoryConfig
 from appliance.scheduling.settings import SchedulingConfig
 from appliance.sources.settings import ReloadConfig
@@ -99,6 +100,10 @@ class ApplianceConfig:
     store: StoreConfig = field(default_factory=StoreConfig, metadata={"help": "the store of model versions"})
     grpc: DoorConfig = field(default_factory=DoorConfig, metadata={"help": "the gRPC door"})
     http: HttpConfig = field(default_factory=HttpConfig, metadata={"help": "the HTTP edge"})
+    quotas: QuotasConfig = field(
+        default_factory=QuotasConfig,
+        metadata={"help": "how much each client may ask, over gRPC and HTTP together"},
+    )
     engine: EngineConfig = field(default_factory=EngineConfig, metadata={"help": "deadlines and shapes"})
     scheduling: SchedulingConfig = field(
         default_factory=SchedulingConfig, metadata={"help": "queues and planning"}
@@ -170,6 +175,10 @@ def _unfit(config: ApplianceConfig) -> Iterator[tuple[str, str]]:
     if shared_sockets(config.grpc.addresses, config.http.addresses):
         text = "grpc.addresses names the same sockets of the service manager; name them by FileDescriptorName= and"
         yield "http.addresses", f"{text} tell them apart, as in 'systemd:grpc' and 'systemd:http'"
+    if not config.grpc.tls_client_ca and not config.http.tls_client_ca:
+        for name in certified_names(config.quotas):
+            text = "is no address, and only certificates tell names, for which tls_client_ca of [grpc] or [http] asks"
+            yield f"quotas.clients.{name}", f"{text}; set one, or name an address, or unix"
     if config.http.addresses and config.http.native is HttpNative.ON:
         yield from (("http.native", f"is on, but {text}") for text in front_problems(config.grpc))
 

@@ -28,6 +28,7 @@ from appliance.door.choice import (
     lane_memory,
     make_control_door,
     make_door,
+    make_quotas,
     passed_over,
 )
 from appliance.door.door import DoorKind
@@ -79,23 +80,33 @@ class Started:
     index: tuple[IndexEntry, ...]
 
 
-def run(config: ApplianceConfig, announce: Callable[[Started], None] = lambda started: None) -> int:
+def run(
+    config: ApplianceConfig,
+    announce: Callable[[Started], None] = lambda started: None,
+    reread: Callable[[], ApplianceConfig] | None = None,
+) -> int:
     """Serve until told to stop; gives the exit status: 0, 2 when the configuration or the environment is wrong, 70 when
-    the engine or the door failed and a new start is the only cure."""
+    the engine or the door failed and a new start is the only cure. ``reread`` reads the configuration again, of which
+    clients' quotas are taken over at SIGHUP."""
     _allow_many_connections()
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     take_turns(SHORT_TURN_NS)  # all its threads: the runs of large models have the same processors
     try:
         log = configure(config.log)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            return runner.run(_serve(config, log, announce))
+            return runner.run(_serve(config, log, announce, reread))
     except OperatorError as error:
         print(f"appliance: {error}", file=sys.stderr)
         return EXIT_OPERATOR
 
 
-async def _serve(config: ApplianceConfig, log: LogControl, announce: Callable[[Started], None]) -> int:
-    return await Daemon(config, log).serve(announce)
+async def _serve(
+    config: ApplianceConfig,
+    log: LogControl,
+    announce: Callable[[Started], None],
+    reread: Callable[[], ApplianceConfig] | None,
+) -> int:
+    return await Daemon(config, log, reread).serve(announce)
 
 
 def _allow_many_connections() -> None:
@@ -107,9 +118,15 @@ def _allow_many_connections() -> None:
 class Daemon:
     """Owns every part of the running daemon. Made inside a running event loop."""
 
-    def __init__(self, config: ApplianceConfig, log: LogControl) -> None:
+    def __init__(
+        self,
+        config: ApplianceConfig,
+        log: LogControl,
+        reread: Callable[[], ApplianceConfig] | None = None,
+    ) -> None:
         self._loop = loop = asyncio.get_running_loop()
         self._config = config
+        self._reread = reread
         self._log = log
         self._arena = Arena(config.arena)
         self._tracer = open_tracer(config.trace, log.event)
@@ -124,24 +141,8 @@ class Daemon:
             rings=lane_memory(self._door_kind),
         )
         self._records = self._open_records()
-        premises = Premises(this_cpu())
-        self._engine = Engine(
-            config=config.engine,
-            placement=config.placement,
-            supervisor=config.supervisor,
-            scheduler=Scheduler(config.scheduling),
-            arena=self._arena,
-            pool=self._pool,
-            settings=config.workers.settings_for,
-            clock=time.monotonic_ns,
-            wall_ms=wall_ms,
-            pace=self._ticker,
-            memory_of=MemorySamples(time.monotonic_ns).private_bytes,
-            log=log,
-            tracer=self._tracer,
-            swap=SwapTerms(config.swap, self._records, premises),
-            residency=_residency(config, Costs(self._records, premises)),
-        )
+        self._engine = self._make_engine()
+        self._quotas = make_quotas(self._door_kind, config.quotas, log.event)
         self._door = make_door(
             self._door_kind,
             self._engine,
@@ -150,6 +151,7 @@ class Daemon:
             partial(self._on_failure, "the native door"),
             self._engine.direct,
             self._tracer,
+            self._quotas,
         )
         source = self._source()
         self._scrubbing: Scrubbing | None = None
@@ -166,6 +168,7 @@ class Daemon:
             tracer=self._tracer,
             front=self._door.front(),
             store=figures,
+            quotas=self._quotas,
         )
         self._desired = Desired(
             source, self._engine, config.reload, config.repository, self._records, log.event
@@ -250,24 +253,35 @@ class Daemon:
         self._stop.set()
 
     def _on_reload(self) -> None:
-        """Read the models and the certificates again, off the loop's thread: a slow disk must not stall requests."""
+        """Read models, certificates and quotas again, off the loop's thread: a slow disk must not stall requests."""
         notify(RELOADING="1", MONOTONIC_USEC=str(time.monotonic_ns() // 1000))
         self._log.event("reading the models again", directory=self._config.place)
         reading = asyncio.gather(
-            self._desired.reread(), self._door.reload(), self._http.reload(), return_exceptions=True
+            self._desired.reread(),
+            self._door.reload(),
+            self._http.reload(),
+            self._reload_quotas(),
+            return_exceptions=True,
         )
         reading.add_done_callback(self._read_again)
 
     def _read_again(
         self,
         reading: asyncio.Future[
-            tuple[BaseException | None, str | BaseException | None, str | BaseException | None]
+            tuple[
+                BaseException | None,
+                str | BaseException | None,
+                str | BaseException | None,
+                BaseException | None,
+            ]
         ],
     ) -> None:
         if reading.cancelled():
             return
-        failed, *ends = reading.result()
-        for port, until in zip(("grpc", "http"), ends, strict=True):
+        failed, grpc, http, problems = reading.result()
+        if problems is not None:
+            self._log.event("quotas cannot be read again; the old ones stay", error=str(problems))
+        for port, until in (("grpc", grpc), ("http", http)):
             if isinstance(until, BaseException):
                 self._log.event("certificates cannot be used; the old ones stay", port=port, error=str(until))
             elif until is not None:
@@ -278,6 +292,15 @@ class Daemon:
         if failed is not None:
             self._on_failure("reading the models", failed)
         notify(READY="1")
+
+    async def _reload_quotas(self) -> None:
+        """Raises ConfigInvalid."""
+        if self._reread is None:
+            return
+        quotas = (await self._loop.run_in_executor(None, self._reread)).quotas
+        if quotas != self._quotas.config:
+            self._quotas.set(quotas)
+            self._log.event("quotas were read again", clients=len(quotas.clients))
 
     def _on_failure(self, part: str, error: BaseException) -> None:
         """The engine broke one of its own rules, or the door lost its thread: nothing ``part`` holds can be trusted, a
@@ -324,6 +347,26 @@ class Daemon:
         self._log.event("stopped")
 
     # --- small things
+
+    def _make_engine(self) -> Engine:
+        config, premises = self._config, Premises(this_cpu())
+        return Engine(
+            config=config.engine,
+            placement=config.placement,
+            supervisor=config.supervisor,
+            scheduler=Scheduler(config.scheduling),
+            arena=self._arena,
+            pool=self._pool,
+            settings=config.workers.settings_for,
+            clock=time.monotonic_ns,
+            wall_ms=wall_ms,
+            pace=self._ticker,
+            memory_of=MemorySamples(time.monotonic_ns).private_bytes,
+            log=self._log,
+            tracer=self._tracer,
+            swap=SwapTerms(config.swap, self._records, premises),
+            residency=_residency(config, Costs(self._records, premises)),
+        )
 
     def _open_records(self) -> Records:
         """What is remembered of versions: where the state is, or for as long as this process lives."""

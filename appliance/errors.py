@@ -73,6 +73,10 @@ class DeadlineUnreachable(CapacityError):
     """The request would be answered after its deadline, so it is refused at once."""
 
 
+class QuotaExceeded(CapacityError):
+    """This client asks more than its quota; others are served."""
+
+
 class ModelAway(CapacityError):
     """The model is not in memory, and the request does not wait until it is."""
 

@@ -36,7 +36,7 @@ class ApplianceProcess:
         self._folder = tempfile.TemporaryDirectory(prefix="appliance-test-")
         folder = Path(self._folder.name)
         self.log_path = folder / "log"
-        config = folder / "config.toml"
+        self.config_path = config = folder / "config.toml"
         config.write_text(
             to_toml(
                 {

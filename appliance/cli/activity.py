@@ -68,6 +68,19 @@ def workers_between(before: Snapshot | None, now: Snapshot) -> tuple[WorkerActiv
     return tuple(_worker_activity(known.get(worker.worker), worker, seconds) for worker in now.workers)
 
 
+def over_quota_between(before: Snapshot | None, now: Snapshot) -> Mapping[str, float]:
+    """Requests per second that were refused for their client's quota, by its name, most first; since the start of the
+    appliance without ``before``."""
+    known: Mapping[str, int] = {}
+    seconds = max(now.uptime_s, 1e-9)
+    if before is not None and before.started_ns == now.started_ns:
+        known = before.over_quota
+        seconds = max((now.now_ns - before.now_ns) / 1e9, 1e-9)
+    refused = {name: count - known.get(name, 0) for name, count in now.over_quota.items()}
+    ranked = sorted(refused.items(), key=lambda pair: (-pair[1], pair[0]))
+    return {name: count / seconds for name, count in ranked if count > 0}
+
+
 def _worker_activity(before: WorkerSnapshot | None, now: WorkerSnapshot, seconds: float) -> WorkerActivity:
     granted = now.granted - (before.granted if before else 0)
     given = granted + now.asked - (before.asked if before else 0)

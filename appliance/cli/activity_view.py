@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any, Final
 
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
@@ -39,6 +40,8 @@ COLUMNS: Final = (
 NO_BUDGET: Final = 1 << 62
 """What is said where nobody knows how much memory there is."""
 PROBLEMS_MAX: Final = 3
+OTHERS: Final = "clients without a name"
+NOBODY: Final[Mapping[str, float]] = MappingProxyType({})
 LINES_FOR_WORKERS: Final = 8
 """With fewer there are models only."""
 WORKER_COLUMNS: Final = (
@@ -58,12 +61,13 @@ def view(
     activities: Sequence[Activity],
     lines: int | None = None,
     workers: Sequence[WorkerActivity] = (),
+    over_quota: Mapping[str, float] = NOBODY,
 ) -> RenderableType:
     """Heading, table and the reasons of what is not ready; then that of ``workers``, if there are any. All of that in
     at most ``lines`` lines, when given: of those the workers get half, or none of fewer than LINES_FOR_WORKERS, and the
-    models what is left."""
+    models what is left. ``over_quota`` are the rates of refusals by client, for the heading."""
     return _View(
-        heading=_heading(snapshot),
+        heading=_heading(snapshot, over_quota),
         models=TextTable(
             columns=COLUMNS,
             rows=[list(_cells(activity)) for activity in activities],
@@ -103,7 +107,10 @@ class _View:
 
 
 def as_json(
-    snapshot: Snapshot, activities: Sequence[Activity], workers: Sequence[WorkerActivity] = ()
+    snapshot: Snapshot,
+    activities: Sequence[Activity],
+    workers: Sequence[WorkerActivity] = (),
+    over_quota: Mapping[str, float] = NOBODY,
 ) -> dict[str, Any]:
     """What the tables show, as plain JSON values."""
     return {
@@ -116,6 +123,7 @@ def as_json(
         "models_used_bytes": snapshot.models_used_bytes,
         "models_budget_bytes": snapshot.models_budget_bytes,
         "residency_problems": list(snapshot.problems),
+        "over_quota_per_s": {name: round(rate, 3) for name, rate in over_quota.items()},
         "slots": snapshot.slots,
         "slots_used": snapshot.slots_used,
         "workers": [_worker_json(activity) for activity in workers],
@@ -166,7 +174,7 @@ def _model_json(activity: Activity) -> dict[str, Any]:
     }
 
 
-def _heading(snapshot: Snapshot) -> Text:
+def _heading(snapshot: Snapshot, over_quota: Mapping[str, float]) -> Text:
     text = Text(f"{printable(snapshot.server)}, up {_duration(snapshot.uptime_s)}, ")
     text.append("serving" if snapshot.accepting else "draining", "green" if snapshot.accepting else "yellow")
     used, limit = snapshot.arena_used_bytes / MEBIBYTE, snapshot.arena_limit_bytes / MEBIBYTE
@@ -178,6 +186,13 @@ def _heading(snapshot: Snapshot) -> Text:
         text.append(f", {snapshot.slots_used} slots")
     if snapshot.models_budget_bytes:
         text.append(f", models {_of_budget(snapshot.models_used_bytes, snapshot.models_budget_bytes)}")
+    if over_quota:
+        names = [
+            f"{OTHERS if name == '*' else printable(name)} {_rate(rate)}/s"
+            for name, rate in over_quota.items()
+        ]
+        more = f", {len(names) - PROBLEMS_MAX} more clients" if len(names) > PROBLEMS_MAX else ""
+        text.append(f"\nRefused for their quota: {', '.join(names[:PROBLEMS_MAX])}{more}", "yellow")
     if snapshot.trouble:
         text.append(
             f"\nThe store cannot be read, and what serves goes on: {printable(snapshot.trouble)}", "bold red"

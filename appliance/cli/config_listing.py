@@ -52,7 +52,16 @@ def _table(field: Field[Any], value: Any, path: str) -> Iterator[str]:
         yield from _section(value, path)
         return
     for key, each in value.items():
-        yield f"{json.dumps(key)} = {_toml(each)}"
+        if is_dataclass(each):
+            yield from _named(each, f"{path}.{json.dumps(key, ensure_ascii=False)}")
+        else:
+            yield f"{json.dumps(key, ensure_ascii=False)} = {_toml(each)}"
+
+
+def _named(section: Any, path: str) -> Iterator[str]:
+    """One of several sections that have names of their own: what its keys mean was said before them."""
+    yield from ("", f"[{path}]")
+    yield from (f"{field.name} = {_toml(getattr(section, field.name))}" for field in fields(section))
 
 
 def _toml(value: Any) -> str:

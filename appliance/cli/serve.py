@@ -6,6 +6,7 @@ import argparse
 import os
 import shlex
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -60,7 +61,7 @@ def run(arguments: argparse.Namespace) -> int:
         sys.stdout.write(f"{welcome(started, config.place, config.grpc)}\n")
         sys.stdout.flush()
 
-    return daemon.run(config, announce)
+    return daemon.run(config, announce, partial(configuration.load, arguments.config, _overrides(arguments)))
 
 
 def configured(arguments: argparse.Namespace) -> ApplianceConfig:

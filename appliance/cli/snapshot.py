@@ -11,7 +11,7 @@ import ssl
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from http.client import HTTPConnection, HTTPException, HTTPSConnection, InvalidURL
 from typing import Any, TypeVar
 
@@ -94,7 +94,8 @@ class ModelSnapshot:
 class Snapshot:
     """An appliance at one moment. ``slots`` are places that the door keeps for requests it serves by itself;
     ``trouble`` is why its store cannot be read, "" when it can. Models and their workers take ``models_used_bytes`` of
-    ``models_budget_bytes`` (0: not told); ``problems`` are what of that cannot be as it is configured."""
+    ``models_budget_bytes`` (0: not told); ``problems`` are what of that cannot be as it is configured. ``over_quota``
+    counts requests that were refused for their client's quota, by its name (``*``: all that have none)."""
 
     server: str
     accepting: bool
@@ -113,6 +114,7 @@ class Snapshot:
     models_used_bytes: int = 0
     models_budget_bytes: int = 0
     problems: tuple[str, ...] = ()
+    over_quota: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def uptime_s(self) -> float:
@@ -253,6 +255,10 @@ def _snapshot(fields: Mapping[str, Any]) -> Snapshot:
         models_used_bytes=residency.get("used_bytes", 0),
         models_budget_bytes=residency.get("budget_bytes", 0),
         problems=tuple(residency.get("problems", ())),
+        over_quota={
+            each["label"]: each["rate"] + each["in_flight"]
+            for each in (fields.get("quotas") or {}).get("refused", ())
+        },
     )
 
 

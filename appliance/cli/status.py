@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from appliance.cli.activity import since_start, workers_between
+from appliance.cli.activity import over_quota_between, since_start, workers_between
 from appliance.cli.failure import Exit
 from appliance.cli.snapshot import Source, add_url, parse
 
@@ -28,5 +28,6 @@ def run(arguments: argparse.Namespace) -> int:
     from appliance.cli.text_table import output
 
     workers = workers_between(None, snapshot) if arguments.workers else ()
-    output().print(view(snapshot, since_start(snapshot), workers=workers))
+    over_quota = over_quota_between(None, snapshot)
+    output().print(view(snapshot, since_start(snapshot), workers=workers, over_quota=over_quota))
     return Exit.OK

@@ -9,16 +9,23 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 
-from appliance.cli.activity import Activity, WorkerActivity, between, busiest_first, workers_between
+from appliance.cli.activity import (
+    Activity,
+    WorkerActivity,
+    between,
+    busiest_first,
+    over_quota_between,
+    workers_between,
+)
 from appliance.cli.duration import seconds
 from appliance.cli.failure import Exit
 from appliance.cli.keys import Keys
 from appliance.cli.snapshot import Snapshot, Source, add_url, parse
 
-Show = Callable[[Snapshot, Sequence[Activity], Sequence[WorkerActivity]], None]
+Show = Callable[[Snapshot, Sequence[Activity], Sequence[WorkerActivity], Mapping[str, float]], None]
 FRAME_LINES = 2
 """Lines of a screen beside what is shown: the help, the cursor's."""
 
@@ -43,7 +50,7 @@ def run(arguments: argparse.Namespace) -> int:
         show = stack.enter_context(_screen() if live else _printer(arguments.json))
         for before, now in _samples(source, keys, arguments.interval):
             workers = workers_between(before, now) if arguments.workers or arguments.json else ()
-            show(now, busiest_first(between(before, now)), workers)
+            show(now, busiest_first(between(before, now)), workers, over_quota_between(before, now))
             if arguments.once:
                 break
     return Exit.OK
@@ -62,11 +69,16 @@ def _printer(json_wanted: bool) -> Iterator[Show]:
     from appliance.cli.activity_view import as_json, view
     from appliance.cli.text_table import output
 
-    def show(snapshot: Snapshot, activities: Sequence[Activity], workers: Sequence[WorkerActivity]) -> None:
+    def show(
+        snapshot: Snapshot,
+        activities: Sequence[Activity],
+        workers: Sequence[WorkerActivity],
+        over_quota: Mapping[str, float],
+    ) -> None:
         if json_wanted:
-            print(json.dumps(as_json(snapshot, activities, workers)), flush=True)
+            print(json.dumps(as_json(snapshot, activities, workers, over_quota)), flush=True)
         else:
-            output().print(view(snapshot, activities, workers=workers))
+            output().print(view(snapshot, activities, workers=workers, over_quota=over_quota))
 
     yield show
 
@@ -83,11 +95,15 @@ def _screen() -> Iterator[Show]:
         live.update(Text("waiting for the first interval"), refresh=True)
 
         def show(
-            snapshot: Snapshot, activities: Sequence[Activity], workers: Sequence[WorkerActivity]
+            snapshot: Snapshot,
+            activities: Sequence[Activity],
+            workers: Sequence[WorkerActivity],
+            over_quota: Mapping[str, float],
         ) -> None:
             lines = os.get_terminal_size().lines - FRAME_LINES
             live.update(
-                Group(view(snapshot, activities, lines, workers), Text("q: quit", style="dim")), refresh=True
+                Group(view(snapshot, activities, lines, workers, over_quota), Text("q: quit", style="dim")),
+                refresh=True,
             )
 
         yield show

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import fields
 from importlib.util import find_spec
@@ -14,6 +15,9 @@ from appliance.engine.direct import DirectEngine
 from appliance.engine.port import EnginePort
 from appliance.errors import OperatorError
 from appliance.listening.settings import OWN_USER, inherits
+from appliance.quota.quotas import Quotas
+from appliance.quota.rule import Registry
+from appliance.quota.settings import QuotasConfig
 from appliance.telemetry.trace import Tracer
 from appliance.workers.port import LaneMemory
 
@@ -98,17 +102,28 @@ def make_door(
     failed: Callable[[BaseException], None],
     direct: DirectEngine | None = None,
     tracer: Tracer | None = None,
+    quotas: Quotas | None = None,
 ) -> FrontDoor:
     """A door of ``kind``, which is not AUTO, in front of ``engine``. ``failed`` is called when a door with a thread of
     its own loses that: nothing is served any more. A native door serves by itself what ``direct`` grants it.
-    ``tracer`` traces some of what the door asks of the engine."""
+    ``tracer`` traces some of what the door asks of the engine; ``quotas`` are what ``make_quotas`` made for it."""
     if kind is DoorKind.NATIVE:
         from appliance.door.native_door import NativeDoor
 
-        return NativeDoor(engine, config, log, failed, direct, tracer)
+        return NativeDoor(engine, config, log, failed, direct, tracer, quotas)
     from appliance.door.grpcio_door import GrpcioDoor
 
-    return GrpcioDoor(engine, config, log, tracer)
+    return GrpcioDoor(engine, config, log, tracer, quotas=quotas)
+
+
+def make_quotas(kind: DoorKind, config: QuotasConfig, report: Callable[..., None]) -> Quotas:
+    """What clients may ask of all edges, kept where a door of ``kind`` can ask it for each request; ``report`` writes a
+    line of the log."""
+    if kind is DoorKind.NATIVE:
+        from appliance.door.native_quotas import native_quotas
+
+        return native_quotas(config, report)
+    return Quotas(Registry(), config, time.monotonic_ns, report)
 
 
 def make_control_door(

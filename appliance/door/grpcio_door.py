@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Awaitable, Callable
 from typing import Any, NoReturn
+from urllib.parse import unquote
 
 # The library's newer listener passes each event on between threads once more than the older one, which at concurrency 1
 # costs a request a quarter of its time (docs/BENCHMARKS.md). Read when the library is imported; an operator's own
@@ -23,12 +24,13 @@ from appliance.door.control import ControlHandlers
 from appliance.door.door import DoorConfig, DoorKind, DoorStatistics, LogControl
 from appliance.door.failure import status_for
 from appliance.door.inference import NOBODY, Refused
-from appliance.door.services import INFER, AnswerMessage, ServeStream, Services, Terms
+from appliance.door.services import INFER, INFER_STREAM, AnswerMessage, ServeStream, Services, Terms
 from appliance.door.status import Status
 from appliance.engine.port import EnginePort
-from appliance.errors import AddressUnavailable, OperatorError
+from appliance.errors import AddressUnavailable, OperatorError, QuotaExceeded
 from appliance.listening.settings import UnixAccess, inherits, unix_access
 from appliance.listening.sockets import give_to_group, masked
+from appliance.quota.quotas import Account, Quotas
 from appliance.telemetry.door_metrics import DoorFigures
 from appliance.telemetry.trace import Tracer
 
@@ -51,10 +53,12 @@ class GrpcioDoor:
         log: LogControl,
         tracer: Tracer | None = None,
         control: ControlHandlers | None = None,
+        quotas: Quotas | None = None,
     ) -> None:
         """``control`` makes it the operator's."""
         self._config = config
         self._control = control
+        self._quotas = quotas
         self._services = Services(engine, config, log, tracer)
         self._server: aio.Server | None = None
 
@@ -147,12 +151,28 @@ class GrpcioDoor:
             if inference.nosy:
                 metadata = context.invocation_metadata() or ()
                 caller = inference.caller("", INFER, inference.engine.now_ns(), metadata)
-            return await inference.unary(message, context.time_remaining(), caller)
+            meter = self._meter(context)
+            if meter is None:
+                return await inference.unary(message, context.time_remaining(), caller)
+            meter.enter()
+            try:
+                return await inference.unary(message, context.time_remaining(), caller)
+            finally:
+                meter.leave()
         except Refused as refused:
             await _abort(context, refused.status)
+        except QuotaExceeded as error:
+            inference.tally.requests += 1
+            await _abort(context, inference.over_quota(error).status)
         except Exception as error:  # noqa: BLE001  a defect ends its own request
             inference.tally.failed += 1
             await _abort(context, status_for(error, INFER))
+
+    def _meter(self, context: Context) -> ClientMeter | None:
+        """What the client of an RPC may still ask; None where nobody is bounded."""
+        if self._quotas is None or not self._quotas.on:
+            return None
+        return ClientMeter(self._quotas, self._quotas.account(_host(context.peer())))
 
     def _serving(self, path: str, serve: ServeStream) -> StreamBehaviour:
         async def behave(_: object, context: Context) -> None:
@@ -162,11 +182,37 @@ class GrpcioDoor:
 
             deadline_ns = self._services.inference.deadline_ns(context.time_remaining())
             try:
-                await serve(read, context.write, Terms(deadline_ns, context.invocation_metadata() or ()))
+                meter = self._meter(context) if path == INFER_STREAM else None
+                metadata = context.invocation_metadata() or ()
+                await serve(read, context.write, Terms(deadline_ns, metadata, meter=meter))
             except Exception as error:  # noqa: BLE001  a defect ends its own stream
                 await _abort(context, status_for(error, path))
 
         return behave
+
+
+class ClientMeter:
+    """Meter over quotas."""
+
+    def __init__(self, quotas: Quotas, account: Account) -> None:
+        self._quotas = quotas
+        self._account = account
+
+    def enter(self) -> bool:
+        """See Meter."""
+        return self._quotas.enter(self._account)
+
+    def leave(self) -> None:
+        """See Meter."""
+        self._account.give()
+
+
+def _host(peer: str) -> str:
+    """The network address in ``ipv4:10.0.0.1:5``, ``ipv6:%5B::1%5D:5`` or ``unix:``; "" where there is none."""
+    family, _, rest = peer.partition(":")
+    if family not in ("ipv4", "ipv6"):
+        return ""
+    return unquote(rest).rpartition(":")[0].strip("[]")
 
 
 def _answering(path: str, answer: AnswerMessage) -> UnaryBehaviour:

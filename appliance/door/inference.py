@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from typing import Final, NamedTuple, TypeVar
 
 from appliance.door.codec import InferCodec, Intake, PlannedHead
@@ -14,7 +15,7 @@ from appliance.door.envelope import Envelope, EnvelopeLimits, request_id_text
 from appliance.door.response import ResponseForm
 from appliance.door.status import Status, inference_status
 from appliance.engine.port import NO_HEADERS, Buffer, EnginePort
-from appliance.errors import ApplianceError, DeadlineExpired
+from appliance.errors import ApplianceError, DeadlineExpired, QuotaExceeded
 from appliance.inference import NO_DEADLINE, Answer, Outcome
 from appliance.telemetry.trace import TRACEPARENT, Trace, Tracer
 
@@ -192,6 +193,15 @@ class Inference:
     def _answered(self, caller: Caller) -> None:
         if caller.trace is not None and self.tracer is not None:
             self.tracer.end(caller.trace, caller.client)
+
+    def over_quota(self, error: QuotaExceeded, message: Buffer = b"") -> Refused:
+        """The refusal of a request that its client's quota forbids: of the message nothing is read but its id, and it
+        counts for no model."""
+        request_id = ""
+        if message:
+            with suppress(ApplianceError):
+                request_id = request_id_text(self._codec.open(message).request_id)
+        return self.refused(error, request_id)
 
     def expired(self) -> Refused:
         """The refusal of a request whose deadline passed before it was looked at. Nobody waits any more: under

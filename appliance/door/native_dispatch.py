@@ -13,7 +13,19 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
-from edge_appliance_door import CALL, GONE, HTTP, MESSAGE, NEWS, SENT, STREAM, TURNED_AWAY, UNARY, Door
+from edge_appliance_door import (
+    CALL,
+    GONE,
+    HTTP,
+    MESSAGE,
+    NEWS,
+    OVER_QUOTA,
+    SENT,
+    STREAM,
+    TURNED_AWAY,
+    UNARY,
+    Door,
+)
 
 from appliance.door.failure import status_for
 from appliance.door.inference import NOBODY, Caller
@@ -25,6 +37,7 @@ from appliance.door.native_teaching import Teacher
 from appliance.door.services import INFER, INFER_STREAM, Services, Terms
 from appliance.engine.direct import DirectEngine
 from appliance.inference import NO_DEADLINE
+from appliance.quota.quotas import Quotas
 
 POLL_S: Final = 0.005
 FLUSH_S: Final = 0.5
@@ -44,6 +57,10 @@ class Methods:
         self.answers = (None, *unary.values())
         self.serves = (*[None] * len(self.answers), *streaming.values())
 
+    def inferences(self) -> list[int]:
+        """Those whose messages are inference requests."""
+        return [self.paths.index(path) for path in (INFER, INFER_STREAM)]
+
     def table(self) -> list[tuple[str, int]]:
         """Paths and kinds, as the door takes them."""
         unary = len(self.answers)
@@ -52,8 +69,8 @@ class Methods:
 
 class Dispatch:
     """Serves the calls of ``door``, which it starts and closes; ``failed`` is called once should the door fail. With
-    ``direct``, requests that were seen before are the door's own; ``front`` is told of the door once that has started.
-    Owner: the event loop's thread."""
+    ``direct``, requests that were seen before are the door's own; ``front`` is told of the door once that has started,
+    ``quotas`` of clients that are refused for theirs. Owner: the event loop's thread."""
 
     def __init__(
         self,
@@ -63,8 +80,10 @@ class Dispatch:
         direct: DirectEngine | None,
         failed: Callable[[BaseException], None],
         front: NativeFront,
+        quotas: Quotas,
     ) -> None:
         self._door = door
+        self._quotas = quotas
         self._front = front
         self._failed = failed
         self._methods = methods
@@ -168,12 +187,15 @@ class Dispatch:
                 event[2],
                 event[1],
             )
+        elif kind == OVER_QUOTA:
+            self._quotas.tell(event[1], event[2])
         elif kind == HTTP:
             self._front.adopted(*event[1:])
         elif kind == MESSAGE:
             stream = self._streams.get(event[1])
             if stream is not None:
-                stream[0].received(None if event[2] is None else view_of(event[2]), event[3], event[4])
+                message = None if event[2] is None else view_of(event[2])
+                stream[0].received(message, event[3], event[4], event[5])
         elif kind == SENT:
             stream = self._streams.get(event[1])
             if stream is not None:

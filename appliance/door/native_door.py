@@ -17,6 +17,7 @@ from appliance.door.door import DoorConfig, DoorKind, DoorStatistics, LogControl
 from appliance.door.native_dispatch import Dispatch, Methods
 from appliance.door.native_front import NativeFront
 from appliance.door.native_limits import PROTOCOL, SETTINGS, limits_of
+from appliance.door.native_quotas import clients_of, native_quotas
 from appliance.door.services import Services
 from appliance.engine.direct import DirectEngine
 from appliance.engine.front import HttpFront
@@ -25,6 +26,8 @@ from appliance.errors import OperatorError
 from appliance.listening.certificates import bearer_of, read_certificates
 from appliance.listening.settings import unix_access
 from appliance.listening.sockets import Listeners, inherited
+from appliance.quota.quotas import Quotas
+from appliance.quota.settings import QuotasConfig
 from appliance.telemetry.door_metrics import DoorFigures
 from appliance.telemetry.trace import Tracer
 
@@ -45,7 +48,9 @@ class NativeDoor:
         failed: Callable[[BaseException], None],
         direct: DirectEngine | None = None,
         tracer: Tracer | None = None,
+        quotas: Quotas | None = None,
     ) -> None:
+        self._quotas = quotas or native_quotas(QuotasConfig(), lambda what, **_: None)
         self._direct = direct
         self._config = config
         self._failed = failed
@@ -69,10 +74,17 @@ class NativeDoor:
             self._tls = tls = Tls(*certificates, config.tls_client_names) if certificates else None
             door = self._listeners.hand_over(
                 lambda listeners: Door(
-                    listeners=listeners, methods=methods.table(), limits=limits_of(config), tls=tls
+                    listeners=listeners,
+                    methods=methods.table(),
+                    limits=limits_of(config),
+                    tls=tls,
+                    quotas=clients_of(self._quotas),
+                    inferences=methods.inferences(),
                 )
             )
-            self._dispatch = Dispatch(door, self._services, methods, self._direct, self._failed, self._front)
+            self._dispatch = Dispatch(
+                door, self._services, methods, self._direct, self._failed, self._front, self._quotas
+            )
             self._dispatch.start()
         except (OSError, ValueError) as error:
             await self.close()

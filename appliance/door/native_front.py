@@ -18,6 +18,7 @@ from appliance.errors import OperatorError
 from appliance.inference import RequestPlan
 from appliance.listening.certificates import Certificates
 from appliance.listening.sockets import Listeners, inherited
+from appliance.quota.quotas import Account
 from appliance.tensor import Datatype
 from appliance.workers.port import Shape
 
@@ -25,7 +26,11 @@ POLL_S: Final = 0.005
 FLUSH_S: Final = 0.5
 """How long clients get to take their last answers."""
 
-STATUSES: Final = ((200, "http_answered"), (429, "http_late"), (504, "http_expired"))
+STATUSES: Final = (
+    (200, ("http_answered",)),
+    (429, ("http_late", "http_over_quota")),
+    (504, ("http_expired",)),
+)
 """The answers that the door makes, and under which names it counts them."""
 
 HANDSHAKES: Final = (
@@ -112,10 +117,10 @@ class NativeFront:
             except ValueError as error:
                 raise OperatorError(f"the native door refuses the certificates: {error}") from error
 
-    def adopted(self, descriptor: int, client: str, attempts: int, name: str) -> None:
+    def adopted(self, descriptor: int, client: str, attempts: int, name: str, account: Account) -> None:
         """The door has handed a connection over."""
         assert self._adopt is not None, "a connection before anybody listened"
-        self._adopt(descriptor, client, attempts, name)
+        self._adopt(descriptor, client, attempts, name, account)
 
     def head_of(self, target: str, text: bytes) -> bytes | None:
         """See HttpFront."""
@@ -145,12 +150,13 @@ class NativeFront:
     def figures(self) -> FrontFigures:
         """See HttpFront."""
         counts = {} if self._door is None else self._door.statistics()
+        answers = [(status, sum(counts.get(name, 0) for name in names)) for status, names in STATUSES]
         return FrontFigures(
             connections=counts.get("http_connections_open", 0),
             refused_connections=counts.get("http_connections_refused", 0)
             + counts.get("http_connections_per_peer", 0),
             serving=counts.get("http_serving", 0),
-            answers=tuple((status, counts[name]) for status, name in STATUSES if counts.get(name)),
+            answers=tuple((status, count) for status, count in answers if count),
             handshakes=tuple((why, counts.get(name, 0)) for why, name in HANDSHAKES),
         )
 

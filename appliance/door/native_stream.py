@@ -15,7 +15,7 @@ from appliance.door.native_end import end_call
 from appliance.door.status import Code, Status
 from appliance.door.stream import Handed
 from appliance.engine.port import Buffer
-from appliance.errors import Cancelled
+from appliance.errors import Cancelled, QuotaExceeded
 
 if TYPE_CHECKING:
     from edge_appliance_door import Door
@@ -82,9 +82,16 @@ class NativeStream:
 
     # --- the door's events
 
-    def received(self, message: Buffer | None, attempts: int = 0, deadline_ns: int = 0) -> None:
+    def received(
+        self,
+        message: Buffer | None,
+        attempts: int = 0,
+        deadline_ns: int = 0,
+        over: tuple[int, str] | None = None,
+    ) -> None:
         """MESSAGE."""
-        self._handed = Handed(attempts, deadline_ns)
+        refusal = None if over is None else QuotaExceeded(over[1], max(over[0], 0))
+        self._handed = Handed(attempts, deadline_ns, refusal)
         waiting = self._message
         if waiting is not None and not waiting.done():
             waiting.set_result(message)

@@ -18,7 +18,7 @@ from appliance.door.health_service import FILE as HEALTH_FILE
 from appliance.door.health_service import HEALTH_SERVICE, HealthService
 from appliance.door.inference import Caller, Inference
 from appliance.door.reflection import METHOD, V1, V1ALPHA, Reflection
-from appliance.door.stream import Handed, Read, StreamSession, Write, as_it_came
+from appliance.door.stream import Handed, Meter, Read, StreamSession, Write, as_it_came
 from appliance.door.stream_window import StreamWindow
 from appliance.door.wire_pb.pool import descriptor_files
 from appliance.engine.port import EnginePort
@@ -38,6 +38,7 @@ class Terms(NamedTuple):
     client: str = ""
     handed: Callable[[], Handed] = as_it_came
     end_input: Callable[[], None] | None = None
+    meter: Meter | None = None
 
 
 AnswerMessage = Callable[[bytes], bytes]
@@ -115,6 +116,7 @@ class Services:
             caller,
             terms.handed,
             terms.end_input,
+            terms.meter,
         )
         self._sessions.add(session)
         try:

@@ -47,6 +47,7 @@ CODES: Final[Mapping[type[errors.ApplianceError], Code]] = MappingProxyType(
         errors.CapacityError: Code.RESOURCE_EXHAUSTED,
         errors.QueueFull: Code.RESOURCE_EXHAUSTED,
         errors.DeadlineUnreachable: Code.RESOURCE_EXHAUSTED,
+        errors.QuotaExceeded: Code.RESOURCE_EXHAUSTED,
         errors.ModelAway: Code.RESOURCE_EXHAUSTED,
         errors.NotReady: Code.UNAVAILABLE,
         errors.Stopping: Code.UNAVAILABLE,

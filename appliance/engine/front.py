@@ -13,12 +13,14 @@ from typing import Protocol
 from appliance.inference import RequestPlan
 from appliance.listening.certificates import Certificates
 from appliance.listening.settings import UnixAccess
+from appliance.quota.quotas import Account
 from appliance.tensor import Datatype
 from appliance.workers.port import Shape
 
-Adopt = Callable[[int, str, int, str], None]
+Adopt = Callable[[int, str, int, str, Account], None]
 """Takes a connection over: the descriptor of a stream, the client's network address ("": it has none), how often a
-worker died with the first request on it, and who the client is by its certificate ("": that is not known)."""
+worker died with the first request on it, who the client is by its certificate ("": that is not known), and what it may
+ask."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,6 +25,7 @@ from appliance.http.peers import Peers
 from appliance.http.status import HttpRefusal
 from appliance.identity import SERVER_NAME
 from appliance.listening.identity import admits, identity_of
+from appliance.quota.quotas import Account, Quotas
 
 SWEEP_S: Final = 1.0
 TOLD_PER_SWEEP: Final = 5
@@ -36,14 +37,15 @@ Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
 class Connection(web.RequestHandler):
     """One client connection. Times are the loop's; 0 means that nothing is being waited for. A connection that somebody
-    else accepted brings its ``client`` along, how many ``attempts`` at its first request have failed, and ``name``: who
-    the client is by its certificate. One over TLS was ``entered`` for this address before its handshake. ``begun`` is
-    the body of the request that was taken up and that its handler has yet to see."""
+    else accepted brings its ``client`` along, how many ``attempts`` at its first request have failed, ``name``: who the
+    client is by its certificate, and its ``account``. One over TLS was ``entered`` for this address before its
+    handshake. ``begun`` is the body of the request that was taken up and that its handler has yet to see."""
 
     __slots__ = (
         "_client",
         "_entered",
         "_server",
+        "account",
         "attempts",
         "begun",
         "busy",
@@ -64,6 +66,7 @@ class Connection(web.RequestHandler):
         attempts: int = 0,
         *,
         name: str = "",
+        account: Account | None = None,
         entered: str | None = None,
         **settings: Any,
     ) -> None:
@@ -75,6 +78,7 @@ class Connection(web.RequestHandler):
         self.name = name
         self.is_made = False
         self.attempts = attempts
+        self.account = account
         self.begun: StreamReader | None = None
         self.busy = False
         self.refused = False
@@ -286,9 +290,10 @@ class HttpServer(web.Server):
     def __call__(self) -> Connection:
         return Connection(self, loop=self._loop, **self._kwargs)
 
-    def adopt(self, client: str, attempts: int, name: str) -> Connection:
+    def adopt(self, client: str, attempts: int, name: str, account: Account) -> Connection:
         """A connection that was accepted elsewhere, from ``client``, who is ``name`` by its certificate."""
-        return Connection(self, client, attempts, name=name, loop=self._loop, **self._kwargs)
+        settings = {**self._kwargs, "name": name, "account": account}
+        return Connection(self, client, attempts, loop=self._loop, **settings)
 
     # --- those over TLS, which count from before their handshake
 
@@ -380,6 +385,16 @@ def client_name(request: web.BaseRequest) -> str:
     connection = request.protocol
     assert isinstance(connection, Connection)
     return connection.name
+
+
+def account_of(request: web.BaseRequest, quotas: Quotas) -> Account:
+    """What the client that sent ``request`` may ask."""
+    connection = request.protocol
+    assert isinstance(connection, Connection)
+    if connection.account is not None:
+        return connection.account
+    address = connection.peername
+    return quotas.account(str(address[0]) if isinstance(address, tuple) else "", connection.name)
 
 
 LINGER_S: Final = 2.0

@@ -41,6 +41,7 @@ from appliance.identity import SERVER_NAME
 from appliance.listening.certificates import bearer_of, read_certificates, server_context
 from appliance.listening.settings import unix_access
 from appliance.listening.sockets import Listeners, inherited
+from appliance.quota.quotas import Account, Quotas
 from appliance.telemetry.door_metrics import DoorFigures
 from appliance.telemetry.prometheus import MetricsConfig
 from appliance.telemetry.store_metrics import StoreFigures
@@ -54,8 +55,8 @@ POLL_S = 0.005
 
 class HttpEdge:
     """Serves HTTP for ``engine``. ``door`` gives the figures of the gRPC door, ``store`` those of the store; ``front``
-    is what may listen in the edge's place. Make and use it on the loop's thread, inside the running loop; open once,
-    close once."""
+    is what may listen in the edge's place, ``quotas`` what clients may ask. Make and use it on the loop's thread,
+    inside the running loop; open once, close once."""
 
     def __init__(
         self,
@@ -68,6 +69,7 @@ class HttpEdge:
         store: Callable[[], StoreFigures] | None = None,
         tracer: Tracer | None = None,
         front: HttpFront | None = None,
+        quotas: Quotas | None = None,
     ) -> None:
         self._config = config
         self._front = front
@@ -76,12 +78,14 @@ class HttpEdge:
         self._protocol = ProtocolHandler(engine)
         self._router = Router(
             [
-                *_inference_routes(InferenceHandler(engine, config, self._bodies, tracer, front)),
+                *_inference_routes(InferenceHandler(engine, config, self._bodies, tracer, front, quotas)),
                 *_protocol_routes(self._protocol),
                 *_control_routes(ControlHandler(engine, self._bodies, log, tracer)),
                 *_people_routes(
-                    StatusHandler(engine, store),
-                    MetricsHandler(engine, metrics or MetricsConfig(), self.statistics, door, store, tracer),
+                    StatusHandler(engine, store, quotas),
+                    MetricsHandler(
+                        engine, metrics or MetricsConfig(), self.statistics, door, store, tracer, quotas
+                    ),
                 ),
             ]
         )
@@ -186,9 +190,9 @@ class HttpEdge:
             )
         return None
 
-    def _adopt(self, descriptor: int, client: str, attempts: int, name: str) -> None:
+    def _adopt(self, descriptor: int, client: str, attempts: int, name: str, account: Account) -> None:
         """Take a connection over from the front."""
-        made = partial(self._server.adopt, client, attempts, name)
+        made = partial(self._server.adopt, client, attempts, name, account)
         task = asyncio.get_running_loop().create_task(self._connect(descriptor, made))
         self._adopting.add(task)
         task.add_done_callback(self._adopting.discard)

@@ -18,7 +18,7 @@ from appliance.errors import ApplianceError, MessageTooLarge
 from appliance.http.body import Body, BodyReader, HeldBody
 from appliance.http.compression import fold, response_encoding
 from appliance.http.config import HttpConfig
-from appliance.http.connection import client_name, take_attempts
+from appliance.http.connection import account_of, client_name, take_attempts
 from appliance.http.infer_request import (
     HEAD_LENGTH_HEADER,
     head_length,
@@ -32,6 +32,7 @@ from appliance.http.plan_cache import PlanCache, Planned
 from appliance.http.status import error_response
 from appliance.http.teaching import Teacher
 from appliance.inference import NO_DEADLINE, Answer, Outcome
+from appliance.quota.quotas import Account, Quotas
 from appliance.telemetry.trace import TRACEPARENT, Trace, Tracer
 from appliance.validation import plan_request
 
@@ -121,7 +122,9 @@ class InferenceHandler:
         bodies: BodyReader,
         tracer: Tracer | None = None,
         front: HttpFront | None = None,
+        quotas: Quotas | None = None,
     ) -> None:
+        self._quotas = quotas
         self._teacher = None if front is None else Teacher(front, engine)
         self._engine = engine
         self._tracer = tracer
@@ -138,15 +141,27 @@ class InferenceHandler:
         exchange = Exchange(arrived_ns, trace, request.raw_path, take_attempts(request), client_name(request))
         if wanted := self._engine.wanted_headers:
             exchange.headers = {key: request.headers[key] for key in wanted if key in request.headers}
+        account: Account | None = None
         try:
+            account = self._metered(request)
             planned, pending = await self._checked(request, name, version, exchange)
             response = await self._encoded(planned, await pending.answer(), exchange)
         except ApplianceError as error:
             return error_response(error, f"[request id: {exchange.request_id or '<id_unknown>'}] {error}")
         finally:
+            if account is not None:
+                account.give()
             if tracer and exchange.trace:
                 tracer.end(exchange.trace, exchange.client)
         return await self._send(request, response)
+
+    def _metered(self, request: web.BaseRequest) -> Account | None:
+        """What is to be told when ``request`` has ended. Raises QuotaExceeded, before anything of its body is read."""
+        quotas = self._quotas
+        if quotas is None or not quotas.on:
+            return None
+        account = account_of(request, quotas)
+        return account if quotas.enter(account) else None
 
     async def _checked(
         self, request: web.BaseRequest, name: str, version: str, exchange: Exchange

@@ -16,9 +16,11 @@ from aiohttp import web
 from appliance.engine.port import EnginePort, EngineStatus, SlotUse, VersionStatus, WorkerStatus
 from appliance.http.compression import compressor, response_encoding
 from appliance.http.overview import overview
+from appliance.http.quota_metrics import quota_families
 from appliance.http.residency_metrics import residency_families
 from appliance.http.swap_metrics import swap_families
 from appliance.model import VersionState
+from appliance.quota.quotas import Quotas
 from appliance.telemetry.door_metrics import DoorFigures, door_families
 from appliance.telemetry.exposition import CONTENT_TYPE, Family, exposition, label_text, sample
 from appliance.telemetry.prometheus import MetricsConfig, ProcessMetrics
@@ -47,7 +49,7 @@ class HttpStatistics:
 
 class MetricsHandler:
     """Handles ``GET /metrics``. ``own`` and ``door`` give the figures of this edge and of the gRPC door,
-    ``store`` those of the store that is served from; ``tracer`` knows those of traces."""
+    ``store`` those of the store that is served from; ``tracer`` knows those of traces, ``quotas`` those of quotas."""
 
     def __init__(
         self,
@@ -57,7 +59,9 @@ class MetricsHandler:
         door: Callable[[], DoorFigures] | None,
         store: Callable[[], StoreFigures] | None = None,
         tracer: Tracer | None = None,
+        quotas: Quotas | None = None,
     ) -> None:
+        self._quotas = quotas
         self._engine = engine
         self._tracer = tracer
         self._door = door
@@ -87,6 +91,8 @@ class MetricsHandler:
             yield from exposition(door_families(self._door()))
         if self._store is not None:
             yield from exposition(store_families(self._store()))
+        if self._quotas is not None:
+            yield from exposition(quota_families(self._quotas.figures()))
         if self._tracer is not None:
             yield from exposition([trace_family(self._tracer.figures())])
 

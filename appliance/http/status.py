@@ -32,6 +32,7 @@ STATUS: Final[Mapping[type[errors.ApplianceError], int]] = MappingProxyType(
         errors.CapacityError: HTTPStatus.TOO_MANY_REQUESTS,
         errors.QueueFull: HTTPStatus.TOO_MANY_REQUESTS,
         errors.DeadlineUnreachable: HTTPStatus.TOO_MANY_REQUESTS,
+        errors.QuotaExceeded: HTTPStatus.TOO_MANY_REQUESTS,
         errors.ModelAway: HTTPStatus.TOO_MANY_REQUESTS,
         errors.NotReady: HTTPStatus.SERVICE_UNAVAILABLE,
         errors.Stopping: HTTPStatus.SERVICE_UNAVAILABLE,

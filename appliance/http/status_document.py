@@ -13,6 +13,7 @@ from dataclasses import asdict
 from appliance import __version__
 from appliance.engine.port import EngineStatus, SwapFigures, VersionStatus, WorkerStatus
 from appliance.identity import SERVER_NAME
+from appliance.quota.quotas import QuotaFigures
 from appliance.telemetry.meter import BOUNDS_US, HistogramValue, Result, Stage, VersionStatistics
 from appliance.telemetry.store_metrics import StoreFigures
 
@@ -21,14 +22,18 @@ FORMAT = 1
 Json = bool | int | float | str | list["Json"] | dict[str, "Json"] | None
 
 
-def status_document(status: EngineStatus, store: StoreFigures | None = None) -> dict[str, Json]:
+def status_document(
+    status: EngineStatus, store: StoreFigures | None = None, quotas: QuotaFigures | None = None
+) -> dict[str, Json]:
     """The whole document; every value is JSON."""
-    document = status_header(status, store)
+    document = status_header(status, store, quotas)
     document["models"] = [model_document(version) for version in status.versions]
     return document
 
 
-def status_header(status: EngineStatus, store: StoreFigures | None = None) -> dict[str, Json]:
+def status_header(
+    status: EngineStatus, store: StoreFigures | None = None, quotas: QuotaFigures | None = None
+) -> dict[str, Json]:
     """The document without its models, which is cheap however many there are."""
     return {
         "format": FORMAT,
@@ -48,6 +53,7 @@ def status_header(status: EngineStatus, store: StoreFigures | None = None) -> di
         "swaps": _swaps_document(status.swaps),
         "residency": {**status.residency._asdict(), "problems": list(status.residency.problems)},
         "store": None if store is None else asdict(store),
+        "quotas": None if quotas is None else _quotas_document(quotas),
         "bounds_us": list(BOUNDS_US),
         "workers": [_worker_document(worker) for worker in status.workers],
         "models": [],
@@ -85,6 +91,10 @@ def model_document(version: VersionStatus) -> dict[str, Json]:
         "fallen_back": version.fallen_back,
         "stages": dict(_stage_documents(statistics)),
     }
+
+
+def _quotas_document(quotas: QuotaFigures) -> dict[str, Json]:
+    return {"clients": quotas.clients, "refused": [dict(each._asdict()) for each in quotas.refusals]}
 
 
 def _swaps_document(swaps: SwapFigures) -> dict[str, Json]:

@@ -16,6 +16,7 @@ from appliance.engine.port import EnginePort
 from appliance.http.overview import overview
 from appliance.http.status_document import model_document, status_header
 from appliance.http.status_page import PageParts, model_rows, page_text
+from appliance.quota.quotas import Quotas
 from appliance.telemetry.store_metrics import StoreFigures
 
 SLICE_MODELS: Final = 8
@@ -23,9 +24,16 @@ NO_STORE: Final = "no-store"
 
 
 class StatusHandler:
-    """Handles ``GET /`` and ``GET /status.json``. ``store`` gives the figures of the store that is served from."""
+    """Handles ``GET /`` and ``GET /status.json``. ``store`` gives the figures of the store that is served from,
+    ``quotas`` those of clients' quotas."""
 
-    def __init__(self, engine: EnginePort, store: Callable[[], StoreFigures] | None) -> None:
+    def __init__(
+        self,
+        engine: EnginePort,
+        store: Callable[[], StoreFigures] | None,
+        quotas: Quotas | None = None,
+    ) -> None:
+        self._quotas = quotas
         self._engine = engine
         self._store = store
         self._parts = PageParts.load()
@@ -33,7 +41,8 @@ class StatusHandler:
     async def document(self, request: web.BaseRequest) -> web.StreamResponse:
         """The status document; docs/STATUS.md describes it."""
         status = overview(self._engine)
-        header = status_header(status, None if self._store is None else self._store())
+        store = None if self._store is None else self._store()
+        header = status_header(status, store, None if self._quotas is None else self._quotas.figures())
         del header["models"]
         models: list[str] = []
         for version in status.versions:

@@ -76,6 +76,12 @@ FAMILIES: Final = (
         "HTTP requests refused by the door itself because they would have been late.",
     ),
     (
+        "http_over_quota",
+        "appliance_door_http_over_quota_total",
+        "counter",
+        "HTTP requests refused by the door itself for their client's quota.",
+    ),
+    (
         "http_expired",
         "appliance_door_http_expired_total",
         "counter",

@@ -7,6 +7,7 @@ use crate::clock::now_ns;
 use crate::door::Core;
 use crate::framing::{Coding, InflateError, Inflation, PREFIX, Prefix};
 use crate::limits::{Limit, PROGRESS};
+use crate::quota::{Account, Entered};
 use crate::status::{Fault, code};
 use crate::upload::{Progress, Upload};
 use crate::window::Window;
@@ -40,6 +41,16 @@ pub enum Received {
     Message(Message),
     /// Its tensors are where the worker wants them.
     Upload(Upload),
+}
+
+/// A message of a stream.
+pub struct Begun {
+    /// All of it.
+    pub received: Received,
+    /// When it began to come.
+    pub arrived_ns: u64,
+    /// Whether its client may ask that much.
+    pub entered: Entered,
 }
 
 /// Whether the body may stand still.
@@ -78,14 +89,20 @@ impl RequestBody {
         Ok(received)
     }
 
-    /// The next message of a stream that the door may serve by itself, and when its first bytes had come; see `only` and
-    /// `next`.
-    pub async fn next_of_its_own(&mut self, deadline_ns: u64) -> Result<Option<(Received, u64)>, Fault> {
+    /// The next message of a stream that the door may serve by itself, when its first bytes had come, and whether its
+    /// client may ask that much; see `only` and `next`.
+    pub async fn next_of_its_own(
+        &mut self,
+        account: &Arc<Account>,
+        deadline_ns: u64,
+    ) -> Result<Option<Begun>, Fault> {
         self.progressed(PROGRESS);
         let Some(prefix) = self.prefix(Patience::Unbounded).await? else { return Ok(None) };
         let prefix = self.announced(prefix)?;
         let arrived_ns = now_ns();
-        Ok(Some((self.received(prefix, true, arrived_ns, deadline_ns).await?, arrived_ns)))
+        let entered = account.take(arrived_ns);
+        let received = self.received(prefix, entered.is_ok(), arrived_ns, deadline_ns).await?;
+        Ok(Some(Begun { received, arrived_ns, entered }))
     }
 
     async fn received(

@@ -8,12 +8,14 @@ use crate::clock::now_ns;
 use crate::conduct::SharedConduct;
 use crate::direct::Asked;
 use crate::door::Core;
+use crate::flight::shown;
 use crate::framing::{Coding, timeout_ns};
 use crate::guest::{HandedOver, TRACEPARENT};
 use crate::infer::{self, Served};
 use crate::limits::Limit;
 use crate::mailbox::{Arrival, Event};
-use crate::status::{Fault, code, text_metadata};
+use crate::quota::Account;
+use crate::status::{Fault, code, pushback, text_metadata, trailers};
 use crate::stream::Stream;
 use crate::ticket::Ticket;
 use crate::window::Window;
@@ -37,6 +39,8 @@ pub struct Caller {
     pub peer: Arc<str>,
     /// Who it is by its certificate; empty: that is not known.
     pub client: Arc<str>,
+    /// What it may ask.
+    pub account: Arc<Account>,
     /// How it behaves.
     pub conduct: SharedConduct,
     /// Its share of the memory for request messages.
@@ -130,6 +134,21 @@ async fn carry(
 ) -> Result<(), Fault> {
     let Some(begun) = request.take().map(|request| begin(core, caller, request)) else { return Ok(()) };
     let Begun { method, kind, headers, mut body, arrived_ns, deadline_ns, body_deadline } = begun?;
+    let metered = core.inferences.contains(&method);
+    let _hold = match kind {
+        Kind::Unary if metered => match caller.account.take(arrived_ns) {
+            Ok(hold) => hold,
+            Err(refusal) => {
+                core.over_quota(caller.account.who(), &refusal);
+                let text = format!("[request id: {}] {}", shown(b""), refusal.text);
+                let mut trailers = trailers(code::RESOURCE_EXHAUSTED, &text);
+                pushback(&mut trailers, refusal.wait_ns.unwrap_or(0));
+                answer.finish(trailers);
+                return Ok(());
+            }
+        },
+        _ => None,
+    };
     let direct = core.direct.may_serve(method);
     let received = match kind {
         // The body knows of a reset while it waits for data, the answer knows of it also while there is work to do.
@@ -146,7 +165,7 @@ async fn carry(
         Some(received) => {
             match infer::serve(core, caller, received, (arrived_ns, deadline_ns), &headers, answer).await? {
                 Served::Done => return Ok(()),
-                Served::Engine(HandedOver { message, attempts, deadline_ns, asked }) => {
+                Served::Engine(HandedOver { message, attempts, deadline_ns, asked, .. }) => {
                     (Some(message), attempts, deadline_ns, asked)
                 }
             }
@@ -172,7 +191,7 @@ async fn carry(
         }
         Kind::Stream => {
             let (parent, window) = (headers.get(TRACEPARENT), core.direct.window_of(method));
-            let stream = Stream::new(core, caller, &ticket, parent, deadline_ns, window);
+            let stream = Stream::new(core, caller, &ticket, parent, deadline_ns, window, metered);
             Box::pin(stream.serve(&mut body, answer)).await // other calls shall not be as large
         }
     }

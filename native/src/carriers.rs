@@ -92,6 +92,7 @@ mod tests {
     use crate::call::Caller;
     use crate::conduct::{Conduct, SharedConduct};
     use crate::limits::{Limits, NAMES};
+    use crate::quota::Who;
     use h2::{client, server};
     use http::{Request, StatusCode};
     use std::collections::HashMap;
@@ -110,6 +111,7 @@ mod tests {
         let caller = Arc::new(Caller {
             peer: "peer".into(),
             client: "".into(),
+            account: core.quotas.account(Who::Local, 0),
             conduct: SharedConduct::new(Conduct::new(&core.limits)),
             requests: core.budget.clone(),
             answers: core.answers.clone(),

@@ -6,8 +6,10 @@ use crate::clock::now_ns;
 use crate::conduct::{Conduct, SharedConduct, WatchedTransport};
 use crate::connections::{Admission, Listening};
 use crate::door::Core;
+use crate::identity::Identity;
 use crate::limits::Limit;
 use crate::listener::Socket;
+use crate::quota::Who;
 use crate::refusal::Refusal;
 use crate::transport::Transport;
 use crate::vigil::{Verdict, Vigil};
@@ -36,33 +38,35 @@ type Http2 = server::Connection<WatchedTransport, Bytes>;
 
 /// Serves a connection to its end.
 pub async fn serve(core: Arc<Core>, socket: Socket, peer: Arc<str>, admission: Admission) {
-    let _admission = admission;
     let _open = core.statistics.connection();
     let conduct = SharedConduct::new(Conduct::new(&core.limits));
     let window = core.windows.open();
     let until = Instant::now() + core.limits.duration(Limit::HandshakeMs);
-    let (http2, client) = match timeout_at(until, establish(&core, socket, &peer, &conduct, &window)).await {
+    let (http2, identity) = match timeout_at(until, establish(&core, socket, &peer, &conduct, &window)).await
+    {
         Ok(Some(established)) => established,
         Ok(None) => return,
         Err(_) => return core.statistics.strike(Limit::HandshakeMs),
     };
     let requests = core.budget.share(core.limits.connection_bytes());
     let answers = core.answers.share(core.limits.connection_bytes());
-    let caller = Arc::new(Caller { peer, client, conduct, requests, answers, window });
+    let client = identity.as_ref().map_or("", Identity::text).into();
+    let account = core.quotas.account(Who::of(identity, admission.peer()), now_ns());
+    let caller = Arc::new(Caller { peer, client, account, conduct, requests, answers, window });
     let mut driver = Driver::new(core.clone(), http2, caller.clone());
     while let Some((request, respond)) = poll_fn(|cx| driver.poll(cx)).await {
         Carriers::carry(&core, Call::new(caller.clone(), request, respond));
     }
 }
 
-/// The handshakes: HTTP/2, and who the client is (empty: that is not known).
+/// The handshakes: HTTP/2, and who the client is, if that is known.
 async fn establish(
     core: &Core,
     socket: Socket,
     peer: &Arc<str>,
     conduct: &SharedConduct,
     window: &Window,
-) -> Option<(Http2, Arc<str>)> {
+) -> Option<(Http2, Option<Identity>)> {
     let (transport, client) = match (socket, &core.tls) {
         (Socket::Unix(stream), _) => (Transport::Unix(stream), None),
         (Socket::Tcp(stream), None) => (Transport::Tcp(stream), None),
@@ -97,7 +101,7 @@ async fn establish(
         .handshake(WatchedTransport::new(transport, conduct.clone()))
         .await;
     match http2 {
-        Ok(http2) => Some((http2, client.unwrap_or_default().into())),
+        Ok(http2) => Some((http2, client)),
         Err(error) => {
             if error.is_go_away() {
                 core.statistics.refuse(Refusal::Protocol); // it does not begin as HTTP/2 does

@@ -30,6 +30,13 @@ pub struct Listening {
     id: u64,
 }
 
+impl Admission {
+    /// What counts as its peer; None over a Unix socket.
+    pub fn peer(&self) -> Option<IpAddr> {
+        self.peer
+    }
+}
+
 impl Connections {
     fn register(&self) -> MutexGuard<'_, Register> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
@@ -72,7 +79,7 @@ impl Connections {
 
 /// What counts as one peer: an IPv4 address, or the upper half of an IPv6 address, since whoever has one of these has
 /// all that share it.
-fn network(peer: IpAddr) -> IpAddr {
+pub(crate) fn network(peer: IpAddr) -> IpAddr {
     const UPPER: u128 = u128::MAX << 64;
     match peer.to_canonical() {
         IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() & UPPER).into(),

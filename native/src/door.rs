@@ -12,6 +12,7 @@ use crate::http_front::{self, Figures, Front};
 use crate::limits::{Limit, Limits, RATE_WINDOW};
 use crate::listener::{self, ListeningSocket};
 use crate::mailbox::{Event, Mailbox};
+use crate::quota::{Refusal, Registry, Who};
 use crate::rate::Rate;
 use crate::statistics::Statistics;
 use crate::tls::Tls;
@@ -31,7 +32,7 @@ use tokio::io::unix::AsyncFd;
 use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::sync::oneshot;
 
-/// Clients that were turned away, told in a stretch of time; the others are only counted.
+/// Clients that were turned away or refused, told in a stretch of time; the others are only counted.
 const TURNED_AWAY: u64 = 50;
 
 /// What Python, the thread and its tasks share.
@@ -40,8 +41,12 @@ pub struct Core {
     pub limits: Limits,
     /// Index and kind of each method by its path.
     pub methods: HashMap<String, (u32, Kind)>,
+    /// Those of them whose messages are inference requests, which clients' quotas bound.
+    pub inferences: Vec<u32>,
     /// Certificates, if the door speaks TLS.
     pub tls: Option<Arc<Tls>>,
+    /// What clients may ask.
+    pub quotas: Arc<Registry>,
     /// Live calls.
     pub calls: Calls,
     /// The tasks that carry them.
@@ -70,19 +75,37 @@ pub struct Core {
 }
 
 impl Core {
-    /// A door that nobody has opened yet.
+    /// A door that nobody has opened yet, without quotas.
     pub fn new(
         limits: Limits,
         methods: HashMap<String, (u32, Kind)>,
         tls: Option<Arc<Tls>>,
     ) -> Result<Arc<Self>> {
-        Ok(Arc::new(Self {
+        Self::bare(limits, methods, tls).map(Arc::new)
+    }
+
+    /// As `new`, with what clients may ask: quotas, and the methods that they bound.
+    pub fn with_quotas(
+        limits: Limits,
+        methods: HashMap<String, (u32, Kind)>,
+        tls: Option<Arc<Tls>>,
+        quotas: Arc<Registry>,
+        inferences: Vec<u32>,
+    ) -> Result<Arc<Self>> {
+        let bare = Self::bare(limits, methods, tls)?;
+        Ok(Arc::new(Self { quotas, inferences, ..bare }))
+    }
+
+    fn bare(limits: Limits, methods: HashMap<String, (u32, Kind)>, tls: Option<Arc<Tls>>) -> Result<Self> {
+        Ok(Self {
             budget: Budget::new(limits.get(Limit::BytesInFlight)),
             answers: Budget::new(limits.get(Limit::BytesInFlight)),
             windows: WindowBudget::new(&limits),
             limits,
             methods,
+            inferences: Vec::new(),
             tls,
+            quotas: Arc::default(),
             calls: Calls::default(),
             carriers: Carriers::default(),
             mailbox: Mailbox::new()?,
@@ -94,7 +117,7 @@ impl Core {
             http: Figures::default(),
             draining: AtomicBool::new(false),
             closing: AtomicBool::new(false),
-        }))
+        })
     }
 
     /// Whether new calls are no longer wanted.
@@ -117,6 +140,14 @@ impl Core {
     fn tell_turned_away(&self, peer: &Arc<str>, client: String, section: &'static str) {
         if !self.turned_away.lock().unwrap_or_else(PoisonError::into_inner).exceeded(now_ns()) {
             self.mailbox.push(Event::TurnedAway(peer.clone(), client, section));
+        }
+    }
+
+    /// A client was refused for its quota, which is told now and then.
+    pub fn over_quota(&self, who: &Who, refusal: &Refusal) {
+        if refusal.tell && !self.turned_away.lock().unwrap_or_else(PoisonError::into_inner).exceeded(now_ns())
+        {
+            self.mailbox.push(Event::OverQuota(who.text(), refusal.text.clone()));
         }
     }
 

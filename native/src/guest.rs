@@ -6,6 +6,7 @@ use crate::call::Caller;
 use crate::direct::Asked;
 use crate::door::Core;
 use crate::flight::Flight;
+use crate::quota::{Hold, Refusal};
 use crate::status::Fault;
 use crate::upload::Upload;
 use http::HeaderValue;
@@ -23,6 +24,17 @@ pub struct HandedOver {
     pub deadline_ns: u64,
     /// To be held until it has ended.
     pub asked: Option<Asked>,
+    /// Likewise, for its client's quota.
+    pub hold: Option<Hold>,
+    /// It is not to be served.
+    pub refusal: Option<Refusal>,
+}
+
+impl HandedOver {
+    /// As it came, and nothing more is known of it.
+    pub fn untouched(message: Message, asked: Option<Asked>) -> Self {
+        Self { message, attempts: 0, deadline_ns: 0, asked, hold: None, refusal: None }
+    }
 }
 
 /// See the head of this file.
@@ -81,6 +93,6 @@ impl Guest {
                 (body::restored(core, &caller.requests, &upload)?, upload.flight.deadline_ns())
             }
         };
-        Ok(HandedOver { message, attempts, deadline_ns, asked: None })
+        Ok(HandedOver { attempts, deadline_ns, ..HandedOver::untouched(message, None) })
     }
 }

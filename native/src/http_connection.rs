@@ -2,6 +2,7 @@
 
 use crate::admission::Asked;
 use crate::budget::Budget;
+use crate::clock::now_ns;
 use crate::connections::Listening;
 use crate::door::Core;
 use crate::http_client::{Client, ROOM};
@@ -12,7 +13,9 @@ use crate::http_json::Outline;
 use crate::http_pass::{self, Edge, Passed};
 use crate::http_serve::{EDGE, Tried};
 use crate::http_stream::Stream;
+use crate::identity::Identity;
 use crate::listener::Socket;
+use crate::quota::{Account, Who};
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::sync::Arc;
@@ -24,9 +27,11 @@ use tokio::time::{Instant, Sleep, sleep, sleep_until};
 const HEAD_PATIENCE: Duration = Duration::from_millis(100);
 
 /// Serves a connection to its end.
-pub async fn serve(core: Arc<Core>, front: Arc<Front>, socket: Socket, peer: Arc<str>, _admitted: Admitted) {
-    let Some((stream, name)) = establish(&core, &front, socket, &peer).await else { return };
-    let mut connection = Connection::new(&core, &front, stream, peer, name);
+pub async fn serve(core: Arc<Core>, front: Arc<Front>, socket: Socket, peer: Arc<str>, admitted: Admitted) {
+    let Some((stream, identity)) = establish(&core, &front, socket, &peer).await else { return };
+    let name = identity.as_ref().map_or("", Identity::text).into();
+    let account = core.quotas.account(Who::of(identity, admitted.peer()), now_ns());
+    let mut connection = Connection::new(&core, &front, stream, (peer, name, account));
     if connection.run().await {
         connection.client.leave().await;
     }
@@ -39,6 +44,8 @@ pub(crate) struct Connection<'a> {
     peer: Arc<str>,
     /// Who the client is by its certificate; empty: that is not known.
     pub(crate) name: Arc<str>,
+    /// What it may ask.
+    pub(crate) account: Arc<Account>,
     pub(crate) client: Client,
     edge: Option<Edge>,
     pub(crate) requests: Arc<Budget>,
@@ -59,7 +66,14 @@ enum Begun {
 }
 
 impl<'a> Connection<'a> {
-    fn new(core: &'a Core, front: &'a Front, stream: Stream, peer: Arc<str>, name: Arc<str>) -> Self {
+    /// `who`: the client's address and name, and its account.
+    fn new(
+        core: &'a Core,
+        front: &'a Front,
+        stream: Stream,
+        who: (Arc<str>, Arc<str>, Arc<Account>),
+    ) -> Self {
+        let (peer, name, account) = who;
         let share = core.limits.connection_bytes();
         Self {
             client: Client::new(stream, front.write_stall),
@@ -70,6 +84,7 @@ impl<'a> Connection<'a> {
             front,
             peer,
             name,
+            account,
             edge: None,
             listening: None,
             outline: Outline::default(),
@@ -84,14 +99,18 @@ impl<'a> Connection<'a> {
                 Begun::Odd => return self.tunnel().await,
                 Begun::Request(request) => request,
             };
-            let tried = match &request.infer {
-                Some(infer) => self.serve(&request, infer).await,
-                None => EDGE,
+            let entered = request.infer.as_ref().map(|_| self.account.take(now_ns()));
+            let tried = match (&request.infer, &entered) {
+                (Some(_), Some(Err(refusal))) => self.refuse(&request, refusal).await,
+                (Some(infer), _) => self.serve(&request, infer).await,
+                (None, _) => EDGE,
             };
+            let let_in = matches!(entered, Some(Ok(Some(_))));
             let passed = match tried {
                 Tried::Answered => continue,
+                Tried::Over => return true,
                 Tried::Gone => return false,
-                Tried::Edge(attempts, asked) => self.pass(&request, attempts, asked).await,
+                Tried::Edge(attempts, asked) => self.pass(&request, attempts, asked, let_in).await,
             };
             match passed {
                 Passed::Whole => {}
@@ -146,18 +165,18 @@ impl<'a> Connection<'a> {
         if attempts > 0
             || self.edge.as_ref().is_none_or(|edge| edge.used.elapsed() > self.front.keepalive / 2)
         {
-            self.edge = Some(Edge::open(self.core, &self.peer, &self.name, attempts).ok()?);
+            self.edge = Some(Edge::open(self.core, (&self.peer, &self.name), attempts, &self.account).ok()?);
         }
         self.edge.as_mut()
     }
 
-    async fn pass(&mut self, request: &Request, attempts: u32, asked: Option<Asked>) -> Passed {
+    async fn pass(&mut self, request: &Request, attempts: u32, asked: Option<Asked>, let_in: bool) -> Passed {
         let core = self.core;
         if self.edge(attempts).is_none() {
             return Passed::Gone; // no descriptors are left
         }
         let Self { client, edge: Some(edge), .. } = self else { return Passed::Gone };
-        http_pass::exchange(core, client, edge, request, asked).await
+        http_pass::exchange(core, client, edge, request, asked, let_in).await
     }
 
     async fn tunnel(&mut self) -> bool {

@@ -7,6 +7,7 @@ use crate::limits::{Limits, NAMES};
 use crate::mailbox::Event;
 use crate::plan::Lesson;
 use crate::price::Price;
+use crate::quota::{Terms, Who};
 use crate::rig::{Rig, SLOTS, lesson};
 use bytes::BytesMut;
 use std::collections::HashMap;
@@ -90,7 +91,7 @@ impl Wire {
     async fn handed(&self) -> u32 {
         loop {
             for event in self.core.mailbox.take().unwrap() {
-                if let Event::Http(_, _, attempts, _) = event {
+                if let Event::Http(_, _, attempts, ..) = event {
                     return attempts;
                 }
             }
@@ -196,7 +197,9 @@ async fn a_client_that_goes_cancels_its_request() {
 async fn a_connection_that_has_waited_is_handed_to_the_edge_anew() {
     let (core, front) = (core(), front());
     let (_client, socket) = UnixStream::pair().unwrap();
-    let mut connection = Connection::new(&core, &front, Socket::Unix(socket).into(), "".into(), "".into());
+    let account = core.quotas.account(Who::Local, 0);
+    let who = ("".into(), "".into(), account);
+    let mut connection = Connection::new(&core, &front, Socket::Unix(socket).into(), who);
     let mut hand = |attempts, waited| {
         if let Some(edge) = &mut connection.edge {
             edge.used = Instant::now() - waited;
@@ -292,5 +295,30 @@ async fn an_answer_that_may_have_to_be_compressed_is_the_edges() {
         String::from_utf8(request("7")).unwrap().replacen("Host", "Accept-Encoding: gzip, br\r\nHost", 1);
     wire.send(asked.as_bytes()).await;
     assert_eq!(wire.handed().await, 0);
+    assert_eq!(wire.end().await.free(), SLOTS);
+}
+
+#[tokio::test]
+async fn who_asks_too_much_is_answered_before_the_rest_of_the_body_has_come() {
+    let mut wire = wire();
+    let hour = 3_600_000_000_000;
+    let terms = Terms { interval_ns: hour, rate_text: "too fast".into(), ..Terms::default() };
+    wire.core.quotas.set(Terms::default(), vec![("unix".into(), terms)], 16, now_ns());
+    wire.send(&request("7")).await;
+    wire.given(1).await;
+    wire.rig.complete(status::OK);
+    assert!(wire.answer().await.starts_with("HTTP/1.1 200 OK"));
+    let whole = request("8");
+    let (begun, rest) = whole.split_at(whole.len() - 4);
+    for _ in 0..2 {
+        wire.send(begun).await;
+        let refused = wire.answer().await;
+        assert!(refused.starts_with("HTTP/1.1 429 Too Many Requests\r\nRetry-After: 3600\r\n"), "{refused}");
+        assert!(refused.ends_with("{\"error\": \"[request id: <id_unknown>] too fast\"}"), "{refused}");
+        wire.send(rest).await; // thrown away, and the connection goes on
+    }
+    assert_eq!(wire.core.http.over_quota.load(Relaxed), 2);
+    let (_, refused) = wire.core.quotas.figures();
+    assert_eq!(refused.iter().map(|(_, rate, _)| rate).sum::<u64>(), 2);
     assert_eq!(wire.end().await.free(), SLOTS);
 }

@@ -14,7 +14,7 @@ use crate::tls::Tls;
 use futures_util::FutureExt;
 use std::future::poll_fn;
 use std::io::{Error, Result};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsRawFd;
 use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
@@ -57,6 +57,8 @@ pub struct Figures {
     pub uploads: AtomicU64,
     /// Requests that the door refused by itself, because they would have been late.
     pub late: AtomicU64,
+    /// Requests that the door refused by itself, because their clients ask too much.
+    pub over_quota: AtomicU64,
     /// Requests that the door answered by itself too late, which it then said.
     pub expired: AtomicU64,
     /// Requests handed to the edge whose ends are known.
@@ -78,7 +80,7 @@ pub struct Figures {
 
 impl Figures {
     /// All of them by name.
-    pub fn report(&self) -> [(&'static str, u64); 17] {
+    pub fn report(&self) -> [(&'static str, u64); 18] {
         [
             ("http_listeners", self.listeners.load(Relaxed)),
             ("http_connections_open", self.connections.load(Relaxed)),
@@ -89,6 +91,7 @@ impl Figures {
             ("http_json", self.json.load(Relaxed)),
             ("http_uploads", self.uploads.load(Relaxed)),
             ("http_late", self.late.load(Relaxed)),
+            ("http_over_quota", self.over_quota.load(Relaxed)),
             ("http_expired", self.expired.load(Relaxed)),
             ("http_passed", self.passed.load(Relaxed)),
             ("http_tunnels", self.tunnels.load(Relaxed)),
@@ -129,13 +132,18 @@ impl Drop for Open<'_> {
 }
 
 /// A connection that was let in; it counts until this is dropped.
-pub struct Admitted(Arc<Core>, #[allow(dead_code)] Option<Admission>);
+pub struct Admitted(Arc<Core>, Option<Admission>);
 
 impl Admitted {
     /// Lets one in, that a register may have let in before.
     pub fn new(core: &Arc<Core>, admission: Option<Admission>) -> Self {
         core.http.connections.fetch_add(1, Relaxed);
         Self(core.clone(), admission)
+    }
+
+    /// What counts as its peer, if it has an address.
+    pub fn peer(&self) -> Option<IpAddr> {
+        self.1.as_ref().and_then(Admission::peer)
     }
 }
 

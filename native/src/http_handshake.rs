@@ -4,6 +4,7 @@ use crate::door::Core;
 use crate::http_client::Client;
 use crate::http_front::Front;
 use crate::http_stream::Stream;
+use crate::identity::Identity;
 use crate::listener::Socket;
 use crate::tls::Tls;
 use bytes::BytesMut;
@@ -20,17 +21,16 @@ use tokio_rustls::server::TlsStream;
 /// The first byte of whoever speaks TLS.
 const HANDSHAKE: u8 = 0x16;
 
-/// What HTTP goes over, and who the client is by its certificate (empty: that is not known). None: nothing of HTTP will
-/// come of it.
+/// What HTTP goes over, and who the client is by its certificate, if that is known. None: nothing of HTTP will come of it.
 pub async fn establish(
     core: &Core,
     front: &Front,
     socket: Socket,
     peer: &Arc<str>,
-) -> Option<(Stream, Arc<str>)> {
+) -> Option<(Stream, Option<Identity>)> {
     let (stream, tls) = match (socket, &front.tls) {
         (Socket::Tcp(stream), Some(tls)) => (stream, tls),
-        (socket, _) => return Some((socket.into(), "".into())),
+        (socket, _) => return Some((socket.into(), None)),
     };
     let shaking = timeout(front.handshake, shake(core, front, tls, stream, peer));
     match select(pin!(shaking), pin!(ending(core))).await {
@@ -49,7 +49,7 @@ async fn shake(
     tls: &Tls,
     stream: TcpStream,
     peer: &Arc<str>,
-) -> Option<(TlsStream<TcpStream>, Arc<str>)> {
+) -> Option<(TlsStream<TcpStream>, Option<Identity>)> {
     let mut first = [HANDSHAKE];
     let _ = stream.peek(&mut first).await; // what is wrong with it the handshake finds out
     if first != [HANDSHAKE] {
@@ -61,7 +61,7 @@ async fn shake(
         return None;
     }
     match tls.accept(stream).await {
-        Ok((stream, client)) => Some((stream, client.unwrap_or_default().into())),
+        Ok((stream, client)) => Some((stream, client)),
         Err(turned_away) => {
             match turned_away {
                 Some(client) => core.turned_away_http(peer, client),

@@ -10,6 +10,7 @@ use crate::http_client::{Client, ROOM};
 use crate::http_head::{self, Request};
 use crate::http_stream::Stream;
 use crate::mailbox::Event;
+use crate::quota::{Account, Entry};
 use bytes::{Buf, BytesMut};
 use std::future::poll_fn;
 use std::io::{ErrorKind, Result};
@@ -31,17 +32,25 @@ pub struct Edge {
     deaf: bool,
     /// When it was last needed.
     pub used: Instant,
+    /// What its client may ask of the edge.
+    pub entry: Entry,
 }
 
 impl Edge {
-    /// Hands the edge a connection for the client at this address and of this name. `attempts`: how often a worker died
-    /// with the first request on it.
-    pub fn open(core: &Core, peer: &Arc<str>, name: &Arc<str>, attempts: u32) -> Result<Self> {
+    /// Hands the edge a connection for the client at this address and of this name, which has this account. `attempts`: how
+    /// often a worker died with the first request on it.
+    pub fn open(
+        core: &Core,
+        (peer, name): (&Arc<str>, &Arc<str>),
+        attempts: u32,
+        account: &Arc<Account>,
+    ) -> Result<Self> {
         let (ours, theirs) = std::os::unix::net::UnixStream::pair()?;
         ours.set_nonblocking(true)?;
         theirs.set_nonblocking(true)?;
         let stream = Stream::Unix(UnixStream::from_std(ours)?);
-        core.mailbox.push(Event::Http(theirs.into(), peer.clone(), attempts, name.clone()));
+        let entry = Entry::new(account.clone());
+        core.mailbox.push(Event::Http(theirs.into(), peer.clone(), attempts, name.clone(), entry.clone()));
         Ok(Self {
             stream,
             inbound: BytesMut::new(),
@@ -49,6 +58,7 @@ impl Edge {
             shut: false,
             deaf: false,
             used: Instant::now(),
+            entry,
         })
     }
 }
@@ -73,17 +83,21 @@ pub enum Passed {
 }
 
 /// Carries a request whose end is known, at the front of what the client has sent, and its response. `asked` is held
-/// until both are through, or nobody knows where they end.
+/// until both are through, or nobody knows where they end. `let_in`: its client's quota has been asked.
 pub async fn exchange(
     core: &Core,
     client: &mut Client,
     edge: &mut Edge,
     request: &Request,
     asked: Option<Asked>,
+    let_in: bool,
 ) -> Passed {
     core.http.passed.fetch_add(1, Relaxed);
     let exchange = Exchange { request: request.head + request.body, response: None, asked };
-    carry(core, client, edge, Some(exchange)).await
+    edge.entry.note(let_in);
+    let passed = carry(core, client, edge, Some(exchange)).await;
+    edge.entry.note(false);
+    passed
 }
 
 /// Carries everything until one of the two ends it.
@@ -247,6 +261,7 @@ mod tests {
     use super::*;
     use crate::limits::{Limits, NAMES};
     use crate::listener::Socket;
+    use crate::quota::Who;
     use std::collections::HashMap;
     use std::time::Duration;
     use tokio::io::AsyncReadExt;
@@ -262,7 +277,8 @@ mod tests {
         let mut reservation = core.budget.reserve();
         reservation.resize(CAME).unwrap();
         client.reservation = Some(reservation);
-        let mut edge = Edge::open(&core, &"".into(), &"".into(), 0).unwrap();
+        let account = core.quotas.account(Who::Local, 0);
+        let mut edge = Edge::open(&core, (&"".into(), &"".into()), 0, &account).unwrap();
         let theirs = core.mailbox.take().unwrap().into_iter().find_map(|event| match event {
             Event::Http(theirs, ..) => Some(std::os::unix::net::UnixStream::from(theirs)),
             _ => None,

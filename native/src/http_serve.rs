@@ -4,7 +4,7 @@
 use crate::admission::{Admission, Asked};
 use crate::budget::Reservation;
 use crate::clock::now_ns;
-use crate::flight::{Flight, Landing};
+use crate::flight::{Flight, Landing, shown};
 use crate::http_admission::Shown;
 use crate::http_answer;
 use crate::http_array::{Array, Step};
@@ -14,6 +14,7 @@ use crate::http_front::Open;
 use crate::http_head::{HEAD, Infer, Request};
 use crate::http_json::Outline;
 use crate::http_upload::{UPLOAD, Upload};
+use crate::quota::Refusal;
 use bytes::{Buf, Bytes, BytesMut};
 use std::future::poll_fn;
 use std::io::ErrorKind;
@@ -37,6 +38,8 @@ pub(crate) enum Tried {
     Answered,
     /// It is the edge's, after so many attempts; the last is held until it has ended.
     Edge(u32, Option<Asked>),
+    /// It was answered, and with it the connection ends.
+    Over,
     Gone,
 }
 
@@ -53,6 +56,30 @@ struct Guest {
 }
 
 impl Connection<'_> {
+    /// Refuses a request at the front of what the client has sent, because it asks too much; at once, before the rest of
+    /// it has come, which is then thrown away.
+    pub(crate) async fn refuse(&mut self, request: &Request, refusal: &Refusal) -> Tried {
+        let core = self.core;
+        core.over_quota(self.account.who(), refusal);
+        core.http.over_quota.fetch_add(1, Relaxed);
+        let text = format!("[request id: {}] {}", shown(b""), refusal.text);
+        let answer = http_answer::late(&text, refusal.wait_ns.unwrap_or(0), &mut self.front.signature());
+        let mut left = request.head + request.body;
+        let held = left.min(self.client.inbound.len());
+        let tried = self.answer(answer, held).await;
+        left -= held;
+        let until = Instant::now() + BODY_PATIENCE;
+        while left > 0 && matches!(tried, Tried::Answered) {
+            if !self.client.more(PIECE, until).await {
+                return Tried::Over;
+            }
+            let came = left.min(self.client.inbound.len());
+            self.client.inbound.advance(came);
+            left -= came;
+        }
+        tried
+    }
+
     /// Serves a request at the front of what the client has sent, if that was taught and granted.
     pub(crate) async fn serve(&mut self, request: &Request, infer: &Infer) -> Tried {
         let core = self.core;

@@ -22,7 +22,7 @@ const OBJECT_IDENTIFIER: u8 = 0x06;
 const SEQUENCE: u8 = 0x30;
 
 /// Who a client is.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Identity {
     text: String,
     /// It is a URI among the alternative names, and not something that only looks like one.
@@ -30,6 +30,16 @@ pub struct Identity {
 }
 
 impl Identity {
+    /// By a name, which is a URI if it can be nothing else.
+    pub fn new(name: &str) -> Self {
+        Self { text: name.to_string(), is_uri: name.contains(AFTER_SCHEME) }
+    }
+
+    /// What it is called.
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
     /// What the log calls it.
     pub fn into_text(self) -> String {
         self.text
@@ -135,17 +145,22 @@ impl Names {
 
     /// Whether this one may.
     pub fn admit(&self, identity: &Identity) -> bool {
-        let Identity { text, is_uri } = identity;
-        self.0.iter().any(|name| match name.strip_prefix(WILDCARD) {
-            Some(_) if *is_uri => false,
-            Some(domain) => text
-                .split_once('.')
-                .is_some_and(|(label, rest)| is_label(label) && rest.eq_ignore_ascii_case(domain)),
-            None if name.contains(AFTER_SCHEME) && !is_uri => false,
-            // Letters count in a URI, and in what looks like one.
-            None if *is_uri || text.contains(':') => name == text,
-            None => name.eq_ignore_ascii_case(text),
-        })
+        self.0.iter().any(|name| matches(name, identity))
+    }
+}
+
+/// Whether a name or a pattern stands for this client.
+pub(crate) fn matches(name: &str, identity: &Identity) -> bool {
+    let Identity { text, is_uri } = identity;
+    match name.strip_prefix(WILDCARD) {
+        Some(_) if *is_uri => false,
+        Some(domain) => text
+            .split_once('.')
+            .is_some_and(|(label, rest)| is_label(label) && rest.eq_ignore_ascii_case(domain)),
+        None if name.contains(AFTER_SCHEME) && !is_uri => false,
+        // Letters count in a URI, and in what looks like one.
+        None if *is_uri || text.contains(':') => name == text,
+        None => name.eq_ignore_ascii_case(text),
     }
 }
 

@@ -39,7 +39,7 @@ pub async fn serve(
             match core.direct.admit(&message.bytes, arrived_ns, deadline_ns, true) {
                 Admission::Flight(flight) => Guest::Message(flight, message),
                 Admission::Engine(asked) => {
-                    return Ok(Served::Engine(HandedOver { message, attempts: 0, deadline_ns: 0, asked }));
+                    return Ok(Served::Engine(HandedOver::untouched(message, asked)));
                 }
                 Admission::Late(text, late_ns) => {
                     let mut trailers = trailers(code::RESOURCE_EXHAUSTED, &text);

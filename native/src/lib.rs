@@ -53,6 +53,8 @@ pub mod parts;
 pub mod plan;
 pub mod price;
 pub mod python;
+pub mod quota;
+pub mod quotas;
 pub mod rate;
 pub mod refusal;
 #[cfg(test)]
@@ -86,6 +88,8 @@ mod _door {
     use crate::parts::{json_read, json_written, scan};
     #[pymodule_export]
     use crate::python::{Door, Message, Tls};
+    #[pymodule_export]
+    use crate::quotas::{Account, Quotas};
     #[pymodule_export]
     use crate::worker_ring::{LaneMemory, WorkerRing};
     use pyo3::prelude::*;

@@ -1,6 +1,7 @@
 //! Events on their way to Python: a queue, and a descriptor that is readable while it is not empty.
 
 use crate::budget::Message;
+use crate::quota::{Entry, Refusal};
 use http::{HeaderName, HeaderValue};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -19,15 +20,18 @@ pub enum Event {
     News,
     /// A client was turned away for its name: its address, and who it is by its certificate.
     TurnedAway(Arc<str>, String, &'static str),
-    /// The edge's end of an HTTP connection, its client's address, and how often a worker died with its first request.
-    Http(OwnedFd, Arc<str>, u32, Arc<str>),
+    /// The edge's end of an HTTP connection, its client's address, how often a worker died with its first request, who the
+    /// client is by its certificate, and what it may ask.
+    Http(OwnedFd, Arc<str>, u32, Arc<str>, Entry),
+    /// A client was refused for its quota: who it is, and why.
+    OverQuota(String, String),
 }
 
 impl Event {
     /// The call that it tells of; 0: of none.
     pub fn call(&self) -> u64 {
         match self {
-            Self::News | Self::TurnedAway(..) | Self::Http(..) => 0,
+            Self::News | Self::TurnedAway(..) | Self::Http(..) | Self::OverQuota(..) => 0,
             Self::Call(arrival) => arrival.call,
             Self::Message(call, _) | Self::Sent(call) | Self::Gone(call) => *call,
         }
@@ -42,6 +46,8 @@ pub struct Told {
     pub attempts: u32,
     /// Its own deadline, on CLOCK_MONOTONIC; 0: it has none but the stream's.
     pub deadline_ns: u64,
+    /// Why it is not to be served, if its client's quota forbids it.
+    pub refusal: Option<Refusal>,
 }
 
 /// What Python learns about a call.

@@ -10,6 +10,7 @@ use crate::identity::Names;
 use crate::limits::{Limits, NAMES};
 use crate::listener::{self, ListeningSocket};
 use crate::mailbox::{Arrival, Event, Told};
+use crate::quotas::{self, Account, Quotas};
 use crate::status::{add_metadata, code, trailers};
 use crate::tls;
 use bytes::Bytes;
@@ -33,6 +34,7 @@ const GONE: u8 = 3;
 const NEWS: u8 = 4;
 const TURNED_AWAY: u8 = 5;
 const HTTP: u8 = 6;
+const OVER_QUOTA: u8 = 7;
 
 /// Up to here a message is copied into `bytes`; above, Python reads it where it lies.
 const COPIED: usize = 64 * 1024;
@@ -50,6 +52,7 @@ pub fn add_constants(module: &Bound<'_, PyModule>) -> PyResult<()> {
         ("NEWS", NEWS),
         ("TURNED_AWAY", TURNED_AWAY),
         ("HTTP", HTTP),
+        ("OVER_QUOTA", OVER_QUOTA),
     ] {
         module.add(name, value)?;
     }
@@ -112,16 +115,20 @@ fn misused(call: u64, misuse: Misuse) -> PyErr {
 #[pymethods]
 impl Door {
     #[new]
-    #[pyo3(signature = (*, listeners, methods, limits, tls = None))]
+    #[pyo3(signature = (*, listeners, methods, limits, tls = None, quotas = None, inferences = Vec::new()))]
     fn new(
         listeners: Vec<RawFd>,
         methods: Vec<(String, u8)>,
         limits: &Bound<'_, PyMapping>,
         tls: Option<&Bound<'_, Tls>>,
+        quotas: Option<&Bound<'_, Quotas>>,
+        inferences: Vec<u32>,
     ) -> PyResult<Self> {
         let limits = Limits::new(limit_pairs(limits)?).map_err(PyValueError::new_err)?;
         let methods = method_table(methods)?;
-        let core = Core::new(limits, methods, tls.map(|tls| tls.get().0.clone()))?;
+        let quotas = quotas.map(|quotas| quotas.get().0.clone()).unwrap_or_default();
+        let core =
+            Core::with_quotas(limits, methods, tls.map(|tls| tls.get().0.clone()), quotas, inferences)?;
         let bound = listener::take_over(&listeners).map_err(PyOSError::new_err)?;
         Ok(Self { core, stage: Mutex::new(Stage::Built(bound)), front: Mutex::default() })
     }
@@ -316,16 +323,20 @@ fn method_table(methods: Vec<(String, u8)>) -> PyResult<HashMap<String, (u32, Ki
 fn event_tuple(py: Python<'_>, event: Event) -> PyResult<Bound<'_, PyTuple>> {
     match event {
         Event::Call(arrival) => call_tuple(py, *arrival),
-        Event::Message(call, None) => (MESSAGE, call, py.None(), 0, 0).into_pyobject(py),
-        Event::Message(call, Some(Told { message, attempts, deadline_ns })) => {
-            (MESSAGE, call, handed_over(py, Some(message))?, attempts, deadline_ns).into_pyobject(py)
+        Event::Message(call, None) => (MESSAGE, call, py.None(), 0, 0, py.None()).into_pyobject(py),
+        Event::Message(call, Some(Told { message, attempts, deadline_ns, refusal })) => {
+            let message = handed_over(py, Some(message))?;
+            (MESSAGE, call, message, attempts, deadline_ns, quotas::told(refusal)).into_pyobject(py)
         }
         Event::Sent(call) => (SENT, call).into_pyobject(py),
         Event::Gone(call) => (GONE, call).into_pyobject(py),
         Event::News => (NEWS,).into_pyobject(py),
         Event::TurnedAway(peer, client, section) => (TURNED_AWAY, &*peer, client, section).into_pyobject(py),
-        Event::Http(connection, peer, attempts, client) => {
-            let told = (HTTP, connection.as_raw_fd(), &*peer, attempts, &*client).into_pyobject(py)?;
+        Event::OverQuota(client, reason) => (OVER_QUOTA, client, reason).into_pyobject(py),
+        Event::Http(connection, peer, attempts, client, entry) => {
+            let account = Account(entry);
+            let told =
+                (HTTP, connection.as_raw_fd(), &*peer, attempts, &*client, account).into_pyobject(py)?;
             let _ = connection.into_raw_fd(); // Python's from here on
             Ok(told)
         }

@@ -5,14 +5,16 @@
 //! task wakes, so that what one of them leaves behind is seen by the next at once; only what lies before it must be told.
 
 use crate::answer::Answer;
-use crate::body::{Received, RequestBody};
+use crate::body::{Begun, Received, RequestBody};
 use crate::call::Caller;
 use crate::calls::End;
+use crate::clock::now_ns;
 use crate::direct::{Admission, Asked};
 use crate::door::Core;
 use crate::flight::Flight;
 use crate::guest::{Guest, HandedOver};
 use crate::mailbox::{Event, Told};
+use crate::quota::{Entered, Hold, Refusal};
 use crate::status::Fault;
 use crate::ticket::Ticket;
 use crate::underway::{Chunk, StreamWindow, Underway};
@@ -34,6 +36,8 @@ pub struct Stream<'a> {
     deadline_ns: u64,
     /// What may be under way, if it may be the door's own.
     window: Option<StreamWindow>,
+    /// Whether its messages are requests that the client's quota bounds.
+    metered: bool,
     underway: Mutex<Underway>,
     /// Rung when what is under way has changed.
     changed: Notify,
@@ -49,7 +53,8 @@ enum Order {
 }
 
 impl<'a> Stream<'a> {
-    /// A stream that Python has been told of. `window`: what may be under way, if it may be the door's own.
+    /// A stream that Python has been told of. `window`: what may be under way, if it may be the door's own; `metered`:
+    /// whether the client's quota bounds its messages.
     pub fn new(
         core: &'a Core,
         caller: &'a Caller,
@@ -57,10 +62,11 @@ impl<'a> Stream<'a> {
         parent: Option<&'a HeaderValue>,
         deadline_ns: u64,
         window: Option<StreamWindow>,
+        metered: bool,
     ) -> Self {
         let unused = StreamWindow { requests: 0, bytes: 0 };
         let underway = Mutex::new(Underway::new(window.unwrap_or(unused)));
-        Self { core, caller, ticket, parent, deadline_ns, window, underway, changed: Notify::new() }
+        Self { core, caller, ticket, parent, deadline_ns, window, metered, underway, changed: Notify::new() }
     }
 
     /// Carries it to its end.
@@ -94,7 +100,15 @@ impl<'a> Stream<'a> {
                 () = self.stopped() => None,
                 message = body.next() => message?,
             };
-            self.tell(message.map(|message| Told { message, attempts: 0, deadline_ns: 0 }));
+            let told = message.map(|message| {
+                let entered = if self.metered { self.caller.account.take(now_ns()) } else { Ok(None) };
+                let (hold, refusal) = self.split(entered);
+                if self.metered {
+                    self.underway().told_as_asked(hold); // whose answer it is that comes next is known of no other
+                }
+                Told { message, attempts: 0, deadline_ns: 0, refusal }
+            });
+            self.tell(told);
         }
     }
 
@@ -106,10 +120,10 @@ impl<'a> Stream<'a> {
             let next = tokio::select! {
                 biased;
                 () = self.stopped() => None,
-                next = body.next_of_its_own(self.deadline_ns) => next?,
+                next = body.next_of_its_own(&self.caller.account, self.deadline_ns) => next?,
             };
-            let Some((received, arrived_ns)) = next else { break };
-            self.take(received, arrived_ns)?;
+            let Some(begun) = next else { break };
+            self.take(begun)?;
         }
         self.until(Underway::is_settled).await;
         loop {
@@ -119,25 +133,42 @@ impl<'a> Stream<'a> {
     }
 
     /// Serves a request or hands it over.
-    fn take(&self, received: Received, arrived_ns: u64) -> Result<(), Fault> {
+    fn take(&self, begun: Begun) -> Result<(), Fault> {
+        let Begun { received, arrived_ns, entered } = begun;
+        let (hold, refusal) = self.split(entered);
         let mut guest = match received {
             Received::Upload(upload) => Guest::Upload(upload),
-            Received::Message(message) => match self.admit(&message.bytes, arrived_ns) {
-                Ok(flight) => Guest::Message(flight, message),
-                Err(asked) => {
-                    let handed = HandedOver { message, attempts: 0, deadline_ns: 0, asked };
-                    self.underway().hand_over(handed);
-                    return Ok(());
+            Received::Message(message) => {
+                let admitted =
+                    if refusal.is_none() { self.admit(&message.bytes, arrived_ns) } else { Err(None) };
+                match admitted {
+                    Ok(flight) => Guest::Message(flight, message),
+                    Err(asked) => {
+                        let handed = HandedOver { hold, refusal, ..HandedOver::untouched(message, asked) };
+                        self.underway().hand_over(handed);
+                        return Ok(());
+                    }
                 }
-            },
+            }
         };
         guest.note_parent(self.parent);
-        let departed = self.underway().depart(guest, &self.caller.answers);
-        if let Err(guest) = departed {
+        let departed = self.underway().depart(guest, hold, &self.caller.answers);
+        if let Err((guest, hold)) = departed {
             let handed = guest.hand_over(self.core, self.caller, 0)?;
-            self.underway().hand_over(handed);
+            self.underway().hand_over(HandedOver { hold, ..handed });
         }
         Ok(())
+    }
+
+    /// What is held of a request, and why it is not to be served, which is told now and then.
+    fn split(&self, entered: Entered) -> (Option<Hold>, Option<Refusal>) {
+        entered.map_or_else(
+            |refusal| {
+                self.core.over_quota(self.caller.account.who(), &refusal);
+                (None, Some(refusal))
+            },
+            |hold| (hold, None),
+        )
     }
 
     fn admit(&self, message: &Bytes, arrived_ns: u64) -> Result<Box<Flight>, Option<Asked>> {
@@ -189,9 +220,9 @@ impl<'a> Stream<'a> {
         self.ticket.slot.register(cx.waker());
         loop {
             let failed = self.underway().poll_landed(cx, &self.caller.client);
-            let Poll::Ready((guest, attempts)) = failed else { break };
+            let Poll::Ready((guest, hold, attempts)) = failed else { break };
             match guest.hand_over(self.core, self.caller, attempts) {
-                Ok(handed) => self.underway().hand_over(handed),
+                Ok(handed) => self.underway().hand_over(HandedOver { hold, ..handed }),
                 Err(fault) => return Poll::Ready(fault),
             }
         }

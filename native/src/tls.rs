@@ -54,13 +54,13 @@ impl Tls {
     pub async fn accept(
         &self,
         stream: TcpStream,
-    ) -> Result<(TlsStream<TcpStream>, Option<String>), Option<String>> {
+    ) -> Result<(TlsStream<TcpStream>, Option<Identity>), Option<String>> {
         let acceptor: TlsAcceptor = self.config.read().unwrap_or_else(PoisonError::into_inner).clone().into();
         // It fails within the one step in which the certificate is looked at, and all handshakes run on one thread.
         let turned_away = |_| self.turned_away.lock().unwrap_or_else(PoisonError::into_inner).take();
         let stream = acceptor.accept(stream).await.map_err(turned_away)?;
         let certificate = stream.get_ref().1.peer_certificates().and_then(<[_]>::first);
-        let client = certificate.and_then(identity).map(Identity::into_text);
+        let client = certificate.and_then(identity);
         Ok((stream, client))
     }
 }

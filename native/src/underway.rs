@@ -12,6 +12,7 @@ use crate::framing::{PREFIX, Prefix};
 use crate::guest::{Guest, HandedOver};
 use crate::infer::held;
 use crate::mailbox::Told;
+use crate::quota::Hold;
 use bytes::{BufMut, Bytes, BytesMut};
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
@@ -26,25 +27,33 @@ const CHUNK: usize = 64 * 1024;
 /// A client that has left more than this untaken is slow: what else it asks for is the engine's, which holds it back.
 const SLOW: usize = 4 << 20;
 
-/// A request that the worker has, and the memory for its answer. Dropped before it landed, its client has gone.
-struct Aloft(Option<(Guest, Reservation)>);
+/// A request that the worker has, the memory for its answer, and what is held of its client's quota. Dropped before it
+/// landed, its client has gone.
+struct Aloft(Option<(Guest, Reservation, Option<Hold>)>);
 
 impl Future for Aloft {
-    type Output = (Guest, Reservation, Result<Landing, u32>);
+    type Output = (Guest, Reservation, Option<Hold>, Result<Landing, u32>);
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let Some((guest, _)) = &mut self.0 else { return Poll::Pending };
+        let Some((guest, ..)) = &mut self.0 else { return Poll::Pending };
         let landed = ready!(guest.flight().poll(cx));
-        self.0.take().map_or(Poll::Pending, |(guest, room)| Poll::Ready((guest, room, landed)))
+        self.0.take().map_or(Poll::Pending, |(guest, room, hold)| Poll::Ready((guest, room, hold, landed)))
     }
 }
 
 impl Drop for Aloft {
     fn drop(&mut self) {
-        if let Some((guest, _)) = self.0.take() {
+        if let Some((guest, ..)) = self.0.take() {
             guest.into_flight().cancel();
         }
     }
+}
+
+/// What is given back when Python has answered a request, and how long its message was.
+struct Answerable {
+    asked: Option<Asked>,
+    hold: Option<Hold>,
+    length: usize,
 }
 
 /// How much may be under way on one stream.
@@ -85,8 +94,8 @@ pub struct Underway {
     /// Answers and bytes that have landed and were not sent.
     unsent: (usize, usize),
     handed: VecDeque<HandedOver>,
-    /// What Python was told and has not answered, and how long it was; which of its answers is whose does not matter.
-    told: VecDeque<(Option<Asked>, usize)>,
+    /// What Python was told and has not answered; which of its answers is whose does not matter.
+    told: VecDeque<Answerable>,
     changed: bool,
 }
 
@@ -122,29 +131,34 @@ impl Underway {
     }
 
     /// Gives a request to the worker, where its answer will find memory in `answers`; else it comes back.
-    pub fn depart(&mut self, mut guest: Guest, answers: &Arc<Budget>) -> Result<(), Guest> {
+    pub fn depart(
+        &mut self,
+        mut guest: Guest,
+        hold: Option<Hold>,
+        answers: &Arc<Budget>,
+    ) -> Result<(), (Guest, Option<Hold>)> {
         let length = guest.flight().streamed_length();
         let mut room = answers.reserve();
         let fits =
             self.unsent.1 <= SLOW && Prefix::encode(length).is_some() && room.resize(PREFIX + length).is_ok();
         if !fits || !guest.depart() {
-            return Err(guest);
+            return Err((guest, hold));
         }
         self.bytes += guest.length();
-        self.aloft.push(Aloft(Some((guest, room))));
+        self.aloft.push(Aloft(Some((guest, room, hold))));
         Ok(())
     }
 
     /// Takes the answers that are there, on behalf of `client`. Ready with a request that is the engine's, after so many
     /// attempts: also one that is late, for which the engine has the words.
-    pub fn poll_landed(&mut self, cx: &mut Context<'_>, client: &str) -> Poll<(Guest, u32)> {
-        while let Poll::Ready(Some((guest, room, landed))) = self.aloft.poll_next_unpin(cx) {
+    pub fn poll_landed(&mut self, cx: &mut Context<'_>, client: &str) -> Poll<(Guest, Option<Hold>, u32)> {
+        while let Poll::Ready(Some((guest, room, hold, landed))) = self.aloft.poll_next_unpin(cx) {
             self.changed = true;
             self.bytes -= guest.length();
             match landed {
                 Ok(Landing::Well) => self.answer(guest.into_flight(), room, client),
-                Ok(Landing::Late) => return Poll::Ready((guest, 0)),
-                Err(attempts) => return Poll::Ready((guest, attempts)),
+                Ok(Landing::Late) => return Poll::Ready((guest, hold, 0)),
+                Err(attempts) => return Poll::Ready((guest, hold, attempts)),
             }
         }
         Poll::Pending
@@ -194,23 +208,29 @@ impl Underway {
 
     /// The next request that Python is told.
     pub fn take_handed(&mut self) -> Option<Told> {
-        let HandedOver { message, attempts, deadline_ns, asked } = self.handed.pop_front()?;
-        self.told.push_back((asked, message.bytes.len()));
-        self.bytes += message.bytes.len();
+        let HandedOver { message, attempts, deadline_ns, asked, hold, refusal } = self.handed.pop_front()?;
+        let length = message.bytes.len();
+        self.told.push_back(Answerable { asked, hold, length });
+        self.bytes += length;
         self.changed = true;
-        Some(Told { message, attempts, deadline_ns })
+        Some(Told { message, attempts, deadline_ns, refusal })
+    }
+
+    /// Python is told a request that it asked for itself.
+    pub fn told_as_asked(&mut self, hold: Option<Hold>) {
+        self.told.push_back(Answerable { asked: None, hold, length: 0 });
     }
 
     /// Python has answered one of those that it was told; how long the client takes over that is no work of the engine's.
     pub fn answered(&mut self) {
-        if let Some((asked, _)) = self.told.front_mut() {
-            drop(asked.take());
+        if let Some(answered) = self.told.front_mut() {
+            drop((answered.asked.take(), answered.hold.take()));
         }
     }
 
     /// The client has taken Python's answer.
     pub fn answer_sent(&mut self) {
-        self.bytes -= self.told.pop_front().map_or(0, |(_, length)| length);
+        self.bytes -= self.told.pop_front().map_or(0, |answered| answered.length);
         self.changed = true;
     }
 }

@@ -3,6 +3,7 @@
 use super::*;
 use crate::direct::Admission;
 use crate::lane_memory::status;
+use crate::quota::{Registry, Terms, Who};
 use crate::rig::{HEAD, Rig, SLOTS, message, rebuilt};
 use std::task::Waker;
 
@@ -31,25 +32,25 @@ impl Scene {
 
     fn depart(&mut self) {
         let guest = self.guest();
-        assert!(self.underway.depart(guest, &self.answers).is_ok());
+        assert!(self.underway.depart(guest, None, &self.answers).is_ok());
     }
 
     /// The worker is done with the request that it has had for longest.
-    fn land(&mut self, status: u32) -> Poll<(Guest, u32)> {
+    fn land(&mut self, status: u32) -> Poll<(Guest, Option<Hold>, u32)> {
         let arena = self.rig.direct.clone();
         let taken = self.rig.complete(status);
         arena.attached().unwrap().arena.write(taken.out_offset as usize, b"good");
         self.poll()
     }
 
-    fn poll(&mut self) -> Poll<(Guest, u32)> {
+    fn poll(&mut self) -> Poll<(Guest, Option<Hold>, u32)> {
         self.underway.poll_landed(&mut Context::from_waker(Waker::noop()), "")
     }
 
     fn hand_over(&mut self) {
         let message = whole(&self.answers, message());
-        let asked = None;
-        self.underway.hand_over(HandedOver { message, attempts: 1, deadline_ns: 7, asked });
+        let untouched = HandedOver::untouched(message, None);
+        self.underway.hand_over(HandedOver { attempts: 1, deadline_ns: 7, ..untouched });
     }
 }
 
@@ -119,7 +120,7 @@ fn no_more_is_read_while_messages_under_way_are_too_many_bytes() {
     assert!(scene.land(status::OK).is_pending());
     assert!(scene.underway.has_room(), "an answer holds no message");
     scene.depart();
-    let Poll::Ready((_failed, 0)) = scene.land(status::HAND_OVER) else { panic!() };
+    let Poll::Ready((_failed, _, 0)) = scene.land(status::HAND_OVER) else { panic!() };
     assert!(scene.underway.has_room(), "it is counted again when Python has it");
     scene.hand_over();
     scene.underway.take_handed();
@@ -134,7 +135,7 @@ fn nothing_is_settled_while_something_may_be_handed_over() {
     assert!(scene.underway.is_settled());
     scene.depart();
     assert!(!scene.underway.is_settled());
-    let Poll::Ready((guest, 0)) = scene.land(status::HAND_OVER) else { panic!() };
+    let Poll::Ready((guest, _, 0)) = scene.land(status::HAND_OVER) else { panic!() };
     drop(guest);
     scene.hand_over();
     assert!(!scene.underway.is_settled());
@@ -147,13 +148,13 @@ fn what_fails_or_is_late_is_the_engines() {
     let mut scene = Scene::new(8);
     (0..4).for_each(|_| scene.depart());
     for (status, attempts) in [(status::HAND_OVER, 0), (status::EXPIRED, 0)] {
-        let Poll::Ready((guest, tried)) = scene.land(status) else { panic!("{status}") };
+        let Poll::Ready((guest, _, tried)) = scene.land(status) else { panic!("{status}") };
         let Guest::Message(_, whole) = guest else { panic!() };
         assert_eq!((tried, whole.bytes), (attempts, message()));
     }
     scene.rig.direct.close_lane(1);
     for _ in 0..2 {
-        assert!(matches!(scene.poll(), Poll::Ready((_, 1))), "a worker died with it");
+        assert!(matches!(scene.poll(), Poll::Ready((_, _, 1))), "a worker died with it");
     }
     assert!(scene.poll().is_pending());
     assert_eq!((scene.rig.free(), scene.answers.used()), (SLOTS, 0));
@@ -180,7 +181,7 @@ fn without_memory_for_its_answer_a_request_is_the_engines() {
     scene.answers = Budget::new(framed(ANSWER).len() as u64);
     scene.depart();
     let guest = scene.guest();
-    assert!(scene.underway.depart(guest, &scene.answers).is_err());
+    assert!(scene.underway.depart(guest, None, &scene.answers).is_err());
     assert_eq!(scene.rig.direct.load(1).0, 1, "it was not given to the worker");
 }
 
@@ -189,7 +190,7 @@ fn who_takes_no_answers_is_held_back_by_the_engine() {
     let mut scene = Scene::new(8);
     scene.underway.unsent = (1, SLOW + 1);
     let guest = scene.guest();
-    assert!(scene.underway.depart(guest, &scene.answers).is_err());
+    assert!(scene.underway.depart(guest, None, &scene.answers).is_err());
     scene.underway.unsent = (1, SLOW);
     scene.depart();
 }
@@ -199,7 +200,7 @@ fn what_may_no_longer_depart_comes_back() {
     let mut scene = Scene::new(8);
     let guest = scene.guest();
     scene.rig.direct.grant(1, 0);
-    assert!(scene.underway.depart(guest, &scene.answers).is_err());
+    assert!(scene.underway.depart(guest, None, &scene.answers).is_err());
     assert_eq!((scene.rig.free(), scene.answers.used()), (SLOTS, 0));
 }
 
@@ -215,7 +216,7 @@ fn what_python_was_left_is_ahead_of_others_until_it_has_answered() {
     for _ in 0..2 {
         let Admission::Engine(asked) = scene.rig.admit(in_time) else { panic!() };
         let message = whole(&scene.answers, message());
-        scene.underway.hand_over(HandedOver { message, attempts: 0, deadline_ns: 0, asked });
+        scene.underway.hand_over(HandedOver::untouched(message, asked));
         scene.underway.take_handed();
     }
     assert!(matches!(scene.rig.admit(in_time), Admission::Late(..)));
@@ -226,4 +227,30 @@ fn what_python_was_left_is_ahead_of_others_until_it_has_answered() {
     scene.underway.answered();
     scene.underway.answer_sent();
     assert!(matches!(scene.rig.admit(in_time), Admission::Engine(Some(_))));
+}
+
+#[test]
+fn a_quota_is_held_until_the_request_has_ended_whoever_serves_it() {
+    let registry = Registry::default();
+    registry.set(Terms { in_flight: 3, ..Terms::default() }, Vec::new(), 16, 0);
+    let account = registry.account(Who::parse("10.0.0.1"), 0);
+    let free = || {
+        let held: Vec<_> = (0..3).map_while(|_| account.take(0).ok()).collect();
+        held.len()
+    };
+    let mut scene = Scene::new(8);
+    for _ in 0..2 {
+        let guest = scene.guest();
+        assert!(scene.underway.depart(guest, account.take(0).unwrap(), &scene.answers).is_ok());
+    }
+    assert_eq!(free(), 1);
+    assert!(scene.land(status::OK).is_pending());
+    assert_eq!(free(), 2, "it has its answer");
+    let Poll::Ready((guest, hold, _)) = scene.land(status::HAND_OVER) else { panic!() };
+    let Guest::Message(_, message) = guest else { panic!() };
+    scene.underway.hand_over(HandedOver { hold, ..HandedOver::untouched(message, None) });
+    assert!(scene.underway.take_handed().is_some());
+    assert_eq!(free(), 2, "Python has it");
+    scene.underway.answered();
+    assert_eq!(free(), 3);
 }

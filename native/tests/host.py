@@ -124,7 +124,7 @@ class Host:
                 door.read(call)
             case (kind, call, None, *_) if kind == MESSAGE:
                 door.finish(call, 0)
-            case (kind, call, message, _, _) if kind == MESSAGE:
+            case (kind, call, message, *_) if kind == MESSAGE:
                 door.send(call, [memoryview(message)])
             case (kind, call) if kind == SENT:
                 door.read(call)

@@ -16,7 +16,7 @@ LEVELS: Mapping[str, int] = {
     "binding": 0, "identity": 0, "address": 0, "digest": 0, "manifest": 0, "manifest_codec": 0,
     "golden": 0, "difference": 0, "durable": 0,
     "scheduling": 1, "repository": 1, "runtimes": 1, "telemetry": 1, "store": 1, "listening": 1,
-    "workers": 2, "package": 2,
+    "workers": 2, "package": 2, "quota": 2,
     "engine": 3, "sources": 3, "upkeep": 3, "proving": 3,
     "door": 4, "http": 4, "desired": 4,
     "config": 5,

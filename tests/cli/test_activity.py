@@ -11,7 +11,14 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from appliance.cli.activity import between, busiest_first, quantile_us, since_start, workers_between
+from appliance.cli.activity import (
+    between,
+    busiest_first,
+    over_quota_between,
+    quantile_us,
+    since_start,
+    workers_between,
+)
 from appliance.cli.activity_view import as_json, view
 from appliance.cli.failure import CommandFailed, Exit
 from appliance.cli.snapshot import Snapshot, parse
@@ -121,6 +128,24 @@ def heading(snapshot: Snapshot) -> str:
     console = Console(width=200, record=True, file=io.StringIO())
     console.print(view(snapshot, ()))
     return "\n".join(line.rstrip() for line in console.export_text().splitlines()[:-1])
+
+
+def refusing(now_s: int, **refused: int) -> Snapshot:
+    return replace(document(now_s, []), over_quota=refused)
+
+
+def test_who_is_refused_for_its_quota_is_told_the_worst_first() -> None:
+    before, now = refusing(10, a=5, b=7), refusing(12, a=15, b=7, c=100, d=8, e=6)
+    over_quota = over_quota_between(before, now)
+    assert list(over_quota.items()) == [("c", 50.0), ("a", 5.0), ("d", 4.0), ("e", 3.0)]
+    assert over_quota_between(None, before) == {"a": 0.5, "b": 0.7}
+    shown = io.StringIO()
+    Console(file=shown, width=200).print(view(now, [], over_quota={**over_quota, "*": 1.0}))
+    assert "Refused for their quota: c 50/s, a 5/s, d 4/s, 2 more clients" in shown.getvalue()
+    assert as_json(now, [], over_quota=over_quota)["over_quota_per_s"]["c"] == 50.0
+    shown.seek(0)
+    Console(file=shown, width=200).print(view(now, [], over_quota={"*": 1.0}))
+    assert "Refused for their quota: clients without a name 1/s" in shown.getvalue()
 
 
 def test_a_quiet_interval_has_no_latency() -> None:

@@ -10,6 +10,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 
 from appliance.http.metrics import HttpStatistics, engine_families, http_families
+from appliance.http.quota_metrics import quota_families
+from appliance.quota.quotas import QuotaFigures
+from appliance.quota.rule import Refusals
 from appliance.telemetry.door_metrics import FAMILIES, DoorFigures, door_families
 from appliance.telemetry.exposition import Family, exposition, sample
 from appliance.telemetry.meter import BOUNDS_NS, Result, Stage
@@ -41,6 +44,7 @@ DOOR = DoorFigures(
     counts={name: 5 + place for place, (name, *_) in enumerate(FAMILIES)},
     limits={"max_connections": 1, "body_stall_s": 0},
 )
+QUOTAS = QuotaFigures(clients=3, refusals=(Refusals("*", 4, 5), Refusals("camera", 6, 7)))
 TRACES = TraceFigures(written=9, left_out=4, lost=1)
 BUSY = {"model": "busy", "version": "3"}
 
@@ -48,7 +52,7 @@ BUSY = {"model": "busy", "version": "3"}
 def _text(config: MetricsConfig = ALL) -> str:
     status = made_up_status()
     versions = [labelled(version.statistics) for version in status.versions]
-    own = [*http_families(OWN), *door_families(DOOR), trace_family(TRACES)]
+    own = [*http_families(OWN), *quota_families(QUOTAS), *door_families(DOOR), trace_family(TRACES)]
     families = [*engine_families(status, versions, config), *own]
     return "".join(exposition(families))
 

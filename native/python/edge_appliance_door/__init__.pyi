@@ -30,9 +30,10 @@ door served it by itself; ``client`` who the client is by its certificate: the f
 of the subject, else the first DNS name, else the common name ("": it showed none, or none of these up to 255 bytes);
 ``arrived_ns`` when its headers came, on CLOCK_MONOTONIC."""
 MESSAGE: Final = 1
-"""Event ``(MESSAGE, call, message, attempts, deadline_ns)``: what ``read`` asked for; None when the client's side has
-ended, or is taken to have. ``attempts`` is how often a worker died with it while the door served it by itself,
-``deadline_ns`` its own deadline if the door knows of one (0: that of the stream). Like SENT, it may still come for a
+"""Event ``(MESSAGE, call, message, attempts, deadline_ns, over)``: what ``read`` asked for; None when the client's side
+has ended, or is taken to have. ``attempts`` is how often a worker died with it while the door served it by itself,
+``deadline_ns`` its own deadline if the door knows of one (0: that of the stream), ``over`` why it is not to be
+served: what ``Account.take`` would have told of it, and in words (None: it is). Like SENT, it may still come for a
 call that was ended while it waited to be polled."""
 SENT: Final = 2
 """Event ``(SENT, call)``: the message given to ``send`` was taken by the transport; there is room for the
@@ -49,17 +50,22 @@ within the TLS handshake, at a port of ``section``: "grpc" or "http". At most 50
 ``clients_refused`` and ``http_clients_refused`` count all."""
 
 HTTP: Final = 6
-"""Event ``(HTTP, descriptor, client, attempts, name)``: a connected Unix stream socket, Python's from here on, that
-speaks for an HTTP connection: whatever ``client`` (its IP address, or "" over a Unix socket) sends that the door does
-not serve by itself comes over it, byte for byte, and what is answered goes back. ``attempts`` is how often a worker
-died with the first request on it while the door served that; ``name`` is who the client is by its certificate, as in
-CALL."""
+"""Event ``(HTTP, descriptor, client, attempts, name, account)``: a connected Unix stream socket, Python's from here on,
+that speaks for an HTTP connection: whatever ``client`` (its IP address, or "" over a Unix socket) sends that the door
+does not serve by itself comes over it, byte for byte, and what is answered goes back. ``attempts`` is how often a
+worker died with the first request on it while the door served that; ``name`` is who the client is by its certificate,
+as in CALL; ``account`` is the client's Account, for this connection."""
+
+OVER_QUOTA: Final = 7
+"""Event ``(OVER_QUOTA, client, reason)``: requests of a client are refused for its quota. Told at most once in ten
+seconds of each client, and 50 times of all; ``Quotas.figures`` counts all."""
 
 class Door:
     """``listeners`` are descriptors of listening, non-blocking TCP or Unix sockets, which the door takes
     over. ``methods`` are pairs of full path ("/package.Service/Method") and kind; a path that is not among
     them is answered with UNIMPLEMENTED. ``limits`` holds every key of LIMITS. Nothing is served before
-    ``start``.
+    ``start``. ``quotas`` are asked for each request, or message of a stream, of the methods with the indices
+    ``inferences``, and for HTTP.
 
     Raises ValueError for a missing, unknown or impossible limit, naming it; OSError when a descriptor
     cannot be used.
@@ -72,6 +78,8 @@ class Door:
         methods: Sequence[tuple[str, int]],
         limits: Mapping[str, int],
         tls: Tls | None = None,
+        quotas: Quotas | None = None,
+        inferences: Sequence[int] = (),
     ) -> None: ...
     def start(self) -> None:
         """Start the thread and accept connections."""
@@ -162,6 +170,42 @@ class Door:
         ``http_handshakes_plain`` (clients that did not speak TLS), ``http_clients_refused`` (turned away for
         their name), ``http_handshakes_failed`` (of TLS, for any other reason) and ``http_stalled``
         (clients that took nothing of an answer)."""
+
+class Quotas:
+    """What clients may ask, by the rule of ``appliance/quota/rule.py``; without bounds until ``set``. ``Terms`` are
+    (label, interval_ns, tolerance_ns, in_flight, rate_text, in_flight_text)."""
+
+    def __init__(self) -> None: ...
+    def set(
+        self,
+        default: tuple[str, int, int, int, str, str],
+        named: Sequence[tuple[str, tuple[str, int, int, int, str, str]]],
+        max_clients: int,
+        now_ns: int,
+    ) -> None:
+        """These terms hold from now on: ``default`` for all but those with a name, of which the first that fits
+        counts, and those over Unix sockets, who are ``unix``."""
+
+    def account(self, client: str, now_ns: int) -> Account:
+        """That of a client: an address, ``unix``, or a name in a certificate."""
+
+    def figures(self) -> tuple[int, list[tuple[str, int, int]]]:
+        """How many clients are known, and by label how often they were refused for want of tokens, and for what was
+        in flight."""
+
+class Account:
+    """One client, for one connection to the edge."""
+
+    @property
+    def client(self) -> str: ...
+    def take(self, now_ns: int) -> tuple[int, bool]:
+        """A request came: 0 when it is let in and to be given back, -2 when whoever passed it on has let it in
+        already, -1 when too many are in flight, else nanoseconds until the next token; and whether the refusal is
+        to be told."""
+
+    def give(self) -> None: ...
+    def reason(self, wait_ns: int) -> str:
+        """Why ``take`` told ``wait_ns``."""
 
 class Grants:
     """Requests that a door serves by itself: it recognises those that it was taught by their head, copies their

@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -168,6 +169,38 @@ def test_only_clients_that_are_named_may_come_and_the_log_says_who(
         "a client was turned away: grpc.tls_client_names has no 'a.site.example.org', from ipv4:127"
     )
     assert "appliance_door_refused_clients_total 0" not in daemon.get("/metrics").decode()
+
+
+def test_a_quota_is_that_of_the_client_in_the_certificate_from_one_address(
+    serve: Serve, models: Path, tmp_path: Path, authority: Pair
+) -> None:
+    server = make_signed(tmp_path, "server", authority)
+    settings = {
+        "tls_certificate": str(server.certificate),
+        "tls_key": str(server.key),
+        "tls_client_ca": str(authority.certificate),
+    }
+    four = {"requests_per_s": 0.001, "burst": 4}
+    daemon = serve(models, {**native(**settings), 'quotas.clients."*.site.example"': four})
+    cameras = [make_named(tmp_path, name, authority, "/CN=x", f"DNS:{name}.site.example") for name in "ab"]
+    with ExitStack() as stack:
+        one, again, other = (
+            stack.enter_context(over_tls(daemon.grpc, authority, own)) for own in (cameras[0], *cameras)
+        )
+        for _ in range(2):
+            assert infer(one)
+            assert infer(again)
+        for channel in (one, again):
+            with pytest.raises(grpc.RpcError) as refused:
+                infer(channel)
+            text = "Exceeds the quota of '*.site.example': 0.001 requests per second, at most 4 at once"
+            assert failure_of(refused.value).text == f"[request id: <id_unknown>] {text}"
+        assert all(infer(other) for _ in range(4)), "each that fits the name has a quota of its own"
+    daemon.wait_log("over its quota")
+    (line,) = [json.loads(line) for line in daemon.log().splitlines() if "over its quota" in line]
+    assert line["client"] == "a.site.example"
+    label = 'client="*.site.example",reason="rate"'
+    assert f"appliance_quota_refused_total{{{label}}} 2" in daemon.get("/metrics").decode()
 
 
 # --- sockets of the service manager
