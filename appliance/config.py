@@ -67,7 +67,10 @@ def directory_problems(models: str) -> Iterator[str]:
         with os.scandir(models):
             pass
     except (OSError, ValueError) as error:
-        yield f"'{models}' cannot be read: {_reason(error)}; give a directory that holds NAME/VERSION/model.onnx"
+        yield (
+            f"'{models}' cannot be read: {_reason(error)}; give a directory that holds NAME/VERSION/model.onnx, "
+            "or the state directory of a store (state_dir)"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

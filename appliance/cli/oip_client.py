@@ -24,6 +24,7 @@ from appliance.door.wire_pb import inference_pb2 as pb
 from appliance.inference import OutputTensor
 from appliance.tensor import Datatype, TensorSpec, parse_datatype
 
+PUSHBACK = "grpc-retry-pushback-ms"
 DEFAULT_URL = "127.0.0.1:8001"
 SERVICE = "inference.GRPCInferenceService"
 CONNECT_S = 3.0
@@ -157,7 +158,18 @@ class OipClient:
             what = (
                 f"no answer within the deadline of {timeout_s * 1_000:g} ms" if late else "the server refused"
             )
-            raise CommandFailed(f"{what}: {error.details()} ({error.code().name})", Exit.REFUSED) from None
+            text = f"{what}: {error.details()} ({error.code().name}){_when_again(error)}"
+            raise CommandFailed(text, Exit.REFUSED) from None
+
+
+def _when_again(error: grpc.RpcError) -> str:
+    """What the server says of another try (gRFC A6): when it is worth one, or that it is worth none."""
+    said = [each.value for each in error.trailing_metadata() or () if each.key == PUSHBACK]
+    try:
+        milliseconds = int(said[0])
+    except (ValueError, IndexError):
+        return ""
+    return "; another try is of no use" if milliseconds < 0 else f"; try again in {milliseconds / 1_000:g} s"
 
 
 def _channel(address: str, tls: Tls | None) -> grpc.Channel:

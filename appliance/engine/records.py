@@ -37,10 +37,9 @@ class Ending(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """One line of history. ``before`` is the version that served until then (0: none), ``after`` the one that serves
-    now (0: none). ``stage`` is how far the version came, ``took_ms`` how long the try lasted since its load
-    began. ``at_ms`` is the wall
-    clock's, for people only."""
+    """One line of history. ``before`` is the version that served until then (0: none; itself if it did so already and
+    was watched), ``after`` the one that serves now (0: none). ``stage`` is how far the version came, ``took_ms`` how
+    long the try lasted since its load began. ``at_ms`` is the wall clock's, for people only."""
 
     at_ms: int
     name: str

@@ -31,13 +31,17 @@ class SwapAccounts:
         reason: str,
         *,
         before: int = 0,
+        serving: bool = False,
         stage: str = "",
         took_ms: int = 0,
     ) -> None:
-        """A try of ``served`` came out so; ``before`` is the version that served until then."""
+        """A try of ``served`` came out so; ``before`` is the version that it replaces, and ``serving`` says that it
+        has done so."""
         self._endings[ending.value] += 1
-        after = served.model.version if ending is Ending.LIVE else before
-        self._happened(served, ending, reason, before=before, after=after, stage=stage, took_ms=took_ms)
+        version = served.model.version
+        after = version if ending is Ending.LIVE else before
+        until = version if serving else before
+        self._happened(served, ending, reason, before=until, after=after, stage=stage, took_ms=took_ms)
 
     def found_given_up(self, served: Served, reason: str) -> None:
         """``served`` is not tried at all; its history says so once, also where it was the daemon's own end that used up

@@ -443,6 +443,7 @@ class Swaps:
             ending,
             reason,
             before=candidate.before.model.version if candidate.before is not None else 0,
+            serving=stage is Stage.WATCH,
             stage=stage.value,
             took_ms=(now_ns - began_ns) // 1_000_000,
         )
