@@ -281,6 +281,32 @@ def test_only_clients_that_are_named_may_come_and_the_log_says_who(
         assert failed_handshakes(process, camera, "failed") == 2
 
 
+def test_a_quota_is_that_of_the_client_in_the_certificate(
+    front: Sections, pair: Pair, authority: Pair, tmp_path: Path
+) -> None:
+    write_model("mlp", tmp_path / "models")
+    sections = speaking(front, pair, tls_client_ca=str(authority.certificate))
+    four = {"requests_per_s": 0.001, "burst": 4}
+    odd = MLP.replace(b"Host", b"Connection: close\r\nHost", 1)
+    cameras = [
+        trusting(authority, make_named(tmp_path, name, authority, "/CN=x", f"DNS:{name}.site.example"))
+        for name in ("first", "second")
+    ]
+    with ApplianceProcess(
+        tmp_path / "models", {**sections, 'quotas.clients."*.site.example"': four}
+    ) as process:
+        server = process.wait_ready()
+        for camera in cameras:
+            told = []
+            for request in (MLP, odd, MLP, MLP, odd, MLP):
+                with RawClient(server, camera) as client:
+                    told.append(client.ask(request).status)
+            assert told == [200] * 4 + [429] * 2, (
+                "however its requests travel, and whoever else comes from there"
+            )
+        server.wait_log("first.site.example")
+
+
 def test_the_authorities_of_clients_are_read_again(
     front: Sections, pair: Pair, authority: Pair, tmp_path: Path
 ) -> None:
