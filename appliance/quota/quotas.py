@@ -56,7 +56,8 @@ class Clients(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuotaFigures:
-    """What quotas did since the start: how many clients are told apart now, and how often which were refused."""
+    """What quotas did since the start: how many clients are told apart now (0: nobody is bounded), and how often which
+    were refused."""
 
     clients: int
     refusals: tuple[Refusals, ...]
@@ -113,7 +114,9 @@ class Quotas:
     def figures(self) -> QuotaFigures:
         """A value to show."""
         clients, refusals = self.clients.figures()
-        return QuotaFigures(clients=clients, refusals=tuple(sorted(Refusals(*each) for each in refusals)))
+        return QuotaFigures(
+            clients=clients if self.on else 0, refusals=tuple(sorted(Refusals(*each) for each in refusals))
+        )
 
 
 def default_terms(config: QuotasConfig) -> Terms:
