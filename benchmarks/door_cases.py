@@ -136,6 +136,7 @@ DOOR_CASES: Mapping[str, Case] = {
         procedure=IdleConnections(
             model="mlp",
             subject="appliance_roomy",
+            other="native_echo",
             connections=10_000,
             rate=2000.0,
             memory_mb=200.0,
