@@ -439,20 +439,26 @@ impl Direct {
         Admission::Engine(Some(Asked { direct: self.clone(), group: plan.group, charge_ns }))
     }
 
-    /// Takes what workers have completed and wakes whose it was.
+    /// Takes what workers have completed and wakes whose it was; and wakes workers for what they were given since the last
+    /// time. A worker that is woken for the first of many requests runs it alone, and may take the processor of this thread
+    /// for it.
     pub fn drain(&self) {
         if self.in_flight.load(Relaxed) > 0 {
             self.take_completed(&mut self.state());
         }
     }
 
+    /// Wakes the workers that were given something, and takes what they have completed.
     fn take_completed(&self, state: &mut State) {
         let State { lanes, slots, news, .. } = &mut *state;
         let mut now = 0;
         let mut ended = 0;
-        for lane in lanes.values_mut().filter(|lane| lane.pending()) {
-            now = if now == 0 { now_ns() } else { now };
-            ended += lane.drain(slots, news, now);
+        for lane in lanes.values_mut() {
+            lane.rouse();
+            if lane.pending() {
+                now = if now == 0 { now_ns() } else { now };
+                ended += lane.drain(slots, news, now);
+            }
         }
         if now > 0 {
             self.count(ended as usize);

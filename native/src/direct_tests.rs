@@ -2,10 +2,11 @@
 
 use super::*;
 use crate::flight::Landing;
-use crate::lane_memory::{Completion, status};
+use crate::lane_memory::{Completion, SUBMISSIONS, status};
 use crate::rig::{HEAD, Rig, SLOTS, message, rebuilt};
 use bytes::BytesMut;
 use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
 
 fn poll(flight: &mut Flight) -> Poll<Result<Landing, u32>> {
     flight.poll(&mut Context::from_waker(Waker::noop()))
@@ -31,6 +32,27 @@ fn a_request_flies_and_lands() {
     let (subject, tally) = &told[0];
     assert_eq!((*subject, tally.requests, tally.rows, broken.len()), ((1, 1, 1), 1, 1, 0));
     assert_eq!((tally.batches[&1].count, tally.batches[&1].run_ns <= 10), (1, true));
+}
+
+/// A worker that is not woken sleeps until its time is over.
+#[test]
+fn a_sleeping_worker_is_woken_when_the_thread_turns_round_and_before_it_sleeps() {
+    for wake in [Direct::drain, Direct::before_sleep] {
+        let rig = Rig::granted();
+        let flags = std::thread::scope(|scope| {
+            let worker = scope.spawn(|| rig.worker.wait(Duration::from_secs(20)));
+            while !rig.worker.is_asleep() {
+                std::thread::yield_now();
+            }
+            let _flights = [rig.fly(), rig.fly()];
+            let begin = Instant::now();
+            wake(&rig.direct);
+            let flags = worker.join().unwrap();
+            assert!(begin.elapsed() < Duration::from_secs(15), "it was not woken");
+            flags
+        });
+        assert_eq!((flags, rig.worker.waiting()), (SUBMISSIONS, 2));
+    }
 }
 
 #[test]

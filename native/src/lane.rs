@@ -116,6 +116,8 @@ pub struct Lane {
     /// The longest batch of a kind that was submitted since the lane was idle.
     longest_ns: u64,
     submitted: u64,
+    /// Something was submitted since the worker was last woken.
+    unheard: bool,
 }
 
 impl Lane {
@@ -138,6 +140,7 @@ impl Lane {
             submitted: 0,
             begun_ns: 0,
             longest_ns: 0,
+            unheard: false,
         }
     }
 
@@ -227,9 +230,9 @@ impl Lane {
         Ticket { number, generation: entry.generation }
     }
 
-    /// Gives it to the worker. It is charged with its rows, with those that the batch before it wastes when it does not
-    /// fit, and with that whole batch where it does not join it. False when it no longer may be given: the caller then
-    /// forgets it.
+    /// Gives it to the worker, which `rouse` wakes. It is charged with its rows, with those that the batch before it
+    /// wastes when it does not fit, and with that whole batch where it does not join it. False when it no longer may be
+    /// given: the caller then forgets it.
     pub fn submit(&mut self, ticket: Ticket, deadline_ns: u64, now_ns: u64) -> bool {
         if self.limit == 0 || self.broken || self.closed {
             return false;
@@ -255,6 +258,7 @@ impl Lane {
         if !self.end.submit(&submission) {
             return false;
         }
+        self.unheard = true;
         let charge_ns = price.charge(rows) + self.closes_ns(kind, price);
         if self.given == 0 {
             (self.begun_ns, self.longest_ns) = (now_ns, 0);
@@ -271,6 +275,13 @@ impl Lane {
         self.submitted += 1;
         self.latest_deadline_ns = self.latest_deadline_ns.max(endless(deadline_ns));
         true
+    }
+
+    /// Wakes the worker if it sleeps and something was submitted.
+    pub fn rouse(&mut self) {
+        if std::mem::take(&mut self.unheard) {
+            self.end.wake_worker();
+        }
     }
 
     /// The outcome, if it is over; else who is to be woken when it is.

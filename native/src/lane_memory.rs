@@ -160,14 +160,16 @@ impl DoorEnd {
         Self { memory, indices: DoorIndices::default() }
     }
 
-    /// Gives the worker a request and wakes it if it sleeps. False when RING are in flight or the lane is broken.
+    /// Gives the worker a request, of which it hears when it is awake or woken. False when RING are in flight or the lane
+    /// is broken.
     #[must_use]
     pub fn submit(&mut self, submission: &Submission) -> bool {
-        let submitted = self.indices.submit(self.memory.shared(), submission);
-        if submitted {
-            self.memory.wake_worker();
-        }
-        submitted
+        self.indices.submit(self.memory.shared(), submission)
+    }
+
+    /// Wakes the worker if it sleeps; to be called after `submit`, once for several.
+    pub fn wake_worker(&self) {
+        self.memory.wake_worker();
     }
 
     /// Nobody wants the request any more that was submitted after so many others; the worker passes over it, unless it has
@@ -241,6 +243,12 @@ impl WorkerEnd {
         // After the submissions: mail that was posted before one of them is seen with it.
         let mail = if self.memory.shared().collect() { MAIL } else { 0 };
         mail | submissions
+    }
+
+    /// Whether it has said that it sleeps and was not woken.
+    #[cfg(test)]
+    pub fn is_asleep(&self) -> bool {
+        self.memory.shared().asleep_word().load(std::sync::atomic::Ordering::SeqCst) == 1
     }
 
     /// Submissions that wait.
@@ -367,6 +375,7 @@ mod tests {
         let mut next = 0;
         for ticket in 0..TRIPS {
             assert!(door.submit(&submission(ticket)));
+            door.wake_worker();
             if ticket % 16 == 0 {
                 memory.mail();
             }
