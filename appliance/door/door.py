@@ -104,8 +104,8 @@ class DoorConfig:
         metadata={
             "min": 1024,
             "unit": "bytes",
-            "help": "all request messages in memory together, half of it over one connection; more are refused; as "
-            "much again for answers that clients have not taken yet (native door)",
+            "help": "all request messages in memory together, and metadata beyond 1 KiB, half of it over one "
+            "connection; more are refused; as much again for answers that clients have not taken yet (native door)",
         },
     )
     max_head_bytes: int = field(

@@ -341,7 +341,8 @@ pub fn restored(core: &Core, budget: &Arc<Budget>, upload: &Upload) -> Result<Me
     Ok(assembly.finish())
 }
 
-fn over_budget(core: &Core, over: OverBudget) -> Fault {
+/// What a client is told for whose request there is no memory now.
+pub fn over_budget(core: &Core, over: OverBudget) -> Fault {
     let (whose, bound) = match over {
         OverBudget::Whole => {
             core.statistics.strike(Limit::BytesInFlight);

@@ -1,8 +1,8 @@
 //! One call, from its headers to its end.
 
 use crate::answer::Answer;
-use crate::body::{Received, RequestBody};
-use crate::budget::Budget;
+use crate::body::{Received, RequestBody, over_budget};
+use crate::budget::{Budget, Reservation};
 use crate::calls::Kind;
 use crate::clock::now_ns;
 use crate::conduct::SharedConduct;
@@ -76,8 +76,12 @@ struct Begun {
     deadline_ns: u64,
     /// A deadline only bounds the wait for a unary body; the rest is Python's to decide.
     body_deadline: Option<Instant>,
+    /// Memory for the headers, if they are many.
+    room: Option<Reservation>,
 }
 
+/// Headers up to this many bytes are no more than what else a call takes.
+const LIGHT: usize = 1024;
 /// How long after its deadline a call waits for Python's own word on it.
 const LATE: Duration = Duration::from_millis(50);
 
@@ -133,7 +137,8 @@ async fn carry(
     answer: &mut Answer,
 ) -> Result<(), Fault> {
     let Some(begun) = request.take().map(|request| begin(core, caller, request)) else { return Ok(()) };
-    let Begun { method, kind, headers, mut body, arrived_ns, deadline_ns, body_deadline } = begun?;
+    let Begun { method, kind, headers, mut body, arrived_ns, deadline_ns, body_deadline, room: _room } =
+        begun?;
     let metered = core.inferences.contains(&method);
     let _hold = match kind {
         Kind::Unary if metered => match caller.account.take(arrived_ns) {
@@ -200,7 +205,8 @@ async fn carry(
 fn begin(core: &Arc<Core>, caller: &Caller, request: Request<RecvStream>) -> Result<Begun, Fault> {
     let arrived_ns = now_ns();
     let (head, stream) = request.into_parts();
-    let (method, kind) = admit(core, &head)?;
+    let (method, kind, size) = admit(core, &head)?;
+    let room = if size > LIGHT { Some(room_for(core, caller, size)?) } else { None };
     let coding = coding(&head.headers)?;
     let timeout = timeout(&head.headers)?;
     let deadline_ns = timeout.map_or(0, |timeout| arrived_ns.saturating_add(timeout).min(i64::MAX as u64));
@@ -209,26 +215,34 @@ fn begin(core: &Arc<Core>, caller: &Caller, request: Request<RecvStream>) -> Res
         Kind::Stream => None,
     };
     let body = RequestBody::new(core.clone(), caller, stream, coding, body_deadline);
-    Ok(Begun { method, kind, headers: head.headers, body, arrived_ns, deadline_ns, body_deadline })
+    Ok(Begun { method, kind, headers: head.headers, body, arrived_ns, deadline_ns, body_deadline, room })
 }
 
-/// Which method, if the request is gRPC and the method is known.
-fn admit(core: &Core, head: &request::Parts) -> Result<(u32, Kind), Fault> {
+/// Headers are held as long as their call, so that they count as its message does.
+fn room_for(core: &Core, caller: &Caller, size: usize) -> Result<Reservation, Fault> {
+    let mut room = caller.requests.reserve();
+    room.resize(size).map_err(|over| over_budget(core, over))?;
+    Ok(room)
+}
+
+/// Which method, if the request is gRPC and the method is known, and the size of its headers.
+fn admit(core: &Core, head: &request::Parts) -> Result<(u32, Kind, usize), Fault> {
     if head.method != Method::POST || !is_grpc(&head.headers) {
         return Err(Fault::NotGrpc);
     }
     let bound = core.limits.size(Limit::MetadataBytes);
-    if header_list_bytes(head) > bound {
+    let size = header_list_bytes(head);
+    if size > bound {
         core.statistics.strike(Limit::MetadataBytes);
         return Err(Fault::status(
             code::RESOURCE_EXHAUSTED,
             format!("the metadata of the request is larger than {bound} bytes"),
         ));
     }
-    core.methods
-        .get(head.uri.path())
-        .copied()
-        .ok_or_else(|| Fault::status(code::UNIMPLEMENTED, "Method not found!"))
+    let known = core.methods.get(head.uri.path());
+    let (method, kind) =
+        known.copied().ok_or_else(|| Fault::status(code::UNIMPLEMENTED, "Method not found!"))?;
+    Ok((method, kind, size))
 }
 
 /// Whether the content type is gRPC's own, with or without a message format or parameters; gRPC-Web is another protocol.

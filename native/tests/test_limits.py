@@ -162,6 +162,21 @@ def test_one_connection_may_hold_half_of_the_bytes_in_flight() -> None:
         assert host.is_counted("bytes_in_flight", 0)
 
 
+def test_metadata_is_memory_as_long_as_its_call() -> None:
+    with (
+        Host(message_bytes=64 << 10, bytes_in_flight=128 << 10) as host,
+        RawClient(host.addresses[0]) as client,
+    ):
+        for stream in range(1, 31, 2):
+            client.socket.sendall(client.head(stream, [*request(TALK), ("x", "v" * 8000)]))
+        refused = client.receive_kind(HEADERS).stream
+        assert 10 < refused < 20, "half of it holds seven such calls"
+        assert host.is_counted("connection_bytes_refused", lambda count: count >= 7)
+        assert host.is_counted("bytes_in_flight", lambda count: 7 * 8000 < count <= 64 << 10)
+        assert serves(host), "another connection has its own half"
+    assert host.is_counted("bytes_in_flight", 0)
+
+
 def test_a_message_that_is_only_announced_takes_little() -> None:
     with Host() as host, RawClient(host.addresses[0]) as client:
         client.socket.sendall(client.head(1))
