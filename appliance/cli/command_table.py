@@ -61,6 +61,7 @@ class CommandTable:
             description=module.__doc__,
             epilog=EXIT_HELP,
             formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,  # '--timeout' of one command is in seconds, '--timeout-ms' of another is not
         )
         module.add_arguments(parser)
         return cast(Command, module.run)(parser.parse_args(words))

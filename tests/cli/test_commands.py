@@ -169,6 +169,7 @@ def test_failures_are_one_sentence(infer: Any, words: tuple[str, ...], status: E
         ["digits", "--timeout-ms", "0"],
         ["digits", "--timeout-ms", "inf"],
         ["digits", "--timeout-ms", "nan"],
+        ["digits", "--timeout", "10"],
         [],
     ],
 )
