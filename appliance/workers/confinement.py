@@ -22,6 +22,7 @@ DOORBELL_DESCRIPTOR: Final = 5
 OUT_OF_THE_WAY: Final = 16
 OOM_SCORE: Final = 800
 
+_LIBC: Final = ctypes.CDLL(None, use_errno=True)
 _PR_SET_PDEATHSIG: Final = 1
 _PR_SET_NAME: Final = 15
 _PR_SET_NO_NEW_PRIVS: Final = 38
@@ -36,7 +37,7 @@ def die_with_parent(parent: int) -> None:
 
 def rename(name: str) -> None:
     """What this process is called in process lists (15 characters)."""
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_NAME, name.encode()[:15], 0, 0, 0)
+    _LIBC.prctl(_PR_SET_NAME, name.encode()[:15], 0, 0, 0)
 
 
 def ignore_terminal_signals() -> None:
@@ -69,12 +70,15 @@ def confine(parent: int, settings: WorkerSettings, kept: int = 1) -> None:
 
 def _prefer_for_oom() -> None:
     """When memory runs out the kernel shall take a worker, never the daemon. Not every container lets us say so."""
-    with suppress(OSError), open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
-        file.write(str(OOM_SCORE))
+    with suppress(OSError):
+        descriptor = os.open("/proc/self/oom_score_adj", os.O_WRONLY | os.O_CLOEXEC)
+        try:
+            os.write(descriptor, b"%d" % OOM_SCORE)
+        finally:
+            os.close(descriptor)
 
 
 def _prctl(option: int, value: int) -> None:
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(option, ctypes.c_ulong(value), 0, 0, 0) != 0:
+    if _LIBC.prctl(option, ctypes.c_ulong(value), 0, 0, 0) != 0:
         number = ctypes.get_errno()
         raise OSError(number, f"prctl({option}): {os.strerror(number)}")

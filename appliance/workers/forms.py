@@ -18,6 +18,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -73,6 +74,7 @@ def form_name(digest: str, runtime: str) -> str:
     return f"{digest}-{digest_of(identity)[:IDENTITY_CHARACTERS]}"
 
 
+@cache
 def processor() -> str:
     """What packed weights depend on of the processor: its architecture and what it says it can do."""
     flags: set[str] = set()

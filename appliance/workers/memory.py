@@ -89,7 +89,7 @@ def private_bytes(pid: int) -> int:
     differences.
     """
     try:
-        with open(f"/proc/{pid}/statm", encoding="ascii") as file:
+        with open(f"/proc/{pid}/statm", "rb") as file:  # as text it would have a worker import a codec
             fields = file.read().split()
     except OSError:
         return 0

@@ -21,6 +21,7 @@ from typing import Final
 
 from appliance.errors import ApplianceError
 from appliance.runtimes.runtime import Region, Runtime, open_runtimes
+from appliance.runtimes.weights import trim_heap
 from appliance.workers.child import run_worker
 from appliance.workers.confinement import (
     DOORBELL_DESCRIPTOR,
@@ -32,6 +33,7 @@ from appliance.workers.confinement import (
     ignore_terminal_signals,
     rename,
 )
+from appliance.workers.forms import processor
 from appliance.workers.lane import SocketWorkerLane
 from appliance.workers.messages import (
     TO_SUPERVISOR,
@@ -72,12 +74,12 @@ class Zygote:
         """Until the daemon closes the control socket."""
         signal.set_wakeup_fd(self._wakeup_end.fileno(), warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, _note)
+        processor()  # known to all workers by this, which ask for it with each load
         self._say(Ready(tuple(self._runtimes)))
         watch = select.poll()
         watch.register(self._control, select.POLLIN)
         watch.register(self._wakeup, select.POLLIN)
-        gc.collect()
-        gc.freeze()
+        _settle()
         while True:
             ready = {descriptor for descriptor, _ in watch.poll()}
             if self._wakeup.fileno() in ready:
@@ -104,7 +106,7 @@ class Zygote:
         """``descriptors``: the worker's end of its lane and, for a worker with rings, their memory and the doorbell."""
         try:
             if len(descriptors) > 1:
-                import appliance.workers.ring_lane  # noqa: F401 - once here, for all workers
+                _import_rings()
             pid = os.fork()
         except (OSError, ImportError) as problem:
             _close(descriptors)
@@ -161,6 +163,22 @@ class Zygote:
 
     def _say(self, message: FromSupervisor) -> None:
         self._control.send(encode(message))
+
+
+def _import_rings() -> None:
+    """Once here, for all workers."""
+    if "appliance.workers.ring_lane" not in sys.modules:
+        import appliance.workers.ring_lane  # noqa: F401
+
+        _settle()
+
+
+def _settle() -> None:
+    """Do once what every worker would do to memory that it has from here, and have copied for itself by that: sweep
+    what nobody uses, of the interpreter and of the allocator."""
+    gc.collect()
+    gc.freeze()
+    trim_heap()
 
 
 def _close(descriptors: Sequence[int]) -> None:
