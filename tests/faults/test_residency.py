@@ -253,7 +253,7 @@ def test_a_load_that_dies_of_memory_costs_its_model_alone_and_not_for_ever(
     hollow_models(tmp_path, 1)
     write_transformer(tmp_path / "big", SIZES[10])
     swap = {"watch_s": 0.1, "retry_first_s": 0.5}
-    daemon = serve(tmp_path, {**budget(1), "swap": swap, "residency": {"budget_bytes": 69 * MIB}})
+    daemon = serve(tmp_path, {**budget(1), "swap": swap, "residency": {"budget_bytes": 70 * MIB}})
     daemon.until("both ready", all_ready)
     client = triton.InferenceServerClient(daemon.grpc)
     feed = triton.InferInput("x", [1, 16, SIZES[10].width], "FP32")
