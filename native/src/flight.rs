@@ -20,6 +20,9 @@ pub enum Landing {
     Late,
 }
 
+/// For a request of so many bytes a worker is woken at once: before the next is there it can have run.
+const LARGE: usize = 32 * 1024;
+
 /// A request that the door serves. Dropped before it landed, its client has gone.
 pub struct Flight {
     /// Whose it is.
@@ -82,7 +85,13 @@ impl Flight {
         let mut state = self.direct.state();
         let now = now_ns();
         let lane = state.lanes.get_mut(&self.lane);
-        let departed = lane.is_some_and(|lane| lane.submit(self.ticket, self.deadline_ns, now));
+        let departed = lane.is_some_and(|lane| {
+            let departed = lane.submit(self.ticket, self.deadline_ns, now);
+            if self.plan.span >= LARGE {
+                lane.rouse();
+            }
+            departed
+        });
         if let Some(trace) = &mut self.trace {
             trace.dispatched_ns = now;
         }
