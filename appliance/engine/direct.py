@@ -85,6 +85,9 @@ class DirectDoor(Protocol):
     def in_flight(self, model: int) -> int:
         """Requests of a model that a worker may still touch, or that are not answered yet."""
 
+    def parked(self, model: int) -> int:
+        """Requests of a model that wait at the door, for a grant or for the engine."""
+
     def sample(self, one_in: int) -> None:
         """Trace one request in so many."""
 

@@ -8,6 +8,7 @@ gives its own.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from typing import Final
@@ -205,12 +206,13 @@ class Engine:
         """See EnginePort."""
         self.direct.collect()
         running = self._turn.batches.running_by_model() + self.direct.running_by_model()
+        parked = self.direct.parked_by_model()
         scheduled, usage = self._scheduler.statistics(), self._arena.statistics()
         return EngineStatus(
             now_ns=self._clock(), started_ns=self._started_ns, accepting=self._intake.accepting,
-            versions=self._roster.version_statuses(scheduled.queued_by_model, running),
+            versions=self._roster.version_statuses(parked + Counter(scheduled.queued_by_model), running),
             workers=self._roster.groups.statuses(self._roster.key_of, self._memory_of, self._lane_use),
-            queued_requests=scheduled.queued, queued_bytes=scheduled.queued_bytes,
+            queued_requests=scheduled.queued + parked.total(), queued_bytes=scheduled.queued_bytes,
             running_requests=running.total(),
             arena_used_bytes=usage.allocated_bytes - self.direct.idle_bytes(),
             arena_limit_bytes=usage.limit_bytes, slots=self.direct.slots(),

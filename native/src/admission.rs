@@ -2,6 +2,7 @@
 
 use crate::direct::{Direct, forget_empty};
 use crate::flight::Flight;
+use crate::parking::Parked;
 use std::sync::Arc;
 
 /// What the door can do about a request by itself.
@@ -10,6 +11,8 @@ pub enum Admission {
     Flight(Box<Flight>),
     /// It cannot be in time: what its client is told, and when it would be worth trying again.
     Late(String, u64),
+    /// It waits.
+    Parked(Box<Parked>),
     /// It is the engine's. What is known of it counts as work ahead of others while this is held.
     Engine(Option<Asked>),
 }
@@ -32,12 +35,11 @@ impl Drop for Asked {
     fn drop(&mut self) {
         let mut state = self.direct.state();
         if let Some(group) = state.groups.get_mut(&self.group) {
-            group.asked -= 1;
-            group.asked_ns -= self.charge_ns;
-            if group.asked == 0 {
-                group.latest_ns = 0;
-                forget_empty(&mut state.groups, self.group);
-            }
+            group.ended(self.charge_ns);
+            forget_empty(&mut state.groups, self.group);
+        }
+        if state.parked > 0 {
+            self.direct.unpark(&mut state, self.group);
         }
     }
 }

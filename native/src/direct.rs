@@ -4,19 +4,22 @@
 //! what Python revokes or forgets holds from the moment at which it returns. The counters that the thread looks at
 //! whenever it turns round are atomic.
 
+use crate::booking::Asks;
 use crate::clock::now_ns;
-use crate::flight::{Flight, shown};
+use crate::flight::Flight;
 use crate::ids::ById;
 use crate::lane::Lane;
 use crate::lane_memory::DoorEnd;
 use crate::news::{News, Subject, Tally};
-use crate::plan::{Lesson, Place, Plan, Plans};
+use crate::parking::{Request, Seat};
+use crate::plan::{Lesson, Plan, Plans};
 use crate::price::{Price, endless};
 use crate::scan::{Opening, Scanned};
-use crate::slots::{Arena, Slots};
+use crate::slots::{Arena, Slot, Slots};
 use crate::trace::{Trace, Traces};
 use crate::underway::StreamWindow;
 use bytes::Bytes;
+use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::*};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -43,10 +46,35 @@ pub struct Doorbell {
 /// Lanes that serve the same models, and what the engine has been left of these.
 #[derive(Default)]
 pub(crate) struct Group {
-    lanes: Vec<u32>,
+    pub(crate) lanes: Vec<u32>,
     pub(crate) asked: u32,
     pub(crate) asked_ns: u64,
     pub(crate) latest_ns: u64,
+    /// Those of the asked ones that wait at the door, in the order in which they came.
+    pub(crate) parked: BTreeMap<u64, Seat>,
+}
+
+impl Group {
+    /// How many of its requests the engine has.
+    pub(crate) fn with_engine(&self) -> usize {
+        self.asked as usize - self.parked.len()
+    }
+
+    /// One more is ahead of others, until it has ended.
+    pub(crate) fn asked(&mut self, charge_ns: u64, deadline_ns: u64) {
+        self.asked += 1;
+        self.asked_ns += charge_ns;
+        self.latest_ns = self.latest_ns.max(endless(deadline_ns));
+    }
+
+    /// One that was asked is ahead of nobody any more.
+    pub(crate) fn ended(&mut self, charge_ns: u64) {
+        self.asked -= 1;
+        self.asked_ns -= charge_ns;
+        if self.asked == 0 {
+            self.latest_ns = 0;
+        }
+    }
 }
 
 /// A group lasts as long as it has a lane or the engine has a request of it.
@@ -59,59 +87,46 @@ pub(crate) fn forget_empty(groups: &mut ById<u32, Group>, id: u32) {
 /// What is behind the lock.
 pub(crate) struct State {
     pub(crate) plans: Plans,
-    prices: ById<u32, Price>,
+    pub(crate) prices: ById<u32, Price>,
     pub(crate) lanes: ById<u32, Lane>,
     bells: ById<u32, oneshot::Sender<()>>,
     pub(crate) groups: ById<u32, Group>,
     pub(crate) slots: Slots,
     pub(crate) news: News,
     pub(crate) traces: Traces,
+    /// How many requests wait, in all groups, and what the next one is called.
+    pub(crate) parked: usize,
+    pub(crate) next_seat: u64,
     announced: bool,
     scanned: Scanned,
 }
 
 impl State {
-    fn lanes_of(&self, group: &Group) -> impl Iterator<Item = &Lane> {
+    pub(crate) fn lanes_of(&self, group: &Group) -> impl Iterator<Item = &Lane> {
         group.lanes.iter().filter_map(|lane| self.lanes.get(lane))
     }
 
+    /// Whether requests of this group wait already, so that others must, too.
+    pub(crate) fn is_waited_for(&self, group: u32) -> bool {
+        self.parked > 0 && self.groups.get(&group).is_some_and(|group| !group.parked.is_empty())
+    }
+
     /// The granted lane with the least work that has room.
-    fn lane_for(&self, group: u32) -> Option<u32> {
+    pub(crate) fn lane_for(&self, group: u32) -> Option<u32> {
         let open = self.lanes_of(self.groups.get(&group)?).filter(|lane| lane.has_room());
         open.min_by_key(|lane| (lane.work_ns(0), lane.in_flight())).map(|lane| lane.id)
     }
 
-    /// Whether a request would be in time, and if not, whose business that is.
-    fn timeliness(&self, plan: &Plan, price: Price, deadline_ns: u64) -> Timeliness {
-        let Some(group) = self.groups.get(&plan.group).filter(|group| !group.lanes.is_empty()) else {
-            return Timeliness::Engine;
-        };
-        if deadline_ns == 0 {
-            return Timeliness::InTime;
-        }
-        let now_ns = now_ns();
-        let ahead = self.lanes_of(group).map(|lane| lane.ahead_ns(plan.kind, price, now_ns));
-        let ahead_ns = ahead.min().unwrap_or(0);
-        let work_ns = ahead_ns + group.asked_ns / group.lanes.len() as u64;
-        let end_ns = now_ns + work_ns + price.own_ns(plan.rows) + price.margin_ns;
-        if end_ns <= deadline_ns {
-            return Timeliness::InTime;
-        }
-        let last_ns = deadline_ns + price.batch_ns + price.margin_ns;
-        let last = group.latest_ns <= last_ns && self.lanes_of(group).all(|lane| lane.is_latest(last_ns));
-        let busy = group.asked > 0 || self.lanes_of(group).any(|lane| lane.given() > 0);
-        if last && busy { Timeliness::Late(end_ns - deadline_ns) } else { Timeliness::Engine }
+    /// A lane and a slot for a request of this plan.
+    pub(crate) fn place_for(&mut self, plan: &Plan) -> Option<(u32, Slot)> {
+        let lane = self.lane_for(plan.group)?;
+        Some((lane, self.slots.take(plan.span)?))
     }
-}
 
-/// What is to be done about a request and its deadline.
-enum Timeliness {
-    /// It can be taken.
-    InTime,
-    /// By so much it cannot be in time, and being about the last in the order of deadlines the engine would refuse it, too.
-    Late(u64),
-    /// The engine decides: it may let it overtake others, and where nothing is ahead of it, try whether the price is right.
-    Engine,
+    /// Whether lanes are granted, and all have as much as that: there will be room soon.
+    pub(crate) fn is_full(&self, group: &Group) -> bool {
+        self.lanes_of(group).any(Lane::is_granted) && !self.lanes_of(group).any(Lane::has_room)
+    }
 }
 
 /// See the head of this file.
@@ -121,7 +136,7 @@ pub struct Direct {
     stream: OnceLock<(u32, StreamWindow)>,
     state: Mutex<State>,
     taught: AtomicBool,
-    in_flight: AtomicUsize,
+    pub(crate) in_flight: AtomicUsize,
     hang: mpsc::UnboundedSender<Doorbell>,
     hung: Mutex<Option<mpsc::UnboundedReceiver<Doorbell>>>,
     /// Woken when there is something to tell.
@@ -145,6 +160,8 @@ impl Default for Direct {
                 slots: Slots::default(),
                 news: News::new(Vec::new(), 0),
                 traces: Traces::default(),
+                parked: 0,
+                next_seat: 0,
                 announced: false,
                 scanned: Scanned::default(),
             }),
@@ -208,7 +225,7 @@ impl Direct {
     }
 
     /// The worker's process has ended.
-    pub fn close_lane(&self, lane: u32) -> (Option<u32>, usize) {
+    pub fn close_lane(self: &Arc<Self>, lane: u32) -> (Option<u32>, usize) {
         let mut state = self.state();
         state.bells.remove(&lane);
         let State { lanes, groups, slots, news, .. } = &mut *state;
@@ -222,14 +239,16 @@ impl Direct {
         }
         forget_empty(groups, group);
         lanes.retain(|_, lane| !lane.is_done());
+        self.unpark_all(&mut state);
         (blamed, had)
     }
 
     /// How many requests may be in flight on a lane without asking; 0 revokes. False when there is no such lane.
-    pub fn grant(&self, lane: u32, limit: u32) -> bool {
+    pub fn grant(self: &Arc<Self>, lane: u32, limit: u32) -> bool {
         let mut state = self.state();
         let Some(granted) = state.lanes.get_mut(&lane) else { return false };
         granted.limit = limit;
+        self.unpark_all(&mut state);
         true
     }
 
@@ -248,10 +267,11 @@ impl Direct {
     }
 
     /// Drops the plans of a model, or all.
-    pub fn forget(&self, model: Option<u32>) {
+    pub fn forget(self: &Arc<Self>, model: Option<u32>) {
         let mut state = self.state();
         state.plans.forget(model);
         self.taught.store(!state.plans.is_empty(), Release);
+        self.unpark_all(&mut state);
     }
 
     /// What requests of a kind cost from now on.
@@ -267,6 +287,17 @@ impl Direct {
     /// Requests of a model that a worker may still touch, or that are not answered yet.
     pub fn in_flight_of(&self, model: u32) -> usize {
         self.state().lanes.values().map(|lane| lane.in_flight_of(model)).sum()
+    }
+
+    /// Requests of a model that wait.
+    pub fn parked_of(&self, model: u32) -> usize {
+        let state = self.state();
+        state
+            .groups
+            .values()
+            .flat_map(|group| group.parked.values())
+            .filter(|seat| seat.model() == model)
+            .count()
     }
 
     /// What happened since the last time, and the lanes whose workers talk nonsense.
@@ -345,7 +376,8 @@ impl Direct {
         }
         let id = message.slice(state.scanned.id.clone());
         let raw = state.scanned.raw.iter().map(|range| range.start).zip(plan.raw_inputs()).collect();
-        self.book(state, plan, id, raw, (arrived_ns, deadline_ns), refuse)
+        let request = Request::new(plan, id, raw, (arrived_ns, deadline_ns));
+        self.book(state, request, if refuse { Asks::Alone } else { Asks::Within })
     }
 
     /// Whether anything was taught.
@@ -369,87 +401,17 @@ impl Direct {
         admission.flight()
     }
 
-    /// As `book`, for a request of which not all has come. Whoever would be late, or finds no room, is looked at again
-    /// when it has, and counted then.
-    pub(crate) fn book_ahead(
-        self: &Arc<Self>,
-        state: &mut State,
-        plan: Arc<Plan>,
-        id: Bytes,
-        (arrived_ns, deadline_ns): (u64, u64),
-    ) -> Option<Admission> {
-        let price = state.prices.get(&plan.kind).copied().unwrap_or_default();
-        let in_time = state.timeliness(&plan, price, plan.deadline_of(arrived_ns, deadline_ns));
-        if !matches!(in_time, Timeliness::InTime) || state.lane_for(plan.group).is_none() {
-            return None;
-        }
-        Some(self.book(state, plan, id, Vec::new(), (arrived_ns, deadline_ns), false))
-    }
-
-    /// Gives a request to the lane with the least work, refuses it, or leaves it to the engine.
-    pub(crate) fn book(
-        self: &Arc<Self>,
-        state: &mut State,
-        plan: Arc<Plan>,
-        id: Bytes,
-        raw: Vec<(usize, Place)>,
-        (arrived_ns, deadline_ns): (u64, u64),
-        refuse: bool,
-    ) -> Admission {
-        let deadline_ns = plan.deadline_of(arrived_ns, deadline_ns);
-        let price = state.prices.get(&plan.kind).copied().unwrap_or_default();
-        match state.timeliness(&plan, price, deadline_ns) {
-            Timeliness::InTime => {}
-            Timeliness::Late(late_ns) if refuse => {
-                state.news.refused((plan.model, plan.kind, 0));
-                state.news.budget((plan.model, plan.kind, 0), deadline_ns.saturating_sub(arrived_ns));
-                self.announce(state);
-                return Admission::Late(format!("[request id: {}] {}", shown(&id), plan.late_text), late_ns);
-            }
-            Timeliness::Late(_) | Timeliness::Engine => return self.ask(state, &plan, price, deadline_ns),
-        }
-        let Some(lane) = state.lane_for(plan.group) else {
-            return self.ask(state, &plan, price, deadline_ns);
-        };
-        let Some(slot) = state.slots.take(plan.span) else {
-            return self.ask(state, &plan, price, deadline_ns);
-        };
-        let Some(given) = state.lanes.get_mut(&lane) else { return Admission::Engine(None) };
-        let ticket = given.reserve(&plan, slot, arrived_ns, price);
-        self.in_flight.fetch_add(1, Relaxed);
-        if deadline_ns > 0 {
-            state.news.budget((plan.model, plan.kind, lane), deadline_ns.saturating_sub(arrived_ns));
-        }
-        let mut trace = state.traces.pick();
-        if let Some(trace) = &mut trace {
-            (trace.arrived_ns, trace.admitted_ns) = (arrived_ns, now_ns());
-        }
-        let direct = self.clone();
-        let flight = Flight { direct, lane, ticket, plan, slot, id, deadline_ns, raw, landed: None, trace };
-        Admission::Flight(Box::new(flight))
-    }
-
-    /// Leaves a request to the engine; what is ahead of others grows by it until it has ended.
-    fn ask(self: &Arc<Self>, state: &mut State, plan: &Plan, price: Price, deadline_ns: u64) -> Admission {
-        let group = state.groups.entry(plan.group).or_default();
-        let charge_ns = price.charge(plan.rows);
-        group.asked += 1;
-        group.asked_ns += charge_ns;
-        group.latest_ns = group.latest_ns.max(endless(deadline_ns));
-        Admission::Engine(Some(Asked { direct: self.clone(), group: plan.group, charge_ns }))
-    }
-
     /// Takes what workers have completed and wakes whose it was; and wakes workers for what they were given since the last
     /// time. A worker that is woken for the first of many requests runs it alone, and may take the processor of this thread
     /// for it.
-    pub fn drain(&self) {
+    pub fn drain(self: &Arc<Self>) {
         if self.in_flight.load(Relaxed) > 0 {
             self.take_completed(&mut self.state());
         }
     }
 
     /// Wakes the workers that were given something, and takes what they have completed.
-    fn take_completed(&self, state: &mut State) {
+    fn take_completed(self: &Arc<Self>, state: &mut State) {
         let State { lanes, slots, news, .. } = &mut *state;
         let mut now = 0;
         let mut ended = 0;
@@ -463,11 +425,12 @@ impl Direct {
         if now > 0 {
             self.count(ended as usize);
             self.announce(state);
+            self.unpark_all(state);
         }
     }
 
     /// Before the thread sleeps: whatever is completed from here on rings; what was completed before is taken.
-    pub fn before_sleep(&self) {
+    pub fn before_sleep(self: &Arc<Self>) {
         if self.in_flight.load(Relaxed) == 0 {
             return;
         }
@@ -477,7 +440,7 @@ impl Direct {
     }
 
     /// When the thread woke.
-    pub fn after_sleep(&self) {
+    pub fn after_sleep(self: &Arc<Self>) {
         if self.in_flight.load(Relaxed) == 0 {
             return;
         }

@@ -73,7 +73,7 @@ fn what_was_not_taught_or_granted_is_the_engines() {
 fn no_more_than_was_granted_is_in_flight() {
     let rig = Rig::granted();
     let flights: Vec<_> = (0..4).map(|_| rig.fly()).collect();
-    assert!(matches!(rig.admit(0), Admission::Engine(_)));
+    assert!(matches!(rig.admit(0), Admission::Parked(_)));
     drop(flights);
     assert_eq!(rig.direct.load(1).0, 4, "the worker still has them");
     assert_eq!(rig.free(), SLOTS - 4);

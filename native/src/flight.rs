@@ -182,6 +182,7 @@ impl Drop for Flight {
         if lane.is_done() {
             lanes.remove(&self.lane);
         }
+        self.direct.unpark_all(&mut state);
     }
 }
 

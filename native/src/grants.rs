@@ -140,6 +140,10 @@ impl Grants {
         self.0.direct.in_flight_of(model)
     }
 
+    fn parked(&self, model: u32) -> usize {
+        self.0.direct.parked_of(model)
+    }
+
     fn sample(&self, one_in: u64) {
         self.0.direct.sample(one_in);
     }

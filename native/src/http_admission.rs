@@ -1,11 +1,13 @@
 //! Whether an HTTP request is the door's: what it shows of itself, held against what was taught.
 
 use crate::admission::Admission;
+use crate::booking::Asks;
 use crate::direct::{Direct, State};
 use crate::flight::Flight;
 use crate::http_answer;
 use crate::http_head::Compress;
 use crate::http_json::Outline;
+use crate::parking::Request;
 use crate::plan::Plan;
 use bytes::Bytes;
 use std::ops::Range;
@@ -56,7 +58,8 @@ impl Direct {
             Some((start, place))
         });
         let raw = starts.collect();
-        self.book(&mut state, plan, shown.id.clone(), raw, (shown.arrived_ns, 0), true)
+        let request = Request::new(plan, shown.id.clone(), raw, (shown.arrived_ns, 0));
+        self.book(&mut state, request, Asks::InTurn)
     }
 
     /// Looks at a request whose tensors are yet to come, as `admit_upload` does.

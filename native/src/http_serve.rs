@@ -136,6 +136,7 @@ impl Connection<'_> {
         }
         match core.direct.admit_http(&shown) {
             Admission::Engine(asked) => Tried::Edge(0, asked),
+            Admission::Parked(_) => EDGE, // which is never said of requests that come one by one
             Admission::Flight(mut flight) => {
                 note_parent(&mut flight, infer);
                 if !self.read_texts(&flight, outline, json).await {

@@ -5,16 +5,20 @@ use crate::answer::Answer;
 use crate::body::Received;
 use crate::budget::Reservation;
 use crate::call::Caller;
+use crate::clock::now_ns;
 use crate::direct::Admission;
 use crate::door::Core;
 use crate::flight::{Flight, Landing};
 use crate::framing::{PREFIX, Prefix};
 use crate::guest::{Guest, HandedOver, TRACEPARENT};
+use crate::parking::Parked;
 use crate::status::{Fault, code, pushback, trailers};
 use bytes::{BufMut, Bytes, BytesMut};
 use http::HeaderMap;
-use std::future::poll_fn;
+use std::future::{Future, poll_fn};
 use std::task::Poll;
+use std::time::Duration;
+use tokio::time::sleep;
 
 /// What became of a request.
 pub enum Served {
@@ -36,10 +40,19 @@ pub async fn serve(
     let mut guest = match received {
         Received::Upload(upload) => Guest::Upload(upload),
         Received::Message(message) => {
-            match core.direct.admit(&message.bytes, arrived_ns, deadline_ns, true) {
+            let mut admission = core.direct.admit(&message.bytes, arrived_ns, deadline_ns, true);
+            let mut known_ns = 0;
+            if let Admission::Parked(parked) = admission {
+                known_ns = parked.deadline_ns();
+                admission = Box::pin(wait(parked, answer)).await?;
+            }
+            match admission {
                 Admission::Flight(flight) => Guest::Message(flight, message),
+                // Who has waited does not wait again.
+                Admission::Parked(_) => return Ok(Served::Engine(HandedOver::untouched(message, None))),
                 Admission::Engine(asked) => {
-                    return Ok(Served::Engine(HandedOver::untouched(message, asked)));
+                    let handed = HandedOver::untouched(message, asked);
+                    return Ok(Served::Engine(HandedOver { deadline_ns: known_ns, ..handed }));
                 }
                 Admission::Late(text, late_ns) => {
                     let mut trailers = trailers(code::RESOURCE_EXHAUSTED, &text);
@@ -65,6 +78,30 @@ pub async fn serve(
         Ok(Err(attempts)) => guest.hand_over(core, caller, attempts).map(Served::Engine),
         Err(fault) => {
             guest.into_flight().cancel();
+            Err(fault)
+        }
+    }
+}
+
+/// Until something becomes of a request that waits: its deadline and the going of its client included.
+async fn wait(mut parked: Box<Parked>, answer: &mut Answer) -> Result<Admission, Fault> {
+    let left_ns = parked.deadline_ns().saturating_sub(now_ns());
+    let mut expiry = (parked.deadline_ns() > 0).then(|| Box::pin(sleep(Duration::from_nanos(left_ns))));
+    let became = poll_fn(|cx| {
+        if let Poll::Ready(admission) = parked.poll(cx) {
+            return Poll::Ready(Ok(admission));
+        }
+        if expiry.as_mut().is_some_and(|expiry| expiry.as_mut().poll(cx).is_ready()) {
+            return Poll::Ready(Err(None));
+        }
+        answer.poll_gone(cx).map(|fault| Err(Some(fault)))
+    })
+    .await;
+    match became {
+        Ok(admission) => Ok(admission),
+        Err(None) => Err(Fault::status(code::DEADLINE_EXCEEDED, parked.expire())),
+        Err(Some(fault)) => {
+            parked.cancel();
             Err(fault)
         }
     }

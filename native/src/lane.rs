@@ -179,6 +179,11 @@ impl Lane {
         deadline_ns >= self.latest_deadline_ns
     }
 
+    /// Whether requests may be given to it, were there room.
+    pub fn is_granted(&self) -> bool {
+        self.limit > 0 && !self.broken && !self.closed
+    }
+
     /// Whether one more may be given to it.
     pub fn has_room(&self) -> bool {
         self.used < self.limit.min(DEPTH) && !self.broken && !self.closed

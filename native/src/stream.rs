@@ -180,7 +180,7 @@ impl<'a> Stream<'a> {
         match direct.admit(message, arrived_ns, self.deadline_ns, false) {
             Admission::Flight(flight) => Ok(flight),
             Admission::Engine(asked) => Err(asked),
-            Admission::Late(..) => Err(None),
+            Admission::Late(..) | Admission::Parked(_) => Err(None),
         }
     }
 

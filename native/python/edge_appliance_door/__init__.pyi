@@ -306,6 +306,9 @@ class Grants:
     def in_flight(self, model: int) -> int:
         """Requests of a model that a worker may still touch, or that are not answered yet."""
 
+    def parked(self, model: int) -> int:
+        """Requests of a model that wait at the door for a grant or for Python. They are nobody's in flight."""
+
     def free_slots(self) -> list[int]:
         """How many slots of each size are free."""
 
