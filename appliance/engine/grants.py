@@ -233,8 +233,11 @@ class Grants:
 
     def parked_by_model(self) -> Counter[int]:
         """How many requests of each model version wait at the door."""
-        models = {kind.served.id for kind in self._by_kind.values()} if self._door is not None else ()
-        return Counter({model: count for model in models if (count := self._door.parked(model))})
+        door = self._door
+        if door is None:
+            return Counter()
+        models = {kind.served.id for kind in self._by_kind.values()}
+        return Counter({model: count for model in models if (count := door.parked(model))})
 
     def idle_bytes(self) -> int:
         """Bytes of the arena that the door keeps and does not use now."""

@@ -31,6 +31,9 @@ class DoorDouble:
     def in_flight(self, model: int) -> int:
         return 0
 
+    def parked(self, model: int) -> int:
+        return 0
+
     def price(self, kind: int, *price: int) -> None:
         self.prices[kind] = price
 
