@@ -104,7 +104,9 @@ class Watcher:
 
     async def _stirred_within(self, seconds: float) -> bool:
         try:
-            await asyncio.wait_for(self._stirred.wait(), seconds)
+            # Not wait_for: before Python 3.12 that one takes no notice of being cancelled in the turn in which it ends.
+            async with asyncio.timeout(seconds):
+                await self._stirred.wait()
         except TimeoutError:
             return False
         return True
