@@ -2,8 +2,9 @@
 
 use crate::clock::now_ns;
 use crate::direct::{Direct, State};
-use crate::lane::{Outcome, Stages, Ticket};
+use crate::lane::Ticket;
 use crate::news::kept;
+use crate::outcome::{Outcome, Stages};
 use crate::plan::{Place, Plan};
 use crate::slots::Slot;
 use crate::trace::Trace;

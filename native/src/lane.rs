@@ -5,6 +5,7 @@
 
 use crate::lane_memory::{Completion, DoorEnd, Submission, status};
 use crate::news::{Answered, Batches, News, Subject};
+use crate::outcome::{Outcome, Stages};
 use crate::plan::Plan;
 use crate::price::{Price, endless};
 use crate::slots::{Slot, Slots};
@@ -17,33 +18,6 @@ pub const DEPTH: u32 = 1024;
 
 /// Rows of a batch at most, where nothing is planned yet.
 const ROWS: u32 = 1 << 16;
-
-/// What became of a request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Outcome {
-    /// Its outputs lie in its slot.
-    Ran(Stages),
-    /// Its deadline could no longer be met when its turn came.
-    Expired,
-    /// The engine shall serve it; whether a worker died with it.
-    HandOver {
-        /// How often it was tried in vain.
-        attempts: u32,
-    },
-}
-
-/// Where its time went, in nanoseconds.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Stages {
-    /// From its arrival until the worker took it.
-    pub queue_ns: u64,
-    /// Making its batch.
-    pub gather_ns: u64,
-    /// Running it.
-    pub run_ns: u64,
-    /// Splitting it.
-    pub scatter_ns: u64,
-}
 
 #[derive(Debug, PartialEq, Eq)]
 enum State {

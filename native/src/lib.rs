@@ -50,6 +50,7 @@ pub mod limits;
 pub mod listener;
 pub mod mailbox;
 pub mod news;
+pub mod outcome;
 pub mod parking;
 pub mod parts;
 pub mod plan;

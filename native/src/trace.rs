@@ -1,7 +1,7 @@
 //! Some of the requests that the door serves by itself, told one by one: every so many, and not too many at a time. What
 //! is not among them costs one count.
 
-use crate::lane::Stages;
+use crate::outcome::Stages;
 use bytes::Bytes;
 
 /// Traces kept until they are told; more are lost.
