@@ -151,16 +151,21 @@ class Inference:
         return self.engine.has_memory(call.intake.planned.plan, call.intake.tensors)
 
     def submit(
-        self, call: Call, deadline_ns: int, on_done: Callable[[Outcome], None], attempts: int = 0
+        self,
+        call: Call,
+        deadline_ns: int,
+        on_done: Callable[[Outcome], None],
+        attempts: int = 0,
+        arrived_ns: int = 0,
     ) -> int:
-        """Give a checked call to the engine; gives its handle. ``attempts``: how often workers died with it already.
-        Raises Refused."""
+        """Give a checked call to the engine; gives its handle. ``attempts``: how often workers died with it already;
+        ``arrived_ns``: when it arrived, 0 for now. Raises Refused."""
         try:
             return self.engine.submit(
                 call.intake.planned.plan,
                 call.intake.tensors,
                 request_id=call.request_id,
-                arrived_ns=self.engine.now_ns(),
+                arrived_ns=arrived_ns or self.engine.now_ns(),
                 deadline_ns=deadline_ns,
                 on_done=on_done,
                 attempts=attempts,

@@ -33,10 +33,17 @@ class InferCalls:
         return len(self._open)
 
     def begin(
-        self, call: int, message: Any, deadline_ns: int, attempts: int = 0, caller: Caller = NOBODY
+        self,
+        call: int,
+        message: Any,
+        deadline_ns: int,
+        attempts: int = 0,
+        caller: Caller = NOBODY,
+        arrived_ns: int = 0,
     ) -> None:
         """Serve ``call``; its answer follows. ``message`` is as the door gives it; ``deadline_ns`` is on the engine's
-        clock, 0 for none; ``attempts``: how often workers died with it already."""
+        clock, 0 for none; ``attempts``: how often workers died with it already; ``arrived_ns``: when it came to the
+        door, where it may have waited, 0 for now."""
         inference = self._inference
         inference.tally.requests += 1
         try:
@@ -45,7 +52,9 @@ class InferCalls:
             checked = inference.check(view_of(message), caller)
             small = type(message) is bytes and len(message) <= KEPT_BYTES_MAX
             waiting = _OpenCall(self, call, checked if small else checked.without_message())
-            waiting.handle = inference.submit(checked, deadline_ns or NO_DEADLINE, waiting.done, attempts)
+            waiting.handle = inference.submit(
+                checked, deadline_ns or NO_DEADLINE, waiting.done, attempts, arrived_ns
+            )
             self._open[call] = waiting
         except Refused as refused:
             self._refuse(call, refused.status)

@@ -157,7 +157,7 @@ class Dispatch:
             try:
                 if event[0] == CALL and event[2] == _INFER_INDEX:
                     caller = NOBODY if plain and not event[8] else self._caller(INFER, event)
-                    begin(event[1], event[3], event[4], event[7], caller)
+                    begin(event[1], event[3], event[4], event[7], caller, event[9])
                 else:
                     self._take(event)
             except Exception as error:  # noqa: BLE001  a defect ends its own call, not the handling of events

@@ -255,10 +255,10 @@ class Engine:
         self._pace.soon()
 
     def drain(self) -> None:
-        """Take no more requests; what was accepted is still served."""
+        """Take no more requests; what was accepted, or waited at the door, is still served."""
         if self._intake.accepting:
             self._roster.swaps.spare()
-        self._intake.accepting = False
+        self._intake.close()
         self._routes.touch()
         self.direct.forget()
         self._pace.soon()

@@ -70,7 +70,7 @@ class Intake:
         self.inbox: list[events.Event] = []
         self.requests: dict[int, Request] = {}
         """All that have no outcome yet."""
-        self.accepting = True
+        self._closed_ns = 0
         self.admitted = self._last_handle = 0
         self.detours = Detours(
             config=swap,
@@ -134,6 +134,15 @@ class Intake:
         self._pace.arrived()
         return request.handle
 
+    @property
+    def accepting(self) -> bool:
+        """Whether new requests are taken."""
+        return not self._closed_ns
+
+    def close(self) -> None:
+        """Take only requests that arrived before: what waited at the door comes later."""
+        self._closed_ns = self._closed_ns or self._clock()
+
     def proceed(self, request: Request) -> None:
         """It waited for its version, which is in memory now."""
         request.shape = self._shapes.take(request.served, request.plan)
@@ -150,7 +159,7 @@ class Intake:
     def _admit(self, request: Request, tensors: Sequence[Buffer]) -> Refusal | None:
         """Queue ``request`` with its tensors; or why not."""
         served = request.served
-        if not self.accepting:
+        if not self.accepting and request.arrived_ns >= self._closed_ns:
             return Stopping("Server is stopping"), Result.UNAVAILABLE
         request.measure(tensors)
         if not served.opened:

@@ -43,13 +43,15 @@ def plan(rig: Rig) -> RequestPlan:
     return plan_request(rig.engine.resolve("m", ""), head)
 
 
-def submit(rig: Rig, tensor: Any = bytes(ROW), deadline_ns: int = NO_DEADLINE) -> list[Any]:
+def submit(
+    rig: Rig, tensor: Any = bytes(ROW), deadline_ns: int = NO_DEADLINE, arrived_ns: int | None = None
+) -> list[Any]:
     outcomes, done = outcomes_of(rig)
     rig.engine.submit(
         plan(rig),
         [tensor],
         request_id="",
-        arrived_ns=rig.engine.now_ns(),
+        arrived_ns=rig.engine.now_ns() if arrived_ns is None else arrived_ns,
         deadline_ns=deadline_ns,
         on_done=done,
     )
@@ -109,6 +111,19 @@ def test_nothing_is_taken_while_draining() -> None:
     rig.engine.drain()
     refused(rig, Stopping, tensor=Unreadable())
     assert counted(rig, Result.UNAVAILABLE) == 1
+
+
+def test_what_waited_at_the_door_when_draining_began_is_still_served() -> None:
+    rig = Rig(model())
+    arrived_ns = rig.engine.now_ns()
+    rig.engine.drain()
+    outcomes = submit(rig, arrived_ns=arrived_ns)
+    rig.engine.drain()
+    refused(rig, Stopping)
+    rig.turns()
+    rig.work((1, 1), 4)
+    assert len(outcomes) == 1
+    assert (counted(rig, Result.SUCCESS), counted(rig, Result.UNAVAILABLE)) == (1, 1)
 
 
 def test_without_memory_for_its_tensors_a_request_is_not_left_in_the_queue() -> None:
