@@ -8,10 +8,11 @@ from enum import Enum
 
 from appliance.listening.settings import (
     OWN_USER,
+    REUSE_PORT,
+    UNIX_GROUP,
+    UNIX_MODE,
     client_name_problems,
-    group_problems,
     listening_problems,
-    mode_problems,
     tls_contradictions,
 )
 
@@ -40,26 +41,9 @@ class HttpConfig:
             "check": listening_problems,
         },
     )
-    reuse_port: bool = field(
-        default=False,
-        metadata={
-            "help": "let other servers listen on the same port; the kernel deals connections out among them"
-        },
-    )
-    unix_mode: str = field(
-        default=OWN_USER,
-        metadata={
-            "help": "permissions of Unix sockets that are made here, in octal: who may write may connect",
-            "check": mode_problems,
-        },
-    )
-    unix_group: str = field(
-        default="",
-        metadata={
-            "help": "group of these sockets, one of the appliance's user; empty: the one that it runs with",
-            "check": group_problems,
-        },
-    )
+    reuse_port: bool = field(default=False, metadata=REUSE_PORT)
+    unix_mode: str = field(default=OWN_USER, metadata=UNIX_MODE)
+    unix_group: str = field(default="", metadata=UNIX_GROUP)
     tls_certificate: str = field(
         default="",
         metadata={"help": "PEM file of the server's certificate chain, for TCP; empty: no TLS"},

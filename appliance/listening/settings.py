@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import grp
-from collections.abc import Iterator, Sequence
-from typing import Final, NamedTuple, Protocol
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple, Protocol
 
 from appliance.address import address_problems
 
@@ -117,3 +118,21 @@ def _group_of(group: str) -> int:
     if not group:
         return -1
     return int(group) if group.isascii() and group.isdecimal() else grp.getgrnam(group).gr_gid
+
+
+REUSE_PORT: Final[Mapping[str, Any]] = MappingProxyType(
+    {"help": "let other servers listen on the same port; the kernel deals connections out among them"}
+)
+UNIX_MODE: Final[Mapping[str, Any]] = MappingProxyType(
+    {
+        "help": "permissions of Unix sockets that are made here, in octal: who may write may connect",
+        "check": mode_problems,
+    }
+)
+UNIX_GROUP: Final[Mapping[str, Any]] = MappingProxyType(
+    {
+        "help": "group of these sockets, one of the appliance's user; empty: the one that it runs with",
+        "check": group_problems,
+    }
+)
+"""Metadata of the settings ``reuse_port``, ``unix_mode`` and ``unix_group`` of a port's section."""
