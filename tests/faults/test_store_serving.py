@@ -132,60 +132,58 @@ def test_what_was_proven_serves_after_a_restart_though_what_is_wanted_is_unfit(
     again.until("the first", lambda now: keys(now) == ["m/1"])
 
 
+def refusals(state: Path) -> int:
+    """How often the second version was tried and refused."""
+    changes = read_history(state / "serve", "m")
+    return sum(change.version == 2 and change.ending is Ending.REFUSED for change in changes)
+
+
 def test_each_command_that_asks_for_a_version_that_failed_has_it_tried_once_more(
     serve: Serve, state: Path, install: Callable[..., None], appliance: Run
 ) -> None:
-    def refused() -> int:
-        changes = read_history(state / "serve", "m")
-        return sum(change.version == 2 and change.ending is Ending.REFUSED for change in changes)
-
     install(1)
     arguments, sections = ("--state-dir", str(state)), {**STORE, "swap": {"watch_s": 0.2, "tries": 1}}
     daemon = serve(None, sections, arguments=arguments)
     daemon.until("the version that serves", lambda now: keys(now) == ["m/1"])
     install(2, [9, 9, 9, 9])
-    daemon.until("its refusal", lambda now: refused() == 1)
+    daemon.until("its refusal", lambda now: refusals(state) == 1)
     assert "it failed here and is to be tried again" in appliance("model", "want", "m/2", *arguments)
-    daemon.until("the second try", lambda now: refused() == 2)
+    daemon.until("the second try", lambda now: refusals(state) == 2)
     install(2, [9, 9, 9, 9])
-    daemon.until("the third try", lambda now: refused() == 3)
+    daemon.until("the third try", lambda now: refusals(state) == 3)
     appliance("model", "want", "m/1", *arguments)
     daemon.until("the other one", lambda now: [entry["version"] for entry in now["models"]] == [1])
     for tried in (4, 5):
         appliance("model", "trial", "m/2", "--canary", "30", *arguments)
-        daemon.until("the trial's end", lambda now, tried=tried: refused() == tried)
+        daemon.until("the trial's end", lambda now, tried=tried: refusals(state) == tried)
     daemon.signal(signal.SIGTERM)
     daemon.process.wait(30)
     again = serve(None, sections, arguments=arguments)
     again.until("what serves", lambda now: keys(now) == ["m/1"])
     again.until("the other one", lambda now: len(now["models"]) == 2 and now["models"][1]["reason"])
     assert "'appliance model want m/2' asks for it again" in again.status()["models"][1]["reason"]
-    assert refused() == 5, "a restart is nobody who asks"
+    assert refusals(state) == 5, "a restart is nobody who asks"
 
 
 def test_what_was_asked_for_while_no_daemon_ran_is_tried_once_more_by_the_next_one_and_no_other(
     serve: Serve, state: Path, install: Callable[..., None], appliance: Run
 ) -> None:
-    def refused() -> int:
-        changes = read_history(state / "serve", "m")
-        return sum(change.version == 2 and change.ending is Ending.REFUSED for change in changes)
-
     install(1)
     arguments, sections = ("--state-dir", str(state)), {**STORE, "swap": {"watch_s": 0.2, "tries": 1}}
     daemon = serve(None, sections, arguments=arguments)
     daemon.until("its proof", lambda now: keys(now) == ["m/1"] and now["models"][0]["trial"] is None)
     install(2, [9, 9, 9, 9])
-    daemon.until("its refusal", lambda now: refused() == 1)
+    daemon.until("its refusal", lambda now: refusals(state) == 1)
     daemon.signal(signal.SIGTERM)
     daemon.process.wait(30)
     assert "it failed here and is to be tried again" in appliance("model", "want", "m/2", *arguments)
     for _ in range(2):
         daemon = serve(None, sections, arguments=arguments)
-        daemon.until("what came of it", lambda now: keys(now) == ["m/1"] and refused() == 2)
+        daemon.until("what came of it", lambda now: keys(now) == ["m/1"] and refusals(state) == 2)
         daemon.until("why", lambda now: any("m/2" in each["reason"] for each in now["models"][1:]))
         daemon.signal(signal.SIGTERM)
         daemon.process.wait(30)
-    assert refused() == 2, "a restart is nobody who asks"
+    assert refusals(state) == 2, "a restart is nobody who asks"
 
 
 def test_nobody_waits_for_a_version_that_memory_can_never_hold(

@@ -111,15 +111,20 @@ def test_certificates_are_shown_and_read_again(
         assert infer(channel)
 
 
-def test_clients_show_certificates_when_they_must(
-    serve: Serve, models: Path, tmp_path: Path, authority: Pair
-) -> None:
+def mutual_tls(tmp_path: Path, authority: Pair) -> dict[str, Any]:
+    """Settings of a server that shows a certificate and asks for one."""
     server = make_signed(tmp_path, "server", authority)
-    settings = {
+    return {
         "tls_certificate": str(server.certificate),
         "tls_key": str(server.key),
         "tls_client_ca": str(authority.certificate),
     }
+
+
+def test_clients_show_certificates_when_they_must(
+    serve: Serve, models: Path, tmp_path: Path, authority: Pair
+) -> None:
+    settings = mutual_tls(tmp_path, authority)
     daemon = serve(models, native(**settings))
     with over_tls(daemon.grpc, authority, make_signed(tmp_path, "client", authority)) as channel:
         assert infer(channel)
@@ -134,11 +139,8 @@ def test_only_clients_that_are_named_may_come_and_the_log_says_who(
     serve: Serve, models: Path, tmp_path: Path, authority: Pair
 ) -> None:
     write_fake(models, "broken", mode="fail")
-    server = make_signed(tmp_path, "server", authority)
     settings = {
-        "tls_certificate": str(server.certificate),
-        "tls_key": str(server.key),
-        "tls_client_ca": str(authority.certificate),
+        **mutual_tls(tmp_path, authority),
         "tls_client_names": ["spiffe://site/camera", "*.site.example"],
     }
     daemon = serve(models, native(**settings))
@@ -174,12 +176,7 @@ def test_only_clients_that_are_named_may_come_and_the_log_says_who(
 def test_a_quota_is_that_of_the_client_in_the_certificate_from_one_address(
     serve: Serve, models: Path, tmp_path: Path, authority: Pair
 ) -> None:
-    server = make_signed(tmp_path, "server", authority)
-    settings = {
-        "tls_certificate": str(server.certificate),
-        "tls_key": str(server.key),
-        "tls_client_ca": str(authority.certificate),
-    }
+    settings = mutual_tls(tmp_path, authority)
     four = {"requests_per_s": 0.001, "burst": 4}
     daemon = serve(models, {**native(**settings), 'quotas.clients."*.site.example"': four})
     cameras = [make_named(tmp_path, name, authority, "/CN=x", f"DNS:{name}.site.example") for name in "ab"]
