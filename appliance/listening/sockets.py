@@ -22,7 +22,7 @@ BACKLOG: Final = 4096
 FIRST_INHERITED: Final = 3
 """The first descriptor of socket activation, as ``sd_listen_fds`` numbers them."""
 UNNAMED: Final = "unknown"
-OWN_USER: Final = UnixAccess()
+OWNER_ONLY: Final = UnixAccess()
 
 
 class Inherited(NamedTuple):
@@ -62,7 +62,7 @@ class Listeners:
         available: tuple[Inherited, ...],
         *,
         reuse_port: bool = False,
-        access: UnixAccess = OWN_USER,
+        access: UnixAccess = OWNER_ONLY,
     ) -> tuple[str, ...]:
         """Listen on every address; gives them as bound. ``access`` is that to our own Unix sockets. Raises
         AddressUnavailable, and then nothing stays open."""
