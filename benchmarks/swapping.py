@@ -49,6 +49,7 @@ LOAD = "/inference.GRPCInferenceService/RepositoryModelLoad"
 SWAPPED, NEIGHBOUR = "swapped", "mlp"
 MODEL = "model.onnx"
 PATIENCE_S = 120.0
+SETTLED_MIB = 0.25
 LOOK_S = 0.01
 """Between two looks whether a version is ready, should the call that loads it not say so first."""
 ALONE, MEANWHILE, CONTROL = "without swaps", "during swaps", "beside a loop instead of swaps"
@@ -296,14 +297,12 @@ class ManySwaps:
         for _ in range(edge):
             swapper.swap()
         swapper.times.clear()
-        time.sleep(1.0)
-        before = _left(instance)
+        before = _settled(instance)
         for number in range(swaps):
             if number % 50 == 0:
                 bench.say(f"{instance.server.name}: swap {number} of {swaps}")
             swapper.swap()
-        time.sleep(1.0)
-        after = _left(instance)
+        after = _settled(instance)
         name, setting = instance.server.name, f"after {swaps} swaps"
         for what, unit in (("daemon RSS", "MiB"), ("tree PSS", "MiB"), ("descriptors", ""), ("mappings", ""),
                            ("processes", "")):  # fmt: skip
@@ -352,6 +351,18 @@ def _ready(name: str, megabytes: int) -> Iterator[tuple[Running, Repository]]:
         with running(SERVERS[name], there.root) as instance:
             wait_models_ready(instance, RequestWriter(), (NEIGHBOUR, SWAPPED), READY_TIMEOUT_S)
             yield instance, there
+
+
+def _settled(instance: Running) -> dict[str, float]:
+    """As ``_left``, when the memory of the tree has stayed as it is for a second, or after PATIENCE_S: what a server
+    had replaced before the first look is not to count as given back."""
+    end, before = time.monotonic() + PATIENCE_S, _left(instance)
+    while True:
+        time.sleep(1.0)
+        now = _left(instance)
+        if abs(now["tree PSS"] - before["tree PSS"]) < SETTLED_MIB or time.monotonic() > end:
+            return now
+        before = now
 
 
 def _left(instance: Running) -> dict[str, float]:
