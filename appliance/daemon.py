@@ -48,6 +48,7 @@ from appliance.sources.directory import DirectorySource
 from appliance.sources.source import Source
 from appliance.sources.store import StoreSource
 from appliance.store.layout import SERVE
+from appliance.store.running import RunningVersion
 from appliance.telemetry.log import LogControl, configure
 from appliance.telemetry.notify import notify
 from appliance.telemetry.store_metrics import StoreFigures
@@ -412,8 +413,12 @@ class Daemon:
     def _figures(self, source: StoreSource, scrubbing: Scrubbing) -> StoreFigures:
         return store_figures(source.catalog, scrubbing, self._desired.generation, self._desired.trouble)
 
-    def _held(self) -> list[tuple[str, str]]:
-        return self._engine.held()
+    def _held(self) -> list[RunningVersion]:
+        return [
+            RunningVersion(name=model.name, version=model.version, digest=model.digest)
+            for model in self._engine.held()
+            if model.digest
+        ]
 
     def _on_worker(self, event: PoolEvent) -> None:
         self._engine.pool_event(event)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from appliance.engine.records import PACKED
 from appliance.engine.routes import Served
 from appliance.engine.version_status import IS_LOADING, ON_TRIAL, STILL_PREVIOUS
-from appliance.model import VersionState
+from appliance.model import ModelVersion, VersionState
 
 Key = tuple[str, int]
 
@@ -46,9 +46,9 @@ class Census:
             for served in self.served.values()
         )
 
-    def held(self) -> list[tuple[str, str]]:
-        """Names and versions of all that is here, seen or not."""
-        return [(served.model.name, str(served.model.version)) for served in list(self.served.values())]
+    def held(self) -> list[ModelVersion]:
+        """All that is here, seen or not: two packages that say to be the same version are two."""
+        return [served.model for served in list(self.served.values())]
 
     def knows(self, identity: str) -> bool:
         """Whether a version is here that is ``identity``, or runs from a form of it."""

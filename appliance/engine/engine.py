@@ -234,8 +234,8 @@ class Engine:
 
     # --- the daemon's side
 
-    def held(self) -> list[tuple[str, str]]:
-        """Names and versions of all that has, or is about to get, a worker. From whatever thread."""
+    def held(self) -> list[ModelVersion]:
+        """All that has, or is about to get, a worker. From whatever thread."""
         return self._roster.held()
 
     def settled_of(self, name: str) -> bool:

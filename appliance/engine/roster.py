@@ -23,7 +23,7 @@ from appliance.engine.supervisor import Supervisor, SupervisorConfig, culprit_of
 from appliance.engine.swaps import SwapTerms
 from appliance.engine.version_status import version_status
 from appliance.errors import InvalidRequest
-from appliance.model import VersionState
+from appliance.model import ModelVersion, VersionState
 from appliance.scheduling.events import Event
 from appliance.telemetry.meter import VersionMeter
 from appliance.workers.port import (
@@ -348,7 +348,7 @@ class Roster:
         """See Census."""
         return self._census.settled_of(name)
 
-    def held(self) -> list[tuple[str, str]]:
+    def held(self) -> list[ModelVersion]:
         """See Census."""
         return self._census.held()
 

@@ -35,7 +35,7 @@ Stamp = tuple[int, int, int]
 
 
 class StoreSource:
-    """Source over the state directory ``state``. ``held``: names and versions that the engine has at the moment.
+    """Source over the state directory ``state``. ``held``: the packages that the engine has at the moment.
     ``report`` is told, in whatever thread calls, what keeps the store's writer from being told what runs. ``store``
     bounds packed forms. One owner at a time; calls block. Raises StoreBusy when another daemon serves from it, and
     OperatorError where it cannot be."""
@@ -44,7 +44,7 @@ class StoreSource:
         self,
         state: Path,
         config: RepositoryConfig,
-        held: Callable[[], Iterable[tuple[str, str]]],
+        held: Callable[[], Iterable[RunningVersion]],
         report: Callable[[str], None] = lambda problem: None,
         store: StoreConfig | None = None,
     ) -> None:
@@ -63,7 +63,7 @@ class StoreSource:
         self._seen = False
         self._catalog = Catalog()
         self._readings: dict[str, ModelReading] = {}
-        self._used: dict[tuple[str, str], RunningVersion] = {}
+        self._used: dict[str, RunningVersion] = {}
         self._standing: dict[str, InstalledVersion] = {}
         """What stands in, until the engine has it."""
         self._published = False
@@ -211,23 +211,21 @@ class StoreSource:
         own. Looked at each time: a builder may have finished for a version that has left meanwhile."""
         self._tell(catalog)
         installed = {version.digest for _, version in catalog.installed()}
-        used = {version.digest for version in self._used.values()}
+        used = set(self._used)
         kept = used if self._published else used | installed
         remove_forms(str(self._state / FORMS), kept, installed, building=self._published)
         self._published = True
 
     def _tell(self, catalog: Catalog) -> None:
-        """Wanted is used as soon as it is read, and then for as long as the engine has it. Where that cannot be written
-        it is tried again with each look: a full or a read-only disk keeps nobody from serving."""
+        """Wanted is used as soon as it is read, and then for as long as the engine has it, whatever is installed under
+        its number meanwhile. Where that cannot be written it is tried again with each look: a full or a read-only disk
+        keeps nobody from serving."""
         served = [(model.name, version) for model, version in _served(catalog)]
-        wanted = {
-            (name, str(version.version)): RunningVersion(
-                name=name, version=version.version, digest=version.digest
-            )
+        wanted = [
+            RunningVersion(name=name, version=version.version, digest=version.digest)
             for name, version in (*served, *self._standing.items())
-        }
-        held = {key: self._used[key] for key in self._held() if key in self._used}
-        used = held | wanted
+        ]
+        used = {each.digest: each for each in (*self._held(), *wanted)}
         if used == self._used and not self._unsaid:
             return
         problem = ""

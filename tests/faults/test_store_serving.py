@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import signal
 from collections.abc import Callable, Sequence
@@ -20,6 +21,7 @@ from appliance.engine.history import read_history
 from appliance.engine.records import Ending
 from appliance.store.layout import CATALOG, blob_path, view_root
 from appliance.store.reading import read_catalog
+from appliance.store.running import read_running
 from tests.conftest import Serve
 from tests.faults.clients import Stream, ask
 from tests.faults.golden_sets import write_expected
@@ -370,3 +372,26 @@ def test_a_lost_catalog_is_told_loudly_and_made_anew_under_a_daemon_that_serves(
     third = serve(None, STORE, arguments=arguments, ready=False)
     assert third.process.wait(30) == 2
     assert "store check --rebuild" in third.log()
+
+
+def test_what_serves_keeps_its_files_while_another_package_of_its_number_is_tried(
+    serve: Serve, state: Path, install: Callable[..., None], appliance: Run
+) -> None:
+    """The error that refuses another package of a number advises to uninstall the old one first: both come within one
+    look, and the new one fails its golden set."""
+    install(1)
+    arguments = ("--state-dir", str(state))
+    daemon = serve(None, {**STORE, "swap": {"watch_s": 0.2, "tries": 1}}, arguments=arguments)
+    (first,) = {each.digest for each in read_running(state).versions}
+    daemon.until("its proof", lambda now: [each["trial"] for each in now["models"]] == [None])
+    daemon.signal(signal.SIGSTOP)
+    appliance("model", "uninstall", "m", *arguments)
+    install(1, [9, 9, 9, 9])
+    daemon.signal(signal.SIGCONT)
+    daemon.until("the refusal", lambda now: "golden case" in now["models"][0]["reason"])
+    appliance("store", "gc", *arguments)
+    assert (view_root(state, first) / "m" / "1" / "graph.onnx").exists()
+    (worker,) = [each["pid"] for each in daemon.status()["workers"]]
+    os.kill(worker, signal.SIGKILL)
+    daemon.until("its return", lambda now: worker not in [each["pid"] for each in now["workers"]])
+    assert ask(daemon.grpc, "m").get_response().model_version == "1"

@@ -199,7 +199,7 @@ def test_what_the_catalog_only_wants_tried_serves_its_share_from_the_start_until
     world.world.run(world.world.now + 60_000 * MS)
     assert world.answers == {("m0", 1, SOUND): 20, ("m0", 2, SOUND): 20}
     assert world.engine.resolve("m0", "").version == 1
-    assert set(world.engine.held()) == {("m0", "1"), ("m0", "2")}
+    assert {model.key for model in world.engine.held()} == {"m0/1", "m0/2"}
     world.tried, world.wanted["m0"] = (), second
     world.apply()
     for _ in range(12):

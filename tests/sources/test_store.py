@@ -17,7 +17,7 @@ from appliance.sources.source import Look
 from appliance.sources.store import StoreSource
 from appliance.store.catalog import Trial, TrialMode
 from appliance.store.layout import FORMS, view_root
-from appliance.store.running import read_running
+from appliance.store.running import RunningVersion, read_running
 from appliance.store.settings import StoreConfig
 from appliance.store.writer import StoreWriter, open_store
 from appliance.workers.forms import REFUSED_FILE
@@ -35,6 +35,10 @@ def install(store: StoreWriter, name: str, version: int, files: dict[str, bytes]
     return store.install(arrival(name, version, files or contents(version)), want=True, now_ms=version).digest
 
 
+def run(name: str, version: int, digest: str) -> RunningVersion:
+    return RunningVersion(name=name, version=version, digest=digest)
+
+
 @pytest.fixture
 def state(tmp_path: Path) -> Path:
     return tmp_path / "state"
@@ -47,13 +51,13 @@ def store(state: Path) -> Iterator[StoreWriter]:
 
 
 @pytest.fixture
-def held() -> list[tuple[str, str]]:
+def held() -> list[RunningVersion]:
     """What the engine is said to have."""
     return []
 
 
 @pytest.fixture
-def source(state: Path, store: StoreWriter, held: list[tuple[str, str]]) -> Iterator[StoreSource]:
+def source(state: Path, store: StoreWriter, held: list[RunningVersion]) -> Iterator[StoreSource]:
     source = StoreSource(state, RepositoryConfig(), lambda: held)
     yield source
     source.close()
@@ -114,17 +118,34 @@ def test_weights_carry_the_digests_of_their_manifest(source: StoreSource, store:
 
 
 def test_the_writer_is_told_what_is_used_before_it_is_read_and_until_the_engine_lets_go(
-    source: StoreSource, store: StoreWriter, state: Path, held: list[tuple[str, str]]
+    source: StoreSource, store: StoreWriter, state: Path, held: list[RunningVersion]
 ) -> None:
-    install(store, "digits", 1)
+    held.append(run("digits", 1, install(store, "digits", 1)))
     source.read()
-    held.append(("digits", "1"))
-    install(store, "digits", 2)
+    second = run("digits", 2, install(store, "digits", 2))
     source.look()
     assert [each.version for each in read_running(state).versions] == [1, 2]
-    held[:] = [("digits", "2")]
+    held[:] = [second]
     source.look()
     assert [each.version for each in read_running(state).versions] == [2]
+
+
+def test_another_package_under_the_number_of_one_that_runs_takes_nothing_from_it(
+    source: StoreSource, store: StoreWriter, state: Path, held: list[RunningVersion]
+) -> None:
+    """What both are called is the same, so only their digests tell them apart."""
+    held.append(run("m", 1, install(store, "m", 1)))
+    source.read()
+    store.uninstall("m")
+    other = install(store, "m", 1, {**contents(1), "1/labels.txt": b"cat"})
+    assert [model.digest for model in models(source.look())] == [other]
+    assert {each.digest for each in read_running(state).versions} == {held[0].digest, other}
+    store.collect()
+    assert (view_root(state, held[0].digest) / "m" / "1" / "graph.onnx").exists(), "it serves still"
+    held[:] = [run("m", 1, other)]
+    source.look()
+    assert [each.digest for each in read_running(state).versions] == [other]
+    assert len(store.collect().views) == 1, "the one that has ended"
 
 
 def test_a_file_that_was_replaced_by_a_whole_one_changes_the_fingerprint_and_not_the_version(
@@ -215,10 +236,10 @@ def test_a_version_on_trial_is_read_beside_the_one_that_is_wanted(
 
 
 def test_what_was_proven_last_stands_in_for_what_is_wanted_now(
-    state: Path, store: StoreWriter, held: list[tuple[str, str]]
+    state: Path, store: StoreWriter, held: list[RunningVersion]
 ) -> None:
     first = install(store, "m", 1)
-    install(store, "m", 2)
+    second = install(store, "m", 2)
     alone = install(store, "n", 1)
     source = StoreSource(state, RepositoryConfig(), lambda: held)
     source.read()
@@ -231,12 +252,12 @@ def test_what_was_proven_last_stands_in_for_what_is_wanted_now(
         ("m", 2),
         ("n", 1),
     }
-    held.extend([("m", "1"), ("m", "2"), ("n", "1")])
+    held.extend([run("m", 1, first), run("m", 2, second), run("n", 1, alone)])
     source.look()
     assert ("m", 1) in {(each.name, each.version) for each in read_running(state).versions}, (
         "the engine has it"
     )
-    held.remove(("m", "1"))
+    held.remove(run("m", 1, first))
     source.look()
     assert ("m", 1) not in {(each.name, each.version) for each in read_running(state).versions}
     assert source.standing_in({"m": "m/1@another package"}) == {}, "what is installed as 1 was never proven"
@@ -266,12 +287,13 @@ def test_packed_forms_of_what_is_not_installed_are_removed_at_the_start(
 
 
 def test_packed_forms_leave_with_their_version_when_nobody_runs_it_any_more(
-    state: Path, store: StoreWriter, source: StoreSource, held: list[tuple[str, str]]
+    state: Path, store: StoreWriter, source: StoreSource, held: list[RunningVersion]
 ) -> None:
     first = write_form(state, f"{install(store, 'a', 1)}-{'1' * 16}")
-    second = write_form(state, f"{install(store, 'a', 2)}-{'1' * 16}")
+    digest = install(store, "a", 2)
+    second = write_form(state, f"{digest}-{'1' * 16}")
     source.read()
-    held.append(("a", "2"))
+    held.append(run("a", 2, digest))
     store.want("a", 1, 3)
     source.look()
     store.uninstall("a", 2)
@@ -293,20 +315,21 @@ def test_versions_say_what_packed_forms_may_take(state: Path, store: StoreWriter
 
 
 def test_packed_forms_of_what_is_only_installed_leave_when_nobody_may_go_back_to_it(
-    state: Path, store: StoreWriter, source: StoreSource, held: list[tuple[str, str]]
+    state: Path, store: StoreWriter, source: StoreSource, held: list[RunningVersion]
 ) -> None:
     replaced = install(store, "a", 1)
     first = write_form(state, f"{replaced}-{'1' * 16}")
     refused = write_form(state, f"{replaced}-{'2' * 16}")
     (state / FORMS / refused / REFUSED_FILE).write_text("it crashed")
-    second = write_form(state, f"{install(store, 'a', 2)}-{'1' * 16}")
+    wanted = install(store, "a", 2)
+    second = write_form(state, f"{wanted}-{'1' * 16}")
     source.read()
     assert forms_in(state) == {first, refused, second}, "it may have to stand in"
     source.standing_in({"a": f"a/1@{replaced}"})
-    held.extend([("a", "1"), ("a", "2")])
+    held.extend([run("a", 1, replaced), run("a", 2, wanted)])
     source.look()
     assert forms_in(state) == {first, refused, second}, "it is kept to go back to"
-    held.remove(("a", "1"))
+    held.remove(run("a", 1, replaced))
     source.look()
     assert forms_in(state) == {refused, second}, "the mark stays"
     write_form(state, first)
