@@ -39,7 +39,8 @@ class DaemonLane(Protocol):
         """Descriptor that is readable when ``receive`` has something."""
 
     def send(self, message: ToWorker) -> None:
-        """Say something. Raises LaneClosed, or LaneBlocked when too much is waiting to be read by the worker."""
+        """Say something. Raises LaneClosed, LaneBlocked when too much is waiting to be read by the worker, or
+        MessageInvalid when this alone is too much."""
 
     @property
     def unsent(self) -> bool:

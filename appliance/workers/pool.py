@@ -13,6 +13,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Final
 
@@ -170,9 +171,14 @@ class WorkerPool:
             )
             self._on_event(ModelRefused(worker, model, reason))
             return
-        load = Load(model, version, wish)
+        load = Load(model, _for_worker(version), wish)
+        try:
+            self._say(state, load)
+        except MessageInvalid as problem:
+            self._on_event(ModelRefused(worker, model, f"{version.key}: {problem}"))
+            return
         state.owes.owe_load(load, self._load_timeout_ns(wish.background), run_timeout_ns)
-        self._ask(state, load, aside=wish.background)
+        self._expect(state, aside=wish.background)
 
     def hollow(self, worker: int, model: int) -> None:
         """Let a model's weights leave memory."""
@@ -184,7 +190,7 @@ class WorkerPool:
 
     def build_form(self, worker: int, model: int, version: ModelVersion) -> None:
         """Build a packed form."""
-        self._ask_aside(worker, Build(model, version), background=True)
+        self._ask_aside(worker, Build(model, _for_worker(version)), background=True)
 
     def unload(self, worker: int, model: int) -> None:
         """Forget a model."""
@@ -263,13 +269,16 @@ class WorkerPool:
 
     def _ask(self, state: _Worker, message: ToWorker, *, aside: bool = False) -> None:
         """Say something that the worker now owes an answer to, in line or aside."""
+        self._expect(state, aside=aside)
+        self._send(state, message)
+
+    def _expect(self, state: _Worker, *, aside: bool) -> None:
+        """The worker owes one more answer: for what it has nothing before, time runs from now on."""
         if aside and state.owes.aside == 1:
             state.aside_ns = time.monotonic_ns()
         elif not aside and state.owes.in_line == 1:
             state.since_ns = time.monotonic_ns()
-        self._send(state, message)
-        if self._watching is None:
-            self._watch()
+        self._watch()
 
     def _ask_aside(self, worker: int, message: Aside, *, background: bool) -> None:
         """Ask for something that is done beside the line. A worker that is gone has said so by WorkerExited."""
@@ -284,6 +293,14 @@ class WorkerPool:
         return self._config.load_timeout_ms * NS_PER_MS * patience
 
     def _send(self, state: _Worker, message: ToWorker) -> None:
+        """Say something. What cannot be said costs the worker: who waits for what it would have done is told so."""
+        try:
+            self._say(state, message)
+        except MessageInvalid as problem:
+            self._condemn(state, ExitCause.DIED, str(problem))
+
+    def _say(self, state: _Worker, message: ToWorker) -> None:
+        """Raises MessageInvalid for what is too large to be said."""
         if state.cause is not None or state.ended:
             return  # it is on its way out; WorkerExited names what it did not finish
         try:
@@ -461,6 +478,11 @@ class WorkerPool:
             self._condemn(state, ExitCause.HUNG, overdue)
         elif not state.owes and state.stopping and busy_ns > EXIT_GRACE_NS:
             self._condemn(state, ExitCause.STOPPED, "told to stop, had to be killed")
+
+
+def _for_worker(version: ModelVersion) -> ModelVersion:
+    """The version without what only edges need, which may be large."""
+    return replace(version, labels={})
 
 
 def describe_status(status: int) -> str:

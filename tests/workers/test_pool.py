@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ import pytest
 
 from appliance.errors import WorkerError
 from appliance.tensor import Datatype
+from appliance.workers.messages import MAX_MESSAGE_BYTES
 from appliance.workers.port import (
     ExitCause,
     Fetched,
@@ -184,6 +186,33 @@ def test_a_time_limit_that_is_no_number_is_refused(shared_bench: Bench) -> None:
     assert "run_timeout_ms must be milliseconds above 0, not 'soon'" in refused.reason
     shared_bench.call(shared_bench.pool.stop, worker)
     shared_bench.event(WorkerExited)
+
+
+def test_labels_of_any_size_hinder_no_load(shared_bench: Bench) -> None:
+    worker = shared_bench.start()
+    labels = dict.fromkeys(map(str, range(5)), ("x" * (MAX_MESSAGE_BYTES // 4),))
+    assert shared_bench.load(worker, replace(fake(), labels=labels))
+    shared_bench.call(shared_bench.pool.stop, worker)
+    shared_bench.event(WorkerExited)
+
+
+def test_a_version_that_no_message_can_hold_is_refused_and_the_worker_lives(shared_bench: Bench) -> None:
+    worker = shared_bench.start()
+    refused = shared_bench.try_load(worker, fake(padding="x" * MAX_MESSAGE_BYTES))
+    assert isinstance(refused, ModelRefused)
+    assert "model/1: a Load message of" in refused.reason
+    assert shared_bench.load(worker, fake())
+    shared_bench.call(shared_bench.pool.stop, worker)
+    shared_bench.event(WorkerExited)
+
+
+def test_what_else_no_message_can_hold_costs_the_worker(shared_bench: Bench) -> None:
+    worker = shared_bench.start()
+    version = fake(padding="x" * MAX_MESSAGE_BYTES)
+    shared_bench.call(shared_bench.pool.build_form, worker, 500, version)
+    exited = shared_bench.event(WorkerExited)
+    assert (exited.cause, exited.loading) == (ExitCause.DIED, 500)
+    assert "a Build message of" in exited.detail
 
 
 def test_an_unknown_runtime_keeps_the_pool_from_opening() -> None:
