@@ -20,6 +20,7 @@ from typing import Any, Final, Literal, TypeVar, Union, cast, get_args, get_orig
 from appliance.errors import ConfigInvalid, Problem
 
 T = TypeVar("T")
+SHOWN_MAX: Final = 200  # characters of a value in a problem
 _WORDS: Final[Mapping[type, str]] = types.MappingProxyType(
     {bool: "true or false", int: "an integer", float: "a number", str: "a text"}
 )
@@ -91,7 +92,7 @@ class _Binder:
             if "shape" not in metadata:
                 raise
             del self.problems[before:]
-            raise self._wrong(key, f"must be {metadata['shape']}, got {value!r}") from None
+            raise self._wrong(key, f"must be {metadata['shape']}, got {_shown(value)}") from None
 
     def _check(self, metadata: Mapping[str, Any], value: object, key: str) -> None:
         """Note what the field's own check says. A value may be unfit and bound all the same, so that checks of other
@@ -125,10 +126,11 @@ class _Binder:
 
     def _scalar(self, hint: type, value: object, key: str) -> object:
         if hint is float and isinstance(value, int) and not isinstance(value, bool):
-            return float(value)
+            with suppress(OverflowError):  # whole numbers have no end, floating-point ones do
+                return float(value)
         if isinstance(value, hint) and (hint is bool or not isinstance(value, bool)):
             return value
-        raise self._wrong(key, f"must be {_wanted(hint)}, got {value!r}")
+        raise self._wrong(key, f"must be {_wanted(hint)}, got {_shown(value)}")
 
     def _optional(self, hint: object, value: object, key: str) -> object:
         (inner,) = [choice for choice in get_args(hint) if choice is not type(None)]
@@ -140,12 +142,12 @@ class _Binder:
 
     def _choice(self, choices: tuple[object, ...], value: object, key: str) -> object:
         if value not in choices:
-            raise self._wrong(key, f"must be one of {', '.join(map(repr, choices))}, got {value!r}")
+            raise self._wrong(key, f"must be one of {', '.join(map(repr, choices))}, got {_shown(value)}")
         return value
 
     def _tuple(self, hint: object, value: object, key: str) -> tuple[object, ...]:
         if not isinstance(value, (list, tuple)):
-            raise self._wrong(key, f"must be {_wanted(hint)}, got {value!r}")
+            raise self._wrong(key, f"must be {_wanted(hint)}, got {_shown(value)}")
         wanted = get_args(hint)
         if wanted[-1] is Ellipsis:
             wanted = (wanted[0],) * len(value)
@@ -170,7 +172,7 @@ class _Binder:
     def _table(self, value: object, key: str) -> Mapping[str, object]:
         if isinstance(value, Mapping):
             return value
-        raise self._wrong(key, f"must be a table, got {value!r}")
+        raise self._wrong(key, f"must be a table, got {_shown(value)}")
 
     def _check_range(self, metadata: Mapping[str, Any], value: object, key: str) -> None:
         unit = f" {metadata['unit']}" if "unit" in metadata else ""
@@ -180,9 +182,9 @@ class _Binder:
             if not isinstance(each, (int, float)):
                 continue
             if "min" in metadata and not each >= metadata["min"]:
-                raise self._wrong(key, f"must be at least {metadata['min']}{unit}, got {each}")
+                raise self._wrong(key, f"must be at least {metadata['min']}{unit}, got {_shown(each)}")
             if "max" in metadata and not each <= metadata["max"]:
-                raise self._wrong(key, f"must be at most {metadata['max']}{unit}, got {each}")
+                raise self._wrong(key, f"must be at most {metadata['max']}{unit}, got {_shown(each)}")
 
     def _note(self, key: str, text: str) -> None:
         self.problems.append(Problem(file=self._file, key=key, text=text))
@@ -190,6 +192,15 @@ class _Binder:
     def _wrong(self, key: str, text: str) -> _Wrong:
         self._note(key, text)
         return _Wrong()
+
+
+def _shown(value: object) -> str:
+    """The beginning of a value, as Python writes it; it writes no whole number of thousands of digits."""
+    try:
+        written = repr(value)
+    except ValueError:
+        return "a number of too many digits"
+    return written if len(written) <= SHOWN_MAX else f"{written[:SHOWN_MAX]}..."
 
 
 def _join(path: str, key: str) -> str:

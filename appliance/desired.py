@@ -22,9 +22,10 @@ from appliance.engine.version_status import ON_TRIAL, STILL_PREVIOUS
 from appliance.errors import InvalidRequest, NotReady, OperatorError, Problem, UnknownModel
 from appliance.model import VersionState
 from appliance.repository.directory import RepositoryScan
-from appliance.repository.model_directory import ModelReading, read_model_directory
+from appliance.repository.model_directory import ModelReading
 from appliance.repository.settings import RepositoryConfig
 from appliance.sources.overlay import Overlay
+from appliance.sources.reading import read_model
 from appliance.sources.selection import Selection
 from appliance.sources.settings import ReloadConfig
 from appliance.sources.source import Source
@@ -226,7 +227,7 @@ class Desired:
             return self._source.model(name, config)
         if config is None:
             raise InvalidRequest(f"failed to load '{name}': files are given, but no config with them")
-        return read_model_directory(str(self._overlay.put(name, files)), name, self._repository, config)
+        return read_model(str(self._overlay.put(name, files)), name, self._repository, config)
 
     async def unload(self, name: str) -> None:
         """Serve nothing of this name until it is loaded again or the appliance starts anew. Raises UnknownModel."""

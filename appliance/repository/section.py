@@ -20,6 +20,7 @@ INT64_MAX: Final = (1 << 63) - 1
 
 _TRUE: Final = frozenset({"true", "True", "t", "1"})
 _FALSE: Final = frozenset({"false", "False", "f", "0"})
+SHOWN_MAX: Final = 40  # bytes of a value in a problem
 _SIMILAR: Final = 0.6  # above which a known name is suggested
 
 Choice = TypeVar("Choice", bound=Enum)
@@ -181,7 +182,10 @@ class Section:
         if number is None:
             self._findings.problem(place, f"expected a whole number, found {_shown(value)}")
         elif not minimum <= number <= maximum:
-            self._findings.problem(place, f"{number} is out of range; {minimum} to {maximum} is allowed")
+            # As it is written: Python shows no number of thousands of digits.
+            self._findings.problem(
+                place, f"{_written(value)} is out of range; {minimum} to {maximum} is allowed"
+            )
         else:
             return number
         return None
@@ -242,8 +246,14 @@ def _is_default(value: Value) -> bool:
 
 
 def _shown(value: Value) -> str:
+    quote = '"' if isinstance(value, Scalar) and value.kind is ScalarKind.STRING else "'"
+    return f"{quote}{_written(value)}{quote}"
+
+
+def _written(value: Value) -> str:
+    """The beginning of a value, as it stands in the file."""
     if isinstance(value, Message):
-        return "'{ ... }'"
+        return "{ ... }"
     if value.kind is ScalarKind.STRING:
-        return f'"{value.data[:40].decode(errors="replace")}"'
-    return f"'{value.text[:40]}'"
+        return value.data[:SHOWN_MAX].decode(errors="replace")
+    return value.text[:SHOWN_MAX]

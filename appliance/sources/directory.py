@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from appliance.repository.directory import RepositoryConfig, RepositoryScan, listing, merged
-from appliance.repository.model_directory import ModelReading, read_model_directory
+from appliance.repository.model_directory import ModelReading
+from appliance.sources.reading import read_model
 from appliance.sources.signature import Signature, signature_of
 from appliance.sources.source import Look
 from appliance.store.catalog import Trial
@@ -67,7 +68,7 @@ class DirectorySource:
         if name not in there:
             return None
         if config is not None:
-            return read_model_directory(self._real, name, self._config, config)
+            return read_model(self._real, name, self._config, config)
         self._changing.pop(name, None)
         self._take(name, self._signature(name))
         return self._known[name].reading if name in self._known else None
@@ -110,4 +111,4 @@ class DirectorySource:
             self._known[name] = self._read(name, signature)
 
     def _read(self, name: str, signature: Signature | None) -> _Known:
-        return _Known(signature=signature, reading=read_model_directory(self._real, name, self._config))
+        return _Known(signature=signature, reading=read_model(self._real, name, self._config))

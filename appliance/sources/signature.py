@@ -23,13 +23,16 @@ class Signature(NamedTuple):
 
 
 def signature_of(home: str) -> Signature | None:
-    """The signature of a directory, links counted as what they lead to; None when there is none."""
+    """The signature of a directory, links counted as what they lead to; None when there is none. What keeps it from
+    being looked at counts as its only entry."""
     try:
         if not stat.S_ISDIR(os.stat(home).st_mode):
             return None
-        entries = sorted(_entries(home, "", 1))
     except FileNotFoundError:
         return None
+    except OSError as error:
+        return Signature((_unseen("", error),), ())
+    entries = sorted(_entries(home, "", 1))
     below = (f"{home}/{path}" for path, kind, *_ in entries if kind == stat.S_IFDIR)
     return Signature(tuple(entries), (home, *below))
 
@@ -38,7 +41,7 @@ def _entries(directory: str, prefix: str, depth: int) -> Iterator[Entry]:
     try:
         listing = os.listdir(directory)
     except OSError as error:
-        yield prefix, -1, error.errno or 0, 0, 0
+        yield _unseen(prefix, error)
         return
     if len(listing) > ENTRIES_MAX:
         yield prefix, -1, len(listing), 0, 0
@@ -48,7 +51,7 @@ def _entries(directory: str, prefix: str, depth: int) -> Iterator[Entry]:
         try:
             found = os.stat(path)
         except OSError as error:  # gone meanwhile, or a link to nothing
-            yield prefix + name, -1, error.errno or 0, 0, 0
+            yield _unseen(prefix + name, error)
             continue
         kind = stat.S_IFMT(found.st_mode)
         if kind == stat.S_IFDIR:
@@ -58,3 +61,7 @@ def _entries(directory: str, prefix: str, depth: int) -> Iterator[Entry]:
                 yield from _entries(path, f"{prefix}{name}/", depth + 1)
         else:
             yield prefix + name, kind, found.st_size, found.st_ino, found.st_mtime_ns
+
+
+def _unseen(path: str, error: OSError) -> Entry:
+    return path, -1, error.errno or 0, 0, 0

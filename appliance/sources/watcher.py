@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import traceback
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -75,11 +76,21 @@ class Watcher:
 
     async def read(self) -> RepositoryScan:
         """Everything anew, whether it seems to have changed or not. Raises OperatorError."""
-        return await self.apart(self._source.read)
+        return await self._asked(self._source.read)
 
     async def apart(self, call: Callable[[], T]) -> T:
         """Call on the thread that reads, which may block."""
         return await asyncio.get_running_loop().run_in_executor(self._thread, call)
+
+    async def _asked(self, call: Callable[[], T]) -> T:
+        """What the source says. Raises OperatorError, whatever keeps it from saying so."""
+        try:
+            return await self.apart(call)
+        except OperatorError:
+            raise
+        except Exception as error:
+            what = "".join(traceback.format_exception_only(error)).strip()
+            raise OperatorError(f"for a reason that nobody foresaw: {what[:500]}") from error
 
     def _noticed(self, directory: str) -> None:
         name = self._source.name_of(directory) if directory else None
@@ -90,6 +101,15 @@ class Watcher:
         self._stirred.set()
 
     async def _watch(self) -> None:
+        try:
+            await self._watch_on()
+        except Exception as error:  # noqa: BLE001  its end must be told, and must not keep the daemon from draining
+            self._report(
+                "changes of models are not seen any more; restart the appliance",
+                error="".join(traceback.format_exception(error)),
+            )
+
+    async def _watch_on(self) -> None:
         """Whoever stirs is looked at at once, and again after a while: two equal looks tell that it has settled."""
         unsettled = False
         await self._rewatch()
@@ -114,7 +134,7 @@ class Watcher:
     async def _look(self, names: set[str] | None) -> bool:
         """Look once; whether it is worth another one soon."""
         try:
-            look: Look = await self.apart(partial(self._source.look, names))
+            look: Look = await self._asked(partial(self._source.look, names))
         except OperatorError as error:
             if str(error) != self._trouble:
                 self._trouble = str(error)
@@ -126,7 +146,7 @@ class Watcher:
             self._trouble = ""
             self._report("models can be read again")
             self._troubled("")
-            scan = scan or await self.apart(self._source.scan)
+            scan = scan or await self._asked(self._source.scan)
         if scan is not None:
             self._take(scan)
             await self._rewatch()

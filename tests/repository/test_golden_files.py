@@ -137,3 +137,14 @@ def test_a_link_inside_the_model_is_followed(tmp_path: Path) -> None:
     write_golden(str(home / "kept"), *_golden())
     (home / "golden").symlink_to("kept")
     assert served(_scan(home)).golden == str(home / "golden" / "set.json")
+
+
+def test_a_tolerance_that_is_larger_than_any_number_is_a_problem(home: Path) -> None:
+    golden, tensors = _golden()
+    write_golden(str(home / "1" / "golden"), golden, tensors)
+    file = home / "1" / "golden" / "set.json"
+    document = json.loads(file.read_text())
+    document["tolerances"]["y"]["absolute"] = 10**310
+    file.write_text(json.dumps(document))
+    problems = _scan(home).problems
+    assert [(each.key, each.text[:11]) for each in problems] == [("tolerances.y.absolute", "must be a n")]

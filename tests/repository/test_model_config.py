@@ -112,6 +112,8 @@ PROBLEMS: list[tuple[str, str, str]] = [
     ('backend: "fake"', "backend", "'fake' is not enabled"),
     ("max_batch_size: -1", "max_batch_size", "-1 is out of range"),
     ("max_batch_size: 3000000000", "max_batch_size", "is out of range"),
+    ("max_batch_size: 0x" + 4_000 * "f", "max_batch_size", "0xffff"),
+    ("max_batch_size: 0" + 5_000 * "7", "max_batch_size", "is out of range"),
     ("max_batch_size: 1.5", "max_batch_size", "expected a whole number, found '1.5'"),
     ("max_batch_size: 089", "max_batch_size", "expected a whole number"),
     ('max_batch_size: "8"', "max_batch_size", 'expected a whole number, found "8"'),

@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 
 from appliance.errors import ConfigInvalid
+from appliance.repository.model_directory import ModelReading, read_model_directory
 from appliance.repository.settings import RepositoryConfig
+from appliance.sources import reading
 from appliance.sources.directory import DirectorySource
 from appliance.sources.source import Look
 from tests.repository.onnx_files import plain_model, write_version
@@ -129,3 +131,44 @@ def test_one_model_is_read_at_once_and_with_another_configuration(
     assert other is not None
     assert [entry.model.max_batch_size for entry in other.servable] == [3]
     assert source.model("none") is None
+
+
+def broken(look: Look) -> Sequence[str]:
+    assert look.scan is not None
+    return [f"{entry.name}: {entry.reason}" for entry in look.scan.broken]
+
+
+@pytest.mark.parametrize("target", ["loop", "b/1/model.onnx/below"])
+def test_a_link_that_leads_nowhere_hides_nobody(source: DirectorySource, tmp_path: Path, target: str) -> None:
+    (tmp_path / "loop").symlink_to(target)
+    assert source.look() == Look(unsettled=True)
+    assert served(source.look()) == ["a/1", "b/1"]
+    assert [entry.model.key for entry in source.read().servable] == ["a/1", "b/1"]
+    assert source.look() == NOTHING
+    (tmp_path / "loop").unlink()
+    write_version(tmp_path, "loop", plain_model())
+    source.look()
+    assert served(source.look()) == ["a/1", "b/1", "loop/1"]
+
+
+def test_a_link_that_leads_to_itself_is_told(source: DirectorySource, tmp_path: Path) -> None:
+    (tmp_path / "loop").symlink_to("loop")
+    source.look()
+    assert broken(source.look()) == ["loop: loop: cannot be read: Too many levels of symbolic links"]
+
+
+def test_a_model_that_trips_its_reader_hides_nobody(
+    source: DirectorySource, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def trip(root: str, entry: str, *more: object) -> ModelReading | None:
+        if entry == "a":
+            raise ZeroDivisionError("nobody thought of this")
+        return read_model_directory(root, entry, *more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(reading, "read_model_directory", trip)
+    found = source.read()
+    assert [entry.model.key for entry in found.servable] == ["b/1"]
+    assert ["ZeroDivisionError: nobody thought of this" in entry.reason for entry in found.broken] == [True]
+    by_hand = source.model("a", b"")
+    assert by_hand is not None
+    assert "nobody thought of this" in by_hand.broken[0].reason

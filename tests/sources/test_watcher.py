@@ -8,11 +8,15 @@ from pathlib import Path
 
 import pytest
 
+from appliance.errors import OperatorError
+from appliance.repository.directory import RepositoryScan
 from appliance.repository.settings import RepositoryConfig
 from appliance.sources import watcher
 from appliance.sources.directory import DirectorySource
 from appliance.sources.settings import ReloadConfig
+from appliance.sources.source import Look
 from appliance.sources.watcher import Watcher
+from tests.repository.onnx_files import plain_model, write_version
 
 
 class TimedNotices:
@@ -54,3 +58,72 @@ def test_it_ends_in_the_moment_in_which_something_stirs(
         await watched.stop()
 
     asyncio.run(stir_and_stop())
+
+
+class TrippedSource(DirectorySource):
+    """A source that fails in a way that nobody thought of, for as long as it is told to."""
+
+    tripped = False
+
+    def look(self, names: Collection[str] | None = None) -> Look:
+        if self.tripped:
+            raise ZeroDivisionError("nobody thought of this")
+        return super().look(names)
+
+    def read(self) -> RepositoryScan:
+        if self.tripped:
+            raise ZeroDivisionError("nobody thought of this")
+        return super().read()
+
+
+@pytest.mark.timeout(20)
+def test_a_source_that_trips_is_told_and_looked_at_again(tmp_path: Path) -> None:
+    source = TrippedSource(tmp_path, RepositoryConfig())
+    source.read()
+
+    async def trip() -> None:
+        reports: asyncio.Queue[tuple[str, str]] = asyncio.Queue()
+        taken: asyncio.Queue[RepositoryScan] = asyncio.Queue()
+        watched = Watcher(
+            source,
+            ReloadConfig(poll_s=0.01),
+            taken.put_nowait,
+            lambda event, **more: reports.put_nowait((event, str(more.get("error", "")))),
+        )
+        source.tripped = True
+        watched.start()
+        event, error = await reports.get()
+        assert "cannot be read" in event
+        assert "ZeroDivisionError: nobody thought of this" in error
+        with pytest.raises(OperatorError, match="nobody thought of this"):
+            await watched.read()
+        source.tripped = False
+        assert await reports.get() == ("models can be read again", "")
+        await taken.get()
+        await watched.stop()
+
+    asyncio.run(trip())
+
+
+@pytest.mark.timeout(20)
+def test_the_end_of_the_watch_is_told_and_stops_nobody_from_stopping(tmp_path: Path) -> None:
+    source = DirectorySource(tmp_path, RepositoryConfig())
+    source.read()
+
+    def trip(scan: RepositoryScan) -> None:
+        raise ZeroDivisionError("nobody thought of this")
+
+    async def look_and_stop() -> None:
+        reports: asyncio.Queue[str] = asyncio.Queue()
+        watched = Watcher(
+            source,
+            ReloadConfig(poll_s=0.01, quiet_ms=10),
+            trip,
+            lambda event, **more: reports.put_nowait(f"{event}: {more.get('error')}"),
+        )
+        watched.start()
+        write_version(tmp_path, "new", plain_model())
+        assert "ZeroDivisionError" in await reports.get()
+        await watched.stop()
+
+    asyncio.run(look_and_stop())
