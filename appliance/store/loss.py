@@ -14,7 +14,7 @@ from typing import Final
 
 from appliance.digest import digest_of, is_digest
 from appliance.durable import Folder, read_whole
-from appliance.errors import CatalogLost, PackageInvalid
+from appliance.errors import CatalogLost, PackageInvalid, StoreRefused, StoreUnavailable
 from appliance.manifest import Manifest
 from appliance.manifest_codec import decode
 from appliance.store.blobs import BlobShelf, Progress, unnoticed
@@ -25,7 +25,7 @@ from appliance.store.catalog import (
     StoredFile,
     version_problems,
 )
-from appliance.store.layout import BLOBS, CATALOG, MANIFEST, SIGNATURE, VIEWS, view_path
+from appliance.store.layout import BLOBS, CATALOG, INCOMING, MANIFEST, SIGNATURE, VIEWS, view_path
 
 GENERATION_MAX: Final = 1 << 62
 PAPER_BYTES_MAX: Final = 16 << 20
@@ -52,6 +52,28 @@ def check_not_lost(folder: Folder, name: str) -> None:
         f"'{name}/{CATALOG}' is gone, but what it named is there; restore the file, or have it made anew with "
         f"'appliance store check --rebuild --state-dir {name}'; nothing new is served, installed or removed before that"
     )
+
+
+def check_may_begin(folder: Folder, name: str) -> None:
+    """Raises CatalogLost as ``check_not_lost`` does, and StoreUnavailable where what a store empties when it is opened
+    holds something that none can have put there: a directory of somebody else. Raises OSError."""
+    check_not_lost(folder, name)
+    found = folder.status(INCOMING)
+    names = folder.names(INCOMING) if found is not None and found.is_directory else []
+    begun = names == [CATALOG] and all(folder.status(each) is not None for each in (BLOBS, VIEWS))
+    if (
+        names and not begun
+    ):  # a writer that was killed while it began leaves the first catalog, and all directories
+        raise StoreUnavailable(
+            f"'{name}' holds no store, but '{INCOMING}/{names[0]}', which a store would remove; give the store a "
+            "directory of its own"
+        )
+
+
+def check_any_remains(folder: Folder, name: str) -> None:
+    """Raises StoreRefused where nothing is there of which a catalog could be made anew. Raises OSError."""
+    if not any(_remains(folder)):
+        raise StoreRefused(f"'{name}' holds no store; 'appliance model install' makes one")
 
 
 def _remains(folder: Folder) -> Iterator[str]:

@@ -8,15 +8,14 @@ other recovery. Blocks for the disk: nothing here belongs on an event loop. One 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 from appliance.digest import digest_of
 from appliance.durable import (
-    Bytes,
     Folder,
     RealFolder,
     WriterLock,
@@ -27,20 +26,17 @@ from appliance.durable import (
 )
 from appliance.errors import (
     ApplianceError,
-    ArtefactError,
     BlobMismatch,
     CatalogInvalid,
     CatalogNewer,
-    PackageInvalid,
-    Problem,
     StoreFull,
     StoreRefused,
     StoreUnavailable,
 )
-from appliance.manifest import NAME_RULE, Manifest, is_name
 from appliance.store import edits
+from appliance.store.arrival import Arrival
 from appliance.store.blobs import BlobShelf, Progress, unnoticed
-from appliance.store.catalog import Catalog, InstalledVersion, StoredFile, Trial, version_problems
+from appliance.store.catalog import Catalog, InstalledVersion, Trial
 from appliance.store.catalog_codec import CATALOG_BYTES_MAX, decode, encode
 from appliance.store.forms import FormShelf
 from appliance.store.garbage import Garbage, find_garbage
@@ -50,39 +46,16 @@ from appliance.store.layout import (
     DAMAGED_CATALOG,
     INCOMING,
     LOCK,
-    MANIFEST,
-    SIGNATURE,
     VIEWS,
 )
-from appliance.store.loss import Rebuilt, check_not_lost, counted
+from appliance.store.loss import Rebuilt, check_any_remains, check_may_begin, counted
 from appliance.store.room import Lacking, Tenancy, plan_room
 from appliance.store.running import Running, RunningVersion, read_incumbents, read_running
 from appliance.store.settings import StoreConfig
 from appliance.store.trouble import told
 from appliance.store.views import ViewShelf
 
-PIECE_BYTES: Final = 1 << 20
 UNSIGNED: Final = "unsigned"
-
-
-class Stream(Protocol):
-    """The bytes of a content, from front to back."""
-
-    def read(self, size: int, /) -> bytes:
-        """At most ``size`` bytes, none at the end."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Arrival:
-    """A package that comes in. ``trust`` is what was decided about its signatures. ``contents`` are digest, size and
-    bytes of each content, once, in any order; those that the store has need not be among them, nor are they read."""
-
-    manifest: Manifest
-    manifest_bytes: bytes
-    signatures: bytes | None
-    trust: str
-    contents: Iterable[tuple[str, int, Stream]]
-    fetch_ms: int = 0
 
 
 class Evicted(NamedTuple):
@@ -118,7 +91,7 @@ class StoreWriter:
         name: str = "store",
         incumbents: Callable[[], Iterable[RunningVersion]] = tuple,
     ) -> None:
-        """Recovers. Raises CatalogInvalid, CatalogLost and StoreUnavailable."""
+        """Recovers, once it is known that this is a store. Raises CatalogInvalid, CatalogLost and StoreUnavailable."""
         self._folder = folder
         self._config = config
         self._running = running
@@ -129,13 +102,13 @@ class StoreWriter:
         self._forms = FormShelf(folder)
         self._doubt = False
         with told(name, "open the store"):
-            self._recover()
             data = read_whole(folder, CATALOG, CATALOG_BYTES_MAX)
             if data is None:
-                check_not_lost(folder, name)
+                check_may_begin(folder, name)
         self._begun = data is not None
         self.catalog = Catalog() if data is None else decode(data, f"{name}/{CATALOG}")
         with told(name, "open the store"):
+            self._recover()
             self._mend_views()
 
     def _recover(self) -> None:
@@ -169,7 +142,7 @@ class StoreWriter:
         damaged ones replaced. ``accept`` is given the manifest's digest when the view is there and the catalog does not
         name it yet; what it raises is raised on, and the package is garbage. Raises StoreRefused, StoreFull,
         StoreUnavailable, PackageInvalid, BlobMismatch."""
-        name, version = arrival.manifest.name, _version_of(arrival, now_ms)
+        name, version = arrival.manifest.name, arrival.version(now_ms)
         catalog = edits.with_version(self.catalog, name, _better(self.catalog, name, version))
         version = _installed(catalog, name, version.version)
         if not self._begun:
@@ -184,7 +157,8 @@ class StoreWriter:
         try:
             accept(version.digest)
         except ApplianceError:
-            self.collect()
+            with suppress(ApplianceError):  # what stays is garbage, and goes another time
+                self.collect()
             raise
         before = self.catalog
         catalog = edits.with_version(self.catalog, name, version)
@@ -334,21 +308,20 @@ class StoreWriter:
     ) -> int:
         """Put the blobs that are missing; gives their bytes."""
         sizes = {file.digest: file.size for file in version.files}
-        papers = [each for each in (arrival.manifest_bytes, arrival.signatures) if each is not None]
         missing = sizes.keys() - whole
         written = 0
-        for paper in papers:
+        for paper in arrival.papers:
             if (digest := digest_of(paper)) in missing:
                 self._blobs.put(digest, sizes[digest], [paper], progress)
                 missing -= {digest}
                 written += len(paper)
-        for digest, size, stream in arrival.contents:
+        for digest, size, pieces in arrival.read():
             if digest in missing:
                 if size != sizes[digest]:
                     raise BlobMismatch(
                         f"blob {digest} comes with {size} bytes, the manifest says {sizes[digest]}"
                     )
-                self._blobs.put(digest, size, _pieces(stream), progress)
+                self._blobs.put(digest, size, pieces, progress)
                 missing -= {digest}
                 written += size
         if missing:
@@ -378,34 +351,6 @@ class StoreWriter:
         self.catalog, self._begun = catalog, True
 
 
-def _version_of(arrival: Arrival, now_ms: int) -> InstalledVersion:
-    """The arriving version as the catalog will know it. Raises PackageInvalid."""
-    manifest = arrival.manifest
-    digest = digest_of(arrival.manifest_bytes)
-    files = [StoredFile(path=MANIFEST, size=len(arrival.manifest_bytes), digest=digest)]
-    if arrival.signatures is not None:
-        size = len(arrival.signatures)
-        files.append(StoredFile(path=SIGNATURE, size=size, digest=digest_of(arrival.signatures)))
-    files += [
-        StoredFile(path=f"{manifest.name}/{entry.path}", size=entry.size, digest=entry.digest)
-        for entry in manifest.files
-    ]
-    version = InstalledVersion(
-        version=manifest.version,
-        digest=digest,
-        trust=arrival.trust,
-        files=tuple(sorted(files, key=lambda file: file.path)),
-        installed_at_ms=max(now_ms, 0),
-        fetch_ms=arrival.fetch_ms,
-    )
-    wrong = list(version_problems(manifest.name, version))
-    if not is_name(manifest.name):
-        wrong.append(("name", f"is not {NAME_RULE}"))
-    if wrong:
-        raise PackageInvalid(Problem(file="manifest.json", key=key, text=text) for key, text in wrong)
-    return version
-
-
 def _better(catalog: Catalog, name: str, version: InstalledVersion) -> InstalledVersion:
     """The version as it is installed, if it is, unless the one that comes brings trust that it did not have."""
     model = catalog.model(name)
@@ -422,18 +367,6 @@ def _installed(catalog: Catalog, name: str, number: int) -> InstalledVersion:
     version = model.version(number) if model else None
     assert version is not None
     return version
-
-
-def _pieces(stream: Stream) -> Iterator[Bytes]:
-    """The stream in pieces. What the source says about its own disk is not the store's trouble."""
-    while True:
-        try:
-            piece = stream.read(PIECE_BYTES)
-        except OSError as error:
-            raise ArtefactError(f"the package cannot be read: {error.strerror or error}") from error
-        if not piece:
-            return
-        yield piece
 
 
 @contextmanager
@@ -471,6 +404,8 @@ def rebuild_catalog(state: Path, make: Callable[[Folder], Rebuilt]) -> Rebuilt:
         data = read_whole(folder, CATALOG, CATALOG_BYTES_MAX)
         if data is not None:
             _check_broken(data, state)
+        else:
+            check_any_remains(folder, str(state))
         for directory in (BLOBS, VIEWS, INCOMING):
             ensure_directory(folder, directory)
         made = make(folder)

@@ -12,8 +12,9 @@ from pathlib import Path
 
 from appliance.errors import StoreRefused
 from appliance.package.reader import open_package
+from appliance.store.arrival import Arrival
 from appliance.store.settings import StoreConfig
-from appliance.store.writer import Arrival, StoreWriter, open_store
+from appliance.store.writer import StoreWriter, open_store
 
 MARK = "/the-store-begins-here"
 STEPS = ("install 1", "install 2", "uninstall 1")

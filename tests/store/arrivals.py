@@ -10,9 +10,9 @@ from pathlib import Path
 from appliance.digest import digest_of
 from appliance.manifest import Manifest
 from appliance.manifest_codec import encode
+from appliance.store.arrival import Arrival, Stream
 from appliance.store.catalog import Catalog
 from appliance.store.layout import blob_path, view_path
-from appliance.store.writer import Arrival, Stream
 from tests.words.manifests import manifest_of
 
 CONFIG = b'max_batch_size: 8 default_model_filename: "graph.onnx"'

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from appliance.errors import CatalogInvalid, CatalogLost, StoreRefused
+from appliance.errors import CatalogInvalid, CatalogLost, StoreRefused, StoreUnavailable
 from appliance.store.catalog import Catalog
 from appliance.store.layout import CATALOG, DAMAGED_CATALOG, blob_path, view_path
 from appliance.store.loss import Rebuilt, rebuilt
@@ -59,6 +59,39 @@ def test_nobody_begins_a_new_store_beside_what_is_there(state: Path) -> None:
         with pytest.raises(CatalogLost, match="store check --rebuild"):
             read_catalog(state)
     assert sorted(state.rglob("*")) == before
+
+
+def test_nothing_that_was_coming_in_is_removed_while_the_catalog_is_lost(state: Path) -> None:
+    (state / "incoming" / "of a writer").write_bytes(b"that was killed")
+    good = (state / CATALOG).read_bytes()
+    (state / CATALOG).unlink()
+    with pytest.raises(CatalogLost), open_store(state, CONFIG):
+        raise AssertionError("it opened")
+    (state / CATALOG).write_bytes(good[:-9])
+    with pytest.raises(CatalogInvalid), open_store(state, CONFIG):
+        raise AssertionError("it opened")
+    assert (state / "incoming" / "of a writer").exists()
+    (state / CATALOG).write_bytes(good)
+    with open_store(state, CONFIG):
+        assert not any((state / "incoming").iterdir()), "now it is known whose that is"
+
+
+@pytest.mark.parametrize("theirs", ["incoming/order.csv", "incoming/catalog.json", "incoming/a/b"])
+def test_a_directory_of_somebody_else_becomes_no_store(tmp_path: Path, theirs: str) -> None:
+    (tmp_path / theirs).parent.mkdir(parents=True)
+    (tmp_path / theirs).write_text("of somebody else")
+    with pytest.raises(StoreUnavailable, match="holds no store, but"), open_store(tmp_path, CONFIG):
+        raise AssertionError("it opened")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["incoming", "store.lock"]
+    assert (tmp_path / theirs).read_text() == "of somebody else"
+
+
+def test_no_catalog_is_made_anew_where_there_is_no_store(tmp_path: Path) -> None:
+    (tmp_path / "incoming").mkdir()
+    (tmp_path / "incoming" / "order.csv").write_text("of somebody else")
+    with pytest.raises(StoreRefused, match="holds no store"):
+        remade(tmp_path, {})
+    assert read_catalog(tmp_path) is None
 
 
 @pytest.mark.parametrize("left", ["views", "blobs"])

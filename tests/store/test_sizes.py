@@ -20,11 +20,12 @@ from appliance.durable import READ_ONLY, Bytes, NewFile, RealFolder
 from appliance.errors import BlobMismatch
 from appliance.manifest import FileEntry, Manifest
 from appliance.manifest_codec import encode
+from appliance.store.arrival import Arrival
 from appliance.store.inspection import inspect
 from appliance.store.layout import blob_path, view_path
 from appliance.store.running import Running
 from appliance.store.settings import StoreConfig
-from appliance.store.writer import Arrival, StoreWriter
+from appliance.store.writer import StoreWriter
 from tests.store.arrivals import contents_of
 from tests.words.manifests import manifest_of
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import shutil
@@ -20,6 +21,7 @@ from appliance.errors import (
     BlobMismatch,
     CatalogInvalid,
     PackageInvalid,
+    Problem,
     StoreBusy,
     StoreFull,
     StoreRefused,
@@ -28,6 +30,7 @@ from appliance.errors import (
 from appliance.manifest_codec import encode as encode_manifest
 from appliance.repository.directory import scan
 from appliance.repository.settings import RepositoryConfig
+from appliance.store.arrival import Stream
 from appliance.store.catalog import Trial, TrialMode
 from appliance.store.layout import CATALOG, INCOMING, LOCK, VIEWS, blob_path, view_root
 from appliance.store.reading import read_catalog
@@ -272,6 +275,33 @@ def test_opening_removes_what_a_killed_writer_left(state: Path) -> None:
     with open_store(state, CONFIG) as store:
         assert os.listdir(state / INCOMING) == []
         assert_served(state, store.catalog)
+
+
+def test_a_package_that_cannot_be_read_between_its_contents_is_no_trouble_of_the_store(
+    store: StoreWriter,
+) -> None:
+    """A reader passes over what the store has already, and the package's own disk may fail there."""
+
+    def contents() -> Iterator[tuple[str, int, Stream]]:
+        yield from arrival().contents
+        raise OSError(errno.EIO, "Input/output error")
+
+    with pytest.raises(ArtefactError, match="the package cannot be read: Input/output error"):
+        store.install(replace(arrival(), contents=contents()), want=True, now_ms=1)
+
+
+def test_why_a_package_is_refused_is_told_also_where_nothing_can_be_collected(
+    store: StoreWriter, state: Path
+) -> None:
+    record = RunningRecord(state)  # and says nothing, as a daemon on a full disk
+
+    def refuse(digest: str) -> None:
+        raise PackageInvalid([Problem(file="digits/1", key="", text="holds no model")])
+
+    with pytest.raises(PackageInvalid, match="holds no model"):
+        store.install(arrival(), want=True, now_ms=1, accept=refuse)
+    record.close()
+    assert store.collect().blobs
 
 
 def test_an_interrupted_install_goes_on_where_it_was(store: StoreWriter, state: Path) -> None:

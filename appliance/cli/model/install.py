@@ -24,8 +24,9 @@ from appliance.package.trust import judge
 from appliance.package.verification import Policy
 from appliance.repository.model_directory import read_model_directory
 from appliance.repository.settings import RepositoryConfig
+from appliance.store.arrival import Arrival
 from appliance.store.layout import view_root
-from appliance.store.writer import Arrival, Installed, StoreWriter
+from appliance.store.writer import Installed, StoreWriter
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
