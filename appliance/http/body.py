@@ -1,7 +1,7 @@
 """Reading request bodies: whole, bounded in size and time, and all of them together bounded in memory.
 
-A body that has arrived with its head costs no waiting. A declared length is refused before memory is taken
-for it.
+A body that has arrived with its head costs no waiting. A declared length counts, and is refused, before memory is
+taken for it; one that nobody declared counts while it arrives.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ class BodyReader:
         Raises MessageTooLarge, QueueFull (all bodies together), InvalidRequest (cut short or malformed) and
         HttpRefusal (too slow, unknown encoding)."""
         coding = request_encoding(request.headers.get("Content-Encoding", ""))
-        taken = self._take(_declared_length(request, limit))
+        taken = declared = self._take(_declared_length(request, limit))
         try:
             body = await self._arrived(request, limit)
-            taken += self._take(max(0, len(body) - taken))
+            taken = max(declared, len(body))
             if coding:
                 taken += self._take(limit)
                 body = await unfold(body, coding, limit)
@@ -72,14 +72,17 @@ class BodyReader:
         return nbytes
 
     async def _arrived(self, request: web.BaseRequest, limit: int) -> Body:
+        """The body as it was sent; what it has beyond its declared length counts as held from here on."""
         content = request.content
         if content.is_eof() and content.exception() is None:
-            return _bounded(content.read_nowait(-1), limit)
+            body = _bounded(content.read_nowait(-1), limit)
+            self._take(max(0, len(body) - (request.content_length or 0)))
+            return body
         if request.headers.get("Expect", "").lower() == "100-continue" and request.transport is not None:
             request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         try:
             async with asyncio.timeout(self._config.body_timeout_s):
-                return await _gather(request, limit)
+                return await self._gather(request, limit)
         except TimeoutError:
             raise HttpRefusal(
                 HTTPStatus.REQUEST_TIMEOUT,
@@ -88,6 +91,29 @@ class BodyReader:
             ) from None
         except RequestPayloadError as error:
             raise InvalidRequest(f"request body is malformed: {error}") from None
+
+    async def _gather(self, request: web.BaseRequest, limit: int) -> bytearray:
+        """All chunks in one buffer: made once when the length is declared, grown and counted with each when it is not.
+        A buffer that grows has at most an eighth more than it needs."""
+        content = request.content
+        buffer = bytearray(request.content_length or 0)
+        filled = beyond = 0
+        try:
+            while chunk := await content.readany():
+                end = filled + len(chunk)
+                if end > limit:
+                    raise MessageTooLarge(f"request body is larger than the limit of {limit} bytes")
+                beyond += self._take(max(0, end - len(buffer)))
+                buffer[filled:end] = chunk
+                filled = end
+            if filled != len(buffer):
+                raise InvalidRequest(
+                    f"request body is cut short: {len(buffer)} bytes announced, {filled} arrived"
+                )
+        except BaseException:
+            self._held_bytes -= beyond
+            raise
+        return buffer
 
 
 def _declared_length(request: web.BaseRequest, limit: int) -> int:
@@ -101,19 +127,3 @@ def _bounded(body: Body, limit: int) -> Body:
     if len(body) > limit:
         raise MessageTooLarge(f"request body of {len(body)} bytes is larger than the limit of {limit} bytes")
     return body
-
-
-async def _gather(request: web.BaseRequest, limit: int) -> Body:
-    """All chunks in one buffer: made once when the length is declared, grown when it is not."""
-    content = request.content
-    buffer = bytearray(request.content_length or 0)
-    filled = 0
-    while chunk := await content.readany():
-        end = filled + len(chunk)
-        if end > limit:
-            raise MessageTooLarge(f"request body is larger than the limit of {limit} bytes")
-        buffer[filled:end] = chunk
-        filled = end
-    if filled != len(buffer):
-        raise InvalidRequest(f"request body is cut short: {len(buffer)} bytes announced, {filled} arrived")
-    return buffer
