@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import gzip
+import random
+import tracemalloc
 import zlib
 
 import pytest
 
 from appliance.errors import InvalidRequest, MessageTooLarge
-from appliance.http.compression import PIECE_BYTES, fold, request_encoding, response_encoding, unfold
+from appliance.http.compression import (
+    FOLDED_PIECE_BYTES,
+    PIECE_BYTES,
+    fold,
+    request_encoding,
+    response_encoding,
+    unfold,
+)
 from appliance.http.status import HttpRefusal
 
 PLAIN = bytes(range(256)) * 4096
@@ -25,6 +34,35 @@ async def test_every_form_unfolds(length: int) -> None:
     assert await unfold(gzip.compress(plain), "gzip", length) == plain
     assert await unfold(zlib.compress(plain), "deflate", length) == plain
     assert await unfold(_bare(plain), "deflate", length) == plain
+
+
+@pytest.mark.parametrize("coding", ["gzip", "deflate"])
+async def test_a_stream_may_end_where_a_piece_of_it_does(coding: str) -> None:
+    sizes = set()
+    for length in range(FOLDED_PIECE_BYTES - 64, FOLDED_PIECE_BYTES):
+        engine = zlib.compressobj(0, wbits=31 if coding == "gzip" else 15)  # one byte more is one byte more
+        folded = engine.compress(bytes(length)) + engine.flush()
+        sizes.add(len(folded))
+        assert await unfold(folded, coding, length) == bytes(length)
+        with pytest.raises(InvalidRequest, match="goes on after the end"):
+            await unfold(folded + b"x", coding, length)
+        with pytest.raises(InvalidRequest, match="cut short"):
+            await unfold(folded[:-1], coding, length)
+    assert {FOLDED_PIECE_BYTES - 1, FOLDED_PIECE_BYTES, FOLDED_PIECE_BYTES + 1} <= sizes
+
+
+async def test_what_is_yet_to_be_unfolded_is_not_copied_in_each_turn() -> None:
+    """Held against memory, of which the body's own is the least that such a copy takes."""
+    plain = random.Random(1).randbytes(32 * PIECE_BYTES)
+    folded = gzip.compress(plain, 1)
+    assert len(folded) >= len(plain)
+    tracemalloc.start()
+    try:
+        await unfold(folded, "gzip", len(plain))
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < len(plain) * 9 // 8 + 8 * PIECE_BYTES
 
 
 async def test_a_bomb_is_stopped_at_the_limit() -> None:
