@@ -86,7 +86,7 @@ class Folder(Protocol):
         """Return when the names in the directory (``""``: the folder itself) are on the disk."""
 
     def status(self, path: str) -> Status | None:
-        """What is at ``path``; None: nothing. Links are not followed."""
+        """What is at ``path``; None: nothing, as where a step on the way is no directory. Links are not followed."""
 
     def names(self, path: str) -> list[str]:
         """The names in a directory, sorted."""
@@ -206,7 +206,7 @@ class RealFolder:
         try:
             with self._parent(path) as (parent, name):
                 found = os.stat(name, dir_fd=parent, follow_symlinks=False)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
         return Status(
             is_directory=stat.S_ISDIR(found.st_mode),

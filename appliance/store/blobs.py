@@ -58,6 +58,9 @@ class BlobShelf:
 
     def _settle(self, temporary: str, digest: str) -> None:
         home = blob_path(digest).rpartition("/")[0]
+        found = self._folder.status(home)
+        if found is not None and found.is_file:
+            remove_file(self._folder, home)
         ensure_directory(self._folder, home)
         self._folder.rename(temporary, blob_path(digest))
         self._folder.sync_directory(home)

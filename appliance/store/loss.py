@@ -7,6 +7,7 @@ is installed collected as garbage, so nobody begins one.
 
 from __future__ import annotations
 
+import errno
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -30,6 +31,11 @@ from appliance.store.layout import BLOBS, CATALOG, INCOMING, MANIFEST, SIGNATURE
 GENERATION_MAX: Final = 1 << 62
 PAPER_BYTES_MAX: Final = 16 << 20
 """Largest manifest or signature that is read."""
+
+_OF_THE_FILE: Final = frozenset(
+    {None, errno.EIO, errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.EUCLEAN, errno.EBADMSG}
+)
+"""What the disk says of one file that is damaged, or is none; None: what ``durable`` says of it."""
 
 TrustOf = Callable[[bytes, bytes | None], str]
 """Manifest and signatures of a package to the word about who vouches for it."""
@@ -99,7 +105,7 @@ def rebuilt(
     """The catalog that the views tell: every version whose manifest and blobs are there, byte by byte. ``served`` are
     the versions that were served last, by name, and so are wanted. What nothing tells any more is lost: pins, trials,
     where a rollback leads. By a clock that is right, its generation is later than any that was counted. Raises
-    OSError."""
+    OSError, but not for a view that is damaged."""
     found: dict[tuple[str, int], InstalledVersion] = {}
     left_out: dict[str, str] = {}
     for digest in folder.names(VIEWS) if folder.status(VIEWS) is not None else ():
@@ -110,6 +116,11 @@ def rebuilt(
             continue
         except ValueError as problem:
             left_out[digest] = str(problem)
+            continue
+        except OSError as problem:
+            if problem.errno not in _OF_THE_FILE:
+                raise  # what is left out is garbage: not for what may be gone in a moment
+            left_out[digest] = f"cannot be read: {problem.strerror or problem}"
             continue
         key = manifest.name, manifest.version
         if key in found:

@@ -25,7 +25,9 @@ class ViewShelf:
         """Have a whole view of the version, whose blobs are there, for good; gives whether anything had to be done.
         Raises OSError."""
         place = view_path(version.digest)
-        if self._folder.status(place) is None:
+        found = self._folder.status(place)
+        if found is None or not found.is_directory:
+            remove_tree(self._folder, place)
             self._build(version, place)
             return True
         mended = self._complete(version, place)

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
 
+from appliance.durable import Bytes, RealFolder
 from appliance.errors import CatalogInvalid, CatalogLost, StoreRefused, StoreUnavailable
 from appliance.store.catalog import Catalog
 from appliance.store.layout import CATALOG, DAMAGED_CATALOG, blob_path, view_path
-from appliance.store.loss import Rebuilt, rebuilt
+from appliance.store.loss import PAPER_BYTES_MAX, Rebuilt, rebuilt
 from appliance.store.reading import read_catalog
 from appliance.store.settings import StoreConfig
 from appliance.store.writer import open_store, rebuild_catalog
@@ -154,6 +157,90 @@ def test_what_is_not_whole_is_left_out_and_told(state: Path) -> None:
     with open_store(state, CONFIG) as store:
         store.install(arrival(version=1), want=True, now_ms=9)
         assert_served(state, store.catalog)
+
+
+def spoil_with_a_link(view: Path) -> None:
+    (view / "MANIFEST.json").rename(view / "elsewhere")
+    (view / "MANIFEST.json").symlink_to("elsewhere")
+
+
+def spoil_with_a_directory(view: Path) -> None:
+    (view / "SIGNATURE.json").mkdir()
+
+
+def spoil_with_too_much(view: Path) -> None:
+    (view / "SIGNATURE.json").touch()
+    os.truncate(view / "SIGNATURE.json", PAPER_BYTES_MAX + 1)
+
+
+def spoil_with_a_file(view: Path) -> None:
+    shutil.rmtree(view)
+    view.write_text("was a directory before the file system was repaired")
+
+
+@pytest.mark.parametrize(
+    ("spoil", "reason"),
+    [
+        (spoil_with_a_link, "cannot be read: "),
+        (spoil_with_a_directory, "is not a regular file"),
+        (spoil_with_too_much, "the limit is"),
+        (spoil_with_a_file, "has no MANIFEST.json of that digest"),
+    ],
+)
+def test_a_view_that_cannot_be_read_is_left_out_and_no_other(
+    state: Path, spoil: Callable[[Path], None], reason: str
+) -> None:
+    first = next(version for _, version in catalog_in(state).installed())
+    spoil(state / view_path(first.digest))
+    (state / "views" / "notes.txt").write_text("of a person")
+    (state / CATALOG).unlink()
+    made = remade(state, {"digits": 2})
+    assert [(model.name, model.wanted) for model in made.catalog.models] == [("digits", 2), ("other", 0)]
+    reasons = dict(made.left_out)
+    assert reasons.keys() == {first.digest, "notes.txt"}
+    assert reason in reasons[first.digest]
+
+
+class Refusing(RealFolder):
+    """A disk that refuses to read one kind of file."""
+
+    code = errno.EIO
+
+    def chunks(self, path: str) -> Iterator[Bytes]:
+        if path.endswith("SIGNATURE.json"):
+            raise OSError(self.code, os.strerror(self.code))
+        return super().chunks(path)
+
+
+class Exhausted(Refusing):
+    """The machine has no room for more open files: it says nothing about the disk."""
+
+    code = errno.EMFILE
+
+
+def remade_from(state: Path, folder: type[RealFolder]) -> Rebuilt:
+    disk = folder(state)
+    try:
+        return rebuild_catalog(
+            state, lambda _: rebuilt(disk, trust_of=lambda *_: "unsigned", served={}, now_ms=NOW_MS)
+        )
+    finally:
+        disk.close()
+
+
+def test_a_paper_that_the_disk_refuses_leaves_out_its_view(state: Path) -> None:
+    (state / CATALOG).unlink()
+    made = remade_from(state, Refusing)
+    assert [model.name for model in made.catalog.models] == ["digits"]
+    assert [reason for _, reason in made.left_out] == ["cannot be read: Input/output error"]
+
+
+def test_what_the_machine_refuses_for_the_moment_leaves_nothing_out(state: Path) -> None:
+    """What is left out is garbage afterwards."""
+    (state / CATALOG).unlink()
+    with pytest.raises(StoreUnavailable, match="Too many open files"):
+        remade_from(state, Exhausted)
+    assert not (state / CATALOG).exists()
 
 
 def test_a_catalog_that_cannot_be_believed_is_kept_beside_the_new_one(state: Path) -> None:

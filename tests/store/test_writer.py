@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from appliance.digest import digest_of
+from appliance.durable import RealFolder
 from appliance.errors import (
     ApplianceError,
     ArtefactError,
@@ -32,6 +33,7 @@ from appliance.repository.directory import scan
 from appliance.repository.settings import RepositoryConfig
 from appliance.store.arrival import Stream
 from appliance.store.catalog import Trial, TrialMode
+from appliance.store.inspection import inspect
 from appliance.store.layout import CATALOG, INCOMING, LOCK, VIEWS, blob_path, view_root
 from appliance.store.reading import read_catalog
 from appliance.store.running import RunningRecord, RunningVersion
@@ -302,6 +304,34 @@ def test_why_a_package_is_refused_is_told_also_where_nothing_can_be_collected(
         store.install(arrival(), want=True, now_ms=1, accept=refuse)
     record.close()
     assert store.collect().blobs
+
+
+@pytest.mark.parametrize("step", ["", "digits", "digits/1"])
+def test_a_file_where_a_view_has_a_directory_is_told_and_mended(state: Path, step: str) -> None:
+    """So a file system may come out of a repair."""
+    with open_store(state, CONFIG) as store:
+        digest = store.install(arrival(), want=True, now_ms=1).digest
+    place = view_root(state, digest) / step
+    shutil.rmtree(place)
+    place.write_text("no directory")
+    folder = RealFolder(state)
+    found = inspect(folder, lambda: store.catalog).findings
+    folder.close()
+    assert {each.text for each in found} == {"is missing or not its blob"}
+    with open_store(state, CONFIG) as store:
+        assert_served(state, store.catalog)
+        assert not store.install(arrival(), want=True, now_ms=2).written_bytes
+
+
+def test_a_file_where_blobs_have_a_directory_is_replaced_by_an_install(state: Path) -> None:
+    with open_store(state, CONFIG) as store:
+        store.install(arrival(), want=True, now_ms=1)
+    home = (state / blob_path(digest_of(b"graph 1"))).parent
+    shutil.rmtree(home)
+    home.write_text("no directory")
+    with open_store(state, CONFIG) as store:
+        assert store.install(arrival(), want=True, now_ms=2).written_bytes >= len(b"graph 1")
+        assert_served(state, store.catalog)
 
 
 def test_an_interrupted_install_goes_on_where_it_was(store: StoreWriter, state: Path) -> None:

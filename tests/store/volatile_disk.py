@@ -182,7 +182,7 @@ class VolatileDisk:
         self.before("status", path)
         try:
             number = self._find(path)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
         inode = self.inodes[number]
         return Status(
