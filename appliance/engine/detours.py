@@ -69,7 +69,6 @@ class Detour:
         if request is self.twin:
             diversion.in_flight -= 1
         if not isinstance(outcome, Answer):
-            self.diversion = None if request is not self.twin else diversion
             return
         mine = kept(outcome, self._config.shadow_bytes)
         if self._kept is None:
