@@ -6,6 +6,7 @@ Owner: the engine. Outcomes are given out after a turn, so that workers are busy
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
 
 from appliance.engine.accounts import Accounts
 from appliance.engine.outcome import died
@@ -17,10 +18,13 @@ from appliance.telemetry.meter import Result
 from appliance.workers import port as workers
 from appliance.workers.arena import Arena
 
+ATTEMPTS_MAX: Final = 2
+"""How often a request is given to a worker before it ends with one that dies."""
+
 
 class Endings:
     """``requests`` are all that have no outcome yet. ``elsewhere`` takes a request that failed to a version that may
-    do better, if there is one."""
+    do better, if there is one; ``again`` queues one that lies in memory once more."""
 
     def __init__(
         self,
@@ -31,6 +35,7 @@ class Endings:
         shapes: Shapes,
         requests: dict[int, Request],
         elsewhere: Callable[[Request], bool],
+        again: Callable[[Request], None],
     ) -> None:
         self._arena = arena
         self._pool = pool
@@ -38,6 +43,7 @@ class Endings:
         self._shapes = shapes
         self._requests = requests
         self._elsewhere = elsewhere
+        self._again = again
         self._outcomes: list[tuple[Request, Outcome, Result]] = []
         self._fetching: dict[int, Request] = {}
 
@@ -45,7 +51,9 @@ class Endings:
         """A worker gave it back."""
         request.held = False
         if request.cancelled:
-            self.end(request, Cancelled("Request cancelled"), Result.CANCELLED)
+            if result.status is workers.ItemStatus.TOO_LARGE:
+                self._forget(request)
+            self._cancelled(request)
         elif result.status is workers.ItemStatus.TOO_LARGE:
             self._fetch(request, result)
         elif result.status.failed:
@@ -55,6 +63,9 @@ class Endings:
         else:
             request.learn_output_bytes(result.sizes)
             self.end(request, request.answer(self._arena, result), Result.SUCCESS)
+
+    def _cancelled(self, request: Request) -> None:
+        self.end(request, Cancelled("Request cancelled"), Result.CANCELLED)
 
     def _failed(self, request: Request, result: workers.RunResult) -> None:
         if self._elsewhere(request):
@@ -67,31 +78,43 @@ class Endings:
 
     def _fetch(self, request: Request, result: workers.RunResult) -> None:
         """The outputs are larger than expected: give them a place of their own."""
+        request.place_outputs(self._arena)
         request.out_slot = self._arena.allocate(result.needed)
-        request.held = True
-        self._fetching[request.handle] = request
         if request.out_slot is not None:
+            request.held = True
+            self._fetching[request.handle] = request
             request.out_offset, request.out_capacity = request.out_slot.offset, request.out_slot.size
             self._pool.fetch(
                 request.worker, workers.Fetch(request.handle, request.out_offset, request.out_capacity)
             )
             return
-        self._pool.fetch(request.worker, workers.Fetch(request.handle, 0, 0))
-        del self._fetching[request.handle]
-        request.held = False
+        self._forget(request)
         text = f"Exceeds maximum queue size: no memory for {result.needed} bytes of outputs"
         self.end(request, QueueFull(text), Result.REFUSED)
+
+    def _forget(self, request: Request) -> None:
+        """Nobody wants the outputs that its worker holds."""
+        self._pool.fetch(request.worker, workers.Fetch(request.handle, 0, 0))
 
     def fetched(self, event: workers.Fetched) -> Request | None:
         """Its outputs lie where they should; None when nobody waits for them."""
         return self._fetching.pop(event.result.ticket, None)
 
     def lost(self, worker: int) -> None:
-        """A worker ended that was to store outputs once more."""
+        """A worker ended that was to store outputs once more: what it took along runs again, where that can help. To be
+        told after ``finish`` of all that it gave back."""
         for request in [request for request in self._fetching.values() if request.worker == worker]:
             del self._fetching[request.handle]
             request.held = False
-            self.end(request, died(request), Result.FAILED)
+            request.place_outputs(self._arena)
+            if request.cancelled:
+                self._cancelled(request)
+            elif self._elsewhere(request):
+                continue
+            elif request.attempts < ATTEMPTS_MAX:
+                self._again(request)
+            else:
+                self.end(request, died(request), Result.FAILED)
 
     def end(self, request: Request, outcome: Outcome, result: Result) -> None:
         """This is its outcome."""

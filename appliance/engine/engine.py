@@ -96,6 +96,7 @@ class Engine:
         endings = Endings(
             arena=arena, pool=pool, accounts=self._accounts, shapes=self._shapes,
             requests=self._intake.requests, elsewhere=self._intake.detours.elsewhere,
+            again=self._intake.again,
         )  # fmt: skip
         self._endings = endings
         self._residence = self._make_residence(residency or ResidencyTerms(), pool, log)

@@ -78,7 +78,7 @@ class Intake:
             routes=routes,
             shapes=shapes,
             admit=lambda request, tensors: self._admit(request, tensors) is None,
-            arrive=lambda request: self.inbox.append(_arrival(request)),
+            arrive=self.again,
             begin=self._begin,
             take_handle=self._take_handle,
             compared=swaps.compared,
@@ -146,6 +146,10 @@ class Intake:
     def proceed(self, request: Request) -> None:
         """It waited for its version, which is in memory now."""
         request.shape = self._shapes.take(request.served, request.plan)
+        self.again(request)
+
+    def again(self, request: Request) -> None:
+        """It is to be queued as it is, with its memory."""
         self.inbox.append(_arrival(request))
 
     def _take_handle(self) -> int:

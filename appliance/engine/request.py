@@ -116,8 +116,17 @@ class Request:
         for tensor, size in zip(ordered, self.sizes, strict=True):
             view[position : position + size] = tensor
             position += aligned(size)
-        self.out_offset, self.out_capacity = slot.offset + inputs, slot.size - inputs
+        self.place_outputs(arena)
         return True
+
+    def place_outputs(self, arena: Arena) -> None:
+        """Its outputs are to go behind its inputs, as they were at first; a place of their own is given back."""
+        slot, inputs = self.slot, self._input_bytes()
+        assert slot is not None
+        if self.out_slot is not None:
+            arena.free(self.out_slot)
+            self.out_slot = None
+        self.out_offset, self.out_capacity = slot.offset + inputs, slot.size - inputs
 
     def item(self) -> RunItem:
         """What the worker needs to know."""

@@ -64,7 +64,7 @@ class Turn:
 
     def take(self, now_ns: int) -> None:
         """Take a turn."""
-        finished = self._take_news(now_ns)
+        finished, ended = self._take_news(now_ns)
         self._roster.tick(now_ns)
         self._residence.tick(now_ns)
         self._intake.step(now_ns)
@@ -75,15 +75,19 @@ class Turn:
         self._hangs.look(now_ns)
         for request, result in finished:
             self._endings.finish(request, result, now_ns)
+        for worker in ended:
+            self._endings.lost(worker)
 
     def ask_again(self) -> None:
         """Ask for another turn if something came in meanwhile."""
         if self._intake.inbox or self._news:
             self._pace.soon()
 
-    def _take_news(self, now_ns: int) -> list[tuple[Request, workers.RunResult]]:
+    def _take_news(self, now_ns: int) -> tuple[list[tuple[Request, workers.RunResult]], list[int]]:
+        """What came back, and which workers have ended."""
         news, self._news = self._news, []
         finished: list[tuple[Request, workers.RunResult]] = []
+        ended: list[int] = []
         for event in news:
             if type(event) is workers.RunFinished:
                 self._intake.inbox.append(self.batches.back(event, finished))
@@ -97,9 +101,10 @@ class Turn:
                 self._roster.form_built(event, now_ns)
             elif type(event) is workers.WorkerExited:
                 self._worker_exited(event, now_ns)
+                ended.append(event.worker)
             else:
                 self._residence.news(event, now_ns)
-        return finished
+        return finished, ended
 
     def _worker_exited(self, event: workers.WorkerExited, now_ns: int) -> None:
         blamed, had = self._direct.worker_exited(event.worker)
@@ -107,7 +112,6 @@ class Turn:
         self._roster.worker_exited(event, self.batches.model_of, blamed, had, now_ns)
         self._residence.exited(event, away, now_ns)
         self.batches.lost(event.worker, event.batches)
-        self._endings.lost(event.worker)
 
     def perform(self, action: actions.Action, now_ns: int) -> None:
         """Do what the scheduler wants done."""
