@@ -49,9 +49,9 @@ class DaemonLane(Protocol):
     def flush(self) -> None:
         """Send what waits as far as the worker's side takes it. Raises LaneClosed."""
 
-    def receive(self) -> list[FromWorker]:
-        """Everything said since the last call, empty when nothing. Raises LaneClosed after the last word of a worker
-        that is gone, MessageInvalid for nonsense."""
+    def receive(self) -> list[FromWorker] | None:
+        """What was said since the last call, as much as is read at once and as far as it is complete; None when nothing
+        was. Raises LaneClosed after the last word of a worker that is gone, MessageInvalid for nonsense."""
 
     def close(self) -> None:
         """Let go of the lane."""
@@ -104,12 +104,12 @@ class SocketDaemonLane:
                 return
             del self._waiting[:sent]
 
-    def receive(self) -> list[FromWorker]:
+    def receive(self) -> list[FromWorker] | None:
         """One read, many messages."""
         try:
             data = self._socket.recv(RECEIVE_BYTES)
         except BlockingIOError:
-            return []
+            return None
         except ConnectionError as problem:
             raise LaneClosed("the worker is gone") from problem
         if not data:

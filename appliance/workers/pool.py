@@ -9,8 +9,6 @@ Owner: the event loop's thread.
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -19,7 +17,7 @@ from typing import Final
 
 from appliance.model import RUN_TIMEOUT_PARAMETER, ModelVersion
 from appliance.workers.arena import Arena
-from appliance.workers.lane import DaemonLane, LaneBlocked, LaneClosed, SocketDaemonLane, socket_pair
+from appliance.workers.lane import LaneBlocked, LaneClosed, SocketDaemonLane, socket_pair
 from appliance.workers.messages import (
     Build,
     Exited,
@@ -39,7 +37,7 @@ from appliance.workers.messages import (
     ToWorker,
     Unload,
 )
-from appliance.workers.obligations import Aside, Obligations
+from appliance.workers.obligations import Aside
 from appliance.workers.port import (
     PLAIN_LOAD,
     ExitCause,
@@ -51,41 +49,17 @@ from appliance.workers.port import (
     WorkerSettings,
     WorkerStarted,
 )
+from appliance.workers.process import WorkerProcess, describe_status, has_ended
 from appliance.workers.settings import PoolStatistics, WorkersConfig
 from appliance.workers.supervision import Supervisor
 
 NS_PER_MS: Final = 1_000_000
 WATCH_INTERVAL_S: Final = 0.05
-EXIT_GRACE_NS: Final = 1_000_000_000
 KILL_GRACE_NS: Final = 5_000_000_000
+LAST_WORDS_READS_MAX: Final = 16
+"""Far more than the buffer of a socket holds."""
 BACKGROUND_PATIENCE: Final = 4
 """How many times as long as others a load in the background may take."""
-
-
-class _Worker:
-    """What the pool knows of one worker. ``since_ns`` is since when it has been busy with the oldest thing it owes, or
-    since when its end has been awaited, ``aside_ns`` since when with what it does beside; ``cause`` why it is being
-    killed; ``orphaned`` that its supervisor died."""
-
-    __slots__ = (
-        "aside_ns", "cause", "detail", "ended", "id", "lane", "memory", "orphaned", "owes", "pid", "since_ns",
-        "stopping", "writing",
-    )  # fmt: skip
-
-    def __init__(self, number: int, lane: DaemonLane, memory: LaneMemory | None) -> None:
-        self.id = number
-        self.lane = lane
-        self.memory = memory
-        self.owes = Obligations(number)
-        self.pid = 0
-        self.since_ns = 0
-        self.aside_ns = 0
-        self.cause: ExitCause | None = None
-        self.detail = ""
-        self.ended = False
-        self.orphaned = False
-        self.stopping = False
-        self.writing = False
 
 
 class WorkerPool:
@@ -107,7 +81,7 @@ class WorkerPool:
         self._config = config
         self._loop = loop
         self._on_event = on_event
-        self._workers: dict[int, _Worker] = {}
+        self._workers: dict[int, WorkerProcess] = {}
         self._rings = rings
         self._supervisor = Supervisor(
             (arena.fd, arena.size), runtimes, loop, self._supervisor_said, self._supervisor_died
@@ -154,7 +128,7 @@ class WorkerPool:
         assert worker not in self._workers, f"worker {worker} exists already"
         ours, theirs = socket_pair()
         memory = None if self._rings is None else self._rings()
-        state = _Worker(worker, SocketDaemonLane(ours), memory)
+        state = WorkerProcess(worker, SocketDaemonLane(ours), memory)
         self._workers[worker] = state
         self._supervisor.fork(worker, settings, theirs, memory)
 
@@ -267,12 +241,12 @@ class WorkerPool:
 
     # --- saying
 
-    def _ask(self, state: _Worker, message: ToWorker, *, aside: bool = False) -> None:
+    def _ask(self, state: WorkerProcess, message: ToWorker, *, aside: bool = False) -> None:
         """Say something that the worker now owes an answer to, in line or aside."""
         self._expect(state, aside=aside)
         self._send(state, message)
 
-    def _expect(self, state: _Worker, *, aside: bool) -> None:
+    def _expect(self, state: WorkerProcess, *, aside: bool) -> None:
         """The worker owes one more answer: for what it has nothing before, time runs from now on."""
         if aside and state.owes.aside == 1:
             state.aside_ns = time.monotonic_ns()
@@ -292,14 +266,14 @@ class WorkerPool:
         patience = BACKGROUND_PATIENCE if background else 1
         return self._config.load_timeout_ms * NS_PER_MS * patience
 
-    def _send(self, state: _Worker, message: ToWorker) -> None:
+    def _send(self, state: WorkerProcess, message: ToWorker) -> None:
         """Say something. What cannot be said costs the worker: who waits for what it would have done is told so."""
         try:
             self._say(state, message)
         except MessageInvalid as problem:
             self._condemn(state, ExitCause.DIED, str(problem))
 
-    def _say(self, state: _Worker, message: ToWorker) -> None:
+    def _say(self, state: WorkerProcess, message: ToWorker) -> None:
         """Raises MessageInvalid for what is too large to be said."""
         if state.cause is not None or state.ended:
             return  # it is on its way out; WorkerExited names what it did not finish
@@ -316,7 +290,7 @@ class WorkerPool:
             state.writing = True
             self._loop.add_writer(state.lane.fileno(), self._writable, state)
 
-    def _writable(self, state: _Worker) -> None:
+    def _writable(self, state: WorkerProcess) -> None:
         try:
             state.lane.flush()
         except LaneClosed:
@@ -331,14 +305,14 @@ class WorkerPool:
 
     # --- hearing
 
-    def _listen(self, state: _Worker) -> None:
+    def _listen(self, state: WorkerProcess) -> None:
         self._loop.add_reader(state.lane.fileno(), partial(self._hear, state))
 
-    def _hear(self, state: _Worker) -> bool:
-        """Turn what the worker said into events; false when it said nothing."""
+    def _hear(self, state: WorkerProcess) -> bool:
+        """Turn what the worker said into events; false when there was nothing to read."""
         try:
             messages = state.lane.receive()
-            if state.cause is ExitCause.NONSENSE:
+            if messages is None or state.cause is ExitCause.NONSENSE:
                 return bool(messages)
             for message in messages:
                 self._settle(state, message)
@@ -349,7 +323,7 @@ class WorkerPool:
             self._condemn(state, ExitCause.NONSENSE, str(problem))
         return True
 
-    def _settle(self, state: _Worker, message: FromWorker) -> None:
+    def _settle(self, state: WorkerProcess, message: FromWorker) -> None:
         before = state.owes.awaited
         event = state.owes.settle(message)
         after = state.owes.awaited
@@ -361,7 +335,7 @@ class WorkerPool:
 
     # --- ending
 
-    def _condemn(self, state: _Worker, cause: ExitCause, detail: str) -> None:
+    def _condemn(self, state: WorkerProcess, cause: ExitCause, detail: str) -> None:
         """Have the worker killed for ``cause``. What it finished before counts, unless it talked nonsense."""
         if state.cause is not None:
             return
@@ -374,7 +348,7 @@ class WorkerPool:
             self._supervisor.kill(state.id)
         self._watch()
 
-    def _lane_ended(self, state: _Worker) -> None:
+    def _lane_ended(self, state: WorkerProcess) -> None:
         """The worker's side of the lane is closed: its process is ending and touches the arena no more."""
         if state.ended:
             return
@@ -393,7 +367,8 @@ class WorkerPool:
         elif isinstance(message, Exited):
             state = self._workers.get(message.worker)
             if state is not None:
-                self._exited(state, message.status)
+                self._hear_last_words(state)
+                self._gone(state, state.detail or describe_status(message.status))
         elif isinstance(message, ForkFailed):
             state = self._workers.get(message.worker)
             if state is not None:
@@ -408,11 +383,12 @@ class WorkerPool:
         self._on_event(WorkerStarted(state.id, message.pid))
         self._listen(state)  # not earlier: nothing it says may come before WorkerStarted
 
-    def _exited(self, state: _Worker, status: int) -> None:
-        """Its process has ended; what it still said before counts."""
-        while not state.ended and self._hear(state):
-            pass
-        self._gone(state, state.detail or describe_status(status))
+    def _hear_last_words(self, state: WorkerProcess) -> None:
+        """Its process has ended; what it still said before counts. Another one that holds its side of the lane, because
+        the worker left it behind, is heard no longer than that takes."""
+        for _ in range(LAST_WORDS_READS_MAX):
+            if state.ended or not self._hear(state):
+                return
 
     def _supervisor_died(self, reason: str) -> None:
         """Its workers end with it; each is gone when its lane says so. Those not yet forked wait for the next one."""
@@ -426,8 +402,9 @@ class WorkerPool:
                 self._gone(state, state.detail)
             elif not state.pid:
                 self._listen(state)
+        self._watch()
 
-    def _gone(self, state: _Worker, detail: str) -> None:
+    def _gone(self, state: WorkerProcess, detail: str) -> None:
         """Tell that a worker is no more, and forget it."""
         if self._workers.pop(state.id, None) is None:
             return
@@ -460,35 +437,18 @@ class WorkerPool:
         ):
             self._watch()
 
-    def _judge(self, state: _Worker, now_ns: int) -> None:
+    def _judge(self, state: WorkerProcess, now_ns: int) -> None:
         if state.orphaned:
-            return
-        busy_ns = now_ns - state.since_ns
-        if state.cause is not None:
-            if busy_ns > KILL_GRACE_NS:
+            if state.pid and has_ended(state.pid):
+                self._hear_last_words(state)
+                self._gone(state, state.detail)
+        elif state.cause is not None:
+            if now_ns - state.since_ns > KILL_GRACE_NS:
                 self._supervisor.abandon()
-        elif state.ended:
-            if busy_ns > EXIT_GRACE_NS:
-                leaving = (
-                    state.stopping and not state.owes
-                )  # giving memory back while it yields may take longer
-                cause = ExitCause.STOPPED if leaving else ExitCause.DIED
-                self._condemn(state, cause, "it closed its lane and did not end")
-        elif overdue := state.owes.overdue(busy_ns, now_ns - state.aside_ns):
-            self._condemn(state, ExitCause.HUNG, overdue)
-        elif not state.owes and state.stopping and busy_ns > EXIT_GRACE_NS:
-            self._condemn(state, ExitCause.STOPPED, "told to stop, had to be killed")
+        elif overdue := state.overdue(now_ns):
+            self._condemn(state, *overdue)
 
 
 def _for_worker(version: ModelVersion) -> ModelVersion:
     """The version without what only edges need, which may be large."""
     return replace(version, labels={})
-
-
-def describe_status(status: int) -> str:
-    """What waitpid gave, for people."""
-    if os.WIFSIGNALED(status):
-        number = os.WTERMSIG(status)
-        known = {each.value: each.name for each in signal.Signals}
-        return f"killed by signal {number} ({known.get(number, 'unknown')})"
-    return f"exited with status {os.WEXITSTATUS(status)}"

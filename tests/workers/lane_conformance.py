@@ -11,6 +11,7 @@ from typing import NamedTuple
 import pytest
 
 from appliance.workers.codec import MessageInvalid
+from appliance.workers.frames import FrameWriter
 from appliance.workers.lane import DaemonLane, LaneBlocked, LaneClosed, WorkerLane
 from appliance.workers.messages import Fetch, Finished, FromWorker, Load, Refused, Run, Stop, ToWorker, Unload
 from appliance.workers.port import ItemStatus, RunItem, RunResult
@@ -46,7 +47,7 @@ def hear(lane: DaemonLane, count: int) -> list[FromWorker]:
     watch.register(lane.fileno(), select.POLLIN)
     while len(heard) < count:
         assert watch.poll(PATIENCE_S * 1000), f"only {len(heard)} of {count} messages came"
-        heard += lane.receive()
+        heard += lane.receive() or ()
     return heard
 
 
@@ -66,8 +67,16 @@ class LaneConformance:
         assert hear(lanes.daemon, 3) == said
 
     def test_nothing_said_is_nothing_heard(self, lanes: Lanes) -> None:
-        assert lanes.daemon.receive() == []
+        assert lanes.daemon.receive() is None
         assert not lanes.daemon.unsent
+
+    def test_part_of_a_message_is_something_said(self, lanes: Lanes) -> None:
+        whole = FrameWriter().frame(finished(1))
+        lanes.say_raw(whole[:-1])
+        assert lanes.daemon.receive() == []
+        assert lanes.daemon.receive() is None
+        lanes.say_raw(whole[-1:])
+        assert lanes.daemon.receive() == [finished(1)]
 
     def test_the_descriptor_is_readable_only_when_something_was_said(self, lanes: Lanes) -> None:
         watch = select.poll()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import select
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -18,6 +19,7 @@ import pytest
 from appliance.model import WeightsFile
 from appliance.tensor import Datatype
 from appliance.workers.frames import FrameWriter
+from appliance.workers.lane import socket_pair
 from appliance.workers.messages import Filled, Finished, FromWorker, Loaded, Refused, Stored
 from appliance.workers.port import (
     ExitCause,
@@ -343,6 +345,43 @@ def test_the_truth_ahead_of_time_is_believed_and_then_nonsense(shared_bench: Ben
     assert bench.event(RunFinished).batch == BATCH
     assert bench.event(WorkerExited).cause is ExitCause.NONSENSE
     bench.free(placed)
+
+
+@pytest.fixture
+def left_behind(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[socket.socket]]:
+    """The workers' sides of all lanes, held open as a process would that a worker has left behind."""
+    held: list[socket.socket] = []
+
+    def pair() -> tuple[socket.socket, socket.socket]:
+        ours, theirs = socket_pair()
+        held.append(theirs.dup())
+        return ours, theirs
+
+    monkeypatch.setattr("appliance.workers.pool.socket_pair", pair)
+    yield held
+    for each in held:
+        each.close()
+
+
+def test_a_worker_is_gone_when_it_has_ended_whoever_holds_its_lane(
+    shared_bench: Bench, left_behind: list[socket.socket], witness: Callable[[], None]
+) -> None:
+    worker = shared_bench.start()
+    left_behind[-1].sendall(FrameWriter().frame(_result())[:-1])
+    os.kill(shared_bench.pids[worker], signal.SIGKILL)
+    assert shared_bench.event(WorkerExited).detail == "killed by signal 9 (SIGKILL)"
+    witness()
+
+
+def test_the_workers_of_a_dead_supervisor_are_gone_whoever_holds_their_lanes(
+    make_bench: Callable[..., Bench], left_behind: list[socket.socket]
+) -> None:
+    bench = make_bench()
+    worker = bench.start()
+    os.kill(bench.pool.statistics().supervisor_pid, signal.SIGKILL)
+    exited = bench.event(WorkerExited)
+    assert (exited.worker, exited.cause) == (worker, ExitCause.SUPERVISOR)
+    assert bench.start()
 
 
 def test_a_dead_supervisor_is_replaced(make_bench: Callable[..., Bench]) -> None:

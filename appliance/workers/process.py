@@ -1,0 +1,81 @@
+"""One worker process as the pool knows it, when it has had its time, and whether it is there at all."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+from typing import Final
+
+from appliance.workers.lane import DaemonLane
+from appliance.workers.obligations import Obligations
+from appliance.workers.port import ExitCause, LaneMemory
+
+EXIT_GRACE_NS: Final = 1_000_000_000
+
+
+class WorkerProcess:
+    """What the pool knows of one worker. ``since_ns`` is since when it has been busy with the oldest thing it owes, or
+    since when its end has been awaited, ``aside_ns`` since when with what it does beside; ``cause`` why it is being
+    killed; ``orphaned`` that its supervisor died. Owner: the pool."""
+
+    __slots__ = (
+        "aside_ns", "cause", "detail", "ended", "id", "lane", "memory", "orphaned", "owes", "pid", "since_ns",
+        "stopping", "writing",
+    )  # fmt: skip
+
+    def __init__(self, number: int, lane: DaemonLane, memory: LaneMemory | None) -> None:
+        self.id = number
+        self.lane = lane
+        self.memory = memory
+        self.owes = Obligations(number)
+        self.pid = 0
+        self.since_ns = 0
+        self.aside_ns = 0
+        self.cause: ExitCause | None = None
+        self.detail = ""
+        self.ended = False
+        self.orphaned = False
+        self.stopping = False
+        self.writing = False
+
+    def overdue(self, now_ns: int) -> tuple[ExitCause, str] | None:
+        """As what, and why, it is to be killed now; None while it may take its time."""
+        busy_ns = now_ns - self.since_ns
+        leaving = self.stopping and not self.owes
+        if self.ended:
+            if busy_ns <= EXIT_GRACE_NS:
+                return None
+            # giving memory back while it yields may take longer
+            cause = ExitCause.STOPPED if leaving else ExitCause.DIED
+            return cause, "it closed its lane and did not end"
+        if late := self.owes.overdue(busy_ns, now_ns - self.aside_ns):
+            return ExitCause.HUNG, late
+        if leaving and busy_ns > EXIT_GRACE_NS:
+            return ExitCause.STOPPED, "told to stop, had to be killed"
+        return None
+
+
+def has_ended(pid: int) -> bool:
+    """Whether a process has ended, noted by its parent or not; false when that cannot be known now."""
+    try:
+        descriptor = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return True
+    except OSError:
+        return False
+    try:
+        watch = select.poll()
+        watch.register(descriptor, select.POLLIN)
+        return bool(watch.poll(0))
+    finally:
+        os.close(descriptor)
+
+
+def describe_status(status: int) -> str:
+    """What waitpid gave, for people."""
+    if os.WIFSIGNALED(status):
+        number = os.WTERMSIG(status)
+        known = {each.value: each.name for each in signal.Signals}
+        return f"killed by signal {number} ({known.get(number, 'unknown')})"
+    return f"exited with status {os.WEXITSTATUS(status)}"
