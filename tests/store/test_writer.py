@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import io
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,7 +14,6 @@ from pathlib import Path
 import pytest
 
 from appliance.digest import digest_of
-from appliance.durable import RealFolder
 from appliance.errors import (
     ApplianceError,
     ArtefactError,
@@ -24,7 +22,6 @@ from appliance.errors import (
     PackageInvalid,
     Problem,
     StoreBusy,
-    StoreFull,
     StoreRefused,
     StoreUnavailable,
 )
@@ -33,7 +30,6 @@ from appliance.repository.directory import scan
 from appliance.repository.settings import RepositoryConfig
 from appliance.store.arrival import Stream
 from appliance.store.catalog import Trial, TrialMode
-from appliance.store.inspection import inspect
 from appliance.store.layout import CATALOG, INCOMING, LOCK, VIEWS, blob_path, view_root
 from appliance.store.reading import read_catalog
 from appliance.store.running import RunningRecord, RunningVersion
@@ -123,62 +119,6 @@ def test_a_signature_that_comes_later_is_kept_and_not_lost_again(store: StoreWri
     store.install(arrival(), want=True, now_ms=3)
     assert store.catalog.models[0].versions[0].trust == "key abc"
     assert_served(state, store.catalog)
-
-
-def test_a_damaged_blob_is_replaced_by_installing_again(store: StoreWriter, state: Path) -> None:
-    told = store.install(arrival(), want=True, now_ms=1)
-    blob = state / blob_path(blob_of(store, "digits", 1, "1/weights.bin"))
-    with blob.open("rb") as mapped:
-        before = mapped.fileno()
-        os.chmod(blob, 0o644)
-        with blob.open("r+b") as file:
-            file.seek(11)
-            file.write(b"!")
-        os.chmod(blob, 0o444)
-        again = store.install(arrival(), want=True, now_ms=2)
-        assert again.changed
-        assert again.written_bytes == blob.stat().st_size
-        assert os.pread(before, 1, 11) == b"!", "who has the old file open keeps it as it was"
-    assert_served(state, store.catalog)
-    assert view_root(state, told.digest).exists()
-
-
-def test_a_damaged_blob_is_replaced_for_every_version_that_has_it(store: StoreWriter, state: Path) -> None:
-    first = store.install(arrival(version=1), want=True, now_ms=1)
-    blob = state / blob_path(blob_of(store, "digits", 1, "config.pbtxt"))
-    os.chmod(blob, 0o644)
-    blob.write_bytes(b"?" * blob.stat().st_size)
-    store.install(arrival(version=2), want=True, now_ms=2)
-    assert_served(state, store.catalog)
-    assert (view_root(state, first.digest) / "digits" / "config.pbtxt").read_bytes() == blob.read_bytes()
-
-
-def test_opening_mends_views(state: Path) -> None:
-    with open_store(state, CONFIG) as store:
-        told = store.install(arrival(), want=True, now_ms=1)
-    (view_root(state, told.digest) / "digits" / "config.pbtxt").unlink()
-    with open_store(state, CONFIG) as store:
-        assert_served(state, store.catalog)
-
-
-@pytest.mark.parametrize("loss", ["file", "directory", "view", "extra", "file for a directory"])
-def test_a_damaged_view_is_mended_by_installing_again(store: StoreWriter, state: Path, loss: str) -> None:
-    home = view_root(state, store.install(arrival(), want=True, now_ms=1).digest) / "digits"
-    if loss == "file":
-        (home / "1" / "graph.onnx").unlink()
-    elif loss == "directory":
-        shutil.rmtree(home / "1")
-    elif loss == "view":
-        shutil.rmtree(home.parent)
-    elif loss == "extra":
-        (home / "1" / "more").mkdir()
-        (home / "1" / "more" / "file").touch()
-    else:
-        shutil.rmtree(home / "1")
-        (home / "1").touch()
-    assert store.install(arrival(), want=True, now_ms=1).changed
-    assert_served(state, store.catalog)
-    assert not (home / "1" / "more").exists()
 
 
 def test_wishes_pins_and_the_way_back(store: StoreWriter) -> None:
@@ -306,34 +246,6 @@ def test_why_a_package_is_refused_is_told_also_where_nothing_can_be_collected(
     assert store.collect().blobs
 
 
-@pytest.mark.parametrize("step", ["", "digits", "digits/1"])
-def test_a_file_where_a_view_has_a_directory_is_told_and_mended(state: Path, step: str) -> None:
-    """So a file system may come out of a repair."""
-    with open_store(state, CONFIG) as store:
-        digest = store.install(arrival(), want=True, now_ms=1).digest
-    place = view_root(state, digest) / step
-    shutil.rmtree(place)
-    place.write_text("no directory")
-    folder = RealFolder(state)
-    found = inspect(folder, lambda: store.catalog).findings
-    folder.close()
-    assert {each.text for each in found} == {"is missing or not its blob"}
-    with open_store(state, CONFIG) as store:
-        assert_served(state, store.catalog)
-        assert not store.install(arrival(), want=True, now_ms=2).written_bytes
-
-
-def test_a_file_where_blobs_have_a_directory_is_replaced_by_an_install(state: Path) -> None:
-    with open_store(state, CONFIG) as store:
-        store.install(arrival(), want=True, now_ms=1)
-    home = (state / blob_path(digest_of(b"graph 1"))).parent
-    shutil.rmtree(home)
-    home.write_text("no directory")
-    with open_store(state, CONFIG) as store:
-        assert store.install(arrival(), want=True, now_ms=2).written_bytes >= len(b"graph 1")
-        assert_served(state, store.catalog)
-
-
 def test_an_interrupted_install_goes_on_where_it_was(store: StoreWriter, state: Path) -> None:
     class Torn(io.BytesIO):
         def read(self, size: int | None = -1, /) -> bytes:
@@ -442,75 +354,6 @@ def test_a_link_in_the_store_leads_nowhere(state: Path, tmp_path: Path, where: s
     ):
         store.install(arrival(), want=True, now_ms=1)
     assert list(outside.iterdir()) == []
-
-
-def test_a_quota_is_kept_and_what_is_cheapest_to_lose_goes(state: Path) -> None:
-    size = 4000
-    with open_store(state, replace(CONFIG, quota_bytes=16_000)) as store:
-        for number in (1, 2, 3):
-            store.install(
-                arrival(version=number, contents=contents_of(number, b"%d" % number * size)),
-                want=True,
-                now_ms=number * 100_000,
-            )
-        told = store.install(
-            arrival(version=4, contents=contents_of(4, b"4" * size)), want=True, now_ms=500_000
-        )
-        assert told.evicted == ("digits/1",)
-        assert [version.version for _, version in store.catalog.installed()] == [2, 3, 4]
-        store.pin("digits", 2, pinned=True)
-        told = store.install(
-            arrival(version=5, contents=contents_of(5, b"5" * size)), want=True, now_ms=600_000
-        )
-        assert told.evicted == ("digits/3",)
-        before = store.catalog
-        with pytest.raises(
-            StoreFull,
-            match=r"digits/6 needs \d+ bytes, which is \d+ more than there are within store.quota_bytes",
-        ):
-            store.install(
-                arrival(version=6, contents=contents_of(6, b"6" * 6 * size)), want=True, now_ms=700_000
-            )
-        assert store.catalog == before
-        assert_served(state, store.catalog)
-        assert sum(path.stat().st_size for path in (state / "blobs").rglob("*") if path.is_file()) <= 16_000
-
-
-def test_running_versions_are_not_evicted(state: Path) -> None:
-    with open_store(state, replace(CONFIG, quota_bytes=14_000)) as store:
-        first = store.install(arrival(version=1, contents=contents_of(1, b"1" * 4000)), want=True, now_ms=1)
-        store.install(arrival(version=2, contents=contents_of(2, b"2" * 4000)), want=True, now_ms=2)
-        record = RunningRecord(state)
-        record.publish([RunningVersion(name="digits", version=1, digest=first.digest)])
-        with pytest.raises(StoreFull):
-            store.install(arrival(version=3, contents=contents_of(3, b"3" * 4000)), want=True, now_ms=3)
-        record.close()
-        assert store.install(
-            arrival(version=3, contents=contents_of(3, b"3" * 4000)), want=True, now_ms=3
-        ).evicted == ("digits/1",)
-
-
-def test_the_free_floor_is_kept(state: Path) -> None:
-    with (
-        open_store(state, replace(CONFIG, free_floor_bytes=1 << 62)) as store,
-        pytest.raises(StoreFull, match="free_floor"),
-    ):
-        store.install(arrival(), want=True, now_ms=1)
-
-
-def test_garbage_makes_room_before_anything_is_evicted(state: Path) -> None:
-    with open_store(state, replace(CONFIG, quota_bytes=14_000)) as store:
-        store.install(arrival(version=1, contents=contents_of(1, b"1" * 4000)), want=True, now_ms=1)
-        with pytest.raises(BlobMismatch):
-            store.install(
-                lying("digits", 2, contents_of(2, b"2" * 4000, z=b"1"), contents_of(2, b"2" * 4000, z=b"2")),
-                want=True,
-                now_ms=2,
-            )
-        assert digest_of(b"2" * 4000) in blobs_in(state)
-        told = store.install(arrival(version=3, contents=contents_of(3, b"3" * 4000)), want=True, now_ms=3)
-        assert told.evicted == ()
-        assert digest_of(b"2" * 4000) not in blobs_in(state)
 
 
 def test_a_broken_catalog_is_never_written_over(state: Path) -> None:

@@ -1,0 +1,105 @@
+"""Room in a store: what is refused, what is removed and evicted for an install, and what is not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from appliance.digest import digest_of
+from appliance.errors import (
+    BlobMismatch,
+    StoreFull,
+)
+from appliance.store.running import RunningRecord, RunningVersion
+from appliance.store.settings import StoreConfig
+from appliance.store.writer import StoreWriter, open_store
+from tests.store.arrivals import arrival, assert_served, contents_of, lying
+
+CONFIG = StoreConfig(free_floor_bytes=0)
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> Path:
+    return tmp_path / "state"
+
+
+@pytest.fixture
+def store(state: Path) -> Iterator[StoreWriter]:
+    with open_store(state, CONFIG) as writer:
+        yield writer
+
+
+def blobs_in(state: Path) -> set[str]:
+    return {path.name for path in (state / "blobs").rglob("*") if path.is_file()}
+
+
+def test_a_quota_is_kept_and_what_is_cheapest_to_lose_goes(state: Path) -> None:
+    size = 4000
+    with open_store(state, replace(CONFIG, quota_bytes=16_000)) as store:
+        for number in (1, 2, 3):
+            store.install(
+                arrival(version=number, contents=contents_of(number, b"%d" % number * size)),
+                want=True,
+                now_ms=number * 100_000,
+            )
+        told = store.install(
+            arrival(version=4, contents=contents_of(4, b"4" * size)), want=True, now_ms=500_000
+        )
+        assert told.evicted == ("digits/1",)
+        assert [version.version for _, version in store.catalog.installed()] == [2, 3, 4]
+        store.pin("digits", 2, pinned=True)
+        told = store.install(
+            arrival(version=5, contents=contents_of(5, b"5" * size)), want=True, now_ms=600_000
+        )
+        assert told.evicted == ("digits/3",)
+        before = store.catalog
+        with pytest.raises(
+            StoreFull,
+            match=r"digits/6 needs \d+ bytes, which is \d+ more than there are within store.quota_bytes",
+        ):
+            store.install(
+                arrival(version=6, contents=contents_of(6, b"6" * 6 * size)), want=True, now_ms=700_000
+            )
+        assert store.catalog == before
+        assert_served(state, store.catalog)
+        assert sum(path.stat().st_size for path in (state / "blobs").rglob("*") if path.is_file()) <= 16_000
+
+
+def test_running_versions_are_not_evicted(state: Path) -> None:
+    with open_store(state, replace(CONFIG, quota_bytes=14_000)) as store:
+        first = store.install(arrival(version=1, contents=contents_of(1, b"1" * 4000)), want=True, now_ms=1)
+        store.install(arrival(version=2, contents=contents_of(2, b"2" * 4000)), want=True, now_ms=2)
+        record = RunningRecord(state)
+        record.publish([RunningVersion(name="digits", version=1, digest=first.digest)])
+        with pytest.raises(StoreFull):
+            store.install(arrival(version=3, contents=contents_of(3, b"3" * 4000)), want=True, now_ms=3)
+        record.close()
+        assert store.install(
+            arrival(version=3, contents=contents_of(3, b"3" * 4000)), want=True, now_ms=3
+        ).evicted == ("digits/1",)
+
+
+def test_the_free_floor_is_kept(state: Path) -> None:
+    with (
+        open_store(state, replace(CONFIG, free_floor_bytes=1 << 62)) as store,
+        pytest.raises(StoreFull, match="free_floor"),
+    ):
+        store.install(arrival(), want=True, now_ms=1)
+
+
+def test_garbage_makes_room_before_anything_is_evicted(state: Path) -> None:
+    with open_store(state, replace(CONFIG, quota_bytes=14_000)) as store:
+        store.install(arrival(version=1, contents=contents_of(1, b"1" * 4000)), want=True, now_ms=1)
+        with pytest.raises(BlobMismatch):
+            store.install(
+                lying("digits", 2, contents_of(2, b"2" * 4000, z=b"1"), contents_of(2, b"2" * 4000, z=b"2")),
+                want=True,
+                now_ms=2,
+            )
+        assert digest_of(b"2" * 4000) in blobs_in(state)
+        told = store.install(arrival(version=3, contents=contents_of(3, b"3" * 4000)), want=True, now_ms=3)
+        assert told.evicted == ()
+        assert digest_of(b"2" * 4000) not in blobs_in(state)
