@@ -226,8 +226,11 @@ class Succession:
     def give_up(
         self, served: Served, reason: str, now_ns: int, *, noted: bool = False, form: bool = True
     ) -> None:
-        """It never serves (again), from this moment on; ``noted``: its history says so; ``form``: a packed form that it
-        was to run from is to blame, too."""
+        """It never serves (again), from this moment on; while it is watched, what served before does. ``noted``: its
+        history says so; ``form``: a packed form that it was to run from is to blame, too."""
+        if self.swaps.broke(served, reason, now_ns):
+            self.close(served)  # what waits for it is for the other now
+            return
         served.state, served.reason = VersionState.UNAVAILABLE, reason
         self._report("version unavailable", model=served.key, reason=reason)
         if form and not served.quick:  # that session runs from no form

@@ -215,6 +215,14 @@ class Swaps:
         self._step(candidate, on.Crashed(detail), now_ns)
         return served.id not in self._candidates
 
+    def broke(self, served: Served, reason: str, now_ns: int) -> bool:
+        """It cannot go on; True when what served before is still there, and does again."""
+        candidate = self._candidates.get(served.id)
+        if candidate is None or not candidate.keeps_before:
+            return False
+        self._step(candidate, on.Recalled(reason), now_ns)
+        return True
+
     def compared(self, served: Served, difference: str) -> None:
         """An answer of it lay beside the real one; taken in at the next ``tick``."""
         self._compared.append((served.id, difference))

@@ -73,7 +73,7 @@ class Crashed(NamedTuple):
 
 
 class Recalled(NamedTuple):
-    """The version before is wanted back."""
+    """The version before is to serve again, whatever was seen of this one."""
 
     reason: str
 

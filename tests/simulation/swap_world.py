@@ -1,7 +1,8 @@
 """A world of swaps: versions with scripted fates replace one another under load; everything follows from a seed.
 
 The first version of each model is sound. Those that come after it may be refused, break their promise, crash or hang
-while they load, fail requests, answer wrongly, or crash after a while; the catalog may change its mind at any time.
+while they load, be refused by their second process, fail requests, answer wrongly, or crash after a while; the catalog
+may change its mind at any time.
 After every turn and for every outcome these hold:
 
 * no request that names no version ends in anything but an answer;
@@ -45,8 +46,12 @@ from tests.words.sample import make_version
 SOUND = "sound"
 NEVER_SERVES = ("refused", "unkept", "slower", "crash_at_load", "hang_at_load")
 CAUGHT_AT_WORK = ("failing", "invalid", "crash_at_10")
+REFUSED_TWICE = "refused_twice"
+"""By the second of its processes, when it may serve already from the first."""
+REFUSED_ANEW = "refused_anew"
+"""Whenever it was loaded once; none that is drawn."""
 UNLIKE = "unlike"
-FATES = (SOUND, SOUND, *NEVER_SERVES, *CAUGHT_AT_WORK, UNLIKE)
+FATES = (SOUND, SOUND, *NEVER_SERVES, *CAUGHT_AT_WORK, REFUSED_TWICE, UNLIKE)
 RIGHT = (1.0, 2.0)
 WRONG = (1.0, 7.0)
 ARENA = ArenaConfig(classes=((4096, 512),), memory_limit_bytes=4 << 20)
@@ -64,8 +69,14 @@ class FatedWorkers(ScriptedWorkers):
         super().__init__(world, arena, emit, 0.0)  # type: ignore[arg-type]
         self.runs: Counter[int] = Counter()
         self.loading_now: set[tuple[int, int]] = set()
+        self.held: set[int] = set()
         self.most_loading = self.built = self.loads = 0
         self.packs = False
+
+    @property
+    def versions_loading(self) -> int:
+        """How many load in the background now."""
+        return len({model for _, model in self.loading_now})
 
     def load(
         self, worker: int, model: int, version: ModelVersion, wish: port.LoadWish = port.PLAIN_LOAD
@@ -74,12 +85,13 @@ class FatedWorkers(ScriptedWorkers):
         self.loads += 1
         if wish.background:
             self.loading_now.add((worker, model))
-            self.most_loading = max(self.most_loading, len(self.loading_now))
+            self.most_loading = max(self.most_loading, self.versions_loading)
         took = self._world.random.randrange(5, 60) * MS
 
         def end() -> None:
             self.loading_now.discard((worker, model))
-            if fate == "refused":
+            twice = fate == REFUSED_TWICE and any(model in holds for holds in self._holds.values())
+            if fate == "refused" or twice or (fate == REFUSED_ANEW and model in self.held):
                 self._emit(port.ModelRefused(worker, model, "golden case 'a' differs"))
                 return
             if fate in ("crash_at_load", "hang_at_load"):
@@ -87,6 +99,7 @@ class FatedWorkers(ScriptedWorkers):
                 self._exit(worker, cause, model)
                 return
             self._holds[worker][model] = version
+            self.held.add(model)
             failure = "is slower than promised" if fate == "unkept" and wish.assess else ""
             p50 = 90 * MS if fate == "slower" else MS
             proof = port.Assessment(1, (), 1, 10, p50, p50 * 2, failure) if wish.assess else None
@@ -266,7 +279,7 @@ class SwapWorld(EngineTurns):
     def check(self) -> None:
         """The invariants that hold after every turn."""
         self.scheduler.check_integrity()
-        assert len(self.workers.loading_now) <= self.config.loads, "more loads in the background than allowed"
+        assert self.workers.versions_loading <= self.config.loads, "more loads in the background than allowed"
         for served in self.engine._routes.all():
             diversion = served.diversion
             if diversion is not None:
@@ -343,6 +356,7 @@ def version_of(name: str, number: int, fate: str, file: str = "first") -> ModelV
         outputs=(TensorSpec(name="y", datatype=Datatype.FP32, shape=(2,)),),
         max_batch_size=8,
         file_bytes=random.Random(name).choice((1000, 5000)),
+        instance_count=2 if fate == REFUSED_TWICE else 1,
     )
     return replace(made, parameters={"fate": fate, "file": file})
 

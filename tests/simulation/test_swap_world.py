@@ -13,8 +13,9 @@ from appliance.engine.residency_settings import ResidencyConfig, ResidencyTerms
 from appliance.engine.routes import Catalog, CatalogVersion
 from appliance.engine.swap_settings import SwapConfig, TrialWish
 from appliance.model import VersionState, WeightsFile
+from appliance.workers import port
 from tests.simulation.scripted_workers import MS
-from tests.simulation.swap_world import SOUND, SwapWorld, version_of
+from tests.simulation.swap_world import REFUSED_ANEW, SOUND, SwapWorld, version_of
 
 SEEDS = 60
 CHUNK = 10
@@ -87,6 +88,49 @@ def test_an_operator_who_goes_back_and_forth_uses_up_no_tries() -> None:
         world.world.run(world.world.now + 2_000 * MS)
         assert world.engine.resolve("m0", "") is first
     assert all(standing.tries <= 1 for standing in world.records.standings.values())
+
+
+def watched(fate: str, swap: SwapConfig) -> tuple[SwapWorld, int]:
+    """A world in which a version with that fate is watched, and its worker; the one before is kept."""
+    world = SwapWorld(4, names=1, swap=swap)
+    world.start()
+    first = {worker.worker for worker in world.engine.status().workers}
+    world.wanted["m0"] = second = version_of("m0", 2, fate, "second")
+    world.apply()
+    world.world.run(world.world.now + 500 * MS)
+    assert world.engine.resolve("m0", "") is second
+    (worker,) = {worker.worker for worker in world.engine.status().workers} - first
+    return world, worker
+
+
+@pytest.mark.parametrize("busy", [False, True])
+def test_a_watched_version_that_is_refused_by_its_next_worker_gives_way_to_the_one_before(busy: bool) -> None:
+    world, worker = watched(REFUSED_ANEW, SwapConfig(watch_s=60.0))
+    for _ in range(5 * busy):
+        world.client("m0")
+    world.workers.kill(worker, port.ExitCause.SUPERVISOR)
+    world.world.run(world.world.now + MS)
+    world.client("m0")
+    world.world.run(world.world.now + 1_000 * MS)
+    assert not world.pending
+    assert world.engine.resolve("m0", "").version == 1
+    last = world.records.history("m0")[-1]
+    assert (last.ending, last.reason) == (Ending.ROLLED_BACK, "golden case 'a' differs")
+    world.settle()
+
+
+def test_a_watched_version_that_is_quarantined_gives_way_to_the_one_before() -> None:
+    """Where more crashes are allowed while it is watched than at all."""
+    world, _ = watched("crash_at_10", SwapConfig(watch_s=60.0, crashes=5))
+    for _ in range(40):
+        world.client("m0")
+        world.world.run(world.world.now + 50 * MS)
+    assert not world.pending
+    assert world.engine.resolve("m0", "").version == 1
+    last = world.records.history("m0")[-1]
+    assert last.ending is Ending.ROLLED_BACK
+    assert "quarantined after repeated crashes" in last.reason
+    world.settle()
 
 
 def test_what_was_rolled_back_is_not_tried_again_until_somebody_asks() -> None:
