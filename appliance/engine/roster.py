@@ -22,7 +22,6 @@ from appliance.engine.succession import Succession
 from appliance.engine.supervisor import Supervisor, SupervisorConfig, culprit_of
 from appliance.engine.swaps import SwapTerms
 from appliance.engine.version_status import version_status
-from appliance.errors import InvalidRequest
 from appliance.model import ModelVersion, VersionState
 from appliance.scheduling.events import Event
 from appliance.telemetry.meter import VersionMeter
@@ -139,7 +138,7 @@ class Roster:
             return
         kept = self.swaps.kept(name, version, entry.identity)
         if kept is not None and kept.model == entry.model:
-            self.swaps.recall(name, f"version {version} is wanted again", now_ns, reject=False)
+            self.swaps.recall(name, f"version {version} is wanted again", now_ns)
 
     def _may_try_again(self, given_up: Served, entry: CatalogVersion, asked: bool) -> bool:
         """Whether a version that was given up is to be loaded once more now: because somebody asks, or its package was
@@ -190,7 +189,6 @@ class Roster:
             served.state, served.reason = VersionState.UNAVAILABLE, refusal
             return
         self._census.served[served.id] = served
-        self._supervisor.forgive(served.key)
         before = current if serving else self._routes.current(model.name)
         background = before is not None or self._calm
         self.swaps.add(
@@ -299,12 +297,12 @@ class Roster:
     def _blame(self, culprit: Served, detail: str, loading: bool, now_ns: int) -> None:
         """What a packed form did costs the form first: at once while it loads or the version is on trial, else when
         that would be given up. A version that changes over to its form has a trial of its own."""
-        repeated = self._supervisor.crashed(culprit.key, now_ns)
+        repeated = self._supervisor.crashed(culprit.id, now_ns)
         trying = self.swaps.status(culprit) is not None
         changing = trying and culprit.identity.endswith(PACKED)
         formed = not changing and (loading or (culprit.packed and (repeated or trying)))
         if formed and self._forms.blame(culprit, detail):
-            self._supervisor.forgive(culprit.key)
+            self._supervisor.forgive(culprit.id)
             return
         if self.swaps.crashed(culprit, detail, now_ns) or not repeated:
             return
@@ -316,16 +314,6 @@ class Roster:
     def form_built(self, event: FormBuilt, now_ns: int) -> None:
         """A packed form is there, or is not to be had."""
         self._forms.ended(event, now_ns)
-
-    def recall(self, name: str, reason: str, now_ns: int) -> None:
-        """Go back to the version that served ``name`` before. Raises UnknownModel, and InvalidRequest when there is
-        nothing to go back to."""
-        self._routes.of(name)
-        if not self.swaps.recall(name, reason, now_ns, reject=True):
-            raise InvalidRequest(
-                f"model '{name}' has nothing to go back to: the version before stays loaded for swap.watch_s seconds "
-                "after a swap, and none is there now"
-            )
 
     def stop_all(self) -> None:
         """The daemon ends: every worker is asked to leave."""

@@ -1,7 +1,8 @@
 """What a worker's death means: who is to blame, when to try again, when to give a version up. Pure.
 
 A version is quarantined when it took ``quarantine_after`` workers down within ``crash_window_s``: while it ran a batch
-or while it was loading. A death with nobody to blame only delays the restart.
+or while it was loading. What other files of its number did, or a packed form of it, is not counted with that, nor what
+it did before it was admitted anew. A death with nobody to blame only delays the restart.
 """
 
 from __future__ import annotations
@@ -51,24 +52,26 @@ class SupervisorConfig:
 
 
 class Supervisor:
-    """Crash records per model version and restart delays per group. Owner: the engine's roster."""
+    """Crash records per model id and restart delays per group. Owner: the engine's roster."""
 
     def __init__(self, config: SupervisorConfig) -> None:
         self._config = config
-        self._crashes: dict[str, deque[int]] = {}
+        self._crashes: dict[int, deque[int]] = {}
         self._row: dict[int, int] = {}
 
-    def crashed(self, key: str, now_ns: int) -> bool:
-        """Blame version ``key`` for a crash; True when it is to be quarantined."""
-        crashes = self._crashes.setdefault(key, deque())
+    def crashed(self, model: int, now_ns: int) -> bool:
+        """Blame the version with id ``model`` for a crash; True when it is to be quarantined."""
+        since_ns = now_ns - self._config.crash_window_s * SECOND_NS
+        self._crashes = {each: crashes for each, crashes in self._crashes.items() if crashes[-1] >= since_ns}
+        crashes = self._crashes.setdefault(model, deque())
         crashes.append(now_ns)
-        while crashes[0] < now_ns - self._config.crash_window_s * SECOND_NS:
+        while crashes[0] < since_ns:
             crashes.popleft()
         return len(crashes) >= self._config.quarantine_after
 
-    def forgive(self, key: str) -> None:
-        """Forget the crashes of ``key``: its files changed or an operator asked for it again."""
-        self._crashes.pop(key, None)
+    def forgive(self, model: int) -> None:
+        """Forget its crashes: it was not to blame for them."""
+        self._crashes.pop(model, None)
 
     def restart_delay_ns(self, group: int, lived_ns: int) -> int:
         """How long to wait before the next worker of ``group``, whose last one lived ``lived_ns``."""

@@ -16,7 +16,7 @@ from appliance.engine.hangs import longest_run_ns
 from appliance.engine.launches import Launches
 from appliance.engine.lodging import Room
 from appliance.engine.port import SwapFigures, TrialStatus
-from appliance.engine.records import Ending, MemoryRecords, Proof, Records
+from appliance.engine.records import PACKED, Ending, MemoryRecords, Proof, Records
 from appliance.engine.routes import Served, identity_of
 from appliance.engine.swap_accounts import SwapAccounts
 from appliance.engine.swap_settings import SwapConfig, TrialWish, configured_trial
@@ -229,21 +229,21 @@ class Swaps:
         self.accounts.count(compared=1, differing=bool(difference))
         self._soon()
 
-    def recall(self, name: str, reason: str, now_ns: int, *, reject: bool) -> bool:
-        """Go back to what served ``name`` before, if that is still there; ``reject``: and stay there."""
+    def recall(self, name: str, reason: str, now_ns: int) -> None:
+        """Go back to what served ``name`` before, if that is still there: nothing failed."""
         for candidate in list(self._candidates.values()):
             if candidate.served.model.name == name and candidate.keeps_before:
-                candidate.blameless = not reject
+                candidate.blameless = True
                 self._step(candidate, on.Recalled(reason), now_ns)
-                return True
-        return False
+                return
 
     def kept(self, name: str, version: int, identity: str) -> Served | None:
-        """The version that is kept to go back to, if it is this one."""
+        """The version that is kept to go back to, if it is this one, or runs from a form of it."""
         for candidate in self._candidates.values():
             before = candidate.before
-            there = candidate.keeps_before and before is not None and before.identity == identity
-            if there and before is not None and (before.model.name, before.model.version) == (name, version):
+            if before is None or (before.model.name, before.model.version) != (name, version):
+                continue
+            if candidate.keeps_before and before.identity.removesuffix(PACKED) == identity:
                 return before
         return None
 
@@ -398,8 +398,11 @@ class Swaps:
 
     def given_up(self, served: Served, reason: str, now_ns: int, *, noted: bool) -> None:
         """The roster will not have it any more: it was refused or quarantined; ``noted``: that is in its history."""
-        self.tries.given_up(served.identity)
         candidate = self._candidates.pop(served.id, None)
+        identity = served.identity.removesuffix(PACKED)
+        before = candidate.before if candidate is not None else None
+        if before is None or before.identity != identity:  # else only its form is given up
+            self.tries.given_up(identity)
         if candidate is not None:
             self._undivert(candidate, now_ns)
             self._note(candidate, Ending.REFUSED, candidate.shown, reason, now_ns)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from appliance.digest import is_digest
-from appliance.engine.records import PACKED, Records, Standing
+from appliance.engine.records import Records, Standing
 from appliance.engine.swap_settings import SwapConfig
 
 DOUBLINGS_MAX: Final = 30
@@ -58,8 +58,8 @@ class Tries:
         self._records.count(identities, self.wall_ms(), done, again=again)
 
     def given_up(self, identity: str) -> None:
-        """See Records. What runs from a packed form is given up as its version."""
-        self._records.given_up(identity.removesuffix(PACKED), self.wall_ms())
+        """See Records."""
+        self._records.given_up(identity, self.wall_ms())
 
     def reject(self, identity: str, reason: str) -> None:
         """See Records."""

@@ -8,17 +8,17 @@ from appliance.workers.port import ExitCause, WorkerExited
 
 def test_the_second_crash_in_the_window_quarantines() -> None:
     supervisor = Supervisor(SupervisorConfig(quarantine_after=2, crash_window_s=60))
-    assert not supervisor.crashed("m/1", 0)
-    assert not supervisor.crashed("other/1", 1)
-    assert supervisor.crashed("m/1", 59 * SECOND_NS)
+    assert not supervisor.crashed(1, 0)
+    assert not supervisor.crashed(2, 1)
+    assert supervisor.crashed(1, 59 * SECOND_NS)
 
 
 def test_old_crashes_are_forgiven() -> None:
     supervisor = Supervisor(SupervisorConfig(quarantine_after=2, crash_window_s=60))
-    assert not supervisor.crashed("m/1", 0)
-    assert not supervisor.crashed("m/1", 61 * SECOND_NS)
-    supervisor.forgive("m/1")
-    assert not supervisor.crashed("m/1", 62 * SECOND_NS)
+    assert not supervisor.crashed(1, 0)
+    assert not supervisor.crashed(1, 61 * SECOND_NS)
+    supervisor.forgive(1)
+    assert not supervisor.crashed(1, 62 * SECOND_NS)
 
 
 def test_restarts_in_a_row_wait_longer_and_a_stable_life_resets() -> None:

@@ -9,7 +9,7 @@ import pytest
 from appliance.engine.candidate import Candidate
 from appliance.engine.history import unfit
 from appliance.engine.lodging import THERE, Room
-from appliance.engine.records import Ending, MemoryRecords, Proof, Standing
+from appliance.engine.records import PACKED, Ending, MemoryRecords, Proof, Standing
 from appliance.engine.routes import Served
 from appliance.engine.swap_settings import SwapConfig, TrialWish
 from appliance.engine.swaps import Swaps, SwapTerms
@@ -116,6 +116,19 @@ def test_a_restart_of_what_was_proven_is_no_line_of_its_history(resting: bool) -
     stage.swaps.start(0)
     assert len(stage.ready) == 1
     assert not records.history("m")
+
+
+@pytest.mark.parametrize("serves", [False, True])
+def test_a_form_that_failed_says_nothing_of_the_version_that_serves_without_it(serves: bool) -> None:
+    stage = Stage(proven(1))
+    served, packed = version(1), version(1)
+    packed.identity += PACKED
+    stage.swaps.add(served, None, None, background=False, now_ns=0)
+    stage.swaps.start(0)
+    if serves:
+        stage.swaps.add(packed, served, TrialWish(), background=True, now_ns=0)
+    stage.swaps.given_up(packed, "it crashed twice", 0, noted=False)
+    assert stage.swaps.tries.fallen(served.identity) == (not serves)
 
 
 def test_that_a_version_was_found_given_up_is_said_once() -> None:

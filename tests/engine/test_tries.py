@@ -69,7 +69,7 @@ def test_tries_of_either_kind_are_counted_and_forgiven_together() -> None:
     assert records.standing("m/1@a") == Standing(5, "", NOW_MS, 2)
     assert tries.left("m/1@a") == 0
     assert "was tried 5 times" in tries.refusal("m/1@a")
-    tries.given_up("m/1@a#packed")
+    tries.given_up("m/1@a")
     assert tries.pause_ms("m/1@a") == 40 * MINUTE_MS
     tries.forgive("m/1@a")
     assert (tries.left("m/1@a"), tries.refusal("m/1@a")) == (3, "")

@@ -73,6 +73,72 @@ def test_a_version_that_is_wanted_again_while_it_is_kept_is_back_at_once() -> No
     assert world.records.standing(world.records.history("m0")[1].identity).rejected == ""
 
 
+def with_forms(world: SwapWorld) -> None:
+    """Packed forms of the first versions can be built."""
+    for name, model in world.wanted.items():
+        weights = WeightsFile(path="w", size=1 << 20)
+        world.wanted[name] = replace(model, forms="/nowhere", digest="d" * 64, weights=weights)
+    world.workers.packs = True
+
+
+def test_what_is_kept_in_its_packed_form_is_back_at_once() -> None:
+    world = SwapWorld(3, names=1, swap=SwapConfig(watch_s=1.0))
+    with_forms(world)
+    world.start()
+    world.world.run(world.world.now + 5_000 * MS)
+    (first,) = world.engine.status().versions
+    assert world.workers.built == 1
+    world.wanted["m0"], before = world.next_version("m0", SOUND), world.wanted["m0"]
+    world.apply()
+    world.world.run(world.world.now + 200 * MS)
+    assert world.engine.resolve("m0", "").version == 2
+    loads, world.wanted["m0"] = world.workers.loads, before
+    world.apply()
+    assert world.engine.resolve("m0", "") is before
+    (again,) = world.engine.status().versions
+    assert (again.workers, world.workers.loads) == (first.workers, loads)
+    world.settle()
+
+
+def crash(world: SwapWorld) -> None:
+    """The worker of what serves dies with a batch."""
+    world.client("m0")
+    world.world.run(world.world.now + MS // 10)
+    (worker,) = [worker for worker, runs in world.workers._queues.items() if runs]
+    world.workers.kill(worker, port.ExitCause.DIED)
+    world.world.run(world.world.now + 300 * MS)
+
+
+def test_a_crash_of_the_packed_form_is_none_of_the_version_without_it() -> None:
+    world = SwapWorld(3, names=1, swap=SwapConfig(watch_s=1.0))
+    with_forms(world)
+    world.start()
+    world.world.run(world.world.now + 1_500 * MS)
+    (change,) = [each for each in world.records.history("m0") if each.identity.endswith("#packed")]
+    assert change.ending is Ending.LIVE
+    for _ in range(2):  # one while the form is watched, one of what served before
+        crash(world)
+        assert world.engine.resolve("m0", "") is world.wanted["m0"]
+    assert world.records.history("m0")[-1].ending is Ending.ROLLED_BACK
+    world.settle()
+
+
+@pytest.mark.parametrize("fate", ["crash_at_load", "crash_at_10"])
+def test_crashes_of_new_files_are_none_of_the_ones_that_serve(fate: str) -> None:
+    world = SwapWorld(3, names=1, swap=SwapConfig(watch_s=60.0))
+    world.start()
+    first, world.wanted["m0"] = world.wanted["m0"], version_of("m0", 1, fate, "second")
+    world.apply()
+    world.world.run(world.world.now + 1_000 * MS)
+    for _ in range(20):
+        world.client("m0")
+    world.world.run(world.world.now + 1_000 * MS)
+    assert world.engine.resolve("m0", "") is first
+    crash(world)
+    assert world.engine.resolve("m0", "") is first
+    world.settle()
+
+
 def test_an_operator_who_goes_back_and_forth_uses_up_no_tries() -> None:
     world = SwapWorld(3, names=1, swap=SwapConfig(tries=3, watch_s=600.0))
     world.start()
@@ -255,10 +321,7 @@ def test_what_the_catalog_only_wants_tried_serves_its_share_from_the_start_until
 
 def test_a_proven_version_changes_over_to_its_packed_form_and_only_once() -> None:
     world = SwapWorld(7, names=2, swap=SwapConfig(watch_s=0.1))
-    for name, model in world.wanted.items():
-        weights = WeightsFile(path="w", size=1 << 20)
-        world.wanted[name] = replace(model, forms="/nowhere", digest="d" * 64, weights=weights)
-    world.workers.packs = True
+    with_forms(world)
     world.start()
     for _ in range(100):
         world.world.after(world.world.random.randrange(1_000) * MS, lambda: world.client("m0"))
