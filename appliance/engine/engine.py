@@ -249,12 +249,6 @@ class Engine:
         self._roster.apply(catalog, self._clock(), asked)
         self._pace.soon()
 
-    def roll_back(self, name: str, reason: str) -> None:
-        """Go back to the version that served ``name`` before, from the next request on. Raises UnknownModel, and
-        InvalidRequest when there is nothing to go back to."""
-        self._roster.recall(name, reason, self._clock())
-        self._pace.soon()
-
     def drain(self) -> None:
         """Take no more requests; what was accepted, or waited at the door, is still served."""
         if self._intake.accepting:

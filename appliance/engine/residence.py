@@ -138,10 +138,6 @@ class Residence:
         self._tell(port.Withdrawn(request.served.id, request.handle), now_ns)
         return True
 
-    def waiting(self, model: int) -> int:
-        """Requests that wait for a model."""
-        return self._room.counts.get(model, 0)
-
     # --- time
 
     def tick(self, now_ns: int) -> None:
