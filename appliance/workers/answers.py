@@ -13,7 +13,7 @@ from appliance.model import ModelVersion
 from appliance.runtimes.alignment import aligned
 from appliance.tensor import byte_size, element_count
 from appliance.workers.codec import MessageInvalid
-from appliance.workers.port import ItemStatus, Run, RunItem, RunResult, Shape
+from appliance.workers.port import ERROR_CHARACTERS_MAX, ItemStatus, Run, RunItem, RunResult, Shape
 
 AGREED_MAX: Final = 1024
 TOO_MUCH: Final = 1 << 62
@@ -49,8 +49,7 @@ class ModelContract:
         if result.ticket != item.ticket:
             raise MessageInvalid(f"ticket {result.ticket} where {item.ticket} was asked")
         if result.status.failed:
-            if not result.error:
-                raise MessageInvalid("a failure without a reason")
+            check_failure(result)
             return
         needed = self._needed(item, result.shapes, result.sizes)
         if result.status is ItemStatus.OK:
@@ -91,3 +90,13 @@ class ModelContract:
                     f"output '{spec.name}' of shape {list(shape)} in {size} bytes of {spec.datatype.wire}"
                 )
         return sum(map(aligned, sizes))
+
+
+def check_failure(result: RunResult) -> None:
+    """Raise MessageInvalid unless a result that failed says why, in as many words as are taken."""
+    if not result.error:
+        raise MessageInvalid("a failure without a reason")
+    if len(result.error) > ERROR_CHARACTERS_MAX:
+        raise MessageInvalid(
+            f"a failure in {len(result.error)} characters where {ERROR_CHARACTERS_MAX} are taken"
+        )

@@ -42,10 +42,9 @@ from appliance.workers.messages import (
     ToWorker,
     Unload,
 )
-from appliance.workers.port import ItemStatus, RunResult, WorkerSettings
+from appliance.workers.port import REASON_CHARACTERS_MAX, ItemStatus, RunResult, WorkerSettings
 from appliance.workers.priority import SHORT_TURN_NS, USUAL_TURN_NS, take_turns, yield_processor
 
-REASON_CHARACTERS_MAX: Final = 8192
 LET_GO_S: Final = 0.25
 """How long a worker that was told to end may take to give back what its models take."""
 BRISK_NS: Final = 1_000_000

@@ -18,13 +18,20 @@ from appliance.runtimes.alignment import aligned
 from appliance.runtimes.runtime import Feed, Place, Produced, Region, Session
 from appliance.tensor import Datatype
 from appliance.workers.messages import Finished
-from appliance.workers.port import Fetch, ItemStatus, Run, RunItem, RunResult, Shape
+from appliance.workers.port import (
+    ERROR_CHARACTERS_MAX,
+    Fetch,
+    ItemStatus,
+    Run,
+    RunItem,
+    RunResult,
+    Shape,
+)
 from appliance.workers.region import Scratch
 
 HELD_BYTES_MAX: Final = 256 << 20
 HELD_ITEMS_MAX: Final = 1024
 SCRATCH_KEPT_BYTES: Final = 64 << 20
-ERROR_CHARACTERS_MAX: Final = 4096
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

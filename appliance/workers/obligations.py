@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
-from appliance.workers.answers import ModelContract
+from appliance.workers.answers import ModelContract, check_failure
 from appliance.workers.codec import MessageInvalid
 from appliance.workers.messages import (
     Build,
@@ -32,6 +32,8 @@ from appliance.workers.messages import (
     Stored,
 )
 from appliance.workers.port import (
+    REASON_CHARACTERS_MAX,
+    SEEDS_MAX,
     Assessment,
     Fetched,
     FormBuilt,
@@ -239,6 +241,8 @@ class Obligations:
                 self._held[asked.ticket] = held
         elif not result.status.failed:
             raise MessageInvalid(f"stored ticket {asked.ticket}, which it did not hold")
+        else:
+            check_failure(result)
         return Fetched(self._worker, result)
 
     def _loaded(self, owed: _Owed, message: Loaded | Refused) -> ModelLoaded | ModelRefused:
@@ -248,11 +252,14 @@ class Obligations:
                 f"said {type(message).__name__} of model {message.model}, which is not what it owes next"
             )
         if isinstance(message, Refused):
+            _check_reason(message.reason)
             self._refused(asked)
             return ModelRefused(self._worker, *message)
         below = min(message.load_ns, message.memory_bytes, message.hollow_bytes) < 0
         if below or any(min(seed) < 1 for seed in message.seeds):
             raise MessageInvalid("measurements below zero")
+        if len(message.seeds) > SEEDS_MAX:
+            raise MessageInvalid(f"{len(message.seeds)} measurements where {SEEDS_MAX} are taken")
         if message.assessment is not None:
             _check_assessment(asked, message.assessment)
         self._loaded_models.add(message.model)
@@ -285,9 +292,10 @@ class Obligations:
             raise MessageInvalid("measurements below zero")
         if isinstance(message, Hollowed):
             return ModelHollowed(self._worker, *message)
+        _check_reason(message.failure)
         if isinstance(message, Filled):
             return ModelFilled(self._worker, *message)
-        if not message.failure and not _is_plain_name(message.name):
+        if not (message.name == "" if message.failure else _is_plain_name(message.name)):
             raise MessageInvalid("a packed form under a name that is none")
         return FormBuilt(self._worker, *message)
 
@@ -307,6 +315,12 @@ def _check_assessment(asked: Load, found: Assessment) -> None:
             raise MessageInvalid("an assessment of outputs that are none, or of differences that cannot be")
     if len(found.worst) > len(outputs):
         raise MessageInvalid("an assessment of more outputs than there are")
+    _check_reason(found.failure)
+
+
+def _check_reason(reason: str) -> None:
+    if len(reason) > REASON_CHARACTERS_MAX:
+        raise MessageInvalid(f"a reason of {len(reason)} characters where {REASON_CHARACTERS_MAX} are taken")
 
 
 def _is_plain_name(name: str) -> bool:

@@ -13,6 +13,12 @@ from appliance.model import ModelVersion
 
 Shape = tuple[int, ...]
 
+REASON_CHARACTERS_MAX: Final = 8192
+"""Of what a worker says about a model. It goes into statuses, records and the log as it is."""
+ERROR_CHARACTERS_MAX: Final = 4096
+"""Of what it says about one request."""
+SEEDS_MAX: Final = 64
+
 
 class RunItem(NamedTuple):
     """One request of a batch.

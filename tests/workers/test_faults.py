@@ -22,6 +22,7 @@ from appliance.workers.frames import FrameWriter
 from appliance.workers.lane import socket_pair
 from appliance.workers.messages import Filled, Finished, FromWorker, Loaded, Refused, Stored
 from appliance.workers.port import (
+    ERROR_CHARACTERS_MAX,
     ExitCause,
     ItemStatus,
     LoadWish,
@@ -299,6 +300,9 @@ LIES: dict[str, FromWorker] = {
         status=ItemStatus.TOO_LARGE, shapes=((1, 4096),), sizes=(16384,), needed=10
     ),
     "a failure without a reason": _result(status=ItemStatus.FAILED, shapes=(), sizes=()),
+    "a failure of more words than are taken": _result(
+        status=ItemStatus.FAILED, shapes=(), sizes=(), error="x" * (ERROR_CHARACTERS_MAX + 1)
+    ),
     "a load that nobody asked for": Loaded(MODEL, (), 1, 1),
     "a fetch that nobody asked for": Stored(_result().results[0]),
 }

@@ -12,6 +12,7 @@ from appliance.workers.messages import (
     Fill,
     Filled,
     Finished,
+    FromWorker,
     Hollow,
     Hollowed,
     Load,
@@ -23,6 +24,8 @@ from appliance.workers.messages import (
 )
 from appliance.workers.obligations import Obligations
 from appliance.workers.port import (
+    REASON_CHARACTERS_MAX,
+    SEEDS_MAX,
     Assessment,
     Deviation,
     Fetched,
@@ -273,6 +276,40 @@ def test_assessments_that_cannot_be(owes: Obligations, assess: bool, found: Asse
 def test_an_assessment_that_can_be(owes: Obligations) -> None:
     owes.owe_load(Load(9, fake(), LoadWish(assess=True)), 1, 1)
     assert owes.settle(Loaded(9, (), 1, 1, GOOD, 5)) == ModelLoaded(WORKER, 9, (), 1, 1, GOOD, 5)
+
+
+AT_LENGTH = "x" * (REASON_CHARACTERS_MAX + 1)
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        (Load(9, fake()), Refused(9, AT_LENGTH)),
+        (Load(9, fake()), Loaded(9, ((1, 1),) * (SEEDS_MAX + 1), 1, 1)),
+        (Load(9, fake(), LoadWish(assess=True)), Loaded(9, (), 1, 1, GOOD._replace(failure=AT_LENGTH))),
+        (Fill(MODEL, False), Filled(MODEL, 1, 1, AT_LENGTH)),
+        (Build(MODEL, fake()), Built(MODEL, "", 1, 1, AT_LENGTH)),
+        (Build(MODEL, fake()), Built(MODEL, AT_LENGTH, 1, 1, "no")),
+        (Fetch(50, 4096, 128), Stored(RunResult(50, ItemStatus.FAILED, (), (), 0, AT_LENGTH))),
+        (
+            Run(1, MODEL, (ITEM,)),
+            Finished(1, (RunResult(50, ItemStatus.FAILED, (), (), 0, AT_LENGTH),), 1, 2, 3),
+        ),
+    ],
+)
+def test_nobody_is_listened_to_at_any_length(
+    owes: Obligations, asked: Load | Fill | Build | Fetch | Run, said: FromWorker
+) -> None:
+    if isinstance(asked, Load):
+        owes.owe_load(asked, 100, 200)
+    elif isinstance(asked, Run):
+        owes.owe_run(asked)
+    elif isinstance(asked, Fetch):
+        owes.owe_fetch(asked, 300)
+    else:
+        owes.owe_aside(asked, 300)
+    with pytest.raises(MessageInvalid):
+        owes.settle(said)
 
 
 @pytest.mark.parametrize("background", [False, True])
