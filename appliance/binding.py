@@ -21,6 +21,8 @@ from appliance.errors import ConfigInvalid, Problem
 
 T = TypeVar("T")
 SHOWN_MAX: Final = 200  # characters of a value in a problem
+KEY_MAX: Final = 300  # characters of the path of one
+PROBLEMS_MAX: Final = 1_000  # in one table
 _WORDS: Final[Mapping[type, str]] = types.MappingProxyType(
     {bool: "true or false", int: "an integer", float: "a number", str: "a text"}
 )
@@ -45,19 +47,20 @@ def bind(section: type[T], table: Mapping[str, object], file: str, *, checked: b
 
 
 class _Binder:
-    """Notes problems while it walks a table."""
+    """Notes problems while it walks a table: the first PROBLEMS_MAX, and that there are more."""
 
     def __init__(self, file: str, checked: bool) -> None:
         self._file = file
         self._checked = checked
+        self._noted = 0
         self.problems: list[Problem] = []
 
     def section(self, section: type, table: Mapping[str, object], path: str) -> object:
         hints = get_type_hints(section)
         known = {field.name: field for field in fields(section)}
-        before = len(self.problems)
+        before = self._noted
         for key in table:
-            if key not in known:
+            if key not in known and self._noted <= PROBLEMS_MAX:
                 self._note(_join(path, key), _unknown(key, known))
         values: dict[str, object] = {}
         for name, field in known.items():
@@ -67,7 +70,7 @@ class _Binder:
                 self._note(_join(path, name), f"is missing; give {_wanted(hints[name])}")
             else:
                 self._check(field.metadata, field.default, _join(path, name))
-        if len(self.problems) > before:
+        if self._noted > before:
             raise _Wrong
         return self._built(section, values, path)
 
@@ -85,12 +88,13 @@ class _Binder:
 
     def _shaped(self, metadata: Mapping[str, Any], hint: object, value: object, key: str) -> object:
         """The value; where the field says its shape in words, they tell more than what is wrong with one element."""
-        before = len(self.problems)
+        before = self._noted
         try:
             return self._value(hint, value, key)
         except _Wrong:
             if "shape" not in metadata:
                 raise
+            self._noted = before
             del self.problems[before:]
             raise self._wrong(key, f"must be {metadata['shape']}, got {_shown(value)}") from None
 
@@ -187,7 +191,11 @@ class _Binder:
                 raise self._wrong(key, f"must be at most {metadata['max']}{unit}, got {_shown(each)}")
 
     def _note(self, key: str, text: str) -> None:
-        self.problems.append(Problem(file=self._file, key=key, text=text))
+        self._noted += 1
+        if self._noted <= PROBLEMS_MAX:
+            self.problems.append(Problem(file=self._file, key=key[:KEY_MAX], text=text))
+        elif self._noted == PROBLEMS_MAX + 1:
+            self.problems.append(Problem(file=self._file, key="", text="and more; only the first are told"))
 
     def _wrong(self, key: str, text: str) -> _Wrong:
         self._note(key, text)

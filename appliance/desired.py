@@ -277,9 +277,7 @@ def catalog_of(found: RepositoryScan, trials: Mapping[tuple[str, int], Trial]) -
             for entry in found.servable
         ),
         problems=tuple(
-            CatalogProblem(
-                name=broken.name, version=broken.version, reason="; ".join(map(str, broken.problems))
-            )
+            CatalogProblem(name=broken.name, version=broken.version, reason=broken.reason)
             for broken in found.broken
         ),
     )

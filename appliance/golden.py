@@ -14,8 +14,9 @@ import json
 import math
 import os
 import stat
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import islice
 from typing import Any, Final, NoReturn
 
 from appliance.binding import bind
@@ -32,6 +33,8 @@ FORMAT: Final = 1
 SET_BYTES_MAX: Final = 4 << 20
 TENSORS_BYTES_MAX: Final = 256 << 20
 CASES_MAX: Final = 1_024
+PROBLEMS_MAX: Final = 1_000
+MISFITS_MAX: Final = 100
 CASE_TENSORS_MAX: Final = 256
 TENSOR_ALIGNMENT: Final = 64
 NAME_CHARACTERS_MAX: Final = 1_024
@@ -194,7 +197,7 @@ def decode_golden(data: bytes, file: str = SET_FILE) -> GoldenSet:
         raise ModelInvalid([_problem(file, "", "is nested too deeply to be a golden set")]) from None
     except ValueError as error:
         raise ModelInvalid([_problem(file, "", f"is not a golden set: {error}")]) from None
-    problems = tuple(_form_problems(form, file))
+    problems = tuple(islice(_form_problems(form, file), PROBLEMS_MAX))
     if problems:
         raise ModelInvalid(problems)
     return GoldenSet(
@@ -265,40 +268,50 @@ def write_golden(folder: str, golden: GoldenSet, tensors: bytes) -> GoldenSet:
 def misfits(
     golden: GoldenSet, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], max_batch_size: int
 ) -> tuple[str, ...]:
-    """Why a model with these inputs and outputs cannot be held to the set: all reasons, none when it can."""
-    found: list[str] = []
+    """Why a model with these inputs and outputs cannot be held to the set: the first MISFITS_MAX reasons and whether
+    there are more, none when it can."""
+    found = _misfits(golden, inputs, outputs, max_batch_size)
+    first = tuple(islice(found, MISFITS_MAX))
+    return first if next(found, None) is None else (*first, "there is more that does not fit")
+
+
+def _misfits(
+    golden: GoldenSet, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], max_batch_size: int
+) -> Iterator[str]:
     for case in golden.cases:
-        where = f"case '{case.name}'"
-        given = {tensor.name for tensor in case.inputs}
-        found += [
-            f"{where} gives nothing for the input '{spec.name}'"
-            for spec in inputs
-            if not spec.optional and spec.name not in given
-        ]
-        found += _side_misfits(where, "input", case.inputs, inputs, max_batch_size)
-        found += _side_misfits(where, "output", case.outputs, outputs, max_batch_size)
-        rows = {tensor.shape[:1] for tensor in (*case.inputs, *case.outputs)}
-        if max_batch_size and len(rows) > 1:
-            found.append(f"{where} has tensors with different numbers of rows")
+        yield from _case_misfits(case, inputs, outputs, max_batch_size)
     known = {spec.name for spec in outputs}
-    found += [f"there is a tolerance for the output '{name}', which the model does not have"
-              for name in golden.tolerances if name not in known]  # fmt: skip
+    for name in golden.tolerances:
+        if name not in known:
+            yield f"there is a tolerance for the output '{name}', which the model does not have"
     free = [spec.name for spec in inputs if not spec.optional and FREE in spec.shape]
     if free and not golden.cases:
-        found.append(
+        yield (
             f"there is a promise and no case, and the input '{free[0]}' has free dimensions, so that nothing says what "
             "to measure; make cases with 'appliance model golden'"
         )
     if golden.promise is not None and golden.promise.rows > max(1, max_batch_size):
-        found.append(
-            f"the promise is for {golden.promise.rows} rows; the model takes {max(1, max_batch_size)}"
-        )
+        yield f"the promise is for {golden.promise.rows} rows; the model takes {max(1, max_batch_size)}"
     if golden.variant is not None and not golden.variant.servable:
-        found.append(
+        yield (
             f"the version is a variant ({golden.variant.method}) of {golden.variant.of} that left its tolerances; "
             "make it again with 'appliance model optimise' or serve the original"
         )
-    return tuple(found)
+
+
+def _case_misfits(
+    case: GoldenCase, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], max_batch_size: int
+) -> Iterator[str]:
+    where = f"case '{case.name}'"
+    given = {tensor.name for tensor in case.inputs}
+    for spec in inputs:
+        if not spec.optional and spec.name not in given:
+            yield f"{where} gives nothing for the input '{spec.name}'"
+    yield from _side_misfits(where, "input", case.inputs, inputs, max_batch_size)
+    yield from _side_misfits(where, "output", case.outputs, outputs, max_batch_size)
+    rows = {tensor.shape[:1] for tensor in (*case.inputs, *case.outputs)}
+    if max_batch_size and len(rows) > 1:
+        yield f"{where} has tensors with different numbers of rows"
 
 
 def _side_misfits(
@@ -346,6 +359,8 @@ def _form_problems(form: _SetForm, file: str) -> Iterable[Problem]:
         if name not in known:
             yield _problem(file, "tolerances", f"has '{name}', which is an output of no case")
     for index, case in enumerate(form.cases[:CASES_MAX]):
+        if len(case.name) > NAME_CHARACTERS_MAX:
+            yield _problem(file, f"cases[{index}].name", f"has more than {NAME_CHARACTERS_MAX} characters")
         if not case.outputs:
             yield _problem(file, f"cases[{index}].outputs", "are none; nothing could be compared")
         for side, tensors in (("inputs", case.inputs), ("outputs", case.outputs)):

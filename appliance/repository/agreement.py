@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from appliance.model import Batching
-from appliance.repository.findings import Findings, Place
+from appliance.repository.findings import Findings, Place, shown_names
 from appliance.repository.graph_ports import check_ports, is_batchable, request_inputs, wire_datatype
 from appliance.repository.model_config import ModelConfig
 from appliance.repository.onnx_graph import GraphPort, GraphSummary, PortKind
@@ -98,13 +98,13 @@ def _pairs(
         return tuple((port, None) for port in ports)
     said: dict[str, TensorConfig] = {}
     known = {port.name for port in ports}
+    names = shown_names((port.name for port in ports), len(ports))
     for tensor in written:
         if tensor.name in said:
             findings.problem(tensor.place, f"{side} '{tensor.name}' is given twice")
         elif tensor.name and tensor.name not in known:
-            names = ", ".join(f"'{port.name}'" for port in ports[:20])
             findings.problem(
-                tensor.place, f"the graph has no {side} '{tensor.name}'; it has {names or 'none'}"
+                tensor.place, f"the graph has no {side} {shown_names((tensor.name,), 1)}; it has {names}"
             )
         said[tensor.name] = tensor
     return tuple((port, said[port.name]) for port in ports if port.name in said)

@@ -22,7 +22,7 @@ from appliance.repository.section import INT64_MAX, Section
 from appliance.repository.settings import RepositoryConfig
 from appliance.repository.tensor_config import TensorConfig, read_input, read_output
 from appliance.repository.versions import LATEST
-from appliance.repository.warmup_config import WarmupConfig, read_warmup
+from appliance.repository.warmup_config import WARMUPS_MAX, WarmupConfig, read_warmup
 
 ONNX_RUNTIME: Final = "onnx"
 ONNX_BACKEND: Final = "onnxruntime"
@@ -136,10 +136,10 @@ def read_model_config(
         outputs_place=section.place("output"),
         batching=read_batching(batching) if batching else None,
         preferred_place=preferred_place,
-        policy=_read_policy(section),
+        policy=_read_policy(section, settings.max_versions),
         policy_place=section.place("version_policy"),
         instances=read_instances(section, settings),
-        warmups=tuple(map(read_warmup, section.sections("model_warmup"))),
+        warmups=_read_warmups(section),
         parameters=_read_parameters(section),
     )
     section.close()
@@ -191,7 +191,7 @@ def _read_model_file(section: Section, default: str) -> str:
     return name
 
 
-def _read_policy(section: Section) -> VersionPolicy:
+def _read_policy(section: Section, versions_max: int) -> VersionPolicy:
     inner = section.section("version_policy")
     if inner is None:
         return LATEST
@@ -205,7 +205,9 @@ def _read_policy(section: Section) -> VersionPolicy:
         policy = VersionPolicy(choice=VersionChoice.ALL)
     elif specific:
         numbers = specific.integers("versions", minimum=1, maximum=INT64_MAX)
-        if numbers:
+        if len(numbers) > versions_max:
+            specific.problem("versions", f"names {len(numbers)} versions; the limit is {versions_max}")
+        elif numbers:
             policy = VersionPolicy(choice=VersionChoice.SPECIFIC, numbers=numbers)
         else:
             specific.problem("versions", "names no version")
@@ -213,6 +215,13 @@ def _read_policy(section: Section) -> VersionPolicy:
         if choice:
             choice.close()
     return policy
+
+
+def _read_warmups(section: Section) -> tuple[WarmupConfig, ...]:
+    found = section.sections("model_warmup")
+    if len(found) > WARMUPS_MAX:
+        section.problem("model_warmup", f"is given {len(found)} times; at most {WARMUPS_MAX} are read")
+    return tuple(map(read_warmup, found[:WARMUPS_MAX]))
 
 
 def _read_parameters(section: Section) -> Mapping[str, str]:

@@ -19,7 +19,7 @@ from appliance.errors import ArtefactError, Problem
 from appliance.model import ModelVersion, WeightsFile
 from appliance.repository.agreement import Agreement, agree, from_config_alone
 from appliance.repository.external_files import external_files
-from appliance.repository.findings import Findings, Place
+from appliance.repository.findings import PROBLEMS_MAX, Findings, Place
 from appliance.repository.firewall_settings import FirewallConfig
 from appliance.repository.golden_files import golden_files
 from appliance.repository.label_files import read_labels
@@ -41,6 +41,7 @@ from appliance.repository.versions import wanted_versions
 from appliance.repository.warmup_config import plan_warmup, warmup_files
 
 CONFIG_FILE: Final = "config.pbtxt"
+REASON_CHARACTERS_MAX: Final = 4_096
 
 _NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,128}")
 _NUMBER: Final = re.compile(r"[0-9]+")
@@ -66,8 +67,9 @@ class BrokenVersion:
 
     @property
     def reason(self) -> str:
-        """All problems in one line."""
-        return "; ".join(map(str, self.problems))
+        """The problems in one line, as far as they fit in one; the log has each."""
+        said = "; ".join(map(str, self.problems))
+        return said if len(said) <= REASON_CHARACTERS_MAX else f"{said[:REASON_CHARACTERS_MAX]}..."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,12 +167,14 @@ class _ModelReader:
             return self._whole(misnamed)
         labels = read_labels(config.outputs or (), self._home, self._settings.max_label_bytes, self._findings)
         warmups = warmup_files(config.warmups, self._home, self._findings)
-        readings = [
-            _VersionReader(
-                self._name, number, self._home, config, self._settings, self._findings.problems
-            ).read(labels, warmups)
-            for number in wanted
-        ]
+        readings: list[ServableVersion | BrokenVersion] = []
+        inherited = self._findings.problems
+        room = PROBLEMS_MAX - len(inherited)
+        for number in wanted:
+            findings = Findings(inherited, room)
+            version = _VersionReader(self._name, number, self._home, config, self._settings, findings)
+            readings.append(version.read(labels, warmups))
+            room -= len(findings.problems) - len(inherited)
         return ModelReading(
             servable=tuple(reading for reading in readings if isinstance(reading, ServableVersion)),
             broken=(
@@ -244,7 +248,7 @@ def _problem_of_number(number: str) -> str | None:
 
 
 class _VersionReader:
-    """Reads one version; ``inherited`` problems of the model are its problems too."""
+    """Reads one version; ``findings`` begin with the problems of the model, which are its own too."""
 
     def __init__(
         self,
@@ -253,7 +257,7 @@ class _VersionReader:
         home: ModelHome,
         config: ModelConfig,
         settings: RepositoryConfig,
-        inherited: tuple[Problem, ...],
+        findings: Findings,
     ) -> None:
         self._name = name
         self._number = number
@@ -261,7 +265,7 @@ class _VersionReader:
         self._config = config
         self._settings = settings
         self._directory = PurePosixPath(str(number))
-        self._findings = Findings(inherited)
+        self._findings = findings
 
     def read(
         self, labels: Mapping[str, tuple[str, ...]], warmup: Mapping[str, ModelFile]

@@ -10,13 +10,14 @@ lies in files that are named, inside of them, and nowhere else. Pure: who knows 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from itertools import chain, islice
 from pathlib import PurePosixPath
 from types import MappingProxyType
 from typing import Final
 
 from appliance.errors import ArtefactError
 from appliance.repository.firewall_settings import FirewallConfig
-from appliance.repository.onnx_graph import STANDARD_DOMAIN
+from appliance.repository.onnx_graph import FLAWS_MAX, STANDARD_DOMAIN
 from appliance.repository.onnx_summary import (
     ExternalData,
     Flaw,
@@ -47,14 +48,19 @@ SECTION: Final = "repository.firewall"
 
 
 def graph_flaws(graph: GraphSummary, config: FirewallConfig) -> tuple[Flaw, ...]:
-    """Everything about the graph itself that is not allowed; none when a runtime may see it."""
-    return (
-        *graph.flaws,
-        *_operator_flaws(graph, config),
-        *_opset_flaws(graph, config),
-        *_count_flaws(graph, config),
-        *_function_flaws(graph, config),
+    """What about the graph itself is not allowed, the first FLAWS_MAX and whether there are more; none when a runtime
+    may see it."""
+    flaws = chain(
+        graph.flaws,
+        _count_flaws(graph, config),
+        _operator_flaws(graph, config),
+        _opset_flaws(graph, config),
+        _function_flaws(graph, config),
     )
+    first = tuple(islice(flaws, FLAWS_MAX))
+    if next(flaws, None) is None:
+        return first
+    return (*first, Flaw(where="", text=f"has more flaws than these; the first {FLAWS_MAX} are told"))
 
 
 def reference_flaws(graph: GraphSummary, size_of: Callable[[str], int]) -> tuple[Flaw, ...]:

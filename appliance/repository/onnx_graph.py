@@ -94,6 +94,7 @@ __all__ = [
 FIELDS_MAX: Final = 4_000_000
 FLAWS_MAX: Final = 100
 OPSETS_MAX: Final = 1_000
+OPSETS_IN_ALL_MAX: Final = 100_000
 SHOWN_NAME_CHARACTERS: Final = 40
 SHOWN_STEPS_MAX: Final = 12
 ATTRIBUTES_MAX: Final = 4_096
@@ -206,6 +207,7 @@ class _ModelReader:
         self._graphs = 0
         self._ir_version = 0
         self._opsets: list[tuple[str, int]] = []
+        self._opset_count = 0
         self._inputs: list[GraphPort] = []
         self._outputs: list[GraphPort] = []
         self._initializers: set[str] = set()
@@ -288,10 +290,13 @@ class _ModelReader:
                 domain = self._texts.read(span.source, value, end)
             elif key == OPSET_VERSION:
                 version = signed(value)
-        if len(opsets) < OPSETS_MAX:
-            opsets.append((domain, version))
-        else:
+        self._opset_count += 1
+        if len(opsets) >= OPSETS_MAX:
             self._flaw(f"has more than {OPSETS_MAX} operator sets")
+        elif self._opset_count > OPSETS_IN_ALL_MAX:
+            self._flaw(f"has more than {OPSETS_IN_ALL_MAX} operator sets in all")
+        else:
+            opsets.append((domain, version))
 
     def _training(self, span: Span) -> None:
         for key, value, end in self._walk.fields(span):

@@ -42,7 +42,7 @@ class PortReader:
         types: list[bytes] = []
         for key, value, end in self._walk.fields(span):
             if key == _VALUE_NAME:
-                name = self._texts.raw(span.source, value, end)
+                name = self._texts.name(span.source, value, end)
             elif key == _VALUE_TYPE:
                 types.append(self._texts.raw(span.source, value, end))
         kind, element_type, dims = self._type(b"".join(types))  # joined pieces parse as one message

@@ -22,13 +22,17 @@ class TextReader:
 
     def read(self, source: Source, start: int, end: int) -> str:
         """A name, for comparing and showing; bytes that are not UTF-8 are replaced."""
+        return self.name(source, start, end).decode(errors="replace")
+
+    def name(self, source: Source, start: int, end: int) -> bytes:
+        """The bytes of a name."""
         data = self.raw(source, start, end)
         if len(data) > self._name_bytes_max:
             self._report(
                 f"has a name of {len(data)} bytes; at most {self._name_bytes_max} are allowed "
                 "(repository.firewall.max_name_bytes)"
             )
-        return data.decode(errors="replace")
+        return data
 
     def path(self, source: Source, start: int, end: int) -> str:
         """What may be a file name: bytes that are not UTF-8 stay what they are."""

@@ -8,7 +8,7 @@ protobuf's value forms, no particular message.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
 from typing import Final, TypeVar
 
@@ -150,9 +150,12 @@ class Section:
         """Report every field that nobody asked for."""
         for name in self._fields:
             if name not in self._asked:
-                near = difflib.get_close_matches(name, self._asked, n=1, cutoff=_SIMILAR)
+                near = () if self._findings.full else self._near(name)
                 hint = f"; did you mean '{near[0]}'?" if near else ""
                 self.problem(name, f"unknown field '{name}'{hint}")
+
+    def _near(self, name: str) -> Sequence[str]:
+        return difflib.get_close_matches(name, self._asked, n=1, cutoff=_SIMILAR)
 
     def _path(self, key: str) -> str:
         return f"{self._key}.{key}" if self._key and key else self._key or key
@@ -207,7 +210,7 @@ class Section:
         for entry in self.sections(name):
             place = entry.place("key")
             key: str | int = entry.text("key") if maximum is None else entry.integer("key", maximum=maximum)
-            shown = f'"{key}"' if isinstance(key, str) else str(key)
+            shown = f'"{key[:SHOWN_MAX]}"' if isinstance(key, str) else str(key)
             if key in seen:
                 self._findings.problem(place, f"key {shown} is given twice")
             seen.add(key)

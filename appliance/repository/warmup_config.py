@@ -13,7 +13,7 @@ from typing import Final
 
 from appliance.errors import ArtefactError, InvalidRequest
 from appliance.model import Warmup, WarmupInput
-from appliance.repository.findings import Findings, Place
+from appliance.repository.findings import Findings, Place, shown_names
 from appliance.repository.model_files import ModelFile, ModelHome
 from appliance.repository.section import INT64_MAX, Section
 from appliance.repository.tensor_config import read_datatype
@@ -21,6 +21,7 @@ from appliance.tensor import Datatype, TensorSpec, byte_size, element_count, spl
 
 WARMUP_DIRECTORY: Final = "warmup"
 COUNT_MAX: Final = 10_000
+WARMUPS_MAX: Final = 1_000
 STRINGS_BYTES_MAX: Final = 64 << 20
 
 
@@ -108,9 +109,12 @@ def plan_warmup(
         findings.problem(config.place, f"batch_size {rows} is too large; {limit}")
     specs = {spec.name: spec for spec in inputs}
     given = {tensor.name for tensor in config.tensors}
-    for spec in inputs:
-        if spec.name not in given and not spec.optional:
-            findings.problem(config.place, f"gives nothing for the input '{spec.name}'")
+    missing = [spec.name for spec in inputs if spec.name not in given and not spec.optional]
+    if missing:
+        plural = "s" if len(missing) > 1 else ""
+        findings.problem(
+            config.place, f"gives nothing for the input{plural} {shown_names(missing, len(missing))}"
+        )
     planned = [
         _plan_tensor(tensor, specs[tensor.name], files, findings)
         for tensor in config.tensors
@@ -122,7 +126,8 @@ def plan_warmup(
 def _is_known(tensor: WarmupTensor, specs: Mapping[str, TensorSpec], findings: Findings) -> bool:
     if tensor.name in specs:
         return True
-    findings.problem(tensor.place, f"the model has no input '{tensor.name}'; it has {', '.join(specs)}")
+    known = shown_names(specs, len(specs))
+    findings.problem(tensor.place, f"the model has no input {shown_names((tensor.name,), 1)}; it has {known}")
     return False
 
 

@@ -9,7 +9,7 @@ from typing import Literal
 
 import pytest
 
-from appliance.binding import bind
+from appliance.binding import PROBLEMS_MAX, bind
 from appliance.errors import ConfigInvalid
 
 
@@ -168,3 +168,25 @@ def test_unchecked_a_value_is_only_bound() -> None:
 def test_a_shape_in_words_stands_for_what_is_wrong_with_each_element() -> None:
     found = problems(Checked, {"even": 2, "grid": [1, [2], "3"]})
     assert found == {"grid": "must be rows of numbers, got [1, [2], '3']"}
+
+
+def test_a_table_of_nothing_but_mistakes_is_told_in_part() -> None:
+    found = problems(Outer, {"by_name": {f"n{number}": 1 for number in range(5_000)}})
+    assert len(found) == PROBLEMS_MAX + 1
+    assert found[""] == "and more; only the first are told"
+    assert len(problems(Outer, {f"unknown{number}": 1 for number in range(5_000)})) == PROBLEMS_MAX + 1
+
+
+def test_long_values_and_long_keys_are_cut() -> None:
+    assert problems(Outer, {"on": "x" * 5_000}) == {"on": f"must be true or false, got '{'x' * 199}..."}
+    ((key, text),) = problems(Outer, {"by_name": {"k" * 5_000: 1}}).items()
+    assert (len(key), text) == (300, "must be a table, got 1")
+
+
+def test_numbers_beyond_what_python_writes_are_told() -> None:
+    assert problems(Inner, {"size": 1 << 20_000}) == {
+        "size": "must be at most 8 bytes, got a number of too many digits"
+    }
+    assert problems(Inner, {"share": 1 << 20_000}) == {
+        "share": "must be a number, got a number of too many digits"
+    }

@@ -15,10 +15,11 @@ from appliance.golden import (
     Tolerance,
     VariantMark,
     encode_golden,
+    misfits,
     write_golden,
 )
 from appliance.repository.directory import RepositoryConfig, RepositoryScan, scan
-from appliance.tensor import Datatype
+from appliance.tensor import Datatype, TensorSpec
 from tests.repository.onnx_files import plain_model, write_version
 from tests.repository.outcomes import only_problem, served
 
@@ -148,3 +149,24 @@ def test_a_tolerance_that_is_larger_than_any_number_is_a_problem(home: Path) -> 
     file.write_text(json.dumps(document))
     problems = _scan(home).problems
     assert [(each.key, each.text[:11]) for each in problems] == [("tolerances.y.absolute", "must be a n")]
+
+
+def test_a_set_without_any_sense_is_told_in_part(home: Path) -> None:
+    golden, tensors = _golden()
+    write_golden(str(home / "1" / "golden"), golden, tensors)
+    file = home / "1" / "golden" / "set.json"
+    document = json.loads(file.read_text())
+    document["tolerances"] = {f"t{number}": number % 2 for number in range(20_000)}
+    file.write_text(json.dumps(document))
+    assert len(_scan(home).problems) == 201, "each is no table"
+    document["tolerances"] = {f"t{number}": {} for number in range(20_000)}
+    file.write_text(json.dumps(document))
+    assert len(_scan(home).problems) == 201, "each is of no output"
+
+
+def test_of_a_set_that_fits_nowhere_the_first_reasons_are_given() -> None:
+    golden, _ = _golden()
+    inputs = [TensorSpec(name=f"i{number}", datatype=Datatype.FP32, shape=(1,)) for number in range(1_000)]
+    found = misfits(golden, inputs, (), 0)
+    assert found[0] == "case 'one' gives nothing for the input 'i0'"
+    assert found[100:] == ("there is more that does not fit",)

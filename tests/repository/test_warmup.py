@@ -69,7 +69,7 @@ def test_every_input_must_be_warmed_and_known(read_model: ReadModel) -> None:
     )
     assert {problem.text for problem in found.problems} == {
         "gives nothing for the input 'x'",
-        "the model has no input 'q'; it has x, z",
+        "the model has no input 'q'; it has 'x', 'z'",
     }
 
 
