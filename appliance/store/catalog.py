@@ -146,6 +146,8 @@ def _model_problems(model: CatalogModel) -> Iterator[tuple[str, str]]:
         yield "wanted_before", f"names more than {WANTED_BEFORE_MAX} versions"
     if model.trial and not 0 <= model.trial.percent <= 100:
         yield "trial.percent", "is not 0 to 100"
+    if model.trial and not _is_text(model.trial.header):
+        yield "trial.header", "has half a character"
     for version in model.versions:
         for inner, text in version_problems(model.name, version):
             yield f"versions.{version.version}{'.' * bool(inner)}{inner}", text
@@ -170,6 +172,11 @@ def version_problems(name: str, version: InstalledVersion) -> Iterator[tuple[str
         yield from ((f"files.{file.path}", text) for text in _file_problems(name, file))
         if sizes.setdefault(file.digest, file.size) != file.size:
             yield f"files.{file.path}", "has the digest of a file of another size"
+
+
+def _is_text(text: str) -> bool:
+    """Whether it can be written: bytes of a command line that are no UTF-8 come as halves of characters."""
+    return not any("\ud800" <= sign <= "\udfff" for sign in text)
 
 
 def _misplaced(paths: Sequence[str]) -> Iterator[str]:

@@ -35,7 +35,9 @@ _REMEDY: Final = "restore the file, or have it made anew with 'appliance store c
 
 
 def encode(catalog: Catalog) -> bytes:
-    """The bytes of the catalog's file."""
+    """The bytes of the catalog's file. Raises CatalogInvalid for a catalog that no reader would believe."""
+    if wrong := [Problem(file="catalog", key=key, text=text) for key, text in catalog_problems(catalog)]:
+        raise CatalogInvalid(wrong)
     body = _document(catalog)
     return _canonical({"catalog": body, "checksum": digest_of(_canonical(body)), "format": FORMAT}) + b"\n"
 

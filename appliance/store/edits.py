@@ -28,7 +28,8 @@ def with_version(catalog: Catalog, name: str, version: InstalledVersion) -> Cata
 
 
 def without_version(catalog: Catalog, name: str, number: int) -> Catalog:
-    """The version is not installed any more. One that is wanted, pinned or on trial stays."""
+    """The version is not installed any more. One that is pinned stays, and one that is wanted
+    while there are others; a trial of it ends."""
     model = _model(catalog, name)
     _version(model, number)
     if number == model.wanted and len(model.versions) > 1:
@@ -107,6 +108,8 @@ def on_trial(catalog: Catalog, name: str, trial: Trial | None) -> Catalog:
     model = _model(catalog, name)
     if trial is not None:
         _version(model, trial.version)
+        if not (trial.header.isascii() and trial.header.isprintable()):
+            raise StoreRefused(f"a header is sent as printable ASCII, which {trial.header!a} is not")
         if trial.version == model.wanted:
             raise StoreRefused(
                 f"{name}/{trial.version} is what is served; there is nothing to compare it with"

@@ -345,8 +345,9 @@ class StoreWriter:
                 raise StoreUnavailable(
                     f"'{self._name}' is not where it was any more; was its disk unmounted?"
                 )
+            data = encode(catalog)
             self._doubt = True
-            replace_file(self._folder, CATALOG, f"{INCOMING}/{CATALOG}", encode(catalog))
+            replace_file(self._folder, CATALOG, f"{INCOMING}/{CATALOG}", data)
             self._doubt = False
         self.catalog, self._begun = catalog, True
 

@@ -23,7 +23,7 @@ from tests.store.catalogs import catalogs, plain_catalog
 def sealed(body: Any, number: int = 1) -> bytes:
     """A file with ``body`` and the checksum that belongs to it."""
     canonical = json.dumps(body, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-    checksum = digest_of(canonical.encode())
+    checksum = digest_of(canonical.encode(errors="surrogatepass"))
     return json.dumps({"catalog": body, "checksum": checksum, "format": number}).encode()
 
 
@@ -44,6 +44,21 @@ def test_what_is_written_is_what_is_read(catalog: Catalog) -> None:
     data = encode(catalog)
     assert decode(data, "catalog.json") == catalog
     assert encode(decode(data, "catalog.json")) == data
+
+
+def test_what_no_reader_would_believe_is_not_written() -> None:
+    """Half a character is what a command line has of bytes that are no UTF-8."""
+    catalog = plain_catalog()
+    (model, *others) = catalog.models
+    trial = Trial(version=model.versions[0].version, mode=TrialMode.CANARY, percent=5, header="x: K\udcf6ln")
+    with pytest.raises(CatalogInvalid, match=r"trial\.header: has half a character"):
+        encode(replace(catalog, models=(replace(model, trial=trial), *others)))
+    body = body_of(catalog)
+    body["models"][model.name]["trial"] = {
+        "header": trial.header, "mode": "canary", "percent": 5, "version": trial.version,
+    }  # fmt: skip
+    (problem,) = problems_in(sealed(body))
+    assert "trial.header" in problem
 
 
 @settings(max_examples=200)
