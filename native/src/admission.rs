@@ -18,7 +18,7 @@ pub enum Admission {
 }
 
 impl Admission {
-    /// The flight, if it is one. What else it is may be dropped only without the lock, which it takes.
+    /// The flight, if it is one.
     pub(crate) fn flight(self) -> Option<Box<Flight>> {
         if let Self::Flight(flight) = self { Some(flight) } else { None }
     }
@@ -29,6 +29,8 @@ pub struct Asked {
     pub(crate) direct: Arc<Direct>,
     pub(crate) group: u32,
     pub(crate) charge_ns: u64,
+    /// It is one of those that wait at the door while the engine has many of them.
+    pub(crate) waits: bool,
 }
 
 impl Drop for Asked {
@@ -36,6 +38,7 @@ impl Drop for Asked {
         let mut state = self.direct.state();
         if let Some(group) = state.groups.get_mut(&self.group) {
             group.ended(self.charge_ns);
+            group.with_engine -= usize::from(self.waits);
             forget_empty(&mut state.groups, self.group);
         }
         if state.parked > 0 {

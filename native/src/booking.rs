@@ -19,7 +19,7 @@ pub(crate) enum Asks {
     Alone,
     /// Over a connection that serves one at a time: it can be refused.
     InTurn,
-    /// Among others on a stream, or before all of it has come: what is to be said of it is the engine's to say.
+    /// Among others on a stream: what is to be said of it is the engine's to say.
     Within,
 }
 
@@ -58,23 +58,27 @@ impl State {
 }
 
 impl Direct {
-    /// As `book`, for a request of which not all has come. Whoever would be late, or finds no room, is looked at again
-    /// when it has, and counted then.
+    /// Takes up a request of which not all has come. Whoever would be late, or finds no room, is looked at again when it
+    /// has, and counted then.
     pub(crate) fn book_ahead(
         self: &Arc<Self>,
         state: &mut State,
         plan: Arc<Plan>,
         id: Bytes,
         (arrived_ns, deadline_ns): (u64, u64),
-    ) -> Option<Admission> {
+    ) -> Option<Box<Flight>> {
         let price = state.prices.get(&plan.kind).copied().unwrap_or_default();
         let request = Request::new(plan, id, Vec::new(), (arrived_ns, deadline_ns));
         let in_time = state.timeliness(&request.plan, price, request.deadline_ns);
-        let place = !state.is_waited_for(request.plan.group) && state.lane_for(request.plan.group).is_some();
-        if !matches!(in_time, Timeliness::InTime) || !place {
+        if !matches!(in_time, Timeliness::InTime) || state.is_waited_for(request.plan.group) {
             return None;
         }
-        Some(self.book(state, request, Asks::Within))
+        let (lane, slot) = state.place_for(&request.plan)?;
+        let flight = self.take_up(state, request, lane, slot).flight();
+        if let (Some(given), Some(flight)) = (state.lanes.get_mut(&lane), &flight) {
+            given.await_rest(flight.ticket);
+        }
+        flight
     }
 
     /// Gives a request to the lane with the least work, refuses it, has it wait, or leaves it to the engine.
@@ -87,14 +91,15 @@ impl Direct {
             Timeliness::Late(late_ns) if asks != Asks::Within => {
                 return self.refuse(state, &request, late_ns);
             }
-            Timeliness::Late(_) | Timeliness::Engine => return self.ask(state, &request, price),
+            Timeliness::Late(_) | Timeliness::Engine => return self.ask(state, &request, price, false),
         }
         let place = if state.is_waited_for(group) { None } else { state.place_for(plan) };
         if let Some((lane, slot)) = place {
             return self.take_up(state, request, lane, slot);
         }
-        if asks != Asks::Alone || !Self::shall_wait(state, group) {
-            return self.ask(state, &request, price);
+        let waits = asks == Asks::Alone;
+        if !waits || !Self::shall_wait(state, group) {
+            return self.ask(state, &request, price, waits);
         }
         if let Some(late_ns) = Self::waits_in_vain(state, group, deadline_ns) {
             return self.refuse(state, &request, late_ns);
@@ -137,10 +142,13 @@ impl Direct {
         Admission::Flight(Box::new(flight))
     }
 
-    /// Leaves a request to the engine; what is ahead of others grows by it until it has ended.
-    fn ask(self: &Arc<Self>, state: &mut State, request: &Request, price: Price) -> Admission {
-        let (group, charge_ns) = (request.plan.group, price.charge(request.plan.rows));
-        state.groups.entry(group).or_default().asked(charge_ns, request.deadline_ns);
-        Admission::Engine(Some(Asked { direct: self.clone(), group, charge_ns }))
+    /// Leaves a request to the engine; what is ahead of others grows by it until it has ended. `waits`: it would have
+    /// waited, had the engine many such.
+    fn ask(self: &Arc<Self>, state: &mut State, request: &Request, price: Price, waits: bool) -> Admission {
+        let (id, charge_ns) = (request.plan.group, price.charge(request.plan.rows));
+        let group = state.groups.entry(id).or_default();
+        group.asked(charge_ns, request.deadline_ns);
+        group.with_engine += usize::from(waits);
+        Admission::Engine(Some(Asked { direct: self.clone(), group: id, charge_ns, waits }))
     }
 }

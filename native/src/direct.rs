@@ -52,14 +52,11 @@ pub(crate) struct Group {
     pub(crate) latest_ns: u64,
     /// Those of the asked ones that wait at the door, in the order in which they came.
     pub(crate) parked: BTreeMap<u64, Seat>,
+    /// How many the engine has of such as wait here. Others, which never do, keep nobody waiting.
+    pub(crate) with_engine: usize,
 }
 
 impl Group {
-    /// How many of its requests the engine has.
-    pub(crate) fn with_engine(&self) -> usize {
-        self.asked as usize - self.parked.len()
-    }
-
     /// One more is ahead of others, until it has ended.
     pub(crate) fn asked(&mut self, charge_ns: u64, deadline_ns: u64) {
         self.asked += 1;
@@ -123,9 +120,10 @@ impl State {
         Some((lane, self.slots.take(plan.span)?))
     }
 
-    /// Whether lanes are granted, and all have as much as that: there will be room soon.
+    /// Whether lanes are granted, and all have as much as that: there will be room soon, as workers are quick, but not
+    /// where most of it is still coming, for which clients may take their time.
     pub(crate) fn is_full(&self, group: &Group) -> bool {
-        self.lanes_of(group).any(Lane::is_granted) && !self.lanes_of(group).any(Lane::has_room)
+        self.lanes_of(group).any(Lane::is_busy) && !self.lanes_of(group).any(Lane::has_room)
     }
 }
 
@@ -393,12 +391,9 @@ impl Direct {
         arrived_ns: u64,
         deadline_ns: u64,
     ) -> Option<Box<Flight>> {
-        let admission = {
-            let mut state = self.state();
-            let plan = state.plans.find(&opening.head)?.clone();
-            self.book_ahead(&mut state, plan, piece.slice(opening.id.clone()), (arrived_ns, deadline_ns))?
-        };
-        admission.flight()
+        let mut state = self.state();
+        let plan = state.plans.find(&opening.head)?.clone();
+        self.book_ahead(&mut state, plan, piece.slice(opening.id.clone()), (arrived_ns, deadline_ns))
     }
 
     /// Takes what workers have completed and wakes whose it was; and wakes workers for what they were given since the last

@@ -64,11 +64,8 @@ impl Direct {
 
     /// Looks at a request whose tensors are yet to come, as `admit_upload` does.
     pub fn admit_http_upload(self: &Arc<Self>, shown: &Shown<'_>) -> Option<Box<Flight>> {
-        let admission = {
-            let mut state = self.state();
-            let plan = shown.plan(&state)?;
-            self.book_ahead(&mut state, plan, shown.id.clone(), (shown.arrived_ns, 0))?
-        };
-        admission.flight()
+        let mut state = self.state();
+        let plan = shown.plan(&state)?;
+        self.book_ahead(&mut state, plan, shown.id.clone(), (shown.arrived_ns, 0))
     }
 }

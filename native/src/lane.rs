@@ -44,6 +44,8 @@ struct Entry {
     charge_ns: u64,
     price: Price,
     waker: Option<Waker>,
+    /// Its client may take its time over its tensors.
+    arriving: bool,
 }
 
 /// What names a request in a lane.
@@ -81,6 +83,8 @@ pub struct Lane {
     used: u32,
     /// Those of them that the worker has.
     given: u32,
+    /// Those of them that are still coming.
+    arriving: u32,
     charges_ns: u64,
     /// Kind and price of the one submitted last.
     last: (u32, Price),
@@ -108,6 +112,7 @@ impl Lane {
             free: Vec::new(),
             used: 0,
             given: 0,
+            arriving: 0,
             charges_ns: 0,
             last: (0, Price::default()),
             latest_deadline_ns: 0,
@@ -153,9 +158,9 @@ impl Lane {
         deadline_ns >= self.latest_deadline_ns
     }
 
-    /// Whether requests may be given to it, were there room.
-    pub fn is_granted(&self) -> bool {
-        self.limit > 0 && !self.broken && !self.closed
+    /// Whether requests may be given to it, were there room, and most of what it has has come.
+    pub fn is_busy(&self) -> bool {
+        self.limit > 0 && !self.broken && !self.closed && self.arriving * 2 < self.used
     }
 
     /// Whether one more may be given to it.
@@ -195,6 +200,7 @@ impl Lane {
                 charge_ns: 0,
                 price: Price::default(),
                 waker: None,
+                arriving: false,
             });
             self.entries.len() as u32 - 1
         });
@@ -207,6 +213,14 @@ impl Lane {
         (entry.arrived_ns, entry.charge_ns, entry.price) = (arrived_ns, 0, price);
         self.used += 1;
         Ticket { number, generation: entry.generation }
+    }
+
+    /// Its tensors are yet to come.
+    pub fn await_rest(&mut self, ticket: Ticket) {
+        let entry = &mut self.entries[ticket.number as usize];
+        debug_assert!(entry.state == State::Filling && !entry.arriving);
+        entry.arriving = true;
+        self.arriving += 1;
     }
 
     /// Gives it to the worker, which `rouse` wakes. It is charged with its rows, with those that the batch before it
@@ -249,6 +263,7 @@ impl Lane {
         let entry = &mut self.entries[ticket.number as usize];
         entry.charge_ns = charge_ns;
         entry.state = State::Running;
+        self.arriving -= u32::from(std::mem::take(&mut entry.arriving));
         entry.submitted_ns = now_ns;
         entry.sequence = self.submitted;
         self.submitted += 1;
@@ -310,6 +325,7 @@ impl Lane {
             self.charges_ns -= entry.charge_ns;
         }
         entry.state = State::Free;
+        self.arriving -= u32::from(std::mem::take(&mut entry.arriving));
         (entry.plan, entry.waker) = (None, None);
         self.free.push(number);
         if self.given == 0 {

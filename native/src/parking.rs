@@ -1,7 +1,8 @@
 //! Requests that wait at the door for a grant to come, or for the engine to have time: where a lane has no grant, or no
 //! more room, the engine is given only as many requests of a group as it can serve soon, and the others stay here, first
 //! in, first out. Else its queue would never be empty while more comes than Python can serve, and only an empty queue
-//! ends in a grant.
+//! ends in a grant. Only requests that can wait count for that: whatever else the engine has, streams and HTTP
+//! connections that are kept busy, must not keep those here for ever.
 //!
 //! Whoever waits goes down a lane as soon as one has room, before newer requests. As long as none is granted, the engine
 //! gets the next ones whenever it is done with most of what it had: so they go on at its pace, if a grant never comes.
@@ -11,6 +12,7 @@ use crate::clock::now_ns;
 use crate::direct::{Direct, State, forget_empty};
 use crate::flight::shown;
 use crate::plan::{Place, Plan};
+use crate::slots::Slot;
 use bytes::Bytes;
 use std::future::Future;
 use std::pin::Pin;
@@ -24,7 +26,7 @@ pub const ENGINE_MOST: usize = 256;
 /// With so few left it gets more. Most were answered by then, so that it had a moment with nothing queued, and what is
 /// left keeps it busy meanwhile.
 pub const ENGINE_LEFT: usize = 64;
-/// Requests of a group that wait at most, as the engine queues them for one model; beyond that they are the engine's.
+/// Requests of a group that wait at most, as the engine queues them for one model; beyond that the oldest is the engine's.
 pub const WAITING_MOST: usize = 4_000;
 /// What the engine takes for a request, or less: who would be late even so is refused.
 const ENGINE_PACE_NS: u64 = 100_000;
@@ -119,8 +121,7 @@ impl Direct {
     /// Whether a request of this group that has no lane waits, which the caller can (`waits`) and others may not.
     pub(crate) fn shall_wait(state: &State, id: u32) -> bool {
         let Some(group) = state.groups.get(&id) else { return false };
-        let busy = state.is_full(group) || !group.parked.is_empty() || group.with_engine() >= ENGINE_MOST;
-        busy && group.parked.len() < WAITING_MOST
+        state.is_full(group) || !group.parked.is_empty() || group.with_engine >= ENGINE_MOST
     }
 
     /// Whether the engine cannot be done in time with a request that would wait for it.
@@ -138,8 +139,12 @@ impl Direct {
         let group = state.groups.entry(plan.group).or_default();
         group.asked(charge_ns, deadline_ns);
         group.parked.insert(number, Seat { request, charge_ns, tell });
+        let too_many = group.parked.len() > WAITING_MOST;
         state.next_seat += 1;
         state.parked += 1;
+        if too_many {
+            self.let_go(state, plan.group, None);
+        }
         Admission::Parked(Box::new(Parked { direct: self.clone(), plan, id, number, deadline_ns, told }))
     }
 
@@ -156,7 +161,7 @@ impl Direct {
     /// Lets go of whoever need not wait any more: the oldest first.
     pub(crate) fn unpark(self: &Arc<Self>, state: &mut State, id: u32) {
         let Some(group) = state.groups.get(&id) else { return };
-        let mut left = if group.with_engine() <= ENGINE_LEFT { ENGINE_MOST - group.with_engine() } else { 0 };
+        let mut left = if group.with_engine <= ENGINE_LEFT { ENGINE_MOST - group.with_engine } else { 0 };
         while let Some(first) = state.groups.get(&id).and_then(|group| group.parked.first_key_value()) {
             let plan = first.1.request.plan.clone();
             let full = state.groups.get(&id).is_some_and(|group| state.is_full(group));
@@ -164,23 +169,29 @@ impl Direct {
             if place.is_none() && (full && plan.is_live() || left == 0) {
                 break;
             }
-            let Some(group) = state.groups.get_mut(&id) else { break };
-            let Some((_, Seat { request, charge_ns, tell })) = group.parked.pop_first() else { break };
-            state.parked -= 1;
-            let admission = match place {
-                Some((lane, slot)) => {
-                    group.ended(charge_ns);
-                    self.take_up(state, request, lane, slot)
-                }
-                None => {
-                    left -= 1;
-                    Admission::Engine(Some(Asked { direct: self.clone(), group: id, charge_ns }))
-                }
-            };
-            // Whoever waits leaves its seat before it goes, so this is never dropped here, where the lock is held.
-            let told = tell.send(admission);
-            debug_assert!(told.is_ok(), "nobody sits there");
+            left -= usize::from(place.is_none());
+            self.let_go(state, id, place);
         }
+    }
+
+    /// Gives the oldest to a lane, or else to the engine.
+    fn let_go(self: &Arc<Self>, state: &mut State, id: u32, place: Option<(u32, Slot)>) {
+        let Some(group) = state.groups.get_mut(&id) else { return };
+        let Some((_, Seat { request, charge_ns, tell })) = group.parked.pop_first() else { return };
+        state.parked -= 1;
+        let admission = match place {
+            Some((lane, slot)) => {
+                group.ended(charge_ns);
+                self.take_up(state, request, lane, slot)
+            }
+            None => {
+                group.with_engine += 1;
+                Admission::Engine(Some(Asked { direct: self.clone(), group: id, charge_ns, waits: true }))
+            }
+        };
+        // Whoever waits leaves its seat before it goes, so this is never dropped here, where the lock is held.
+        let told = tell.send(admission);
+        debug_assert!(told.is_ok(), "nobody sits there");
     }
 }
 

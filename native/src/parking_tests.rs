@@ -4,6 +4,7 @@ use super::*;
 use crate::flight::Flight;
 use crate::lane_memory::status;
 use crate::rig::{HEAD, Rig, SLOTS, lesson, message};
+use crate::scan::Opening;
 use std::task::Waker;
 
 fn poll(parked: &mut Parked) -> Poll<Admission> {
@@ -28,6 +29,12 @@ fn asked(admission: Admission) -> Asked {
 fn flight(admission: Poll<Admission>) -> Box<Flight> {
     let Poll::Ready(Admission::Flight(flight)) = admission else { panic!("not given to a lane") };
     flight
+}
+
+/// A request of which only the opening has come.
+fn upload(rig: &Rig) -> Box<Flight> {
+    let message = message();
+    rig.direct.admit_upload(&message, &Opening::read(&message).unwrap(), 0, 0).unwrap()
 }
 
 /// Which of these were told that they are the engine's; they hold on to that.
@@ -57,8 +64,51 @@ fn what_cannot_wait_is_the_engines() {
     let rig = Rig::new();
     let _with_engine = fill_engine(&rig);
     asked(rig.direct.admit(&message(), 0, 0, false)); // on a stream
-    let _parked: Vec<_> = (0..WAITING_MOST).map(|_| park(&rig)).collect();
-    asked(rig.admit(0)); // there are too many
+}
+
+#[test]
+fn of_too_many_the_oldest_is_the_engines() {
+    let rig = Rig::new();
+    let mut with_engine = fill_engine(&rig);
+    let mut parked: Vec<_> = (0..WAITING_MOST).map(|_| park(&rig)).collect();
+    for newer in 0..3 {
+        parked.push(park(&rig));
+        assert_eq!(engines(&mut parked[newer..]).0, [0]);
+        assert_eq!(rig.direct.parked_of(1), WAITING_MOST);
+    }
+    with_engine.truncate(ENGINE_LEFT);
+    assert_eq!(engines(&mut parked[3..]).0.len(), ENGINE_MOST - ENGINE_LEFT, "the three have ended");
+}
+
+#[test]
+fn what_never_waits_keeps_nobody_waiting() {
+    let rig = Rig::new();
+    let one = || asked(rig.direct.admit(&message(), 0, 0, false)); // on a stream
+    let mut stream: Vec<_> = (0..2 * ENGINE_MOST).map(|_| one()).collect();
+    let with_engine = fill_engine(&rig);
+    let mut parked = [park(&rig)];
+    for busy in &mut stream[ENGINE_MOST..] {
+        *busy = one();
+    }
+    assert!(engines(&mut parked).0.is_empty(), "the engine has enough that waited");
+    drop(with_engine);
+    for busy in &mut stream[..ENGINE_MOST] {
+        *busy = one();
+    }
+    assert_eq!(engines(&mut parked).0, [0]);
+}
+
+#[test]
+fn what_may_overtake_keeps_nobody_waiting() {
+    let rig = Rig::new();
+    let second = 1_000_000_000;
+    let price = crate::price::Price { batch_ns: second, ..Default::default() };
+    let with_engine = fill_engine(&rig);
+    let mut parked = [park(&rig)];
+    rig.direct.price(1, price);
+    let _urgent: Vec<_> = (0..ENGINE_MOST).map(|_| asked(rig.admit(now_ns() + second / 2))).collect();
+    drop(with_engine);
+    assert_eq!(engines(&mut parked).0, [0]);
 }
 
 #[test]
@@ -103,6 +153,42 @@ fn while_a_grant_lasts_nobody_who_waits_is_the_engines() {
     let Poll::Ready(admission) = poll(&mut parked) else { panic!("it still waits") };
     asked(admission);
     drop(flights);
+}
+
+#[test]
+fn nobody_waits_for_what_is_still_coming() {
+    let mut rig = Rig::granted();
+    let mut coming: Vec<_> = (0..4).map(|_| upload(&rig)).collect();
+    asked(rig.admit(0));
+    coming.truncate(1);
+    let flights: Vec<_> = (0..3).map(|_| rig.fly()).collect();
+    let mut parked = [park(&rig), park(&rig)];
+    assert!(engines(&mut parked).0.is_empty(), "there will be room soon, as most of it is there");
+    coming.remove(0).depart(&message());
+    assert!(engines(&mut parked).0.is_empty());
+    rig.complete(status::OK);
+    let mut first = flight(poll(&mut parked[0]));
+    assert!(first.depart(&message()));
+    drop((flights, first, coming));
+    (0..4).for_each(|_| _ = rig.complete(status::OK));
+    flight(poll(&mut parked[1]));
+    assert_eq!((rig.free(), rig.direct.state().groups[&1].asked), (SLOTS, 0));
+}
+
+#[test]
+fn who_waits_goes_on_when_most_of_what_a_lane_has_is_still_coming() {
+    let mut rig = Rig::granted();
+    let _coming = [upload(&rig), upload(&rig)];
+    let flights: Vec<_> = (0..2).map(|_| rig.fly()).collect();
+    let _asked = asked(rig.admit(0));
+    rig.direct.grant(1, 5);
+    let _last = rig.fly();
+    let mut parked = [park(&rig)];
+    rig.direct.grant(1, 2);
+    assert!(engines(&mut parked).0.is_empty());
+    drop(flights); // the worker still has them
+    (0..2).for_each(|_| _ = rig.complete(status::OK));
+    assert_eq!(engines(&mut parked).0, [0], "half of it is no more than that");
 }
 
 #[test]

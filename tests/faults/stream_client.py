@@ -20,12 +20,13 @@ class StreamClient:
     ``outcomes`` counts "OK" and the first words of errors, ``wrong`` answers to nothing and answers with other bytes;
     ``end`` is the status of the stream."""
 
-    def __init__(self, address: str, model: str, *, depth: int = 16) -> None:
+    def __init__(self, address: str, model: str, *, depth: int = 16, timeout_s: float | None = 30.0) -> None:
         self.outcomes: Counter[str] = Counter()
         self.wrong = 0
         self.end = ""
         self._stub = Stub(address)
         self._model = model
+        self._timeout_s = timeout_s
         self._open: set[str] = set()
         self._room = threading.Semaphore(depth)
         self._stop = threading.Event()
@@ -52,7 +53,7 @@ class StreamClient:
 
     def _run(self) -> None:
         try:
-            for answer in self._stub.stream(self._requests()):
+            for answer in self._stub.stream(self._requests(), timeout_s=self._timeout_s):
                 self._take(answer)
             self.end = "OK"
         except grpc.RpcError as error:

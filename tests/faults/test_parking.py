@@ -16,11 +16,13 @@ from tests.conftest import Serve
 from tests.doors import Sections, needs_native
 from tests.faults.fake_models import write_fake
 from tests.faults.granted import NATIVE, granted_of, message, teach, until_empty
+from tests.faults.stream_client import StreamClient
 from tests.faults.test_workers import version_in, worker_of
 
 pytestmark = needs_native
 GRANT = 512
 WAIT = 100
+STREAM = 300
 
 
 @pytest.fixture
@@ -96,4 +98,19 @@ def test_who_waits_when_the_worker_dies_is_answered_and_grants_come_again(daemon
         assert all(call.result() for call in calls)
         assert version_in(daemon.status(), "m")["requests"]["success"] == known + len(calls)
         teach(daemon, "m")
+    until_empty(daemon)
+
+
+def test_who_waits_is_answered_while_a_stream_is_kept_full(serve: Serve, tmp_path: Path) -> None:
+    """The model is slower than what comes, so that Python's queue is never empty and no grant ends the wait. Nobody has
+    a deadline: one would come before another."""
+    write_fake(tmp_path, "m", mode="delay", delay_ms=5)
+    daemon = serve(tmp_path, {"engine": {"grant_limit": 16}})
+    teach(daemon, "m")
+    with StreamClient(daemon.grpc, "m", depth=STREAM, timeout_s=None) as client, Stub(daemon.grpc) as stub:
+        daemon.until("a full stream", lambda now: queued(now) > STREAM // 2)
+        calls = [stub.begin("ModelInfer", message("m"), timeout_s=None) for _ in range(GRANT)]
+        assert all(call.result(timeout=20) for call in calls)
+        client.wait_for(1)
+    assert (client.end, client.unanswered, client.wrong, set(client.outcomes)) == ("OK", 0, 0, {"OK"})
     until_empty(daemon)
