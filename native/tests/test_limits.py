@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import select
+from pathlib import Path
 
 import grpc
 import pytest
-from edge_appliance_door import CALL, GONE, MESSAGE, SENT
+from edge_appliance_door import CALL, GONE, LIMITS, MESSAGE, SENT
 
 from native.tests.host import TALK, Host, start
 from native.tests.raw_client import (
@@ -28,6 +30,7 @@ from native.tests.raw_client import (
 )
 
 DEADLINE_EXCEEDED, RESOURCE_EXHAUSTED = "4", "8"
+CONTRACT = Path(__file__).parents[1] / "python" / "edge_appliance_door" / "__init__.pyi"
 
 
 def serves(host: Host) -> bool:
@@ -35,6 +38,12 @@ def serves(host: Host) -> bool:
     future = start(host.channel(), b"")
     host.echo_until([future])
     return bool(future.code() == grpc.StatusCode.OK)
+
+
+def test_every_count_is_in_the_contract() -> None:
+    text = CONTRACT.read_text().partition("def statistics")[2].partition('."""')[0]
+    with Host() as host:
+        assert set(host.door.statistics()) - set(LIMITS) <= set(re.findall(r"``(\w+)``", text))
 
 
 def test_message_bytes() -> None:

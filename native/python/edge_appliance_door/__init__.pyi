@@ -157,13 +157,15 @@ class Door:
         ``clients_refused`` (turned away for the name in their certificate), ``accept_failures`` (the kernel
         had no connection to give), ``calls_open``, ``calls_total``, ``bytes_in_flight``, ``answer_bytes``
         (answers that clients have not taken yet), ``answer_bytes_refused`` (answers given up for want of
-        memory), ``resets``, ``panics`` (faults of the door itself), and for each limit how often it was
-        enforced, by its name; that of the limit ``bytes_in_flight`` is ``bytes_in_flight_refused``, and
+        memory), ``resets``, ``protocol_errors`` and ``window_errors`` (what the HTTP/2 library refused by
+        itself), ``panics`` (faults of the door itself), and for each limit how often it was enforced, by
+        its name; that of the limit ``bytes_in_flight`` is ``bytes_in_flight_refused``, and
         ``connection_bytes_refused`` where it was the half that one connection may hold. ``keepalive_ms``
         counts the pings sent. Of HTTP: ``http_listeners``, ``http_connections_open``,
         ``http_connections_refused``, ``http_connections_per_peer`` (refused for too many from one address),
         ``http_serving`` (requests that the door serves by itself now),
-        ``http_answered``, ``http_late`` and ``http_expired`` (how it ended them), ``http_json`` (those
+        ``http_answered``, ``http_late``, ``http_over_quota`` (refused before they were read, for their
+        client's quota) and ``http_expired`` (how it ended them), ``http_json`` (those
         answered with a tensor that came or went as JSON), ``http_uploads`` (whose tensors were copied into
         their slot while they came), ``http_passed`` (requests
         handed to the edge), ``http_tunnels`` (connections handed to it for good), ``http_handshakes_late``,
