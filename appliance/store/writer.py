@@ -7,7 +7,7 @@ other recovery. Blocks for the disk: nothing here belongs on an event loop. One 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -212,9 +212,14 @@ class StoreWriter:
         """What nobody needs. Raises StoreUnavailable, also when a daemon does not say what it runs."""
         running = {each.digest for each in self._running().versions}
         with told(self._name, "look for garbage"):
-            listing = self._blobs.listing()
-            views = self._views.listing({found.identity: name for name, found in listing.items()})
-        return find_garbage(self.catalog, running, views, {name: each.size for name, each in listing.items()})
+            sizes, views = self._shelved()
+        return find_garbage(self.catalog, running, views, sizes)
+
+    def _shelved(self) -> tuple[Mapping[str, int], Mapping[str, frozenset[str]]]:
+        """The blobs that are there with their sizes, and every view with the blobs that it links to."""
+        listing = self._blobs.listing()
+        views = self._views.listing({found.identity: name for name, found in listing.items()})
+        return {name: each.size for name, each in listing.items()}, views
 
     def collect(self, spared: Collection[str] = ()) -> Garbage:
         """Remove what nobody needs, but for the blobs ``spared``; gives what it was. Raises like ``garbage``."""
@@ -258,20 +263,23 @@ class StoreWriter:
     def _make_room(self, name: str, version: InstalledVersion, whole: frozenset[str], now_ms: int) -> Evicted:
         """See that what is missing fits: remove garbage, then evict. Gives what was evicted. Raises StoreFull, and has
         evicted nothing then."""
-        needed = sum({file.digest: file.size for file in version.files if file.digest not in whole}.values())
-        if not needed or max(self._lacking(needed)) <= 0:
+        missing = {file.digest: file.size for file in version.files if file.digest not in whole}
+        needed = sum(missing.values())
+        if not needed or max(self._lacking(missing)) <= 0:
             return Evicted()
         self.collect(spared=whole)
-        lacking = self._lacking(needed)
+        lacking = self._lacking(missing)
         if max(lacking) <= 0:
             return Evicted()
         forms = self._forms.listing()
+        running = {each.digest for each in self._running().versions}
+        _, views = self._shelved()
         tenancy = Tenancy(
             catalog=self.catalog,
             forms=forms,
-            running={each.digest for each in self._running().versions},
+            running=running,
             staying={version.digest, *(each.digest for each in self._incumbents())},
-            kept=whole,
+            kept={*whole, *missing, *(blob for digest in running for blob in views.get(digest, ()))},
         )
         leaving = plan_room(tenancy, lacking, self._config, now_ms)
         if leaving is None:
@@ -294,12 +302,14 @@ class StoreWriter:
             tuple(keys.get(form.digest, "") for form in leaving.forms),
         )
 
-    def _lacking(self, needed: int) -> Lacking:
-        """What is missing so that ``needed`` bytes may come; packed forms count as blobs do."""
+    def _lacking(self, missing: Mapping[str, int]) -> Lacking:
+        """What is missing so that the blobs ``missing`` may come, by their sizes; packed forms count as blobs do. A
+        damaged blob that is to be replaced counts once within the quota; on the disk both are there for a moment."""
+        needed = sum(missing.values())
         disk = needed - (self._folder.free_bytes() - self._config.free_floor_bytes)
         if not self._config.quota_bytes:
             return Lacking(0, disk)
-        used = sum(found.size for found in self._blobs.listing().values())
+        used = sum(found.size for digest, found in self._blobs.listing().items() if digest not in missing)
         used += sum(form.bytes for form in self._forms.listing())
         return Lacking(used + needed - self._config.quota_bytes, disk)
 

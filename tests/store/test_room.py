@@ -13,6 +13,7 @@ from appliance.errors import (
     BlobMismatch,
     StoreFull,
 )
+from appliance.store.layout import blob_path
 from appliance.store.running import RunningRecord, RunningVersion
 from appliance.store.settings import StoreConfig
 from appliance.store.writer import StoreWriter, open_store
@@ -103,3 +104,63 @@ def test_garbage_makes_room_before_anything_is_evicted(state: Path) -> None:
         told = store.install(arrival(version=3, contents=contents_of(3, b"3" * 4000)), want=True, now_ms=3)
         assert told.evicted == ()
         assert digest_of(b"2" * 4000) not in blobs_in(state)
+
+
+def test_a_damaged_blob_that_is_replaced_counts_once(state: Path) -> None:
+    """The documented cure needs no room within the quota, and nothing leaves for it."""
+    heavy = {f"{number}/weights.bin": b"%d" % number * 8000 for number in (1, 2)}
+    with open_store(state, replace(CONFIG, quota_bytes=20_000)) as store:
+        for number in (1, 2):
+            files = {f"{number}/graph.onnx": b"g", f"{number}/weights.bin": heavy[f"{number}/weights.bin"]}
+            store.install(arrival(version=number, contents=files), want=True, now_ms=number)
+        blob = state / blob_path(digest_of(heavy["2/weights.bin"]))
+        blob.chmod(0o644)
+        blob.write_bytes(b"x" * 8000)
+        again = {"2/graph.onnx": b"g", "2/weights.bin": heavy["2/weights.bin"]}
+        told = store.install(arrival(version=2, contents=again), want=True, now_ms=3)
+        assert (told.written_bytes, told.evicted) == (8000, ())
+        assert_served(state, store.catalog)
+
+
+def test_nothing_is_evicted_for_bytes_that_what_runs_keeps(state: Path) -> None:
+    """The first runs and is uninstalled; the second has its weights, too, and would free nothing."""
+    shared = b"w" * 8000
+    with open_store(state, replace(CONFIG, quota_bytes=14_000)) as store:
+        first = store.install(
+            arrival(version=1, contents={"1/graph.onnx": b"1", "1/w": shared}), want=True, now_ms=1
+        )
+        store.install(
+            arrival("other", 2, contents={"2/graph.onnx": b"2", "2/w": shared}), want=False, now_ms=2
+        )
+        record = RunningRecord(state)
+        record.publish([RunningVersion(name="digits", version=1, digest=first.digest)])
+        store.uninstall("digits")
+        with pytest.raises(StoreFull):
+            store.install(
+                arrival("third", 1, contents={"1/graph.onnx": b"3", "1/w": b"3" * 8000}), want=True, now_ms=3
+            )
+        assert [model.name for model in store.catalog.models] == ["other"]
+        record.close()
+        told = store.install(
+            arrival("third", 1, contents={"1/graph.onnx": b"3", "1/w": b"3" * 8000}), want=True, now_ms=3
+        )
+        assert told.evicted == ("other/2",)
+
+
+def test_nothing_is_evicted_for_a_damaged_blob_that_is_replaced(state: Path) -> None:
+    """An arriving version shares it with one that may go, whose going would free what is counted already."""
+    shared = b"w" * 8000
+    with open_store(state, replace(CONFIG, quota_bytes=16_000)) as store:
+        store.install(
+            arrival("other", 1, contents={"1/graph.onnx": b"1", "1/w": shared}), want=False, now_ms=1
+        )
+        blob = state / blob_path(digest_of(shared))
+        blob.chmod(0o644)
+        blob.write_bytes(b"x" * 8000)
+        with pytest.raises(StoreFull):
+            store.install(
+                arrival("new", 1, contents={"1/graph.onnx": b"2", "1/w": shared, "1/v": b"v" * 8000}),
+                want=True,
+                now_ms=2,
+            )
+        assert [model.name for model in store.catalog.models] == ["other"]
