@@ -124,12 +124,17 @@ class WorkerPool:
         return self._rings is not None
 
     def start(self, worker: int, settings: WorkerSettings) -> None:
-        """Fork a worker; what is said to it before it runs waits in its lane."""
+        """Fork a worker; what is said to it before it runs waits in its lane. Without descriptors or memory for that it
+        has died, of nothing that a model did."""
         assert worker not in self._workers, f"worker {worker} exists already"
-        ours, theirs = socket_pair()
-        memory = None if self._rings is None else self._rings()
-        state = WorkerProcess(worker, SocketDaemonLane(ours), memory)
-        self._workers[worker] = state
+        try:
+            memory = None if self._rings is None else self._rings()
+            ours, theirs = socket_pair()
+        except OSError as problem:
+            reason = f"no worker could be started: {problem}"
+            self._on_event(WorkerExited(worker, ExitCause.DIED, (), -1, reason))
+            return
+        self._workers[worker] = WorkerProcess(worker, SocketDaemonLane(ours), memory)
         self._supervisor.fork(worker, settings, theirs, memory)
 
     def load(self, worker: int, model: int, version: ModelVersion, wish: LoadWish = PLAIN_LOAD) -> None:
@@ -414,7 +419,8 @@ class WorkerPool:
             self._loop.remove_reader(state.lane.fileno())
         state.lane.close()
         cause = state.cause or (ExitCause.STOPPED if state.stopping and not state.owes else ExitCause.DIED)
-        self._on_event(WorkerExited(state.id, cause, state.owes.batches(), state.owes.loading(), detail))
+        loading = state.owes.loading() if state.pid else -1
+        self._on_event(WorkerExited(state.id, cause, state.owes.batches(), loading, detail))
         if self._empty is not None and not self._workers and not self._empty.done():
             self._empty.set_result(None)
 

@@ -100,7 +100,10 @@ class Supervisor:
 
     async def open(self) -> None:
         """Start the process and wait until it serves. Raises WorkerError when it cannot."""
-        self._spawn()
+        try:
+            self._spawn()
+        except OSError as problem:
+            raise WorkerError(f"the worker supervisor could not be started: {problem}") from problem
         assert self._ready is not None
         try:
             await asyncio.wait_for(asyncio.shield(self._ready), READY_TIMEOUT_S)
@@ -158,19 +161,24 @@ class Supervisor:
             self._process = None
 
     def _spawn(self) -> None:
+        """Raises OSError when there is no room for a process or its descriptors."""
+        self._started_s = self._loop.time()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.setblocking(False)
         arguments = [theirs.fileno(), self._arena_fd, self._arena_bytes, os.getpid(), *self._runtimes]
         command = [sys.executable, "-P", "-m", "appliance.workers.zygote", *map(str, arguments)]
-        self._started_s = self._loop.time()
         with theirs:
-            self._process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                pass_fds=(theirs.fileno(), self._arena_fd),
-                env=_environment(),
-            )
+            try:
+                self._process = subprocess.Popen(
+                    command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    pass_fds=(theirs.fileno(), self._arena_fd),
+                    env=_environment(),
+                )
+            except OSError:
+                ours.close()
+                raise
         self._control = ours
         if self._ready is None or self._ready.done():
             self._ready = self._loop.create_future()
@@ -258,8 +266,19 @@ class Supervisor:
             self._restart_delay_s = RESTART_DELAY_FIRST_S
         self.restarts += 1
         self._ready = self._loop.create_future()
-        self._restart = self._loop.call_later(self._restart_delay_s, self._spawn)
+        self._spawn_later()
+
+    def _spawn_later(self) -> None:
+        self._restart = self._loop.call_later(self._restart_delay_s, self._try_to_spawn)
         self._restart_delay_s = min(self._restart_delay_s * 2, RESTART_DELAY_MAX_S)
+
+    def _try_to_spawn(self) -> None:
+        """Until it can be started: without it no model serves, and what it lacks now may be there in a moment."""
+        try:
+            self._spawn()
+        except OSError as problem:
+            _log.error("the worker supervisor could not be started (%s); it is tried again", problem)
+            self._spawn_later()
 
 
 def _is_fork(message: ToSupervisor, worker: int) -> bool:

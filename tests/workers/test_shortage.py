@@ -1,0 +1,111 @@
+"""The pool where descriptors are used up: what cannot be had now is asked for again, and nobody else suffers."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import resource
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from appliance.workers.messages import ForkFailed
+from appliance.workers.port import ExitCause, LaneMemory, WorkerExited
+from tests.workers.bench import PLAIN, Bench, fake
+
+PATIENCE_S = 30.0
+
+
+@contextmanager
+def no_descriptors() -> Iterator[None]:
+    """This process can open nothing more."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    lowest = os.dup(0)
+    os.close(lowest)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+class Listener(logging.Handler):
+    """Waits for a line of the log."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self._text = text
+        self._said = asyncio.Event()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if self._text in record.getMessage():
+            self._said.set()
+
+    async def heard(self) -> None:
+        await asyncio.wait_for(self._said.wait(), PATIENCE_S)
+
+
+def test_a_worker_that_cannot_be_started_has_died_and_the_next_one_starts(shared_bench: Bench) -> None:
+    bench = shared_bench
+    with no_descriptors():
+        bench.call(bench.pool.start, 700, PLAIN)
+        bench.call(bench.pool.load, 700, 701, fake())
+        exited = bench.event(WorkerExited)
+    assert (exited.worker, exited.cause, exited.loading) == (700, ExitCause.DIED, -1)
+    assert "Too many open files" in exited.detail
+    worker = bench.start()
+    bench.call(bench.pool.stop, worker)
+    bench.event(WorkerExited)
+
+
+def test_a_worker_without_memory_for_its_lane_has_died_and_leaves_nothing(
+    make_bench: Callable[..., Bench],
+) -> None:
+    def rings() -> LaneMemory:
+        raise OSError("no memory for rings")
+
+    bench = make_bench(rings=rings)
+    before = os.listdir("/proc/self/fd")
+    bench.call(bench.pool.start, 700, PLAIN)
+    assert "no memory for rings" in bench.event(WorkerExited).detail
+    assert os.listdir("/proc/self/fd") == before
+
+
+def test_a_supervisor_that_cannot_be_started_again_is_tried_until_it_can(
+    make_bench: Callable[..., Bench],
+) -> None:
+    bench = make_bench()
+    worker = bench.start()
+    listener = Listener("the worker supervisor could not be started")
+    log = logging.getLogger("appliance.workers.supervision")
+    log.addHandler(listener)
+    before = len(os.listdir("/proc/self/fd"))
+    try:
+        with no_descriptors():
+            os.kill(bench.pool.statistics().supervisor_pid, signal.SIGKILL)
+            assert bench.event(WorkerExited).worker == worker
+            bench.loop.run_until_complete(listener.heard())
+            assert bench.pool.statistics().supervisor_pid == 0
+    finally:
+        log.removeHandler(listener)
+    assert bench.start()
+    assert bench.pool.statistics().supervisor_restarts == 1
+    assert len(os.listdir("/proc/self/fd")) == before, "failed tries leave nothing open"
+
+
+def test_a_fork_that_fails_is_nothing_that_a_model_did(shared_bench: Bench) -> None:
+    bench = shared_bench
+
+    def start_in_vain() -> None:
+        bench.pool.start(700, PLAIN)
+        bench.pool.load(700, 701, fake())
+        bench.pool._supervisor_said(ForkFailed(700, "fork failed: no more processes"))
+
+    bench.call(start_in_vain)
+    exited = bench.event(WorkerExited)
+    assert (exited.cause, exited.loading, exited.detail) == (
+        ExitCause.DIED,
+        -1,
+        "fork failed: no more processes",
+    )
