@@ -28,7 +28,6 @@ from appliance.package.writer import write_package
 from appliance.store.catalog import Catalog
 from appliance.store.layout import CATALOG, LOCK, blob_path
 from appliance.store.reading import read_catalog
-from appliance.store.running import RunningRecord, RunningVersion
 from tests.cli.conftest import FilesOf, Pack, Run
 from tests.store.arrivals import assert_served, contents_of
 from tests.words.manifests import manifest_of_mlp
@@ -273,42 +272,6 @@ def test_no_store_is_no_empty_store(appliance: Run, state: Path, words: tuple[st
     assert list(state.iterdir()) == []
 
 
-def test_usage_tells_what_takes_how_much(appliance: Run, pack: Pack, state: Path, files_of: FilesOf) -> None:
-    appliance("model", "install", str(pack()), str(pack(2)))
-    appliance("model", "pin", "digits/1")
-    catalog = read_catalog(state)
-    assert catalog is not None
-    second = catalog.models[0].versions[1]
-    record = RunningRecord(state)
-    record.publish([RunningVersion(name="digits", version=2, digest=second.digest)])
-    usage = json.loads(appliance("store", "usage", "--json")[1])
-    one, two = usage["versions"]
-    assert (one["wanted"], one["pinned"], one["in_use"]) == (False, True, False)
-    assert (two["wanted"], two["pinned"], two["in_use"]) == (True, False, True)
-    assert two["bytes"] == second.bytes
-    assert two["bytes"] - two["own_bytes"] == len(files_of(2)["2/model.onnx"])
-    assert usage["bytes"] == one["own_bytes"] + two["bytes"]
-    status, out, _ = appliance("store", "usage")
-    assert status == Exit.OK
-    assert "wanted, in use" in out
-    assert "running" not in out, "whether it serves is not known here"
-    assert "quota none" in out
-    record.close()
-
-
-def test_gc_removes_what_nobody_needs(appliance: Run, pack: Pack, state: Path) -> None:
-    appliance("model", "install", str(pack()))
-    orphan = digest_of(b"orphan")
-    place = state / blob_path(orphan)
-    place.parent.mkdir(exist_ok=True)
-    place.write_bytes(b"orphan")
-    assert appliance("store", "gc", "--dry-run")[1] == "1 blobs and 0 views would be removed: 6 B\n"
-    assert place.exists()
-    assert json.loads(appliance("store", "gc", "--json")[1])["blobs"] == [{"digest": orphan, "bytes": 6}]
-    assert not place.exists()
-    assert appliance("store", "gc")[1] == "0 blobs and 0 views removed: 0 B\n"
-
-
 def test_check_and_scrub_find_a_flipped_bit(appliance: Run, pack: Pack, state: Path) -> None:
     package = pack()
     appliance("model", "install", str(package))
@@ -483,14 +446,3 @@ def test_the_history_is_told_with_its_reasons(state: Path, capsys: pytest.Captur
     assert out.count("packed form") == 1
     assert main(["model", "history", "--state-dir", str(state), "--json"]) == Exit.OK
     assert json.loads(capsys.readouterr().out)[0]["ending"] == "rolled back"
-
-
-def test_gc_says_whether_there_is_room_now(appliance: Run, pack: Pack, state: Path, config: Path) -> None:
-    appliance("model", "install", str(pack()), str(pack(2)))
-    assert appliance("store", "gc") == (Exit.OK, "0 blobs and 0 views removed: 0 B\n", "")
-    config.write_text(f"[store]\nfree_floor_bytes = {1 << 60}\n")
-    status, out, _ = appliance("store", "gc")
-    assert status == Exit.OK
-    assert "nothing can be installed. Uninstall versions" in out
-    told = json.loads(appliance("store", "gc", "--json")[1])
-    assert told["free_bytes"] < told["free_floor_bytes"] == 1 << 60

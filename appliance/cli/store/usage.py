@@ -8,10 +8,12 @@ from __future__ import annotations
 import argparse
 import json
 from dataclasses import asdict
+from pathlib import Path
 
 from appliance.cli import store_session
 from appliance.cli.failure import Exit, printable
 from appliance.durable import RealFolder
+from appliance.errors import StoreUnavailable
 from appliance.store.blobs import BlobShelf
 from appliance.store.layout import FORMS
 from appliance.store.running import read_running
@@ -40,7 +42,7 @@ def _measured(arguments: argparse.Namespace) -> StoreUsage:
     config = store_session.configured(arguments).store
     catalog = store_session.catalog_of(arguments.state_dir)
     with store_session.told(), told(str(arguments.state_dir), "look at the store"):
-        used = {each.digest for each in read_running(arguments.state_dir).versions}
+        used, unsaid = _used(arguments.state_dir)
         folder = RealFolder(arguments.state_dir)
         try:
             return usage_of(
@@ -51,9 +53,18 @@ def _measured(arguments: argparse.Namespace) -> StoreUsage:
                 free_bytes=folder.free_bytes(),
                 quota_bytes=config.quota_bytes,
                 free_floor_bytes=config.free_floor_bytes,
+                unsaid=unsaid,
             )
         finally:
             folder.close()
+
+
+def _used(state: Path) -> tuple[frozenset[str] | None, str]:
+    """Manifest digests of what a daemon needs; None, and why, where it does not say so."""
+    try:
+        return frozenset(each.digest for each in read_running(state).versions), ""
+    except StoreUnavailable as error:
+        return None, str(error)
 
 
 def _show(usage: StoreUsage) -> None:
@@ -76,6 +87,8 @@ def _show(usage: StoreUsage) -> None:
         f"{store_session.bytes_text(usage.free_bytes)}, to be left free "
         f"{store_session.bytes_text(usage.free_floor_bytes)}"
     )
+    if usage.unsaid:
+        print(printable(usage.unsaid))
 
 
 def _words(each: VersionUsage) -> tuple[str, ...]:
@@ -90,5 +103,10 @@ def _words(each: VersionUsage) -> tuple[str, ...]:
 
 
 def _flags(each: VersionUsage) -> str:
-    said = {"wanted": each.wanted, "pinned": each.pinned, "in use": each.in_use}
+    said = {
+        "wanted": each.wanted,
+        "pinned": each.pinned,
+        "in use": each.in_use,
+        "in use: not known": each.in_use is None,
+    }
     return ", ".join(word for word, is_so in said.items() if is_so) or "installed"
