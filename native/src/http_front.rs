@@ -13,9 +13,8 @@ use crate::listener::{BREATHER, Listener, ListeningSocket, Socket};
 use crate::tls::Tls;
 use futures_util::FutureExt;
 use std::future::poll_fn;
-use std::io::{Error, Result};
+use std::io::Result;
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::AsRawFd;
 use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -247,10 +246,7 @@ pub fn accept(
     front: Arc<Front>,
     bound: ListeningSocket,
 ) -> Result<impl Future<Output = ()> + Send + 'static> {
-    let descriptor = bound.as_raw_fd();
-    let listener = Listener::new(bound).map_err(|error| {
-        Error::new(error.kind(), format!("listening on descriptor {descriptor}: {error}"))
-    })?;
+    let listener = Listener::new(bound)?;
     Ok(async move {
         let _open = Open::new(&core.http.listeners);
         let listener = listener; // closed before it counts no longer

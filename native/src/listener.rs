@@ -1,4 +1,5 @@
-//! Listening sockets: checked when they are taken over, then accepting until the door drains.
+//! Listening sockets: checked when they are taken over, then accepting until the door drains. Until all of them are taken
+//! in, the door works with duplicates, so that whoever gave them still has them when that fails.
 
 use crate::connection;
 use crate::door::Core;
@@ -7,7 +8,7 @@ use std::future::poll_fn;
 use std::io::{Error, Result};
 use std::mem::size_of;
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -20,12 +21,8 @@ pub const BREATHER: Duration = Duration::from_millis(50);
 pub struct ListeningSocket {
     descriptor: OwnedFd,
     family: libc::c_int,
-}
-
-impl AsRawFd for ListeningSocket {
-    fn as_raw_fd(&self) -> RawFd {
-        self.descriptor.as_raw_fd()
-    }
+    /// As it was given.
+    number: RawFd,
 }
 
 /// An accepted connection.
@@ -46,11 +43,13 @@ fn option(descriptor: RawFd, name: libc::c_int) -> Result<libc::c_int> {
     if result == 0 { Ok(value) } else { Err(Error::last_os_error()) }
 }
 
+fn unfit(descriptor: RawFd, error: &Error) -> (i32, String) {
+    let code = error.raw_os_error().unwrap_or(libc::EINVAL);
+    (code, format!("descriptor {descriptor} cannot be a listener: {error}"))
+}
+
 fn check(descriptor: RawFd) -> std::result::Result<libc::c_int, (i32, String)> {
-    let failed = |error: Error| {
-        let code = error.raw_os_error().unwrap_or(libc::EINVAL);
-        (code, format!("descriptor {descriptor} cannot be a listener: {error}"))
-    };
+    let failed = |error: Error| unfit(descriptor, &error);
     let wrong = |what: &str| (libc::EINVAL, format!("descriptor {descriptor} {what}"));
     // SAFETY: only asks for flags.
     let flags = unsafe { libc::fcntl(descriptor, libc::F_GETFL) };
@@ -69,21 +68,32 @@ fn check(descriptor: RawFd) -> std::result::Result<libc::c_int, (i32, String)> {
     }
 }
 
-/// Takes over listening sockets: all of them, or none with an errno and a text that names the one that cannot be used.
+/// Duplicates of listening sockets: of all of them, or of none with an errno and a text that names the one that cannot be
+/// used. They stay the caller's until they are `left`.
 pub fn take_over(descriptors: &[RawFd]) -> std::result::Result<Vec<ListeningSocket>, (i32, String)> {
-    let mut families = Vec::with_capacity(descriptors.len());
+    let mut taken = Vec::with_capacity(descriptors.len());
     for (place, descriptor) in descriptors.iter().enumerate() {
         if descriptors[..place].contains(descriptor) {
             return Err((libc::EINVAL, format!("descriptor {descriptor} is given twice")));
         }
-        families.push(check(*descriptor)?);
+        let family = check(*descriptor)?;
+        // SAFETY: it is open, and stays so while this looks at it.
+        let duplicate = unsafe { BorrowedFd::borrow_raw(*descriptor) }.try_clone_to_owned();
+        taken.push(ListeningSocket {
+            descriptor: duplicate.map_err(|error| unfit(*descriptor, &error))?,
+            family,
+            number: *descriptor,
+        });
     }
-    let bound = |(descriptor, family): (&RawFd, libc::c_int)| ListeningSocket {
-        // SAFETY: it is open, given once, and the caller has left it to us.
-        descriptor: unsafe { OwnedFd::from_raw_fd(*descriptor) },
-        family,
-    };
-    Ok(descriptors.iter().zip(families).map(bound).collect())
+    Ok(taken)
+}
+
+/// Closes what was taken over and taken in: it is the door's alone from here on.
+pub fn leave(descriptors: &[RawFd]) {
+    for descriptor in descriptors {
+        // SAFETY: it is open, was given once, and its owner has left it to us.
+        drop(unsafe { OwnedFd::from_raw_fd(*descriptor) });
+    }
 }
 
 /// A socket that the runtime listens on.
@@ -97,11 +107,13 @@ pub enum Listener {
 impl Listener {
     /// Takes it in; to be called within the runtime.
     pub fn new(bound: ListeningSocket) -> Result<Self> {
-        Ok(if bound.family == libc::AF_UNIX {
-            Self::Unix(UnixListener::from_std(bound.descriptor.into())?)
+        let ListeningSocket { descriptor, family, number } = bound;
+        let taken = if family == libc::AF_UNIX {
+            UnixListener::from_std(descriptor.into()).map(Self::Unix)
         } else {
-            Self::Tcp(TcpListener::from_std(bound.descriptor.into())?)
-        })
+            TcpListener::from_std(descriptor.into()).map(Self::Tcp)
+        };
+        taken.map_err(|error| Error::new(error.kind(), format!("listening on descriptor {number}: {error}")))
     }
 
     /// The next connection, and its peer's address over TCP.
@@ -119,10 +131,7 @@ impl Listener {
 
 /// Accepts connections until the door drains. To be called within the runtime, which takes the descriptor in.
 pub fn accept(core: Arc<Core>, bound: ListeningSocket) -> Result<impl Future<Output = ()> + Send + 'static> {
-    let descriptor = bound.descriptor.as_raw_fd();
-    let listener = Listener::new(bound).map_err(|error| {
-        Error::new(error.kind(), format!("listening on descriptor {descriptor}: {error}"))
-    })?;
+    let listener = Listener::new(bound)?;
     Ok(async move {
         let mut listening = None;
         loop {
@@ -173,7 +182,10 @@ fn peer_text(address: Option<SocketAddr>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::fd::IntoRawFd;
+    use crate::door::DoorThread;
+    use crate::limits::{Limits, NAMES};
+    use std::collections::HashMap;
+    use std::os::fd::{AsRawFd, IntoRawFd};
 
     #[test]
     fn addresses_are_written_as_grpc_does() {
@@ -195,6 +207,20 @@ mod tests {
         let udp = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
         assert!(take_over(&[descriptor, udp.as_raw_fd()]).is_err());
         assert!(listener.local_addr().is_ok(), "still the caller's");
-        assert_eq!(take_over(&[listener.into_raw_fd()]).ok().unwrap().len(), 1);
+        let given = listener.into_raw_fd();
+        assert_eq!(take_over(&[given]).ok().unwrap().len(), 1);
+        leave(&[given]);
+    }
+
+    #[test]
+    fn what_the_runtime_does_not_take_in_stays_the_callers() {
+        let limits = Limits::new(NAMES.iter().map(|name| (name.to_string(), 1 << 20))).unwrap();
+        let mut thread = DoorThread::start(Core::new(limits, HashMap::new(), None).unwrap(), vec![]).unwrap();
+        thread.close();
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        listener.set_nonblocking(true).unwrap();
+        let address = listener.local_addr().unwrap();
+        assert!(thread.listen(take_over(&[listener.as_raw_fd()]).unwrap()).is_err());
+        assert_eq!(listener.local_addr().unwrap(), address);
     }
 }

@@ -101,6 +101,16 @@ impl Door {
     }
 }
 
+/// Has listening sockets taken in; they stay the caller's when that fails.
+fn handed<T>(
+    listeners: &[RawFd],
+    take_in: impl FnOnce(Vec<ListeningSocket>) -> std::io::Result<T>,
+) -> PyResult<T> {
+    let taken = take_in(listener::take_over(listeners).map_err(PyOSError::new_err)?)?;
+    listener::leave(listeners);
+    Ok(taken)
+}
+
 fn misused(call: u64, misuse: Misuse) -> PyErr {
     PyValueError::new_err(match misuse {
         Misuse::Kind(Kind::Unary) => {
@@ -129,7 +139,7 @@ impl Door {
         let quotas = quotas.map(|quotas| quotas.get().0.clone()).unwrap_or_default();
         let core =
             Core::with_quotas(limits, methods, tls.map(|tls| tls.get().0.clone()), quotas, inferences)?;
-        let bound = listener::take_over(&listeners).map_err(PyOSError::new_err)?;
+        let bound = handed(&listeners, Ok)?;
         Ok(Self { core, stage: Mutex::new(Stage::Built(bound)), front: Mutex::default() })
     }
 
@@ -153,8 +163,7 @@ impl Door {
         let Stage::Serving(thread) = &*self.stage() else {
             return Err(PyRuntimeError::new_err("the door is not serving"));
         };
-        let bound = listener::take_over(&listeners).map_err(PyOSError::new_err)?;
-        Ok(thread.listen(bound)?)
+        handed(&listeners, |bound| thread.listen(bound))
     }
 
     #[pyo3(signature = (*, listeners, limits, server, full, crowded, plain = Vec::new(), tls = None))]
@@ -182,8 +191,7 @@ impl Door {
         let (Stage::Serving(thread), Some(front)) = (&*self.stage(), front) else {
             return Err(PyRuntimeError::new_err("the door is not serving"));
         };
-        let bound = listener::take_over(&listeners).map_err(PyOSError::new_err)?;
-        Ok(thread.serve_http(&front, bound)?)
+        handed(&listeners, |bound| thread.serve_http(&front, bound))
     }
 
     fn end_http(&self) {

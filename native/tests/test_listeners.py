@@ -33,13 +33,15 @@ def test_sockets_may_come_later(tmp_path: Path) -> None:
         early, late = start(host.channel(f"unix:{tmp_path}/door"), b"1"), listening()
         host.echo(host.expect(CALL))
         assert early.result() == b"1"
-        target = f"127.0.0.1:{late.getsockname()[1]}"
+        port = late.getsockname()[1]
+        target = f"127.0.0.1:{port}"
         future = start(host.channel(target), b"2")
         with socket.socket() as idle, pytest.raises(OSError, match="listen"):
             host.door.listen(listeners=[late.fileno(), idle.fileno()])
         host.door.listen(listeners=[late.detach()])
         host.echo(host.expect(CALL))
         assert future.result() == b"2"
+    listening(socket.AF_INET, ("127.0.0.1", port)).close()  # nobody else had it
     with pytest.raises(RuntimeError, match="not serving"):
         build().listen(listeners=[])
 

@@ -62,7 +62,8 @@ seconds of each client, and 50 times of all; ``Quotas.figures`` counts all."""
 
 class Door:
     """``listeners`` are descriptors of listening, non-blocking TCP or Unix sockets, which the door takes
-    over. ``methods`` are pairs of full path ("/package.Service/Method") and kind; a path that is not among
+    over, here and wherever it is given such: its own when that returns, the caller's as before when it
+    raises. ``methods`` are pairs of full path ("/package.Service/Method") and kind; a path that is not among
     them is answered with UNIMPLEMENTED. ``limits`` holds every key of LIMITS. Nothing is served before
     ``start``. ``quotas`` are asked for each request, or message of a stream, of the methods with the indices
     ``inferences``, and for HTTP.
