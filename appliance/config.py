@@ -30,6 +30,7 @@ from appliance.listening.settings import shared_sockets
 from appliance.package.settings import PackagesConfig
 from appliance.quota.settings import QuotasConfig, certified_names
 from appliance.repository.directory import RepositoryConfig
+from appliance.runtimes.runtime import known_runtimes
 from appliance.scheduling.settings import SchedulingConfig
 from appliance.sources.settings import ReloadConfig
 from appliance.store.settings import StoreConfig
@@ -164,6 +165,9 @@ def _bound(table: Table, file: str, checked: bool) -> ApplianceConfig:
 def _unfit(config: ApplianceConfig) -> Iterator[tuple[str, str]]:
     """Keys of settings that cannot be had together, or not on this machine, and why."""
     yield from _unfit_source(config)
+    known = known_runtimes()
+    for name in sorted(set(config.repository.runtimes) - set(known)):
+        yield "repository.runtimes", f"no runtime '{name}' is installed; known here: {', '.join(known)}"
     yield from (("arena.classes", text) for text in _too_small(config))
     if config.trace.one_in:
         problems = (

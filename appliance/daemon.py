@@ -2,7 +2,8 @@
 
 Start: workers (the zygote is executed before any socket listens), models, then the edges. Stop: health turns
 NOT_SERVING, what was accepted is answered within the grace, edges close, workers leave, the arena goes. SIGTERM and
-SIGINT drain, a second one cuts the grace short; SIGHUP reads the models again.
+SIGINT drain, a second one cuts the grace short, and one during the start ends that; SIGHUP reads the models again, once
+the edges are open if it came before.
 """
 
 from __future__ import annotations
@@ -13,10 +14,11 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import uvloop
 
@@ -41,8 +43,10 @@ from appliance.engine.records import MemoryRecords, Records
 from appliance.engine.residency_settings import ResidencyTerms
 from appliance.engine.swaps import SwapTerms
 from appliance.engine.ticker import Ticker
-from appliance.errors import OperatorError
+from appliance.errors import OperatorError, WorkerError
 from appliance.http.edge import HttpEdge
+from appliance.repository.directory import RepositoryScan
+from appliance.rereading import Rereading
 from appliance.scheduling.scheduler import Scheduler
 from appliance.sources.directory import DirectorySource
 from appliance.sources.source import Source
@@ -88,7 +92,7 @@ def run(
 ) -> int:
     """Serve until told to stop; gives the exit status: 0, 2 when the configuration or the environment is wrong, 70 when
     the engine or the door failed and a new start is the only cure. ``reread`` reads the configuration again, of which
-    clients' quotas are taken over at SIGHUP."""
+    clients' quotas are taken over at SIGHUP, which the caller may block until then."""
     _allow_many_connections()
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     take_turns(SHORT_TURN_NS)  # all its threads: the runs of large models have the same processors
@@ -127,7 +131,6 @@ class Daemon:
     ) -> None:
         self._loop = loop = asyncio.get_running_loop()
         self._config = config
-        self._reread = reread
         self._log = log
         self._arena = Arena(config.arena)
         self._tracer = open_tracer(config.trace, log.event)
@@ -175,6 +178,15 @@ class Daemon:
             source, self._engine, config.reload, config.repository, self._records, log.event
         )
         self._control = make_control_door(self._engine, config.control, log, self._desired)
+        self._rereading = Rereading(
+            self._desired,
+            self._door,
+            self._http,
+            self._quotas,
+            reread,
+            log,
+            partial(self._on_failure, "reading the models"),
+        )
         self._collector = Collector(loop, lambda: self._engine.live_requests > 0)
         self._signals = 0
         self._failed = False
@@ -183,39 +195,63 @@ class Daemon:
 
     async def serve(self, announce: Callable[[Started], None]) -> int:
         """Open, serve until a signal, drain, close; gives the exit status. Raises OperatorError when it cannot open."""
-        self._warn_of_fakes()
-        self._warn_about_the_door()
-        first = await self._desired.begin()
-        await self._pool.open()
+        self._catch_stop()
         try:
-            self._ticker.attach(self._engine)
-            self._desired.take(first)
-            grpc = await self._door.open()
-            http = await self._http.open()
-            if self._control is not None:
-                await self._control.open()
-            self._catch_signals()
-            await self._first_load()
-            if not self._stop.is_set():  # who waits there is for the next start then
-                self._door.admit()
-                await self._http.admit()
-            self._desired.watch()
-            if self._scrubbing is not None:
-                self._scrubbing.start()
-            self._collector.calm()
-            self._engine.watch(self._collector.changed)
-            self._announce(
-                announce,
-                Started(
-                    door=self._door_kind, grpc=grpc, http=http, index=self._engine.index(ready_only=False)
-                ),
-            )
-            await self._stop.wait()
-            if not self._failed:
-                await self._drain()
+            first = await self._unless_stopped(self._prepare())
+            if first is not None:
+                await self._open_and_serve(first, announce)
         finally:
             await self._close()
         return EXIT_SOFTWARE if self._failed else EXIT_OK
+
+    async def _prepare(self) -> RepositoryScan:
+        """What the source holds, once workers can be had. Raises OperatorError."""
+        self._warn_of_fakes()
+        self._warn_about_the_door()
+        first = await self._desired.begin()
+        try:
+            await self._pool.open()
+        except WorkerError as error:
+            raise OperatorError(f"no worker can be started: {error}") from error
+        return first
+
+    async def _unless_stopped(self, work: Coroutine[Any, Any, RepositoryScan]) -> RepositoryScan | None:
+        """What ``work`` comes to; None when a signal to stop comes first."""
+        done = asyncio.Event()
+        task = self._loop.create_task(work)
+        task.add_done_callback(lambda _: done.set())
+        await _first_of(done, self._stop)
+        if task.done():
+            return task.result()
+        notify(STOPPING="1")
+        task.cancel()
+        await asyncio.wait([task])
+        return None
+
+    async def _open_and_serve(self, first: RepositoryScan, announce: Callable[[Started], None]) -> None:
+        self._ticker.attach(self._engine)
+        self._desired.take(first)
+        grpc = await self._door.open()
+        http = await self._http.open()
+        if self._control is not None:
+            await self._control.open()
+        self._catch_reload()
+        await self._first_load()
+        if not self._stop.is_set():  # who waits there is for the next start then
+            self._door.admit()
+            await self._http.admit()
+        self._desired.watch()
+        if self._scrubbing is not None:
+            self._scrubbing.start()
+        self._collector.calm()
+        self._engine.watch(self._collector.changed)
+        self._announce(
+            announce,
+            Started(door=self._door_kind, grpc=grpc, http=http, index=self._engine.index(ready_only=False)),
+        )
+        await self._stop.wait()
+        if not self._failed:
+            await self._drain()
 
     def _announce(self, announce: Callable[[Started], None], started: Started) -> None:
         self._log.event(
@@ -228,6 +264,7 @@ class Daemon:
         notify(
             READY="1", STATUS=f"serving gRPC on {' '.join(started.grpc)}, HTTP on {' '.join(started.http)}"
         )
+        self._rereading.announced = True
         announce(started)
 
     async def _first_load(self) -> None:
@@ -242,10 +279,15 @@ class Daemon:
 
     # --- signals
 
-    def _catch_signals(self) -> None:
+    def _catch_stop(self) -> None:
+        """The system keeps a SIGHUP that comes from here on until ``_catch_reload``."""
         for number in (signal.SIGTERM, signal.SIGINT):
             self._loop.add_signal_handler(number, self._on_stop)
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGHUP])
+
+    def _catch_reload(self) -> None:
         self._loop.add_signal_handler(signal.SIGHUP, self._on_reload)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGHUP])
 
     def _on_stop(self) -> None:
         self._signals += 1
@@ -254,54 +296,8 @@ class Daemon:
         self._stop.set()
 
     def _on_reload(self) -> None:
-        """Read models, certificates and quotas again, off the loop's thread: a slow disk must not stall requests."""
-        notify(RELOADING="1", MONOTONIC_USEC=str(time.monotonic_ns() // 1000))
-        self._log.event("reading the models again", directory=self._config.place)
-        reading = asyncio.gather(
-            self._desired.reread(),
-            self._door.reload(),
-            self._http.reload(),
-            self._reload_quotas(),
-            return_exceptions=True,
-        )
-        reading.add_done_callback(self._read_again)
-
-    def _read_again(
-        self,
-        reading: asyncio.Future[
-            tuple[
-                BaseException | None,
-                str | BaseException | None,
-                str | BaseException | None,
-                BaseException | None,
-            ]
-        ],
-    ) -> None:
-        if reading.cancelled():
-            return
-        failed, grpc, http, problems = reading.result()
-        if problems is not None:
-            self._log.event("quotas cannot be read again; the old ones stay", error=str(problems))
-        for port, until in (("grpc", grpc), ("http", http)):
-            if isinstance(until, BaseException):
-                self._log.event("certificates cannot be used; the old ones stay", port=port, error=str(until))
-            elif until is not None:
-                reason = (
-                    "" if until else "no client takes that of the server now; look at its dates and its use"
-                )
-                self._log.event("certificates were read again", port=port, until=until, reason=reason)
-        if failed is not None:
-            self._on_failure("reading the models", failed)
-        notify(READY="1")
-
-    async def _reload_quotas(self) -> None:
-        """Raises ConfigInvalid."""
-        if self._reread is None:
-            return
-        quotas = (await self._loop.run_in_executor(None, self._reread)).quotas
-        if quotas != self._quotas.config:
-            self._quotas.set(quotas)
-            self._log.event("quotas were read again", clients=len(quotas.clients))
+        if not self._stop.is_set():
+            self._rereading.begin(self._config.place)
 
     def _on_failure(self, part: str, error: BaseException) -> None:
         """The engine broke one of its own rules, or the door lost its thread: nothing ``part`` holds can be trusted, a

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import shlex
+import signal
 import sys
 from functools import partial
 from pathlib import Path
@@ -52,7 +53,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Serve; gives the daemon's exit status."""
+    """Serve; gives the daemon's exit status. A SIGHUP that comes before the daemon can heed it waits until then."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGHUP])
     config = configured(arguments)
     from appliance import daemon
 

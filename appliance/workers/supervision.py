@@ -252,7 +252,9 @@ class Supervisor:
         reason = f"worker supervisor {process.pid} ended with status {status}"
         first_start = self._ready is not None and not self._ready.done() and self.restarts == 0
         if first_start and self._ready is not None:
-            self._ready.set_exception(WorkerError(f"{reason} before it was ready; its reason is in the log"))
+            self._ready.set_exception(
+                WorkerError(f"{reason} before it was ready; its last words are on standard error")
+            )
             return
         _log.warning("%s; starting another", reason)
         self._requests = deque(waiting for waiting in self._requests if not isinstance(waiting.message, Kill))

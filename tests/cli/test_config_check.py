@@ -50,6 +50,10 @@ CANNOT_SERVE = {
     'log.file = "."': ("log.file", "'.' is a directory"),
     'trace.one_in = 1\ntrace.file = "none/traces"': ("trace.file", "directory 'none' does not exist"),
     'trace.one_in = 1\ntrace.file = ""': ("trace.file", "traces need a file"),
+    'repository.runtimes = ["onnx", "typo"]': (
+        "repository.runtimes",
+        "no runtime 'typo' is installed; known here: fake, onnx",
+    ),
     'models = "none"': ("models", "'none' cannot be read: No such file or directory"),
     'models = "a-file"': ("models", "'a-file' cannot be read: Not a directory"),
 }
