@@ -44,6 +44,7 @@ __all__ = [
     "Hollow",
     "Hollowed",
     "Kill",
+    "KillSent",
     "Learn",
     "Load",
     "Loaded",
@@ -197,6 +198,12 @@ class ForkFailed(NamedTuple):
     reason: str
 
 
+class KillSent(NamedTuple):
+    """The answer to a Kill: the worker is ending, or has ended."""
+
+    worker: int
+
+
 class Exited(NamedTuple):
     """``status`` is what waitpid gave."""
 
@@ -207,13 +214,13 @@ class Exited(NamedTuple):
 ToWorker = Load | Unload | Run | Fetch | Learn | Forget | Stop | Hollow | Fill | Build
 FromWorker = Loaded | Refused | Finished | Stored | Hollowed | Filled | Built | Progress
 ToSupervisor = Fork | Kill
-FromSupervisor = Ready | Forked | ForkFailed | Exited
+FromSupervisor = Ready | Forked | ForkFailed | Exited | KillSent
 Message = ToWorker | FromWorker | ToSupervisor | FromSupervisor
 
 _TYPES: Final[Sequence[type]] = (
     *(Load, Unload, Run, Fetch, Learn, Forget, Stop, Hollow, Fill, Build),
     *(Loaded, Refused, Finished, Stored, Hollowed, Filled, Built, Progress),
-    *(Fork, Kill, Ready, Forked, ForkFailed, Exited),
+    *(Fork, Kill, Ready, Forked, ForkFailed, Exited, KillSent),
 )
 _KINDS: Final[Mapping[type, int]] = MappingProxyType({kind: number for number, kind in enumerate(_TYPES)})
 _FINISHED: Final = _KINDS[Finished]
@@ -284,4 +291,4 @@ def decode(
 TO_WORKER: Final = frozenset((Load, Unload, Run, Fetch, Learn, Forget, Stop, Hollow, Fill, Build))
 FROM_WORKER: Final = frozenset((Loaded, Refused, Finished, Stored, Hollowed, Filled, Built, Progress))
 TO_SUPERVISOR: Final = frozenset((Fork, Kill))
-FROM_SUPERVISOR: Final = frozenset((Ready, Forked, ForkFailed, Exited))
+FROM_SUPERVISOR: Final = frozenset((Ready, Forked, ForkFailed, Exited, KillSent))

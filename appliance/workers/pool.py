@@ -9,6 +9,7 @@ Owner: the event loop's thread.
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -29,6 +30,7 @@ from appliance.workers.messages import (
     FromSupervisor,
     FromWorker,
     Hollow,
+    KillSent,
     Learn,
     Load,
     MessageInvalid,
@@ -60,6 +62,8 @@ LAST_WORDS_READS_MAX: Final = 16
 """Far more than the buffer of a socket holds."""
 BACKGROUND_PATIENCE: Final = 4
 """How many times as long as others a load in the background may take."""
+
+_log = logging.getLogger(__name__)
 
 
 class WorkerPool:
@@ -374,6 +378,10 @@ class WorkerPool:
             if state is not None:
                 self._hear_last_words(state)
                 self._gone(state, state.detail or describe_status(message.status))
+        elif isinstance(message, KillSent):
+            state = self._workers.get(message.worker)
+            if state is not None:
+                state.kill_sent = True
         elif isinstance(message, ForkFailed):
             state = self._workers.get(message.worker)
             if state is not None:
@@ -450,9 +458,20 @@ class WorkerPool:
                 self._gone(state, state.detail)
         elif state.cause is not None:
             if now_ns - state.since_ns > KILL_GRACE_NS:
-                self._supervisor.abandon()
+                self._insist(state, now_ns)
         elif overdue := state.overdue(now_ns):
             self._condemn(state, *overdue)
+
+    def _insist(self, state: WorkerProcess, now_ns: int) -> None:
+        """A killed worker is still there. A supervisor that has sent the signal waits for it as we do: it is asked once
+        more, and replaced, which costs every other worker, only when it does not even answer."""
+        if not state.kill_sent:
+            self._supervisor.abandon()
+            return
+        _log.warning("worker process %d was killed and has not ended yet; its memory is not free", state.pid)
+        state.kill_sent = False
+        state.since_ns = now_ns
+        self._supervisor.kill(state.id)
 
 
 def _for_worker(version: ModelVersion) -> ModelVersion:

@@ -17,11 +17,11 @@ EXIT_GRACE_NS: Final = 1_000_000_000
 class WorkerProcess:
     """What the pool knows of one worker. ``since_ns`` is since when it has been busy with the oldest thing it owes, or
     since when its end has been awaited, ``aside_ns`` since when with what it does beside; ``cause`` why it is being
-    killed; ``orphaned`` that its supervisor died. Owner: the pool."""
+    killed, ``kill_sent`` that its supervisor has said so; ``orphaned`` that its supervisor died. Owner: the pool."""
 
     __slots__ = (
-        "aside_ns", "cause", "detail", "ended", "id", "lane", "memory", "orphaned", "owes", "pid", "since_ns",
-        "stopping", "writing",
+        "aside_ns", "cause", "detail", "ended", "id", "kill_sent", "lane", "memory", "orphaned", "owes", "pid",
+        "since_ns", "stopping", "writing",
     )  # fmt: skip
 
     def __init__(self, number: int, lane: DaemonLane, memory: LaneMemory | None) -> None:
@@ -34,6 +34,7 @@ class WorkerProcess:
         self.aside_ns = 0
         self.cause: ExitCause | None = None
         self.detail = ""
+        self.kill_sent = False
         self.ended = False
         self.orphaned = False
         self.stopping = False

@@ -43,6 +43,7 @@ from appliance.workers.messages import (
     ForkFailed,
     FromSupervisor,
     Kill,
+    KillSent,
     Ready,
     decode,
     encode,
@@ -149,6 +150,7 @@ class Zygote:
         pid = self._pids.get(worker)
         if pid is not None:
             os.kill(pid, signal.SIGKILL)
+        self._say(KillSent(worker))
 
     def _reap(self) -> None:
         self._wakeup.recv(4096)

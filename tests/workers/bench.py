@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable, Sequence
+import logging
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -150,6 +153,10 @@ class Bench:
         """The next event."""
         return self.loop.run_until_complete(asyncio.wait_for(self.events.get(), EVENT_TIMEOUT_S))
 
+    def wait(self, said: asyncio.Event) -> None:
+        """Until it is set."""
+        self.loop.run_until_complete(asyncio.wait_for(said.wait(), EVENT_TIMEOUT_S))
+
     def start(self, settings: WorkerSettings = PLAIN) -> int:
         """A running worker."""
         worker = next(self._ids)
@@ -227,6 +234,40 @@ class Bench:
     def fetch(self, worker: int, ticket: int, offset: int, capacity: int) -> None:
         """Ask for held outputs."""
         self.call(self.pool.fetch, worker, Fetch(ticket, offset, capacity))
+
+
+class _Listener(logging.Handler):
+    def __init__(self, text: str, said: asyncio.Event) -> None:
+        super().__init__()
+        self._text = text
+        self._said = said
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if self._text in record.getMessage():
+            self._said.set()
+
+
+@contextmanager
+def listening(text: str) -> Iterator[asyncio.Event]:
+    """Set when the pool logs a line with ``text``."""
+    said = asyncio.Event()
+    handler, log = _Listener(text, said), logging.getLogger("appliance.workers")
+    log.addHandler(handler)
+    try:
+        yield said
+    finally:
+        log.removeHandler(handler)
+
+
+class Clock:
+    """The pool's, which a test sets forward."""
+
+    def __init__(self) -> None:
+        self.ahead_ns = 0
+
+    def monotonic_ns(self) -> int:
+        """Nanoseconds."""
+        return time.monotonic_ns() + self.ahead_ns
 
 
 def row(*values: float) -> Tensor:

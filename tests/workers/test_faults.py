@@ -8,7 +8,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -37,7 +36,7 @@ from appliance.workers.port import (
 )
 from models.generate import write_model
 from tests.faults.gate import Gate
-from tests.workers.bench import FOUR, Bench, fake, spec, tensor, version_of
+from tests.workers.bench import FOUR, Bench, Clock, fake, spec, tensor, version_of
 
 OK = ItemStatus.OK
 FOUR_MINUTES_MS = 240_000
@@ -156,16 +155,6 @@ def test_a_load_that_hangs_is_ended(make_bench: Callable[..., Bench]) -> None:
     bench.call(bench.pool.load, worker, 5, fake("hang_at_load"))
     exited = bench.event(WorkerExited)
     assert (exited.cause, exited.loading) == (ExitCause.HUNG, 5)
-
-
-class Clock:
-    """The pool's, which a test sets forward."""
-
-    def __init__(self) -> None:
-        self.ahead_ns = 0
-
-    def monotonic_ns(self) -> int:
-        return time.monotonic_ns() + self.ahead_ns
 
 
 def test_the_time_of_an_early_load_s_weights_begins_when_it_has_loaded(

@@ -45,6 +45,7 @@ from appliance.workers.messages import (
     Hollow,
     Hollowed,
     Kill,
+    KillSent,
     Learn,
     Load,
     Loaded,
@@ -130,6 +131,7 @@ SAMPLES: list[Message] = [
     Ready(("onnx",)),
     Forked(1, 2),
     ForkFailed(1, "no"),
+    KillSent(1),
     Exited(1, 139),
 ]
 

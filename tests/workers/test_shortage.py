@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import logging
 import os
 import resource
 import signal
@@ -12,9 +10,7 @@ from contextlib import contextmanager
 
 from appliance.workers.messages import ForkFailed
 from appliance.workers.port import ExitCause, LaneMemory, WorkerExited
-from tests.workers.bench import PLAIN, Bench, fake
-
-PATIENCE_S = 30.0
+from tests.workers.bench import PLAIN, Bench, fake, listening
 
 
 @contextmanager
@@ -28,22 +24,6 @@ def no_descriptors() -> Iterator[None]:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
-
-
-class Listener(logging.Handler):
-    """Waits for a line of the log."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self._text = text
-        self._said = asyncio.Event()
-
-    def emit(self, record: logging.LogRecord) -> None:
-        if self._text in record.getMessage():
-            self._said.set()
-
-    async def heard(self) -> None:
-        await asyncio.wait_for(self._said.wait(), PATIENCE_S)
 
 
 def test_a_worker_that_cannot_be_started_has_died_and_the_next_one_starts(shared_bench: Bench) -> None:
@@ -77,18 +57,12 @@ def test_a_supervisor_that_cannot_be_started_again_is_tried_until_it_can(
 ) -> None:
     bench = make_bench()
     worker = bench.start()
-    listener = Listener("the worker supervisor could not be started")
-    log = logging.getLogger("appliance.workers.supervision")
-    log.addHandler(listener)
     before = len(os.listdir("/proc/self/fd"))
-    try:
-        with no_descriptors():
-            os.kill(bench.pool.statistics().supervisor_pid, signal.SIGKILL)
-            assert bench.event(WorkerExited).worker == worker
-            bench.loop.run_until_complete(listener.heard())
-            assert bench.pool.statistics().supervisor_pid == 0
-    finally:
-        log.removeHandler(listener)
+    with listening("the worker supervisor could not be started") as said, no_descriptors():
+        os.kill(bench.pool.statistics().supervisor_pid, signal.SIGKILL)
+        assert bench.event(WorkerExited).worker == worker
+        bench.wait(said)
+        assert bench.pool.statistics().supervisor_pid == 0
     assert bench.start()
     assert bench.pool.statistics().supervisor_restarts == 1
     assert len(os.listdir("/proc/self/fd")) == before, "failed tries leave nothing open"

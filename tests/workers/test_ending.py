@@ -1,0 +1,77 @@
+"""Workers that were killed and do not disappear: who is given up for that, and who is not."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Final
+
+import pytest
+
+from appliance.workers.pool import KILL_GRACE_NS
+from appliance.workers.port import ExitCause, WorkerExited
+from tests.workers.bench import Bench, Clock, fake, listening
+
+PTRACE_SEIZE: Final = 0x4206
+
+
+@contextmanager
+def kept(pid: int) -> Iterator[None]:
+    """The process does not disappear when it is killed: its parent learns of its end from a tracer, us."""
+    if ctypes.CDLL(None, use_errno=True).ptrace(PTRACE_SEIZE, pid, None, None) != 0:
+        pytest.skip(f"this machine lets nobody trace: {os.strerror(ctypes.get_errno())}")
+    try:
+        yield
+    finally:
+        os.waitpid(pid, 0)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made = Clock()
+    monkeypatch.setattr("appliance.workers.pool.time", made)
+    return made
+
+
+def kill(bench: Bench, worker: int) -> int:
+    """The supervisor has done so; gives another worker, which it started after that."""
+    bench.call(bench.pool.kill, worker, ExitCause.STOPPED)
+    return bench.start()
+
+
+def test_a_killed_worker_that_does_not_disappear_costs_no_other(
+    make_bench: Callable[..., Bench], clock: Clock
+) -> None:
+    bench = make_bench()
+    supervisor = bench.pool.statistics().supervisor_pid
+    worker = bench.start()
+    with kept(bench.pids[worker]):
+        witness = kill(bench, worker)
+        with listening("was killed and has not ended yet") as said:
+            clock.ahead_ns += KILL_GRACE_NS + 1
+            bench.wait(said)
+        assert bench.load(witness, fake())
+    exited = bench.event(WorkerExited)
+    assert (exited.worker, exited.cause) == (worker, ExitCause.STOPPED)
+    assert bench.pool.statistics().supervisor_pid == supervisor
+
+
+def test_a_supervisor_that_falls_silent_after_it_has_killed_is_replaced(
+    make_bench: Callable[..., Bench], clock: Clock
+) -> None:
+    bench = make_bench()
+    supervisor = bench.pool.statistics().supervisor_pid
+    worker = bench.start()
+    with kept(bench.pids[worker]):
+        witness = kill(bench, worker)
+        os.kill(supervisor, signal.SIGSTOP)
+        with listening("was killed and has not ended yet") as said:
+            clock.ahead_ns += KILL_GRACE_NS + 1
+            bench.wait(said)
+        clock.ahead_ns += KILL_GRACE_NS + 1
+        assert {bench.event(WorkerExited).worker for _ in range(2)} == {worker, witness}
+    assert bench.start()
+    assert bench.pool.statistics().supervisor_pid != supervisor
