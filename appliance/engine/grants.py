@@ -368,7 +368,10 @@ class Grants:
             served = self._served(lesson.model)
             if served is not None and served.group == event.group:
                 self._workers.learn(event.lane, lesson)
-        door.open_lane(event.lane, event.group, memory.fileno(), memory.doorbell())
+        try:
+            door.open_lane(event.lane, event.group, memory.fileno(), memory.doorbell())
+        except OSError:
+            return event  # no descriptor is left for it: all its work comes by Python
         self._groups[event.lane] = event.group
         return event._replace(grantable=True)
 

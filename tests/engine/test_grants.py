@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Sequence
 from typing import cast
 
@@ -9,6 +11,7 @@ from appliance.engine.direct import DirectDoor
 from appliance.engine.routes import Catalog, CatalogVersion
 from appliance.inference import RequestHead, TensorHead
 from appliance.validation import plan_request
+from appliance.workers.port import LaneMemory
 from tests.engine.rig import Rig
 from tests.words.sample import make_version
 
@@ -72,3 +75,34 @@ def test_prices_of_models_that_are_gone_are_forgotten() -> None:
     rig.engine.apply(Catalog(versions=()))
     rig.turns()
     assert door.prices == {}
+
+
+class LaneDescriptors:
+    """Memory of a lane that nobody maps."""
+
+    def fileno(self) -> int:
+        return -1
+
+    doorbell = fileno
+
+
+class FullDoor(DoorDouble):
+    """Has no descriptor left for a lane; can grant none."""
+
+    def open_lane(self, *lane: int) -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+
+class LaneRig(RingRig):
+    """A rig whose workers do share memory."""
+
+    def memory(self, worker: int) -> LaneMemory | None:
+        return cast(LaneMemory, LaneDescriptors())
+
+
+def test_a_lane_for_which_no_descriptor_is_left_serves_ungranted() -> None:
+    rig = LaneRig(make_version("m", 1))
+    assert rig.engine.direct.attach(cast(DirectDoor, FullDoor()), 0)
+    rig.engine.apply(Catalog(versions=(CatalogVersion(model=make_version("m", 2), fingerprint=""),)))
+    rig.turns()
+    assert rig.engine.resolve("m", "").version == 2
