@@ -14,7 +14,7 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -251,7 +251,7 @@ class Daemon:
         )
         await self._stop.wait()
         if not self._failed:
-            await self._drain()
+            await self._end("draining", self._drain)
 
     def _announce(self, announce: Callable[[Started], None], started: Started) -> None:
         self._log.event(
@@ -314,7 +314,7 @@ class Daemon:
         self._log.event("draining", requests=self._engine.live_requests)
         self._door.announce_stop()
         self._http.announce_stop()
-        await self._desired.stop()
+        await self._end("the end of looking at the models", self._desired.stop)
         await _first_of(self._hurry, timeout_s=self._config.daemon.drain_notice_s)
         self._engine.drain()
         deadline = time.monotonic() + self._config.daemon.drain_grace_s
@@ -326,22 +326,32 @@ class Daemon:
         await asyncio.gather(self._door.drain(left), self._http.drain(left))
 
     async def _close(self) -> None:
+        """Close every part, edge first, whatever becomes of the others."""
         if self._scrubbing is not None:
-            await self._scrubbing.stop()
+            await self._end("the end of scrubbing", self._scrubbing.stop)
         if self._control is not None:
-            await self._control.close()
-        await self._http.close()  # its last answers may have to go through the door
-        await self._door.close()
-        self._engine.stop_workers()
-        await self._pool.close()
-        await self._desired.close()
-        self._arena.close()
-        self._collector.close()
+            await self._end("closing the operator's socket", self._control.close)
+        await self._end("closing HTTP", self._http.close)  # its last answers may have to go through the door
+        await self._end("closing the door", self._door.close)
+        await self._end("stopping the workers", self._engine.stop_workers)
+        await self._end("the end of the workers", self._pool.close)
+        await self._end("closing the models", self._desired.close)
+        await self._end("closing the tensors' memory", self._arena.close)
+        await self._end("closing the collector", self._collector.close)
         if isinstance(self._records, FileRecords):
-            self._records.close()
+            await self._end("writing the records", self._records.close)
         if self._tracer is not None:
-            self._tracer.close()
+            await self._end("closing the traces", self._tracer.close)
         self._log.event("stopped")
+
+    async def _end(self, what: str, step: Callable[[], Awaitable[None] | None]) -> None:
+        """One step on the way out. What fails is told, shows in the exit status, and keeps nothing from its end."""
+        try:
+            done = step()
+            if done is not None:
+                await done
+        except Exception as error:  # noqa: BLE001  whatever it is, the others are still to be closed
+            self._on_failure(what, error)
 
     # --- small things
 

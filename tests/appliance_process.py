@@ -23,7 +23,7 @@ STOP_S = 40.0
 
 class ApplianceProcess:
     """``models`` None: the arguments say what is served. ``sections`` are TOML sections by name; listening addresses
-    default to free ports of 127.0.0.1."""
+    default to free ports of 127.0.0.1. ``before`` is Python that the daemon's process runs first, to break it."""
 
     def __init__(
         self,
@@ -32,6 +32,7 @@ class ApplianceProcess:
         *,
         arguments: tuple[str, ...] = (),
         environment: Mapping[str, str] | None = None,
+        before: str = "",
     ) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="appliance-test-")
         folder = Path(self._folder.name)
@@ -53,7 +54,8 @@ class ApplianceProcess:
         with self.log_path.open("wb") as log:
             self.process = subprocess.Popen(
                 [
-                    sys.executable, "-c", "import sys; from appliance.cli.main import main; sys.exit(main())", "serve",
+                    sys.executable, "-c",
+                    f"{before}\nimport sys; from appliance.cli.main import main; sys.exit(main())", "serve",
                     *(("--models", str(models)) if models else ()), "--config", str(config), *arguments,
                 ],
                 stdout=log,

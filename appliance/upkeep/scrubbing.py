@@ -58,26 +58,31 @@ class Scrubbing:
 
     async def _scrub_now_and_then(self) -> None:
         while True:
-            complaint = await self._read()
-            due = due_s(self._record, self._config.scrub_interval_h * S_PER_H, self._wall_ms())
-            if not complaint and due:
-                await asyncio.sleep(min(due, LONGEST_SLEEP_S))
-                continue
-            complaint = complaint or await self._pass() or await self._read()
-            if complaint:
+            try:
+                pause_s = await self._scrub_if_due()
+            except Exception as problem:  # noqa: BLE001  whatever it is, a store that nobody reads any more is worse
                 self.failures += 1
-                self._report("the store cannot be scrubbed", reason=complaint, again_in_s=RETRY_S)
-                await asyncio.sleep(RETRY_S)
-                continue
-            self.passes += 1
-            self._report("the store was scrubbed", blobs=self._record.blobs, bytes=self._record.bytes)
+                reason = str(problem) or type(problem).__name__
+                self._report("the store cannot be scrubbed", reason=reason, again_in_s=RETRY_S)
+                pause_s = RETRY_S
+            await asyncio.sleep(pause_s)
 
-    async def _read(self) -> str:
-        """Read the record and tell what is damaged since; gives why it cannot be read."""
-        try:
-            self._record = await asyncio.get_running_loop().run_in_executor(None, read_record, self._state)
-        except (OperatorError, OSError) as problem:
-            return str(problem)
+    async def _scrub_if_due(self) -> float:
+        """One pass, if it is time for one; gives how long there is nothing to do then. Raises OperatorError, and
+        OSError or RuntimeError where the system has no process or thread to give."""
+        await self._read()
+        due = due_s(self._record, self._config.scrub_interval_h * S_PER_H, self._wall_ms())
+        if due:
+            return min(due, LONGEST_SLEEP_S)
+        await self._pass()
+        await self._read()
+        self.passes += 1
+        self._report("the store was scrubbed", blobs=self._record.blobs, bytes=self._record.bytes)
+        return 0.0
+
+    async def _read(self) -> None:
+        """Read the record and tell what is damaged since. Raises OperatorError and OSError."""
+        self._record = await asyncio.get_running_loop().run_in_executor(None, read_record, self._state)
         for damage in self._record.damaged:
             if damage.digest not in self._told:
                 self._report(
@@ -86,10 +91,9 @@ class Scrubbing:
                     reason=damage.text,
                 )
         self._told = frozenset(damage.digest for damage in self._record.damaged)
-        return ""
 
-    async def _pass(self) -> str:
-        """One pass; gives why it failed."""
+    async def _pass(self) -> None:
+        """One pass. Raises OperatorError when it failed, OSError when it cannot begin."""
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "appliance.upkeep.scrub_process"),
             *(str(self._state), str(self._config.scrub_bytes_per_s), str(os.getpid())),
@@ -104,7 +108,6 @@ class Scrubbing:
                 process.send_signal(signal.SIGKILL)
             await process.wait()
             raise
-        if process.returncode == 0:
-            return ""
-        words = said[-COMPLAINT_BYTES:].decode(errors="replace").strip()
-        return words or f"its process ended with status {process.returncode}"
+        if process.returncode:
+            words = said[-COMPLAINT_BYTES:].decode(errors="replace").strip()
+            raise OperatorError(words or f"its process ended with status {process.returncode}")

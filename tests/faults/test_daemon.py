@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import signal
 import socket
@@ -101,6 +102,37 @@ def test_a_second_signal_does_not_wait_for_the_grace(serve: Serve, tmp_path: Pat
     daemon.signal(signal.SIGTERM)
     assert daemon.process.wait(30) == 0
     asking.__exit__(None, None, None)
+
+
+TWO_FAIL = """
+def fails(owner, name):
+    real = getattr(owner, name)
+    async def and_raises(self):
+        await real(self)
+        raise OSError(f"{name} was told to fail")
+    setattr(owner, name, and_raises)
+
+from appliance.desired import Desired
+from appliance.http.edge import HttpEdge
+fails(Desired, "stop")
+fails(HttpEdge, "close")
+"""
+
+
+def test_what_cannot_be_closed_is_told_and_keeps_nothing_else_from_its_end(
+    serve: Serve, tmp_path: Path
+) -> None:
+    write_fake(tmp_path, "slow", mode="delay", delay_ms=100)
+    daemon = serve(tmp_path, FAKE_SECTIONS, before=TWO_FAIL)
+    with Stream(daemon.grpc, "slow", threads=1) as stream:
+        stream.wait_for(1)
+        assert daemon.stop() == 70
+    assert set(stream.outcomes) <= {"OK", "UNAVAILABLE"}
+    lines = [json.loads(line) for line in daemon.log().splitlines() if line.startswith("{")]
+    told = [line["event"] for line in lines if "was told to fail" in line.get("error", "")]
+    assert told[0] == "the end of looking at the models failed; stopping"
+    assert "closing HTTP failed; stopping" in told
+    assert lines[-1]["event"] == "stopped"
 
 
 def test_sighup_takes_new_versions_in_and_lets_old_ones_go_without_a_failed_request(

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from appliance.store.layout import blob_path
 from appliance.store.settings import StoreConfig
@@ -78,3 +81,37 @@ async def test_a_store_that_cannot_be_read_is_told_and_tried_again_later(tmp_pat
     (fields,) = [fields for text, fields in lines if text == "the store cannot be scrubbed"]
     assert "catalog" in fields["reason"]
     assert scrubbing.passes == 0
+
+
+async def test_a_pass_that_cannot_begin_is_told_and_tried_again_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    installed(tmp_path / "state")
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "nowhere"))
+    scrubbing, lines = await scrubbed(tmp_path / "state", lambda scrubbing: scrubbing.failures == 1)
+    (fields,) = [fields for text, fields in lines if text == "the store cannot be scrubbed"]
+    assert "No such file" in fields["reason"]
+    assert scrubbing.passes == 0
+
+
+async def test_what_nobody_foresaw_is_told_and_keeps_it_from_stopping_no_more_than_from_going_on(
+    tmp_path: Path,
+) -> None:
+    installed(tmp_path / "state")
+    lines: Lines = []
+    told = asyncio.Event()
+
+    def report(text: str, **fields: Any) -> None:
+        lines.append((text, fields))
+        told.set()
+
+    def broken() -> int:
+        raise ValueError("the clock is gone")
+
+    scrubbing = Scrubbing(tmp_path / "state", StoreConfig(), broken, report)
+    scrubbing.start()
+    await asyncio.wait_for(told.wait(), 30)
+    await scrubbing.stop()
+    assert lines[0][0] == "the store cannot be scrubbed"
+    assert "the clock is gone" in lines[0][1]["reason"]
+    assert scrubbing.failures == 1
