@@ -303,7 +303,7 @@ def _tensor_problems(manifest: Manifest) -> Iterator[tuple[str, str]]:
             yield key, f"lies outside {entry.file!r}, which has {sizes[entry.file]} bytes"
     if len({entry.name for entry in tensors}) != len(tensors):
         yield "tensors", "names a tensor twice"
-    yield from _overlaps(tensors)
+    yield from _overlaps(manifest)
 
 
 def _extent_problems(key: str, entry: TensorEntry) -> Iterator[tuple[str, str]]:
@@ -324,19 +324,23 @@ def _extent_problems(key: str, entry: TensorEntry) -> Iterator[tuple[str, str]]:
         )
 
 
-def _overlaps(tensors: Sequence[TensorEntry]) -> Iterator[tuple[str, str]]:
-    """Tensors lie in order and apart, or exactly on one another with the same digest."""
-    for index, (before, after) in enumerate(pairwise(tensors), start=1):
-        if (before.file, before.offset, before.name) > (after.file, after.offset, after.name):
+def _overlaps(manifest: Manifest) -> Iterator[tuple[str, str]]:
+    """Tensors lie in order and apart, or exactly on one another with the same digest; in files of equal content, too,
+    since their bytes are read once."""
+    order = [(entry.file, entry.offset, entry.name) for entry in manifest.tensors]
+    for index, (earlier, later) in enumerate(pairwise(order), start=1):
+        if earlier > later:
             yield f"tensors[{index}]", "is out of the order of file, offset and name"
-        elif before.file == after.file and after.offset < before.offset + before.length:
-            shared = (before.offset, before.length, before.digest) == (
-                after.offset,
-                after.length,
-                after.digest,
-            )
-            if not shared:
-                yield f"tensors[{index}]", "overlaps the tensor before it"
+    contents = {entry.path: entry.digest for entry in manifest.files}
+    places = sorted(
+        ((contents.get(entry.file, ""), entry.offset, entry.length, entry.digest), index)
+        for index, entry in enumerate(manifest.tensors)
+    )
+    for (before, index), (after, other) in pairwise(places):
+        content, offset, length, _ = before
+        apart = after[0] != content or after[1] >= offset + length
+        if not apart and before != after:
+            yield f"tensors[{max(index, other)}]", "overlaps another tensor"
 
 
 def _port_problems(key: str, ports: Sequence[Port]) -> Iterator[tuple[str, str]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from appliance.digest import Digester, digest_of
 from appliance.errors import PackageInvalid, Problem
@@ -17,15 +18,27 @@ def tensors_in(manifest: Manifest, digest: str) -> Sequence[TensorEntry]:
     return [entry for entry in manifest.tensors if entry.file in places]
 
 
+class _Place(NamedTuple):
+    """Where tensors lie, and what they must come to. Many may share it."""
+
+    offset: int
+    length: int
+    digest: str
+
+
 class TensorSums:
-    """Sums the tensors of one file while its bytes go by. They are in order of offset and do not overlap, but for those
-    with equal places."""
+    """Sums the tensors of one file while its bytes go by, each byte once: they are apart, but for those with equal
+    places."""
 
     def __init__(self, entries: Sequence[TensorEntry]) -> None:
-        self._waiting: list[TensorEntry] = sorted(entries, key=lambda entry: entry.offset)[::-1]
-        self._open: list[tuple[TensorEntry, Digester]] = []
+        self._entries: dict[_Place, list[TensorEntry]] = {}
+        for entry in entries:
+            place = _Place(entry.offset, entry.length, entry.digest)
+            self._entries.setdefault(place, []).append(entry)
+        self._waiting = sorted(self._entries, reverse=True)
+        self._open: list[tuple[_Place, Digester]] = []
         self._position = 0
-        self._wrong: list[TensorEntry] = []
+        self._wrong: list[_Place] = []
 
     def update(self, data: bytes) -> None:
         """The next bytes of the file."""
@@ -33,23 +46,24 @@ class TensorSums:
         while self._waiting and self._waiting[-1].offset < end:
             self._open.append((self._waiting.pop(), Digester(pieces=False)))
         view = memoryview(data)
-        still: list[tuple[TensorEntry, Digester]] = []
-        for entry, digester in self._open:
-            start = max(entry.offset - self._position, 0)
-            digester.update(view[start : entry.offset + entry.length - self._position])
-            if entry.offset + entry.length > end:
-                still.append((entry, digester))
-            elif digester.finish().digest != entry.digest:
-                self._wrong.append(entry)
+        still: list[tuple[_Place, Digester]] = []
+        for place, digester in self._open:
+            start = max(place.offset - self._position, 0)
+            digester.update(view[start : place.offset + place.length - self._position])
+            if place.offset + place.length > end:
+                still.append((place, digester))
+            elif digester.finish().digest != place.digest:
+                self._wrong.append(place)
         self._open = still
         self._position = end
 
     def problems(self) -> Iterator[Problem]:
         """The tensors whose digests are others; call it at the end of the file."""
         empty = digest_of(b"")
-        for entry in (*self._wrong, *(entry for entry in self._waiting if entry.digest != empty)):
-            text = f"the bytes of '{entry.name}' in {entry.file} have another digest"
-            yield Problem(file=MANIFEST_FILE, key="tensors", text=text)
+        for place in (*self._wrong, *(place for place in self._waiting if place.digest != empty)):
+            for entry in self._entries[place]:
+                text = f"the bytes of '{entry.name}' in {entry.file} have another digest"
+                yield Problem(file=MANIFEST_FILE, key="tensors", text=text)
 
 
 class SummedStream:

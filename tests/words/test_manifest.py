@@ -263,3 +263,14 @@ def test_pieces(size: int) -> None:
     assert found.pieces == tuple(map(digest_of, parts))
     assert len(found.pieces) == piece_count(size)
     assert is_digest(found.digest)
+
+
+def test_tensors_in_equal_files_lie_apart_or_on_one_another_too() -> None:
+    """Their bytes are summed once for all files of that content, whatever those are called."""
+    plain = manifest_of({"1/a.bin": bytes(100), "1/b.bin": bytes(100)})
+    one = replace(TENSOR, file="1/a.bin")
+    same = replace(TENSOR, name="v", file="1/b.bin")
+    assert list(manifest_problems(replace(plain, tensors=(one, same)))) == []
+    part = replace(same, shape=(99,), datatype="UINT8", offset=1, length=99, digest=digest_of(bytes(99)))
+    found = manifest_problems(replace(plain, tensors=(one, part)))
+    assert [key for key, _ in found] == ["tensors[1]"]
