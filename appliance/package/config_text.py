@@ -9,7 +9,7 @@ import re
 from collections.abc import Collection, Mapping
 from typing import Final
 
-from appliance.repository.pbtxt import Message, Scalar, ScalarKind, parse
+from appliance.repository.pbtxt import Field, Message, ScalarKind, parse
 
 _SEPARATOR: Final = re.compile(r"[ \t]*[,;]?[ \t]*")
 
@@ -26,10 +26,11 @@ def changed_config(
     values: Mapping[str, str],
     *,
     without: Collection[str] = (),
-    texts: Mapping[str, str] | None = None,
+    inner: Mapping[tuple[str, str], str] | None = None,
 ) -> bytes:
     """``source`` with the texts ``values`` in its fields of these names (put first where they are missing), the fields
-    ``without`` taken out, and texts anywhere in it that are keys of ``texts`` replaced. Raises PbtxtError."""
+    ``without`` taken out, and the texts in fields anywhere in it replaced by ``inner``, whose keys are the field's name
+    and its text. Raises PbtxtError."""
     tree = parse(source)
     text = source.decode("utf-8-sig")
     changes: list[tuple[int, int, str]] = []
@@ -40,7 +41,7 @@ def changed_config(
             separator = _SEPARATOR.match(text, field.end)
             changes.append((field.start, separator.end() if separator else field.end, ""))
         else:
-            changes += _replaced(field.values, field.start, field.end, text, texts or {})
+            changes += _replaced(field, inner or {})
     for start, end, new in reversed(changes):
         text = text[:start] + new + text[end:]
     present = {field.name for field in tree.fields}
@@ -48,16 +49,15 @@ def changed_config(
     return (missing + text).encode()
 
 
-def _replaced(
-    values: Collection[Scalar | Message], start: int, end: int, text: str, texts: Mapping[str, str]
-) -> list[tuple[int, int, str]]:
-    """The changes within one field: texts that are its value, or the value of a field inside."""
+def _replaced(field: Field, inner: Mapping[tuple[str, str], str]) -> list[tuple[int, int, str]]:
+    """The changes within one field: of the text that is its value, or of fields inside."""
     found: list[tuple[int, int, str]] = []
-    for value in values:
+    for value in field.values:
         if isinstance(value, Message):
-            for field in value.fields:
-                found += _replaced(field.values, field.start, field.end, text, texts)
-        elif value.kind is ScalarKind.STRING and (new := texts.get(value.data.decode(errors="replace"))):
-            name = re.match(r"\w+", text[start:end])
-            found.append((start, end, f'{name.group() if name else ""}: "{new}"'))
+            for each in value.fields:
+                found += _replaced(each, inner)
+        elif value.kind is ScalarKind.STRING:
+            new = inner.get((field.name, value.data.decode(errors="replace")))
+            if new is not None:
+                found.append((field.start, field.end, f'{field.name}: "{new}"'))
     return found

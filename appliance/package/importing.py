@@ -19,16 +19,21 @@ from types import MappingProxyType
 from typing import Final
 
 from appliance.errors import ArtefactError, ModelInvalid, Problem
+from appliance.golden import SET_FILE, TENSORS_NAME
 from appliance.package.config_text import changed_config
 from appliance.package.source import CONFIG_FILE, ModelSource, find_source, plain_name
 from appliance.repository.model_directory import read_model_directory
 from appliance.repository.onnx_graph import read_graph
 from appliance.repository.pbtxt import parse
 from appliance.repository.settings import RepositoryConfig
+from appliance.repository.warmup_config import WARMUP_DIRECTORY
 
 MODEL_FILE: Final = "model.onnx"
 EXPORTS: Final = ("model.onnx", "onnx/model.onnx")
 COMPANIONS: Final = ("tokenizer.json",)
+RESERVED: Final = (CONFIG_FILE, SET_FILE, str(PurePosixPath(SET_FILE).with_name(TENSORS_NAME)), *COMPANIONS)
+"""What files of a model are called that have a meaning; no other one is renamed to that."""
+NAME_CHARACTERS_MAX: Final = 64
 _NUMBER: Final = re.compile(r"[1-9][0-9]{0,18}")
 
 DROPPED: Final[Mapping[str, str]] = MappingProxyType(
@@ -66,11 +71,12 @@ def import_model(source: Path, parent: Path, name: str | None, version: int | No
     notes: list[str] = []
     with tempfile.TemporaryDirectory(prefix=".importing-", dir=parent) as folder:
         home = Path(folder) / name
+        layout = _Layout(home)
         for each in found:
-            _lay_out(each, home, name, notes)
+            _lay_out(each, layout, name, notes)
         for companion in COMPANIONS:
-            if (source / companion).is_file() and not (home / companion).exists():
-                shutil.copyfile(source / companion, home / companion)
+            if (source / companion).is_file():
+                layout.copy(str(source.resolve() / companion), PurePosixPath(companion))
         _judge(Path(folder), name)
         os.rename(home, target)
     return Imported(
@@ -114,13 +120,65 @@ def _no_export(source: Path) -> str:
     return f"holds neither {CONFIG_FILE}, nor versions, nor {' or '.join(EXPORTS)}"
 
 
-def _lay_out(source: ModelSource, home: Path, name: str, notes: list[str]) -> None:
+class _Layout:
+    """The model directory that is being made: what its files are called, and what each comes from."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self._sources: dict[PurePosixPath, str] = {}
+        self._names: dict[str, PurePosixPath] = {}
+        self._taken = {*RESERVED}
+
+    def name(self, path: str, version: int) -> PurePosixPath:
+        """What the file that the source has at ``path`` is called; different ones are called differently."""
+        if path not in self._names:
+            wanted = _plain(path, version)
+            name, number = wanted, 1
+            while str(name) != path and str(name) in self._taken:
+                number += 1
+                name = wanted.with_name(_numbered(wanted, number))
+            self._names[path] = name
+            self._taken.add(str(name))
+        return self._names[path]
+
+    def copy(self, source: str, path: PurePosixPath) -> None:
+        """Copy a file, once. Raises ModelInvalid where another one lies already."""
+        if self._claims(source, path):
+            (self.home / path).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(source, self.home / path)
+
+    def write(self, path: PurePosixPath, data: bytes) -> None:
+        """Write a file that comes from no other. Raises ModelInvalid as ``copy``."""
+        if self._claims(str(path), path):
+            (self.home / path).write_bytes(data)
+
+    def _claims(self, source: str, path: PurePosixPath) -> bool:
+        """Whether nothing lies there yet."""
+        if path not in self._sources:
+            self._sources[path] = source
+            return True
+        if self._sources[path] != source:
+            text = f"'{self._sources[path]}' and '{source}' would both be called '{path}'; rename one of them"
+            raise ModelInvalid([_problem(str(path), text)])
+        return False
+
+
+def _plain(path: str, version: int) -> PurePosixPath:
+    parts = PurePosixPath(path).parts
+    return PurePosixPath(*(part if part == str(version) else plain_name(part) for part in parts))
+
+
+def _numbered(path: PurePosixPath, number: int) -> str:
+    tail = f"-{number}{path.suffix[: NAME_CHARACTERS_MAX // 2]}"
+    return path.stem[: NAME_CHARACTERS_MAX - len(tail)] + tail
+
+
+def _lay_out(source: ModelSource, layout: _Layout, name: str, notes: list[str]) -> None:
     """One version, with its configuration, which is the same for all."""
-    folder = home / str(source.version)
-    folder.mkdir(parents=True)
+    folder = PurePosixPath(str(source.version))
     config = source.config
     file_name = MODEL_FILE if config is None else PurePosixPath(source.model.path).name
-    _copy(Path(source.model.path), folder / file_name)
+    layout.copy(source.model.path, folder / file_name)
     with source.model.open() as descriptor:
         graph = read_graph(descriptor)
     for location in sorted({reference.location for reference in graph.external}):
@@ -128,30 +186,33 @@ def _lay_out(source: ModelSource, home: Path, name: str, notes: list[str]) -> No
             outside = source.home.file(PurePosixPath(location), start=source.start)
         except ArtefactError as error:
             raise ModelInvalid([_problem(location, str(error))]) from error
-        _copy(Path(outside.path), folder / location)
-    renamed: dict[str, str] = {}
-    for path, file in source.others.items():
-        parts = PurePosixPath(path).parts
-        plain = PurePosixPath(*(part if part == str(source.version) else plain_name(part) for part in parts))
+        layout.copy(outside.path, PurePosixPath(os.path.normpath(folder / location)))
+    inner: dict[tuple[str, str], str] = {}
+    # Those that keep their names first, so that the others make way.
+    for path in sorted(source.others, key=lambda path: str(_plain(path, source.version)) != path):
+        plain = layout.name(path, source.version)
         if str(plain) != path:
-            renamed[PurePosixPath(path).name] = plain.name
+            inner |= _named(path, plain)
             notes.append(f"'{path}' is called '{plain}' now")
-        _copy(Path(file.path), home / plain)
-    if config is not None and not (home / CONFIG_FILE).exists():
-        (home / CONFIG_FILE).write_bytes(_our_config(config, name, renamed, notes))
+        layout.copy(source.others[path].path, plain)
+    if config is not None:
+        layout.write(PurePosixPath(CONFIG_FILE), _our_config(config, name, inner, notes))
 
 
-def _copy(source: Path, target: Path) -> None:
-    target.parent.mkdir(parents=True, exist_ok=True)
-    if not target.exists():
-        shutil.copyfile(source, target)
+def _named(path: str, plain: PurePosixPath) -> Mapping[tuple[str, str], str]:
+    """How a configuration names the file at ``path``, as labels or as warm-up data, and what it is to say."""
+    said = {("label_filename", path): str(plain)}
+    if path.startswith(f"{WARMUP_DIRECTORY}/"):
+        inside = path.removeprefix(f"{WARMUP_DIRECTORY}/")
+        said["input_data_file", inside] = str(plain.relative_to(WARMUP_DIRECTORY))
+    return said
 
 
-def _our_config(text: bytes, name: str, renamed: Mapping[str, str], notes: list[str]) -> bytes:
+def _our_config(text: bytes, name: str, inner: Mapping[tuple[str, str], str], notes: list[str]) -> bytes:
     """The configuration without DROPPED and with our names."""
     said = {field.name for field in parse(text).fields}
     notes += [f"'{field}' is left out: it {why}" for field, why in DROPPED.items() if field in said]
-    return changed_config(text, {"name": name}, without=DROPPED, texts=renamed)
+    return changed_config(text, {"name": name}, without=DROPPED, inner=inner)
 
 
 def _judge(root: Path, name: str) -> None:

@@ -12,10 +12,12 @@ import pytest
 from appliance.cli.failure import Exit
 from appliance.cli.main import main
 from appliance.errors import ModelInvalid
+from appliance.manifest import path_problem
 from appliance.package.config_text import changed_config
 from appliance.package.importing import DROPPED, import_model
 from appliance.repository.directory import RepositoryConfig, scan
 from tests.package.onnx_models import layers, save_outside
+from tests.repository.onnx_files import model_of, port
 
 TRITON = """\
 # from the other server
@@ -120,6 +122,78 @@ def test_data_outside_the_model_is_not_followed(tmp_path: Path, out: Path) -> No
     (entry / "1" / "model.bin").symlink_to(tmp_path / "secret")
     with pytest.raises(ModelInvalid, match="outside the model's directory"):
         import_model(entry, out, None, None)
+    assert list(out.iterdir()) == []
+
+
+def _two_outputs(root: Path, first: str, second: str, more: str = "") -> Path:
+    home = root / "two"
+    (home / "1").mkdir(parents=True)
+    ports = [port(name, ["n", 4]) for name in ("x", "y", "z")]
+    onnx.save(model_of(ports[:1], ports[1:]), home / "1" / "model.onnx")
+    (home / "config.pbtxt").write_text(
+        f'max_batch_size: 8 output {{ name: "y" label_filename: "{first}" }} '
+        f'output {{ name: "z" label_filename: "{second}" }} {more}'
+    )
+    for name in (first, second):
+        (home / name).parent.mkdir(exist_ok=True)
+        (home / name).write_text(f"of {name}\n")
+    return home
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ("类别.txt", "标签.txt"),
+        ("Labels.txt", "labels.txt"),
+        ("labels.txt", "Labels.txt"),
+        ("l" * 70 + "1.txt", "l" * 70 + "2.txt"),
+        ("类别.txt", "txt"),
+        ("A/labels.txt", "a/labels.txt"),
+        ("A/one.txt", "a/Two.txt"),
+        ("Config.pbtxt", "Tokenizer.json"),
+    ],
+)
+def test_files_whose_names_become_one_stay_apart(first: str, second: str, tmp_path: Path, out: Path) -> None:
+    home = _two_outputs(tmp_path, first, second)
+    if second.lower() != "tokenizer.json":
+        (home / "tokenizer.json").write_text("{}")
+    made = import_model(home, out, None, None)
+    (version,) = scan(out, RepositoryConfig()).servable
+    assert version.model.labels == {"y": (f"of {first}",), "z": (f"of {second}",)}
+    assert all(not path_problem(file) for file in version.model.label_files.values())
+    assert len(set(version.model.label_files.values())) == 2
+    assert len(made.notes) == sum(name != new for name, new in zip(
+        (first, second), (version.model.label_files["y"], version.model.label_files["z"]), strict=True
+    ))  # fmt: skip
+
+
+def test_warm_up_files_whose_names_become_one_stay_apart(tmp_path: Path, out: Path) -> None:
+    warm = 'inputs {{ key: "x" value {{ data_type: TYPE_FP32 dims: 4 input_data_file: "{0}" }} }}'
+    more = " ".join(f'model_warmup {{ name: "{name}" {warm.format(name)} }}' for name in ("X", "x", "same"))
+    home = _two_outputs(tmp_path, "a", "same", more)
+    (home / "warmup").mkdir()
+    for name, value in (("X", b"\1"), ("x", b"\2"), ("same", b"\3")):
+        (home / "warmup" / name).write_bytes(value * 16)
+    import_model(home, out, None, None)
+    (version,) = scan(out, RepositoryConfig()).servable
+    read = {warmup.name: Path(warmup.inputs[0].file).read_bytes()[:1] for warmup in version.model.warmups}
+    assert read == {"X": b"\1", "x": b"\2", "same": b"\3"}
+
+
+def test_only_names_of_files_are_changed_in_a_configuration(tmp_path: Path, out: Path) -> None:
+    more = 'parameters { key: "p" value { string_value: "A.txt" } }'
+    import_model(_two_outputs(tmp_path, "A.txt", "b.txt", more), out, None, None)
+    (version,) = scan(out, RepositoryConfig()).servable
+    assert version.model.parameters == {"p": "A.txt"}
+    assert version.model.label_files == {"y": "a.txt", "z": "b.txt"}
+
+
+def test_a_model_whose_weights_are_called_as_it_will_be_is_told(tmp_path: Path, out: Path) -> None:
+    save_outside(layers(), str(tmp_path / "net.onnx"), location="model.onnx")
+    with pytest.raises(
+        ModelInvalid, match=r"net.onnx.* and .*model.onnx.* would both be called '1/model.onnx'"
+    ):
+        import_model(tmp_path / "net.onnx", out, None, None)
     assert list(out.iterdir()) == []
 
 
