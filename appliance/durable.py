@@ -13,7 +13,8 @@ import fcntl
 import mmap
 import os
 import stat
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +27,9 @@ Bytes = bytes | bytearray | memoryview
 
 READ_BYTES: Final = 4 << 20
 READ_ONLY: Final = 0o444
+LOCK_TRIES: Final = 8
+LOCK_PAUSE_S: Final = 0.005
+"""Between tries to take a lock: whoever asks whether it is held has it for some microseconds."""
 _ODD: Final = frozenset({"", ".", ".."})
 _DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _READ: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -133,6 +137,19 @@ def ensure_directory(folder: Folder, path: str) -> None:
     if folder.status(path) is None:
         folder.make_directory(path)
     folder.sync_directory(path.rpartition("/")[0])
+
+
+def sync_name(path: Path) -> None:
+    """Have the name of the directory ``path`` there for good. Raises OSError, but not where the directory above cannot
+    be opened by who may only go through it: then it is there when the system writes it."""
+    try:
+        above = RealFolder(path.resolve().parent)
+    except PermissionError:
+        return
+    try:
+        above.sync_directory("")
+    finally:
+        above.close()
 
 
 def remove_file(folder: Folder, path: str) -> None:
@@ -334,12 +351,13 @@ class WriterLock:
 
     __slots__ = ("_descriptor",)
 
-    def __init__(self, path: Path) -> None:
-        """Raises StoreBusy with the holder's pid, and OSError."""
+    def __init__(self, path: Path, pause: Callable[[float], None] = time.sleep) -> None:
+        """Raises StoreBusy with the holder's pid, and OSError. ``pause`` waits so many seconds for one who only asks
+        whether the lock is held."""
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
         self._descriptor = os.open(path, flags, 0o644)
         try:
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._take(pause)
         except BlockingIOError:
             pid = _number(os.pread(self._descriptor, 32, 0))
             os.close(self._descriptor)
@@ -351,6 +369,17 @@ class WriterLock:
         with suppress(OSError):  # a full disk keeps nobody from making room on it
             os.ftruncate(self._descriptor, 0)
             os.pwrite(self._descriptor, f"{os.getpid()}\n".encode(), 0)
+
+    def _take(self, pause: Callable[[float], None]) -> None:
+        for left in reversed(range(LOCK_TRIES)):
+            try:
+                fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if not left:
+                    raise
+                pause(LOCK_PAUSE_S)
+            else:
+                return
 
     def release(self) -> None:
         """Let another process write."""

@@ -162,18 +162,24 @@ class StoreSource:
         except FileNotFoundError:
             read_catalog(self._state)  # raises CatalogLost where what it named is there
             if self._seen:
-                raise OperatorError(
-                    f"'{self._state / CATALOG}' is gone; is the disk of the state directory mounted?"
-                ) from None
+                raise self._gone() from None
             return None
         except OSError as error:
             raise OperatorError(f"'{self._state / CATALOG}' cannot be read: {error.strerror}") from error
         return found.st_ino, found.st_size, found.st_mtime_ns
 
+    def _gone(self) -> OperatorError:
+        return OperatorError(
+            f"'{self._state / CATALOG}' is gone; is the disk of the state directory mounted?"
+        )
+
     def _take(self, stamp: Stamp | None) -> None:
         """Read the catalog and what is new in it, or was broken before. ``stamp`` is from before, so that a change
         meanwhile is seen."""
-        catalog = read_catalog(self._state) or Catalog()
+        found = read_catalog(self._state)
+        if found is None and (self._seen or stamp is not None):
+            raise self._gone()
+        catalog = found or Catalog()
         self._publish(catalog)
         self._readings = {
             version.digest: self._reading(model.name, version) for model, version in _served(catalog)

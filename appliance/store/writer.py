@@ -23,6 +23,7 @@ from appliance.durable import (
     read_whole,
     remove_tree,
     replace_file,
+    sync_name,
 )
 from appliance.errors import (
     ApplianceError,
@@ -395,6 +396,8 @@ def locked(state: Path) -> Iterator[RealFolder]:
     """The state directory, made if need be, with the lock of its one writer. Raises StoreBusy and StoreUnavailable."""
     with told(str(state), "open the store"):
         state.mkdir(mode=0o755, exist_ok=True)
+        if not (state / CATALOG).exists():
+            sync_name(state)
         lock = WriterLock(state / LOCK)
     try:
         with told(str(state), "open the store"):

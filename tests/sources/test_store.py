@@ -15,8 +15,9 @@ from appliance.repository.directory import RepositoryConfig
 from appliance.repository.model_directory import ServableVersion
 from appliance.sources.source import Look
 from appliance.sources.store import StoreSource
-from appliance.store.catalog import Trial, TrialMode
+from appliance.store.catalog import Catalog, Trial, TrialMode
 from appliance.store.layout import FORMS, view_root
+from appliance.store.reading import read_catalog
 from appliance.store.running import RunningVersion, read_running
 from appliance.store.settings import StoreConfig
 from appliance.store.writer import StoreWriter, open_store
@@ -200,6 +201,27 @@ def test_a_catalog_that_is_gone_is_a_lost_disk_not_an_empty_store(
         (state / f"no {name}").rename(state / name)
     (state / "elsewhere").rename(state / "catalog.json")
     assert source.look() == Look()
+
+
+def test_a_disk_that_goes_between_two_looks_at_it_is_no_empty_store(
+    source: StoreSource, store: StoreWriter, state: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(store, "digits", 1)
+    source.read()
+    install(store, "digits", 2)
+
+    def read_when_gone(place: Path) -> Catalog | None:
+        for name in ("catalog.json", "blobs", "views"):
+            (state / name).rename(state / f"no {name}")
+        return read_catalog(place)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("appliance.sources.store.read_catalog", read_when_gone)
+        with pytest.raises(OperatorError, match="mounted"):
+            source.look()
+    for name in ("catalog.json", "blobs", "views"):
+        (state / f"no {name}").rename(state / name)
+    assert [model.key for model in models(source.look())] == ["digits/2"]
 
 
 def test_two_daemons_do_not_serve_from_one_store(source: StoreSource, state: Path) -> None:

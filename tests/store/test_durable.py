@@ -286,3 +286,20 @@ def test_a_lock_is_no_way_to_write_elsewhere(tmp_path: Path) -> None:
     (tmp_path / "lock").symlink_to("target")
     refused(errno.ELOOP, lambda: WriterLock(tmp_path / "lock"))
     assert (tmp_path / "target").read_text() == "kept"
+
+
+def test_who_only_asks_whether_a_lock_is_held_keeps_nobody_from_it(tmp_path: Path) -> None:
+    """Asking takes the lock for an instant, and that may be the one in which a writer begins."""
+    path = tmp_path / "lock"
+    asking = os.open(path, os.O_RDONLY | os.O_CREAT)
+    fcntl.flock(asking, fcntl.LOCK_SH)
+    WriterLock(path, pause=lambda _: os.close(asking)).release()
+
+
+def test_whoever_holds_a_lock_for_longer_than_an_instant_has_it(tmp_path: Path) -> None:
+    pauses: list[float] = []
+    held = WriterLock(tmp_path / "lock")
+    with pytest.raises(StoreBusy, match=f"process {os.getpid()} is writing"):
+        WriterLock(tmp_path / "lock", pause=pauses.append)
+    assert 0.005 < sum(pauses) < 0.5
+    held.release()

@@ -34,7 +34,7 @@ from appliance.store.layout import CATALOG, INCOMING, LOCK, VIEWS, blob_path, vi
 from appliance.store.reading import read_catalog
 from appliance.store.running import RunningRecord, RunningVersion
 from appliance.store.settings import StoreConfig
-from appliance.store.writer import StoreWriter, open_store
+from appliance.store.writer import StoreWriter, locked, open_store
 from models.generate import write_model
 from tests.store.arrivals import arrival, arrival_of, assert_served, contents_of, lying, renamed
 from tests.words.manifests import manifest_of
@@ -244,6 +244,29 @@ def test_why_a_package_is_refused_is_told_also_where_nothing_can_be_collected(
         store.install(arrival(), want=True, now_ms=1, accept=refuse)
     record.close()
     assert store.collect().blobs
+
+
+def test_the_name_of_the_state_directory_is_on_the_disk_before_anything_in_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever was killed after making it may have left it unsynced, so the next one does that, too."""
+    synced: list[str] = []
+    fsync = os.fsync
+
+    def noted(descriptor: int) -> None:
+        synced.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    state = tmp_path / "state"
+    with locked(state):
+        assert synced == [str(tmp_path)]
+    with open_store(state, CONFIG) as store:
+        assert synced[:2] == [str(tmp_path)] * 2
+        store.install(arrival(), want=True, now_ms=1)
+    synced.clear()
+    with locked(state):
+        assert synced == [], "what has a catalog was synced before"
 
 
 def test_an_interrupted_install_goes_on_where_it_was(store: StoreWriter, state: Path) -> None:
