@@ -36,6 +36,10 @@ def keys(now: dict[str, Any]) -> list[str]:
     return [f"{entry['name']}/{entry['version']}" for entry in now["models"] if entry["state"] == "READY"]
 
 
+def pids(now: dict[str, Any]) -> set[int]:
+    return {each["pid"] for each in now["workers"] if each["pid"]}
+
+
 @pytest.fixture
 def state(tmp_path: Path) -> Path:
     folder = tmp_path / "state"
@@ -391,7 +395,8 @@ def test_what_serves_keeps_its_files_while_another_package_of_its_number_is_trie
     daemon.until("the refusal", lambda now: "golden case" in now["models"][0]["reason"])
     appliance("store", "gc", *arguments)
     assert (view_root(state, first) / "m" / "1" / "graph.onnx").exists()
-    (worker,) = [each["pid"] for each in daemon.status()["workers"]]
+    now = daemon.until("the end of the one that was tried", lambda now: len(pids(now)) == 1)
+    (worker,) = pids(now)
     os.kill(worker, signal.SIGKILL)
-    daemon.until("its return", lambda now: worker not in [each["pid"] for each in now["workers"]])
+    daemon.until("its return", lambda now: keys(now) == ["m/1"] and len(pids(now) - {worker}) == 1)
     assert ask(daemon.grpc, "m").get_response().model_version == "1"
