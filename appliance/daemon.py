@@ -9,7 +9,6 @@ the edges are open if it came before.
 from __future__ import annotations
 
 import asyncio
-import resource
 import signal
 import sys
 import time
@@ -45,6 +44,7 @@ from appliance.engine.swaps import SwapTerms
 from appliance.engine.ticker import Ticker
 from appliance.errors import OperatorError, WorkerError
 from appliance.http.edge import HttpEdge
+from appliance.listening.descriptors import descriptor_limit, descriptor_shortage, raise_descriptor_limit
 from appliance.repository.directory import RepositoryScan
 from appliance.rereading import Rereading
 from appliance.scheduling.scheduler import Scheduler
@@ -93,7 +93,7 @@ def run(
     """Serve until told to stop; gives the exit status: 0, 2 when the configuration or the environment is wrong, 70 when
     the engine or the door failed and a new start is the only cure. ``reread`` reads the configuration again, of which
     clients' quotas are taken over at SIGHUP, which the caller may block until then."""
-    _allow_many_connections()
+    raise_descriptor_limit()
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     take_turns(SHORT_TURN_NS)  # all its threads: the runs of large models have the same processors
     try:
@@ -112,12 +112,6 @@ async def _serve(
     reread: Callable[[], ApplianceConfig] | None,
 ) -> int:
     return await Daemon(config, log, reread).serve(announce)
-
-
-def _allow_many_connections() -> None:
-    """Each connection is a descriptor: use all that the system lets us have."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 class Daemon:
@@ -208,6 +202,7 @@ class Daemon:
         """What the source holds, once workers can be had. Raises OperatorError."""
         self._warn_of_fakes()
         self._warn_about_the_door()
+        self._warn_of_few_descriptors()
         first = await self._desired.begin()
         try:
             await self._pool.open()
@@ -401,6 +396,13 @@ class Daemon:
                 f"the {self._door_kind.value} door has no means to keep it; the native door has ('make door')"
             )
             self._log.event("setting has no effect", file="configuration", key=f"grpc.{key}", note=note)
+
+    def _warn_of_few_descriptors(self) -> None:
+        """A connection that the native door passes on to the HTTP edge is three."""
+        each = 3 if self._door_kind is DoorKind.NATIVE else 1
+        connections = self._config.grpc.max_connections + each * self._config.http.max_connections
+        if reason := descriptor_shortage(connections, descriptor_limit()):
+            self._log.event("connections can use up the descriptors that workers need", reason=reason)
 
     def _source(self) -> Source:
         if not self._config.state_dir:
