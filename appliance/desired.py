@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 from appliance.engine.engine import Engine
@@ -35,6 +36,9 @@ from appliance.telemetry.notify import notify
 
 AS_ASKED: Final = ("", f"{STILL_PREVIOUS} {ON_TRIAL}")
 """Reasons of a version that is READY with which it is as it was asked for, or is about to be."""
+
+TIDY_S: Final = 1.0
+"""How often it is looked whether versions have left whose files were given and are not wanted any more."""
 
 UNLOADED: Final = (
     "unloaded by hand; it serves again when it is loaded by hand, or when the appliance starts anew"
@@ -74,6 +78,7 @@ class Desired:
         self._unfit: frozenset[str] | None = None
         """What did not serve when the source could not be read any more; None: it can."""
         self._by_hand = asyncio.Lock()
+        self._tidying: asyncio.TimerHandle | None = None
         self._stopped = False
 
     @property
@@ -90,6 +95,7 @@ class Desired:
         """What the source holds; what stands in for some of it will at first be served. Raises OperatorError when it
         cannot be read."""
         found = await self._watcher.read()
+        await self._watcher.apart(self._overlay.drop_leftovers)
         incumbents = self._records.incumbents()
         standing_in = await self._watcher.apart(lambda: self._source.standing_in(incumbents))
         self._standing_in.update(standing_in)
@@ -145,6 +151,8 @@ class Desired:
     async def stop(self) -> None:
         """No more news for the engine."""
         self._stopped = True
+        if self._tidying is not None:
+            self._tidying.cancel()
         await self._watcher.stop()
 
     async def close(self) -> None:
@@ -214,12 +222,15 @@ class Desired:
                 raise InvalidRequest(f"failed to load '{name}': {said}")
             if files or config is not None:
                 self._selection.replace(name, reading)
+                for entry in reading.servable:
+                    self._overlay.keep(entry.model.path)
             else:
                 self._scan = await self._watcher.apart(self._source.scan)
                 self._selection.take_back(name)
             self._standing_in.pop(name, None)
             self._report("model loaded by hand", model=name)
             self.take(self._scan, (name,))
+            self._tidy()
         await self._settled(name, {str(entry.model.version) for entry in reading.servable})
 
     def _read(self, name: str, config: bytes | None, files: Mapping[str, bytes]) -> ModelReading | None:
@@ -227,7 +238,27 @@ class Desired:
             return self._source.model(name, config)
         if config is None:
             raise InvalidRequest(f"failed to load '{name}': files are given, but no config with them")
-        return read_model(str(self._overlay.put(name, files)), name, self._repository, config)
+        root = str(self._overlay.put(name, files))
+        reading = read_model(root, name, self._repository, config)
+        if reading is None or not reading.servable:
+            self._overlay.drop([root])
+        return reading
+
+    def _tidy(self) -> None:
+        """Files that were given leave the disk when nobody wants them and no version is here that lies in them."""
+        if self._tidying is not None:
+            self._tidying.cancel()
+            self._tidying = None
+        if self._stopped:
+            return
+        unwanted = self._overlay.without(self._selection.paths())
+        held = [model.path for model in self._engine.held()]
+        unused = unwanted & self._overlay.without(held)
+        if unused:
+            self._overlay.forget(unused)
+            self._watcher.later(partial(self._overlay.drop, unused))
+        if unwanted - unused:
+            self._tidying = asyncio.get_running_loop().call_later(TIDY_S, self._tidy)
 
     async def unload(self, name: str) -> None:
         """Serve nothing of this name until it is loaded again or the appliance starts anew. Raises UnknownModel."""
@@ -237,6 +268,7 @@ class Desired:
         self._standing_in.pop(name, None)
         self._report("model unloaded by hand", model=name)
         self.take(self._scan)
+        self._tidy()
 
     async def _settled(self, name: str, asked: Collection[str]) -> None:
         """Wait until nothing of ``name`` is loading. Raises NotReady when none of the versions that were asked for

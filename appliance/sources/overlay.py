@@ -1,52 +1,134 @@
 """Models that came over the control socket instead of from a source: their files, in a directory of the daemon's own.
 
-A model that is given anew gets a fresh directory, because workers may still map the files of the last one.
+A model that is given anew gets a fresh directory, because workers may still map the files of the last one; that one
+goes when nothing needs it any more. Directories lie beneath one of this process, whose lock tells whether it lives:
+what a process leaves that was killed, the next one removes.
 """
 
 from __future__ import annotations
 
+import os
 import shutil
+import stat
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Final
 
-from appliance.errors import InvalidRequest
+from appliance.durable import WriterLock, is_held
+from appliance.errors import InvalidRequest, NotReady
 
+PREFIX: Final = "appliance-given-"
+LOCK: Final = ".lock"
 FILES_MAX: Final = 1_000
 DEPTH_MAX: Final = 4
 
 
 class Overlay:
-    """Directories of given models, removed with ``close``. Calls block."""
+    """Directories of given models beneath ``base`` (None: where temporary files go), removed with ``close`` at the
+    latest. What is kept is up to the event loop's thread; calls that read or write block, one at a time, in another."""
 
-    def __init__(self) -> None:
+    def __init__(self, base: Path | None = None) -> None:
+        self._base = base
         self._root: Path | None = None
+        self._lock: WriterLock | None = None
+        self._kept: set[str] = set()
+
+    # --- the event loop's thread
+
+    def keep(self, path: str) -> None:
+        """The repository in which ``path`` lies is needed, if it is one of these."""
+        if self._root is not None and Path(path).is_relative_to(self._root):
+            self._kept.add(str(self._root / Path(path).relative_to(self._root).parts[0]))
+
+    def without(self, paths: Iterable[str]) -> frozenset[str]:
+        """The kept repositories in which none of ``paths`` lies."""
+        needed = tuple(paths)
+        return frozenset(
+            kept for kept in self._kept if not any(path.startswith(f"{kept}/") for path in needed)
+        )
+
+    def forget(self, repositories: Collection[str]) -> None:
+        """These are not needed any more, and may be dropped."""
+        self._kept.difference_update(repositories)
+
+    # --- what blocks
 
     def put(self, name: str, files: Mapping[str, bytes]) -> Path:
         """Write the files of model ``name``, by their paths in its directory; gives the repository that holds it, and
-        raises InvalidRequest with all that is wrong with the paths."""
+        raises InvalidRequest with all that is wrong with the paths, NotReady where they cannot be written. What was put
+        before and not kept leaves: nobody came to want it."""
         problems = [text for path in files for text in path_problems(path)]
         if len(files) > FILES_MAX:
             problems.append(f"{len(files)} files are given; at most {FILES_MAX} can be")
         if problems:
             raise InvalidRequest("; ".join(problems))
-        if self._root is None:
-            self._root = Path(tempfile.mkdtemp(prefix="appliance-given-"))
-        repository = Path(tempfile.mkdtemp(dir=self._root))
-        for path, content in files.items():
-            target = repository / name / path
-            target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_bytes(content)
-        for entry in (repository, *repository.rglob("*")):
-            entry.chmod(0o755 if entry.is_dir() else 0o644)
-        self._root.chmod(0o755)
-        return repository
+        try:
+            root = self._own_root()
+            with os.scandir(root) as entries:
+                there = {entry.path for entry in entries if entry.is_dir(follow_symlinks=False)}
+            self.drop(there.difference(tuple(self._kept)))
+            return _written(Path(tempfile.mkdtemp(dir=root)), name, files)
+        except OSError as error:
+            text = f"failed to load '{name}': its files cannot be written: {error.strerror or error}"
+            raise NotReady(text) from error
+
+    def drop(self, repositories: Iterable[str]) -> None:
+        """Remove these."""
+        for repository in repositories:
+            shutil.rmtree(repository, ignore_errors=True)
+
+    def drop_leftovers(self) -> None:
+        """Remove what processes of the same user left that were killed. Where that cannot be told, it stays."""
+        try:
+            with os.scandir(self._folder()) as entries:
+                found = [Path(entry.path) for entry in entries if entry.name.startswith(PREFIX)]
+        except OSError:
+            return
+        self.drop(str(path) for path in found if path != self._root and _is_left(path))
 
     def close(self) -> None:
         """Remove everything."""
-        if self._root is not None:
-            shutil.rmtree(self._root, ignore_errors=True)
+        root, self._root = self._root, None
+        if root is not None:
+            shutil.rmtree(root, ignore_errors=True)
+        lock, self._lock = self._lock, None
+        if lock is not None:
+            lock.release()
+
+    def _folder(self) -> Path:
+        """Raises FileNotFoundError where there is no place for temporary files."""
+        return self._base or Path(tempfile.gettempdir())
+
+    def _own_root(self) -> Path:
+        """The directory of this process. Its lock has its name only when it is held."""
+        if self._root is None:
+            root = Path(tempfile.mkdtemp(prefix=PREFIX, dir=self._folder()))
+            self._lock = WriterLock(root / ".new")
+            os.rename(root / ".new", root / LOCK)
+            root.chmod(0o755)
+            self._root = root
+        return self._root
+
+
+def _written(repository: Path, name: str, files: Mapping[str, bytes]) -> Path:
+    for path, content in files.items():
+        target = repository / name / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(content)
+    for entry in (repository, *repository.rglob("*")):
+        entry.chmod(0o755 if entry.is_dir() else 0o644)
+    return repository
+
+
+def _is_left(root: Path) -> bool:
+    """Whether ``root`` belongs to a process of this user that lives no more."""
+    try:
+        found = root.lstat()
+        ours = stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
+        return ours and (root / LOCK).is_file() and not is_held(root / LOCK)
+    except OSError:
+        return False
 
 
 def path_problems(path: str) -> list[str]:

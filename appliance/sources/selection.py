@@ -31,6 +31,10 @@ class Selection:
         self._aside.discard(name)
         self._given[name] = reading
 
+    def paths(self) -> tuple[str, ...]:
+        """Where the models lie that somebody gave."""
+        return tuple(entry.model.path for given in self._given.values() for entry in given.servable)
+
     def aside(self, scan: RepositoryScan) -> tuple[tuple[str, str], ...]:
         """Names and versions of what the source holds and is put aside."""
         broken = [(entry.name, entry.version) for entry in scan.broken]

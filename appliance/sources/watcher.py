@@ -82,6 +82,10 @@ class Watcher:
         """Call on the thread that reads, which may block."""
         return await asyncio.get_running_loop().run_in_executor(self._thread, call)
 
+    def later(self, call: Callable[[], object]) -> None:
+        """Call on that thread when its turn comes; whoever stops before that prevents it."""
+        self._thread.submit(call)
+
     async def _asked(self, call: Callable[[], T]) -> T:
         """What the source says. Raises OperatorError, whatever keeps it from saying so."""
         try:

@@ -106,11 +106,15 @@ def test_a_version_that_is_not_taken_is_an_error_also_where_an_older_one_serves_
     assert ask(daemon.grpc, "m").get_response().model_version == "1"
 
 
-def test_a_model_can_be_given_with_its_files(serve: Serve, tmp_path: Path) -> None:
+def test_a_model_can_be_given_with_its_files(
+    serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     write_model("mlp", tmp_path / "models")
     graph = (tmp_path / "models" / "mlp" / "1" / "model.onnx").read_bytes()
-    path = tmp_path / "control"
-    daemon = serve(tmp_path / "models", {**QUICK, "control": {"socket": str(path)}})
+    path, temporary = tmp_path / "control", tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setenv("TMPDIR", str(temporary))
+    daemon = serve(tmp_path / "models", {**QUICK, "swap": {"watch_s": 0.1}, "control": {"socket": str(path)}})
     with triton.InferenceServerClient(f"unix:{path}") as operator:
         operator.load_model("given", config=json.dumps({"name": "given"}), files={"file:3/model.onnx": graph})
         assert operator.is_model_ready("given", "3")
@@ -120,7 +124,19 @@ def test_a_model_can_be_given_with_its_files(serve: Serve, tmp_path: Path) -> No
             operator.load_model("bad", config="{}", files={"file:1/model.onnx": b"not onnx"})
         with pytest.raises(InferenceServerException, match="no config with them"):
             operator.load_model("bare", files={"file:1/model.onnx": graph})
-    daemon.until("both models", lambda now: keys(now) == ["given/3", "mlp/1"])
+        daemon.until("both models", lambda now: keys(now) == ["given/3", "mlp/1"])
+        before = repositories(temporary)
+        assert len(before) == 1, "what was refused has left"
+        operator.load_model("given", config=json.dumps({"name": "given"}), files={"file:4/model.onnx": graph})
+        daemon.until("what was replaced to leave", lambda _: repositories(temporary).isdisjoint(before))
+        assert len(repositories(temporary)) == 1
+        operator.unload_model("given")
+        daemon.until("what was unloaded to leave", lambda _: not repositories(temporary))
+
+
+def repositories(temporary: Path) -> set[Path]:
+    """Where the models lie that were given."""
+    return set(temporary.glob("appliance-given-*/*/"))
 
 
 def test_a_directory_that_vanishes_costs_no_request_and_is_taken_up_again(

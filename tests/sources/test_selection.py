@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from appliance.errors import InvalidRequest
+from appliance.errors import InvalidRequest, NotReady
 from appliance.repository.directory import RepositoryConfig, RepositoryScan, scan
 from appliance.sources.directory import DirectorySource
 from appliance.sources.overlay import Overlay, path_problems
@@ -49,15 +51,73 @@ def test_a_given_model_replaces_the_one_of_the_source(found: RepositoryScan, tmp
     assert keys(selection.over(found)) == ["b/1"]
 
 
-def test_given_files_lie_where_they_say_and_leave_with_the_overlay() -> None:
-    overlay = Overlay()
-    first = overlay.put("m", {"1/model.onnx": b"one", "labels.txt": b"x"})
+GIVEN = {"1/model.onnx": b"one", "labels.txt": b"x"}
+
+
+def test_given_files_lie_where_they_say_and_leave_with_the_overlay(tmp_path: Path) -> None:
+    overlay = Overlay(tmp_path)
+    first = overlay.put("m", GIVEN)
+    overlay.keep(f"{first}/m/1/model.onnx")
     second = overlay.put("m", {"1/model.onnx": b"two"})
     assert (first / "m" / "1" / "model.onnx").read_bytes() == b"one", "a worker may still map it"
     assert (second / "m" / "1" / "model.onnx").read_bytes() == b"two"
     overlay.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_given_files_that_nobody_came_to_want_leave_with_the_next_ones(tmp_path: Path) -> None:
+    overlay = Overlay(tmp_path)
+    first = overlay.put("m", GIVEN)
+    overlay.keep("/elsewhere/m/1/model.onnx")
+    second = overlay.put("m", GIVEN)
     assert not first.exists()
-    assert not second.exists()
+    assert second.exists()
+    overlay.close()
+
+
+def test_given_files_leave_when_nothing_lies_in_them_that_is_needed(tmp_path: Path) -> None:
+    overlay = Overlay(tmp_path)
+    first = overlay.put("m", GIVEN)
+    overlay.keep(f"{first}/m/1/model.onnx")
+    second = overlay.put("m", GIVEN)
+    overlay.keep(f"{second}/m/1/model.onnx")
+    assert overlay.without([f"{first}/m/1/model.onnx", f"{second}/m/1/model.onnx"]) == frozenset()
+    assert overlay.without([f"{second}/m/1/model.onnx", f"{first}0/m"]) == {str(first)}
+    overlay.forget([str(first)])
+    assert overlay.without([]) == {str(second)}
+    overlay.drop([str(first)])
+    assert [first.exists(), second.exists()] == [False, True]
+    overlay.close()
+
+
+def test_what_a_killed_process_left_is_removed_and_nothing_else(tmp_path: Path) -> None:
+    code = f"""
+import os, signal
+from pathlib import Path
+from appliance.sources.overlay import Overlay
+Overlay(Path({str(tmp_path)!r})).put("m", {{"1/model.onnx": b"one"}})
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    subprocess.run([sys.executable, "-c", code], check=False)
+    (left,) = tmp_path.iterdir()
+    alive, looking = Overlay(tmp_path), Overlay(tmp_path)
+    repository = alive.put("m", GIVEN)
+    for name in ("appliance-given-unknown", "other"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "appliance-given-link").symlink_to(tmp_path / "other")
+    looking.drop_leftovers()
+    alive.drop_leftovers()
+    assert not left.exists()
+    assert repository.exists()
+    there = {"appliance-given-unknown", "other", "appliance-given-link", repository.parent.name}
+    assert {entry.name for entry in tmp_path.iterdir()} == there
+    alive.close()
+
+
+def test_files_that_cannot_be_written_are_no_model(tmp_path: Path) -> None:
+    with pytest.raises(NotReady, match="failed to load 'm': its files cannot be written: No such file"):
+        Overlay(tmp_path / "gone").put("m", GIVEN)
+    Overlay(tmp_path / "gone").drop_leftovers()
 
 
 @pytest.mark.parametrize(
