@@ -22,7 +22,7 @@ from aiohttp.streams import EMPTY_PAYLOAD, StreamReader
 
 from appliance.http.config import HttpConfig
 from appliance.http.peers import Peers
-from appliance.http.status import HttpRefusal
+from appliance.http.status import CLIENT_CLOSED_REQUEST, HttpRefusal
 from appliance.identity import SERVER_NAME
 from appliance.listening.identity import admits, identity_of
 from appliance.quota.quotas import Account, Quotas
@@ -95,6 +95,7 @@ class Connection(web.RequestHandler):
             stream = cast(asyncio.Transport, transport)  # uvloop's own class does not derive from it
             stream.write(refusal)
             stream.close()
+            self._server.count_plain(refusal)
             return
         super().connection_made(transport)
 
@@ -195,6 +196,7 @@ class Connection(web.RequestHandler):
             transport.abort()
         elif self.head_since and not self.busy and now - self.head_since > config.head_timeout_s:
             transport.write(HEAD_TOO_SLOW)
+            self._server.count_plain(HEAD_TOO_SLOW)
             self.force_close()
         elif self.write_since:
             unsent = transport.get_write_buffer_size()
@@ -210,10 +212,11 @@ class Connection(web.RequestHandler):
         exc: BaseException | None = None,
         message: str | None = None,
     ) -> web.StreamResponse:
-        """Answer a request that could not be parsed, or whose handler failed; always closes the
-        connection."""
-        if request.writer.output_size > 0:
-            raise ConnectionError("an answer was already begun")
+        """Answer a request that could not be parsed, or whose handler failed; always closes the connection. One whose
+        answer was already begun counts as failed, too. Raises ConnectionError when there is nothing to be said."""
+        if isinstance(exc, ConnectionError) and (self.transport is None or self.transport.is_closing()):
+            self._server.answers[CLIENT_CLOSED_REQUEST] += 1
+            raise ConnectionError("the client is gone") from exc
         if status >= 500:
             self.log_exception("Error handling request from %s", request.remote, exc_info=exc)
             text = "internal error; the log of the appliance has the details"
@@ -221,6 +224,9 @@ class Connection(web.RequestHandler):
             status, text = 431, f"request line or header is too long: {_first_line(message)}"
         else:
             text = f"malformed HTTP request: {_first_line(message)}"
+        self._server.answers[status] += 1
+        if request.writer.output_size > 0:
+            raise ConnectionError("an answer was already begun")
         response = web.Response(
             status=status, body=json.dumps({"error": text}).encode(), content_type="application/json"
         )
@@ -252,7 +258,7 @@ class ForeignRequest(Request):
 
 
 class HttpServer(web.Server):
-    """Makes a Connection per client and sweeps them. Owns the count of requests being handled."""
+    """Makes a Connection per client and sweeps them. Owns the counts of requests being handled and of answers."""
 
     def __init__(self, handler: Handler, config: HttpConfig) -> None:
         super().__init__(
@@ -270,6 +276,8 @@ class HttpServer(web.Server):
         self._handler = handler
         self._config = config
         self.in_flight = 0
+        self.answers = Counter[int]()
+        """How many there were of each status, whoever made them."""
         self.refused_connections = 0
         self.peers = Peers(config.max_connections_per_peer)
         self.client_names = config.tls_client_names
@@ -317,6 +325,10 @@ class HttpServer(web.Server):
         if not connection.is_made:
             connection.leave()
 
+    def count_plain(self, answer: bytes) -> None:
+        """Count one that was written whole, beside all handlers."""
+        self.answers[int(answer.split(b" ", 2)[1])] += 1
+
     def turned_away(self, name: str, host: str | None) -> None:
         """Count a client that may not come, and tell some of them."""
         self.handshakes["name"] += 1
@@ -354,12 +366,17 @@ class HttpServer(web.Server):
         self.in_flight += 1
         self._idle.clear()
         try:
-            return await self._handler(request)
+            response = await self._handler(request)
+        except asyncio.CancelledError:
+            self.answers[CLIENT_CLOSED_REQUEST] += 1
+            raise
         finally:
             connection.busy = False
             self.in_flight -= 1
             if not self.in_flight:
                 self._idle.set()
+        self.answers[response.status] += 1
+        return response
 
 
 def _is_hung_up(transport: asyncio.Transport | None) -> bool:

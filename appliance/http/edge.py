@@ -35,7 +35,7 @@ from appliance.http.inference import InferenceHandler
 from appliance.http.metrics import HttpStatistics, MetricsHandler
 from appliance.http.protocol_api import ProtocolHandler
 from appliance.http.router import RouteHandler, Router
-from appliance.http.status import CLIENT_CLOSED_REQUEST, error_response
+from appliance.http.status import error_response
 from appliance.http.status_handler import StatusHandler
 from appliance.identity import SERVER_NAME
 from appliance.listening.certificates import bearer_of, read_certificates, server_context
@@ -93,7 +93,6 @@ class HttpEdge:
         self._sockets = Listeners(EDGE, dual_stack=False)
         self._listeners: list[asyncio.Server] = []
         self._handshakes: Handshakes | None = None
-        self._answers: Counter[int] = Counter()
         self._sweeping: asyncio.TimerHandle | None = None
 
     async def open(self) -> tuple[str, ...]:
@@ -168,7 +167,7 @@ class HttpEdge:
     def statistics(self) -> HttpStatistics:
         """What this edge did and has open."""
         own = HttpStatistics(
-            answers=tuple(sorted(self._answers.items())),
+            answers=tuple(sorted(self._server.answers.items())),
             handshakes=tuple(self._server.handshakes.items()),
             connections=len(self._server.connections),
             refused_connections=self._server.refused_connections,
@@ -210,14 +209,9 @@ class HttpEdge:
             if isinstance(request, ForeignRequest):
                 raise request.refusal()
             handler, names = self._router.match(request.method, request.rel_url.raw_path)
-            response = await handler(request, *names)
+            return await handler(request, *names)
         except ApplianceError as error:
-            response = error_response(error)
-        except asyncio.CancelledError:
-            self._answers[CLIENT_CLOSED_REQUEST] += 1
-            raise
-        self._answers[response.status] += 1
-        return response
+            return error_response(error)
 
     async def _listen(self, terms: FrontTerms) -> tuple[str, ...]:
         if terms.certificates is not None:

@@ -75,6 +75,7 @@ class Handshakes:
             async with asyncio.timeout_at(until):
                 if await _first_byte(stream) != TLS_RECORD:
                     self._server.handshakes["plain"] += 1
+                    self._server.count_plain(SPEAKS_TLS)
                     await _refuse(stream)
                 else:
                     await loop.connect_accepted_socket(

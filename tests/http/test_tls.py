@@ -82,6 +82,13 @@ def failed_handshakes(server: ApplianceProcess, tls: ssl.SSLContext, reason: str
     return int(line.removeprefix(name))
 
 
+def answered(server: ApplianceProcess, tls: ssl.SSLContext, status: int) -> int:
+    """HTTP answers of that status so far."""
+    name = f'appliance_http_responses_total{{code="{status}"}} '
+    lines = [line for line in text_of(server, tls, "/metrics").splitlines() if line.startswith(name)]
+    return int(lines[0].removeprefix(name)) if lines else 0
+
+
 def is_served(server: ApplianceProcess, tls: ssl.SSLContext) -> bool:
     """Whether a new client gets an answer; one that may not come gets none, or one that says so."""
     try:
@@ -135,6 +142,7 @@ def test_a_stranger_is_not_trusted_and_old_tls_not_spoken(
 
 def test_who_does_not_speak_tls_is_told(server: ApplianceProcess, authority: Pair) -> None:
     before = failed_handshakes(server, trusting(authority), "plain")
+    answers = answered(server, trusting(authority), 400)
     with RawClient(server) as client:
         answer = client.ask(MLP)
         assert (answer.status, answer.document) == (
@@ -143,6 +151,7 @@ def test_who_does_not_speak_tls_is_told(server: ApplianceProcess, authority: Pai
         )
         assert client.is_closed()
     assert failed_handshakes(server, trusting(authority), "plain") == before + 1
+    assert answered(server, trusting(authority), 400) == answers + 1
 
 
 def test_who_speaks_tls_to_a_port_in_the_clear_is_told(
@@ -275,6 +284,9 @@ def test_only_clients_that_are_named_may_come_and_the_log_says_who(
             "a client was turned away: http.tls_client_names has no 'a.site.example.org', from 127"
         )
         assert failed_handshakes(process, camera, "name") == 3
+        assert answered(process, camera, 403) == (
+            0 if front is FRONT else 3
+        )  # the door refuses in the handshake
         assert not is_served(process, trusting(authority))
         stranger = make_signed(tmp_path, "stranger", make_authority(tmp_path, "other authority"))
         assert not is_served(process, trusting(authority, stranger))
