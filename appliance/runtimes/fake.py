@@ -10,6 +10,7 @@ Enabled only where the configuration names it. The version's parameter ``mode`` 
 - ``hang``: never comes back, provoked as ``crash`` is; ``hang_at_load``
 - ``fail``: raises RunFailed, provoked as ``crash`` is
 - ``fail_at_load``: raises LoadFailed
+- ``fork``: leaves a process behind with every run, which holds all that the worker has and never ends
 - ``eat_memory``: allocates ``bytes`` more with every run and keeps them
 - ``wrong``: writes the bytes ``say`` (hexadecimal) into the worker's lane, then goes on as identity
 - ``hollow_bytes`` as a parameter beside any mode: the session says that it can be hollowed, and that these are the
@@ -130,6 +131,9 @@ class FakeSession:
             raise RunFailed("told to fail")
         elif self._mode == "scrawl" and self._is_provoked(source, feeds):
             scrawl(self._parameters.get("scrawl", "stranger"))
+        elif self._mode == "fork":
+            if os.fork() == 0:
+                _hang()
         elif self._mode == "eat_memory":
             self._eat()
         elif self._mode == "wrong":

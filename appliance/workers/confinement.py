@@ -25,6 +25,7 @@ OOM_SCORE: Final = 800
 _LIBC: Final = ctypes.CDLL(None, use_errno=True)
 _PR_SET_PDEATHSIG: Final = 1
 _PR_SET_NAME: Final = 15
+_PR_SET_CHILD_SUBREAPER: Final = 36
 _PR_SET_NO_NEW_PRIVS: Final = 38
 
 
@@ -33,6 +34,11 @@ def die_with_parent(parent: int) -> None:
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)
+
+
+def adopt_orphans() -> None:
+    """Be the parent of whatever the children of this process leave behind when they end."""
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 def rename(name: str) -> None:

@@ -2,7 +2,7 @@
 
 Single-threaded, and it has no session, so a fork of it is a clean start for a worker. Only this process, their
 parent, ever signals a worker, so a process number that was given to somebody else is never hit. It lives no longer than
-the daemon, and the workers no longer than it.
+the daemon, and the workers no longer than it. What a worker has forked and leaves behind is killed with it.
 
 Run as ``python -m appliance.workers.zygote CONTROL_FD ARENA_FD ARENA_BYTES DAEMON_PID RUNTIME ...``.
 """
@@ -16,7 +16,9 @@ import select
 import signal
 import socket
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
 from typing import Final
 
 from appliance.errors import ApplianceError
@@ -27,6 +29,7 @@ from appliance.workers.confinement import (
     DOORBELL_DESCRIPTOR,
     LANE_DESCRIPTOR,
     MEMORY_DESCRIPTOR,
+    adopt_orphans,
     arrange,
     confine,
     die_with_parent,
@@ -153,15 +156,22 @@ class Zygote:
         self._say(KillSent(worker))
 
     def _reap(self) -> None:
+        """Say which workers have ended, once what they leave behind is told to end, too."""
         self._wakeup.recv(4096)
-        while self._workers:
-            pid, status = os.waitpid(-1, os.WNOHANG)
-            if pid == 0:
-                return
+        ended = list(_ended_children())
+        self._kill_strays()
+        for pid, status in ended:
             worker = self._workers.pop(pid, None)
             if worker is not None:
                 del self._pids[worker]
                 self._say(Exited(worker, status))
+
+    def _kill_strays(self) -> None:
+        """Children that are no workers were left behind by some. Theirs come here in their turn."""
+        with suppress(FileNotFoundError):  # the kernel can be built without such lists
+            for child in map(int, Path(f"/proc/self/task/{self._pid}/children").read_text().split()):
+                if child not in self._workers:
+                    os.kill(child, signal.SIGKILL)
 
     def _say(self, message: FromSupervisor) -> None:
         self._control.send(encode(message))
@@ -183,6 +193,16 @@ def _settle() -> None:
     trim_heap()
 
 
+def _ended_children() -> Iterator[tuple[int, int]]:
+    """Process number and status of each that has ended."""
+    with suppress(ChildProcessError):
+        while True:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if pid == 0:
+                return
+            yield pid, status
+
+
 def _close(descriptors: Sequence[int]) -> None:
     for each in descriptors:
         os.close(each)
@@ -196,6 +216,7 @@ def main(arguments: list[str]) -> int:
     """Entry of the process; gives its exit status."""
     control_fd, arena_fd, arena_bytes, daemon = map(int, arguments[:4])
     die_with_parent(daemon)
+    adopt_orphans()
     ignore_terminal_signals()
     rename("appliance-zyg")
     take_turns(USUAL_TURN_NS)  # not those of the daemon, for the workers' sake

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import ctypes
 import os
+import select
 import signal
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Final
 
 import pytest
 
 from appliance.workers.pool import KILL_GRACE_NS
 from appliance.workers.port import ExitCause, WorkerExited
-from tests.workers.bench import Bench, Clock, fake, listening
+from tests.workers.bench import EVENT_TIMEOUT_S, FOUR, Bench, Clock, fake, listening
 
 PTRACE_SEIZE: Final = 0x4206
 
@@ -27,6 +29,34 @@ def kept(pid: int) -> Iterator[None]:
         yield
     finally:
         os.waitpid(pid, 0)
+
+
+def children_of(pid: int) -> list[int]:
+    """Of all its threads."""
+    lists = Path(f"/proc/{pid}/task").glob("*/children")
+    return [int(each) for children in lists for each in children.read_text().split()]
+
+
+def test_what_a_worker_leaves_behind_ends_with_it(shared_bench: Bench) -> None:
+    bench = shared_bench
+    worker = bench.start()
+    model = bench.load(worker, fake("fork"))
+    placed = bench.place([FOUR], [0])
+    for _ in range(2):
+        bench.run(worker, model, placed)
+    left = [os.pidfd_open(child) for child in children_of(bench.pids[worker])]
+    assert len(left) == 2
+    os.kill(bench.pids[worker], signal.SIGKILL)
+    assert bench.event(WorkerExited).detail == "killed by signal 9 (SIGKILL)"
+    try:
+        for each in left:
+            assert select.select([each], [], [], EVENT_TIMEOUT_S)[0]
+    finally:
+        for each in left:
+            with suppress(ProcessLookupError):
+                signal.pidfd_send_signal(each, signal.SIGKILL)
+            os.close(each)
+    bench.free(placed)
 
 
 @pytest.fixture
