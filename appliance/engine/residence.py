@@ -208,7 +208,11 @@ class Residence:
         self._tell(self._lodging.kept(served), now_ns)
 
     def _remove(self, served: Served, now_ns: int) -> None:
+        """Look after it no more. On its way in or out of memory it is out: nobody would hear how that ends."""
         model = served.id
+        if not served.opened and (served.returning or model in self._pending or served in self._draining):
+            self._roster.put_out(served, now_ns)
+            served.form = Form.COLD
         del self._tenants[model]
         self._renewals.forget(model)
         for known in (self._answered, self._pending, self._failures, self._moved_ns):
@@ -443,8 +447,8 @@ class Residence:
         """A process is gone: what left with it is out; what it was to bring back is to be brought back anew."""
         self._renewals.lost(event.worker)
         for served in held:
-            if served.id in self._tenants:
-                self._fail(served, now_ns)
+            if served.id in self._tenants:  # what was given up because of this is not brought back
+                (self._fail if served.state is VersionState.READY else self._remove)(served, now_ns)
         for model, pending in list(self._pending.items()):
             if event.worker in pending and model in self._tenants:
                 pending.discard(event.worker)

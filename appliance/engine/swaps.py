@@ -155,7 +155,7 @@ class Swaps:
     def wish(self, served: Served) -> LoadWish:
         """How a version is to be loaded: at once where it serves, else as its try says."""
         candidate = self._candidates.get(served.id)
-        if candidate is None or served.opened or served.returning:
+        if candidate is None or candidate.live or served.opened or served.returning:
             return LoadWish(quick=served.quick)
         held_to = bool(served.model.golden) or candidate.before is not None
         assess = held_to and served.assessment is None

@@ -65,6 +65,8 @@ def fate_of(version: ModelVersion) -> str:
 class FatedWorkers(ScriptedWorkers):
     """Workers whose models do what their fates say; nothing else goes wrong."""
 
+    hollow_bytes = 0
+
     def __init__(self, world: World, arena: Arena, emit: object) -> None:
         super().__init__(world, arena, emit, 0.0)  # type: ignore[arg-type]
         self.runs: Counter[int] = Counter()
@@ -104,7 +106,8 @@ class FatedWorkers(ScriptedWorkers):
             p50 = 90 * MS if fate == "slower" else MS
             proof = port.Assessment(1, (), 1, 10, p50, p50 * 2, failure) if wish.assess else None
             packed = self.packs and self.built > 0
-            self._emit(port.ModelLoaded(worker, model, ((1, MS),), took, 1000, proof, 0, packed))
+            hollow = self.hollow_bytes
+            self._emit(port.ModelLoaded(worker, model, ((1, MS),), took, 1000, proof, hollow, packed))
 
         self._later(worker, took * (8 if fate == "hang_at_load" else 1), end)
 

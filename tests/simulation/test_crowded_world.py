@@ -1,0 +1,79 @@
+"""Worlds of swaps in too little memory. A failing seed replays: ``python -m tests.simulation.crowded_world SEED``."""
+
+from __future__ import annotations
+
+import pytest
+
+from appliance.engine.lodging import PROCESS_BYTES
+from appliance.engine.residency_settings import ResidencyConfig, ResidencyTerms
+from appliance.engine.swap_settings import SwapConfig
+from appliance.model import ModelVersion
+from appliance.workers import port
+from tests.simulation.crowded_world import CrowdedWorld
+from tests.simulation.scripted_workers import MS
+from tests.simulation.swap_world import FatedWorkers, SwapWorld
+from tests.simulation.test_packed_forms import ask
+
+SEEDS = 40
+CHUNK = 10
+
+
+@pytest.mark.parametrize("first", range(0, SEEDS, CHUNK))
+def test_what_serves_is_as_much_in_memory_as_it_is_known_to_be(first: int) -> None:
+    hollowed = rolled_back = 0
+    for seed in range(first, first + CHUNK):
+        world = CrowdedWorld(seed)
+        try:
+            world.play(swaps=12)
+        except Exception as error:
+            raise AssertionError(f"replay with: python -m tests.simulation.crowded_world {seed}") from error
+        hollowed += world.engine.status().residency.hollowed
+        rolled_back += sum(change.ending.value == "rolled back" for change in world.records.history(""))
+    assert hollowed > 0
+    assert rolled_back > 0
+
+
+class FatalWorkers(FatedWorkers):
+    """While they are ``fatal``, every load takes its worker down."""
+
+    fatal = False
+
+    def load(
+        self, worker: int, model: int, version: ModelVersion, wish: port.LoadWish = port.PLAIN_LOAD
+    ) -> None:
+        if self.fatal:
+            self._later(worker, MS, lambda: self._exit(worker, port.ExitCause.DIED, model))
+        else:
+            super().load(worker, model, version, wish)
+
+
+class FatalWorld(SwapWorld):
+    """A world in which a version that served may be given up, when it comes back."""
+
+    workers_type = FatalWorkers
+    workers: FatalWorkers
+
+    def check(self) -> None:
+        self.scheduler.check_integrity()
+
+
+def test_a_version_that_is_quarantined_while_it_comes_back_leaves_no_process_behind() -> None:
+    terms = ResidencyTerms(ResidencyConfig(), PROCESS_BYTES + 6_000)
+    world = FatalWorld(8, names=2, swap=SwapConfig(watch_s=0.1, retry_first_s=0.0), residency=terms)
+    world.start()
+
+    def asked(name: str) -> None:
+        ask(world, world.wanted[name])
+        world.world.run(world.world.now + 20_000 * MS)
+
+    asked("m0")
+    world.client("m0")
+    world.world.run(world.world.now + MS // 10)
+    (worker,) = world.engine.status().workers
+    world.workers.kill(worker.worker, port.ExitCause.DIED)  # with a batch, which counts as its first crash
+    asked("m1")
+    world.workers.fatal = True
+    asked("m0")
+    (reason,) = [each.reason for each in world.engine.index(ready_only=False) if each.name == "m0"]
+    assert "quarantined" in reason
+    assert not world.engine.status().workers
