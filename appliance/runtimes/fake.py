@@ -14,7 +14,7 @@ Enabled only where the configuration names it. The version's parameter ``mode`` 
 - ``eat_memory``: allocates ``bytes`` more with every run and keeps them
 - ``wrong``: writes the bytes ``say`` (hexadecimal) into the worker's lane, then goes on as identity
 - ``hollow_bytes`` as a parameter beside any mode: the session says that it can be hollowed, and that these are the
-  bytes; ``fill_fails`` gives the reason for which filling it fails
+  bytes; ``fill_fails`` gives the reason for which filling it fails, ``fill_gate`` is for that what ``gate`` is for runs
 - ``gate`` as a parameter beside any mode: while there is a named pipe at this path, each run first waits until somebody
   has opened it for writing and closed it again
 - ``scrawl``: does what ``scrawl`` names to the memory shared with the native door, provoked as ``crash`` is
@@ -117,6 +117,8 @@ class FakeSession:
     def close(self) -> None:
         """Give the eaten memory back."""
         self._eaten.clear()
+        if self.weights is not None:
+            self.weights.closed = True
 
     def _misbehave(self, source: Region, feeds: tuple[Feed | None, ...]) -> None:
         if "gate" in self._parameters:
@@ -163,12 +165,18 @@ class FakeWeights:
     def __init__(self, version: ModelVersion) -> None:
         self.nbytes = int(version.parameters["hollow_bytes"])
         self._reason = version.parameters.get("fill_fails", "")
+        self._gate = version.parameters.get("fill_gate", "")
+        self.closed = False
 
     def hollow(self) -> None:
         """Nothing to do."""
 
     def fill(self, *, verify: bool) -> None:
-        """Fail when told to."""
+        """Wait and fail when told to."""
+        if self._gate:
+            _wait_at(self._gate)
+        if self.closed:
+            raise LoadFailed("the session was closed meanwhile")
         if self._reason:
             raise LoadFailed(self._reason)
 

@@ -69,7 +69,6 @@ class Worker:
         self._loader = Loader(runtimes, settings.threads)
         self._models: dict[int, LoadedModel] = {}
         self._brisk: dict[int, bool] = {}
-        self._loading: set[int] = set()
         self._errands = Errands()
         self._executor = Executor(arena)
         self._granted = granted
@@ -94,33 +93,34 @@ class Worker:
                 self._attend(message)
 
     def _attend(self, message: ToWorker) -> None:
-        """What is not asked with every request."""
+        """What is not asked with every request. A session is neither closed nor made anew while its weights come or
+        go."""
         if isinstance(message, Load):
             if message.wish.background:
-                self._loading.add(message.model)
-                self._aside(partial(self._load_aside, message))
+                self._aside(message.model, partial(self._load_aside, message))
             else:
+                self._errands.settle(message.model)
                 self._load_in_line(message)
         elif isinstance(message, Unload):
-            if message.model in self._loading:
-                self._errands.submit(partial(self._unload, message.model))
+            if self._errands.concern(message.model):
+                self._errands.submit(message.model, partial(self._unload, message.model))
             else:
                 self._unload(message.model)
         elif isinstance(message, Hollow):
-            self._aside(partial(self._hollow, message.model))
+            self._aside(message.model, partial(self._hollow, message.model))
         elif isinstance(message, Fill):
-            self._aside(partial(self._fill, message))
+            self._aside(message.model, partial(self._fill, message))
         elif isinstance(message, Build):
-            self._aside(partial(self._build, message))
+            self._aside(message.model, partial(self._build, message))
 
-    def _aside(self, do: Callable[[], FromWorker]) -> None:
+    def _aside(self, model: int, do: Callable[[], FromWorker]) -> None:
         """Have something done, and its answer said, beside the messages."""
 
         def errand() -> None:
             with suppress(LaneClosed):  # who takes the messages finds out
                 self._say(do())
 
-        self._errands.submit(errand)
+        self._errands.submit(model, errand)
 
     def _tell(self, progress: Progress) -> None:
         with suppress(LaneClosed):  # as above
@@ -171,7 +171,7 @@ class Worker:
         opened = self._load(load)
         self._say(opened.said if isinstance(opened, Opened) else opened)
         if load.wish.early and isinstance(opened, Opened):
-            self._aside(partial(self._arrived, load.model, opened.arrival))
+            self._aside(load.model, partial(self._arrived, load.model, opened.arrival))
 
     def _arrived(self, model: int, arrival: Arrival) -> Filled:
         problem = arrival.finish()
@@ -179,11 +179,8 @@ class Worker:
         return Filled(model, 0 if failure else arrival.nbytes, arrival.took_ns, failure)
 
     def _load_aside(self, load: Load) -> Loaded | Refused:
-        try:
-            opened = self._load(load)
-            return opened.said if isinstance(opened, Opened) else opened
-        finally:
-            self._loading.discard(load.model)
+        opened = self._load(load)
+        return opened.said if isinstance(opened, Opened) else opened
 
     def _hollow(self, model: int) -> Hollowed:
         begin = time.monotonic_ns()

@@ -21,6 +21,7 @@ from appliance.workers.port import (
     WorkerExited,
     WorkerSettings,
 )
+from tests.faults.gate import Gate
 from tests.workers.bench import FOUR, Bench, fake
 from tests.workers.transformers import (
     ANSWER_BYTES,
@@ -280,3 +281,25 @@ def test_a_load_without_the_memory_for_it_is_refused_and_the_worker_lives(
     assert not shared_bench.run(worker, model, placed)[0].status.failed
     shared_bench.free(placed)
     stop(shared_bench, worker)
+
+
+def test_a_model_is_neither_closed_nor_loaded_anew_while_its_weights_come_back(
+    shared_bench: Bench, tmp_path: Path
+) -> None:
+    """In a process that others share: it was put out, and is wanted again, before the disk has given them."""
+    bench = shared_bench
+    version = fake(hollow_bytes=4096, fill_gate=tmp_path / "gate")
+    worker = bench.start()
+    other, model = bench.load(worker, fake()), bench.load(worker, version)
+    placed = bench.place([FOUR], [0])
+    with Gate(tmp_path / "gate") as gate:
+        bench.call(bench.pool.fill, worker, model, False)
+        gate.reached()
+        bench.call(bench.pool.unload, worker, model)
+        bench.run(worker, other, placed)  # which does not wait for them
+        bench.call(bench.pool.load, worker, model, version)
+    assert bench.event(ModelFilled).failure == ""
+    assert bench.event(ModelLoaded).model == model
+    bench.run(worker, model, placed)
+    bench.free(placed)
+    stop(bench, worker)
