@@ -18,6 +18,7 @@ from appliance.engine.port import SlotUse
 from appliance.engine.routes import Routes, Served
 from appliance.engine.settings import EngineConfig
 from appliance.engine.shapes import Shapes
+from appliance.engine.stalls import Stalls
 from appliance.inference import RequestPlan
 from appliance.model import Batching
 from appliance.scheduling import actions, events
@@ -30,8 +31,6 @@ from appliance.workers.arena import Arena, aligned
 from appliance.workers.port import ExitCause, Learn, Shape, WorkerPort
 
 KINDS_PER_MODEL: Final = 32
-LOOK_NS: Final = 250_000_000
-"""How often lanes with requests in flight are looked at when nothing is told."""
 TURN_NS: Final = 10_000_000
 """Within this after news the engine takes a turn, also when nothing is queued that they concern."""
 STOCK_SHARE: Final = 8
@@ -103,7 +102,7 @@ class Grants:
         """Kinds whose price may have changed."""
         self._last_kind = self._last_plan = 0
         self._lessons: dict[tuple[object, ...], Learn] = {}
-        self._look_ns = 0
+        self._stalls = Stalls(workers, pace.at)
         self._turn_ns = 0
         """When the turn is, at the latest, that news have asked for last."""
 
@@ -311,18 +310,7 @@ class Grants:
             return
         if self._unpriced:
             self._name_prices(door)
-        if now_ns < self._look_ns:
-            return
-        busy, late = False, now_ns - self._look_ns > LOOK_NS
-        for lane in self._groups:
-            owing_ns = door.load(lane)[2]
-            busy = busy or owing_ns > 0
-            limit_ns, bounded = self._run_timeout_ns(lane)
-            if owing_ns and now_ns - owing_ns > limit_ns and not (bounded and late):
-                self._workers.kill(lane, ExitCause.HUNG)
-        if busy:
-            self._look_ns = now_ns + LOOK_NS
-            self._pace.at(self._look_ns)
+        self._stalls.look(door, self._groups, (kind.served for kind in self._by_kind.values()), now_ns)
 
     def _name_prices(self, door: DirectDoor) -> None:
         for number in self._unpriced:
@@ -379,16 +367,6 @@ class Grants:
         assert self._door is not None
         self._door.revoke(lane)
         self._granted.discard(lane)
-
-    def _run_timeout_ns(self, lane: int) -> tuple[int, bool]:
-        """The longest that any model of the lane's group may run, and whether that is less than workers allow: then it
-        does not count where the engine looks late itself, as on a machine that stood still (``hangs``)."""
-        group = self._groups[lane]
-        there = {kind.served.id: kind.served for kind in self._by_kind.values() if kind.served.group == group}
-        timeout_ns = max((self._workers.run_timeout_ns(each.model) for each in there.values()), default=0)
-        bounds_ns = [each.run_bound_ns or timeout_ns for each in there.values()]
-        bound_ns = min(max(bounds_ns, default=0), timeout_ns)
-        return bound_ns, bound_ns < timeout_ns
 
     # --- lessons
 

@@ -10,7 +10,6 @@ from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from operator import add
 
 BOUNDS_US = (
     5, 10, 20, 30, 50, 75, 100, 150, 200, 300, 400, 500, 750, 1_000, 1_500, 2_000, 3_000, 4_000, 5_000, 7_500, 10_000,
@@ -57,7 +56,10 @@ class Histogram:
 
     def merge(self, counts: Sequence[int], sum_ns: int) -> None:
         """Count durations that were counted elsewhere; buckets behind the last given are empty."""
-        self.counts[: len(counts)] = map(add, self.counts, counts)
+        mine = self.counts
+        for bucket, count in enumerate(counts):
+            if count:
+                mine[bucket] += count
         self.sum_ns += sum_ns
 
     def frozen(self) -> HistogramValue:
@@ -204,17 +206,21 @@ class VersionMeter:
         (not necessarily all) and the sum in nanoseconds."""
         self._frozen = None
         self.inferences += rows
-        for size, count, *spent_ns in batches:
+        for size, count, gather_ns, run_ns, scatter_ns in batches:
             self.executions += count
-            entry = self.batches.setdefault(size, [0, 0, 0, 0])
-            for place, more in enumerate((count, *spent_ns)):
-                entry[place] += more
+            entry = self.batches.get(size)
+            if entry is None:
+                entry = self.batches[size] = [0, 0, 0, 0]
+            entry[0] += count
+            entry[1] += gather_ns
+            entry[2] += run_ns
+            entry[3] += scatter_ns
         for merge, (counts, sum_ns) in zip(self._mergers, stages, strict=True):
             merge(counts, sum_ns)
         answered = sum(stages[-1][0])
-        self._successes += answered
-        self.granted += answered
         if answered:
+            self._successes += answered
+            self.granted += answered
             self.last_inference_ms = now_ms
 
     def ended_many(self, result: Result, count: int) -> None:

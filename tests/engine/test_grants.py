@@ -10,8 +10,9 @@ from typing import cast
 from appliance.engine.direct import DirectDoor
 from appliance.engine.routes import Catalog, CatalogVersion
 from appliance.inference import RequestHead, TensorHead
+from appliance.model import ModelVersion
 from appliance.validation import plan_request
-from appliance.workers.port import LaneMemory
+from appliance.workers.port import LaneMemory, Learn
 from tests.engine.rig import Rig
 from tests.words.sample import make_version
 
@@ -106,3 +107,41 @@ def test_a_lane_for_which_no_descriptor_is_left_serves_ungranted() -> None:
     rig.engine.apply(Catalog(versions=(CatalogVersion(model=make_version("m", 2), fingerprint=""),)))
     rig.turns()
     assert rig.engine.resolve("m", "").version == 2
+
+
+class IdleDoor(DoorDouble):
+    """Nothing is in flight on its lanes."""
+
+    def open_lane(self, *lane: int) -> None:
+        """Nothing to do."""
+
+    def grant(self, lane: int, limit: int) -> bool:
+        return True
+
+    def load(self, lane: int) -> tuple[int, int, int]:
+        return 0, 0, 0
+
+
+class AskedRig(LaneRig):
+    """Counts how often somebody wants to know how long a model may run."""
+
+    asked = 0
+
+    def learn(self, worker: int, learn: Learn) -> None:
+        """Nothing to do."""
+
+    def run_timeout_ns(self, version: ModelVersion) -> int:
+        self.asked += 1
+        return super().run_timeout_ns(version)
+
+
+def test_idle_lanes_cost_no_look_at_what_was_taught() -> None:
+    rig, door = AskedRig(make_version("m", 1)), IdleDoor()
+    assert rig.engine.direct.attach(cast(DirectDoor, door), 0)
+    rig.engine.apply(Catalog(versions=(CatalogVersion(model=make_version("m", 2), fingerprint=""),)))
+    rig.turns()
+    head = RequestHead(model_name="m", model_version="", inputs=(TensorHead("x", "FP32", (1, 4)),))
+    assert rig.engine.direct.teach(plan_request(rig.engine.resolve("m", ""), head), ((1, 2),)) is not None
+    before = rig.asked
+    rig.turns()
+    assert rig.asked == before

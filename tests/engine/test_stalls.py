@@ -1,0 +1,94 @@
+"""A lane of the door is ended that makes no progress for longer than what runs there may take, and no other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import cast
+
+import pytest
+
+from appliance.engine.direct import DirectDoor
+from appliance.engine.routes import Served
+from appliance.engine.stalls import LOOK_NS, Stalls
+from appliance.model import ModelVersion
+from appliance.telemetry.meter import VersionMeter
+from appliance.workers.port import ExitCause
+from tests.engine.silent_workers import SilentWorkers
+from tests.words.sample import make_version
+
+NOW_NS = 1_000_000_000_000
+S = 1_000_000_000
+
+
+class Workers(SilentWorkers):
+    """A model's runs may take as many seconds as its version says."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.killed: list[tuple[int, ExitCause]] = []
+
+    def run_timeout_ns(self, version: ModelVersion) -> int:
+        return version.version * S
+
+    def kill(self, worker: int, cause: ExitCause) -> None:
+        self.killed.append((worker, cause))
+
+
+class Stage:
+    """Lanes 1 and 2 of group 1, and lane 3 of group 2; ``since_ns`` is since when each makes no progress."""
+
+    def __init__(self, **since_ns: int) -> None:
+        self.since_ns = {int(lane[-1]): ns for lane, ns in since_ns.items()}
+        self.workers = Workers()
+        self.asked: list[int] = []
+        self.stalls = Stalls(self.workers, self.asked.append)
+
+    def load(self, lane: int) -> tuple[int, int, int]:
+        since_ns = self.since_ns.get(lane, 0)
+        return int(since_ns > 0), 0, since_ns
+
+    def look(self, *taught: Served, now_ns: int = NOW_NS) -> list[int]:
+        """Whom a look ends."""
+        self.workers.killed.clear()
+        self.stalls.look(cast(DirectDoor, self), {1: 1, 2: 1, 3: 2}, taught, now_ns)
+        assert all(cause is ExitCause.HUNG for _, cause in self.workers.killed)
+        return [worker for worker, _ in self.workers.killed]
+
+
+def served(number: int, group: int, seconds: int) -> Served:
+    made = Served(
+        id=number, model=make_version("m", seconds), fingerprint="", meter=VersionMeter("m", seconds)
+    )
+    made.group = group
+    return made
+
+
+def test_what_was_taught_is_not_looked_at_while_nothing_is_in_flight() -> None:
+    def never() -> Iterator[Served]:
+        raise AssertionError("somebody looks")
+        yield
+
+    stage = Stage()
+    stage.stalls.look(cast(DirectDoor, stage), {1: 1, 3: 2}, never(), NOW_NS)
+    assert not stage.asked, "nobody has to be woken for it"
+
+
+def test_each_lane_may_take_as_long_as_the_slowest_model_of_its_group() -> None:
+    taught = served(1, 1, 2), served(2, 1, 5), served(3, 2, 3), served(1, 1, 2)
+    stage = Stage(lane1=NOW_NS - 4 * S, lane2=NOW_NS - 6 * S, lane3=NOW_NS - 4 * S)
+    assert stage.look(*taught) == [2, 3]
+    assert stage.asked == [NOW_NS + LOOK_NS]
+    assert stage.look(*taught, now_ns=NOW_NS + LOOK_NS - 1) == [], "it looks only now and then"
+    assert stage.look(*taught, now_ns=NOW_NS + 2 * S) == [1, 2, 3]
+
+
+@pytest.mark.parametrize(("pause_ns", "ended"), [(LOOK_NS, [1]), (LOOK_NS + 1, [])])
+def test_a_tighter_bound_does_not_count_where_the_engine_looks_late_itself(
+    pause_ns: int, ended: list[int]
+) -> None:
+    watched = served(1, 1, 9)
+    watched.fallback, watched.run_limit_ns = served(2, 1, 9), S
+    stage = Stage(lane1=NOW_NS - S // 2)
+    assert stage.look(watched) == []
+    stage.since_ns[1] = NOW_NS - 2 * S
+    assert stage.look(watched, now_ns=NOW_NS + LOOK_NS + pause_ns) == ended
