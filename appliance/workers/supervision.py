@@ -222,6 +222,10 @@ class Supervisor:
                 return
             except ConnectionError:
                 return  # its death is about to be read
+            except OSError as problem:
+                _log.error("the worker supervisor cannot be told anything (%s); it is tried again", problem)
+                self._loop.call_later(RESTART_DELAY_FIRST_S, self._send_waiting)
+                return
             self._requests.popleft()
             if request.lane is not None:
                 request.lane.close()

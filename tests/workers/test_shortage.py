@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import resource
 import signal
+import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
+
+import pytest
 
 from appliance.workers.messages import ForkFailed
 from appliance.workers.port import ExitCause, LaneMemory, WorkerExited
@@ -83,3 +88,22 @@ def test_a_fork_that_fails_is_nothing_that_a_model_did(shared_bench: Bench) -> N
         -1,
         "fork failed: no more processes",
     )
+
+
+def test_what_cannot_be_said_to_the_supervisor_for_want_of_buffers_is_said_later(
+    shared_bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refusals = [errno.ENOBUFS, errno.ETOOMANYREFS]
+
+    def send_fds(*message: Any) -> int:
+        if refusals:
+            number = refusals.pop()
+            raise OSError(number, os.strerror(number))
+        return sent(*message)
+
+    sent = socket.send_fds
+    monkeypatch.setattr(socket, "send_fds", send_fds)
+    worker = shared_bench.start()
+    assert not refusals
+    shared_bench.call(shared_bench.pool.stop, worker)
+    shared_bench.event(WorkerExited)
