@@ -195,7 +195,7 @@ class Dispatch:
             stream = self._streams.get(event[1])
             if stream is not None:
                 message = None if event[2] is None else view_of(event[2])
-                stream[0].received(message, event[3], event[4], event[5])
+                stream[0].received(message, *event[3:7])
         elif kind == SENT:
             stream = self._streams.get(event[1])
             if stream is not None:

@@ -8,7 +8,7 @@ from appliance.door.door import DoorConfig
 from appliance.door.native_limits import limits_of
 
 PACKAGE: Final = "edge_appliance_door"
-VERSION: Final = "0.6"
+VERSION: Final = "0.7"
 """What both sides say to one another changes with it."""
 HOW: Final = "'make door' builds it (with Rust's cargo)"
 

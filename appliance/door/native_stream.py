@@ -88,10 +88,11 @@ class NativeStream:
         attempts: int = 0,
         deadline_ns: int = 0,
         over: tuple[int, str] | None = None,
+        arrived_ns: int = 0,
     ) -> None:
         """MESSAGE."""
         refusal = None if over is None else QuotaExceeded(over[1], max(over[0], 0))
-        self._handed = Handed(attempts, deadline_ns, refusal)
+        self._handed = Handed(attempts, deadline_ns, refusal, arrived_ns)
         waiting = self._message
         if waiting is not None and not waiting.done():
             waiting.set_result(message)

@@ -27,11 +27,13 @@ Write = Callable[[bytes], Awaitable[None]]
 
 class Handed(NamedTuple):
     """What a transport that serves requests by itself knows of one that it hands over: how often workers died with it
-    already, its deadline (0: that of the stream), and why it is not to be served, if its client's quota forbids it."""
+    already, its deadline (0: that of the stream), why it is not to be served, if its client's quota forbids it, and
+    when it arrived (0: now)."""
 
     attempts: int = 0
     deadline_ns: int = 0
     over_quota: QuotaExceeded | None = None
+    arrived_ns: int = 0
 
 
 def as_it_came() -> Handed:
@@ -166,7 +168,7 @@ class StreamSession:
                 self._put(_Finished(call, outcome, nbytes))
 
             self._open[number] = self._inference.submit(
-                checked, handed.deadline_ns or self._deadline_ns, on_done, handed.attempts
+                checked, handed.deadline_ns or self._deadline_ns, on_done, handed.attempts, handed.arrived_ns
             )
             entered = False
         except QuotaExceeded as error:

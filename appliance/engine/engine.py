@@ -250,7 +250,7 @@ class Engine:
         self._pace.soon()
 
     def drain(self) -> None:
-        """Take no more requests; what was accepted, or waited at the door, is still served."""
+        """Take no more requests; what was accepted, or had come to the native door before, is still served."""
         if self._intake.accepting:
             self._roster.swaps.spare()
         self._intake.close()

@@ -140,7 +140,7 @@ class Intake:
         return not self._closed_ns
 
     def close(self) -> None:
-        """Take only requests that arrived before: what waited at the door comes later."""
+        """Take only requests that arrived before: those that the native door had by then may come later."""
         self._closed_ns = self._closed_ns or self._clock()
 
     def proceed(self, request: Request) -> None:

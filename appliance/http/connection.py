@@ -397,6 +397,13 @@ def take_attempts(request: web.BaseRequest) -> int:
     return attempts
 
 
+def take_arrival(request: web.BaseRequest) -> int:
+    """When ``request`` came to whoever passed it on, on the engine's clock; 0: nobody did, or it does not matter."""
+    connection = request.protocol
+    assert isinstance(connection, Connection)
+    return 0 if connection.account is None else connection.account.arrived_ns()
+
+
 def client_name(request: web.BaseRequest) -> str:
     """Who sent ``request``, by its certificate; "": that is not known."""
     connection = request.protocol

@@ -18,7 +18,7 @@ from appliance.errors import ApplianceError, MessageTooLarge
 from appliance.http.body import Body, BodyReader, HeldBody
 from appliance.http.compression import fold, response_encoding
 from appliance.http.config import HttpConfig
-from appliance.http.connection import account_of, client_name, take_attempts
+from appliance.http.connection import account_of, client_name, take_arrival, take_attempts
 from appliance.http.infer_request import (
     HEAD_LENGTH_HEADER,
     head_length,
@@ -134,7 +134,7 @@ class InferenceHandler:
 
     async def infer(self, request: web.BaseRequest, name: str, version: str = "") -> web.StreamResponse:
         """Answer one request; errors become error answers."""
-        arrived_ns = self._engine.now_ns()
+        arrived_ns = take_arrival(request) or self._engine.now_ns()
         tracer = self._tracer
         traceparent = request.headers.get(TRACEPARENT, "") if tracer else ""
         trace = tracer.begin(EDGE, arrived_ns, traceparent) if tracer else None

@@ -31,6 +31,9 @@ class Account(Protocol):
     def client(self) -> str:
         """Who it is."""
 
+    def arrived_ns(self) -> int:
+        """When the request came that is being passed on."""
+
     def take(self, now_ns: int) -> tuple[int, bool]:
         """A request came."""
 

@@ -86,6 +86,10 @@ class Account:
         self._in_flight = 0
         self._told_ns = 0
 
+    def arrived_ns(self) -> int:
+        """When the request came that is being passed on; 0: it is not, or that is not known."""
+        return 0
+
     def take(self, now_ns: int) -> tuple[int, bool]:
         """A request came at ``now_ns``: LET_IN, to be given back when it has ended, or why not; and whether that is to
         be told, which is seldom."""

@@ -138,7 +138,9 @@ impl Direct {
             (trace.arrived_ns, trace.admitted_ns) = (arrived_ns, now_ns());
         }
         let direct = self.clone();
-        let flight = Flight { direct, lane, ticket, plan, slot, id, deadline_ns, raw, landed: None, trace };
+        let landed = None;
+        let flight =
+            Flight { direct, lane, ticket, plan, slot, id, arrived_ns, deadline_ns, raw, landed, trace };
         Admission::Flight(Box::new(flight))
     }
 

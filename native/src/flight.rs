@@ -35,6 +35,7 @@ pub struct Flight {
     pub(crate) plan: Arc<Plan>,
     pub(crate) slot: Slot,
     pub(crate) id: Bytes,
+    pub(crate) arrived_ns: u64,
     pub(crate) deadline_ns: u64,
     /// Where its tensors begin in the message, and where they go; without those that are in the slot already.
     pub(crate) raw: Vec<(usize, Place)>,
@@ -51,6 +52,11 @@ impl Flight {
     /// Its deadline, that of its plan if it brought none; 0: none.
     pub fn deadline_ns(&self) -> u64 {
         self.deadline_ns
+    }
+
+    /// When it came.
+    pub fn arrived_ns(&self) -> u64 {
+        self.arrived_ns
     }
 
     /// Its id.

@@ -18,6 +18,8 @@ pub const TRACEPARENT: &str = "traceparent";
 pub struct HandedOver {
     /// As it came.
     pub message: Message,
+    /// When it came.
+    pub arrived_ns: u64,
     /// How often a worker died with it.
     pub attempts: u32,
     /// Its deadline, if only the door knows it; 0: it does not.
@@ -32,8 +34,8 @@ pub struct HandedOver {
 
 impl HandedOver {
     /// As it came, and nothing more is known of it.
-    pub fn untouched(message: Message, asked: Option<Asked>) -> Self {
-        Self { message, attempts: 0, deadline_ns: 0, asked, hold: None, refusal: None }
+    pub fn untouched(message: Message, arrived_ns: u64, asked: Option<Asked>) -> Self {
+        Self { message, arrived_ns, attempts: 0, deadline_ns: 0, asked, hold: None, refusal: None }
     }
 }
 
@@ -87,12 +89,11 @@ impl Guest {
 
     /// Gives it up, after so many attempts. A fault: there is no memory to put its message together again.
     pub fn hand_over(self, core: &Core, caller: &Caller, attempts: u32) -> Result<HandedOver, Fault> {
-        let (message, deadline_ns) = match self {
-            Self::Message(flight, message) => (message, flight.deadline_ns()),
-            Self::Upload(upload) => {
-                (body::restored(core, &caller.requests, &upload)?, upload.flight.deadline_ns())
-            }
+        let (message, flight) = match self {
+            Self::Message(flight, message) => (message, flight),
+            Self::Upload(upload) => (body::restored(core, &caller.requests, &upload)?, upload.flight),
         };
-        Ok(HandedOver { attempts, deadline_ns, ..HandedOver::untouched(message, None) })
+        let untouched = HandedOver::untouched(message, flight.arrived_ns(), None);
+        Ok(HandedOver { attempts, deadline_ns: flight.deadline_ns(), ..untouched })
     }
 }

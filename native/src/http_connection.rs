@@ -99,7 +99,8 @@ impl<'a> Connection<'a> {
                 Begun::Odd => return self.tunnel().await,
                 Begun::Request(request) => request,
             };
-            let entered = request.infer.as_ref().map(|_| self.account.take(now_ns()));
+            let arrived_ns = if request.infer.is_some() { now_ns() } else { 0 };
+            let entered = request.infer.as_ref().map(|_| self.account.take(arrived_ns));
             let tried = match (&request.infer, &entered) {
                 (Some(_), Some(Err(refusal))) => self.refuse(&request, refusal).await,
                 (Some(infer), _) => self.serve(&request, infer).await,
@@ -110,7 +111,9 @@ impl<'a> Connection<'a> {
                 Tried::Answered => continue,
                 Tried::Over => return true,
                 Tried::Gone => return false,
-                Tried::Edge(attempts, asked) => self.pass(&request, attempts, asked, let_in).await,
+                Tried::Edge(attempts, asked) => {
+                    self.pass(&request, attempts, asked, (let_in, arrived_ns)).await
+                }
             };
             match passed {
                 Passed::Whole => {}
@@ -170,13 +173,19 @@ impl<'a> Connection<'a> {
         self.edge.as_mut()
     }
 
-    async fn pass(&mut self, request: &Request, attempts: u32, asked: Option<Asked>, let_in: bool) -> Passed {
+    async fn pass(
+        &mut self,
+        request: &Request,
+        attempts: u32,
+        asked: Option<Asked>,
+        (let_in, arrived_ns): (bool, u64),
+    ) -> Passed {
         let core = self.core;
         if self.edge(attempts).is_none() {
             return Passed::Gone; // no descriptors are left
         }
         let Self { client, edge: Some(edge), .. } = self else { return Passed::Gone };
-        http_pass::exchange(core, client, edge, request, asked, let_in).await
+        http_pass::exchange(core, client, edge, request, asked, let_in, arrived_ns).await
     }
 
     async fn tunnel(&mut self) -> bool {

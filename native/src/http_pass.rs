@@ -83,7 +83,8 @@ pub enum Passed {
 }
 
 /// Carries a request whose end is known, at the front of what the client has sent, and its response. `asked` is held
-/// until both are through, or nobody knows where they end. `let_in`: its client's quota has been asked.
+/// until both are through, or nobody knows where they end. `let_in`: its client's quota has been asked; `arrived_ns`: when
+/// it came, if that matters.
 pub async fn exchange(
     core: &Core,
     client: &mut Client,
@@ -91,12 +92,13 @@ pub async fn exchange(
     request: &Request,
     asked: Option<Asked>,
     let_in: bool,
+    arrived_ns: u64,
 ) -> Passed {
     core.http.passed.fetch_add(1, Relaxed);
     let exchange = Exchange { request: request.head + request.body, response: None, asked };
-    edge.entry.note(let_in);
+    edge.entry.note(let_in, arrived_ns);
     let passed = carry(core, client, edge, Some(exchange)).await;
-    edge.entry.note(false);
+    edge.entry.note(false, 0);
     passed
 }
 

@@ -49,9 +49,11 @@ pub async fn serve(
             match admission {
                 Admission::Flight(flight) => Guest::Message(flight, message),
                 // Who has waited does not wait again.
-                Admission::Parked(_) => return Ok(Served::Engine(HandedOver::untouched(message, None))),
+                Admission::Parked(_) => {
+                    return Ok(Served::Engine(HandedOver::untouched(message, arrived_ns, None)));
+                }
                 Admission::Engine(asked) => {
-                    let handed = HandedOver::untouched(message, asked);
+                    let handed = HandedOver::untouched(message, arrived_ns, asked);
                     return Ok(Served::Engine(HandedOver { deadline_ns: known_ns, ..handed }));
                 }
                 Admission::Late(text, late_ns) => {

@@ -42,6 +42,8 @@ impl Event {
 pub struct Told {
     /// As it came.
     pub message: Message,
+    /// When it began to come.
+    pub arrived_ns: u64,
     /// How often workers died with it.
     pub attempts: u32,
     /// Its own deadline, on CLOCK_MONOTONIC; 0: it has none but the stream's.

@@ -331,10 +331,10 @@ fn method_table(methods: Vec<(String, u8)>) -> PyResult<HashMap<String, (u32, Ki
 fn event_tuple(py: Python<'_>, event: Event) -> PyResult<Bound<'_, PyTuple>> {
     match event {
         Event::Call(arrival) => call_tuple(py, *arrival),
-        Event::Message(call, None) => (MESSAGE, call, py.None(), 0, 0, py.None()).into_pyobject(py),
-        Event::Message(call, Some(Told { message, attempts, deadline_ns, refusal })) => {
-            let message = handed_over(py, Some(message))?;
-            (MESSAGE, call, message, attempts, deadline_ns, quotas::told(refusal)).into_pyobject(py)
+        Event::Message(call, None) => (MESSAGE, call, py.None(), 0, 0, py.None(), 0).into_pyobject(py),
+        Event::Message(call, Some(Told { message, arrived_ns, attempts, deadline_ns, refusal })) => {
+            let (message, over) = (handed_over(py, Some(message))?, quotas::told(refusal));
+            (MESSAGE, call, message, attempts, deadline_ns, over, arrived_ns).into_pyobject(py)
         }
         Event::Sent(call) => (SENT, call).into_pyobject(py),
         Event::Gone(call) => (GONE, call).into_pyobject(py),

@@ -355,24 +355,31 @@ impl Known {
     }
 }
 
-/// A client's account as the edge has it for one connection, together with whether the request that is being passed on was
-/// let in already.
+/// A client's account as the edge has it for one connection, together with when the request that is being passed on came
+/// and whether it was let in already.
 #[derive(Clone)]
 pub struct Entry {
     /// The client's.
     pub account: Arc<Account>,
     passed: Arc<AtomicBool>,
+    arrived_ns: Arc<AtomicU64>,
 }
 
 impl Entry {
     /// For a connection of this client's.
     pub fn new(account: Arc<Account>) -> Self {
-        Self { account, passed: Arc::default() }
+        Self { account, passed: Arc::default(), arrived_ns: Arc::default() }
     }
 
-    /// Says whether it was.
-    pub fn note(&self, let_in: bool) {
+    /// Says whether it was, and when it came; 0: that does not matter.
+    pub fn note(&self, let_in: bool, arrived_ns: u64) {
         self.passed.store(let_in, Relaxed);
+        self.arrived_ns.store(arrived_ns, Relaxed);
+    }
+
+    /// When it came, 0 where that is not known; asked once for each request.
+    pub fn arrived_ns(&self) -> u64 {
+        self.arrived_ns.swap(0, Relaxed)
     }
 
     /// Whether it was; asked once for each request.
@@ -386,6 +393,14 @@ mod tests {
     use super::*;
 
     const MS: u64 = 1_000_000;
+
+    #[test]
+    fn what_is_noted_of_a_request_holds_for_no_other() {
+        let entry = Entry::new(Registry::default().account(Who::Local, 0));
+        entry.note(true, 5);
+        assert_eq!((entry.arrived_ns(), entry.was_let_in()), (5, true));
+        assert_eq!((entry.arrived_ns(), entry.was_let_in()), (0, false));
+    }
 
     fn terms(label: &str, per_second: u64, burst: u64, in_flight: u64) -> Terms {
         let interval_ns = 1_000_000_000u64.checked_div(per_second).unwrap_or(0);

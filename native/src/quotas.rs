@@ -57,6 +57,10 @@ impl Account {
         self.0.account.who().text()
     }
 
+    fn arrived_ns(&self) -> u64 {
+        self.0.arrived_ns()
+    }
+
     fn take(&self, now_ns: u64) -> (i64, bool) {
         if self.0.was_let_in() {
             return (LET_IN_BEFORE, false);

@@ -101,12 +101,13 @@ impl<'a> Stream<'a> {
                 message = body.next() => message?,
             };
             let told = message.map(|message| {
-                let entered = if self.metered { self.caller.account.take(now_ns()) } else { Ok(None) };
+                let arrived_ns = now_ns();
+                let entered = if self.metered { self.caller.account.take(arrived_ns) } else { Ok(None) };
                 let (hold, refusal) = self.split(entered);
                 if self.metered {
                     self.underway().told_as_asked(hold); // whose answer it is that comes next is known of no other
                 }
-                Told { message, attempts: 0, deadline_ns: 0, refusal }
+                Told { message, arrived_ns, attempts: 0, deadline_ns: 0, refusal }
             });
             self.tell(told);
         }
@@ -144,8 +145,8 @@ impl<'a> Stream<'a> {
                 match admitted {
                     Ok(flight) => Guest::Message(flight, message),
                     Err(asked) => {
-                        let handed = HandedOver { hold, refusal, ..HandedOver::untouched(message, asked) };
-                        self.underway().hand_over(handed);
+                        let untouched = HandedOver::untouched(message, arrived_ns, asked);
+                        self.underway().hand_over(HandedOver { hold, refusal, ..untouched });
                         return Ok(());
                     }
                 }

@@ -208,12 +208,13 @@ impl Underway {
 
     /// The next request that Python is told.
     pub fn take_handed(&mut self) -> Option<Told> {
-        let HandedOver { message, attempts, deadline_ns, asked, hold, refusal } = self.handed.pop_front()?;
+        let HandedOver { message, arrived_ns, attempts, deadline_ns, asked, hold, refusal } =
+            self.handed.pop_front()?;
         let length = message.bytes.len();
         self.told.push_back(Answerable { asked, hold, length });
         self.bytes += length;
         self.changed = true;
-        Some(Told { message, attempts, deadline_ns, refusal })
+        Some(Told { message, arrived_ns, attempts, deadline_ns, refusal })
     }
 
     /// Python is told a request that it asked for itself.

@@ -49,7 +49,7 @@ impl Scene {
 
     fn hand_over(&mut self) {
         let message = whole(&self.answers, message());
-        let untouched = HandedOver::untouched(message, None);
+        let untouched = HandedOver::untouched(message, 5, None);
         self.underway.hand_over(HandedOver { attempts: 1, deadline_ns: 7, ..untouched });
     }
 }
@@ -92,7 +92,7 @@ fn the_window_counts_all_that_is_under_way() {
     scene.hand_over();
     assert!(!scene.underway.has_room(), "Python has not asked");
     let told = scene.underway.take_handed().unwrap();
-    assert_eq!((told.attempts, told.deadline_ns), (1, 7));
+    assert_eq!((told.arrived_ns, told.attempts, told.deadline_ns), (5, 1, 7));
     assert!(scene.underway.has_room());
     scene.depart();
     assert!(!scene.underway.has_room());
@@ -216,7 +216,7 @@ fn what_python_was_left_is_ahead_of_others_until_it_has_answered() {
     for _ in 0..2 {
         let Admission::Engine(asked) = scene.rig.admit(in_time) else { panic!() };
         let message = whole(&scene.answers, message());
-        scene.underway.hand_over(HandedOver::untouched(message, asked));
+        scene.underway.hand_over(HandedOver::untouched(message, 0, asked));
         scene.underway.take_handed();
     }
     assert!(matches!(scene.rig.admit(in_time), Admission::Late(..)));
@@ -248,7 +248,7 @@ fn a_quota_is_held_until_the_request_has_ended_whoever_serves_it() {
     assert_eq!(free(), 2, "it has its answer");
     let Poll::Ready((guest, hold, _)) = scene.land(status::HAND_OVER) else { panic!() };
     let Guest::Message(_, message) = guest else { panic!() };
-    scene.underway.hand_over(HandedOver { hold, ..HandedOver::untouched(message, None) });
+    scene.underway.hand_over(HandedOver { hold, ..HandedOver::untouched(message, 0, None) });
     assert!(scene.underway.take_handed().is_some());
     assert_eq!(free(), 2, "Python has it");
     scene.underway.answered();

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import threading
+import time
 from collections.abc import Iterator
 
 import grpc
@@ -17,10 +18,12 @@ def test_messages_go_both_ways_in_order() -> None:
     with Host() as host:
         stream = host.channel().stream_stream(TALK)(iter([b"a", b"", b"c" * 100_000]), timeout=PATIENCE_S)
         call = host.expect(CALL)[1]
+        before_ns = 0
         for expected in (b"a", b"", b"c" * 100_000):
             assert host.door.read(call)
-            _, told, message, attempts, deadline_ns, _ = host.expect(MESSAGE)
+            _, told, message, attempts, deadline_ns, _, arrived_ns = host.expect(MESSAGE)
             assert (attempts, deadline_ns) == (0, 0)
+            assert before_ns <= arrived_ns <= (before_ns := time.monotonic_ns())
             assert told == call
             assert memoryview(message) == expected
             assert host.door.send(call, [b"<", memoryview(message), b">"])
@@ -125,7 +128,7 @@ def test_a_stream_of_which_no_more_is_read_ends_for_its_server() -> None:
         assert host.door.stop_reading(call)
         for _ in range(2):
             assert host.door.read(call)
-            assert host.expect(MESSAGE)[2:] == (None, 0, 0, None)
+            assert host.expect(MESSAGE)[2:6] == (None, 0, 0, None)
         host.door.finish(call, 14, "enough")
         assert stream.code() == grpc.StatusCode.UNAVAILABLE
         assert not host.door.stop_reading(call)
@@ -166,7 +169,7 @@ def test_the_door_reads_ahead_of_its_server_by_no_more_than_the_window(
         call = host.expect(CALL)[1]
         for message in sent[:window]:
             assert host.door.read(call)
-            assert host.expect(MESSAGE)[2:] == (message, 0, 0, None)
+            assert host.expect(MESSAGE)[2:6] == (message, 0, 0, None)
         host.door.read(call)
         other = start(host.channel(), b"other")
         host.echo(host.expect(CALL))  # and no MESSAGE
@@ -174,7 +177,7 @@ def test_the_door_reads_ahead_of_its_server_by_no_more_than_the_window(
         for message, following in itertools.pairwise(sent[window - 1 :]):
             host.door.send(call, message)
             told = {event[0]: event for event in (host.event(), host.event())}
-            assert told[MESSAGE][2:] == (following, 0, 0, None)
+            assert told[MESSAGE][2:6] == (following, 0, 0, None)
             assert told[SENT] == (SENT, call)
             assert next(stream) == message
             host.door.read(call)

@@ -193,11 +193,14 @@ async def test_what_the_door_knows_of_a_message_comes_with_it(rig: Rig) -> None:
 
     task = rig.run(look)
     await settle()
-    for event in [(b"a", 1, 500), (b"b", 0, 0), (None, 0, 0)]:
+    events: list[tuple[Any, ...]] = [(b"a", 1, 500, None, 300), (b"b", 0, 0, (-1, "too many")), (None, 0, 0)]
+    for event in events:
         rig.stream.received(*event)
         await settle()
     await task
-    assert seen == [Handed(attempts=1, deadline_ns=500), Handed()]
+    first, second = seen
+    assert first == Handed(attempts=1, deadline_ns=500, arrived_ns=300)
+    assert (str(second.over_quota), second._replace(over_quota=None)) == ("too many", Handed())
 
 
 async def test_the_input_is_ended_by_the_door(rig: Rig) -> None:

@@ -6,6 +6,7 @@ import os
 import select
 import shutil
 import signal
+import socket
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ import pytest
 from appliance.door.services import INFER
 from native.tests.raw_client import RawClient, framed, request
 from tests.appliance_process import ApplianceProcess
+from tests.conformance.grpc.streaming import Sending
 from tests.conformance.grpc.stub import Stub
 from tests.conftest import Serve
 from tests.doors import Sections, needs_native
@@ -21,7 +23,9 @@ from tests.faults.fake_models import write_fake
 from tests.faults.gate import Gate
 from tests.faults.granted import NATIVE, granted_of, message, teach, until_empty
 from tests.faults.held_interpreter import Hold
-from tests.faults.test_workers import version_in
+from tests.faults.test_workers import version_in, worker_of
+from tests.http.raw_client import RawClient as RawHttpClient
+from tests.http.raw_client import json_request
 
 pytestmark = needs_native
 DEADLINE_EXCEEDED = "4"
@@ -179,3 +183,40 @@ def test_sigterm_waits_for_what_is_in_the_ring(serve: Serve, tmp_path: Path) -> 
             daemon.wait_for("STOPPING=1")
         assert all(call.result() for call in calls)
     assert daemon.process.wait(30) == 0
+
+
+def test_what_a_worker_had_that_dies_while_the_daemon_drains_is_answered(
+    serve: Serve, tmp_path: Path
+) -> None:
+    """Alone, on a stream, and over HTTP: all of it had come before."""
+    write_fake(tmp_path, "m")
+    daemon = serve(tmp_path, {"supervisor": {"quarantine_after": 1000, "restart_delay_ms": 0}})
+    teach(daemon, "m")
+    asked = json_request("m", {"x": ("UINT8", [1, 4], "[0,1,2,3]")})
+    with Stub(daemon.grpc) as stub, RawHttpClient(daemon) as client:
+        known = granted_of(daemon, "m")
+        while granted_of(daemon, "m") == known:
+            assert client.ask(asked).status == 200
+        pid = int(worker_of(daemon.status(), "m/1")["pid"])
+        os.kill(pid, signal.SIGSTOP)
+        call, answers = stub.begin("ModelInfer", message("m")), stub.stream(Sending(message("m")))
+        client.send(asked)
+        daemon.until("all of them inside", lambda now: version_in(now, "m")["running"] == 3)
+        daemon.signal(signal.SIGTERM)
+        while listens(daemon.grpc):
+            pass
+        os.kill(pid, signal.SIGKILL)
+        assert call.result()
+        assert next(answers).error_message == ""
+        assert client.answer().status == 200
+    assert daemon.process.wait(20) == 0
+
+
+def listens(address: str) -> bool:
+    """Whether anybody takes connections there."""
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host, int(port))).close()
+    except ConnectionError:
+        return False
+    return True

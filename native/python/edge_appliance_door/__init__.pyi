@@ -30,11 +30,11 @@ door served it by itself; ``client`` who the client is by its certificate: the f
 of the subject, else the first DNS name, else the common name ("": it showed none, or none of these up to 255 bytes);
 ``arrived_ns`` when its headers came, on CLOCK_MONOTONIC."""
 MESSAGE: Final = 1
-"""Event ``(MESSAGE, call, message, attempts, deadline_ns, over)``: what ``read`` asked for; None when the client's side
-has ended, or is taken to have. ``attempts`` is how often a worker died with it while the door served it by itself,
-``deadline_ns`` its own deadline if the door knows of one (0: that of the stream), ``over`` why it is not to be
-served: what ``Account.take`` would have told of it, and in words (None: it is). Like SENT, it may still come for a
-call that was ended while it waited to be polled."""
+"""Event ``(MESSAGE, call, message, attempts, deadline_ns, over, arrived_ns)``: what ``read`` asked for; None when the
+client's side has ended, or is taken to have. ``attempts`` is how often a worker died with it while the door served it
+by itself, ``deadline_ns`` its own deadline if the door knows of one (0: that of the stream), ``over`` why it is not
+to be served: what ``Account.take`` would have told of it, and in words (None: it is), ``arrived_ns`` when it began to
+come, as in CALL. Like SENT, it may still come for a call that was ended while it waited to be polled."""
 SENT: Final = 2
 """Event ``(SENT, call)``: the message given to ``send`` was taken by the transport; there is room for the
 next."""
@@ -201,6 +201,10 @@ class Account:
 
     @property
     def client(self) -> str: ...
+    def arrived_ns(self) -> int:
+        """When the inference came that is being passed on, on CLOCK_MONOTONIC; 0 where that is not known, or was asked
+        before."""
+
     def take(self, now_ns: int) -> tuple[int, bool]:
         """A request came: 0 when it is let in and to be given back, -2 when whoever passed it on has let it in
         already, -1 when too many are in flight, else nanoseconds until the next token; and whether the refusal is
