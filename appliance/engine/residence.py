@@ -352,7 +352,7 @@ class Residence:
                 self._filled(event, now_ns)
 
     def _loaded(self, event: ModelLoaded, now_ns: int) -> None:
-        """Maybe it is a version that comes back, and is open after this."""
+        """Maybe a version that comes back is open after this: this one, or one that its process held before."""
         served = self._roster.served(event.model)
         self._renewals.renewed(event.model, event.worker)
         quick = self._groups.loads_quickly(event.worker, event.model)
@@ -363,12 +363,13 @@ class Residence:
             self._count(**by_load(served.model, event))
             self._lodging.measured(served, event)
         self._roster.model_loaded(event, now_ns)
-        if served is None or served.id not in self._tenants:
-            return
-        if served.form is not Form.COLD or not served.opened:
-            if not quick:
-                self._tell(port.Measured(served.id, self._lodging.footprint(served)), now_ns)
-            return
+        if served is not None and served.id in self._tenants and not quick:
+            self._tell(port.Measured(served.id, self._lodging.footprint(served)), now_ns)
+        for each in self._groups.members(event.worker):
+            if each.id in self._tenants and each.opened and each.form is Form.COLD:
+                self._back(each, now_ns)
+
+    def _back(self, served: Served, now_ns: int) -> None:
         took_ns = now_ns - self._moved_ns.pop(served.id, now_ns)
         if self._renewals.busy(served.id):  # its weights are still arriving: as last time is counted with
             took_ns = self._renewals.took_ns(served, max(took_ns, self._lodging.load_ns(served)))

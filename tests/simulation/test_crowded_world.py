@@ -77,3 +77,9 @@ def test_a_version_that_is_quarantined_while_it_comes_back_leaves_no_process_beh
     (reason,) = [each.reason for each in world.engine.index(ready_only=False) if each.name == "m0"]
     assert "quarantined" in reason
     assert not world.engine.status().workers
+
+
+def test_a_version_is_back_when_the_load_of_another_opens_the_lane_of_both() -> None:
+    """The one that was asked for came first; its process opens with the one that was open before."""
+    world = CrowdedWorld(62)
+    world.play(swaps=12)
