@@ -31,10 +31,10 @@ class Candidate:
 
     ``again``: it had been given up, and nothing else of its model serves; ``fallen``: its history says last that it was
     given up, and not yet that it serves again. ``chosen``: it has one of the places for loading; ``began_ns`` is when
-    its load began; ``again_ns``: when to ask for memory for it again; ``problem``: why it is not even started.
-    ``parked``: it waits for another's trial. ``shown`` is the stage that has been acted on, ``live``: it serves.
-    ``blameless``: that it does not is not its fault. ``reference`` are the figures of ``before`` when it stopped
-    serving; ``unseen`` counts shadow requests.
+    its load began; ``again_ns``: when to ask for memory for it again; ``kept``: that is kept for it; ``problem``: why
+    it is not even started. ``parked``: it waits for another's trial. ``shown`` is the stage that has been acted on,
+    ``live``: it serves. ``blameless``: that it does not is not its fault. ``reference`` are the figures of ``before``
+    when it stopped serving; ``unseen`` counts shadow requests.
     """
 
     served: Served
@@ -48,6 +48,7 @@ class Candidate:
     chosen: bool = False
     began_ns: int | None = None
     again_ns: int = 0
+    kept: bool = False
     problem: str = ""
     due_ns: int = 0
     parked: bool = False

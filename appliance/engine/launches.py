@@ -64,7 +64,7 @@ class Launches:
                     continue
                 if candidate.background and places <= 0:
                     continue
-                if full or not self._has_room(candidate, now_ns):
+                if (full and not candidate.kept) or not self._has_room(candidate, now_ns):
                     candidate.served.deferred = True
                     full = full or not candidate.stuck  # later ones wait their turn, but not for the stuck
                     continue
@@ -87,7 +87,7 @@ class Launches:
         if now_ns < candidate.again_ns:
             return False
         room = self._room(candidate.served, candidate.before, now_ns)
-        candidate.again_ns = room.again_ns
+        candidate.again_ns, candidate.kept = room.again_ns, room.kept
         self._board.waits(candidate, room.reason)
         return room.there
 

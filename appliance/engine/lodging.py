@@ -57,15 +57,18 @@ class Stay(NamedTuple):
 
 class Room(NamedTuple):
     """Whether there is memory to load a version. ``reason`` says of one that waits for what may never come why;
-    ``again_ns`` is when to ask again (0: at the next turn)."""
+    ``again_ns`` is when to ask again (0: at the next turn). ``kept``: it is kept for it until it is there, from others,
+    too, so that it has to be asked for whoever else waits."""
 
     there: bool
     reason: str = ""
     again_ns: int = 0
+    kept: bool = False
 
 
 THERE: Final = Room(True)
 LATER: Final = Room(False)
+KEPT: Final = Room(False, kept=True)
 
 
 class Lodging:
@@ -255,13 +258,13 @@ class Lodging:
         self._since_ns[served.id] = now_ns
         if before is not None:
             self._beside[served.id] = before
-        return THERE if fits else LATER
+        return THERE if fits else KEPT
 
     def _wait(self, served: Served, stay: Stay, now_ns: int) -> Room:
         if stay.used_bytes <= self.left_bytes:
             return THERE
         if now_ns - self._since_ns[served.id] < PATIENCE_NS:
-            return LATER
+            return KEPT
         need = self._reserved[served.id]
         self._give_up(served.id)
         reason = f"waits for memory: it needs about {megabytes(need)}, and what could leave memory is in use"

@@ -8,7 +8,7 @@ import pytest
 
 from appliance.engine.costs import Costs
 from appliance.engine.diversion import Diversion
-from appliance.engine.lodging import PATIENCE_NS, PROCESS_BYTES, SPARE_BYTES, Lodging, Room, Stay
+from appliance.engine.lodging import KEPT, PATIENCE_NS, PROCESS_BYTES, SPARE_BYTES, Lodging, Room, Stay
 from appliance.engine.records import Cost, MemoryRecords
 from appliance.engine.residency_settings import ResidencyConfig
 from appliance.engine.routes import Served
@@ -159,7 +159,7 @@ def test_one_version_at_a_time_is_tried_above_the_budget_if_the_machine_has_the_
 def test_memory_that_nobody_gives_is_not_kept_for_ever() -> None:
     lodging = Lodging(ResidencyConfig(), 100 * MB)
     new = version(1, 50 * MB)
-    assert lodging.ask(new, None, Stay(80 * MB, 0), 0) == Room(False)
+    assert lodging.ask(new, None, Stay(80 * MB, 0), 0) == KEPT
     assert lodging.left_bytes == 50 * MB
     given_up = lodging.ask(new, None, Stay(80 * MB, 0), PATIENCE_NS)
     assert "is in use" in given_up.reason

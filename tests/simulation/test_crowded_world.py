@@ -83,3 +83,8 @@ def test_a_version_is_back_when_the_load_of_another_opens_the_lane_of_both() -> 
     """The one that was asked for came first; its process opens with the one that was open before."""
     world = CrowdedWorld(62)
     world.play(swaps=12)
+
+
+def test_memory_that_is_kept_for_a_version_is_not_kept_for_ever_because_another_one_waits_before_it() -> None:
+    world = CrowdedWorld(128)
+    world.play(swaps=12)
