@@ -115,9 +115,14 @@ class TensorFile:
         self._data = bytearray()
 
     def add(self, name: str, datatype: Datatype, shape: Sequence[int], raw: bytes) -> GoldenTensor:
-        """Append the raw wire bytes of a tensor."""
-        self._data.extend(bytes(-len(self._data) % TENSOR_ALIGNMENT))
-        offset = len(self._data)
+        """Append the raw wire bytes of a tensor. Raises ArtefactError when the file would be too large to be read."""
+        offset = len(self._data) + -len(self._data) % TENSOR_ALIGNMENT
+        if offset + len(raw) > TENSORS_BYTES_MAX:
+            raise ArtefactError(
+                f"a golden set holds at most {TENSORS_BYTES_MAX:,} bytes of tensors; '{name}' would make it "
+                f"{offset + len(raw):,}; take fewer or smaller cases"
+            )
+        self._data.extend(bytes(offset - len(self._data)))
         self._data.extend(raw)
         return GoldenTensor(name=name, datatype=datatype, shape=tuple(shape), offset=offset, length=len(raw))
 
@@ -243,7 +248,8 @@ def tensor_data(tensors: memoryview, tensor: GoldenTensor) -> memoryview:
 
 def write_golden(folder: str, golden: GoldenSet, tensors: bytes) -> GoldenSet:
     """Write both files into ``folder``, made when it is missing, each by renaming; gives the set with the size and
-    digest of its tensors. Raises OSError."""
+    digest of its tensors. Raises OSError, and ModelInvalid, before anything is written, when the set could not be read
+    again."""
     whole = GoldenSet(
         cases=golden.cases,
         tolerances=golden.tolerances,
@@ -253,8 +259,10 @@ def write_golden(folder: str, golden: GoldenSet, tensors: bytes) -> GoldenSet:
         tensors_digest=digest_of(tensors),
         note=golden.note,
     )
+    document = encode_golden(whole)
+    decode_golden(document)
     os.makedirs(folder, exist_ok=True)
-    for name, data in ((TENSORS_NAME, tensors), (os.path.basename(SET_FILE), encode_golden(whole))):
+    for name, data in ((TENSORS_NAME, tensors), (os.path.basename(SET_FILE), document)):
         temporary = os.path.join(folder, f".{name}.new")
         with open(temporary, "wb") as file:
             file.write(data)

@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 from appliance.difference import FLOATS
 from appliance.errors import ArtefactError
 from appliance.golden import (
+    CASES_MAX,
     EXACT,
     SET_FILE,
     GoldenCase,
@@ -37,14 +38,14 @@ def make_golden(wish: GoldenWish, runner: Runner, progress: Progress) -> GoldenM
     """Answer every case twice (an answer that is not the same again has no place in a golden set), measure the
     promise, write. Raises ArtefactError and what runs raise."""
     version = runner.version
-    cases = list(_cases(wish, version))
+    total = _count(wish)
     file = TensorFile()
     made = []
-    for number, case in enumerate(cases):
-        progress(number, len(cases), f"case {case.name}")
+    for number, case in enumerate(_cases(wish, version)):
+        progress(number, total, f"case {case.name}")
         made.append(_answered(case, runner, file))
     tolerances = _tolerances(wish, version)
-    promise, measured = _promise(wish, runner, cases[0].request, progress)
+    promise, measured = _promise(wish, runner, progress)
     golden = GoldenSet(
         cases=tuple(made),
         tolerances=tolerances,
@@ -63,6 +64,14 @@ def make_golden(wish: GoldenWish, runner: Runner, progress: Progress) -> GoldenM
         ) from error
     path = f"{wish.folder}/{SET_FILE.rpartition('/')[2]}"
     return GoldenMade(path=path, cases=len(made), tensors_bytes=len(data), promise=promise, measured=measured)
+
+
+def _count(wish: GoldenWish) -> int:
+    """Cases there will be. Raises ArtefactError when they are more than a set holds."""
+    count = wish.random + (len(read_golden(wish.cases).cases) if wish.cases else 0)
+    if count > CASES_MAX:
+        raise ArtefactError(f"a golden set holds at most {CASES_MAX:,} cases; {count:,} are asked for")
+    return count
 
 
 def _cases(wish: GoldenWish, version: ModelVersion) -> Iterator[_Case]:
@@ -107,12 +116,14 @@ def _tolerances(wish: GoldenWish, version: ModelVersion) -> Mapping[str, Toleran
 
 
 def _promise(
-    wish: GoldenWish, runner: Runner, request: Request, progress: Progress
+    wish: GoldenWish, runner: Runner, progress: Progress
 ) -> tuple[LatencyPromise | None, Speed | None]:
+    """Measured on the first case."""
     if wish.promise is None:
         return None, None
     progress(0, 1, f"measuring {wish.promise.rows} rows")
-    asked = with_rows(runner.version, request, wish.promise.rows)
+    first = next(_cases(wish, runner.version))
+    asked = with_rows(runner.version, first.request, wish.promise.rows)
     measured = runner.measure(asked, wish.budget_ms * 1_000_000)
     if wish.promise.p99_us:
         return wish.promise, measured

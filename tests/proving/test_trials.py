@@ -85,6 +85,17 @@ def test_a_model_that_does_not_repeat_itself_has_no_golden_set(tmp_path: Path) -
     assert not (tmp_path / "golden").exists()
 
 
+def test_more_cases_than_a_set_holds_are_refused_before_they_are_run(tmp_path: Path, steps: Steps) -> None:
+    source = write(tmp_path / "net.onnx", wide_model())
+    path = Path(_golden(source))
+    before = path.read_bytes()
+    wish = GoldenWish(source=str(source), folder=str(path.parent), random=1_025)
+    with pytest.raises(ArtefactError, match="at most 1,024 cases; 1,025 are asked for"):
+        make_golden(wish, _tell(steps))
+    assert [each[2] for each in steps] == ["loading"]
+    assert path.read_bytes() == before
+
+
 def test_a_measurement(tmp_path: Path, steps: Steps) -> None:
     home = mlp_home(tmp_path)
     found = measure(MeasureWish(source=str(home), rows=(1, 4), budget_ms=5), _tell(steps))

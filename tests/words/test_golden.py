@@ -15,7 +15,9 @@ from hypothesis import strategies as st
 
 from appliance.errors import ArtefactError, ModelInvalid
 from appliance.golden import (
+    CASES_MAX,
     SET_BYTES_MAX,
+    TENSORS_BYTES_MAX,
     GoldenCase,
     GoldenSet,
     TensorFile,
@@ -86,6 +88,29 @@ def test_what_is_written_is_read_back(tmp_path: Path) -> None:
     view = read_tensors(path, written)
     assert bytes(tensor_data(view, written.cases[1].inputs[0])) == b"\1" * 8
     assert sorted(os.listdir(tmp_path / "golden")) == ["set.json", "tensors.bin"]
+
+
+def test_what_nobody_could_read_is_not_written(tmp_path: Path) -> None:
+    golden, tensors = sample()
+    write_golden(str(tmp_path), golden, tensors)
+    before = {name: (tmp_path / name).read_bytes() for name in os.listdir(tmp_path)}
+    for wrong, text in (
+        (replace(golden, cases=golden.cases[:1] * (CASES_MAX + 1)), "cases: must be 1 to 1024"),
+        (replace(golden, note="x" * SET_BYTES_MAX), f"at most {SET_BYTES_MAX} are read"),
+    ):
+        with pytest.raises(ModelInvalid, match=text):
+            write_golden(str(tmp_path), wrong, tensors)
+    assert {name: (tmp_path / name).read_bytes() for name in os.listdir(tmp_path)} == before
+
+
+def test_a_tensor_file_ends_where_readers_do() -> None:
+    file = TensorFile()
+    file.add("x", Datatype.INT8, (1,), b"1")
+    with pytest.raises(
+        ArtefactError, match=r"at most 268,435,456 bytes of tensors; 'y' would make it 268,435,457"
+    ):
+        file.add("y", Datatype.INT8, (1,), bytes(TENSORS_BYTES_MAX - 63))
+    assert file.data() == b"1"
 
 
 def test_a_case_is_as_aligned_as_a_runtime_likes() -> None:
