@@ -317,6 +317,8 @@ class Residency:
         above = self._used_bytes - self._leaving_bytes - self._budget_bytes
         if above > 0:
             self._make_room(above, now_ns, in_use, actions, forced=True)
+            if self._used_bytes - self._leaving_bytes > self._budget_bytes:
+                self._wake_for(1, now_ns, actions, forced=True)
         places = self._policy.loads_at_once - len(self._arriving)
         reserved = 0
         for tenant in self._next_loads(now_ns)[: max(places, 0)]:
@@ -360,13 +362,33 @@ class Residency:
     def _bring_pinned(self, now_ns: int, in_use: Container[int], actions: list[Action]) -> None:
         """Nobody waits: load what is pinned, one after the other. Nothing else is fetched ahead: in the simulation the
         gaps that evictions leave would be filled again and again with what nobody asks for."""
-        for tenant in self._tenants.values():
-            if tenant.stays and not tenant.resident and tenant.not_before_ns <= now_ns:
-                missing = tenant.bytes_missing + self._used_bytes - self._budget_bytes
-                if missing <= 0:
-                    self._start(tenant, now_ns, actions)
-                else:
-                    self._make_room(missing, now_ns, in_use, actions)
+        absent = [each for each in self._tenants.values() if each.stays and not each.resident]
+        tenant = next((each for each in absent if each.not_before_ns <= now_ns), None)
+        if tenant is None:
+            actions.extend(port.WakeAt(each.not_before_ns) for each in absent)
+            return
+        missing = tenant.bytes_missing + self._used_bytes - self._budget_bytes
+        if missing <= 0:
+            self._start(tenant, now_ns, actions)
+            return
+        self._make_room(missing, now_ns, in_use, actions)
+        if not self._leaving_bytes:
+            self._wake_for(missing, now_ns, actions)
+
+    def _wake_for(self, missing: int, now_ns: int, actions: list[Action], forced: bool = False) -> None:
+        """Look again when so much may be had, as far as time alone says; never, if whoever leaves is not enough."""
+        spare = [
+            (
+                max(0 if forced else each.available_ns, 0 if self._queue else each.wished_until_ns),
+                each.bytes_now,
+            )
+            for each in self._tenants.values()
+            if each.may_leave
+        ]
+        for at_ns, size_bytes in sorted(spare):
+            missing -= size_bytes
+            if missing <= 0:
+                actions.append(port.WakeAt(max(at_ns, now_ns + self._policy.retry_ns)))
                 return
 
     def _make_room(
@@ -392,12 +414,9 @@ class Residency:
             actions.append(port.Drop(model) if model in dropped else port.Hollow(model))
 
     def _evictable(self, tenant: Tenant, now_ns: int, in_use: Container[int]) -> bool:
-        """Nothing but time may speak against putting it out."""
+        """Nothing but its hold may speak against putting it out."""
         return (
-            tenant.move is Move.NONE
-            and tenant.form is not Form.COLD
-            and not tenant.stays
-            and not tenant.waiting
+            tenant.may_leave
             and (bool(self._queue) or tenant.wished_until_ns <= now_ns)
             and tenant.model not in in_use
         )

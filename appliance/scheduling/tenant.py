@@ -97,6 +97,12 @@ class Tenant:
         return self.pinned or self.held
 
     @property
+    def may_leave(self) -> bool:
+        """Whether it takes memory, and nothing but time and requests in flight may speak against putting it out."""
+        moves = self.move is not Move.NONE
+        return not (moves or self.form is Form.COLD or self.stays or self.waiting)
+
+    @property
     def available_ns(self) -> int:
         """From when on it may be put out, as far as time alone says."""
         if self.form is not Form.RESIDENT:

@@ -27,10 +27,13 @@ class Rig:
         self.residency = Residency(policy or ResidencyPolicy(), budget)
         self.now_ns = SECOND
         self.in_use: Container[int] = ()
+        self.wishes: list[int] = []
+        """When the last step wanted to be called again."""
 
     def tell(self, event: port.Event, after_ms: int = 0) -> list[Action]:
         self.now_ns += after_ms * MS
         actions = self.residency.step(event, self.now_ns, self.in_use)
+        self.wishes = [action.at_ns for action in actions if isinstance(action, port.WakeAt)]
         return [action for action in actions if not isinstance(action, port.WakeAt)]
 
     def add(self, model: int, form: Form = Form.RESIDENT, bytes_: int = 100, hollow: int = 90) -> None:
@@ -209,6 +212,54 @@ def test_a_budget_that_shrinks_is_met_by_what_is_worth_least() -> None:
         rig.add(model)
         rig.tell(port.Used(model, model))
     assert rig.tell(port.BudgetChanged(200)) == [port.Hollow(1), port.Hollow(2)]
+
+
+def test_a_budget_that_shrinks_while_all_are_in_use_is_looked_at_again_until_somebody_is_idle() -> None:
+    rig = Rig(200)
+    rig.add(1)
+    rig.add(2)
+    rig.in_use = {1, 2}
+    assert not rig.tell(port.BudgetChanged(150))
+    for _ in range(3):
+        assert rig.wishes == [rig.now_ns + ResidencyPolicy().retry_ns]
+        assert not rig.tell(port.Settle(), after_ms=5)
+    rig.in_use = {1}
+    assert rig.tell(port.Settle(), after_ms=5) == [port.Hollow(2)]
+    assert not rig.tell(port.Done(2, MS))
+    assert not rig.wishes, "it is within the budget"
+
+
+def test_nobody_looks_again_whether_what_is_pinned_leaves() -> None:
+    rig = Rig(200)
+    rig.add(1)
+    rig.tell(port.Kept(1, True, 0))
+    assert not rig.tell(port.BudgetChanged(50))
+    assert not rig.wishes
+
+
+def test_what_is_pinned_comes_as_soon_as_somebody_is_idle_whom_it_needs_to_leave() -> None:
+    rig = Rig(100)
+    rig.add(1)
+    rig.add(2, Form.COLD)
+    rig.in_use = {1}
+    assert not rig.tell(port.Kept(2, True, 0))
+    assert rig.wishes == [rig.now_ns + ResidencyPolicy().retry_ns]
+    rig.tell(port.Kept(1, False, SECOND))
+    rig.ask(1, 7)
+    assert rig.wishes == [rig.now_ns + SECOND], "it is kept warm so long"
+    rig.in_use = ()
+    assert rig.tell(port.Settle(), after_ms=1_000) == [port.Drop(1)]
+    assert rig.tell(port.Done(1)) == [port.Load(2, True)]
+
+
+def test_what_is_pinned_and_failed_is_tried_again_when_its_pause_is_over() -> None:
+    rig = Rig(100)
+    rig.add(1, Form.COLD)
+    assert rig.tell(port.Kept(1, True, 0)) == [port.Load(1, True)]
+    assert rig.tell(port.Failed(1)) == [port.Load(1, True)]
+    assert not rig.tell(port.Failed(1))
+    assert rig.wishes == [rig.now_ns + SECOND]
+    assert rig.tell(port.Settle(), after_ms=1_000) == [port.Load(1, True)]
 
 
 def test_a_large_victim_spares_the_small_ones() -> None:

@@ -67,10 +67,15 @@ class ResidencyWorld:
             self.until(self.now_ns + int(self.random.expovariate(30.0) * SECOND))
             self.happen()
             self.ask(request)
+        self.in_use = {each.model for each in self.residency.tenants() if each.form is Form.RESIDENT}
+        self.tell(port.BudgetChanged(self.weather.budget_bytes // 2))
         self.in_use.clear()
         self.until(self.now_ns + 600 * SECOND)
         assert not self.waiting, f"still waiting: {self.waiting}"
         assert not self.moves
+        sums = self.residency.statistics()
+        stays = all(each.stays or each.form is Form.COLD for each in self.residency.tenants())
+        assert stays or sums.used_bytes <= sums.budget_bytes, "nobody looks whether somebody may leave"
 
     def until(self, end_ns: int) -> None:
         """Let time pass."""
