@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
     from appliance.config import ApplianceConfig
     from appliance.package.keys import PublicKey
     from appliance.package.verification import Policy
+    from appliance.repository.settings import RepositoryConfig
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -57,3 +59,26 @@ def trusted_keys(file: Path | None, config: ApplianceConfig) -> list[PublicKey]:
     if problems:
         raise CommandFailed("the configuration has problems:", lines=map(str, problems))
     return [read_public_key(Path(path)) for path in paths]
+
+
+def add_repository(parser: argparse.ArgumentParser) -> None:
+    """The configuration of a command that only asks what may be served."""
+    parser.add_argument(
+        "--config", type=Path, metavar="FILE", help="its section [repository] says what may be served"
+    )
+
+
+def repository_of(file: Path | None) -> RepositoryConfig:
+    """What may be served, but for what each box sets for models that say nothing."""
+    from appliance.repository.settings import RepositoryConfig
+
+    if file is None:
+        return RepositoryConfig()
+    from appliance import config as configuration
+    from appliance.errors import ConfigInvalid
+
+    try:
+        repository = configuration.load(file, checked=False).repository
+    except ConfigInvalid as error:
+        raise CommandFailed("the configuration has problems:", lines=map(str, error.problems)) from error
+    return replace(repository, default_max_batch_size=RepositoryConfig().default_max_batch_size)

@@ -60,10 +60,17 @@ class Imported:
     notes: tuple[str, ...]
 
 
-def import_model(source: Path, parent: Path, name: str | None, version: int | None) -> Imported:
+def import_model(
+    source: Path,
+    parent: Path,
+    name: str | None,
+    version: int | None,
+    settings: RepositoryConfig = RepositoryConfig(),  # noqa: B008 - frozen
+) -> Imported:
     """Make the model directory ``parent/NAME`` from what is at ``source``: of a Triton entry all versions, or
-    ``version`` alone; anything else becomes ``version``, or 1. Raises ModelInvalid with all problems, OSError."""
-    found = list(_versions(source, version))
+    ``version`` alone; anything else becomes ``version``, or 1. ``settings`` say what may be served. Raises ModelInvalid
+    with all problems, OSError."""
+    found = list(_versions(source, version, settings))
     name = name or found[0].name
     target = parent / name
     if os.path.lexists(target):
@@ -73,33 +80,33 @@ def import_model(source: Path, parent: Path, name: str | None, version: int | No
         home = Path(folder) / name
         layout = _Layout(home)
         for each in found:
-            _lay_out(each, layout, name, notes)
+            _lay_out(each, layout, name, notes, settings)
         for companion in COMPANIONS:
             if (source / companion).is_file():
                 layout.copy(str(source.resolve() / companion), PurePosixPath(companion))
-        _judge(Path(folder), name)
+        _judge(Path(folder), name, settings)
         os.rename(home, target)
     return Imported(
         home=target, versions=tuple(each.version for each in found), notes=tuple(dict.fromkeys(notes))
     )
 
 
-def _versions(source: Path, version: int | None) -> Iterator[ModelSource]:
+def _versions(source: Path, version: int | None, settings: RepositoryConfig) -> Iterator[ModelSource]:
     """What there is to import, lowest version first."""
     if not source.is_dir() or _NUMBER.fullmatch(source.name):
-        yield find_source(source, version)
+        yield find_source(source, version, settings=settings)
         return
     numbers = sorted(int(entry.name) for entry in source.iterdir() if _NUMBER.fullmatch(entry.name))
     if numbers and version is None:
-        yield from (find_source(source, number) for number in numbers)
+        yield from (find_source(source, number, settings=settings) for number in numbers)
         return
     if numbers or (source / CONFIG_FILE).is_file():
-        yield find_source(source, version)
+        yield find_source(source, version, settings=settings)
         return
     export = next((source / place for place in EXPORTS if (source / place).is_file()), None)
     if export is None:
         raise ModelInvalid([_problem(str(source), _no_export(source))])
-    found = find_source(export, version)
+    found = find_source(export, version, settings=settings)
     yield ModelSource(
         name=plain_name(source.resolve().name),
         version=found.version,
@@ -173,14 +180,16 @@ def _numbered(path: PurePosixPath, number: int) -> str:
     return path.stem[: NAME_CHARACTERS_MAX - len(tail)] + tail
 
 
-def _lay_out(source: ModelSource, layout: _Layout, name: str, notes: list[str]) -> None:
+def _lay_out(
+    source: ModelSource, layout: _Layout, name: str, notes: list[str], settings: RepositoryConfig
+) -> None:
     """One version, with its configuration, which is the same for all."""
     folder = PurePosixPath(str(source.version))
     config = source.config
     file_name = MODEL_FILE if config is None else PurePosixPath(source.model.path).name
     layout.copy(source.model.path, folder / file_name)
     with source.model.open() as descriptor:
-        graph = read_graph(descriptor)
+        graph = read_graph(descriptor, settings.firewall)
     for location in sorted({reference.location for reference in graph.external}):
         try:
             outside = source.home.file(PurePosixPath(location), start=source.start)
@@ -215,9 +224,9 @@ def _our_config(text: bytes, name: str, inner: Mapping[tuple[str, str], str], no
     return changed_config(text, {"name": name}, without=DROPPED, inner=inner)
 
 
-def _judge(root: Path, name: str) -> None:
+def _judge(root: Path, name: str, settings: RepositoryConfig) -> None:
     """The repository's own opinion of the finished directory."""
-    reading = read_model_directory(os.path.realpath(root), name, RepositoryConfig())
+    reading = read_model_directory(os.path.realpath(root), name, settings)
     assert reading is not None, "a model directory was written"
     if reading.broken:
         problems = (problem for broken in reading.broken for problem in broken.problems)

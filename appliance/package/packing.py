@@ -170,7 +170,7 @@ def _manifest(
     manifest = Manifest(
         name=labels.name,
         version=labels.version,
-        runtime=runtime_need(_graph(Path(model.path))),
+        runtime=runtime_need(_graph(Path(model.path), settings)),
         files=tuple(file_entry(home / path, path) for path in paths),
         inputs=tuple(map(manifest_port, model.inputs)),
         outputs=tuple(map(manifest_port, model.outputs)),
@@ -198,9 +198,9 @@ def _served(root: Path, labels: Labels, settings: RepositoryConfig) -> ModelVers
     return found[0]
 
 
-def _graph(path: Path) -> GraphSummary:
+def _graph(path: Path, settings: RepositoryConfig) -> GraphSummary:
     with open(path, "rb") as file:
-        return read_graph(file.fileno())
+        return read_graph(file.fileno(), settings.firewall)
 
 
 def _check_variant(golden: GoldenSet | None) -> None:

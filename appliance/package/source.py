@@ -44,8 +44,14 @@ class ModelSource:
     others: Mapping[str, ModelFile]
 
 
-def find_source(path: Path, version: int | None, include: Sequence[str] = ()) -> ModelSource:
-    """What is at ``path``; of a model directory the version ``version``, else the highest one."""
+def find_source(
+    path: Path,
+    version: int | None,
+    include: Sequence[str] = (),
+    settings: RepositoryConfig = RepositoryConfig(),  # noqa: B008 - frozen
+) -> ModelSource:
+    """What is at ``path``; of a model directory the version ``version``, else the highest one. ``settings`` bound the
+    configuration that is read."""
     try:
         real = Path(os.path.realpath(path, strict=True))
     except OSError as error:
@@ -53,13 +59,13 @@ def find_source(path: Path, version: int | None, include: Sequence[str] = ()) ->
     if not real.is_dir():
         return _file_source(real, version, include)
     if _NUMBER.fullmatch(real.name) and (real.parent / CONFIG_FILE).is_file():
-        return _model_source(real.parent, int(real.name), include)
+        return _model_source(real.parent, int(real.name), include, settings)
     numbers = sorted(int(entry.name) for entry in real.iterdir() if _NUMBER.fullmatch(entry.name))
     if numbers or (real / CONFIG_FILE).is_file():
         if not numbers or (version and version not in numbers):
             text = f"has no version {version}; it has {', '.join(map(str, numbers)) or 'none'}"
             raise _invalid(str(path), text)
-        return _model_source(real, version or numbers[-1], include)
+        return _model_source(real, version or numbers[-1], include, settings)
     return _file_source(_only_model(real), version, include)
 
 
@@ -102,10 +108,12 @@ def _file_source(path: Path, version: int | None, include: Sequence[str]) -> Mod
     )
 
 
-def _model_source(folder: Path, version: int, include: Sequence[str]) -> ModelSource:
+def _model_source(
+    folder: Path, version: int, include: Sequence[str], settings: RepositoryConfig
+) -> ModelSource:
     home = ModelHome(path=str(folder))
     findings = Findings()
-    text, config = _config(home, findings)
+    text, config = _config(home, settings, findings)
     start = PurePosixPath(str(version))
     model = _found(home, start / config.model_file, findings)
     others = dict(_others(home, start, config, version, include, findings))
@@ -122,9 +130,10 @@ def _model_source(folder: Path, version: int, include: Sequence[str]) -> ModelSo
     )
 
 
-def _config(home: ModelHome, findings: Findings) -> tuple[bytes | None, ModelConfig]:
+def _config(
+    home: ModelHome, settings: RepositoryConfig, findings: Findings
+) -> tuple[bytes | None, ModelConfig]:
     """The configuration's text and what it says. Its problems are told when the packed form is read."""
-    settings = RepositoryConfig()
     nothing = no_config(CONFIG_FILE)
     if not os.path.lexists(os.path.join(home.path, CONFIG_FILE)):
         return None, nothing

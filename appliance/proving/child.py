@@ -74,7 +74,7 @@ def _runtime() -> Runtime:
 
 def _measure(plain: Mapping[str, object], progress: Progress) -> Measurement:
     wish = from_plain(MeasureWish, plain)
-    version = find_subject(Path(wish.source)).version
+    version = find_subject(Path(wish.source), wish.repository).version
     request, inputs = _request(wish, version)
     runtime = _runtime()
     sizes = wish.rows or _sizes(version.max_batch_size)
@@ -117,14 +117,14 @@ def _sizes(largest: int) -> tuple[int, ...]:
 
 def _golden(plain: Mapping[str, object], progress: Progress) -> GoldenMade:
     wish = from_plain(GoldenWish, plain)
-    subject = find_subject(Path(wish.source))
+    subject = find_subject(Path(wish.source), wish.repository)
     progress(0, 1, "loading")
     return make_golden(wish, Runner(_runtime(), subject.version), progress)
 
 
 def _convert(plain: Mapping[str, object], progress: Progress) -> Converted:
     wish = from_plain(ConvertWish, plain)
-    version = find_subject(Path(wish.source)).version
+    version = find_subject(Path(wish.source), wish.repository).version
     from appliance.runtimes.onnx_variants import array_of, make_variant
 
     progress(0, 1, f"making {wish.method}")
@@ -142,7 +142,7 @@ def _convert(plain: Mapping[str, object], progress: Progress) -> Converted:
 
 def _compare(plain: Mapping[str, object], progress: Progress) -> Comparison:
     wish = from_plain(CompareWish, plain)
-    return compare(wish, find_subject(Path(wish.source)).version, _runtime(), progress)
+    return compare(wish, find_subject(Path(wish.source), wish.repository).version, _runtime(), progress)
 
 
 _ACTIONS: Final[Mapping[str, Callable[[Mapping[str, object], Progress], Any]]] = {

@@ -30,6 +30,7 @@ from appliance.proving.trials import (
     Progress,
     Speed,
 )
+from appliance.repository.settings import RepositoryConfig
 from appliance.runtimes.numeric_difference import numeric_difference
 from appliance.runtimes.runtime import Runtime
 from appliance.tensor import element_count
@@ -59,7 +60,7 @@ def compare(wish: CompareWish, version: ModelVersion, runtime: Runtime, progress
     broken: list[Candidate] = []
     for number, (method, path) in enumerate(files.items()):
         progress(number, len(files) + ROUNDS, f"answers of {method}")
-        found = _tried(method, replace(version, path=path), runtime, judge)
+        found = _tried(method, replace(version, path=path), runtime, judge, wish.repository)
         if isinstance(found, _Entry):
             entries.append(found)
         else:
@@ -74,7 +75,9 @@ def compare(wish: CompareWish, version: ModelVersion, runtime: Runtime, progress
     )
 
 
-def _tried(method: str, version: ModelVersion, runtime: Runtime, judge: _Judge) -> _Entry | Candidate:
+def _tried(
+    method: str, version: ModelVersion, runtime: Runtime, judge: _Judge, settings: RepositoryConfig
+) -> _Entry | Candidate:
     """A candidate with what its answers are worth."""
     size = version.file_bytes if method == ORIGINAL else variant_bytes(version.path)
     said = Candidate(method=method, file_bytes=size)
@@ -82,7 +85,7 @@ def _tried(method: str, version: ModelVersion, runtime: Runtime, judge: _Judge) 
         version = replace(version, weights=None)
     try:
         if method != ORIGINAL:
-            find_subject(Path(version.path))  # what is written must pass the firewall as well
+            find_subject(Path(version.path), settings)  # what is written must pass the firewall as well
         runner = Runner(runtime, version)
         accuracy = judge.accuracy(runner)
     except ApplianceError as problem:

@@ -1,4 +1,7 @@
-"""What a trial is asked for and what it tells: values, and their form between the two processes, which is JSON."""
+"""What a trial is asked for and what it tells: values, and their form between the two processes, which is JSON.
+
+Every wish has the ``repository`` settings by which its source may be served.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from typing import Any, Final, TypeVar
 from appliance.binding import bind
 from appliance.golden import EXACT, Tolerance
 from appliance.manifest import LatencyPromise
+from appliance.repository.settings import RepositoryConfig
 
 METHODS: Final[Mapping[str, str]] = {
     "int8-dynamic": "weights as INT8, activations quantised while it runs",
@@ -33,6 +37,7 @@ class MeasureWish:
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     budget_ms: int = 1_000
     threads: int = 1
+    repository: RepositoryConfig = field(default_factory=RepositoryConfig)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +81,7 @@ class GoldenWish:
     promise: LatencyPromise | None = None
     margin_percent: int = 200
     budget_ms: int = 1_000
+    repository: RepositoryConfig = field(default_factory=RepositoryConfig)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,6 +102,7 @@ class ConvertWish:
     source: str
     method: str
     target: str
+    repository: RepositoryConfig = field(default_factory=RepositoryConfig)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,6 +122,7 @@ class CompareWish:
     tolerances: Mapping[str, Tolerance] = field(default_factory=dict)
     classes: tuple[str, ...] = ()
     budget_ms: int = 2_000
+    repository: RepositoryConfig = field(default_factory=RepositoryConfig)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,7 +27,7 @@ from appliance.package.writer import write_package
 from appliance.runtimes.onnx_variants import make_variant
 from tests.architecture.sources import ROOT
 from tests.package.archives import packed
-from tests.package.onnx_models import MODELS
+from tests.package.onnx_models import MODELS, layers
 
 Capture = pytest.CaptureFixture[str]
 
@@ -236,6 +236,34 @@ def test_trusted_keys_lie_by_the_configuration(
     absolute = f'[packages]\ntrusted_keys = ["{site / "key.pub"}"]\n[store]\nfree_floor_bytes = 0\n'
     (here / "config.toml").write_text(absolute)
     assert run("install", *words, "../config.toml") == Exit.OK
+
+
+def test_a_raised_cap_holds_for_all_who_read_the_model(here: Path, capsys: Capture) -> None:
+    """Pack, import and the trials, in whose processes the model is read again."""
+    model = layers()
+    model.graph.node[0].name = "n" * 5_000
+    onnx.save(model, here / "long.onnx")
+    caps = (
+        "[packages]\nunsigned = 'allow'\n"
+        "[repository]\nmax_config_bytes = 2_000_000\n"
+        "[repository.firewall]\nmax_name_bytes = 5_000\n"
+    )
+    (here / "box.toml").write_text(caps)
+    commands = (
+        ("import", "long.onnx", "-o", "models"),
+        ("golden", "models/long", "--random", "1"),
+        ("bench", "models/long", "--budget-ms", "1", "--rows", "1"),
+        ("optimise", "models/long", "--budget-ms", "1", "--method", "fp16", "--tolerance", "y=1e9"),
+        ("pack", "models/long", "--version", "1", "-o", "long.model"),
+    )
+    for words in commands:
+        assert run(*words) == Exit.REFUSED
+        told = capsys.readouterr().err
+        assert "max_name_bytes)" in told or "the limit for it is 1048576" in told
+        assert run(*words, "--config", "box.toml") == Exit.OK
+        if words[0] == "import":
+            (here / "models" / "long" / "config.pbtxt").write_text("#" * (1 << 20))
+    assert run("verify", "long.model", "--config", "box.toml") == Exit.OK
 
 
 @pytest.mark.parametrize(

@@ -28,6 +28,7 @@ from appliance.package.source import find_source, plain_name
 from appliance.package.weights import PAGE_BYTES
 from appliance.package.writer import write_package
 from appliance.repository.directory import RepositoryConfig, scan
+from appliance.repository.firewall_settings import FirewallConfig
 from appliance.tensor import Datatype
 from models.generate import MODELS as SAMPLES
 from models.generate import Expectation, write_model
@@ -110,6 +111,22 @@ def test_what_is_promised_stands_in_the_golden_set(tmp_path: Path) -> None:
     assert kept.promise == before.promise
     said = (tmp_path / "golden" / "set.json").read_bytes()
     assert (tmp_path / "kept" / "layers" / "golden" / "set.json").read_bytes() == said
+
+
+def test_the_caps_are_those_it_is_told(tmp_path: Path) -> None:
+    """Also where the packed graph is read again for the manifest, whose own bound is told then."""
+    made = model([helper.make_node("Identity", ["x"], [f"y{index}"]) for index in range(4_100)], [])
+    ports = (helper.make_tensor_value_info(f"y{index}", TensorProto.FLOAT, [1, 64]) for index in range(4_100))
+    del made.graph.output[:]
+    made.graph.output.extend(ports)
+    onnx.save(made, tmp_path / "wide.onnx")
+    source = find_source(tmp_path / "wide.onnx", None)
+    labels = Labels(name="wide", version=1)
+    with pytest.raises(ModelInvalid, match="more than 4096 outputs"):
+        lay_out(source, labels, tmp_path / "out", ignored)
+    raised = RepositoryConfig(firewall=FirewallConfig(max_ports=5_000))
+    with pytest.raises(PackageInvalid, match="outputs: has 4100 entries; the limit is 1024"):
+        lay_out(source, labels, tmp_path / "raised", ignored, raised)
 
 
 def values_of(name: str) -> tuple[GoldenTensor, ...]:

@@ -20,6 +20,7 @@ from appliance.cli.model.trial_run import (
     sentences,
     subject_of,
 )
+from appliance.cli.package_policy import repository_of
 from appliance.proving.process import measure
 from appliance.proving.trials import MeasureWish
 
@@ -48,13 +49,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Measure and show."""
-    subject = subject_of(arguments.source)
+    settings = repository_of(arguments.config)
+    subject = subject_of(arguments.source, settings)
     wish = MeasureWish(
         source=os.path.abspath(arguments.source),
         rows=arguments.rows,
         shapes=dict(arguments.shape),
         budget_ms=arguments.budget_ms,
         threads=arguments.threads,
+        repository=settings,
     )
     with sentences(), progress_shown("measuring", quiet=arguments.json) as progress:
         found = measure(wish, progress)

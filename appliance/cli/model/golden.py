@@ -26,11 +26,13 @@ from appliance.cli.model.trial_run import (
     sentences,
     subject_of,
 )
+from appliance.cli.package_policy import repository_of
 from appliance.golden import SET_FILE
 from appliance.manifest import LatencyPromise
 from appliance.model import ModelVersion
 from appliance.proving.process import make_golden
 from appliance.proving.trials import GoldenMade, GoldenWish, to_plain
+from appliance.repository.settings import RepositoryConfig
 
 RANDOM_CASES = 4
 SEED = 1
@@ -86,21 +88,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Make the set and say what it holds."""
     folder = str(arguments.out or "")
-    subject = subject_of(arguments.source)
+    settings = repository_of(arguments.config)
+    subject = subject_of(arguments.source, settings)
     folder = folder or subject.golden_folder
     if os.path.lexists(os.path.join(folder, SET_FILE.rpartition("/")[2])) and not arguments.force:
         raise CommandFailed(
             f"'{folder}' has a golden set; replace it with --force, or write elsewhere with --out"
         )
     with tempfile.TemporaryDirectory() as drafts, sentences():
-        wish = _wish(arguments, subject.version, os.path.abspath(folder), drafts)
+        wish = _wish(arguments, subject.version, os.path.abspath(folder), drafts, settings)
         with progress_shown("golden set", quiet=arguments.json) as progress:
             made = make_golden(wish, progress)
     print(json.dumps(to_plain(made)) if arguments.json else _sentence(made))
     return Exit.OK
 
 
-def _wish(arguments: argparse.Namespace, version: ModelVersion, folder: str, drafts: str) -> GoldenWish:
+def _wish(
+    arguments: argparse.Namespace, version: ModelVersion, folder: str, drafts: str, settings: RepositoryConfig
+) -> GoldenWish:
     given = 0
     if arguments.case or arguments.input:
         from appliance.cli.model.case_files import write_cases
@@ -124,6 +129,7 @@ def _wish(arguments: argparse.Namespace, version: ModelVersion, folder: str, dra
         tolerances=as_mapping(arguments.tolerance, [spec.name for spec in version.outputs]),
         promise=promise,
         margin_percent=arguments.margin,
+        repository=settings,
     )
 
 

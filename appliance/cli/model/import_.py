@@ -11,6 +11,7 @@ import argparse
 import json
 from pathlib import Path
 
+from appliance.cli import package_policy
 from appliance.cli.failure import CommandFailed, Exit, printable
 from appliance.cli.model.target import add_output
 
@@ -24,6 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--version", type=int, help="version to make, or to take of a Triton entry (default: all)"
     )
+    package_policy.add_repository(parser)
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
@@ -35,9 +37,10 @@ def run(arguments: argparse.Namespace) -> int:
 
     if arguments.name is not None and not is_name(arguments.name):
         raise CommandFailed(f"--name '{arguments.name}' is not {NAME_RULE}")
+    settings = package_policy.repository_of(arguments.config)
     try:
         arguments.output.mkdir(parents=True, exist_ok=True)
-        made = import_model(arguments.source, arguments.output, arguments.name, arguments.version)
+        made = import_model(arguments.source, arguments.output, arguments.name, arguments.version, settings)
     except ModelInvalid as error:
         problems = list(map(str, error.problems))
         text = f"'{arguments.source}' cannot be imported:"

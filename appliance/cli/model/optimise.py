@@ -27,6 +27,7 @@ from appliance.cli.model.trial_run import (
     sentences,
     subject_of,
 )
+from appliance.cli.package_policy import repository_of
 from appliance.errors import ArtefactError
 from appliance.golden import Tolerance
 from appliance.proving.process import compare, convert
@@ -42,6 +43,7 @@ from appliance.proving.trials import (
     to_plain,
 )
 from appliance.proving.variant_home import copy_home, next_version, write_variant
+from appliance.repository.settings import RepositoryConfig
 
 BUDGET_MS = 3_000
 
@@ -78,7 +80,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Make, compare, write, show."""
-    subject = subject_of(arguments.source)
+    settings = repository_of(arguments.config)
+    subject = subject_of(arguments.source, settings)
     version = subject.version
     if not version.golden:
         raise CommandFailed(
@@ -93,15 +96,18 @@ def run(arguments: argparse.Namespace) -> int:
     source = os.path.abspath(arguments.source)
     with tempfile.TemporaryDirectory() as folder, sentences():
         with progress_shown("variants", quiet=arguments.json) as progress:
-            alone = CompareWish(source=source, files={}, tolerances=tolerances, budget_ms=0)
+            alone = CompareWish(
+                source=source, files={}, tolerances=tolerances, budget_ms=0, repository=settings
+            )
             _check_original(compare(alone, progress))
-            files, failed = _converted(source, arguments.method or list(METHODS), folder, progress)
+            files, failed = _converted(source, arguments.method or list(METHODS), folder, settings, progress)
             wish = CompareWish(
                 source=source,
                 files=files,
                 tolerances=tolerances,
                 classes=classes,
                 budget_ms=arguments.budget_ms,
+                repository=settings,
             )
             found = _with_failed(compare(wish, progress), failed)
         _check_original(found)
@@ -119,7 +125,7 @@ def _check_original(found: Comparison) -> None:
 
 
 def _converted(
-    source: str, methods: list[str], folder: str, progress: Progress
+    source: str, methods: list[str], folder: str, settings: RepositoryConfig, progress: Progress
 ) -> tuple[dict[str, str], dict[str, str]]:
     """Files of the variants that could be made, and why others could not."""
     files: dict[str, str] = {}
@@ -127,7 +133,7 @@ def _converted(
     for method in dict.fromkeys(methods):
         path = os.path.join(folder, f"{method}.onnx")
         try:
-            convert(ConvertWish(source=source, method=method, target=path), progress)
+            convert(ConvertWish(source=source, method=method, target=path, repository=settings), progress)
             files[method] = path
         except ArtefactError as error:
             failed[method] = str(error)

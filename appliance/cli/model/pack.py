@@ -15,12 +15,12 @@ import json
 import sys
 import tempfile
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from appliance.cli import signing
+from appliance.cli import package_policy, signing
 from appliance.cli.failure import CommandFailed, Exit, printable
 from appliance.cli.model.target import add_output, free_target
 from appliance.cli.progress_bar import progress_bar
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from appliance.manifest import LatencyPromise, Manifest, Measured
     from appliance.package.proof import Proof
     from appliance.package.source import ModelSource
-    from appliance.repository.settings import RepositoryConfig
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -62,9 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="PATH",
         help="a further file of the model's directory",
     )
-    parser.add_argument(
-        "--config", type=Path, metavar="FILE", help="its section [repository] says what may be served"
-    )
+    package_policy.add_repository(parser)
     parser.add_argument("--no-proof", action="store_true", help="do not compare the answers of both forms")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
 
@@ -98,7 +95,8 @@ def _pack(arguments: argparse.Namespace) -> int:
     from appliance.package.writer import replacing, write_package
 
     signers = signing.signers_of(arguments)
-    source = find_source(arguments.source, arguments.version, arguments.include)
+    settings = package_policy.repository_of(arguments.config)
+    source = find_source(arguments.source, arguments.version, arguments.include, settings)
     labels = Labels(
         name=arguments.name or source.name,
         version=arguments.version or source.version,
@@ -112,7 +110,7 @@ def _pack(arguments: argparse.Namespace) -> int:
     with tempfile.TemporaryDirectory(prefix=".packing-", dir=target.parent) as folder:
         root = Path(folder)
         with progress_bar("splitting", _weight_of(source)) as advance:
-            manifest = lay_out(source, labels, root, advance, _settings(arguments.config))
+            manifest = lay_out(source, labels, root, advance, settings)
         proof = Proof(rounds=0, reason="not asked for")
         if not arguments.no_proof:
             proof = prove(source.model.path, root / labels.name / str(labels.version) / GRAPH_FILE)
@@ -127,22 +125,6 @@ def _pack(arguments: argparse.Namespace) -> int:
     keyids = [signer.public_key.keyid for signer in signers]
     _tell(arguments.json, target, manifest, wire, proof, keyids, promised_before(source))
     return Exit.OK
-
-
-def _settings(file: Path | None) -> RepositoryConfig:
-    """What may be served, but for what each box sets for models that say nothing."""
-    from appliance.repository.settings import RepositoryConfig
-
-    if file is None:
-        return RepositoryConfig()
-    from appliance import config as configuration
-    from appliance.errors import ConfigInvalid
-
-    try:
-        repository = configuration.load(file, checked=False).repository
-    except ConfigInvalid as error:
-        raise CommandFailed("the configuration has problems:", lines=map(str, error.problems)) from error
-    return replace(repository, default_max_batch_size=RepositoryConfig().default_max_batch_size)
 
 
 def _weight_of(source: ModelSource) -> int:

@@ -10,24 +10,27 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+from appliance.cli import package_policy
 from appliance.cli.failure import CommandFailed, Exit, printable
 from appliance.errors import ApplianceError, ConfigInvalid, ModelInvalid
 from appliance.golden import Tolerance
 from appliance.proving.subject import Subject, find_subject
 from appliance.proving.trials import Progress
+from appliance.repository.settings import RepositoryConfig
 
 _SHAPE: Final = re.compile(r"(.+)=(\d+(?:,\d+)*)")
 _TOLERANCE: Final = re.compile(r"(.+)=([^,=]+)(?:,([^,=]+))?")
 
 
 def add_source(parser: argparse.ArgumentParser) -> None:
-    """The model that is tried."""
+    """The model that is tried, and by what it may be served."""
     parser.add_argument(
         "source",
         metavar="SOURCE",
         type=Path,
         help="an ONNX file, the directory of a version, or that of a model",
     )
+    package_policy.add_repository(parser)
 
 
 def add_shapes(parser: argparse.ArgumentParser) -> None:
@@ -54,10 +57,10 @@ def add_tolerances(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def subject_of(path: Path) -> Subject:
+def subject_of(path: Path, settings: RepositoryConfig) -> Subject:
     """What is to be tried. Raises CommandFailed."""
     with sentences():
-        return find_subject(path)
+        return find_subject(path, settings)
 
 
 @contextmanager
