@@ -29,6 +29,15 @@ class FirewallConfig:
         default=256 << 30,
         metadata={"min": 1, "max": 1 << 48, "unit": "bytes", "help": "most bytes of tensors in all"},
     )
+    max_expanded_bytes: int = field(
+        default=1 << 31,
+        metadata={
+            "min": 0,
+            "max": 1 << 48,
+            "unit": "bytes",
+            "help": "most bytes of tensors beyond those that the files hold: sparse ones dense, functions copied",
+        },
+    )
     max_nodes: int = field(
         default=500_000,
         metadata={"min": 1, "max": 4_000_000, "help": "most nodes, with all functions expanded"},
@@ -41,7 +50,11 @@ class FirewallConfig:
     )
     max_tensors: int = field(
         default=100_000,
-        metadata={"min": 1, "max": 1_000_000, "help": "most tensors, initializers and attributes alike"},
+        metadata={
+            "min": 1,
+            "max": 1_000_000,
+            "help": "most tensors, initializers and attributes alike, with all functions expanded",
+        },
     )
     max_functions: int = field(
         default=10_000,

@@ -1,9 +1,10 @@
 """The firewall: what a graph may hold before any runtime is given it.
 
 Rules kept here, all findings at once and each with its place in the graph: operators only of the domains that are
-allowed or of functions that the model brings along; caps on nodes, operators, tensors, functions and bytes, counted
-with every function expanded, because a runtime expands them; functions do not call themselves; data outside the file
-lies in files that are named, inside of them, and nowhere else. Pure: who knows the files says how large they are.
+allowed or of functions that the model brings along; caps on nodes, operators, tensors, functions and bytes; nodes,
+tensors and bytes are counted with every function expanded and sparse tensors dense, because a runtime does both while
+it loads; functions do not call themselves; data outside the file lies in files that are named, inside of them, and
+nowhere else. Pure: who knows the files says how large they are.
 ``onnx_graph`` walks the file; nothing here looks at bytes.
 """
 
@@ -134,11 +135,10 @@ def _opsets_flaws(where: str, opsets: tuple[tuple[str, int], ...], config: Firew
 
 
 def _count_flaws(graph: GraphSummary, config: FirewallConfig) -> Iterator[Flaw]:
-    inline = sum(tensor.inline_bytes for tensor in graph.tensors)
-    outside = sum(tensor.data_bytes or 0 for tensor in graph.tensors if tensor.outside)
+    held = sum(tensor.held_bytes for tensor in graph.tensors)
     counts = (
         ("functions", graph.function_count, config.max_functions, "max_functions"),
-        ("bytes of tensors", inline + outside, config.max_weight_bytes, "max_weight_bytes"),
+        ("bytes of tensors", held, config.max_weight_bytes, "max_weight_bytes"),
     )
     for what, found, limit, setting in counts:
         if found > limit:
@@ -153,7 +153,7 @@ def _over(what: str, found: int, limit: int, setting: str) -> Flaw:
 
 
 def _function_flaws(graph: GraphSummary, config: FirewallConfig) -> Iterator[Flaw]:
-    """Functions that call themselves, and how many nodes there are when all calls are expanded."""
+    """Functions that call themselves, and what there is when all calls are expanded."""
     functions: dict[FunctionKey, GraphFunction] = {}
     for function in graph.functions:
         if function.key in functions:
@@ -162,21 +162,80 @@ def _function_flaws(graph: GraphSummary, config: FirewallConfig) -> Iterator[Fla
     order, circles = _innermost_first(functions)
     for key in circles:
         yield Flaw(where=f"function '{shown_function(key)}'", text="calls itself, directly or through others")
-    expanded: dict[FunctionKey, int] = {}
-    for key in order:
-        expanded[key] = _expanded(functions[key].nodes, functions[key].calls, expanded, config.max_nodes)
-    inside = sum(function.nodes for function in graph.functions)
-    total = _expanded(graph.nodes - inside, graph.calls, expanded, config.max_nodes)
-    if total > config.max_nodes:
-        text = f"has more than {config.max_nodes} nodes with its functions expanded ({SECTION}.max_nodes)"
-        yield Flaw(where="", text=text)
+    inner = [functions[key] for key in order]
+    yield from _copy_flaws(graph, inner, config)
+    yield from _memory_flaws(graph, inner, config)
+
+
+def _copy_flaws(graph: GraphSummary, inner: list[GraphFunction], config: FirewallConfig) -> Iterator[Flaw]:
+    """Too many nodes or tensors with all calls expanded."""
+    nodes = _expanded(graph, inner, graph.nodes, lambda function: function.nodes, config.max_nodes)
+    tensors = _expanded(
+        graph, inner, len(graph.tensors), lambda function: len(function.tensors), config.max_tensors
+    )
+    counts = (
+        ("nodes", nodes, config.max_nodes, "max_nodes"),
+        ("tensors", tensors, config.max_tensors, "max_tensors"),
+    )
+    for what, found, limit, setting in counts:
+        if found > limit:
+            text = f"has more than {limit} {what} with its functions expanded ({SECTION}.{setting})"
+            yield Flaw(where="", text=text)
+
+
+def _memory_flaws(graph: GraphSummary, inner: list[GraphFunction], config: FirewallConfig) -> Iterator[Flaw]:
+    """Too many bytes with all calls expanded and sparse tensors dense: in all, or beyond what there is in files. What
+    stands in functions that nobody calls is no part of either."""
+    idle = set(_not_called(graph, inner))
+    held = sum(tensor.held_bytes for tensor in graph.tensors) - sum(
+        tensor.held_bytes for function in inner if function.key in idle for tensor in function.tensors
+    )
+    most, beyond = config.max_weight_bytes, held + config.max_expanded_bytes
+    whole = sum(tensor.memory_bytes for tensor in graph.tensors)
+    found = _expanded(graph, inner, whole, _memory_bytes, max(most, beyond))
+    how = "with its functions expanded and its sparse tensors dense"
+    if found > most >= held:
+        yield Flaw(where="", text=f"has more than {most} bytes of tensors {how} ({SECTION}.max_weight_bytes)")
+    if found > beyond:
+        text = f"needs over {config.max_expanded_bytes} bytes more than its files hold, {how}"
+        yield Flaw(where="", text=f"{text} ({SECTION}.max_expanded_bytes)")
+
+
+def _memory_bytes(function: GraphFunction) -> int:
+    return sum(tensor.memory_bytes for tensor in function.tensors)
+
+
+def _not_called(graph: GraphSummary, inner: list[GraphFunction]) -> Iterator[FunctionKey]:
+    """Functions that expansion never comes to; ``inner`` has those that are called first."""
+    called = set(graph.calls)
+    for function in reversed(inner):
+        if function.key in called:
+            called.update(function.calls)
+        else:
+            yield function.key
 
 
 def _expanded(
-    nodes: int, calls: Mapping[FunctionKey, int], inner: Mapping[FunctionKey, int], limit: int
+    graph: GraphSummary,
+    inner: list[GraphFunction],
+    whole: int,
+    measure: Callable[[GraphFunction], int],
+    limit: int,
 ) -> int:
-    """Nodes with all calls expanded, counted no further than just above ``limit``."""
-    total = nodes
+    """What ``measure`` gives of functions, with all calls expanded, counted no further than just above ``limit``.
+    ``whole`` is all of it in the file; ``inner`` has the functions that are called first."""
+    found: dict[FunctionKey, int] = {}
+    for function in inner:
+        found[function.key] = _with_calls(measure(function), function.calls, found, limit)
+    outside = whole - sum(map(measure, graph.functions))
+    return _with_calls(outside, graph.calls, found, limit)
+
+
+def _with_calls(
+    own: int, calls: Mapping[FunctionKey, int], inner: Mapping[FunctionKey, int], limit: int
+) -> int:
+    """What there is with the calls expanded, counted no further than just above ``limit``."""
+    total = own
     for key, times in calls.items():
         total += times * inner.get(key, 0)
         if total > limit:

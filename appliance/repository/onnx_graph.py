@@ -50,8 +50,6 @@ from appliance.repository.onnx_schema import (
     NODE_OVERLOAD,
     OPSET_DOMAIN,
     OPSET_VERSION,
-    SPARSE_INDICES,
-    SPARSE_VALUES,
     TRAINING_PARTS,
 )
 from appliance.repository.onnx_summary import (
@@ -65,7 +63,7 @@ from appliance.repository.onnx_summary import (
     OperatorKey,
     PortKind,
 )
-from appliance.repository.onnx_tensor import TensorMessage
+from appliance.repository.onnx_tensor import SparseMessage, TensorMessage
 from appliance.repository.onnx_text import TextReader
 from appliance.repository.protobuf_walk import (
     INLINE_BYTES,
@@ -320,6 +318,7 @@ class _ModelReader:
                 self._opset(self._walk.narrow(span.source, value, end), opsets)
         self._function_count += 1
         before, outer, self._calls = self._nodes, self._calls, Counter()
+        tensors_before = len(self._tensors)
         self._trail.append(_Step("function", name=":".join(filter(None, key))))
         for index, part in enumerate(parts):
             inner = self._walk.narrow(part.source, part.start, part.end)
@@ -334,6 +333,7 @@ class _ModelReader:
                     key=(standard(key[0]), key[1], key[2]),
                     nodes=self._nodes - before,
                     calls=dict(self._calls),
+                    tensors=tuple(self._tensors[tensors_before:]),
                     opsets=tuple(opsets),
                 )
             )
@@ -446,23 +446,20 @@ class _ModelReader:
 
     def _sparse(self, spans: Sequence[Span]) -> str:
         """SparseTensorProto, in pieces that count as one; gives the name of its values."""
-        values: list[Span] = []
-        indices: list[Span] = []
-        for span in spans:
-            for key, value, end in self._walk.fields(span, bulk=True):
-                if key == SPARSE_VALUES:
-                    values.append(self._walk.narrow(span.source, value, end))
-                elif key == SPARSE_INDICES:
-                    indices.append(self._walk.narrow(span.source, value, end))
+        message = SparseMessage(self._walk, spans)
         self._trail.append(_Step("sparse indices"))
-        self._tensor(indices)
+        self._tensor(message.indices)
         self._trail[-1] = _Step("sparse values")
-        name = self._tensor(values)
+        name = self._tensor(message.values, message.dims)
         self._trail.pop()
+        flaw = message.flaw()
+        if flaw:
+            self._flaw(f"tensor '{name[:SHOWN_NAME_CHARACTERS]}' {flaw}")
         return name
 
-    def _tensor(self, spans: Sequence[Span]) -> str:
-        """TensorProto, in pieces that count as one; gives its name. No pieces: there is none."""
+    def _tensor(self, spans: Sequence[Span], dense_dims: Sequence[int] | None = None) -> str:
+        """TensorProto, in pieces that count as one; gives its name. No pieces: there is none. ``dense_dims``: it holds
+        the values of a sparse tensor."""
         if not spans:
             return ""
         reports: list[str] = []
@@ -474,7 +471,7 @@ class _ModelReader:
             raise ArtefactError(
                 f"has more than {self._limits.max_tensors} tensors (repository.firewall.max_tensors)"
             )
-        self._tensors.append(message.tensor())
+        self._tensors.append(message.tensor(dense_dims))
         if reference is not None:
             self._external.append(reference)
         return message.name

@@ -56,3 +56,5 @@ ATTRIBUTE_PARTS: Final = frozenset(
 )
 SPARSE_VALUES: Final = length_key(1)
 SPARSE_INDICES: Final = length_key(2)
+SPARSE_DIMS: Final = varint_key(3)
+SPARSE_PACKED_DIMS: Final = length_key(3)

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
@@ -19,6 +20,8 @@ ELEMENT_BITS: Final[Mapping[int, int]] = MappingProxyType(
 )  # fmt: skip
 """Bits of an element by ONNX's number of its type; strings and what is not known have none."""
 STRING_ELEMENT: Final = 8
+STRING_BITS: Final = 256
+"""Bits of a string of a runtime's, its text aside: libstdc++ has 32 bytes."""
 ELEMENTS_MAX: Final = 1 << 62
 
 
@@ -62,26 +65,42 @@ class ExternalData:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GraphTensor:
     """A tensor that stands anywhere in the file. ``inline_bytes`` lie in the file itself; ``outside`` says that its
-    data lies elsewhere."""
+    data lies elsewhere. ``dense_dims``: it holds the values of a sparse tensor of that shape, which runtimes make
+    dense."""
 
     name: str
     element_type: int
     dims: tuple[int, ...]
     inline_bytes: int
     outside: bool
+    dense_dims: tuple[int, ...] | None = None
 
     @property
     def data_bytes(self) -> int | None:
-        """Bytes that the type and the shape need; None when that cannot be told."""
-        bits = ELEMENT_BITS.get(self.element_type)
-        if bits is None:
-            return None
-        count = 1
-        for size in self.dims:
-            if size < 0:
-                return None
-            count = min(count * size, ELEMENTS_MAX)
-        return (count * bits + 7) // 8
+        """Bytes that the type and the shape need; None when that cannot be told, or no tensor has such a shape."""
+        return _shape_bytes(self.dims, ELEMENT_BITS.get(self.element_type))
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes that files hold for it: this one, or the one that its data lies in."""
+        return self.inline_bytes + ((self.data_bytes or 0) if self.outside else 0)
+
+    @property
+    def memory_bytes(self) -> int:
+        """Bytes that it takes in a runtime at least, and no fewer than files hold for it. A shape that no tensor has
+        counts nothing: it is a flaw of its own."""
+        bits = STRING_BITS if self.element_type == STRING_ELEMENT else ELEMENT_BITS.get(self.element_type)
+        full = _shape_bytes(self.dims, bits) or 0
+        dense = 0 if self.dense_dims is None else _shape_bytes(self.dense_dims, bits) or 0
+        return max(self.held_bytes, full, dense)
+
+
+def _shape_bytes(dims: tuple[int, ...], bits: int | None) -> int | None:
+    """Bytes of elements of ``bits`` each in this shape; None when that cannot be told, or no tensor has it."""
+    count = math.prod(dims)
+    if bits is None or count > ELEMENTS_MAX or any(size < 0 for size in dims):
+        return None
+    return (count * bits + 7) // 8
 
 
 OperatorKey = tuple[str, str]
@@ -92,11 +111,13 @@ FunctionKey = tuple[str, str, str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GraphFunction:
-    """A function that the model brings along: how many nodes it has, subgraphs included, and what they call."""
+    """A function that the model brings along: how many nodes it has, subgraphs included, what they call, and the
+    tensors in all of it."""
 
     key: FunctionKey
     nodes: int
     calls: Mapping[FunctionKey, int]
+    tensors: tuple[GraphTensor, ...] = ()
     opsets: tuple[tuple[str, int], ...] = ()
 
 

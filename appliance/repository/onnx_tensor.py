@@ -1,8 +1,9 @@
 """Tensors of an ONNX file, wherever they stand: what they say of themselves, and where they say their bytes are.
 
-Rules kept here: a tensor given in pieces counts as one, as protobuf merges it; the bytes themselves are stepped over;
-a reference to bytes elsewhere is a file name and two whole numbers, and what else it might say is a flaw: an address in
-memory, a second value for the same key, a key that a runtime may read but nobody here.
+Rules kept here: a tensor, sparse or not, given in pieces counts as one, as protobuf merges it; the bytes themselves are
+stepped over; a reference to bytes elsewhere is a file name and two whole numbers, and what else it might say is a flaw:
+an address in memory, a second value for the same key, a key that a runtime may read but nobody here. The shape that a
+sparse tensor has when it is dense is held to the same rules as any other: runtimes make it dense while they load.
 """
 
 from __future__ import annotations
@@ -10,6 +11,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from appliance.repository.onnx_schema import (
+    SPARSE_DIMS,
+    SPARSE_INDICES,
+    SPARSE_PACKED_DIMS,
+    SPARSE_VALUES,
+)
 from appliance.repository.onnx_summary import (
     ELEMENTS_MAX,
     STRING_ELEMENT,
@@ -67,14 +74,15 @@ class TensorMessage:
             self._read(span)
         self._check_shape()
 
-    def tensor(self) -> GraphTensor:
-        """What it says of itself."""
+    def tensor(self, dense_dims: Sequence[int] | None = None) -> GraphTensor:
+        """What it says of itself; ``dense_dims`` when it holds the values of a sparse tensor."""
         return GraphTensor(
             name=self.name,
             element_type=self.element_type,
             dims=tuple(self.dims),
             inline_bytes=self.inline_bytes,
             outside=self.outside,
+            dense_dims=None if dense_dims is None else tuple(dense_dims),
         )
 
     def reference(self, where: str) -> ExternalData | None:
@@ -112,10 +120,10 @@ class TensorMessage:
     def _read(self, span: Span) -> None:
         for key, value, end in self._walk.fields(span, bulk=True):
             if key == _DIMS:
-                self._dimension(value)
+                _add_dimension(self.dims, value)
             elif key == _PACKED_DIMS:
                 for each in self._walk.varints(self._walk.narrow(span.source, value, end)):
-                    self._dimension(each)
+                    _add_dimension(self.dims, each)
             elif key == _DATA_TYPE:
                 self.element_type = value & 0xFFFFFFFF
             elif key == _NAME:
@@ -131,23 +139,11 @@ class TensorMessage:
                 # Said once is enough: readers differ in what a second, unknown value does to the first.
                 self.outside = self.outside or value & 0xFFFFFFFF == EXTERNAL
 
-    def _dimension(self, value: int) -> None:
-        if len(self.dims) <= RANK_MAX:
-            self.dims.append(signed(value))
-
     def _check_shape(self) -> None:
         """Sizes that no tensor has."""
-        if len(self.dims) > RANK_MAX:
-            self._report(f"has more than {RANK_MAX} dimensions")
-            return
-        count = 1
-        for size in self.dims:
-            if size < 0:
-                self._report(f"has the negative dimension {size}")
-                return
-            count *= size or 1
-        if count > ELEMENTS_MAX:
-            self._report("has more elements than can be addressed")
+        wrong = _shape_flaw(self.dims)
+        if wrong:
+            self._report(f"has {wrong}")
             return
         needed = self.tensor().data_bytes
         if self._raw_bytes and needed is not None and needed != self._raw_bytes:
@@ -181,3 +177,51 @@ class TensorMessage:
             return int(said)
         self._report(f"has external data whose {key} '{said[:64]}' is not a whole number below 2^63")
         return 0
+
+
+class SparseMessage:
+    """One SparseTensorProto, from all the pieces it is given in: where its ``values`` and ``indices`` are, and the
+    shape that it has when it is dense."""
+
+    def __init__(self, walk: Walk, spans: Sequence[Span]) -> None:
+        self.values: list[Span] = []
+        self.indices: list[Span] = []
+        self.dims: list[int] = []
+        for span in spans:
+            self._read(walk, span)
+
+    def flaw(self) -> str:
+        """What is wrong with the dense shape; "" when nothing is."""
+        wrong = _shape_flaw(self.dims)
+        return wrong and f"has, dense, {wrong}"
+
+    def _read(self, walk: Walk, span: Span) -> None:
+        """Field by field: its dimensions are among what is passed over in bulk elsewhere."""
+        for key, value, end in walk.fields(span):
+            if key == SPARSE_VALUES:
+                self.values.append(walk.narrow(span.source, value, end))
+            elif key == SPARSE_INDICES:
+                self.indices.append(walk.narrow(span.source, value, end))
+            elif key == SPARSE_DIMS:
+                _add_dimension(self.dims, value)
+            elif key == SPARSE_PACKED_DIMS:
+                for each in walk.varints(walk.narrow(span.source, value, end)):
+                    _add_dimension(self.dims, each)
+
+
+def _add_dimension(dims: list[int], value: int) -> None:
+    """One more, up to the first that is too many."""
+    if len(dims) <= RANK_MAX:
+        dims.append(signed(value))
+
+
+def _shape_flaw(dims: Sequence[int]) -> str:
+    """What no shape has; "" when it could be one."""
+    if len(dims) > RANK_MAX:
+        return f"more than {RANK_MAX} dimensions"
+    count = 1
+    for size in dims:
+        if size < 0:
+            return f"the negative dimension {size}"
+        count *= size or 1
+    return "more elements than can be addressed" if count > ELEMENTS_MAX else ""
