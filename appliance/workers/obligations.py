@@ -266,11 +266,17 @@ class Obligations:
         return ModelLoaded(self._worker, *message)
 
     def _refused(self, load: Load) -> None:
-        """What a load that was refused leads to no more. One that was to exchange a session leaves what was there."""
-        if load.model not in self._loaded_models:
+        """What a load that was refused leads to no more. One that was to exchange a session leaves what was there, and
+        an old one leaves the model to another load of it."""
+        if load.model not in self._loaded_models and not self._loads_again(load):
             self.forget_model(load.model)
         if load.wish.early:
             self._aside = deque(owed for owed in self._aside if owed.after is not load)
+
+    def _loads_again(self, load: Load) -> bool:
+        """Whether another load of its model is owed beside ``load``."""
+        asked = (owed.asked for owed in (*self._owed, *self._aside))
+        return any(isinstance(each, Load) and each is not load and each.model == load.model for each in asked)
 
     def _waits_for_load(self, owed: _Owed) -> bool:
         """Whether it belongs to an early load that has not been answered."""

@@ -210,6 +210,19 @@ def test_an_early_load_that_is_refused_owes_nothing_more(owes: Obligations) -> N
     owes.settle(Hollowed(MODEL, 1))
 
 
+def test_an_old_load_that_is_refused_leaves_the_model_to_the_one_that_was_asked_for_after_it(
+    owes: Obligations,
+) -> None:
+    owes.owe_load(Load(MODEL, fake(), LoadWish(background=True)), 100, 200)
+    owes.forget_model(MODEL)
+    owes.owe_load(Load(MODEL, fake()), 100, 300)
+    assert owes.settle(Refused(MODEL, "no memory")) == ModelRefused(WORKER, MODEL, "no memory")
+    assert isinstance(owes.settle(Loaded(MODEL, ((1, 10),), 5, 6)), ModelLoaded)
+    owes.owe_run(Run(1, MODEL, (ITEM,)))
+    assert owes.overdue(300, 0) == ""
+    assert owes.overdue(301, 0)
+
+
 def test_a_load_that_was_to_exchange_a_session_and_is_refused_leaves_the_model(owes: Obligations) -> None:
     owes.owe_load(Load(MODEL, fake(), LoadWish(quick=True)), 100, 200)
     owes.settle(Loaded(MODEL, (), 5, 6))
