@@ -305,6 +305,7 @@ class Daemon:
 
     async def _drain(self) -> None:
         """Answer what was accepted. Health turns first; then the door refuses; then we wait, bounded by the grace."""
+        self._rereading.announced = False
         notify(STOPPING="1")
         self._log.event("draining", requests=self._engine.live_requests)
         self._door.announce_stop()
@@ -330,13 +331,13 @@ class Daemon:
         await self._end("closing the door", self._door.close)
         await self._end("stopping the workers", self._engine.stop_workers)
         await self._end("the end of the workers", self._pool.close)
-        await self._end("closing the models", self._desired.close)
         await self._end("closing the tensors' memory", self._arena.close)
         await self._end("closing the collector", self._collector.close)
         if isinstance(self._records, FileRecords):
             await self._end("writing the records", self._records.close)
         if self._tracer is not None:
             await self._end("closing the traces", self._tracer.close)
+        await self._end("closing the models", self._desired.close)  # last: a disk that hangs holds it up
         self._log.event("stopped")
 
     async def _end(self, what: str, step: Callable[[], Awaitable[None] | None]) -> None:

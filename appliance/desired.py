@@ -20,7 +20,7 @@ from appliance.engine.records import Records
 from appliance.engine.routes import Catalog, CatalogProblem, CatalogVersion
 from appliance.engine.swap_settings import TrialWish
 from appliance.engine.version_status import ON_TRIAL, STILL_PREVIOUS
-from appliance.errors import InvalidRequest, NotReady, OperatorError, Problem, UnknownModel
+from appliance.errors import InvalidRequest, NotReady, OperatorError, Problem, Stopping, UnknownModel
 from appliance.model import VersionState
 from appliance.repository.directory import RepositoryScan
 from appliance.repository.model_directory import ModelReading
@@ -124,9 +124,12 @@ class Desired:
         self._watcher.start()
 
     async def reread(self) -> None:
-        """Read everything anew and say everything that is wrong; what cannot be read leaves all as it is."""
+        """Read everything anew and say everything that is wrong; what cannot be read leaves all as it is, and so does
+        the end."""
         try:
             found = await self._watcher.read()
+        except Stopping:
+            return
         except OperatorError as error:
             self._report("models cannot be read; everything stays as it is", error=str(error))
             return
@@ -156,8 +159,10 @@ class Desired:
         await self._watcher.stop()
 
     async def close(self) -> None:
-        """Models that were given by hand leave the disk: call when no worker needs them."""
+        """Models that were given by hand leave the disk: call when no worker needs them. Nothing is closed under the
+        thread that reads."""
         await self.stop()
+        await self._watcher.ended()
         self._overlay.close()
         self._source.close()
 

@@ -23,8 +23,8 @@ Until = str | BaseException | None
 
 class Rereading:
     """``reread`` reads the configuration, of which the quotas count (None: they stay as they are); ``failed`` is told
-    when models could not even be tried to be read. Nothing is told to the service manager before ``announced``: it
-    would hear that the daemon is ready before it is."""
+    when models could not even be tried to be read. Only while ``announced`` anything is told to the service manager:
+    it would hear that the daemon is ready before it is, or when it is not any more."""
 
     def __init__(
         self,

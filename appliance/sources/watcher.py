@@ -11,15 +11,17 @@ import traceback
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import TypeVar
+from typing import Final, TypeVar
 
-from appliance.errors import OperatorError
+from appliance.errors import OperatorError, Stopping
 from appliance.repository.directory import RepositoryScan
 from appliance.sources.notices import Notices
 from appliance.sources.settings import ReloadConfig
 from appliance.sources.source import Look, Source
 
 T = TypeVar("T")
+
+STOPPING: Final = "the appliance is stopping: models are not read any more"
 
 
 class Watcher:
@@ -46,6 +48,7 @@ class Watcher:
         self._task: asyncio.Task[None] | None = None
         self._trouble = ""
         self._unwatched = ""
+        self._stopped = asyncio.Event()
 
     @property
     def trouble(self) -> str:
@@ -63,7 +66,8 @@ class Watcher:
         self._task = asyncio.create_task(self._watch())
 
     async def stop(self) -> None:
-        """End. What is being read is read to no purpose."""
+        """End. What is being read is read to no purpose, and who waits for the turn to read gets none."""
+        self._stopped.set()
         task, self._task = self._task, None
         if task is not None:
             task.cancel()
@@ -74,23 +78,35 @@ class Watcher:
             notices.close()
         self._thread.shutdown(wait=False, cancel_futures=True)
 
+    async def ended(self) -> None:
+        """After ``stop``: until the thread has ended, and with it whatever it was reading."""
+        await asyncio.to_thread(self._thread.shutdown)
+
     async def read(self) -> RepositoryScan:
-        """Everything anew, whether it seems to have changed or not. Raises OperatorError."""
+        """Everything anew, whether it seems to have changed or not. Raises OperatorError, and Stopping as ``apart``."""
         return await self._asked(self._source.read)
 
     async def apart(self, call: Callable[[], T]) -> T:
-        """Call on the thread that reads, which may block."""
-        return await asyncio.get_running_loop().run_in_executor(self._thread, call)
+        """Call on the thread that reads, which may block. Raises Stopping when its turn does not come any more."""
+        if self._stopped.is_set():
+            raise Stopping(STOPPING)
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._thread, call)
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if not self._stopped.is_set() or (task is not None and task.cancelling()):
+                raise
+            raise Stopping(STOPPING) from None  # its turn was cancelled, not who waited for it
 
     def later(self, call: Callable[[], object]) -> None:
         """Call on that thread when its turn comes; whoever stops before that prevents it."""
         self._thread.submit(call)
 
     async def _asked(self, call: Callable[[], T]) -> T:
-        """What the source says. Raises OperatorError, whatever keeps it from saying so."""
+        """What the source says. Raises OperatorError, whatever keeps it from saying so but the end."""
         try:
             return await self.apart(call)
-        except OperatorError:
+        except (OperatorError, Stopping):
             raise
         except Exception as error:
             what = "".join(traceback.format_exception_only(error)).strip()

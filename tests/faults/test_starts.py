@@ -92,6 +92,46 @@ def test_sighup_before_the_configuration_is_read_does_no_harm(serve: Serve, tmp_
     assert daemon.process.wait(30) == 0
 
 
+WAITING_READS = """
+import os, sys
+from appliance.sources.directory import DirectorySource
+from appliance.workers.pool import WorkerPool
+read, close, reads = DirectorySource.read, WorkerPool.close, []
+def stands_at_the_gate(self):
+    reads.append(self)
+    if len(reads) > 1:
+        open({gate!r}).read()
+    return read(self)
+async def and_says_so(self):
+    await close(self)
+    print("no workers any more", file=sys.stderr, flush=True)
+DirectorySource.read, WorkerPool.close = stands_at_the_gate, and_says_so
+"""
+
+
+def test_who_is_told_to_stop_before_models_are_read_again_has_not_failed(
+    serve: Serve, tmp_path: Path
+) -> None:
+    (tmp_path / "models").mkdir()
+    gate = tmp_path / "gate"
+    with Gate(gate) as reading:
+        before = WAITING_READS.format(gate=str(gate))
+        daemon = serve(tmp_path / "models", _with_runtimes("fake"), before=before)
+        daemon.signal(signal.SIGHUP)
+        reading.reached()
+        daemon.wait_for("RELOADING=1")
+        daemon.messages.clear()
+        daemon.signal(signal.SIGHUP)
+        daemon.wait_for("RELOADING=1")
+        daemon.signal(signal.SIGTERM)
+        daemon.wait_log("no workers any more")
+    assert daemon.process.wait(30) == 0
+    with pytest.raises(AssertionError, match="no 'never'"):
+        daemon.wait_for("never")  # hears all that was said
+    assert "failed" not in daemon.log()
+    assert "STOPPING=1" in daemon.messages[-1], daemon.messages
+
+
 @pytest.mark.every_door
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["term", "int"])
 def test_who_is_told_to_stop_while_starting_ends_in_order(
