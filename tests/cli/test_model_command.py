@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import stat
 from pathlib import Path
 
@@ -47,3 +48,21 @@ def test_keygen(kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert main(["model", "keygen", str(place)]) == Exit.USAGE
     assert "appliance model keygen: " in capsys.readouterr().err
     assert place.read_bytes() == before
+
+
+def test_keygen_makes_both_files_or_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    place, public = tmp_path / "site.key", tmp_path / "site.key.pub"
+    public.write_text("another's")
+    assert main(["model", "keygen", str(place)]) == Exit.USAGE
+    assert "site.key.pub' cannot be written: File exists" in capsys.readouterr().err
+    assert (place.exists(), public.read_text()) == (False, "another's")
+    public.unlink()
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (50, limit[1]))
+    try:
+        assert main(["model", "keygen", str(place)]) == Exit.USAGE
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+    assert "site.key' cannot be written: File too large" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+    assert main(["model", "keygen", str(place)]) == Exit.OK

@@ -200,6 +200,21 @@ def test_problems_are_a_table_and_a_status(here: Path, capsys: Capture) -> None:
     assert "is damaged" in shown
 
 
+def test_a_package_that_cannot_be_read_keeps_no_other_from_its_verdict(here: Path, capsys: Capture) -> None:
+    assert run("pack", "digits", "--no-proof") == Exit.OK
+    (here / "wrong.model").write_bytes(b"no package")
+    capsys.readouterr()
+    words = ("digits-2.model", "gone.model", "wrong.model", "digits")
+    assert run("verify", *words) == Exit.USAGE
+    told = capsys.readouterr()
+    assert "digits-2.model (digits/2): no problems" in told.out
+    assert "wrong.model: 1 problem" in told.out
+    assert "'gone.model' cannot be checked: No such file" in told.err
+    assert "'digits' cannot be checked: Is a directory" in told.err
+    assert run("verify", *words, "--json") == Exit.USAGE
+    assert [each["file"] for each in printed(capsys)] == ["digits-2.model", "wrong.model"]
+
+
 def test_the_configuration_may_judge(here: Path, capsys: Capture) -> None:
     assert run("keygen", "key") == Exit.OK
     assert run("pack", "digits", "--key", "key") == Exit.OK

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 from pathlib import Path
 
@@ -11,7 +12,9 @@ import pytest
 
 from appliance.cli.main import main
 from appliance.cli.model import optimise
+from appliance.cli.model.case_files import CASE_FILE_BYTES_MAX
 from appliance.golden import Tolerance, read_golden, read_tensors, tensor_data, write_golden
+from appliance.proving.trials import Candidate, Comparison, OutputAccuracy
 from appliance.repository.directory import RepositoryConfig, scan
 from models.make_digits import HOME
 from tests.proving.models import mlp_home, wide_model, write
@@ -82,6 +85,37 @@ def test_golden_says_what_is_wrong(
     assert main(["model", "golden", str(digits), *words]) == 2
     assert text in capsys.readouterr().err
     assert not (digits / "2" / "golden").exists()
+
+
+@pytest.mark.parametrize("damage", ["cut", "member", "method", "none"])
+def test_a_case_that_is_no_whole_archive_is_told(
+    digits: Path, tmp_path: Path, damage: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    case = tmp_path / "case.npz"
+    np.savez_compressed(case, image=np.arange(64, dtype=np.float32))
+    data = bytearray(case.read_bytes())
+    if damage == "cut":
+        del data[40:]
+    elif damage == "member":
+        data[60:80] = bytes(20)
+    elif damage == "method":
+        at = data.index(b"PK\1\2")
+        data[8], data[at + 10] = 99, 99
+    else:
+        data[:] = b"no archive"
+    case.write_bytes(data)
+    assert main(["model", "golden", str(digits), "--case", str(case)]) == 2
+    assert "cannot be read as a .npz file: " in capsys.readouterr().err
+
+
+def test_a_case_is_as_large_as_it_unfolds_to(
+    digits: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    case = tmp_path / "case.npz"
+    np.savez_compressed(case, image=np.zeros(CASE_FILE_BYTES_MAX, np.int8))
+    assert case.stat().st_size < 1_000_000
+    assert main(["model", "golden", str(digits), "--case", str(case)]) == 2
+    assert f"is larger than {CASE_FILE_BYTES_MAX} bytes" in capsys.readouterr().err
 
 
 def test_a_broken_model_is_refused_with_all_its_problems(
@@ -192,6 +226,24 @@ def test_optimise_into_homes_of_their_own(tmp_path: Path, capsys: pytest.Capture
     found = scan(out / "int8-dynamic", RepositoryConfig())
     assert found.servable == ()
     assert "left its tolerances" in found.broken[0].reason
+
+
+def test_what_is_beyond_all_numbers_is_null_in_json(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write(tmp_path / "net.onnx", wide_model())
+    assert main(["model", "golden", str(path), "--random", "1"]) == 0
+    far = OutputAccuracy(output="y", values=4, outside=4, absolute=math.inf, relative=math.nan, reason="NaN")
+    found = Comparison(
+        cases=1, candidates=(Candidate(method="original"), Candidate(method="fp16", accuracy=(far,)))
+    )
+    monkeypatch.setattr(optimise, "compare", lambda wish, progress: found)
+    monkeypatch.setattr(optimise, "convert", lambda wish, progress: None)
+    capsys.readouterr()
+    assert main(["model", "optimise", str(path), "--dry-run", "--json", "--method", "fp16"]) == 1
+    half = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)["candidates"][1]
+    (accuracy,) = half["accuracy"]
+    assert (accuracy["absolute"], accuracy["relative"], accuracy["outside"]) == (None, None, 4)
 
 
 def test_optimise_needs_a_golden_set_and_a_place(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

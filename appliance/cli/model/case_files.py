@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import zipfile
+import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -16,6 +18,17 @@ from appliance.model import ModelVersion
 from appliance.tensor import FREE, TensorSpec
 
 CASE_FILE_BYTES_MAX: Final = 256 << 20
+
+_NPZ_ERRORS: Final = (
+    OSError,
+    ValueError,
+    AttributeError,
+    EOFError,
+    RuntimeError,
+    zipfile.BadZipFile,
+    zlib.error,
+)
+"""What reading an archive raises that is none, is damaged, or is packed in a way that is not read here."""
 
 Arrays = Mapping[str, Array]
 
@@ -88,11 +101,13 @@ def _read_npz(path: Path) -> Arrays:
     import numpy
 
     try:
-        if path.stat().st_size > CASE_FILE_BYTES_MAX:
+        with zipfile.ZipFile(path) as members:
+            unfolded = sum(member.file_size for member in members.infolist())
+        if max(unfolded, path.stat().st_size) > CASE_FILE_BYTES_MAX:
             raise CommandFailed(f"'{path}' is larger than {CASE_FILE_BYTES_MAX} bytes")
         with numpy.load(path, allow_pickle=False) as archive:
             arrays = {name: archive[name] for name in archive.files}
-    except (OSError, ValueError, AttributeError, EOFError) as error:
+    except _NPZ_ERRORS as error:
         raise CommandFailed(f"'{path}' cannot be read as a .npz file: {error}") from error
     for name, array in arrays.items():
         if array.dtype.kind not in "biufSU":

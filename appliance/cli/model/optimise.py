@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import tempfile
 from collections.abc import Mapping
@@ -186,16 +187,29 @@ def _show(arguments: argparse.Namespace, key: str, found: Comparison, written: M
     if arguments.json:
         candidates = [
             {
-                **to_plain(each),
+                **_plain(each),
                 "servable": each.holds and each.method != ORIGINAL,
                 "written": written.get(each.method, ""),
             }
             for each in found.candidates
         ]
-        print(json.dumps({"model": key, "cases": found.cases, "candidates": candidates}))
+        print(json.dumps({"model": key, "cases": found.cases, "candidates": candidates}, allow_nan=False))
         return
     from rich.console import Console
 
     from appliance.cli.model.trial_view import comparison_view
 
     Console().print(comparison_view(key, found, written))
+
+
+def _plain(candidate: Candidate) -> dict[str, object]:
+    """As JSON has it, in which null stands for what is beyond all numbers."""
+    accuracy = [
+        {**to_plain(each), "absolute": _finite(each.absolute), "relative": _finite(each.relative)}
+        for each in candidate.accuracy
+    ]
+    return {**to_plain(candidate), "accuracy": accuracy}
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None

@@ -32,14 +32,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Check one after the other; the status tells whether all are well."""
+    """Check one after the other, those that cannot be read passed over and told at the end; the status tells whether
+    all are well."""
     policy = package_policy.policy_of(arguments)
-    found = [(path, _verified(path, policy)) for path in arguments.packages]
-    if arguments.json:
+    found: list[tuple[Path, Verification]] = []
+    unread: list[str] = []
+    for path in arguments.packages:
+        try:
+            found.append((path, _verified(path, policy)))
+        except OSError as error:
+            unread.append(f"'{path}' cannot be checked: {error.strerror}")
+            continue
+        if not arguments.json:
+            _show(*found[-1])
+    if arguments.json and found:
         print(json.dumps([_plain(path, each) for path, each in found], indent=2))
-    else:
-        for path, each in found:
-            _show(path, each)
+    if unread:
+        raise CommandFailed(unread[0], lines=unread[1:])
     return Exit.REFUSED if any(each.problems for _, each in found) else Exit.OK
 
 
@@ -51,11 +60,8 @@ def _verified(path: Path, policy: Policy) -> Verification:
         def begin(total: int) -> Callable[[int], None]:
             return stack.enter_context(progress_bar(f"verifying {printable(path.name)}", total))
 
-        try:
-            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="verifying-"))
-            return verify_package(path, policy, Path(folder), begin)
-        except OSError as error:
-            raise CommandFailed(f"'{path}' cannot be checked: {error.strerror}") from error
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="verifying-"))
+        return verify_package(path, policy, Path(folder), begin)
 
 
 def _plain(path: Path, found: Verification) -> Mapping[str, object]:
