@@ -303,7 +303,7 @@ class Engine:
 
     def _is_idle(self, model: int) -> bool:
         served = self._roster.served(model)
-        return served is None or (served.live == 0 and not self.direct.in_flight(model))
+        return served is None or (served.live == 0 and self.direct.is_through(model))
 
     def _note_change(self, moved: Sequence[Served]) -> None:
         self._changed = True

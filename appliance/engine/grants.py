@@ -7,7 +7,7 @@ figures gets those of this moment, because they are fetched first. One owner: th
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple
 
 from appliance.engine.direct import DirectDoor, Tally, Taught
@@ -90,9 +90,11 @@ class Grants:
         self._largest = 0
         self._groups: dict[int, int] = {}
         """The group of each lane that the door knows."""
+        self._lanes: dict[int, list[int]] = {}
+        """The lanes of each group."""
         self._granted: set[int] = set()
-        self._told: set[int] = set()
-        """Lanes whose load the scheduler is told: the granted ones, and others until they have drained."""
+        self._busy: set[int] = set()
+        """Lanes that had work when the scheduler was told last: it is told of them until they have drained."""
         self._answered: dict[int, int] = {}
         """Requests answered under grants, by lane."""
         self._kinds: dict[tuple[int, tuple[int, ...]], _Kind] = {}
@@ -175,7 +177,7 @@ class Grants:
     def told(self) -> None:
         """See DirectEngine. Figures are learned on the spot. A turn comes at once only if something is queued that they
         concern: whoever waits for more than that looks from time to time, or asks."""
-        self._fetch(self._learn)
+        self._fetch(self._learn, self._busy)
         now_ns = self._clock()
         self.look(now_ns)
         if self._scheduler.unsettled:
@@ -194,7 +196,7 @@ class Grants:
             return self._lane_opened(event)
         if type(event) is events.LaneClosed:
             self._revoke(event.lane)
-            self._told.discard(event.lane)
+            self._busy.discard(event.lane)
         elif type(event) is events.ModelClosed:
             self._model_closed(event.model)
         return event
@@ -202,9 +204,14 @@ class Grants:
     def worker_exited(self, worker: int) -> tuple[int, int]:
         """Its process has ended: the model of the request that it had had for longest (-1: none), and how many it had.
         They come back as requests of their own."""
-        if self._door is None or self._groups.pop(worker, None) is None:
+        group = self._groups.get(worker)
+        if self._door is None or group is None:
             return -1, 0
-        self.collect()
+        self._fetch(self._feed, self._lanes[group])  # what it had may run on another of them
+        del self._groups[worker]
+        self._lanes[group].remove(worker)
+        if not self._lanes[group]:
+            del self._lanes[group]
         self._answered.pop(worker, None)
         return self._door.close_lane(worker)
 
@@ -214,13 +221,15 @@ class Grants:
             self._door.forget(model)
 
     def in_flight(self, model: int) -> int:
-        """Requests of a model that the door has not answered yet. When there are none, all have been booked."""
-        if self._door is None:
-            return 0
-        left = self._door.in_flight(model)
-        if not left:
-            self.collect()
-        return left
+        """Requests of a model that the door has not answered yet."""
+        return 0 if self._door is None else self._door.in_flight(model)
+
+    def is_through(self, model: int) -> bool:
+        """Whether the door has answered all requests of a model, which have been booked then."""
+        if self.in_flight(model):
+            return False
+        self.collect()
+        return True
 
     def running_by_model(self) -> Counter[int]:
         """How many requests of each model version the door has in flight."""
@@ -265,24 +274,27 @@ class Grants:
         if type(action) is actions.Grant:
             if door.grant(action.lane, self._config.grant_limit):
                 self._granted.add(action.lane)
-                self._told.add(action.lane)
             return
         self._revoke(action.lane)
-        self.collect()
+        self._fetch(self._feed, (action.lane,))
 
     def refresh(self, group: int) -> None:
-        """Tell the scheduler what is in flight in a group, before it decides about a request."""
-        if any(self._groups.get(lane) == group for lane in self._told):
-            self.collect()
+        """Tell the scheduler what is in flight in a group, before it decides about a request. What began there since
+        may not have been told."""
+        lanes = [lane for lane in self._lanes.get(group, ()) if lane in self._granted or lane in self._busy]
+        if lanes:
+            self._fetch(self._feed, lanes)
 
     def collect(self) -> None:
         """Fetch what the door has to tell; the next turn takes it into account."""
-        self._fetch(self._feed)
+        self._fetch(self._feed, self._busy)
 
     def _learn(self, event: events.DoorNews) -> None:
         self._scheduler.step(event, self._clock())  # these have nothing done
 
-    def _fetch(self, tell: Callable[[events.DoorNews], None]) -> None:
+    def _fetch(self, tell: Callable[[events.DoorNews], None], lanes: Iterable[int]) -> None:
+        """Tell the news, and the load of ``lanes`` and of those that there are news of: looking at all lanes of a box
+        for every request would cost more than the request."""
         door = self._door
         if door is None:
             return
@@ -292,13 +304,15 @@ class Grants:
             for trace in door.traces():
                 if (served := self._served(trace[0])) is not None:
                     self._tracer.granted(served.model, trace)
+        asked = set(lanes)
         for fields in told:
-            self._book(Tally._make(fields), tell)
-        for lane in tuple(self._told):
+            tally = Tally._make(fields)
+            self._book(tally, tell)
+            asked.add(tally.lane)
+        for lane in asked & self._groups.keys():
             # After what ran: a load that fell for no reason would look like idle time.
             requests, work_ns, _ = door.load(lane)
-            if not requests and lane not in self._granted:
-                self._told.discard(lane)
+            (self._busy.add if requests else self._busy.discard)(lane)
             tell(events.GrantedWork(lane, requests, work_ns))
         for lane in broken:
             self._workers.kill(lane, ExitCause.NONSENSE)
@@ -361,6 +375,7 @@ class Grants:
         except OSError:
             return event  # no descriptor is left for it: all its work comes by Python
         self._groups[event.lane] = event.group
+        self._lanes.setdefault(event.group, []).append(event.lane)
         return event._replace(grantable=True)
 
     def _revoke(self, lane: int) -> None:

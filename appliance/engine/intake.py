@@ -150,6 +150,7 @@ class Intake:
 
     def again(self, request: Request) -> None:
         """It is to be queued as it is, with its memory."""
+        self._direct.refresh(request.served.group)
         self.inbox.append(_arrival(request))
 
     def _take_handle(self) -> int:

@@ -12,7 +12,7 @@ from appliance.engine.routes import Served
 from appliance.workers.port import ExitCause, WorkerPort
 
 LOOK_NS: Final = 250_000_000
-"""How often lanes with requests in flight are looked at when nothing is told."""
+"""How often lanes are looked at, however many turns there are; while nothing is in flight, only after turns."""
 
 Bound = tuple[int, bool]
 """How long a lane may be without progress, and whether that is less than workers allow: then it does not count where
@@ -26,23 +26,31 @@ class Stalls:
         self._workers = workers
         self._at = at
         self._look_ns = 0
+        self._asked = False
+        """Whether there is a turn at ``_look_ns``."""
 
     def look(
         self, door: DirectDoor, groups: Mapping[int, int], taught: Iterable[Served], now_ns: int
     ) -> None:
         """``groups`` are those of the door's lanes, ``taught`` the versions that may run there, some of them often."""
         if now_ns < self._look_ns:
+            if groups and not self._asked:  # what has begun since may be all that there is for long
+                self._ask()
             return
+        late = now_ns - self._look_ns > LOOK_NS
+        self._look_ns, self._asked = now_ns + LOOK_NS, False
         owing = [(lane, since_ns) for lane in groups if (since_ns := door.load(lane)[2])]
         if not owing:
-            return  # and the next turn looks again: it may be the last for long after something has begun
-        late = now_ns - self._look_ns > LOOK_NS
+            return
         bounds = self._bounds({groups[lane] for lane, _ in owing}, taught)
         for lane, since_ns in owing:
             bound_ns, tighter = bounds[groups[lane]]
             if now_ns - since_ns > bound_ns and not (tighter and late):
                 self._workers.kill(lane, ExitCause.HUNG)
-        self._look_ns = now_ns + LOOK_NS
+        self._ask()
+
+    def _ask(self) -> None:
+        self._asked = True
         self._at(self._look_ns)
 
     def _bounds(self, groups: Collection[int], taught: Iterable[Served]) -> dict[int, Bound]:

@@ -401,7 +401,7 @@ class Residency:
         candidates = [
             each
             for each in self._tenants.values()
-            if self._evictable(each, now_ns, in_use) and (forced or each.available_ns <= now_ns)
+            if (forced or each.available_ns <= now_ns) and self._evictable(each, now_ns, in_use)
         ]
         if not forced and sum(each.bytes_now for each in candidates) < missing:
             return

@@ -39,7 +39,7 @@ class Rig(WithoutMemory):
             arena=self.arena,
             pool=self,
             settings=lambda number: port.WorkerSettings(1, (), 0),
-            clock=time.monotonic_ns,
+            clock=self.clock,
             wall_ms=lambda: 0,
             pace=self,
             memory_of=lambda pid: 0,
@@ -47,6 +47,10 @@ class Rig(WithoutMemory):
         )
         self.engine.apply(Catalog(versions=(CatalogVersion(model=model, fingerprint=""),)))
         self.turns()
+
+    def clock(self) -> int:
+        """The engine's."""
+        return time.monotonic_ns()
 
     def turns(self) -> None:
         """Let everything settle."""

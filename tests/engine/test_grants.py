@@ -7,9 +7,9 @@ import os
 from collections.abc import Sequence
 from typing import cast
 
-from appliance.engine.direct import DirectDoor
+from appliance.engine.direct import DirectDoor, Tally
 from appliance.engine.routes import Catalog, CatalogVersion
-from appliance.inference import RequestHead, TensorHead
+from appliance.inference import NO_DEADLINE, RequestHead, TensorHead
 from appliance.model import ModelVersion
 from appliance.validation import plan_request
 from appliance.workers.port import LaneMemory, Learn
@@ -145,3 +145,131 @@ def test_idle_lanes_cost_no_look_at_what_was_taught() -> None:
     before = rig.asked
     rig.turns()
     assert rig.asked == before
+
+
+class CountingDoor(IdleDoor):
+    """Counts how often it is asked for a lane's load, by lane; ``loads`` and ``tallies`` are what it has to tell."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.groups: dict[int, int] = {}
+        self.asked: list[int] = []
+        self.loads: dict[int, tuple[int, int, int]] = {}
+        self.tallies: list[Tally] = []
+
+    def open_lane(self, *lane: int) -> None:
+        self.groups[lane[0]] = lane[1]
+
+    def load(self, lane: int) -> tuple[int, int, int]:
+        self.asked.append(lane)
+        return self.loads.get(lane, (0, 0, 0))
+
+    def news(self) -> tuple[Sequence[object], Sequence[int]]:
+        told, self.tallies = self.tallies, []
+        return told, ()
+
+    def close_lane(self, lane: int) -> tuple[int, int]:
+        return -1, 0
+
+    def revoke(self, lane: int) -> bool:
+        return True
+
+
+class StillRig(LaneRig):
+    """Where no time passes."""
+
+    def clock(self) -> int:
+        return 1_000_000_000_000
+
+
+class Box:
+    """Six models, each on a granted lane of its own that has nothing to do; nothing was asked of the door yet."""
+
+    def __init__(self) -> None:
+        self.rig, self.door = StillRig(make_version("m", 1)), CountingDoor()
+        assert self.rig.engine.direct.attach(cast(DirectDoor, self.door), 0)
+        versions = tuple(
+            CatalogVersion(model=make_version(f"m{number}", 1), fingerprint="") for number in range(6)
+        )
+        self.rig.engine.apply(Catalog(versions=versions))
+        self.rig.turns()
+        assert len(self.door.groups) == 6 == len(set(self.door.groups.values()))
+        self.rig.engine.direct.collect()
+        self.rig.turns()
+        self.door.asked.clear()
+
+    def submit(self, name: str) -> None:
+        head = RequestHead(model_name=name, model_version="", inputs=(TensorHead("x", "FP32", (1, 4)),))
+        plan = plan_request(self.rig.engine.resolve(name, ""), head)
+        engine = self.rig.engine
+        engine.submit(
+            plan,
+            [bytes(16)],
+            request_id="",
+            arrived_ns=engine.now_ns(),
+            deadline_ns=NO_DEADLINE,
+            on_done=print,
+        )
+
+    def tally(self, lane: int) -> Tally:
+        return Tally(0, 0, lane, 1, 1, [], [], 0, 0, 0, 0, [])
+
+
+def test_a_request_through_python_looks_at_the_lanes_of_its_group_only() -> None:
+    box = Box()
+    box.submit("m3")
+    (lane,) = box.door.asked
+    box.rig.turns()
+    assert box.rig.runs
+    assert set(box.door.asked) == {lane}, "nor does its dispatch, which ends the grant"
+
+
+def test_news_look_at_lanes_that_they_are_about_and_at_those_that_had_work() -> None:
+    box = Box()
+    busy, told, *_ = box.door.groups
+    box.door.loads[busy] = 2, 1_000, 1
+    box.door.tallies.append(box.tally(busy))
+    box.rig.engine.direct.told()
+    assert box.door.asked == [busy]
+    box.door.asked.clear()
+    box.door.tallies.append(box.tally(told))
+    box.rig.engine.direct.told()
+    assert sorted(box.door.asked) == sorted((busy, told))
+    box.door.asked.clear()
+    del box.door.loads[busy]
+    box.rig.engine.direct.told()
+    assert box.door.asked == [busy], "until it has drained"
+    box.door.asked.clear()
+    box.rig.engine.direct.told()
+    assert not box.door.asked
+
+
+def test_turns_of_a_box_that_has_nothing_to_do_look_at_no_lane() -> None:
+    box = Box()
+    box.rig.turns()
+    assert not box.door.asked
+
+
+def test_a_lane_that_a_dead_worker_leaves_work_to_is_looked_at_before() -> None:
+    rig, door = StillRig(make_version("m", 1)), CountingDoor()
+    assert rig.engine.direct.attach(cast(DirectDoor, door), 0)
+    twice = make_version("n", 1, instance_count=2)
+    rig.engine.apply(Catalog(versions=(CatalogVersion(model=twice, fingerprint=""),)))
+    rig.turns()
+    dead, other = door.groups
+    door.asked.clear()
+    assert rig.engine.direct.worker_exited(dead) == (-1, 0)
+    assert sorted(door.asked) == [dead, other]
+    assert rig.engine.direct.worker_exited(dead) == (-1, 0)
+    assert len(door.asked) == 2, "it is known no more"
+
+
+def test_whether_models_are_in_flight_costs_no_look_at_lanes() -> None:
+    box = Box()
+    direct = box.rig.engine.direct
+    box.door.tallies.append(box.tally(next(iter(box.door.groups))))
+    assert not any(direct.in_flight(model) for model in range(9))
+    assert not box.door.asked
+    assert box.door.tallies, "it fetches no news either"
+    assert direct.is_through(1)
+    assert not box.door.tallies, "but who wants all booked gets that"

@@ -40,9 +40,11 @@ class Stage:
         self.since_ns = {int(lane[-1]): ns for lane, ns in since_ns.items()}
         self.workers = Workers()
         self.asked: list[int] = []
+        self.looked: list[int] = []
         self.stalls = Stalls(self.workers, self.asked.append)
 
     def load(self, lane: int) -> tuple[int, int, int]:
+        self.looked.append(lane)
         since_ns = self.since_ns.get(lane, 0)
         return int(since_ns > 0), 0, since_ns
 
@@ -90,3 +92,16 @@ def test_a_tighter_bound_does_not_count_where_the_engine_looks_late_itself(
     assert stage.look(watched) == []
     stage.since_ns[1] = NOW_NS - 2 * S
     assert stage.look(watched, now_ns=NOW_NS + LOOK_NS + pause_ns) == ended
+
+
+def test_while_nothing_is_in_flight_turns_look_only_now_and_then() -> None:
+    stage = Stage()
+    assert stage.look() == stage.asked == []
+    stage.looked.clear()
+    for _ in range(3):
+        stage.look(now_ns=NOW_NS + 1)
+    assert not stage.looked
+    assert stage.asked == [NOW_NS + LOOK_NS], "what has begun since must not be missed"
+    stage.look(now_ns=NOW_NS + LOOK_NS)
+    assert stage.looked == [1, 2, 3]
+    assert len(stage.asked) == 1, "and it comes to rest"

@@ -308,3 +308,23 @@ def test_equal_worth_leaves_who_was_there_first() -> None:
     popularity.use(1, 1, SECOND)
     popularity.use(2, 1, SECOND)
     assert popularity.worth(2, 10, 100, 5) < popularity.worth(1, 10, 100, 4)
+
+
+class Asked(set[int]):
+    """Nothing is in use; keeps what was asked for."""
+
+    def __contains__(self, model: object) -> bool:
+        assert isinstance(model, int)
+        self.add(model)
+        return False
+
+
+def test_nobody_asks_whether_a_model_is_in_use_that_time_keeps_in_memory() -> None:
+    rig = Rig(200)
+    for model in (1, 2, 3):
+        rig.add(model, Form.COLD if model == 3 else Form.RESIDENT)
+    rig.tell(port.Kept(1, False, 3_000 * MS))
+    rig.ask(1, 7)
+    rig.in_use = asked = Asked()
+    rig.ask(3, 8)
+    assert set(asked) == {2}
