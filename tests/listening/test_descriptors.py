@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import resource
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +11,8 @@ import pytest
 
 from appliance.listening.descriptors import WORKERS_NEED, descriptor_shortage
 from tests.appliance_process import ApplianceProcess
+
+SPARE = 64
 
 
 def test_what_leaves_enough_for_workers_is_no_shortage() -> None:
@@ -24,9 +27,10 @@ def test_a_shortage_says_what_is_allowed_and_what_would_do() -> None:
 
 @pytest.fixture
 def low_limit() -> Iterator[int]:
-    """Processes start with few descriptors; gives how many they may have."""
+    """Processes start with hardly more descriptors than this one has open; gives how many they may have."""
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (min(256, before[1]), before[1]))
+    few = max(map(int, os.listdir("/proc/self/fd"))) + SPARE
+    resource.setrlimit(resource.RLIMIT_NOFILE, (few, before[1]))
     yield before[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
