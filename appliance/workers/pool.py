@@ -338,7 +338,8 @@ class WorkerPool:
         after = state.owes.awaited
         if after.aside is not before.aside:
             state.aside_ns = time.monotonic_ns()
-        if after.in_line is not before.in_line and state.cause is None:
+        leaves = state.stopping and not state.owes
+        if (leaves or after.in_line is not before.in_line) and state.cause is None:
             state.since_ns = time.monotonic_ns()
         self._on_event(event)
 
@@ -465,6 +466,10 @@ class WorkerPool:
     def _insist(self, state: WorkerProcess, now_ns: int) -> None:
         """A killed worker is still there. A supervisor that has sent the signal waits for it as we do: it is asked once
         more, and replaced, which costs every other worker, only when it does not even answer."""
+        if self._supervisor.lacks_buffers_to_kill(state.id):
+            _log.warning("the worker supervisor cannot be told to end worker process %d yet", state.pid)
+            state.since_ns = now_ns
+            return
         if not state.kill_sent:
             self._supervisor.abandon()
             return

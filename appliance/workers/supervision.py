@@ -88,6 +88,8 @@ class Supervisor:
         self._requests: deque[_Request] = deque()
         self._writing = False
         self._closing = False
+        self._again: asyncio.TimerHandle | None = None
+        """Set while the kernel has no buffers for what is to be said."""
         self._restart: asyncio.TimerHandle | None = None
         self._restart_delay_s = RESTART_DELAY_FIRST_S
         self._started_s = 0.0
@@ -122,9 +124,13 @@ class Supervisor:
         self._send_waiting()
 
     def kill(self, worker: int) -> None:
-        """Ask for the end of a worker that was forked."""
-        self._requests.append(_Request(Kill(worker)))
+        """Ask for the end of a worker that was forked: before other workers, whose descriptors may find no room."""
+        self._requests.appendleft(_Request(Kill(worker)))
         self._send_waiting()
+
+    def lacks_buffers_to_kill(self, worker: int) -> bool:
+        """Whether the worker's end could not be asked for yet, through no fault of the supervisor."""
+        return self._again is not None and any(each.message == Kill(worker) for each in self._requests)
 
     def is_waiting(self, worker: int) -> bool:
         """Whether the worker's fork was not yet given to a supervisor."""
@@ -211,7 +217,7 @@ class Supervisor:
 
     def _send_waiting(self) -> None:
         """Send requests as far as a ready supervisor takes them."""
-        if self._control is None or self._ready is None or not self._ready.done():
+        if self._control is None or self._ready is None or not self._ready.done() or self._again is not None:
             return
         while self._requests:
             request = self._requests[0]
@@ -224,12 +230,17 @@ class Supervisor:
                 return  # its death is about to be read
             except OSError as problem:
                 _log.error("the worker supervisor cannot be told anything (%s); it is tried again", problem)
-                self._loop.call_later(RESTART_DELAY_FIRST_S, self._send_waiting)
+                self._watch_writing(False)
+                self._again = self._loop.call_later(RESTART_DELAY_FIRST_S, self._send_again)
                 return
             self._requests.popleft()
             if request.lane is not None:
                 request.lane.close()
         self._watch_writing(False)
+
+    def _send_again(self) -> None:
+        self._again = None
+        self._send_waiting()
 
     def _watch_writing(self, wanted: bool) -> None:
         if wanted == self._writing or self._control is None:
@@ -241,6 +252,9 @@ class Supervisor:
             self._loop.remove_writer(self._control.fileno())
 
     def _drop_control(self) -> None:
+        if self._again is not None:
+            self._again.cancel()
+            self._again = None
         if self._control is not None:
             self._watch_writing(False)
             self._loop.remove_reader(self._control.fileno())

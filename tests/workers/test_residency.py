@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,12 +18,14 @@ from appliance.workers.port import (
     ModelFilled,
     ModelLoaded,
     ModelRefused,
+    PoolEvent,
     RunFinished,
     WorkerExited,
     WorkerSettings,
 )
+from appliance.workers.process import EXIT_GRACE_NS
 from tests.faults.gate import Gate
-from tests.workers.bench import FOUR, Bench, fake
+from tests.workers.bench import FOUR, Bench, Clock, fake
 from tests.workers.transformers import (
     ANSWER_BYTES,
     PIECES,
@@ -303,3 +306,26 @@ def test_a_model_is_neither_closed_nor_loaded_anew_while_its_weights_come_back(
     bench.run(worker, model, placed)
     bench.free(placed)
     stop(bench, worker)
+
+
+def test_a_worker_that_is_told_to_stop_has_its_time_from_the_end_of_what_it_does_aside(
+    make_bench: Callable[..., Bench], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench, clock = make_bench(), Clock()
+    monkeypatch.setattr("appliance.workers.pool.time", clock)
+
+    def hear(event: PoolEvent) -> None:
+        bench.events.put_nowait(event)
+        bench.loop.call_soon(bench.pool._look)  # before the end of the worker can be heard
+
+    monkeypatch.setattr(bench.pool, "_on_event", hear)
+    worker = bench.start()
+    with Gate(tmp_path / "gate") as filling:
+        load(bench, worker, fake(hollow_bytes=4096, fill_gate=tmp_path / "gate"), QUICK)
+        hollow(bench, worker)
+        bench.call(bench.pool.fill, worker, 100, False)
+        filling.reached()
+        bench.call(bench.pool.stop, worker)
+        clock.ahead_ns += EXIT_GRACE_NS + 1
+    assert bench.event(ModelFilled).failure == ""
+    assert bench.event(WorkerExited).detail == "exited with status 0"

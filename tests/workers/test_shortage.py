@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import resource
 import signal
@@ -14,8 +15,9 @@ from typing import Any
 import pytest
 
 from appliance.workers.messages import ForkFailed
-from appliance.workers.port import ExitCause, LaneMemory, WorkerExited
-from tests.workers.bench import PLAIN, Bench, fake, listening
+from appliance.workers.pool import KILL_GRACE_NS
+from appliance.workers.port import ExitCause, LaneMemory, WorkerExited, WorkerStarted
+from tests.workers.bench import PLAIN, Bench, Clock, fake, listening
 
 
 @contextmanager
@@ -107,3 +109,71 @@ def test_what_cannot_be_said_to_the_supervisor_for_want_of_buffers_is_said_later
     assert not refusals
     shared_bench.call(shared_bench.pool.stop, worker)
     shared_bench.event(WorkerExited)
+
+
+class Shortage:
+    """The kernel has no buffers for what is said to the supervisor, of all kinds or with descriptors only."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.of_all = self.of_descriptors = False
+        self._sent = socket.send_fds
+        patch.setattr(socket, "send_fds", self._send)
+
+    def _send(self, control: socket.socket, packets: list[bytes], descriptors: list[int]) -> int:
+        if self.of_all or (self.of_descriptors and descriptors):
+            raise OSError(errno.ETOOMANYREFS, os.strerror(errno.ETOOMANYREFS))
+        return self._sent(control, packets, descriptors)
+
+
+@pytest.fixture
+def shortage(monkeypatch: pytest.MonkeyPatch) -> Shortage:
+    return Shortage(monkeypatch)
+
+
+def test_many_requests_that_cannot_be_said_are_tried_again_together(
+    make_bench: Callable[..., Bench], shortage: Shortage, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench = make_bench()
+    shortage.of_descriptors = True
+    with caplog.at_level(logging.ERROR, "appliance.workers"), listening("cannot be told anything") as said:
+        for worker in range(700, 705):
+            bench.call(bench.pool.start, worker, PLAIN)
+        bench.wait(said)
+    assert len([each for each in caplog.messages if "cannot be told anything" in each]) == 1
+    shortage.of_descriptors = False
+    assert {bench.event(WorkerStarted).worker for _ in range(5)} == set(range(700, 705))
+
+
+def test_a_worker_is_killed_while_another_cannot_be_started(
+    make_bench: Callable[..., Bench], shortage: Shortage
+) -> None:
+    bench = make_bench()
+    supervisor = bench.pool.statistics().supervisor_pid
+    worker = bench.start()
+    shortage.of_descriptors = True
+    bench.call(bench.pool.start, 700, PLAIN)
+    bench.call(bench.pool.kill, worker, ExitCause.HUNG)
+    exited = bench.event(WorkerExited)
+    assert (exited.worker, exited.cause) == (worker, ExitCause.HUNG)
+    shortage.of_descriptors = False
+    assert bench.event(WorkerStarted).worker == 700
+    assert bench.pool.statistics().supervisor_pid == supervisor
+
+
+def test_a_supervisor_that_cannot_be_told_to_kill_is_not_taken_for_dead(
+    make_bench: Callable[..., Bench], shortage: Shortage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock()
+    monkeypatch.setattr("appliance.workers.pool.time", clock)
+    bench = make_bench()
+    supervisor = bench.pool.statistics().supervisor_pid
+    worker, witness = bench.start(), bench.start()
+    shortage.of_all = True
+    with listening("cannot be told to end worker process") as said:
+        bench.call(bench.pool.kill, worker, ExitCause.HUNG)
+        clock.ahead_ns += KILL_GRACE_NS + 1
+        bench.wait(said)
+    shortage.of_all = False
+    assert bench.event(WorkerExited).worker == worker
+    assert bench.load(witness, fake())
+    assert bench.pool.statistics().supervisor_pid == supervisor
