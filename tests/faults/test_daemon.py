@@ -85,9 +85,9 @@ def test_sigterm_answers_what_was_accepted_and_refuses_the_rest(serve: Serve, tm
         assert daemon.process.wait(30) == 0
     channel.close()
     assert states == [health_pb2.HealthCheckResponse.SERVING, health_pb2.HealthCheckResponse.NOT_SERVING]
-    # A request that meets the closing connection is CANCELLED by the gRPC library, one per client at most.
+    # Requests that meet the closing connection are CANCELLED by the gRPC library: they had not been accepted.
     assert set(stream.outcomes) <= {"OK", "UNAVAILABLE", "CANCELLED"}
-    assert stream.outcomes["CANCELLED"] <= 3
+    assert "grace is over" not in daemon.log(), "accepted, and not answered"
     assert stream.outcomes["OK"] >= 6, "what was accepted before the signal was answered"
 
 
