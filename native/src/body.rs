@@ -25,7 +25,9 @@ pub struct RequestBody {
     budget: Arc<Budget>,
     window: Arc<Window>,
     stream: RecvStream,
+    /// Of a frame, the window of which is given back when nothing is left of it.
     rest: Bytes,
+    frame: usize,
     coding: Option<Coding>,
     deadline: Option<Instant>,
     stall: Option<Pin<Box<Sleep>>>,
@@ -71,7 +73,18 @@ impl RequestBody {
         deadline: Option<Instant>,
     ) -> Self {
         let (budget, window) = (caller.requests.clone(), caller.window.clone());
-        Self { core, budget, window, stream, rest: Bytes::new(), coding, deadline, stall: None, progress: 0 }
+        Self {
+            core,
+            budget,
+            window,
+            stream,
+            rest: Bytes::new(),
+            frame: 0,
+            coding,
+            deadline,
+            stall: None,
+            progress: 0,
+        }
     }
 
     /// The one message of a unary call. Where the door may serve it by itself (`direct`), a large one goes into its slot
@@ -81,7 +94,10 @@ impl RequestBody {
         self.progressed(PROGRESS);
         let prefix = self.prefix(Patience::Bounded).await?.ok_or_else(none)?;
         let prefix = self.announced(prefix)?;
-        let received = self.received(prefix, direct, arrived_ns, deadline_ns).await?;
+        let mut received = self.received(prefix, direct, arrived_ns, deadline_ns).await?;
+        if let (Received::Message(message), false) = (&mut received, direct) {
+            message.settle();
+        }
         self.progressed(PROGRESS);
         if !self.rest.is_empty() || self.data(Patience::Bounded).await?.is_some() {
             return Err(Fault::status(code::INTERNAL, "the request has more than one message"));
@@ -129,7 +145,7 @@ impl RequestBody {
         deadline_ns: u64,
     ) -> Result<Option<Received>, Fault> {
         if self.rest.is_empty() {
-            self.rest = self.data(Patience::Bounded).await?.ok_or_else(cut_short)?;
+            self.more().await?;
         }
         if self.rest.len() >= prefix.length {
             return Ok(None);
@@ -138,13 +154,13 @@ impl RequestBody {
         let begun = Upload::begin(&self.core.direct, first, prefix.length, arrived_ns, deadline_ns);
         let Some(mut upload) = begun else { return Ok(None) };
         self.window.want(prefix.length);
-        self.rest.advance(upload.opening_length());
+        drop(self.take(upload.opening_length()));
         upload.skip_opening();
         while upload.missing() > 0 {
             if self.rest.is_empty() {
-                self.rest = self.data(Patience::Bounded).await?.ok_or_else(cut_short)?;
+                self.more().await?;
             }
-            let piece = self.rest.split_to(upload.missing().min(self.rest.len()));
+            let piece = self.take(upload.missing().min(self.rest.len()));
             self.progressed(piece.len());
             if let Progress::Strange(taken) = upload.push(&piece) {
                 let mut assembly = Assembly::new(&self.budget, prefix.length);
@@ -168,7 +184,9 @@ impl RequestBody {
         self.progressed(PROGRESS);
         let Some(prefix) = self.prefix(patience).await? else { return Ok(None) };
         let prefix = self.announced(prefix)?;
-        self.announced_message(prefix).await.map(Some)
+        let mut message = self.announced_message(prefix).await?;
+        message.settle();
+        Ok(Some(message))
     }
 
     /// What a prefix announces, if it may be.
@@ -209,6 +227,7 @@ impl RequestBody {
             }
             let taken = (PREFIX - have).min(self.rest.len());
             self.rest.copy_to_slice(&mut prefix[have..have + taken]);
+            self.note_taken();
             have += taken;
             patience = Patience::Bounded;
         }
@@ -217,12 +236,12 @@ impl RequestBody {
 
     async fn contents(&mut self, length: usize) -> Result<Message, Fault> {
         if self.rest.is_empty() && length > 0 {
-            self.rest = self.data(Patience::Bounded).await?.ok_or_else(cut_short)?;
+            self.more().await?;
         }
         if self.rest.len() >= length {
             let mut reservation = self.budget.reserve();
             reservation.resize(length).map_err(|over| self.over_budget(over))?;
-            return Ok(Message { bytes: self.rest.split_to(length), reservation });
+            return Ok(Message { bytes: self.take(length), reservation });
         }
         self.window.want(length);
         Box::pin(self.gather(Assembly::new(&self.budget, length))).await
@@ -230,13 +249,13 @@ impl RequestBody {
 
     async fn gather(&mut self, mut assembly: Assembly) -> Result<Message, Fault> {
         loop {
-            let piece = self.rest.split_to(assembly.missing().min(self.rest.len()));
+            let piece = self.take(assembly.missing().min(self.rest.len()));
             assembly.push(&piece).map_err(|over| self.over_budget(over))?;
             if assembly.missing() == 0 {
                 return Ok(assembly.finish());
             }
             self.progressed(piece.len());
-            self.rest = self.data(Patience::Bounded).await?.ok_or_else(cut_short)?;
+            self.more().await?;
         }
     }
 
@@ -266,7 +285,28 @@ impl RequestBody {
         }
     }
 
-    /// The next DATA frame that is not empty; its flow-control window is given back, since it is consumed now.
+    /// More of a message, of which nothing is left.
+    async fn more(&mut self) -> Result<(), Fault> {
+        self.rest = self.data(Patience::Bounded).await?.ok_or_else(cut_short)?;
+        Ok(())
+    }
+
+    fn take(&mut self, length: usize) -> Bytes {
+        let taken = self.rest.split_to(length);
+        self.note_taken();
+        taken
+    }
+
+    /// Gives back a frame's memory and flow-control window when nothing of it is left. Until then both are the client's:
+    /// what was not asked for yet is in no budget.
+    fn note_taken(&mut self) {
+        if self.rest.is_empty() && self.frame > 0 {
+            self.rest = Bytes::new(); // an empty part would keep the whole
+            let _ = self.stream.flow_control().release_capacity(std::mem::take(&mut self.frame)); // fails only for too much
+        }
+    }
+
+    /// The next DATA frame that is not empty, when nothing is left of the one before.
     async fn data(&mut self, patience: Patience) -> Result<Option<Bytes>, Fault> {
         let idle = self.core.limits.duration(Limit::IdleBodyMs);
         loop {
@@ -290,8 +330,8 @@ impl RequestBody {
                 Ok(None) => return Ok(None),
                 Ok(Some(Err(error))) => return Err(Fault::of(&error)),
                 Ok(Some(Ok(data))) => {
-                    let _ = self.stream.flow_control().release_capacity(data.len()); // fails only for too much
                     if !data.is_empty() {
+                        self.frame = data.len();
                         return Ok(Some(data));
                     }
                 }

@@ -180,6 +180,19 @@ pub struct Message {
     pub reservation: Reservation,
 }
 
+/// Messages beyond this take most of what they were read with.
+const SMALL: usize = 32 * 1024;
+
+impl Message {
+    /// For one that is to wait: a small one has memory of its own from here on, since it would keep all that was read with
+    /// it, which no budget knows.
+    pub fn settle(&mut self) {
+        if self.bytes.len() <= SMALL {
+            self.bytes = Bytes::copy_from_slice(&self.bytes);
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -249,6 +262,18 @@ mod tests {
         assert_eq!((budget.used(), &part[..]), (4, &[1][..]));
         drop(part);
         assert_eq!(budget.used(), 0);
+    }
+
+    #[test]
+    fn a_small_message_that_waits_keeps_nothing_that_was_read_with_it() {
+        let budget = Budget::new(100);
+        for (length, keeps) in [(300, false), (SMALL, false), (SMALL + 1, true)] {
+            let block = Bytes::from(vec![7; 2 * SMALL]);
+            let mut message = Message { bytes: block.slice(..length), reservation: budget.reserve() };
+            message.settle();
+            assert_eq!((message.bytes.len(), message.bytes[length - 1]), (length, 7));
+            assert_eq!(block.is_unique(), !keeps, "{length}");
+        }
     }
 
     #[test]

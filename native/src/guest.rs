@@ -34,7 +34,8 @@ pub struct HandedOver {
 
 impl HandedOver {
     /// As it came, and nothing more is known of it.
-    pub fn untouched(message: Message, arrived_ns: u64, asked: Option<Asked>) -> Self {
+    pub fn untouched(mut message: Message, arrived_ns: u64, asked: Option<Asked>) -> Self {
+        message.settle();
         Self { message, arrived_ns, attempts: 0, deadline_ns: 0, asked, hold: None, refusal: None }
     }
 }

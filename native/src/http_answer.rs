@@ -57,8 +57,9 @@ pub fn put_opening(plan: &Plan, id: &[u8], into: &mut Vec<u8>) {
     into.extend_from_slice(&plan.described);
 }
 
-/// The beginning of an answer with this JSON, with room for its binary tensors, which follow.
-pub fn begin(plan: &Plan, json: &[u8], signature: &mut Signature) -> BytesMut {
+/// The beginning of an answer with this JSON, with room for its binary tensors, which follow. The JSON is not kept beside
+/// the answer, which its client may take long to take.
+pub fn begin(plan: &Plan, json: Vec<u8>, signature: &mut Signature) -> BytesMut {
     let body = json.len() + plan.raw_outputs().map(|place| place.size).sum::<usize>();
     let mut answer = BytesMut::with_capacity(HEAD + body);
     // Writing to memory cannot fail.
@@ -72,7 +73,7 @@ pub fn begin(plan: &Plan, json: &[u8], signature: &mut Signature) -> BytesMut {
         )
     };
     let _ = write!(answer, "Content-Length: {body}\r\n{}", signature.now());
-    answer.put_slice(json);
+    answer.put_slice(&json);
     answer
 }
 

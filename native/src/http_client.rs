@@ -70,6 +70,12 @@ impl Client {
         self.reservation = None;
     }
 
+    /// Gives back the memory of what has come and was used, where little is left.
+    pub fn renew(&mut self) {
+        self.inbound = BytesMut::from(&self.inbound[..]); // what was used is memory as well, until the buffer goes
+        self.reservation = None;
+    }
+
     /// Ready when more has come or the client has said all. An error: it is gone.
     pub fn poll_read(&mut self, cx: &mut Context<'_>, room: usize) -> Poll<Result<()>> {
         if self.ended {

@@ -8,7 +8,7 @@ use crate::door::Core;
 use crate::http_client::{Client, ROOM};
 use crate::http_front::{Admitted, Front};
 use crate::http_handshake::establish;
-use crate::http_head::{self, Head, Request};
+use crate::http_head::{self, HEAD, Head, Request};
 use crate::http_json::Outline;
 use crate::http_pass::{self, Edge, Passed};
 use crate::http_serve::{EDGE, Tried};
@@ -25,6 +25,9 @@ use tokio::time::{Instant, Sleep, sleep, sleep_until};
 
 /// How long the rest of a head may be on its way; the edge waits for longer ones, and for other bounds on them.
 const HEAD_PATIENCE: Duration = Duration::from_millis(100);
+
+/// After a request beyond this, what was read behind it gets memory of its own.
+const BULKY: usize = HEAD + 2 * ROOM;
 
 /// Serves a connection to its end.
 pub async fn serve(core: Arc<Core>, front: Arc<Front>, socket: Socket, peer: Arc<str>, admitted: Admitted) {
@@ -47,6 +50,8 @@ pub(crate) struct Connection<'a> {
     /// What it may ask.
     pub(crate) account: Arc<Account>,
     pub(crate) client: Client,
+    /// What the client has sent takes more memory than what is left of it.
+    bulky: bool,
     edge: Option<Edge>,
     pub(crate) requests: Arc<Budget>,
     pub(crate) answers: Arc<Budget>,
@@ -85,6 +90,7 @@ impl<'a> Connection<'a> {
             peer,
             name,
             account,
+            bulky: false,
             edge: None,
             listening: None,
             outline: Outline::default(),
@@ -127,8 +133,8 @@ impl<'a> Connection<'a> {
     async fn begin(&mut self) -> Begun {
         self.core.bell.answer(); // when the thread is too busy to sleep, nobody else does
         self.core.direct.drain();
-        if self.client.inbound.is_empty() {
-            self.client.release();
+        if self.client.inbound.is_empty() || std::mem::take(&mut self.bulky) {
+            self.client.renew();
         }
         self.client.reservation = None; // what it was for is through, and little was read behind it
         self.idle.begin();
@@ -138,7 +144,10 @@ impl<'a> Connection<'a> {
             loop {
                 if !self.client.inbound.is_empty() {
                     match http_head::request(&self.client.inbound, &self.front.bounds) {
-                        Head::Request(request) => return Poll::Ready(Begun::Request(request)),
+                        Head::Request(request) => {
+                            self.bulky = request.head + request.body > BULKY;
+                            return Poll::Ready(Begun::Request(request));
+                        }
                         Head::Odd => return Poll::Ready(Begun::Odd),
                         Head::Partial if self.client.ended => return Poll::Ready(Begun::Odd),
                         Head::Partial => {}

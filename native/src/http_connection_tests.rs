@@ -275,6 +275,44 @@ async fn json_is_read_into_the_slot_and_written_from_it() {
 }
 
 #[tokio::test]
+async fn what_is_read_behind_a_large_request_does_not_keep_its_memory() {
+    const BODY: usize = 1 << 18;
+    let Wire { mut rig, .. } = mixed();
+    let limits = Limits::new(NAMES.iter().map(|name| (name.to_string(), 1 << 20))).unwrap();
+    let mut core = Core::new(limits, HashMap::new(), None).unwrap();
+    Arc::get_mut(&mut core).unwrap().direct = rig.direct.clone();
+    let mut front = front();
+    (front.json_bytes, front.body_bytes) = (2 * BODY, 2 * BODY);
+    let (client, socket) = UnixStream::pair().unwrap();
+    let who = ("".into(), "".into(), core.quotas.account(Who::Local, 0));
+    let mut connection = Connection::new(&core, &front, Socket::Unix(socket).into(), who);
+    let (mut reading, mut writing) = client.into_split();
+    let sending = tokio::spawn(async move {
+        let large = mixed_request(&["1.5,", &" ".repeat(BODY), "-2"].concat());
+        writing.write_all(&[&large[..], b"POST"].concat()).await.unwrap();
+        writing
+    });
+    let Begun::Request(request) = connection.begin().await else { panic!() };
+    let infer = request.infer.as_ref().unwrap();
+    let worker = async {
+        while rig.direct.load(1).0 != 1 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        let writing = sending.await.unwrap();
+        rig.complete(status::OK);
+        let mut answer = [0; 4096];
+        assert!(reading.read(&mut answer).await.unwrap() > 0);
+        writing
+    };
+    let (tried, _writing) = tokio::join!(connection.serve(&request, infer), worker);
+    assert!(matches!(tried, Tried::Answered));
+    assert_eq!(&connection.client.inbound[..], b"POST");
+    assert!(timeout(Duration::from_millis(1), connection.begin()).await.is_err());
+    assert_eq!((&connection.client.inbound[..], core.budget.used()), (&b"POST"[..], 0));
+    assert!(!connection.client.inbound.try_reclaim(BODY), "its memory is kept");
+}
+
+#[tokio::test]
 async fn json_that_the_edge_would_refuse_is_the_edges() {
     for data in ["1.5", "1.5,2,3", "1.5,x", "1.5,[2]", "1.5,1e39", "1.5,true", ""] {
         let mut wire = mixed();

@@ -192,8 +192,8 @@ impl Flow<'_> {
             exchange.request -= sent;
         }
         let mut moved = sent > 0;
-        if moved && client.inbound.is_empty() {
-            client.release(); // the rest of a body may take its time
+        if moved && (client.inbound.is_empty() || sent == bound) {
+            client.renew(); // the rest of a body may take its time, and so may the answer
         }
         if edge.deaf && !client.inbound.is_empty() {
             client.release(); // nobody wants it; but the answer may yet come
@@ -268,9 +268,20 @@ mod tests {
     use std::time::Duration;
     use tokio::io::AsyncReadExt;
 
+    const CAME: usize = 1 << 20; // more than sockets hold
+
     #[tokio::test]
     async fn what_the_edge_has_taken_holds_no_memory_while_the_rest_is_awaited() {
-        const CAME: usize = 1 << 20; // more than sockets hold
+        passed(CAME + 1, CAME).await;
+    }
+
+    #[tokio::test]
+    async fn what_the_edge_has_taken_holds_no_memory_while_the_answer_is_awaited() {
+        passed(CAME - 1, CAME - 1).await;
+    }
+
+    /// Of a request of so many bytes, of which, and of what is behind it, `CAME` have come, the edge takes so many.
+    async fn passed(request: usize, takes: usize) {
         let limits = Limits::new(NAMES.iter().map(|name| (name.to_string(), 1 << 20))).unwrap();
         let core = Core::new(limits, HashMap::new(), None).unwrap();
         let (_client, socket) = UnixStream::pair().unwrap();
@@ -286,7 +297,7 @@ mod tests {
             _ => None,
         });
         let mut theirs = UnixStream::from_std(theirs.unwrap()).unwrap();
-        let exchange = Exchange { request: CAME + 1, response: None, asked: None };
+        let exchange = Exchange { request, response: None, asked: None };
         let mut flow = Flow {
             core: &core,
             client: &mut client,
@@ -300,13 +311,13 @@ mod tests {
         })
         .await;
         assert_eq!(core.budget.used(), CAME as u64, "the edge has not taken all of it");
-        let mut taken = vec![0; CAME];
+        let mut taken = vec![0; takes];
         tokio::select! {
             biased;
-            read = theirs.read_exact(&mut taken) => assert_eq!(read.unwrap(), CAME),
+            read = theirs.read_exact(&mut taken) => assert_eq!(read.unwrap(), takes),
             _ = poll_fn(|cx| flow.poll(cx)) => panic!("the end has not come"),
         }
-        assert_eq!(core.budget.used(), 0);
+        assert_eq!((core.budget.used(), flow.client.inbound.len()), (0, CAME - takes));
         assert!(!flow.client.inbound.try_reclaim(CAME), "its memory is kept");
     }
 }

@@ -250,7 +250,7 @@ impl Connection<'_> {
         }
         let flight = guest.flight;
         let json = self.written(&flight).await;
-        let mut answer = http_answer::begin(flight.plan(), &json, &mut self.front.signature());
+        let mut answer = http_answer::begin(flight.plan(), json, &mut self.front.signature());
         for place in flight.plan().raw_outputs() {
             flight.read(place.offset, place.size, &mut answer);
         }

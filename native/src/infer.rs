@@ -39,11 +39,12 @@ pub async fn serve(
 ) -> Result<Served, Fault> {
     let mut guest = match received {
         Received::Upload(upload) => Guest::Upload(upload),
-        Received::Message(message) => {
+        Received::Message(mut message) => {
             let mut admission = core.direct.admit(&message.bytes, arrived_ns, deadline_ns, true);
             let mut known_ns = 0;
             if let Admission::Parked(parked) = admission {
                 known_ns = parked.deadline_ns();
+                message.settle();
                 admission = Box::pin(wait(parked, answer)).await?;
             }
             match admission {

@@ -132,7 +132,13 @@ impl Direct {
     }
 
     /// Has a request wait that the engine would be asked for, and which counts as work ahead of others as if it were.
-    pub(crate) fn park(self: &Arc<Self>, state: &mut State, request: Request, charge_ns: u64) -> Admission {
+    pub(crate) fn park(
+        self: &Arc<Self>,
+        state: &mut State,
+        mut request: Request,
+        charge_ns: u64,
+    ) -> Admission {
+        request.id = Bytes::copy_from_slice(&request.id); // a part of the message would keep it
         let (tell, told) = oneshot::channel();
         let (number, plan, id) = (state.next_seat, request.plan.clone(), request.id.clone());
         let deadline_ns = request.deadline_ns;

@@ -60,6 +60,15 @@ fn the_engine_is_given_no_more_than_it_can_serve_soon() {
 }
 
 #[test]
+fn who_waits_keeps_nothing_of_what_its_message_was_read_with() {
+    let rig = Rig::new();
+    let _with_engine = fill_engine(&rig);
+    let read = message();
+    let Admission::Parked(_parked) = rig.direct.admit(&read, now_ns(), 0, true) else { panic!("not parked") };
+    assert!(read.is_unique());
+}
+
+#[test]
 fn what_cannot_wait_is_the_engines() {
     let rig = Rig::new();
     let _with_engine = fill_engine(&rig);

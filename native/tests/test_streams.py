@@ -12,6 +12,7 @@ import pytest
 from edge_appliance_door import CALL, GONE, MESSAGE, SENT
 
 from native.tests.host import PATIENCE_S, TALK, Host, start
+from native.tests.raw_client import ACK, DATA, PING, WINDOW_UPDATE, RawClient, framed, request
 
 
 def test_messages_go_both_ways_in_order() -> None:
@@ -91,6 +92,46 @@ def test_a_client_is_no_further_ahead_than_the_windows() -> None:
         assert ahead < 30 + 40
         host.door.finish(call, 0)
         assert stream.code() == grpc.StatusCode.OK
+
+
+def given_back(client: RawClient) -> int:
+    """How much of its window the connection is given back now: that has been said by the second pong."""
+    given = 0
+    for _ in range(2):
+        client.send(PING, 0, 0, bytes(8))
+        while (frame := client.receive()) and (frame.kind, frame.flags) != (PING, ACK):
+            if (frame.kind, frame.stream) == (WINDOW_UPDATE, 0):
+                given += int.from_bytes(frame.payload)
+        assert frame
+    return given
+
+
+@pytest.mark.parametrize("ends", [False, True])
+def test_what_is_read_with_a_message_is_the_clients_until_it_is_asked_for_or_its_stream_ends(
+    ends: bool,
+) -> None:
+    frame = framed(b"1") + framed(bytes((64 << 10) - len(framed(b"1")) - len(framed(b""))))
+    with Host() as host, RawClient(host.addresses[0]) as client:
+        client.widen()
+        given = 0
+        for turn in range(4):  # together twice the window
+            calls = []
+            for stream in range(1 + 16 * turn, 17 + 16 * turn, 2):
+                client.socket.sendall(
+                    client.head(stream, request(TALK)) + client.frame(DATA, 0, stream, frame)
+                )
+                calls.append(host.expect(CALL)[1])
+                host.door.read(calls[-1])
+                assert host.expect(MESSAGE)[2] == b"1"
+            given += given_back(client)
+            assert given <= turn * 8 * len(frame), "it is given back before it was asked for"
+            for call in calls:
+                if not ends:
+                    host.door.read(call)
+                    assert len(host.expect(MESSAGE)[2]) > 60_000
+                host.door.finish(call, 0)
+            given += given_back(client)
+            assert given > turn * 8 * len(frame)
 
 
 def test_a_slow_client_holds_up_only_its_own_stream() -> None:
