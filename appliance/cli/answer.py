@@ -52,7 +52,7 @@ def _output_json(output: OutputTensor, asked: int) -> dict[str, Any]:
     }
     if asked:
         document["classes"] = [
-            [{"score": top.score, "index": top.index, "label": top.label} for top in row]
+            [{"score": _json_value(top.score), "index": top.index, "label": top.label} for top in row]
             for row in top_classes(output)
         ]
     else:

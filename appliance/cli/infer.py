@@ -77,7 +77,7 @@ def run(arguments: argparse.Namespace) -> int:
             )
         )
     if arguments.json:
-        print(json.dumps(as_json(reply, classes)))
+        print(json.dumps(as_json(reply, classes), allow_nan=False))
     else:
         from rich.console import Console
 
