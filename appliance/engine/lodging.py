@@ -191,7 +191,7 @@ class Lodging:
 
     @property
     def keeps(self) -> bool:
-        """Whether there are versions to go back to; ``release`` finds out when there are none any more."""
+        """Whether there are versions to go back to; ``forget_gone`` finds out when there are none any more."""
         return bool(self._kept or self._kept_above)
 
     @property
@@ -321,6 +321,17 @@ class Lodging:
                     del kept[model]
         for model in [model for model in self._measured if served(model) is None]:
             del self._measured[model]
+        return self.left_bytes != left_bytes
+
+    def forget_gone(self, served: Callable[[int], Served | None]) -> bool:
+        """What was kept to go back to and has left takes no memory any more, which what serves again does, as
+        ``release`` finds out; True when there is more than before."""
+        left_bytes = self.left_bytes
+        for kept in (self._kept, self._kept_above):
+            for model in list(kept):
+                known = served(model)
+                if known is None or known.state not in (VersionState.UNLOADING, VersionState.READY):
+                    del kept[model]
         return self.left_bytes != left_bytes
 
     def _left_by(self, served: Served | None) -> int:

@@ -123,8 +123,7 @@ class Residence:
             refused = self._refusal(request, answer), Result.REFUSED
         elif not request.store(self._arena, tensors):
             others = [*others, *self._step_of(port.Withdrawn(served.id, request.handle), now_ns)]
-            text = "Exceeds maximum queue size: no memory left for tensors"
-            refused = QueueFull(text), Result.REFUSED
+            refused = QueueFull("Exceeds maximum queue size: no memory left for tensors"), Result.REFUSED
         elif (deadline_ns := self._room.enter(request)) is not None:
             self._at(deadline_ns)
         self._perform(others, now_ns)
@@ -147,8 +146,8 @@ class Residence:
             self._tell(port.Withdrawn(request.served.id, request.handle), now_ns)
         if self._draining:
             self._drain(now_ns)
-        if self._lodging.keeps:
-            self._recount(now_ns)
+        if self._lodging.keeps and self._lodging.forget_gone(self._roster.served):
+            self._tell(self._budget(), now_ns)
         if now_ns >= self._wake_ns:
             self._wake_ns = NO_DEADLINE
             self._tell(port.Settle(), now_ns)
@@ -158,21 +157,23 @@ class Residence:
             self._at(self._room.next_deadline_ns)
 
     def look(self, now_ns: int) -> None:
-        """The routes have changed: look after what serves now, and no longer after what does not."""
+        """The routes have changed: look after what serves now. Told at once, for what one leaves another one has."""
         there = {served.id: served for served in self._routes.all()}
+        news: list[port.Told] = []
         for model, served in list(self._tenants.items()):
             if there.get(model) is not served or served.state is not VersionState.READY:
-                self._remove(served, now_ns)
-        self._recount(now_ns)
+                news.append(self._remove(served, now_ns))
+        if self._lodging.release(self._roster.served):
+            news.append(self._budget())
         for served in there.values():
+            if served.id not in self._tenants and self._lodging.settles(served):
+                news.append(self._add(served))
             if served.id in self._tenants:
-                self._tell(self._lodging.kept(served), now_ns)
-            elif self._lodging.settles(served):
-                self._add(served, now_ns)
+                news.append(self._lodging.kept(served))
+        self._tell(port.Changed(tuple(news)), now_ns)
         kept = {served: self._lodging.kept(served) for served in self._tenants.values()}
         self._pinned_bytes = sum(self._lodging.footprint(each).bytes for each in kept if kept[each].stays)
-        pinned = {served for served, wish in kept.items() if wish.pinned}
-        found = tuple(self._lodging.problems(there.values(), pinned.__contains__))
+        found = tuple(self._lodging.problems(there.values(), lambda each: each in kept and kept[each].pinned))
         for problem in [each for each in found if each not in self._problems]:
             self._report("models do not fit as configured", reason=problem)
         self._problems = found
@@ -183,15 +184,13 @@ class Residence:
         left_bytes = self._lodging.left_bytes
         room = self._lodging.ask(served, before, stay, now_ns)
         if self._lodging.left_bytes != left_bytes:
-            self._tell(port.BudgetChanged(self._lodging.left_bytes, self._lodging.whole_bytes), now_ns)
+            self._tell(self._budget(), now_ns)
         if not room.there:
             self._at(max(room.again_ns, now_ns + self._config.retry_ns))
         return room
 
-    def _recount(self, now_ns: int) -> None:
-        """Some may serve now that were on their way, or be gone that were kept."""
-        if self._lodging.release(self._roster.served):
-            self._tell(port.BudgetChanged(self._lodging.left_bytes, self._lodging.whole_bytes), now_ns)
+    def _budget(self) -> port.BudgetChanged:
+        return port.BudgetChanged(self._lodging.left_bytes, self._lodging.whole_bytes)
 
     def rests(self, served: Served) -> bool:
         """Whether a version that is known to serve begins COLD, because memory has no room for it at the start."""
@@ -200,14 +199,13 @@ class Residence:
             return False
         return self._lodging.rest(served, self._residency.statistics().used_bytes)
 
-    def _add(self, served: Served, now_ns: int) -> None:
+    def _add(self, served: Served) -> port.Added:
         self._tenants[served.id] = served
         self._answered[served.id] = served.meter.answered
         footprint, costs_ns = self._lodging.footprint(served), self._lodging.costs_ns(served)
-        self._tell(port.Added(served.id, served.form, footprint, *costs_ns), now_ns)
-        self._tell(self._lodging.kept(served), now_ns)
+        return port.Added(served.id, served.form, footprint, *costs_ns)
 
-    def _remove(self, served: Served, now_ns: int) -> None:
+    def _remove(self, served: Served, now_ns: int) -> port.Removed:
         """Look after it no more. On its way in or out of memory it is out: nobody would hear how that ends."""
         model = served.id
         if not served.opened and (served.returning or model in self._pending or served in self._draining):
@@ -222,7 +220,7 @@ class Residence:
             self._room.leave(request.handle)
             if not self._reroute(request):
                 self._end(request, not_ready(request.plan.model), Result.UNAVAILABLE)
-        self._tell(port.Removed(model), now_ns)
+        return port.Removed(model)
 
     def _sample(self, now_ns: int) -> None:
         """Tell how much models were used that need not ask."""
@@ -448,8 +446,10 @@ class Residence:
         """A process is gone: what left with it is out; what it was to bring back is to be brought back anew."""
         self._renewals.lost(event.worker)
         for served in held:
-            if served.id in self._tenants:  # what was given up because of this is not brought back
-                (self._fail if served.state is VersionState.READY else self._remove)(served, now_ns)
+            if served.id in self._tenants and served.state is VersionState.READY:
+                self._fail(served, now_ns)
+            elif served.id in self._tenants:  # what was given up because of this is not brought back
+                self._tell(self._remove(served, now_ns), now_ns)
         for model, pending in list(self._pending.items()):
             if event.worker in pending and model in self._tenants:
                 pending.discard(event.worker)

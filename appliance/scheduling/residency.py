@@ -124,10 +124,11 @@ class Residency:
 
     # What is told
 
-    def _told(
-        self, event: port.Added | port.Removed | port.Kept | port.BudgetChanged | port.Measured
-    ) -> None:
+    def _told(self, event: port.Told | port.Changed) -> None:
         match event:
+            case port.Changed():
+                for each in event.news:
+                    self._told(each)
             case port.Added():
                 self._added(event)
             case port.Removed():

@@ -77,6 +77,15 @@ class Measured(NamedTuple):
     footprint: Footprint
 
 
+Told = Added | Removed | Kept | BudgetChanged | Measured
+
+
+class Changed(NamedTuple):
+    """All of this at once: nothing is decided before the last of it is known."""
+
+    news: tuple[Told, ...]
+
+
 class Used(NamedTuple):
     """So many requests went to a model that was RESIDENT, since this was last said."""
 
@@ -125,20 +134,7 @@ class Settle(NamedTuple):
     """Time has passed."""
 
 
-Event = (
-    Added
-    | Removed
-    | Kept
-    | BudgetChanged
-    | Measured
-    | Used
-    | Asked
-    | Withdrawn
-    | Done
-    | Declined
-    | Failed
-    | Settle
-)
+Event = Told | Changed | Used | Asked | Withdrawn | Done | Declined | Failed | Settle
 
 
 class Load(NamedTuple):

@@ -64,6 +64,20 @@ def test_memory_is_kept_for_a_visitor_until_it_serves_and_then_for_what_it_repla
     assert lodging.left_bytes == 100 * MB
 
 
+def test_what_was_kept_is_there_again_when_it_has_left_or_is_looked_after() -> None:
+    lodging = Lodging(ResidencyConfig(), 100 * MB)
+    old, new = serving(lodging, 1, 40 * MB), version(2, 30 * MB)
+    assert lodging.ask(new, old, Stay(40 * MB, 0), 0).there
+    new.state, old.state = VersionState.READY, VersionState.UNLOADING
+    assert lodging.release({1: old, 2: new}.get)
+    assert not lodging.forget_gone({1: old}.get)
+    old.state = VersionState.READY
+    assert not lodging.forget_gone({1: old}.get), "it is about to be counted with what serves"
+    assert lodging.left_bytes == 60 * MB
+    assert lodging.forget_gone(lambda model: None)
+    assert lodging.left_bytes == 100 * MB
+
+
 def test_a_version_that_is_larger_than_was_guessed_is_not_put_out_for_what_it_replaced() -> None:
     lodging = Lodging(ResidencyConfig(), 100 * MB)
     old, new = serving(lodging, 1, 60 * MB), version(2, 10 * MB)

@@ -11,7 +11,7 @@ from appliance.model import ModelVersion
 from appliance.workers import port
 from tests.simulation.crowded_world import CrowdedWorld
 from tests.simulation.scripted_workers import MS
-from tests.simulation.swap_world import FatedWorkers, SwapWorld
+from tests.simulation.swap_world import SOUND, FatedWorkers, SwapWorld
 from tests.simulation.test_packed_forms import ask
 
 SEEDS = 40
@@ -31,6 +31,34 @@ def test_what_serves_is_as_much_in_memory_as_it_is_known_to_be(first: int) -> No
         rolled_back += sum(change.ending.value == "rolled back" for change in world.records.history(""))
     assert hollowed > 0
     assert rolled_back > 0
+
+
+class FullWorld(SwapWorld):
+    """Two models and room for both: one is swapped while a client waits for the other, which is out of memory."""
+
+    def __init__(self) -> None:
+        terms = ResidencyTerms(ResidencyConfig(hollow=False), 2 * (PROCESS_BYTES + 5_000), lambda: 0)
+        swap = SwapConfig(watch_s=0.2, canary_percent=0.0)
+        super().__init__(8, names=2, swap=swap, residency=terms)
+
+    def check(self) -> None:
+        super().check()
+        workers = self.engine._roster.groups._workers.values()
+        there = [model for worker in workers for model in worker.loaded | worker.loading.keys()]
+        assert len(there) <= 2, "memory is given to two"
+
+
+def test_memory_of_a_version_that_takes_over_is_not_given_to_who_waits_for_room() -> None:
+    world = FullWorld()
+    world.start()
+    world.wish("m0", SOUND)
+    world.world.run(world.world.now + 1 * MS)
+    for _ in range(3):
+        ask(world, world.wanted["m1"])
+    world.world.run(world.world.now + 5_000 * MS)
+    assert world.engine.resolve("m0", "") is world.wanted["m0"]
+    assert world.engine.status().residency.loads > 0
+    world.settle()
 
 
 class FatalWorkers(FatedWorkers):
