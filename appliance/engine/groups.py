@@ -154,8 +154,10 @@ class Groups:
             if not worker.stopping:
                 self._port.unload(event.worker, event.model)
             return
-        worker.loaded.add(served.id)
         group = self._groups[worker.group]
+        if served not in group.models:  # taken out meanwhile, and its worker was told
+            return
+        worker.loaded.add(served.id)
         if first:  # else it was asked for when the process had been there for long
             group.load_ns = max(group.load_ns, now_ns - worker.started_ns)
         served.load_ns, served.progress = event.load_ns, None

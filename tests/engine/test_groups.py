@@ -25,33 +25,57 @@ def version(number: int) -> Served:
     return Served(id=number, model=model, fingerprint="", meter=VersionMeter(model.name, 1))
 
 
-def test_a_replacement_takes_as_long_as_the_loads_it_begins_with() -> None:
-    told: list[Event] = []
-    opened: list[Served] = []
+class Rig:
+    """Groups whose versions open as soon as they can; all share one process."""
 
-    def can_open(served: Served, now_ns: int) -> None:
+    def __init__(self) -> None:
+        self.told: list[Event] = []
+        self.opened: list[Served] = []
+        self.groups = Groups(
+            workers=SilentWorkers(),
+            placement=PlacementConfig(max_processes=1),
+            settings=lambda number: WorkerSettings(1, (), 0),
+            feed=self.told.append,
+            at=lambda at_ns: None,
+            take_id=itertools.count(1000).__next__,
+            wish=lambda served: LoadWish(),
+            can_open=self.open,
+            closed=lambda group: None,
+        )
+
+    def open(self, served: Served, now_ns: int) -> None:
         served.opened = True
-        opened.append(served)
+        self.opened.append(served)
 
-    groups = Groups(
-        workers=SilentWorkers(),
-        placement=PlacementConfig(max_processes=1),
-        settings=lambda number: WorkerSettings(1, (), 0),
-        feed=told.append,
-        at=lambda at_ns: None,
-        take_id=itertools.count(1000).__next__,
-        wish=lambda served: LoadWish(),
-        can_open=can_open,
-        closed=lambda group: None,
-    )
+    def loaded(self, served: Served, now_ns: int) -> None:
+        self.groups.loaded(ModelLoaded(WORKER, served.id, (), 1, 1), served, now_ns)
+
+
+def test_a_replacement_takes_as_long_as_the_loads_it_begins_with() -> None:
+    rig = Rig()
     first, second, late = version(1), version(2), version(3)
-    groups.place([first, second], 0)
-    groups.loaded(ModelLoaded(WORKER, 1, (), 1, 1), first, 5 * MS)
-    groups.loaded(ModelLoaded(WORKER, 2, (), 1, 1), second, 9 * MS)
-    groups.place([late], HOUR_NS)
-    groups.loaded(ModelLoaded(WORKER, 3, (), 1, 1), late, HOUR_NS + MS)
-    assert opened == [first, second, late], "they share one process"
-    known = groups.exited(WORKER)
+    rig.groups.place([first, second], 0)
+    rig.loaded(first, 5 * MS)
+    rig.loaded(second, 9 * MS)
+    rig.groups.place([late], HOUR_NS)
+    rig.loaded(late, HOUR_NS + MS)
+    assert rig.opened == [first, second, late], "they share one process"
+    known = rig.groups.exited(WORKER)
     assert known is not None
-    groups.lost(*known, 2 * HOUR_NS)
-    assert told[-1] == LaneClosed(WORKER, 2 * HOUR_NS + 9 * MS + 1)
+    rig.groups.lost(*known, 2 * HOUR_NS)
+    assert rig.told[-1] == LaneClosed(WORKER, 2 * HOUR_NS + 9 * MS + 1)
+
+
+def test_a_load_that_ends_after_its_version_was_taken_out_does_not_open_it_when_it_comes_back() -> None:
+    rig = Rig()
+    stays, back = version(1), version(2)
+    rig.groups.place([stays, back], 0)
+    rig.loaded(stays, MS)
+    rig.groups.drop(back, 2 * MS)
+    rig.loaded(back, 3 * MS)
+    assert rig.groups.holders(back) == ()
+    rig.groups.place([back], 4 * MS)
+    rig.groups.resume(next(iter(rig.groups._groups.values())), 5 * MS)
+    assert rig.opened == [stays]
+    rig.loaded(back, 6 * MS)
+    assert rig.opened == [stays, back]
