@@ -348,9 +348,12 @@ class Residence:
                 self._hollowed(event, now_ns)
             case ModelFilled():
                 self._filled(event, now_ns)
+        # What is said of one may open others that come back and that its process holds already.
+        for each in self._groups.members(event.worker):
+            if each.id in self._tenants and each.opened and each.form is Form.COLD:
+                self._back(each, now_ns)
 
     def _loaded(self, event: ModelLoaded, now_ns: int) -> None:
-        """Maybe a version that comes back is open after this: this one, or one that its process held before."""
         served = self._roster.served(event.model)
         self._renewals.renewed(event.model, event.worker)
         quick = self._groups.loads_quickly(event.worker, event.model)
@@ -363,9 +366,6 @@ class Residence:
         self._roster.model_loaded(event, now_ns)
         if served is not None and served.id in self._tenants and not quick:
             self._tell(port.Measured(served.id, self._lodging.footprint(served)), now_ns)
-        for each in self._groups.members(event.worker):
-            if each.id in self._tenants and each.opened and each.form is Form.COLD:
-                self._back(each, now_ns)
 
     def _back(self, served: Served, now_ns: int) -> None:
         took_ns = now_ns - self._moved_ns.pop(served.id, now_ns)

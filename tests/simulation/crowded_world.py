@@ -3,7 +3,7 @@
 As the world of swaps, by seed; some processes take their time to end, and half of the wishes are for the one before.
 A request may be refused for want of memory, or end with its version where no other can be asked, being out of memory.
 
-* What serves is looked after, and is as open as it is known to be: after every turn.
+* What serves is looked after, and is as open as it is known to be: after every turn. What is cold is never open.
 * What is sound and wanted serves at the end, and whatever serves answers.
 """
 
@@ -93,6 +93,7 @@ class CrowdedWorld(SwapWorld):
         residence = self.engine._residence
         tenants = {tenant.model: tenant for tenant in residence._residency.tenants()}
         for served in self.engine._routes.all():
+            assert served.form is not Form.COLD or not served.opened, served
             if served.state is VersionState.READY:
                 tenant = tenants[served.id]
                 assert tenant.move is not Move.NONE or tenant.form is served.form, served
