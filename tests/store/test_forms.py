@@ -12,17 +12,10 @@ from appliance.store.catalog import Catalog, CatalogModel
 from appliance.store.forms import StoredForm
 from appliance.store.layout import FORMS, REFUSED_FORM
 from appliance.store.room import Lacking, Tenancy, plan_room
-from appliance.store.settings import StoreConfig
 from appliance.store.writer import Installed, StoreWriter, open_store
 from tests.store.arrivals import arrival, assert_served, contents_of
 from tests.store.catalogs import stored_version
-
-CONFIG = StoreConfig(free_floor_bytes=0)
-
-
-@pytest.fixture
-def state(tmp_path: Path) -> Path:
-    return tmp_path / "state"
+from tests.store.stores import NO_FLOOR
 
 
 def put_form(state: Path, digest: str, size: int, of: str = "1") -> Path:
@@ -45,24 +38,24 @@ def installed(store: StoreWriter, version: int, now_ms: int, name: str = "digits
 
 
 def test_packed_forms_count_for_the_quota_and_leave_before_any_version(state: Path) -> None:
-    with open_store(state, CONFIG) as store:
+    with open_store(state, NO_FLOOR) as store:
         old, new = (installed(store, 1, at, name) for at, name in ((100_000, "old"), (900_000, "new")))
         forms = [put_form(state, each.digest, 8000) for each in (old, new)]
     for version, gone, there in ((2, "old/1", [False, True]), (3, "new/1", [False, False])):
         quota = bytes_in(state) + 1000
-        with open_store(state, replace(CONFIG, quota_bytes=quota)) as store:
+        with open_store(state, replace(NO_FLOOR, quota_bytes=quota)) as store:
             told = installed(store, version, 1_000_000 + version, "new")
             assert (told.evicted, told.evicted_forms) == ((), (gone,)), "first what was wanted long ago"
             assert_served(state, store.catalog)
         assert [form.exists() for form in forms] == there
         assert bytes_in(state) <= quota
-    with open_store(state, replace(CONFIG, quota_bytes=bytes_in(state) + 8000)) as store:
+    with open_store(state, replace(NO_FLOOR, quota_bytes=bytes_in(state) + 8000)) as store:
         told = installed(store, 4, 1_000_004, "new")
         assert (told.evicted, told.evicted_forms) == ((), ())
 
 
 def test_forms_and_then_versions_make_room_and_nothing_leaves_where_both_are_not_enough(state: Path) -> None:
-    with open_store(state, replace(CONFIG, quota_bytes=14_000)) as store:
+    with open_store(state, replace(NO_FLOOR, quota_bytes=14_000)) as store:
         first, second = (installed(store, number, number * 100_000) for number in (1, 2))
         form, gone = put_form(state, second.digest, 500), put_form(state, "f" * 64, 500)
         mark = put_form(state, first.digest, 0)
@@ -96,7 +89,7 @@ def test_forms_of_what_a_daemon_runs_leave_last_and_count_for_no_free_space(stat
     tenancy = Tenancy(catalog=catalog, forms=forms, running={runs}, staying=(), kept=())
 
     def leaving(quota: int, disk: int) -> tuple[list[str], list[int]] | None:
-        found = plan_room(tenancy, Lacking(quota, disk), CONFIG, 1_000_000)
+        found = plan_room(tenancy, Lacking(quota, disk), NO_FLOOR, 1_000_000)
         return found and ([form.name for form in found.forms], [each.version for each in found.versions])
 
     assert leaving(50, 50) == (["a"], [])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,30 +12,9 @@ from appliance.digest import digest_of
 from appliance.durable import RealFolder
 from appliance.store.inspection import inspect
 from appliance.store.layout import blob_path, view_root
-from appliance.store.settings import StoreConfig
 from appliance.store.writer import StoreWriter, open_store
 from tests.store.arrivals import arrival, assert_served
-
-CONFIG = StoreConfig(free_floor_bytes=0)
-
-
-@pytest.fixture
-def state(tmp_path: Path) -> Path:
-    return tmp_path / "state"
-
-
-@pytest.fixture
-def store(state: Path) -> Iterator[StoreWriter]:
-    with open_store(state, CONFIG) as writer:
-        yield writer
-
-
-def blob_of(store: StoreWriter, name: str, version: int, path: str) -> str:
-    model = store.catalog.model(name)
-    assert model is not None
-    installed = model.version(version)
-    assert installed is not None
-    return next(file.digest for file in installed.files if file.path == f"{name}/{path}")
+from tests.store.stores import NO_FLOOR, blob_of
 
 
 def test_a_damaged_blob_is_replaced_by_installing_again(store: StoreWriter, state: Path) -> None:
@@ -68,10 +46,10 @@ def test_a_damaged_blob_is_replaced_for_every_version_that_has_it(store: StoreWr
 
 
 def test_opening_mends_views(state: Path) -> None:
-    with open_store(state, CONFIG) as store:
+    with open_store(state, NO_FLOOR) as store:
         told = store.install(arrival(), want=True, now_ms=1)
     (view_root(state, told.digest) / "digits" / "config.pbtxt").unlink()
-    with open_store(state, CONFIG) as store:
+    with open_store(state, NO_FLOOR) as store:
         assert_served(state, store.catalog)
 
 
@@ -98,7 +76,7 @@ def test_a_damaged_view_is_mended_by_installing_again(store: StoreWriter, state:
 @pytest.mark.parametrize("step", ["", "digits", "digits/1"])
 def test_a_file_where_a_view_has_a_directory_is_told_and_mended(state: Path, step: str) -> None:
     """So a file system may come out of a repair."""
-    with open_store(state, CONFIG) as store:
+    with open_store(state, NO_FLOOR) as store:
         digest = store.install(arrival(), want=True, now_ms=1).digest
     place = view_root(state, digest) / step
     shutil.rmtree(place)
@@ -107,17 +85,17 @@ def test_a_file_where_a_view_has_a_directory_is_told_and_mended(state: Path, ste
     found = inspect(folder, lambda: store.catalog).findings
     folder.close()
     assert {each.text for each in found} == {"is missing or not its blob"}
-    with open_store(state, CONFIG) as store:
+    with open_store(state, NO_FLOOR) as store:
         assert_served(state, store.catalog)
         assert not store.install(arrival(), want=True, now_ms=2).written_bytes
 
 
 def test_a_file_where_blobs_have_a_directory_is_replaced_by_an_install(state: Path) -> None:
-    with open_store(state, CONFIG) as store:
+    with open_store(state, NO_FLOOR) as store:
         store.install(arrival(), want=True, now_ms=1)
     home = (state / blob_path(digest_of(b"graph 1"))).parent
     shutil.rmtree(home)
     home.write_text("no directory")
-    with open_store(state, CONFIG) as store:
+    with open_store(state, NO_FLOOR) as store:
         assert store.install(arrival(), want=True, now_ms=2).written_bytes >= len(b"graph 1")
         assert_served(state, store.catalog)

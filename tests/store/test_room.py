@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,31 +14,14 @@ from appliance.errors import (
 )
 from appliance.store.layout import blob_path
 from appliance.store.running import RunningRecord, RunningVersion
-from appliance.store.settings import StoreConfig
-from appliance.store.writer import StoreWriter, open_store
+from appliance.store.writer import open_store
 from tests.store.arrivals import arrival, assert_served, contents_of, lying
-
-CONFIG = StoreConfig(free_floor_bytes=0)
-
-
-@pytest.fixture
-def state(tmp_path: Path) -> Path:
-    return tmp_path / "state"
-
-
-@pytest.fixture
-def store(state: Path) -> Iterator[StoreWriter]:
-    with open_store(state, CONFIG) as writer:
-        yield writer
-
-
-def blobs_in(state: Path) -> set[str]:
-    return {path.name for path in (state / "blobs").rglob("*") if path.is_file()}
+from tests.store.stores import NO_FLOOR, blobs_in
 
 
 def test_a_quota_is_kept_and_what_is_cheapest_to_lose_goes(state: Path) -> None:
     size = 4000
-    with open_store(state, replace(CONFIG, quota_bytes=16_000)) as store:
+    with open_store(state, replace(NO_FLOOR, quota_bytes=16_000)) as store:
         for number in (1, 2, 3):
             store.install(
                 arrival(version=number, contents=contents_of(number, b"%d" % number * size)),
@@ -70,7 +52,7 @@ def test_a_quota_is_kept_and_what_is_cheapest_to_lose_goes(state: Path) -> None:
 
 
 def test_running_versions_are_not_evicted(state: Path) -> None:
-    with open_store(state, replace(CONFIG, quota_bytes=14_000)) as store:
+    with open_store(state, replace(NO_FLOOR, quota_bytes=14_000)) as store:
         first = store.install(arrival(version=1, contents=contents_of(1, b"1" * 4000)), want=True, now_ms=1)
         store.install(arrival(version=2, contents=contents_of(2, b"2" * 4000)), want=True, now_ms=2)
         record = RunningRecord(state)
@@ -85,14 +67,14 @@ def test_running_versions_are_not_evicted(state: Path) -> None:
 
 def test_the_free_floor_is_kept(state: Path) -> None:
     with (
-        open_store(state, replace(CONFIG, free_floor_bytes=1 << 62)) as store,
+        open_store(state, replace(NO_FLOOR, free_floor_bytes=1 << 62)) as store,
         pytest.raises(StoreFull, match="free_floor"),
     ):
         store.install(arrival(), want=True, now_ms=1)
 
 
 def test_garbage_makes_room_before_anything_is_evicted(state: Path) -> None:
-    with open_store(state, replace(CONFIG, quota_bytes=14_000)) as store:
+    with open_store(state, replace(NO_FLOOR, quota_bytes=14_000)) as store:
         store.install(arrival(version=1, contents=contents_of(1, b"1" * 4000)), want=True, now_ms=1)
         with pytest.raises(BlobMismatch):
             store.install(
@@ -109,7 +91,7 @@ def test_garbage_makes_room_before_anything_is_evicted(state: Path) -> None:
 def test_a_damaged_blob_that_is_replaced_counts_once(state: Path) -> None:
     """The documented cure needs no room within the quota, and nothing leaves for it."""
     heavy = {f"{number}/weights.bin": b"%d" % number * 8000 for number in (1, 2)}
-    with open_store(state, replace(CONFIG, quota_bytes=20_000)) as store:
+    with open_store(state, replace(NO_FLOOR, quota_bytes=20_000)) as store:
         for number in (1, 2):
             files = {f"{number}/graph.onnx": b"g", f"{number}/weights.bin": heavy[f"{number}/weights.bin"]}
             store.install(arrival(version=number, contents=files), want=True, now_ms=number)
@@ -125,7 +107,7 @@ def test_a_damaged_blob_that_is_replaced_counts_once(state: Path) -> None:
 def test_nothing_is_evicted_for_bytes_that_what_runs_keeps(state: Path) -> None:
     """The first runs and is uninstalled; the second has its weights, too, and would free nothing."""
     shared = b"w" * 8000
-    with open_store(state, replace(CONFIG, quota_bytes=14_000)) as store:
+    with open_store(state, replace(NO_FLOOR, quota_bytes=14_000)) as store:
         first = store.install(
             arrival(version=1, contents={"1/graph.onnx": b"1", "1/w": shared}), want=True, now_ms=1
         )
@@ -150,7 +132,7 @@ def test_nothing_is_evicted_for_bytes_that_what_runs_keeps(state: Path) -> None:
 def test_nothing_is_evicted_for_a_damaged_blob_that_is_replaced(state: Path) -> None:
     """An arriving version shares it with one that may go, whose going would free what is counted already."""
     shared = b"w" * 8000
-    with open_store(state, replace(CONFIG, quota_bytes=16_000)) as store:
+    with open_store(state, replace(NO_FLOOR, quota_bytes=16_000)) as store:
         store.install(
             arrival("other", 1, contents={"1/graph.onnx": b"1", "1/w": shared}), want=False, now_ms=1
         )

@@ -33,36 +33,11 @@ from appliance.store.catalog import Trial, TrialMode
 from appliance.store.layout import CATALOG, INCOMING, LOCK, VIEWS, blob_path, view_root
 from appliance.store.reading import read_catalog
 from appliance.store.running import RunningRecord, RunningVersion
-from appliance.store.settings import StoreConfig
 from appliance.store.writer import StoreWriter, locked, open_store
 from models.generate import write_model
 from tests.store.arrivals import arrival, arrival_of, assert_served, contents_of, lying, renamed
+from tests.store.stores import NO_FLOOR, blob_of, blobs_in
 from tests.words.manifests import manifest_of
-
-CONFIG = StoreConfig(free_floor_bytes=0)
-
-
-@pytest.fixture
-def state(tmp_path: Path) -> Path:
-    return tmp_path / "state"
-
-
-@pytest.fixture
-def store(state: Path) -> Iterator[StoreWriter]:
-    with open_store(state, CONFIG) as writer:
-        yield writer
-
-
-def blobs_in(state: Path) -> set[str]:
-    return {path.name for path in (state / "blobs").rglob("*") if path.is_file()}
-
-
-def blob_of(store: StoreWriter, name: str, version: int, path: str) -> str:
-    model = store.catalog.model(name)
-    assert model is not None
-    installed = model.version(version)
-    assert installed is not None
-    return next(file.digest for file in installed.files if file.path == f"{name}/{path}")
 
 
 def test_an_installed_version_is_there_for_every_reader(store: StoreWriter, state: Path) -> None:
@@ -202,19 +177,19 @@ def test_a_second_writer_is_told_who_the_first_is(store: StoreWriter, state: Pat
 
 
 def test_the_number_in_the_lock_of_a_writer_that_has_gone_means_nothing(state: Path) -> None:
-    with open_store(state, CONFIG):
+    with open_store(state, NO_FLOOR):
         assert (state / LOCK).read_text() == f"{os.getpid()}\n"
     (state / LOCK).write_text("1\n")
-    with open_store(state, CONFIG), pytest.raises(StoreBusy), open_store(state, CONFIG):
+    with open_store(state, NO_FLOOR), pytest.raises(StoreBusy), open_store(state, NO_FLOOR):
         pass
 
 
 def test_opening_removes_what_a_killed_writer_left(state: Path) -> None:
-    with open_store(state, CONFIG) as store:
+    with open_store(state, NO_FLOOR) as store:
         store.install(arrival(), want=True, now_ms=1)
     (state / INCOMING / "half").write_bytes(b"x")
     (state / INCOMING / "view-x" / "digits").mkdir(parents=True)
-    with open_store(state, CONFIG) as store:
+    with open_store(state, NO_FLOOR) as store:
         assert os.listdir(state / INCOMING) == []
         assert_served(state, store.catalog)
 
@@ -261,7 +236,7 @@ def test_the_name_of_the_state_directory_is_on_the_disk_before_anything_in_it(
     state = tmp_path / "state"
     with locked(state):
         assert synced == [str(tmp_path)]
-    with open_store(state, CONFIG) as store:
+    with open_store(state, NO_FLOOR) as store:
         assert synced[:2] == [str(tmp_path)] * 2
         store.install(arrival(), want=True, now_ms=1)
     synced.clear()
@@ -373,19 +348,19 @@ def test_a_link_in_the_store_leads_nowhere(state: Path, tmp_path: Path, where: s
     place.symlink_to(outside)
     with (
         pytest.raises(StoreUnavailable, match=r"[Nn]ot a directory|symbolic links|File exists"),
-        open_store(state, CONFIG) as store,
+        open_store(state, NO_FLOOR) as store,
     ):
         store.install(arrival(), want=True, now_ms=1)
     assert list(outside.iterdir()) == []
 
 
 def test_a_broken_catalog_is_never_written_over(state: Path) -> None:
-    with open_store(state, CONFIG) as store:
+    with open_store(state, NO_FLOOR) as store:
         store.install(arrival(), want=True, now_ms=1)
     data = bytearray((state / CATALOG).read_bytes())
     data[40] ^= 1
     (state / CATALOG).write_bytes(data)
-    with pytest.raises(CatalogInvalid), open_store(state, CONFIG):
+    with pytest.raises(CatalogInvalid), open_store(state, NO_FLOOR):
         pass
     assert (state / CATALOG).read_bytes() == data
 
@@ -403,7 +378,7 @@ def test_a_state_directory_that_went_away_is_no_empty_store(store: StoreWriter, 
 def test_the_state_directory_must_be_one(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for place in (tmp_path / "file", tmp_path / "none" / "state"):
-        with pytest.raises(ApplianceError, match="cannot open the store"), open_store(place, CONFIG):
+        with pytest.raises(ApplianceError, match="cannot open the store"), open_store(place, NO_FLOOR):
             pass
 
 

@@ -72,6 +72,13 @@ def kill(bench: Bench, worker: int) -> int:
     return bench.start()
 
 
+def insist(bench: Bench, clock: Clock) -> None:
+    """So much time passes that the pool asks for the end of a killed worker once more."""
+    with listening("was killed and has not ended yet") as said:
+        clock.ahead_ns += KILL_GRACE_NS + 1
+        bench.wait(said)
+
+
 def test_a_killed_worker_that_does_not_disappear_costs_no_other(
     make_bench: Callable[..., Bench], clock: Clock
 ) -> None:
@@ -80,9 +87,7 @@ def test_a_killed_worker_that_does_not_disappear_costs_no_other(
     worker = bench.start()
     with kept(bench.pids[worker]):
         witness = kill(bench, worker)
-        with listening("was killed and has not ended yet") as said:
-            clock.ahead_ns += KILL_GRACE_NS + 1
-            bench.wait(said)
+        insist(bench, clock)
         assert bench.load(witness, fake())
     exited = bench.event(WorkerExited)
     assert (exited.worker, exited.cause) == (worker, ExitCause.STOPPED)
@@ -98,9 +103,7 @@ def test_a_supervisor_that_falls_silent_after_it_has_killed_is_replaced(
     with kept(bench.pids[worker]):
         witness = kill(bench, worker)
         os.kill(supervisor, signal.SIGSTOP)
-        with listening("was killed and has not ended yet") as said:
-            clock.ahead_ns += KILL_GRACE_NS + 1
-            bench.wait(said)
+        insist(bench, clock)
         clock.ahead_ns += KILL_GRACE_NS + 1
         assert {bench.event(WorkerExited).worker for _ in range(2)} == {worker, witness}
     assert bench.start()
