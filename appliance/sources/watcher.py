@@ -18,6 +18,7 @@ from appliance.repository.directory import RepositoryScan
 from appliance.sources.notices import Notices
 from appliance.sources.settings import ReloadConfig
 from appliance.sources.source import Look, Source
+from appliance.workers.priority import USUAL_TURN_NS, take_turns
 
 T = TypeVar("T")
 
@@ -41,7 +42,9 @@ class Watcher:
         self._take = take
         self._report = report
         self._troubled = troubled
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="models")
+        self._thread = ThreadPoolExecutor(
+            1, thread_name_prefix="models", initializer=take_turns, initargs=(USUAL_TURN_NS,)
+        )  # a model is read for milliseconds: threads with the daemon's short turns go before it at once
         self._stirred = asyncio.Event()
         self._names: set[str] | None = set()
         self._notices: Notices | None = None

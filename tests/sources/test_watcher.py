@@ -16,6 +16,7 @@ from appliance.sources.directory import DirectorySource
 from appliance.sources.settings import ReloadConfig
 from appliance.sources.source import Look
 from appliance.sources.watcher import Watcher
+from appliance.workers.priority import SHORT_TURN_NS, take_turns, turn_ns
 from tests.repository.onnx_files import plain_model, write_version
 
 
@@ -127,3 +128,23 @@ def test_the_end_of_the_watch_is_told_and_stops_nobody_from_stopping(tmp_path: P
         await watched.stop()
 
     asyncio.run(look_and_stop())
+
+
+@pytest.mark.skipif(not turn_ns(), reason="a kernel before 6.12")
+def test_who_reads_models_takes_turns_as_long_as_anybodys(tmp_path: Path) -> None:
+    usual, turns = turn_ns(), list[int]()
+    source = DirectorySource(tmp_path, RepositoryConfig())
+
+    async def read_beside_short_turns() -> None:
+        take_turns(SHORT_TURN_NS)
+        watched = Watcher(source, ReloadConfig(watch=False), lambda scan: None, lambda event, **more: None)
+        turns.append(turn_ns())
+        turns.append(await watched.apart(turn_ns))
+        await watched.stop()
+        await watched.ended()
+
+    try:
+        asyncio.run(read_beside_short_turns())
+    finally:
+        take_turns(0)
+    assert turns == [SHORT_TURN_NS, usual]
