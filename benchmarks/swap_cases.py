@@ -31,7 +31,7 @@ SWAP_CASES: Mapping[str, Case] = {
             peers=(),
             rate=200.0,
             own_rate=1.0,
-            least_seconds=6.0,
+            least_seconds=15.0,
             pause_s=1.0,
             p99_ratio=2.0,
         ),

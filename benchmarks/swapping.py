@@ -9,11 +9,12 @@ and other weights.
 import contextlib
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
@@ -22,7 +23,7 @@ from typing import Any
 
 import grpc
 
-from benchmarks.cache import cache_directory
+from benchmarks.cache import ROOT, cache_directory
 from benchmarks.clients import LoadReport, Offer, run_load
 from benchmarks.load import INFER
 from benchmarks.models import lay_out, model_file
@@ -52,7 +53,8 @@ PATIENCE_S = 120.0
 SETTLED_MIB = 0.25
 LOOK_S = 0.01
 """Between two looks whether a version is ready, should the call that loads it not say so first."""
-ALONE, MEANWHILE, CONTROL = "without swaps", "during swaps", "beside a loop instead of swaps"
+ALONE, MEANWHILE = "without swaps", "during swaps"
+LOOPS, LOADS = "beside a loop instead of swaps", "beside bare loads instead of swaps"
 LOOP = """
 import os, sys, time
 os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
@@ -174,7 +176,7 @@ class Swapper:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SwapUnderLoad:
     """Swaps beside an open loop on another model, and a slower one on the swapped model itself; beside the subject also
-    a mere loop in the place of swaps, as a control."""
+    two controls in the place of swaps: a mere loop, and loads of the same model by ONNX Runtime alone."""
 
     megabytes: int
     subject: str
@@ -221,8 +223,11 @@ class SwapUnderLoad:
             samples.add(name, MEANWHILE, "swap", "ms", seconds * 1e3)
         samples.add(name, MEANWHILE, "swaps", "", len(swapper.times))
         if name == self.subject and swapper.times:
-            with _looping(median(swapper.times), self.pause_s):
-                self._loads(bench, instance, own, number, CONTROL, samples)
+            loop = ("-c", LOOP, str(median(swapper.times)), str(self.pause_s))
+            loads = ("-m", "benchmarks.bare_loads", str(there.graph), str(self.pause_s))
+            for setting, control in ((LOOPS, loop), (LOADS, loads)):
+                with _beside(control):
+                    self._loads(bench, instance, own, number, setting, samples)
 
     def _loads(
         self, bench: Bench, instance: Running, own: bytes, number: int, setting: str, samples: Samples
@@ -335,13 +340,15 @@ class ManySwaps:
 
 
 @contextlib.contextmanager
-def _looping(busy_s: float, pause_s: float) -> Iterator[None]:
-    """A process of the idle class that is busy for so long, then pauses, and so on."""
-    with subprocess.Popen([sys.executable, "-c", LOOP, str(busy_s), str(pause_s)]) as loop:
-        try:
-            yield
-        finally:
-            loop.kill()
+def _beside(python: Sequence[str]) -> Iterator[None]:
+    """Beside a Python process with these arguments and whatever it starts."""
+    environment = {**os.environ, "ORT_DISABLE_TELEMETRY": "1"}  # its thread would be lost by a fork
+    control = subprocess.Popen([sys.executable, *python], cwd=ROOT, env=environment, process_group=0)
+    try:
+        yield
+    finally:
+        os.killpg(control.pid, signal.SIGKILL)
+        control.wait()
 
 
 @contextlib.contextmanager
