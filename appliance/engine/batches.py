@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from appliance.engine.request import Request
 from appliance.engine.routes import Served
 from appliance.scheduling.actions import Dispatch
-from appliance.scheduling.events import BatchFinished
+from appliance.scheduling.events import BatchFinished, CancelRequested
 from appliance.workers.port import Run, RunFinished, RunResult
 
 
@@ -49,13 +49,18 @@ class Batches:
             finished.append((request, result))
         return BatchFinished(event.batch, ok, sum(stages))
 
-    def lost(self, worker: int, batches: Iterable[int]) -> None:
-        """They ended with their worker, which touches their requests' memory no more."""
+    def lost(self, worker: int, batches: Iterable[int]) -> list[CancelRequested]:
+        """They ended with their worker, which touches their requests' memory no more; what the scheduler is told when
+        it has queued these once more: nobody waits for some of them any longer."""
         self.given.pop(worker, None)
+        cancelled: list[CancelRequested] = []
         for batch in batches:
             requests, _, _ = self._batches.pop(batch)
             for request in requests:
                 request.held = False
+                if request.cancelled:
+                    cancelled.append(CancelRequested(request.handle))
+        return cancelled
 
     def oldest(self) -> Iterator[tuple[int, int, Served]]:
         """Of each worker that has any, the batch that was given first, and the version that it is for."""

@@ -53,7 +53,7 @@ class Endings:
         if request.cancelled:
             if result.status is workers.ItemStatus.TOO_LARGE:
                 self._forget(request)
-            self._cancelled(request)
+            self.cancelled(request)
         elif result.status is workers.ItemStatus.TOO_LARGE:
             self._fetch(request, result)
         elif result.status.failed:
@@ -64,7 +64,8 @@ class Endings:
             request.learn_output_bytes(result.sizes)
             self.end(request, request.answer(self._arena, result), Result.SUCCESS)
 
-    def _cancelled(self, request: Request) -> None:
+    def cancelled(self, request: Request) -> None:
+        """Nobody waits for its outcome."""
         self.end(request, Cancelled("Request cancelled"), Result.CANCELLED)
 
     def _failed(self, request: Request, result: workers.RunResult) -> None:
@@ -108,7 +109,7 @@ class Endings:
             request.held = False
             request.place_outputs(self._arena)
             if request.cancelled:
-                self._cancelled(request)
+                self.cancelled(request)
             elif self._elsewhere(request):
                 continue
             elif request.attempts < ATTEMPTS_MAX:

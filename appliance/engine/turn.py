@@ -111,7 +111,7 @@ class Turn:
         away = self._residence.exiting(event)
         self._roster.worker_exited(event, self.batches.model_of, blamed, had, now_ns)
         self._residence.exited(event, away, now_ns)
-        self.batches.lost(event.worker, event.batches)
+        self._intake.inbox += self.batches.lost(event.worker, event.batches)
 
     def perform(self, action: actions.Action, now_ns: int) -> None:
         """Do what the scheduler wants done."""
@@ -119,16 +119,20 @@ class Turn:
             self._dispatch(action, now_ns)
         elif type(action) is actions.WakeAt:
             self._pace.at(action.at_ns)
-        elif type(action) is actions.Evicted:
-            request = self._requests[action.request]
-            if not self._detours.reroute(request):
-                self._endings.end(request, not_ready(request.plan.model), Result.UNAVAILABLE)
         elif type(action) is actions.Grant or type(action) is actions.Revoke:
             self._direct.perform(action)
-        elif isinstance(action, Ended):
-            request = self._requests[action.request]
-            if type(action) is not actions.Lost or not self._detours.elsewhere(request):
-                self._endings.end(request, *end_of(request, action))
+        elif isinstance(action, Ended | actions.Evicted):
+            self._left(self._requests[action.request], action)
+
+    def _left(self, request: Request, action: Ended | actions.Evicted) -> None:
+        """It is queued no more, and has not run to its end."""
+        if request.cancelled:
+            self._endings.cancelled(request)
+        elif isinstance(action, actions.Evicted):
+            if not self._detours.reroute(request):
+                self._endings.end(request, not_ready(request.plan.model), Result.UNAVAILABLE)
+        elif type(action) is not actions.Lost or not self._detours.elsewhere(request):
+            self._endings.end(request, *end_of(request, action))
 
     def _dispatch(self, action: actions.Dispatch, now_ns: int) -> None:
         requests = tuple([self._requests[handle] for handle in action.requests])

@@ -148,9 +148,15 @@ class Losing(Rig):
         self.engine.pool_event(port.RunFinished(worker, run.batch, results, 1, 1, 1))
         return worker
 
-    def exit(self, worker: int) -> None:
-        """It died."""
-        self.engine.pool_event(port.WorkerExited(worker, port.ExitCause.DIED, (), -1, "killed"))
+    def exit(self, worker: int, *batches: int) -> None:
+        """It died, with what it ran."""
+        self.engine.pool_event(port.WorkerExited(worker, port.ExitCause.DIED, batches, -1, "killed"))
+
+    def exit_at_work(self) -> None:
+        """The worker of the oldest run died of it."""
+        worker, run = self.lanes.pop(0)
+        self.exit(worker, run.batch)
+        self.turns()
 
     def answer(self) -> None:
         """The oldest run goes well, its outputs with it."""
@@ -207,6 +213,37 @@ def test_what_is_cancelled_while_it_is_fetched_does_not_run_again() -> None:
     rig.engine.cancel(handle)
     rig.exit(worker)
     rig.turns()
+    assert not rig.lanes
+    assert isinstance(outcomes[0], Cancelled)
+
+
+@pytest.mark.parametrize("runs", [1, 2])
+def test_what_is_cancelled_while_it_runs_does_not_run_again_when_its_worker_dies(runs: int) -> None:
+    rig = Losing(free_model())
+    outcomes, done = outcomes_of(rig)
+    handle = ask(rig.engine, done)
+    rig.turns()
+    for _ in range(runs - 1):
+        rig.exit_at_work()
+    rig.engine.cancel(handle)
+    rig.turns()
+    assert not outcomes, "a worker has its memory"
+    rig.exit_at_work()
+    assert not rig.lanes
+    assert isinstance(outcomes[0], Cancelled)
+    assert rig.arena.statistics().allocated_bytes == 0
+
+
+def test_what_is_cancelled_goes_to_no_other_version_when_its_worker_dies() -> None:
+    rig = Losing(free_model())
+    rig.engine.apply(Catalog(versions=(CatalogVersion(model=free_model(2), fingerprint=""),)))
+    rig.turns()
+    outcomes, done = outcomes_of(rig)
+    handle = ask(rig.engine, done)
+    rig.turns()
+    assert rig.versions == [2]
+    rig.engine.cancel(handle)
+    rig.exit_at_work()
     assert not rig.lanes
     assert isinstance(outcomes[0], Cancelled)
 
