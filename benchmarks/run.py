@@ -10,7 +10,8 @@ import signal
 from pathlib import Path
 from types import FrameType
 
-from rich.console import Console
+from rich.console import Console, Group
+from rich.text import Text
 
 from benchmarks.cache import cache_directory
 from benchmarks.case import Case
@@ -22,12 +23,13 @@ from benchmarks.plan import SMOKE_SECONDS, Bench
 from benchmarks.report import DOCUMENT, write_report
 from benchmarks.results import CaseResult, load, save
 from benchmarks.servers import SERVERS
-from benchmarks.table import for_terminal
+from benchmarks.table import for_terminal, names_table
 
 
 def run_case(name: str, case: Case, bench: Bench, date: str) -> CaseResult:
     """Measure one case."""
-    bench.console.rule(f"{name}: {case.title}")
+    bench.console.rule(name)
+    bench.console.print(Text(case.title))
     samples, verdicts = case.procedure.run(bench)
     return CaseResult(
         name=name,
@@ -53,24 +55,58 @@ def exit_status(results: list[CaseResult], *, strict: bool) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.run", description=__doc__)
-    parser.add_argument("cases", nargs="*", metavar="CASE", help=f"of {', '.join(CASES)} (default: all)")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=3.0, help="length of one closed-loop measurement")
+    parser.add_argument("cases", nargs="*", metavar="CASE", help="of those that --list names (default: all)")
     parser.add_argument(
-        "--subject", default="appliance", choices=list(SERVERS), help="the server the targets are about"
+        "--list", action="store_true", help="name the cases and the servers, and measure nothing"
     )
-    parser.add_argument("--servers", default="", help="run only these, comma-separated")
-    parser.add_argument("--json", type=Path, default=cache_directory() / "results.json", help="results file")
     parser.add_argument(
-        "--document", type=Path, help=f"also write the results section, as into {DOCUMENT.name}"
+        "--rounds", type=int, default=5, metavar="N", help="how often each server is measured (%(default)s)"
     )
-    parser.add_argument("--date", default=datetime.datetime.now(datetime.UTC).date().isoformat())
+    parser.add_argument(
+        "--seconds",
+        type=float,
+        default=3.0,
+        metavar="S",
+        help="length of one closed-loop measurement (%(default)s)",
+    )
+    parser.add_argument(
+        "--subject",
+        default="appliance",
+        metavar="NAME",
+        help="the server the targets are about (%(default)s)",
+    )
+    parser.add_argument("--servers", default="", metavar="A,B", help="run only these")
+    parser.add_argument(
+        "--json", type=Path, metavar="FILE", default=cache_directory() / "results.json", help="results file"
+    )
+    parser.add_argument(
+        "--document",
+        type=Path,
+        metavar="FILE",
+        help=f"also write the results section, as into {DOCUMENT.name}",
+    )
+    today = datetime.datetime.now(datetime.UTC).date().isoformat()
+    parser.add_argument("--date", default=today, metavar="YYYY-MM-DD", help="the date in the results (today)")
     parser.add_argument("--fresh-models", action="store_true", help="make and calibrate the models anew")
     parser.add_argument(
         "--smoke", action="store_true", help="one short round: see that it runs; the figures mean nothing"
     )
     parser.add_argument("--strict", action="store_true", help="status 2 when a target is not met")
     return parser
+
+
+def _listing() -> Group:
+    """What can be asked for, and what would be left out here."""
+    cases = {name: case.title for name, case in CASES.items()}
+    servers = {name: server.missing() or "can run here" for name, server in SERVERS.items()}
+    return Group(names_table(("case", "what"), cases), names_table(("server", "here"), servers))
+
+
+def _unknown(arguments: argparse.Namespace) -> list[str]:
+    """Every name that is not one, with its kind."""
+    servers = [arguments.subject, *filter(None, arguments.servers.split(","))]
+    wrong = [f"no case is called {name!r}" for name in arguments.cases if name not in CASES]
+    return wrong + [f"no server is called {name!r}" for name in servers if name not in SERVERS]
 
 
 def _terminate(signum: int, frame: FrameType | None) -> None:
@@ -81,11 +117,13 @@ def main() -> int:
     """Command line entry."""
     parser = _parser()
     arguments = parser.parse_args()
-    unknown = sorted(set(arguments.cases) - set(CASES))
-    if unknown:
-        parser.error(f"no case is called {', '.join(unknown)}; there are {', '.join(CASES)}")
-    signal.signal(signal.SIGTERM, _terminate)
+    if unknown := _unknown(arguments):
+        parser.error(f"{', '.join(unknown)}; --list names what there is")
     console = Console()
+    if arguments.list:
+        console.print(_listing())
+        return 0
+    signal.signal(signal.SIGTERM, _terminate)
     try:
         for model in BENCHMARK_MODELS:
             model_file(model, fresh=arguments.fresh_models)
@@ -112,7 +150,7 @@ def _run_all(arguments: argparse.Namespace, bench: Bench) -> int:
         kept[name] = result
         save(arguments.json, kept)  # after each case: a later one may be interrupted
         bench.console.print(for_terminal(result))
-    bench.console.print(f"results are in {arguments.json}")
+    bench.console.print(f"results are in {arguments.json}", soft_wrap=True)
     if arguments.document:
         write_report(kept, arguments.document)
     return exit_status(fresh, strict=arguments.strict)
