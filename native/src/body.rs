@@ -92,8 +92,10 @@ impl RequestBody {
     pub async fn only(&mut self, direct: bool, arrived_ns: u64, deadline_ns: u64) -> Result<Received, Fault> {
         let none = || Fault::status(code::INTERNAL, "the request has no message");
         self.progressed(PROGRESS);
-        let prefix = self.prefix(Patience::Bounded).await?.ok_or_else(none)?;
-        let prefix = self.announced(prefix)?;
+        if !self.has_more(Patience::Bounded).await? {
+            return Err(none());
+        }
+        let prefix = self.prefix().await?;
         let mut received = self.received(prefix, direct, arrived_ns, deadline_ns).await?;
         if let (Received::Message(message), false) = (&mut received, direct) {
             message.settle();
@@ -105,20 +107,25 @@ impl RequestBody {
         Ok(received)
     }
 
-    /// The next message of a stream that the door may serve by itself, when its first bytes had come, and whether its
-    /// client may ask that much; see `only` and `next`.
+    /// Whether the next message of a stream begins; else the client's side has ended. The client may take its time
+    /// between messages, not within one. Who stops waiting for this has taken nothing.
+    pub async fn begins(&mut self) -> Result<bool, Fault> {
+        self.has_more(Patience::Unbounded).await
+    }
+
+    /// A message that begins, of a stream that the door may serve by itself, when its first bytes had come, and whether
+    /// its client may ask that much; see `only`.
     pub async fn next_of_its_own(
         &mut self,
         account: &Arc<Account>,
         deadline_ns: u64,
-    ) -> Result<Option<Begun>, Fault> {
+    ) -> Result<Begun, Fault> {
         self.progressed(PROGRESS);
-        let Some(prefix) = self.prefix(Patience::Unbounded).await? else { return Ok(None) };
-        let prefix = self.announced(prefix)?;
+        let prefix = self.prefix().await?;
         let arrived_ns = now_ns();
         let entered = account.take(arrived_ns);
         let received = self.received(prefix, entered.is_ok(), arrived_ns, deadline_ns).await?;
-        Ok(Some(Begun { received, arrived_ns, entered }))
+        Ok(Begun { received, arrived_ns, entered })
     }
 
     async fn received(
@@ -174,19 +181,13 @@ impl RequestBody {
         Ok(Some(Received::Upload(upload)))
     }
 
-    /// The next message of a stream; None when the client's side has ended. The client may take its time between
-    /// messages, not within one.
-    pub async fn next(&mut self) -> Result<Option<Message>, Fault> {
-        self.message(Patience::Unbounded).await
-    }
-
-    async fn message(&mut self, patience: Patience) -> Result<Option<Message>, Fault> {
+    /// A message of a stream that begins.
+    pub async fn next(&mut self) -> Result<Message, Fault> {
         self.progressed(PROGRESS);
-        let Some(prefix) = self.prefix(patience).await? else { return Ok(None) };
-        let prefix = self.announced(prefix)?;
+        let prefix = self.prefix().await?;
         let mut message = self.announced_message(prefix).await?;
         message.settle();
-        Ok(Some(message))
+        Ok(message)
     }
 
     /// What a prefix announces, if it may be.
@@ -214,24 +215,20 @@ impl RequestBody {
         }
     }
 
-    async fn prefix(&mut self, mut patience: Patience) -> Result<Option<[u8; PREFIX]>, Fault> {
+    /// What comes before a message, of which something has come.
+    async fn prefix(&mut self) -> Result<Prefix, Fault> {
         let mut prefix = [0; PREFIX];
         let mut have = 0;
         while have < PREFIX {
             if self.rest.is_empty() {
-                match self.data(patience).await? {
-                    Some(data) => self.rest = data,
-                    None if have == 0 => return Ok(None),
-                    None => return Err(cut_short()),
-                }
+                self.more().await?;
             }
             let taken = (PREFIX - have).min(self.rest.len());
             self.rest.copy_to_slice(&mut prefix[have..have + taken]);
             self.note_taken();
             have += taken;
-            patience = Patience::Bounded;
         }
-        Ok(Some(prefix))
+        self.announced(prefix)
     }
 
     async fn contents(&mut self, length: usize) -> Result<Message, Fault> {
@@ -287,8 +284,18 @@ impl RequestBody {
 
     /// More of a message, of which nothing is left.
     async fn more(&mut self) -> Result<(), Fault> {
-        self.rest = self.data(Patience::Bounded).await?.ok_or_else(cut_short)?;
-        Ok(())
+        if self.has_more(Patience::Bounded).await? { Ok(()) } else { Err(cut_short()) }
+    }
+
+    /// Whether there is something in `rest`, or comes; else the client's side has ended.
+    async fn has_more(&mut self, patience: Patience) -> Result<bool, Fault> {
+        if self.rest.is_empty() {
+            match self.data(patience).await? {
+                Some(data) => self.rest = data,
+                None => return Ok(false),
+            }
+        }
+        Ok(true)
     }
 
     fn take(&mut self, length: usize) -> Bytes {

@@ -95,21 +95,18 @@ impl<'a> Stream<'a> {
     async fn read_as_asked(&self, body: &mut RequestBody) -> Result<Infallible, Fault> {
         loop {
             self.asked().await;
-            let message = tokio::select! {
-                biased;
-                () = self.stopped() => None,
-                message = body.next() => message?,
-            };
-            let told = message.map(|message| {
-                let arrived_ns = now_ns();
-                let entered = if self.metered { self.caller.account.take(arrived_ns) } else { Ok(None) };
-                let (hold, refusal) = self.split(entered);
-                if self.metered {
-                    self.underway().told_as_asked(hold); // whose answer it is that comes next is known of no other
-                }
-                Told { message, arrived_ns, attempts: 0, deadline_ns: 0, refusal }
-            });
-            self.tell(told);
+            if !self.begins(body).await? {
+                self.tell(None);
+                continue;
+            }
+            let arrived_ns = now_ns();
+            let entered = if self.metered { self.caller.account.take(arrived_ns) } else { Ok(None) };
+            let (hold, refusal) = self.split(entered);
+            let message = body.next().await?;
+            if self.metered {
+                self.underway().told_as_asked(hold); // whose answer it is that comes next is known of no other
+            }
+            self.tell(Some(Told { message, arrived_ns, attempts: 0, deadline_ns: 0, refusal }));
         }
     }
 
@@ -118,18 +115,24 @@ impl<'a> Stream<'a> {
     async fn read_ahead(&self, body: &mut RequestBody) -> Result<Infallible, Fault> {
         loop {
             self.until(Underway::has_room).await;
-            let next = tokio::select! {
-                biased;
-                () = self.stopped() => None,
-                next = body.next_of_its_own(&self.caller.account, self.deadline_ns) => next?,
-            };
-            let Some(begun) = next else { break };
-            self.take(begun)?;
+            if !self.begins(body).await? {
+                break;
+            }
+            self.take(body.next_of_its_own(&self.caller.account, self.deadline_ns).await?)?;
         }
         self.until(Underway::is_settled).await;
         loop {
             self.asked().await;
             self.tell(None);
+        }
+    }
+
+    /// Whether a message is to be read. One that has begun to come is read to its end, whatever Python wants meanwhile.
+    async fn begins(&self, body: &mut RequestBody) -> Result<bool, Fault> {
+        tokio::select! {
+            biased;
+            () = self.stopped() => Ok(false),
+            begins = body.begins() => begins,
         }
     }
 

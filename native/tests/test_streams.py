@@ -188,6 +188,28 @@ def test_a_read_that_waits_is_told_when_no_more_is_read() -> None:
         asked.set()
 
 
+@pytest.mark.parametrize("ahead", [False, True])
+def test_a_message_that_has_begun_to_come_is_read_to_its_end_when_no_more_is_read(ahead: bool) -> None:
+    message = bytes(range(250)) * 40
+    begun, rest = framed(message)[:5000], framed(message)[5000:]
+    with Host() as host, RawClient(host.addresses[0]) as client:
+        if ahead:
+            host.door.grants().serve_stream(1, 4, 1 << 20)
+        client.socket.sendall(client.head(1, request(TALK)) + client.frame(DATA, 0, 1, begun))
+        call = host.expect(CALL)[1]
+        assert host.door.read(call)
+        assert host.is_counted("bytes_in_flight", lambda count: count > 0)
+        assert host.door.stop_reading(call)
+        given_back(client)
+        assert host.quiet(), "it is told of before it has come"
+        client.send(DATA, 0, 1, rest + framed(b"more"))
+        assert host.expect(MESSAGE)[2] == message
+        assert host.door.read(call)
+        assert host.expect(MESSAGE)[2] is None
+        assert host.door.finish(call, 0)
+        assert client.answer(1)[0]["grpc-status"] == "0"
+
+
 def test_the_streaming_method_is_named_once() -> None:
     with Host() as host:
         grants = host.door.grants()

@@ -8,11 +8,13 @@ import shutil
 import signal
 import socket
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from appliance.door.services import INFER
-from native.tests.raw_client import RawClient, framed, request
+from appliance.door.services import INFER, INFER_STREAM
+from appliance.door.wire_pb import inference_pb2 as pb
+from native.tests.raw_client import DATA, RawClient, framed, request
 from tests.appliance_process import ApplianceProcess
 from tests.conformance.grpc.streaming import Sending
 from tests.conformance.grpc.stub import Stub
@@ -23,12 +25,15 @@ from tests.faults.fake_models import write_fake
 from tests.faults.gate import Gate
 from tests.faults.granted import NATIVE, granted_of, message, teach, until_empty
 from tests.faults.held_interpreter import Hold
+from tests.faults.test_granted_streams import figure
 from tests.faults.test_workers import version_in, worker_of
 from tests.http.raw_client import RawClient as RawHttpClient
 from tests.http.raw_client import json_request
 
 pytestmark = needs_native
 DEADLINE_EXCEEDED = "4"
+LARGE = 40_000
+"""A message as long as this goes into its slot as it comes."""
 
 
 @pytest.fixture
@@ -210,6 +215,38 @@ def test_what_a_worker_had_that_dies_while_the_daemon_drains_is_answered(
         assert next(answers).error_message == ""
         assert client.answer().status == 200
     assert daemon.process.wait(20) == 0
+
+
+@pytest.mark.parametrize(
+    ("grants", "width"), [(0, 4), (64, 4), (64, LARGE)], ids=["engine", "small", "large"]
+)
+def test_a_message_of_a_stream_that_has_begun_to_come_when_the_daemon_stops_is_answered(
+    serve: Serve, tmp_path: Path, grants: int, width: int
+) -> None:
+    write_fake(tmp_path, "m", width=width)
+    daemon = serve(tmp_path, {"engine": {"grant_limit": grants, "grant_slots": [[1 << 18, 8]]}})
+    if grants:
+        teach(daemon, "m", width=width)
+    body = framed(message("m", width=width, request_id="half").SerializeToString())
+    host, _, port = daemon.grpc.rpartition(":")
+    with RawClient((host, int(port))) as client:
+        head = client.head(1, request(INFER_STREAM))
+        client.socket.sendall(head + client.frame(DATA, 0, 1, body[: len(body) // 2]))
+        daemon.until("half a message", lambda now: _begun(daemon, now))
+        daemon.signal(signal.SIGTERM)
+        while listens(daemon.grpc):
+            pass
+        client.send(DATA, 0, 1, body[len(body) // 2 :])
+        ended, answer = client.answer(1)
+    told = pb.ModelStreamInferResponse.FromString(answer[5:])
+    assert (told.infer_response.id, told.error_message) == ("half", "")
+    assert (ended["grpc-status"], ended["grpc-message"]) == ("14", "Server is stopping")
+    assert daemon.process.wait(20) == 0
+
+
+def _begun(daemon: ApplianceProcess, now: Any) -> bool:
+    """Whether something of a message is held: by the door, or in a slot."""
+    return figure(daemon, "appliance_door_request_bytes") > 0 or any(slots["used"] for slots in now["slots"])
 
 
 def listens(address: str) -> bool:

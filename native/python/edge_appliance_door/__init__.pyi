@@ -104,8 +104,8 @@ class Door:
         """Ask a STREAM call for its next message: one MESSAGE event will come, or GONE."""
 
     def stop_reading(self, call: int) -> bool:
-        """Read no more from the client of a STREAM call: ``read`` gives what was read already and is still to be handed
-        over, then None."""
+        """Begin to read no other message from the client of a STREAM call: ``read`` gives the one that has begun to
+        come and what is still to be handed over, then None."""
 
     def send(self, call: int, message: bytes | Sequence[bytes | memoryview]) -> bool:
         """Write one message to a STREAM call; the next only after SENT. Without memory for it, the call ends
