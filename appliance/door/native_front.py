@@ -30,13 +30,10 @@ STATUSES: Final = (
     (200, ("http_answered",)),
     (429, ("http_late", "http_over_quota")),
     (504, ("http_expired",)),
-)
-"""The answers that the door makes to requests, and under which names it counts them."""
-CONNECTION_STATUSES: Final = (
     (400, ("http_handshakes_plain",)),
-    (503, ("http_connections_refused", "http_connections_per_peer")),
+    (503, ("http_unavailable",)),
 )
-"""The same of those to connections. One too many is closed without an answer where TLS is spoken."""
+"""The answers that the door makes to requests and to connections, and under which names it counts them."""
 
 HANDSHAKES: Final = (
     ("failed", "http_handshakes_failed"),
@@ -155,10 +152,7 @@ class NativeFront:
     def figures(self) -> FrontFigures:
         """See HttpFront."""
         counts = {} if self._door is None else self._door.statistics()
-        told = CONNECTION_STATUSES if self._tls is None else CONNECTION_STATUSES[:1]
-        answers = [
-            (status, sum(counts.get(name, 0) for name in names)) for status, names in (*STATUSES, *told)
-        ]
+        answers = [(status, sum(counts.get(name, 0) for name in names)) for status, names in STATUSES]
         return FrontFigures(
             connections=counts.get("http_connections_open", 0),
             refused_connections=counts.get("http_connections_refused", 0)

@@ -46,6 +46,8 @@ pub struct Figures {
     pub refused: AtomicU64,
     /// Connections turned away because there were too many from their address.
     pub refused_per_peer: AtomicU64,
+    /// Those of both that were told so.
+    pub unavailable: AtomicU64,
     /// Requests that the door is serving by itself.
     pub serving: AtomicU64,
     /// Requests that the door answered by itself.
@@ -79,12 +81,13 @@ pub struct Figures {
 
 impl Figures {
     /// All of them by name.
-    pub fn report(&self) -> [(&'static str, u64); 18] {
+    pub fn report(&self) -> [(&'static str, u64); 19] {
         [
             ("http_listeners", self.listeners.load(Relaxed)),
             ("http_connections_open", self.connections.load(Relaxed)),
             ("http_connections_refused", self.refused.load(Relaxed)),
             ("http_connections_per_peer", self.refused_per_peer.load(Relaxed)),
+            ("http_unavailable", self.unavailable.load(Relaxed)),
             ("http_serving", self.serving.load(Relaxed)),
             ("http_answered", self.answered.load(Relaxed)),
             ("http_json", self.json.load(Relaxed)),
@@ -284,11 +287,12 @@ fn welcome(core: &Arc<Core>, front: &Arc<Front>, socket: Socket, address: Option
             refused.fetch_add(1, Relaxed);
             // It fits into the buffer of a new connection; a client that has gone already does not miss it. A client that
             // speaks TLS could not read it, and no handshake is made for one that is not let in.
-            let _ = match &socket {
-                Socket::Tcp(_) if front.tls.is_some() => Ok(0),
+            let told = match &socket {
+                Socket::Tcp(_) if front.tls.is_some() => return,
                 Socket::Tcp(stream) => stream.try_write(answer),
                 Socket::Unix(stream) => stream.try_write(answer),
             };
+            core.http.unavailable.fetch_add(told.is_ok().into(), Relaxed);
             return;
         }
     };

@@ -342,9 +342,13 @@ def test_the_authorities_of_clients_are_read_again(
 def test_slow_handshakes_cannot_hold_the_port(
     front: Sections, pair: Pair, authority: Pair, tmp_path: Path
 ) -> None:
-    """They count as connections, and end in time; what is too much is closed without a handshake."""
-    sections = speaking(front, pair, max_connections=3, handshake_timeout_s=1.0)
-    with ApplianceProcess(tmp_path, sections) as process:
+    """They count as connections, and end in time; what is too much is closed without a handshake, or told so where
+    nobody speaks TLS."""
+    models, path = tmp_path / "models", str(tmp_path / "http")
+    models.mkdir()
+    bounds = {"max_connections": 3, "handshake_timeout_s": 1.0}
+    sections = speaking(front, pair, addresses=["127.0.0.1:0", f"unix:{path}"], **bounds)
+    with ApplianceProcess(models, sections) as process:
         process.wait_ready()
         tls = trusting(authority)
         slow = [RawClient(process) for _ in range(3)]
@@ -352,12 +356,16 @@ def test_slow_handshakes_cannot_hold_the_port(
         slow[2].send(b"\x16\x03\x01\x02\x00\x01\x00")
         with pytest.raises((ssl.SSLError, ConnectionError)):
             RawClient(process, tls)
+        with socket.socket(socket.AF_UNIX) as local:
+            local.connect(path)
+            assert local.recv(4096).startswith(b"HTTP/1.1 503 ")
         for each in slow:
             assert each.is_closed()
             each.close()
         assert is_served(process, tls)
         assert failed_handshakes(process, tls, "late") == 3
-        assert "\nappliance_http_refused_connections_total 1\n" in text_of(process, tls, "/metrics")
+        assert "\nappliance_http_refused_connections_total 2\n" in text_of(process, tls, "/metrics")
+        assert answered(process, tls, 503) == 1
 
 
 def test_handshakes_of_one_address_are_bounded(

@@ -164,6 +164,7 @@ class Door:
         ``connection_bytes_refused`` where it was the half that one connection may hold. ``keepalive_ms``
         counts the pings sent. Of HTTP: ``http_listeners``, ``http_connections_open``,
         ``http_connections_refused``, ``http_connections_per_peer`` (refused for too many from one address),
+        ``http_unavailable`` (those of both that were told so, which over TLS nobody is),
         ``http_serving`` (requests that the door serves by itself now),
         ``http_answered``, ``http_late``, ``http_over_quota`` (refused before they were read, for their
         client's quota) and ``http_expired`` (how it ended them), ``http_json`` (those
