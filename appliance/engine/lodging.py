@@ -95,8 +95,9 @@ class Lodging:
         self._beside: dict[int, Served] = {}
         """What those on their way replace, which stays meanwhile."""
         self._kept: dict[int, int] = {}
-        """What was replaced and is still there to go back to; what a guest has replaced is not in the budget either."""
+        """What serves no more and is still there: to go back to, or with its last requests."""
         self._kept_above: dict[int, int] = {}
+        """The same of a guest and what it has replaced, of which the one that serves takes all there is."""
 
     # --- versions that serve
 
@@ -191,7 +192,7 @@ class Lodging:
 
     @property
     def keeps(self) -> bool:
-        """Whether there are versions to go back to; ``forget_gone`` finds out when there are none any more."""
+        """Whether there are versions to go back to, or that leave; ``forget_gone`` finds out when there are none."""
         return bool(self._kept or self._kept_above)
 
     @property
@@ -300,32 +301,48 @@ class Lodging:
         """Whether it stays in memory because a version that is to replace it is on its way."""
         return any(before.id == model for before in self._beside.values())
 
-    def release(self, served: Callable[[int], Served | None]) -> bool:
-        """Forget those that serve, or never will; True when there is more memory than before, or less."""
+    def release(
+        self, served: Callable[[int], Served | None], current: Callable[[str], Served | None]
+    ) -> bool:
+        """Forget those that serve, or never will, but for what they take until they have left; True when there is more
+        memory than before, or less. ``current`` is what serves under a name."""
         left_bytes = self.left_bytes
-        for model in (*self._reserved, *self._guests):
+        for model, need in (*self._reserved.items(), *self._guests.items()):
             known = served(model)
             if known is not None and known.state is VersionState.LOADING:
                 continue
+            kept = self._kept if model in self._reserved else self._kept_above
             before = self._beside.get(model)
             if before is not None and before.state is VersionState.UNLOADING:
-                if model in self._reserved:
-                    self._kept[before.id] = min(self._bytes_now(before), self._left_by(known))
-                else:
-                    self._kept_above[before.id] = self._bytes_now(before)
+                self._keep(before, known, kept)
+            if known is not None and known.state is VersionState.UNLOADING:
+                kept[model] = min(self._bytes_now(known), need)
             self._give_up(model)
+        for model in list(self._measured):
+            known = served(model)
+            if known is None:
+                del self._measured[model]
+            elif known.state is VersionState.UNLOADING and known.model.on_cpu:
+                heir = current(known.model.name)
+                above = heir is not None and heir.id in self._kept_above
+                self._keep(known, heir, self._kept_above if above else self._kept)
         for kept in (self._kept, self._kept_above):
             for model in list(kept):
                 known = served(model)
                 if known is None or known.state is not VersionState.UNLOADING:
                     del kept[model]
-        for model in [model for model in self._measured if served(model) is None]:
-            del self._measured[model]
         return self.left_bytes != left_bytes
 
+    def _keep(self, leaving: Served, heir: Served | None, kept: dict[int, int]) -> None:
+        """``leaving`` takes memory until it has left, where it does not count already; ``heir`` serves in its place."""
+        if leaving.id in self._kept or leaving.id in self._kept_above:
+            return
+        size_bytes = self._bytes_now(leaving)
+        kept[leaving.id] = min(size_bytes, self._left_by(heir)) if kept is self._kept else size_bytes
+
     def forget_gone(self, served: Callable[[int], Served | None]) -> bool:
-        """What was kept to go back to and has left takes no memory any more, which what serves again does, as
-        ``release`` finds out; True when there is more than before."""
+        """What was kept and has left takes no memory any more, which what serves again does, as ``release`` finds out;
+        True when there is more than before."""
         left_bytes = self.left_bytes
         for kept in (self._kept, self._kept_above):
             for model in list(kept):

@@ -163,7 +163,7 @@ class Residence:
         for model, served in list(self._tenants.items()):
             if there.get(model) is not served or served.state is not VersionState.READY:
                 news.append(self._remove(served, now_ns))
-        if self._lodging.release(self._roster.served):
+        if self._lodging.release(self._roster.served, self._routes.current):
             news.append(self._budget())
         for served in there.values():
             if served.id not in self._tenants and self._lodging.settles(served):

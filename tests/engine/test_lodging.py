@@ -36,6 +36,10 @@ def serving(lodging: Lodging, number: int, size_bytes: int) -> Served:
     return served
 
 
+def nothing(name: str) -> None:
+    """What serves under a name."""
+
+
 @pytest.mark.parametrize("hollow", [True, False])
 @pytest.mark.parametrize("weights", [90, 1])
 def test_mapped_weights_count_whether_or_not_they_can_be_let_go(hollow: bool, weights: int) -> None:
@@ -57,10 +61,10 @@ def test_memory_is_kept_for_a_visitor_until_it_serves_and_then_for_what_it_repla
     assert lodging.protects(old.id)
     assert lodging.ask(new, old, Stay(70 * MB, 0), 1) == Room(True)
     new.state, old.state = VersionState.READY, VersionState.UNLOADING
-    assert lodging.release({1: old, 2: new}.get)
+    assert lodging.release({1: old, 2: new}.get, nothing)
     assert not lodging.protects(old.id)
     assert (lodging.left_bytes, lodging.others_bytes) == (60 * MB, 40 * MB)
-    assert lodging.release({2: new}.get)
+    assert lodging.release({2: new}.get, nothing)
     assert lodging.left_bytes == 100 * MB
 
 
@@ -69,7 +73,7 @@ def test_what_was_kept_is_there_again_when_it_has_left_or_is_looked_after() -> N
     old, new = serving(lodging, 1, 40 * MB), version(2, 30 * MB)
     assert lodging.ask(new, old, Stay(40 * MB, 0), 0).there
     new.state, old.state = VersionState.READY, VersionState.UNLOADING
-    assert lodging.release({1: old, 2: new}.get)
+    assert lodging.release({1: old, 2: new}.get, nothing)
     assert not lodging.forget_gone({1: old}.get)
     old.state = VersionState.READY
     assert not lodging.forget_gone({1: old}.get), "it is about to be counted with what serves"
@@ -78,13 +82,54 @@ def test_what_was_kept_is_there_again_when_it_has_left_or_is_looked_after() -> N
     assert lodging.left_bytes == 100 * MB
 
 
+def test_what_leaves_counts_until_it_has_left() -> None:
+    lodging = Lodging(ResidencyConfig(), 100 * MB)
+    unwanted, away = serving(lodging, 1, 40 * MB), serving(lodging, 2, 30 * MB)
+    away.form = Form.COLD
+    for each in (unwanted, away):
+        each.state = VersionState.UNLOADING
+    assert lodging.release({1: unwanted, 2: away}.get, nothing)
+    assert (lodging.left_bytes, lodging.others_bytes) == (60 * MB, 40 * MB)
+    assert lodging.forget_gone({2: away}.get)
+    assert lodging.left_bytes == 100 * MB
+
+
+def test_what_was_tried_and_is_abandoned_counts_until_it_has_left() -> None:
+    lodging = Lodging(ResidencyConfig(), 100 * MB)
+    old, new, never = serving(lodging, 1, 30 * MB), version(2, 20 * MB), version(3, 10 * MB)
+    for each in (new, never):
+        assert lodging.ask(each, old, Stay(30 * MB, 0), 0).there
+    lodging.measured(new, ModelLoaded(1, 2, (), 1, 25 * MB - PROCESS_BYTES))
+    assert lodging.left_bytes == 70 * MB
+    new.state = never.state = VersionState.UNLOADING
+    assert lodging.release({1: old, 2: new, 3: never}.get, lambda name: old)
+    assert lodging.left_bytes == 80 * MB, "what was kept for it, and nothing for what was not loaded"
+
+
+@pytest.mark.parametrize("spare_bytes", [0, 1 << 40])
+def test_what_is_gone_back_from_is_no_reason_to_put_out_what_it_is_gone_back_to(spare_bytes: int) -> None:
+    """Whether it turned out larger than was guessed, or was tried above the budget."""
+    lodging = Lodging(ResidencyConfig(), 100 * MB, lambda: spare_bytes)
+    old, new = serving(lodging, 1, 60 * MB), version(2, 60 * MB if spare_bytes else 10 * MB)
+    assert lodging.ask(new, old, Stay(60 * MB, 0), 0).there
+    lodging.measured(new, ModelLoaded(1, 2, (), 1, 70 * MB - PROCESS_BYTES))
+    new.state, old.state = VersionState.READY, VersionState.UNLOADING
+    lodging.release({1: old, 2: new}.get, lambda name: new)
+    new.state, old.state = VersionState.UNLOADING, VersionState.READY
+    lodging.release({1: old, 2: new}.get, lambda name: old)
+    assert lodging.left_bytes == (100 * MB if spare_bytes else 60 * MB)
+    assert lodging.others_bytes == (70 * MB if spare_bytes else 40 * MB)
+    assert lodging.forget_gone({1: old}.get) is not bool(spare_bytes)
+    assert (lodging.left_bytes, lodging.others_bytes) == (100 * MB, 0)
+
+
 def test_a_version_that_is_larger_than_was_guessed_is_not_put_out_for_what_it_replaced() -> None:
     lodging = Lodging(ResidencyConfig(), 100 * MB)
     old, new = serving(lodging, 1, 60 * MB), version(2, 10 * MB)
     assert lodging.ask(new, old, Stay(60 * MB, 0), 0).there
     lodging.measured(new, ModelLoaded(1, 2, (), 1, 70 * MB - PROCESS_BYTES))
     new.state, old.state = VersionState.READY, VersionState.UNLOADING
-    lodging.release({1: old, 2: new}.get)
+    lodging.release({1: old, 2: new}.get, nothing)
     assert lodging.left_bytes == 70 * MB
 
 
@@ -164,9 +209,9 @@ def test_one_version_at_a_time_is_tried_above_the_budget_if_the_machine_has_the_
     assert not lodging.ask(other, old, NOBODY, 3).there
     new.state, old.state = VersionState.READY, VersionState.UNLOADING
     serving(lodging, 2, 60 * MB)
-    lodging.release({1: old, 2: new, 3: other}.get)
+    lodging.release({1: old, 2: new, 3: other}.get, nothing)
     assert not lodging.ask(other, new, NOBODY, 4).there, "what it replaced is still there"
-    lodging.release({2: new, 3: other}.get)
+    lodging.release({2: new, 3: other}.get, nothing)
     assert lodging.ask(other, new, NOBODY, 5).there
 
 

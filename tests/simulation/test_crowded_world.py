@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import pytest
 
 from appliance.engine.lodging import PROCESS_BYTES
 from appliance.engine.residency_settings import ResidencyConfig, ResidencyTerms
 from appliance.engine.swap_settings import SwapConfig
+from appliance.errors import ModelAway
 from appliance.model import ModelVersion
 from appliance.workers import port
 from tests.simulation.crowded_world import CrowdedWorld
@@ -58,6 +61,48 @@ def test_memory_of_a_version_that_takes_over_is_not_given_to_who_waits_for_room(
     world.world.run(world.world.now + 5_000 * MS)
     assert world.engine.resolve("m0", "") is world.wanted["m0"]
     assert world.engine.status().residency.loads > 0
+    world.settle()
+
+
+class LeavingWorld(SwapWorld):
+    """Three models and room for three, of which one stays; the first is swapped, which takes the third's place."""
+
+    def __init__(self, canary_percent: float) -> None:
+        config = ResidencyConfig(hollow=False, pins=("m1",))
+        terms = ResidencyTerms(config, 3 * (PROCESS_BYTES + 5_000), lambda: 0)
+        swap = SwapConfig(watch_s=5.0, canary_percent=canary_percent, stage_s=5.0)
+        super().__init__(8, names=3, swap=swap, residency=terms)
+
+    def in_memory(self) -> set[int]:
+        """The versions that processes have, or are given."""
+        workers = self.engine._roster.groups._workers.values()
+        return {model for worker in workers for model in worker.loaded | worker.loading.keys()}
+
+    def check(self) -> None:
+        super().check()
+        assert len(self.in_memory()) <= 3, "more is promised than there is"
+
+
+@pytest.mark.parametrize("canary_percent", [0.0, 100.0], ids=["it served", "it was on trial"])
+def test_a_version_that_is_gone_back_from_counts_until_its_last_request_has_ended(
+    canary_percent: float,
+) -> None:
+    world = LeavingWorld(canary_percent)
+    world.start()
+    first = world.wanted["m0"]
+    new = world.wish("m0", SOUND)
+    world.world.run(world.world.now + 1_000 * MS)
+    world.client("m0")
+    world.world.run(world.world.now)
+    with suppress(ModelAway):
+        ask(world, world.wanted["m2"])
+    (served,) = [each for each in world.engine._roster._census.served.values() if each.model is new]
+    assert served.live == 1
+    world.wanted["m0"] = first
+    world.apply()
+    assert world.engine.resolve("m0", "") is first
+    world.world.run(world.world.now + 5_000 * MS)
+    assert world.engine.status().residency.loads == 1, "nobody has its memory"
     world.settle()
 
 
