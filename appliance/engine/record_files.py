@@ -19,7 +19,8 @@ from typing import Any, Final
 
 from appliance.durable import RealFolder, read_whole, replace_file
 from appliance.engine.history import FILE, FILE_BEFORE, FILE_BYTES_MAX, encoded, read_history
-from appliance.engine.records import Change, Cost, MemoryRecords, Proof, Standing
+from appliance.engine.record_table import FORMAT, RecordTable, as_json
+from appliance.engine.records import Change, Cost, MemoryRecords, Proof, Standing, model_of
 from appliance.errors import OperatorError
 from appliance.store.layout import INCUMBENTS
 from appliance.workers.port import Assessment, Deviation
@@ -28,7 +29,6 @@ TRIES: Final = "tries.json"
 PROOFS: Final = "proofs.json"
 COSTS: Final = "costs.json"
 SEATS: Final = Path(INCUMBENTS).name
-FORMAT: Final = 1
 BYTES_MAX: Final = 64 << 20
 CLOSE_S: Final = 5.0
 
@@ -55,15 +55,15 @@ class FileRecords:
             ) from error
         self._read()
         self._said = ""
-        self._newest: dict[str, Callable[[], bytes]] = {
-            TRIES: _tries(self._known),
-            PROOFS: _proofs(self._known.proofs),
-            COSTS: _costs(self._known.costs),
-            SEATS: _seats(self._known.seats),
-        }
+        self._tries = RecordTable(TRIES, "versions", "{}", model_of, _try_row)
+        self._tries.change(self._known.standings.items(), self._known.heeded)
+        self._proofs = RecordTable(PROOFS, "proofs", "[]", _model_of_pair, _proof_row)
+        self._proofs.change(self._known.proofs.items())
+        self._costs = RecordTable(COSTS, "costs", "[]", _model_of_pair, _cost_row)
+        self._costs.change(self._known.costs.items())
+        self._seats = RecordTable(SEATS, "models", "{}", str, _seat_row)
+        self._seats.change(self._known.seats.items())
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
-        self._dirty: dict[str, Callable[[], bytes]] = {}
-        self._lock = threading.Lock()
         self._thread = threading.Thread(target=self._write, name="records", daemon=True)
         self._thread.start()
 
@@ -116,24 +116,32 @@ class FileRecords:
         self, identities: Sequence[str], at_ms: int, done: Callable[[str], None], *, again: bool = False
     ) -> None:
         """See Records."""
-        self._known.add_tries(identities, at_ms, again)
-        self._put(TRIES, _tries(self._known), done)
+        rows: list[tuple[str, Standing | None]] = []
+        for identity in identities:
+            self._known.add_try(identity, at_ms, again)
+            rows.append((identity, self._known.standing(identity)))
+        self._tries.change(rows, self._known.heeded)
+        self._put(self._tries, done)
 
     def given_up(self, identity: str, at_ms: int) -> None:
         """See Records."""
         self._known.given_up(identity, at_ms)
-        self._put(TRIES, _tries(self._known))
+        self._put_standing(identity)
 
     def reject(self, identity: str, reason: str) -> None:
         """See Records."""
         self._known.reject(identity, reason)
-        self._put(TRIES, _tries(self._known))
+        self._put_standing(identity)
 
     def forgive(self, identity: str) -> None:
         """See Records."""
         if identity in self._known.standings:
             self._known.forgive(identity)
-            self._put(TRIES, _tries(self._known))
+            self._put_standing(identity)
+
+    def _put_standing(self, identity: str) -> None:
+        self._tries.change(((identity, self._known.standings.get(identity)),), self._known.heeded)
+        self._put(self._tries)
 
     def proof(self, identity: str, box: str) -> Proof | None:
         """See Records."""
@@ -143,7 +151,8 @@ class FileRecords:
         """See Records."""
         if proof != self._known.proof(identity, box):
             self._known.prove(identity, box, proof)
-            self._put(PROOFS, _proofs(self._known.proofs))
+            self._proofs.change((((identity, box), proof),))
+            self._put(self._proofs)
 
     def cost(self, identity: str, box: str) -> Cost | None:
         """See Records."""
@@ -152,13 +161,15 @@ class FileRecords:
     def weigh(self, identity: str, box: str, cost: Cost) -> None:
         """See Records."""
         self._known.weigh(identity, box, cost)
-        self._put(COSTS, _costs(self._known.costs))
+        self._costs.change((((identity, box), cost),))
+        self._put(self._costs)
 
     def seat(self, name: str, identity: str) -> None:
         """See Records."""
         if self._known.seats.get(name) != identity:
             self._known.seat(name, identity)
-            self._put(SEATS, _seats(self._known.seats))
+            self._seats.change(((name, identity),))
+            self._put(self._seats)
 
     def incumbents(self) -> Mapping[str, str]:
         """See Records."""
@@ -189,13 +200,11 @@ class FileRecords:
         if not self._thread.is_alive():
             self._folder.close()
 
-    # --- the writer's thread
+    def _put(self, table: RecordTable[Any, Any], done: Callable[[str], None] | None = None) -> None:
+        """Have its file replaced; the first of several that wait writes what all of them changed."""
+        self._jobs.put(lambda: self._attempt(lambda: self._replace(table), done))
 
-    def _put(self, file: str, encode: Callable[[], bytes], done: Callable[[str], None] | None = None) -> None:
-        """Have ``file`` replaced by what ``encode`` gives; only the newest of several that wait is written."""
-        with self._lock:
-            self._dirty[file] = self._newest[file] = encode
-        self._jobs.put(lambda: self._attempt(lambda: self._replace(file), done))
+    # --- the writer's thread
 
     def _write(self) -> None:
         while (job := self._jobs.get()) is not None:
@@ -227,23 +236,17 @@ class FileRecords:
             return  # nothing has its place
         self._folder.close()
         self._folder = folder
-        with self._lock:
-            self._dirty |= self._newest
-        for file in list(self._newest):
-            self._replace(file)
+        tables: tuple[RecordTable[Any, Any], ...] = (self._tries, self._proofs, self._costs, self._seats)
+        for table in tables:
+            table.touch()
+        for table in tables:
+            self._replace(table)
 
-    def _replace(self, file: str) -> None:
+    def _replace(self, table: RecordTable[Any, Any]) -> None:
         self._follow()
-        with self._lock:
-            encode = self._dirty.pop(file, None)
-        if encode is None:
-            return
-        try:
-            replace_file(self._folder, file, f"{file}.new", encode())
-        except OSError:
-            with self._lock:
-                self._dirty.setdefault(file, encode)
-            raise
+        if table.due():
+            replace_file(self._folder, table.file, f"{table.file}.new", table.document())
+            table.written()
 
     def _append(self, line: bytes) -> None:
         """One line at the end, for good; a line that was cut short by a power cut is ended first."""
@@ -263,30 +266,24 @@ class FileRecords:
             self._folder.rename(FILE, FILE_BEFORE)
 
 
-def _tries(known: MemoryRecords) -> Callable[[], bytes]:
-    versions, asked = dict(known.standings), known.heeded
-    return lambda: (
-        _document(versions=versions) if asked is None else _document(versions=versions, asked=asked)
-    )
+def _model_of_pair(pair: tuple[str, str]) -> str:
+    return model_of(pair[0])
 
 
-def _proofs(proofs: Mapping[tuple[str, str], Proof]) -> Callable[[], bytes]:
-    rows = [(identity, box, proof.proven, proof.assessment) for (identity, box), proof in proofs.items()]
-    return lambda: _document(proofs=rows)
+def _try_row(identity: str, standing: Standing) -> bytes:
+    return as_json(identity) + b":" + as_json(standing)
 
 
-def _costs(costs: Mapping[tuple[str, str], Cost]) -> Callable[[], bytes]:
-    rows = [(identity, box, cost.packed, *cost[:4]) for (identity, box), cost in costs.items()]
-    return lambda: _document(costs=rows)
+def _proof_row(pair: tuple[str, str], proof: Proof) -> bytes:
+    return as_json((*pair, proof.proven, proof.assessment))
 
 
-def _seats(seats: Mapping[str, str]) -> Callable[[], bytes]:
-    models = dict(seats)
-    return lambda: _document(models=models)
+def _cost_row(pair: tuple[str, str], cost: Cost) -> bytes:
+    return as_json((*pair, cost.packed, *cost[:4]))
 
 
-def _document(**content: object) -> bytes:
-    return json.dumps({"format": FORMAT, **content}, separators=(",", ":")).encode() + b"\n"
+def _seat_row(name: str, identity: str) -> bytes:
+    return as_json(name) + b":" + as_json(identity)
 
 
 def _assessment(fields: Sequence[Any]) -> Assessment:

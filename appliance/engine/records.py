@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import chain
 from typing import Final, NamedTuple, Protocol, TypeVar
 
 from appliance.workers.port import Assessment
@@ -159,6 +160,10 @@ class Newest(Mapping[K, V]):
     def __len__(self) -> int:
         return self._size
 
+    def all(self) -> Iterator[V]:
+        """The values, as ``values`` has them, but without a look-up of each."""
+        return chain.from_iterable(map(dict[K, V].values, self._models.values()))
+
     def put(self, key: K, value: V) -> None:
         """Keep it as the newest; the oldest goes where that is too much."""
         self.drop(key)
@@ -191,9 +196,9 @@ class MemoryRecords:
         proofs: Iterable[tuple[str, str, Proof]] = (),
         changes: Iterable[Change] = (),
     ) -> None:
-        self.standings: Newest[str, Standing] = Newest(_model_of)
-        self.proofs: Newest[tuple[str, str], Proof] = Newest(lambda key: _model_of(key[0]))
-        self.costs: Newest[tuple[str, str], Cost] = Newest(lambda key: _model_of(key[0]))
+        self.standings: Newest[str, Standing] = Newest(model_of)
+        self.proofs: Newest[tuple[str, str], Proof] = Newest(lambda key: model_of(key[0]))
+        self.costs: Newest[tuple[str, str], Cost] = Newest(lambda key: model_of(key[0]))
         self.seats: dict[str, str] = {}
         self.heeded: dict[str, int] | None = None
         self._changes = deque(changes, CHANGES_KEPT)
@@ -211,16 +216,16 @@ class MemoryRecords:
         self, identities: Sequence[str], at_ms: int, done: Callable[[str], None], *, again: bool = False
     ) -> None:
         """See Records."""
-        self.add_tries(identities, at_ms, again)
+        for identity in identities:
+            self.add_try(identity, at_ms, again)
         done("")
 
-    def add_tries(self, identities: Sequence[str], at_ms: int, again: bool) -> None:
+    def add_try(self, identity: str, at_ms: int, again: bool) -> None:
         """Count without telling anybody."""
-        for identity in identities:
-            known = self.standing(identity)
-            self.standings.put(
-                identity, known._replace(tries=known.tries + 1, at_ms=at_ms, again=known.again + again)
-            )
+        known = self.standing(identity)
+        self.standings.put(
+            identity, known._replace(tries=known.tries + 1, at_ms=at_ms, again=known.again + again)
+        )
 
     def given_up(self, identity: str, at_ms: int) -> None:
         """See Records."""
@@ -278,5 +283,6 @@ class MemoryRecords:
         return tuple(change for change in self._changes if not name or change.name == name)
 
 
-def _model_of(identity: str) -> str:
+def model_of(identity: str) -> str:
+    """The name of the model that a version is of."""
     return identity.partition("/")[0]
