@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 from appliance.engine.direct import DirectDoor, Tally, Taught
 from appliance.engine.environment import Pace
 from appliance.engine.layout import Layout
+from appliance.engine.openings import Openings
 from appliance.engine.outcome import late_text
 from appliance.engine.port import SlotUse
 from appliance.engine.routes import Routes, Served
@@ -89,10 +90,11 @@ class Grants:
         """Sizes of the door's slots, and how many there are."""
         self._largest = 0
         self._groups: dict[int, int] = {}
-        """The group of each lane that the door knows."""
+        """The group of each lane that the door knows, or is to know."""
         self._lanes: dict[int, list[int]] = {}
         """The lanes of each group."""
         self._granted: set[int] = set()
+        """As the scheduler has it: those that the door has yet to take are granted it then."""
         self._busy: set[int] = set()
         """Lanes that had work when the scheduler was told last: it is told of them until they have drained."""
         self._answered: dict[int, int] = {}
@@ -105,6 +107,7 @@ class Grants:
         self._last_kind = self._last_plan = 0
         self._lessons: dict[tuple[object, ...], Learn] = {}
         self._stalls = Stalls(workers, pace.at)
+        self._openings = Openings(workers)
         self._turn_ns = 0
         """When the turn is, at the latest, that news have asked for last."""
 
@@ -213,6 +216,7 @@ class Grants:
         if not self._lanes[group]:
             del self._lanes[group]
         self._answered.pop(worker, None)
+        self._openings.forget(worker)
         return self._door.close_lane(worker)
 
     def forget(self, model: int | None = None) -> None:
@@ -265,15 +269,15 @@ class Grants:
 
     def use(self, lane: int) -> tuple[int, bool]:
         """How many requests were answered on a lane under grants, and whether it is granted now."""
-        return self._answered.get(lane, 0), lane in self._granted
+        return self._answered.get(lane, 0), lane in self._granted and not self._openings.is_missing(lane)
 
     def perform(self, action: actions.Grant | actions.Revoke) -> None:
         """Do what the scheduler decided."""
         door = self._door
         assert door is not None, "a grant without a door"
         if type(action) is actions.Grant:
-            if door.grant(action.lane, self._config.grant_limit):
-                self._granted.add(action.lane)
+            self._granted.add(action.lane)
+            door.grant(action.lane, self._config.grant_limit)
             return
         self._revoke(action.lane)
         self._fetch(self._feed, (action.lane,))
@@ -318,13 +322,16 @@ class Grants:
             self._workers.kill(lane, ExitCause.NONSENSE)
 
     def look(self, now_ns: int) -> None:
-        """At the end of a turn: name prices that have changed, end workers that hang."""
+        """At the end of a turn: name prices that have changed, end workers that hang, open lanes that are missing."""
         door = self._door
         if door is None:
             return
         if self._unpriced:
             self._name_prices(door)
         self._stalls.look(door, self._groups, (kind.served for kind in self._by_kind.values()), now_ns)
+        for lane in self._openings.look(door, now_ns):
+            if lane in self._granted:
+                door.grant(lane, self._config.grant_limit)
 
     def _name_prices(self, door: DirectDoor) -> None:
         for number in self._unpriced:
@@ -363,17 +370,12 @@ class Grants:
     # --- lanes
 
     def _lane_opened(self, event: events.LaneOpened) -> events.LaneOpened:
-        door, memory = self._door, self._workers.memory(event.lane)
-        if door is None or memory is None:
+        if self._door is None or not self._openings.open(self._door, event.lane, event.group):
             return event
         for lesson in self._lessons.values():
             served = self._served(lesson.model)
             if served is not None and served.group == event.group:
                 self._workers.learn(event.lane, lesson)
-        try:
-            door.open_lane(event.lane, event.group, memory.fileno(), memory.doorbell())
-        except OSError:
-            return event  # no descriptor is left for it: all its work comes by Python
         self._groups[event.lane] = event.group
         self._lanes.setdefault(event.group, []).append(event.lane)
         return event._replace(grantable=True)

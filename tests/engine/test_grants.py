@@ -8,9 +8,12 @@ from collections.abc import Sequence
 from typing import cast
 
 from appliance.engine.direct import DirectDoor, Tally
+from appliance.engine.openings import LOOK_NS
 from appliance.engine.routes import Catalog, CatalogVersion
+from appliance.engine.settings import EngineConfig
 from appliance.inference import NO_DEADLINE, RequestHead, TensorHead
 from appliance.model import ModelVersion
+from appliance.scheduling.actions import Grant, Revoke
 from appliance.validation import plan_request
 from appliance.workers.port import LaneMemory, Learn
 from tests.engine.rig import Rig
@@ -88,10 +91,36 @@ class LaneDescriptors:
 
 
 class FullDoor(DoorDouble):
-    """Has no descriptor left for a lane; can grant none."""
+    """Has a descriptor left for so many lanes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.room = 0
+        self.granted: dict[int, int] = {}
+        """What may be in flight, by lane."""
+        self.offered: list[int] = []
 
     def open_lane(self, *lane: int) -> None:
-        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        self.offered.append(lane[0])
+        if not self.room:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        self.room -= 1
+        self.granted[lane[0]] = 0
+
+    def grant(self, lane: int, limit: int) -> bool:
+        if lane in self.granted:
+            self.granted[lane] = limit
+        return lane in self.granted
+
+    def revoke(self, lane: int) -> bool:
+        return self.grant(lane, 0)
+
+    def load(self, lane: int) -> tuple[int, int, int]:
+        return 0, 0, 0
+
+    def close_lane(self, lane: int) -> tuple[int, int]:
+        self.granted.pop(lane, None)
+        return -1, 0
 
 
 class LaneRig(RingRig):
@@ -101,12 +130,61 @@ class LaneRig(RingRig):
         return cast(LaneMemory, LaneDescriptors())
 
 
-def test_a_lane_for_which_no_descriptor_is_left_serves_ungranted() -> None:
-    rig = LaneRig(make_version("m", 1))
-    assert rig.engine.direct.attach(cast(DirectDoor, FullDoor()), 0)
-    rig.engine.apply(Catalog(versions=(CatalogVersion(model=make_version("m", 2), fingerprint=""),)))
+class Shortage(LaneRig):
+    """A rig whose door takes no lane until it has room: those of one model with two workers. Time passes by hand."""
+
+    def __init__(self) -> None:
+        self.now_ns = 1_000_000_000_000
+        super().__init__(make_version("m", 1))
+        self.door = FullDoor()
+        assert self.engine.direct.attach(cast(DirectDoor, self.door), 0)
+        twice = make_version("m", 2, instance_count=2)
+        self.engine.apply(Catalog(versions=(CatalogVersion(model=twice, fingerprint=""),)))
+        self.turns()
+        assert self.engine.resolve("m", "").version == 2, "it serves all the same"
+        assert not self.door.granted
+        self.lanes = sorted(set(self.door.offered))
+
+    def clock(self) -> int:
+        return self.now_ns
+
+    def later(self) -> None:
+        """When lanes are offered again."""
+        self.now_ns += LOOK_NS
+        self.turns()
+
+    def under_grant(self) -> list[bool]:
+        """What the figures say of each lane."""
+        return [self.engine.direct.use(lane)[1] for lane in self.lanes]
+
+
+def test_lanes_for_which_no_descriptor_was_left_are_granted_when_there_are_some() -> None:
+    rig = Shortage()
+    limit = EngineConfig().grant_limit
+    assert rig.under_grant() == [False, False]
+    rig.door.room = 1
     rig.turns()
-    assert rig.engine.resolve("m", "").version == 2
+    assert not rig.door.granted, "it is offered at each turn"
+    rig.later()
+    assert rig.door.granted == {rig.lanes[0]: limit}
+    assert rig.under_grant() == [True, False]
+    rig.door.room = 1
+    rig.later()
+    assert rig.door.granted == dict.fromkeys(rig.lanes, limit)
+    rig.engine.direct.perform(Revoke(rig.lanes[0]))
+    assert rig.door.granted[rig.lanes[0]] == 0
+
+
+def test_what_was_revoked_or_has_ended_before_there_was_a_descriptor_is_not_granted() -> None:
+    rig = Shortage()
+    revoked, ended = rig.lanes
+    rig.engine.direct.perform(Revoke(revoked))
+    rig.engine.direct.worker_exited(ended)
+    rig.door.room = 2
+    rig.later()
+    assert rig.door.granted == {revoked: 0}
+    rig.engine.direct.perform(Grant(revoked))
+    assert rig.door.granted[revoked] > 0
 
 
 class IdleDoor(DoorDouble):

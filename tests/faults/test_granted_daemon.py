@@ -7,6 +7,7 @@ import select
 import shutil
 import signal
 import socket
+import time
 from pathlib import Path
 from typing import Any
 
@@ -144,6 +145,45 @@ def test_a_swap_of_one_model_is_forgotten_for_no_other(serve: Serve, tmp_path: P
         for _ in range(20):
             stub.infer(message("m"))
     daemon.until("the next version under a grant", lambda now: _granted(now, 2) > 0)
+
+
+SHORTAGE = """
+import os, resource
+from appliance.engine.openings import Openings
+
+def taken(self, *lane, real=Openings._taken):
+    if not os.path.exists({path!r}):
+        return real(self, *lane)
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (1, before[1]))
+    try:
+        return real(self, *lane)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+Openings._taken = taken
+"""
+"""While there is a file, the door finds no descriptor for a lane."""
+
+
+def test_a_worker_for_which_no_descriptor_was_left_is_granted_when_there_is_one(
+    serve: Serve, tmp_path: Path
+) -> None:
+    """And serves what was taught meanwhile."""
+    models, shortage = tmp_path / "models", tmp_path / "shortage"
+    shortage.touch()
+    write_fake(models, "m")
+    daemon = serve(models, before=SHORTAGE.format(path=str(shortage)))
+    with Stub(daemon.grpc) as stub:
+        for _ in range(10):
+            assert stub.infer(message("m"))
+        assert granted_of(daemon, "m") == 0
+        shortage.unlink()
+        end = time.monotonic() + 20
+        while granted_of(daemon, "m") == 0:
+            assert stub.infer(message("m"))
+            assert time.monotonic() < end, "the door never has the lane"
+    assert version_in(until_empty(daemon), "m")["requests"]["failed"] == 0
 
 
 def _reload(daemon: ApplianceProcess) -> None:
