@@ -13,7 +13,6 @@ from typing import Final
 from appliance.engine.candidate import interchangeable
 from appliance.engine.diversion import Diversion
 from appliance.engine.likeness import Kept, kept, unlikeness
-from appliance.engine.outcome import not_ready
 from appliance.engine.port import Buffer
 from appliance.engine.request import Request
 from appliance.engine.routes import Routes, Served
@@ -188,26 +187,44 @@ class Detours:
 
     def reroute(self, request: Request) -> bool:
         """The version closed under a queued request: give it to the one that serves now, if it fits and is there."""
-        head, old = request.plan.head, request.plan.model
-        try:
-            if request.is_twin:
-                raise not_ready(old)
-            served = self._routes.resolve(head.model_name, head.model_version)
-            if served is request.served or not served.opened or not interchangeable(served.model, old):
-                raise not_ready(old)
-            plan = plan_request(served.model, head)
-        except ApplianceError:
+        heir = self._heir(request)
+        if heir is None or not heir[1].opened:
             return False
-        self._move(request, plan, served)
+        self._move(request, *heir)
         return True
 
+    def follow(self, request: Request) -> bool:
+        """As ``reroute``, to one that is out of memory: whether the request may wait for that from now on."""
+        heir = self._heir(request)
+        if heir is None:
+            return False
+        self._aim(request, *heir)
+        return True
+
+    def _heir(self, request: Request) -> tuple[RequestPlan, Served] | None:
+        """What serves now in the place of its version, and what it is to that; None when that would not take it."""
+        head = request.plan.head
+        if request.is_twin:
+            return None
+        try:
+            served = self._routes.resolve(head.model_name, head.model_version)
+            if served is request.served or not interchangeable(served.model, request.plan.model):
+                return None
+            return plan_request(served.model, head), served
+        except ApplianceError:
+            return None
+
     def _move(self, request: Request, plan: RequestPlan, served: Served) -> None:
+        self._aim(request, plan, served)
+        request.shape = self._shapes.take(served, plan)
+        self._arrive(request)
+
+    def _aim(self, request: Request, plan: RequestPlan, served: Served) -> None:
         self._shapes.give(request.shape)
+        request.shape = -1
         request.served.live -= 1
         served.live += 1
         request.aim(plan, served)
-        request.shape = self._shapes.take(served, plan)
-        self._arrive(request)
 
 
 def _release(outcome: Outcome) -> None:

@@ -14,6 +14,7 @@ from contextlib import suppress
 from typing import Final
 
 from appliance.engine.accounts import Accounts
+from appliance.engine.displaced import Displaced
 from appliance.engine.endings import Endings
 from appliance.engine.environment import Pace, RequestLog
 from appliance.engine.grants import Grants
@@ -99,10 +100,14 @@ class Engine:
             again=self._intake.again,
         )  # fmt: skip
         self._endings = endings
+        self._displaced = Displaced(
+            reroute=self._intake.detours.reroute, follow=self._intake.detours.follow, wait=self._wait,
+            end=endings.end, soon=pace.soon,
+        )  # fmt: skip
         self._residence = self._make_residence(residency or ResidencyTerms(), pool, log)
         self._turn = Turn(
             scheduler=scheduler, pool=pool, pace=pace, intake=self._intake, roster=self._roster,
-            direct=self.direct, endings=endings, residence=self._residence,
+            direct=self.direct, endings=endings, residence=self._residence, displaced=self._displaced,
         )  # fmt: skip
 
     def _make_intake(self, config: EngineConfig, swap: SwapConfig) -> Intake:
@@ -117,7 +122,7 @@ class Engine:
         return Residence(
             terms=terms, routes=self._routes, roster=self._roster, workers=pool, direct=self.direct,
             arena=self._arena, end=self._endings.end, proceed=self._intake.proceed,
-            reroute=self._intake.detours.reroute, soon=self._pace.soon, at=self._pace.at, report=log.event,
+            displaced=self._displaced.add, soon=self._pace.soon, at=self._pace.at, report=log.event,
         )  # fmt: skip
 
     # --- the edges' side (EnginePort)
@@ -274,6 +279,7 @@ class Engine:
         self._turn.take(now_ns)
         if self._changed:
             self._announce(now_ns)
+        self._displaced.settle(now_ns)
         self._turn.ask_again()
 
     def hand_out(self) -> None:
@@ -297,6 +303,9 @@ class Engine:
 
     def _ask(self, request: Request, tensors: Sequence[Buffer], now_ns: int) -> Refusal | None:
         return self._residence.ask(request, tensors, now_ns)
+
+    def _wait(self, request: Request, now_ns: int) -> Refusal | None:
+        return self._residence.ask(request, None, now_ns)
 
     def _cancel_waiting(self, request: Request, now_ns: int) -> bool:
         return self._residence.cancel(request, now_ns)

@@ -52,8 +52,8 @@ FAILURES_MAX = 2
 
 
 class Residence:
-    """``end`` ends a request, ``proceed`` gives one to the scheduler, ``reroute`` one whose version is gone to the one
-    that serves now, if it fits. ``at`` asks for ``tick`` at a time, ``soon`` at once."""
+    """``end`` ends a request, ``proceed`` gives one to the scheduler, ``displaced`` is told of one whose version is
+    gone. ``at`` asks for ``tick`` at a time, ``soon`` at once."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class Residence:
         arena: Arena,
         end: Callable[[Request, ApplianceError, Result], None],
         proceed: Callable[[Request], None],
-        reroute: Callable[[Request], bool],
+        displaced: Callable[[Request], None],
         soon: Callable[[], None],
         at: Callable[[int], None],
         report: Callable[..., None],
@@ -80,7 +80,7 @@ class Residence:
         self._arena = arena
         self._end = end
         self._proceed = proceed
-        self._reroute = reroute
+        self._displaced = displaced
         self._soon = soon
         self._at = at
         self._report = report
@@ -105,14 +105,15 @@ class Residence:
     # --- requests
 
     def ask(
-        self, request: Request, tensors: Sequence[Buffer], now_ns: int
+        self, request: Request, tensors: Sequence[Buffer] | None, now_ns: int
     ) -> tuple[ApplianceError, Result] | None:
-        """A request for a version that the scheduler does not have: it waits with its tensors, or why not."""
+        """A request for a version that the scheduler does not have: it waits with its tensors, or why not. None: it has
+        waited before, for another version, and they are where they were."""
         served = request.served
         if served.id not in self._tenants or request.is_twin:
             return not_ready(request.plan.model), Result.UNAVAILABLE
         self._sample(now_ns)
-        self._count(misses=1)
+        self._count(misses=tensors is not None)
         asked = port.Asked(served.id, request.handle, request.deadline_ns, sum(request.sizes))
         actions = self._residency.step(asked, now_ns, self._in_use)
         answer, *others = actions
@@ -121,7 +122,7 @@ class Residence:
         if isinstance(answer, port.Refuse):
             self._count(refused=1)
             refused = self._refusal(request, answer), Result.REFUSED
-        elif not request.store(self._arena, tensors):
+        elif tensors is not None and not request.store(self._arena, tensors):
             others = [*others, *self._step_of(port.Withdrawn(served.id, request.handle), now_ns)]
             refused = QueueFull("Exceeds maximum queue size: no memory left for tensors"), Result.REFUSED
         elif (deadline_ns := self._room.enter(request)) is not None:
@@ -218,8 +219,7 @@ class Residence:
         self._draining = [other for other in self._draining if other is not served]
         for request in self._room.of(model):
             self._room.leave(request.handle)
-            if not self._reroute(request):
-                self._end(request, not_ready(request.plan.model), Result.UNAVAILABLE)
+            self._displaced(request)
         return port.Removed(model)
 
     def _sample(self, now_ns: int) -> None:

@@ -6,18 +6,18 @@ Callbacks only enqueue; a turn drains everything that has come in since the last
 from __future__ import annotations
 
 from appliance.engine.batches import Batches
+from appliance.engine.displaced import Displaced
 from appliance.engine.endings import Endings
 from appliance.engine.environment import Pace
 from appliance.engine.grants import Grants
 from appliance.engine.hangs import Hangs
 from appliance.engine.intake import Intake
-from appliance.engine.outcome import Ended, end_of, not_ready
+from appliance.engine.outcome import Ended, end_of
 from appliance.engine.request import Request
 from appliance.engine.residence import Residence
 from appliance.engine.roster import Roster
 from appliance.scheduling import actions, events
 from appliance.scheduling.scheduler import Scheduler
-from appliance.telemetry.meter import Result
 from appliance.workers import port as workers
 
 
@@ -35,6 +35,7 @@ class Turn:
         direct: Grants,
         endings: Endings,
         residence: Residence,
+        displaced: Displaced,
     ) -> None:
         self._scheduler = scheduler
         self._pool = pool
@@ -46,6 +47,7 @@ class Turn:
         self._direct = direct
         self._endings = endings
         self._residence = residence
+        self._displaced = displaced
         self._news: list[workers.PoolEvent] = []
         self._left_queued = 0
         self.batches = Batches()
@@ -129,8 +131,7 @@ class Turn:
         if request.cancelled:
             self._endings.cancelled(request)
         elif isinstance(action, actions.Evicted):
-            if not self._detours.reroute(request):
-                self._endings.end(request, not_ready(request.plan.model), Result.UNAVAILABLE)
+            self._displaced.add(request)
         elif type(action) is not actions.Lost or not self._detours.elsewhere(request):
             self._endings.end(request, *end_of(request, action))
 

@@ -1,7 +1,8 @@
 """A world of swaps in too little memory: versions move in and out of it while others take their names, and come back.
 
 As the world of swaps, by seed; some processes take their time to end, and half of the wishes are for the one before.
-A request may be refused for want of memory, or end with its version where no other can be asked, being out of memory.
+A request may be refused for want of memory, or fail with its version where no other can be asked, being out of memory;
+none ends because its version was replaced.
 
 * What serves is looked after, and is as open as it is known to be: after every turn. What is cold is never open.
 * What is sound and wanted serves at the end, and whatever serves answers.
@@ -17,7 +18,7 @@ from functools import partial
 from appliance.engine.lodging import PROCESS_BYTES
 from appliance.engine.residency_settings import ResidencyConfig, ResidencyTerms
 from appliance.engine.swap_settings import SwapConfig
-from appliance.errors import InvalidRequest, ModelAway, NotReady, RunFailed
+from appliance.errors import InvalidRequest, ModelAway, RunFailed
 from appliance.inference import Answer, Outcome
 from appliance.model import ModelVersion, VersionState
 from appliance.scheduling.residency_port import Form
@@ -84,7 +85,7 @@ class CrowdedWorld(SwapWorld):
             super()._done(tag, outcome)
             return
         self.pending.remove(tag)
-        assert isinstance(outcome, ModelAway | RunFailed | InvalidRequest | NotReady), (
+        assert isinstance(outcome, ModelAway | RunFailed | InvalidRequest), (
             f"a request ended with {outcome!r}"
         )
 
