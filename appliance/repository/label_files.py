@@ -1,4 +1,4 @@
-"""Class labels of outputs: one per line, UTF-8, in a file of the model's directory."""
+"""Class labels of outputs: one per line, UTF-8, in a file of the model's directory, read once for all that name it."""
 
 from __future__ import annotations
 
@@ -16,11 +16,15 @@ def read_labels(
 ) -> Mapping[str, tuple[str, ...]]:
     """Output name to labels, for the outputs that name a file; what cannot be used is a problem."""
     labels: dict[str, tuple[str, ...]] = {}
+    of_file: dict[PurePosixPath, tuple[str, ...]] = {}
     for output in outputs:
         if not output.label_file:
             continue
+        path = PurePosixPath(output.label_file)
         try:
-            labels[output.name] = _lines(home.file(PurePosixPath(output.label_file)).read(max_bytes))
+            if path not in of_file:
+                of_file[path] = _lines(home.file(path).read(max_bytes))
+            labels[output.name] = of_file[path]
         except ArtefactError as error:
             findings.problem(output.label_place, f"'{output.label_file}' {error}")
     return labels

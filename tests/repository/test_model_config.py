@@ -9,6 +9,7 @@ import pytest
 from appliance.model import Batching, QueuePolicy, TimeoutAction, VersionChoice, VersionPolicy
 from appliance.tensor import Datatype, TensorSpec
 from tests.repository.conftest import ReadModel
+from tests.repository.onnx_files import model_of, port
 from tests.repository.outcomes import only_problem, served
 
 WHOLE = """
@@ -380,6 +381,18 @@ def test_labels_that_are_too_large_or_no_text(read_model: ReadModel) -> None:
     assert "has 60 bytes; the limit for it is 50" in only_problem(large).text
     assert "is not UTF-8 text (byte 1)" in only_problem(read_model(config, files={"l.txt": b"a\xff"})).text
     assert "holds no label" in only_problem(read_model(config, files={"l.txt": b"\n"})).text
+
+
+def test_labels_of_one_file_are_kept_once(read_model: ReadModel) -> None:
+    outputs = [port(name, ("batch", 4)) for name in "yzw"]
+    config = "".join(
+        f'output {{ name: "{name}" label_filename: "{file}" }}\n'
+        for name, file in (("y", "l.txt"), ("z", "./l.txt"), ("w", "other.txt"))
+    )
+    files = {"l.txt": b"zero\none\n", "other.txt": b"two\n"}
+    model = served(read_model(config, graph=model_of([port("x", ("batch", 4))], outputs), files=files))
+    assert model.labels["y"] is model.labels["z"]
+    assert model.labels == {"y": ("zero", "one"), "z": ("zero", "one"), "w": ("two",)}
 
 
 def test_instances_of_kind_auto_run_where_the_operator_says(read_model: ReadModel) -> None:
