@@ -256,7 +256,9 @@ class FileRecords:
             size = os.fstat(descriptor).st_size
             if size and os.pread(descriptor, 1, size - 1) != b"\n":
                 line = b"\n" + line
-            os.write(descriptor, line)
+            rest = memoryview(line)
+            while rest:  # a disk that is nearly full takes a part first, and refuses the next
+                rest = rest[os.write(descriptor, rest) :]
             os.fsync(descriptor)
         finally:
             os.close(descriptor)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import queue
 from collections.abc import Callable
 from dataclasses import replace
@@ -182,6 +184,25 @@ def test_a_torn_last_line_costs_that_line_only(tmp_path: Path) -> None:
     after.records.close()
     assert [each.version for each in read_history(tmp_path)] == [1, 3]
     assert read_history(tmp_path, "other") == (change(3, "other"),)
+
+
+def test_a_line_that_a_full_disk_cuts_short_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = Disk(tmp_path)
+    write = os.write
+
+    def nearly_full(descriptor: int, data: bytes) -> int:
+        if len(data) < 50:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return write(descriptor, data[:-49])
+
+    with monkeypatch.context() as patch:
+        patch.setattr("appliance.engine.record_files.os.write", nearly_full)
+        disk.records.happened(change(1))
+        disk.posted.get(timeout=30)()
+    assert disk.said == [("records cannot be written", {"error": "No space left on device"})]
+    disk.records.happened(change(2))
+    disk.records.close()
+    assert [each.version for each in read_history(tmp_path)] == [2]
 
 
 def test_the_history_is_bounded_in_files_and_in_memory(
