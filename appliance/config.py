@@ -150,6 +150,21 @@ def load(path: Path | None, overrides: Table = _NOTHING, *, checked: bool = True
         raise ConfigInvalid(_placed(problem, overrides) for problem in error.problems) from None
 
 
+def reload(path: Path | None, overrides: Table, section: str) -> ApplianceConfig:
+    """As ``load``, for the sake of one ``section``: what is wrong elsewhere keeps nobody from what that one says.
+    Raises ConfigInvalid with everything that is wrong if any of it concerns that section, or the file cannot be read.
+    """
+    try:
+        return load(path, overrides)
+    except ConfigInvalid as error:
+        if any(problem.key.partition(".")[0] in ("", section) for problem in error.problems):
+            raise
+        try:
+            return load(path, overrides, checked=False)
+        except ConfigInvalid:
+            raise error from None
+
+
 def parse(text: str, file: str) -> ApplianceConfig:
     """Read TOML ``text``; ``file`` is named in problems. Asks nothing of this machine. Raises ConfigInvalid."""
     return _bound(_table(text, file), file, checked=False)

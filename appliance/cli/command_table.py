@@ -1,7 +1,8 @@
 """A table of commands: finds the one that was asked for, loads only its module, turns failures into one sentence.
 
 Start-up is part of the manners of a command line, so nothing is imported before it is known to be needed. A module of
-a command has ``add_arguments(parser)`` and ``run(arguments)``; one of a group of commands has ``TABLE``.
+a command has ``add_arguments(parser)`` and ``run(arguments)``; one of a group of commands has ``TABLE``. What one
+argument leaves open and another one says, functions settle that are its parser's default for ``settle``.
 """
 
 from __future__ import annotations
@@ -64,7 +65,10 @@ class CommandTable:
             allow_abbrev=False,  # '--timeout' of one command is in seconds, '--timeout-ms' of another is not
         )
         module.add_arguments(parser)
-        return cast(Command, module.run)(parser.parse_args(words))
+        arguments = parser.parse_args(words)
+        for settle in vars(arguments).pop("settle", ()):
+            settle(parser, arguments)
+        return cast(Command, module.run)(arguments)
 
     def _no_command(self, words: Sequence[str]) -> int:
         width = max(map(len, self.commands))

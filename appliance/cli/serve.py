@@ -63,7 +63,8 @@ def run(arguments: argparse.Namespace) -> int:
         sys.stdout.write(f"{welcome(started, config.place, config.grpc)}\n")
         sys.stdout.flush()
 
-    return daemon.run(config, announce, partial(configuration.load, arguments.config, _overrides(arguments)))
+    reread = partial(configuration.reload, arguments.config, _overrides(arguments), "quotas")
+    return daemon.run(config, announce, reread)
 
 
 def configured(arguments: argparse.Namespace) -> ApplianceConfig:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import socket
 import ssl
 import urllib.error
 import urllib.request
@@ -124,8 +125,39 @@ class Snapshot:
 
 def add_url(parser: argparse.ArgumentParser, whose: str) -> None:
     """Declare where an appliance answers, and over TLS; ``whose`` address that is."""
-    parser.add_argument("--url", default=DEFAULT_URL, help=f"{whose} (default {DEFAULT_URL})")
+    parser.add_argument("--url", default=DEFAULT_URL, help=f"{whose}, or unix:PATH (default {DEFAULT_URL})")
     add_arguments(parser)
+
+
+def is_unix(url: str) -> bool:
+    """Whether that is the address of a Unix socket."""
+    return url.startswith("unix:")
+
+
+class _OnSocket(HTTPConnection):
+    """Over the Unix socket ``path``."""
+
+    def __init__(self, host: str, *, path: str, **rest: Any) -> None:
+        super().__init__(host, **rest)
+        self._path = path
+
+    def connect(self) -> None:
+        """Connect."""
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(self._path)
+
+
+class _OverUnix(urllib.request.HTTPHandler):
+    """HTTP over a Unix socket, whatever host is asked."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__()
+        self._path = path
+
+    def http_open(self, req: urllib.request.Request) -> Any:
+        """See HTTPHandler."""
+        return self.do_open(_OnSocket, req, path=self._path)  # type: ignore[arg-type]  # as the handler itself does
 
 
 class _Named(HTTPSConnection):
@@ -156,12 +188,18 @@ class _OverTls(urllib.request.HTTPSHandler):
 
 
 class Source:
-    """Where the document comes from: an HTTP address, spoken to over TLS where the arguments say so."""
+    """Where the document comes from: an HTTP address, spoken to over TLS where the arguments say so, or a Unix socket,
+    where nobody speaks it."""
 
     def __init__(self, arguments: argparse.Namespace) -> None:
         """``arguments`` are those of ``add_url``. Raises CommandFailed."""
         tls = tls_of(arguments, HTTP)
         self.url: str = arguments.url
+        if is_unix(self.url):
+            self._base = "http://localhost"
+            path = self.url.removeprefix("unix:").removeprefix("//")
+            self._open = urllib.request.build_opener(_OverUnix(path)).open
+            return
         base = self.url if "://" in self.url else f"http://{self.url}"
         self._base = (base if tls is None else base.replace("http://", "https://", 1)).rstrip("/")
         self._open = urllib.request.build_opener(*(() if tls is None else (_OverTls(tls),))).open
@@ -191,8 +229,9 @@ def _fetched(get: Callable[..., Any], base: str, url: str) -> bytes:
         reason: object = error.reason if isinstance(error, urllib.error.URLError) else error
         if isinstance(reason, ssl.SSLError):
             raise _no_tls(base, reason) from None
+        where = url if is_unix(url) else base
         raise CommandFailed(
-            f"no server answers at {base} ({reason}); start one with 'appliance serve', or give its --url",
+            f"no server answers at {where} ({reason}); start one with 'appliance serve', or give its --url",
             Exit.UNREACHABLE,
         ) from None
     return document

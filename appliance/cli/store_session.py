@@ -10,6 +10,7 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from appliance import config as configuration
@@ -32,15 +33,31 @@ from appliance.store.writer import StoreWriter, open_store
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare where the store is."""
-    parser.add_argument(
-        "--state-dir", metavar="DIR", type=Path, required=True, help="state directory that holds the store"
+    add_place(
+        parser,
+        "TOML file; its state_dir and its sections [store] and [packages] count here ('appliance config show' lists "
+        "the keys)",
     )
+
+
+def add_place(parser: argparse.ArgumentParser, config: str, *, required: bool = True) -> None:
+    """Declare the state directory, which the configuration (``config`` says what else it is for) may say as well."""
     parser.add_argument(
-        "--config",
-        metavar="FILE",
+        "--state-dir",
+        metavar="DIR",
         type=Path,
-        help="TOML file; its sections [store] and [packages] count here ('appliance config show' lists the keys)",
+        help="state directory that holds the store (default: state_dir of --config)",
     )
+    parser.add_argument("--config", metavar="FILE", type=Path, help=config)
+    parser.set_defaults(settle=(partial(_settle, required),))
+
+
+def _settle(required: bool, parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> None:
+    if arguments.state_dir is None and arguments.config is not None:
+        said = configured(arguments).state_dir
+        arguments.state_dir = Path(said) if said else None
+    if arguments.state_dir is None and required:
+        parser.error("--state-dir is required, or a --config that says state_dir")
 
 
 def configured(arguments: argparse.Namespace) -> ApplianceConfig:

@@ -46,8 +46,10 @@ def run(arguments: argparse.Namespace) -> int:
 def _find(file: Path, wanted: str) -> tuple[str, TracedRequest]:
     """The latest line about ``wanted``, here or in the file that was moved away before."""
     latest: tuple[str, TracedRequest] | None = None
-    for part in (file, file.with_name(f"{file.name}.1")):
-        for line in _lines(part, optional=part != file):
+    parts = (file, file.with_name(f"{file.name}.1"))
+    for part in parts:
+        # Between a rotation and the next trace there is only the one that was moved away.
+        for line in _lines(part, optional=part != file or parts[1].exists()):
             # Cheap first: reading all of a full file as JSON would take half a minute.
             if json.dumps(wanted)[1:-1] in line or not wanted:
                 traced = traced_request(line)

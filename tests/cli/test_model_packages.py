@@ -442,3 +442,12 @@ def test_a_package_that_is_damaged_is_not_signed(here: Path, capsys: Capture) ->
     assert run("sign", "digits-2.model", "--key", "key.pem") == Exit.REFUSED
     assert run("sign", "nothing.model", "--key", "key.pem") == Exit.USAGE
     assert run("sign", "digits-2.model", "--key", "nothing.pem") == Exit.REFUSED
+
+
+@pytest.mark.parametrize("number", ["0", "-1", "9223372036854775808", "x", "1" * 5000])
+def test_what_is_no_version_is_refused_as_that(here: Path, capsys: Capture, number: str) -> None:
+    with pytest.raises(SystemExit) as ended:
+        run("pack", "digits", f"--version={number}")
+    assert ended.value.code == 2
+    assert "is no version; give 1 to 9223372036854775807" in capsys.readouterr().err
+    assert not list(here.glob("*.model"))

@@ -237,6 +237,20 @@ def test_a_second_writer_is_told_who_the_first_is(appliance: Run, pack: Pack, st
     assert f"process {os.getpid()} is writing to '{state}'" in err
 
 
+def test_the_configuration_says_where_the_store_is(
+    appliance: Run, pack: Pack, state: Path, config: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = ["--config", str(config)]
+    assert appliance("model", "install", str(pack()))[0] == Exit.OK
+    with pytest.raises(SystemExit) as ended:
+        main(["store", "usage", *said])
+    assert ended.value.code == Exit.USAGE
+    assert "--state-dir is required, or a --config that says state_dir" in capsys.readouterr().err
+    config.write_text(f'state_dir = "{state}"\n{config.read_text()}')
+    for words in (["store", "usage"], ["model", "want", "digits/1"], ["model", "list"], ["model", "history"]):
+        assert main([*words, *said]) == Exit.OK, words
+
+
 @pytest.mark.parametrize(
     "words", [("want", "digits"), ("want", "digits/x"), ("pin", "/1"), ("uninstall", "a/-1")]
 )

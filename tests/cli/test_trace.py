@@ -91,6 +91,14 @@ def test_json_is_the_line_of_the_file(capsys: pytest.CaptureFixture[str], file: 
     assert json.loads(show(capsys, file, "--json"))["resourceSpans"]
 
 
+def test_after_a_rotation_the_file_that_was_moved_away_is_enough(
+    capsys: pytest.CaptureFixture[str], file: Path
+) -> None:
+    file.unlink()
+    assert "moved" in show(capsys, file, "moved")
+    assert "twice" in show(capsys, file)
+
+
 def test_what_is_not_there_is_one_sentence(capsys: pytest.CaptureFixture[str], file: Path) -> None:
     assert "has no trace about 'twic'" in show(capsys, file, "twic", status=Exit.REFUSED)
     missing = file.with_name("missing")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import socketserver
 import sys
 import threading
 from argparse import Namespace
@@ -181,13 +182,43 @@ def test_where_to_ask_is_what_the_configuration_says(
     ("addresses", "url"),
     [
         ([], DEFAULT_URL),
-        (["unix:/x", "systemd:NAME", "127.0.0.1:0"], DEFAULT_URL),
+        (["systemd:NAME", "127.0.0.1:0"], DEFAULT_URL),
+        (["systemd:NAME", "unix:/x", "127.0.0.1:0"], "unix:/x"),
         (["[::]:80"], "http://[::1]:80"),
         (["unix:/x", "box:8080", "0.0.0.0:1"], "http://box:8080"),
     ],
 )
 def test_where_an_appliance_answers_on_this_machine(addresses: list[str], url: str) -> None:
     assert listening(addresses) == url
+
+
+def test_an_appliance_may_answer_on_a_unix_socket(
+    appliance: Run, pack: Pack, config: Path, tmp_path: Path
+) -> None:
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(json.dumps(document(state="READY")).encode())
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    path = tmp_path / "http"
+    with config.open("a") as file:
+        file.write(f'[http]\naddresses = ["unix:{path}"]\n')
+    with socketserver.UnixStreamServer(str(path), Handler) as server:
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        try:
+            status, out, err = appliance("model", "install", str(pack()), "--wait")
+            assert (status, "digits/1 is live after" in out) == (Exit.OK, True), err
+            status, out, err = appliance("model", "list", "--json")
+            assert (status, json.loads(out)["answering"]) == (Exit.OK, True), err
+        finally:
+            server.shutdown()
+    status, _, err = appliance("model", "install", str(pack(2)), "--wait")
+    assert status == Exit.UNREACHABLE
+    assert f"no server answers at unix:{path}" in err
 
 
 def test_the_command_fails_with_the_reason(appliance: Run, pack: Pack, answering: Answering) -> None:

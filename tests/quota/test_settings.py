@@ -77,3 +77,19 @@ def test_what_is_shown_can_be_read_again(tmp_path: Path) -> None:
     assert config.quotas.clients["10.0.0.1"] == ClientQuota(requests_per_s=30.0, burst=60)
     shown = as_toml(config)
     assert configuration.parse(shown, "shown") == config
+
+
+def test_what_is_wrong_elsewhere_keeps_nobody_from_new_quotas(tmp_path: Path) -> None:
+    path, nowhere = tmp_path / "config.toml", '[grpc]\ntls_certificate = "nowhere"\ntls_key = "nowhere"\n'
+    path.write_text(f'models = "{tmp_path}"\n[quotas]\nin_flight = 9\n{nowhere}')
+    with pytest.raises(ConfigInvalid):
+        configuration.load(path)
+    assert configuration.reload(path, {}, "quotas").quotas.in_flight == 9
+
+
+@pytest.mark.parametrize("quotas", ["in_flight = -1", "in_flight = ", "flight = 1"])
+def test_quotas_that_are_wrong_are_not_taken_over(tmp_path: Path, quotas: str) -> None:
+    path = tmp_path / "config.toml"
+    path.write_text(f'models = "{tmp_path}"\n[quotas]\n{quotas}\n')
+    with pytest.raises(ConfigInvalid):
+        configuration.reload(path, {}, "quotas")

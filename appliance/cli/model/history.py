@@ -9,8 +9,8 @@ import argparse
 import json
 from dataclasses import asdict
 from datetime import UTC, datetime
-from pathlib import Path
 
+from appliance.cli import store_session
 from appliance.cli.failure import CommandFailed, Exit, printable
 from appliance.engine.history import read_history
 from appliance.engine.records import PACKED, Change
@@ -20,9 +20,7 @@ from appliance.store.layout import SERVE
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.add_argument("model", metavar="NAME", nargs="?", default="", help="the model (default: all)")
-    parser.add_argument(
-        "--state-dir", metavar="DIR", type=Path, required=True, help="state directory that holds the store"
-    )
+    store_session.add_place(parser, "TOML file that says state_dir")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
 
 

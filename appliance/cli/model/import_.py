@@ -14,6 +14,7 @@ from pathlib import Path
 from appliance.cli import package_policy
 from appliance.cli.failure import CommandFailed, Exit, printable
 from appliance.cli.model.target import add_output
+from appliance.cli.version_number import version_number
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -23,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_output(parser, text, metavar="DIR", default=Path("models"))
     parser.add_argument("--name", help="name of the model (default: that of SOURCE)")
     parser.add_argument(
-        "--version", type=int, help="version to make, or to take of a Triton entry (default: all)"
+        "--version", type=version_number, help="version to make, or to take of a Triton entry (default: all)"
     )
     package_policy.add_repository(parser)
     parser.add_argument("--json", action="store_true", help="print JSON")

@@ -11,11 +11,11 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 from appliance.cli import store_session
 from appliance.cli.failure import CommandFailed, Exit, printable
+from appliance.cli.model.wait import find_appliance
 from appliance.cli.snapshot import Source, add_url
 from appliance.engine.version_status import with_next_try
 from appliance.store.catalog import Catalog
@@ -50,13 +50,16 @@ class ListedVersion:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.add_argument("names", metavar="NAME", nargs="*", help="models to show (default: all)")
-    parser.add_argument("--state-dir", metavar="DIR", type=Path, help="state directory that holds the store")
-    add_url(parser, "HTTP address of the appliance")
+    store_session.add_place(
+        parser, "TOML file that says state_dir and where the appliance listens", required=False
+    )
+    add_url(parser, "HTTP address of the appliance, where --config does not say it")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Ask once and show."""
+    find_appliance(arguments)
     catalog = store_session.catalog_of(arguments.state_dir) if arguments.state_dir else Catalog()
     document, silence = _asked(arguments)
     listed = [

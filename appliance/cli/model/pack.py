@@ -24,6 +24,7 @@ from appliance.cli import package_policy, signing
 from appliance.cli.failure import CommandFailed, Exit, printable
 from appliance.cli.model.target import add_output, free_target
 from appliance.cli.progress_bar import progress_bar
+from appliance.cli.version_number import version_number
 
 if TYPE_CHECKING:
     from appliance.manifest import LatencyPromise, Manifest, Measured
@@ -37,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_output(parser, "file or directory to write (default: NAME-VERSION.model)")
     parser.add_argument("--force", action="store_true", help="replace a file that is there")
     parser.add_argument("--name", help="name of the model (default: that of SOURCE)")
-    parser.add_argument("--version", type=int, help="version (default: that of SOURCE, or 1)")
+    parser.add_argument("--version", type=version_number, help="version (default: that of SOURCE, or 1)")
     signing.add_arguments(parser)
     parser.add_argument("--licence", default="", metavar="TEXT", help="licence of the model, or @FILE")
     parser.add_argument(

@@ -15,7 +15,7 @@ from appliance.cli import store_session
 from appliance.cli.duration import seconds
 from appliance.cli.failure import CommandFailed, Exit, printable
 from appliance.cli.going_live import Arrived, OnItsWay, Stranded, whereabouts
-from appliance.cli.snapshot import DEFAULT_URL, Source, add_url, parse, understood
+from appliance.cli.snapshot import DEFAULT_URL, Source, add_url, is_unix, parse, understood
 
 LOOK_S: Final = 0.1
 """How often the appliance is asked."""
@@ -59,16 +59,23 @@ def check_reachable(arguments: argparse.Namespace) -> None:
     """Fails where one is to wait for an appliance that does not answer: before anything is changed. Without --url it is
     asked where the configuration that was given has it listen."""
     if arguments.wait:
-        if arguments.url == DEFAULT_URL:
-            arguments.url = listening(store_session.configured(arguments).http.addresses)
+        find_appliance(arguments)
         parse(Source(arguments).fetch(), arguments.url)
+
+
+def find_appliance(arguments: argparse.Namespace) -> None:
+    """Without --url it is where the configuration has it listen."""
+    if arguments.url == DEFAULT_URL and arguments.config is not None:
+        arguments.url = listening(store_session.configured(arguments).http.addresses)
 
 
 def listening(addresses: Sequence[str]) -> str:
     """Where an appliance with these HTTP addresses answers on this machine; the default where none of them says it."""
-    for text in addresses:
-        if text.startswith(("unix:", "systemd")):
+    for text in sorted(addresses, key=is_unix):
+        if text.startswith("systemd"):
             continue
+        if is_unix(text):
+            return text
         address = parse_address(text)
         if address.port:
             host = EVERYWHERE.get(address.host, address.host)
