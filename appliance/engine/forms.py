@@ -15,7 +15,7 @@ from typing import Final
 from appliance.engine.records import PACKED
 from appliance.engine.routes import Served
 from appliance.workers.forms import refuse_forms
-from appliance.workers.port import FormBuilt, WorkerPort, WorkerSettings
+from appliance.workers.port import ExitCause, FormBuilt, WorkerPort, WorkerSettings
 
 FIRST_PAUSE_NS: Final = 60_000_000_000
 """The forms of what a version replaced leave with the next look at the store, which is not long in coming."""
@@ -143,8 +143,12 @@ class Forms:
             refuse_forms(served.model.forms, served.model.digest, reason)
 
     def stop(self) -> None:
-        """The daemon ends."""
+        """The daemon ends. A form can be built anew, and nobody waits for one: what is there of it goes at the next
+        start."""
         self._queue.clear()
         self._later.clear()
         if self._building is not None:
-            self._port.stop(self._building[0])
+            worker, _, served = self._building
+            self._building = None
+            self._port.kill(worker, ExitCause.STOPPED)
+            self._report("the packed form is left unbuilt", model=served.key, reason="the daemon ends")

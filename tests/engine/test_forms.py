@@ -29,6 +29,7 @@ class Rig:
         self.taken = 100
         self.asked_for: list[int] = []
         """Times at which it wants to be called."""
+        self.said: list[str] = []
         self.forms = Forms(
             workers=self.workers,
             settings=lambda number: SETTINGS,
@@ -36,7 +37,7 @@ class Rig:
             wanted=lambda served: self.wanted,
             built=lambda served, now_ns: None,
             at=self.asked_for.append,
-            report=lambda *words, **more: None,
+            report=lambda event, **more: self.said.append(event),
         )
 
     def _take_id(self) -> int:
@@ -124,6 +125,17 @@ def test_what_is_gone_is_not_tried_again(rig: Rig, served: Served) -> None:
     rig.forms.forget(served.identity + PACKED)
     rig.forms.tick(5 + FIRST_PAUSE_NS)
     assert not rig.forms.waiting
+
+
+def test_a_builder_is_ended_with_the_daemon_whatever_it_has_not_built_yet(rig: Rig, served: Served) -> None:
+    rig.forms.consider(served)
+    rig.forms.build()
+    rig.forms.stop()
+    rig.forms.exited(rig.taken - 1, "killed: stopped")
+    assert rig.workers.asked == ["start", "build_form", "kill"], "stop would wait for the form"
+    assert rig.said == ["building the packed form", "the packed form is left unbuilt"]
+    rig.forms.stop()
+    assert rig.workers.asked.count("kill") == 1
 
 
 def test_a_version_without_a_directory_of_forms_is_refused_without_an_error(

@@ -99,6 +99,35 @@ def test_a_packed_form_is_built_and_taken_up_and_used_from_then_on(serve: Serve,
     assert tries["versions"] == {}
 
 
+def test_nobody_waits_for_a_form_that_is_being_built_when_the_daemon_ends(serve: Serve, state: Path) -> None:
+    """The builder is stopped, so that it would never be done by itself."""
+    arguments = ("--state-dir", str(state))
+    daemon = serve(None, SECTIONS, arguments=arguments)
+    daemon.wait_log("building the packed form")
+    builder = builder_of(daemon)
+    os.kill(builder, signal.SIGSTOP)
+    daemon.signal(signal.SIGTERM)
+    assert daemon.process.wait(30) == 0
+    assert not Path(f"/proc/{builder}").exists()
+    assert "the packed form is left unbuilt" in daemon.log()
+    assert "killed at shutdown" not in daemon.log(), "the time of grace was over"
+    again = serve(None, SECTIONS, arguments=arguments)
+    wait_for(state, ["live", "live packed"], again)
+
+
+def builder_of(daemon: ApplianceProcess) -> int:
+    """The process that serves nothing, and builds."""
+    end = time.monotonic() + 30
+    while time.monotonic() < end:
+        serving = {int(worker["pid"]) for worker in daemon.status()["workers"]}
+        supervisor = Path(f"/proc/{min(serving)}/stat").read_text().rpartition(")")[2].split()[1]
+        forked = Path(f"/proc/{supervisor}/task/{supervisor}/children").read_text().split()
+        if others := set(map(int, forked)) - serving:
+            (builder,) = others
+            return builder
+    raise AssertionError(daemon.log())
+
+
 def ask(daemon: ApplianceProcess, name: str) -> Any:
     """What a transformer says of ones."""
     client = triton.InferenceServerClient(daemon.grpc)
