@@ -54,6 +54,20 @@ def address_problems(texts: Sequence[str]) -> Iterator[str]:
             yield str(error)
 
 
+def named_twice(texts: Sequence[str]) -> Iterator[str]:
+    """Those of configured addresses that were named before. Names of the service manager's sockets are none."""
+    seen: set[Address] = set()
+    for text in texts:
+        try:
+            address = parse_address(text)
+        except AddressUnavailable:
+            continue
+        if address in seen:
+            yield text
+        if address.path or address.port:
+            seen.add(address)
+
+
 def check_free(address: Address, edge: str) -> None:
     """Raise AddressUnavailable, with the system's reason, when ``address`` cannot be listened on."""
     try:

@@ -14,6 +14,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
+from appliance.address import named_twice
 from appliance.binding import bind
 from appliance.door.choice import door_problems, front_problems
 from appliance.door.control import ControlConfig
@@ -197,6 +198,12 @@ def _unfit(config: ApplianceConfig) -> Iterator[tuple[str, str]]:
     if shared_sockets(config.grpc.addresses, config.http.addresses):
         text = "grpc.addresses names the same sockets of the service manager; name them by FileDescriptorName= and"
         yield "http.addresses", f"{text} tell them apart, as in 'systemd:grpc' and 'systemd:http'"
+    for address in named_twice((*config.grpc.addresses, *config.http.addresses)):
+        key = "http" if address in config.http.addresses else "grpc"
+        yield (
+            f"{key}.addresses",
+            f"'{address}' is named twice, and one socket listens there; name another one",
+        )
     if not config.grpc.tls_client_ca and not config.http.tls_client_ca:
         for name in certified_names(config.quotas):
             text = "is no address, and only certificates tell names, for which tls_client_ca of [grpc] or [http] asks"

@@ -111,7 +111,12 @@ async def _serve(
     announce: Callable[[Started], None],
     reread: Callable[[], ApplianceConfig] | None,
 ) -> int:
-    return await Daemon(config, log, reread).serve(announce)
+    try:
+        return await Daemon(config, log, reread).serve(announce)
+    except OperatorError as error:
+        if config.log.file:  # else both would be told at one place
+            log.event("cannot serve", error=str(error))
+        raise
 
 
 class Daemon:

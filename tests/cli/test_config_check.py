@@ -23,6 +23,14 @@ from appliance.workers.cpus import cpu_problems, usable_cpus
 CANNOT_SERVE = {
     'grpc.addresses = ["nonsense"]': ("grpc.addresses", "'nonsense' is not host:port"),
     'http.addresses = ["127.0.0.1:1", "8000"]': ("http.addresses", "'8000' is not host:port"),
+    'grpc.addresses = ["127.0.0.1:1", "unix:/a", "127.0.0.1:1"]': (
+        "grpc.addresses",
+        "'127.0.0.1:1' is named twice",
+    ),
+    'grpc.addresses = ["unix:/a"]\nhttp.addresses = ["[::1]:2", "unix:/a"]': (
+        "http.addresses",
+        "'unix:/a' is named twice",
+    ),
     "arena.classes = []": ("arena.classes", "at least one size class"),
     "arena.classes = [[100, 5]]": ("arena.classes", "class [100, 5] must have slots of whole pages"),
     "arena.classes = [[1048576, 9], [65536, 2]]": (

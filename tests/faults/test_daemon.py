@@ -30,10 +30,13 @@ pytestmark = pytest.mark.every_door
 def test_a_port_in_use_is_named_and_the_exit_status_says_so(serve: Serve, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
-        daemon = serve(tmp_path, {"grpc": {"addresses": [address]}}, ready=False)
+        log = {"file": str(tmp_path / "log")}
+        daemon = serve(tmp_path, {"grpc": {"addresses": [address]}, "log": log}, ready=False)
         assert daemon.process.wait(30) == 2
         assert address in daemon.log()
         assert "Traceback" not in daemon.log()
+        (said,) = (line for line in (tmp_path / "log").read_text().splitlines() if "cannot serve" in line)
+        assert address in said
 
 
 @pytest.mark.skipif(not turn_ns(), reason="a kernel before 6.12")
