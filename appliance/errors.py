@@ -69,6 +69,10 @@ class QueueFull(CapacityError):
     """A queue bound, in requests or bytes, is reached."""
 
 
+class AnswersFull(CapacityError):
+    """Answers that clients have not taken yet hold all the memory there may be for them."""
+
+
 class DeadlineUnreachable(CapacityError):
     """The request would be answered after its deadline, so it is refused at once."""
 

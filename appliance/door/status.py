@@ -46,6 +46,7 @@ CODES: Final[Mapping[type[errors.ApplianceError], Code]] = MappingProxyType(
         errors.DeadlineExpired: Code.DEADLINE_EXCEEDED,
         errors.CapacityError: Code.RESOURCE_EXHAUSTED,
         errors.QueueFull: Code.RESOURCE_EXHAUSTED,
+        errors.AnswersFull: Code.RESOURCE_EXHAUSTED,
         errors.DeadlineUnreachable: Code.RESOURCE_EXHAUSTED,
         errors.QuotaExceeded: Code.RESOURCE_EXHAUSTED,
         errors.ModelAway: Code.RESOURCE_EXHAUSTED,

@@ -97,7 +97,12 @@ class HttpConfig:
     )
     max_bodies_bytes: int = field(
         default=256 * MEBIBYTE,
-        metadata={"min": 1024, "unit": "bytes", "help": "all request bodies in memory together"},
+        metadata={
+            "min": 1024,
+            "unit": "bytes",
+            "help": "all request bodies in memory together; as much again for answers to inferences that clients have "
+            "not taken yet",
+        },
     )
     max_connections: int = field(
         default=8192,

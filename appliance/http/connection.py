@@ -23,6 +23,7 @@ from aiohttp.streams import EMPTY_PAYLOAD, StreamReader
 from appliance.http.config import HttpConfig
 from appliance.http.peers import Peers
 from appliance.http.status import CLIENT_CLOSED_REQUEST, HttpRefusal
+from appliance.http.unread import UnreadAnswers
 from appliance.identity import SERVER_NAME
 from appliance.listening.identity import admits, identity_of
 from appliance.quota.quotas import Account, Quotas
@@ -39,7 +40,8 @@ class Connection(web.RequestHandler):
     """One client connection. Times are the loop's; 0 means that nothing is being waited for. A connection that somebody
     else accepted brings its ``client`` along, how many ``attempts`` at its first request have failed, ``name``: who the
     client is by its certificate, and its ``account``. One over TLS was ``entered`` for this address before its
-    handshake. ``begun`` is the body of the request that was taken up and that its handler has yet to see."""
+    handshake. ``begun`` is the body of the request that was taken up and that its handler has yet to see, ``unread``
+    how much its answer counts among those that clients have yet to take."""
 
     __slots__ = (
         "_client",
@@ -55,6 +57,7 @@ class Connection(web.RequestHandler):
         "over_tls",
         "refused",
         "said_all",
+        "unread",
         "unsent_bytes",
         "write_since",
     )
@@ -83,6 +86,7 @@ class Connection(web.RequestHandler):
         self.busy = False
         self.refused = False
         self.said_all = False
+        self.unread = 0
         self.head_since = 0.0
         self.write_since = 0.0
         self.unsent_bytes = 0
@@ -97,6 +101,8 @@ class Connection(web.RequestHandler):
             stream.close()
             self._server.count_plain(refusal)
             return
+        # "written" shall mean that nothing is left of it here
+        cast(asyncio.Transport, transport).set_write_buffer_limits(high=1)
         super().connection_made(transport)
 
     def connection_lost(self, exc: BaseException | None) -> None:
@@ -180,6 +186,26 @@ class Connection(web.RequestHandler):
         """The client caught up."""
         super().resume_writing()
         self.write_since = 0.0
+
+    async def finish_response(
+        self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None
+    ) -> tuple[web.StreamResponse, bool]:
+        """Write the answer; when that is done, or the client is gone, nothing of it is held any longer: the connection
+        would keep it until the next one."""
+        try:
+            return await super().finish_response(request, resp, start_time)
+        finally:
+            self.count_unread(0)
+            if isinstance(resp, web.Response):
+                resp.body = None
+
+    def check_unread(self) -> None:
+        """Raise AnswersFull when there is no room at all for another answer."""
+        self._server.unread.check()
+
+    def count_unread(self, nbytes: int) -> None:
+        """Its answer counts so many bytes among those that clients have yet to take. Raises AnswersFull."""
+        self.unread = self._server.unread.resize(self.unread, nbytes)
 
     @property
     def is_last(self) -> bool:
@@ -279,6 +305,7 @@ class HttpServer(web.Server):
         self.answers = Counter[int]()
         """How many there were of each status, whoever made them."""
         self.refused_connections = 0
+        self.unread = UnreadAnswers(config.max_bodies_bytes)
         self.peers = Peers(config.max_connections_per_peer)
         self.client_names = config.tls_client_names
         self.handshakes = Counter({"failed": 0, "late": 0, "name": 0, "plain": 0})
@@ -367,8 +394,9 @@ class HttpServer(web.Server):
         self._idle.clear()
         try:
             response = await self._handler(request)
-        except asyncio.CancelledError:
-            self.answers[CLIENT_CLOSED_REQUEST] += 1
+        except BaseException as error:
+            connection.count_unread(0)
+            self.answers[CLIENT_CLOSED_REQUEST] += isinstance(error, asyncio.CancelledError)
             raise
         finally:
             connection.busy = False
@@ -387,6 +415,21 @@ def _is_hung_up(transport: asyncio.Transport | None) -> bool:
     poller = select.poll()
     poller.register(transport.get_extra_info("socket").fileno(), 0)
     return bool(poller.poll(0))
+
+
+def check_unread(request: web.BaseRequest) -> None:
+    """Raise AnswersFull when there is no room for another answer, before any work is done for it."""
+    connection = request.protocol
+    assert isinstance(connection, Connection)
+    connection.check_unread()
+
+
+def count_unread(request: web.BaseRequest, nbytes: int) -> None:
+    """The answer to ``request`` counts so many bytes until it is written, or nobody waits for it any longer. Raises
+    AnswersFull."""
+    connection = request.protocol
+    assert isinstance(connection, Connection)
+    connection.count_unread(nbytes)
 
 
 def take_attempts(request: web.BaseRequest) -> int:

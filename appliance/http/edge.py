@@ -173,6 +173,8 @@ class HttpEdge:
             refused_connections=self._server.refused_connections,
             in_flight=self._server.in_flight,
             body_bytes=self._bodies.held_bytes,
+            answer_bytes=self._server.unread.held_bytes,
+            refused_answers=self._server.unread.refused,
         )
         return own if self._front is None else _with_front(own, self._front.figures())
 

@@ -13,18 +13,25 @@ from dataclasses import dataclass
 from json.encoder import encode_basestring_ascii as quoted  # json.dumps takes ten times as long for a string
 
 from appliance.classification import classify
-from appliance.http.json_tensor import json_pieces
+from appliance.http.json_tensor import json_pieces, longest_text
 from appliance.inference import Answer, OutputTensor, RequestHead
 from appliance.model import ModelVersion
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InferResponse:
-    """What to send: ``head_bytes`` of JSON, then binary tensors; ``parts`` are both in order."""
+    """What to send: ``head_bytes`` of JSON, then binary tensors; ``parts`` are both in order, compressed by ``coding``
+    if that is not empty."""
 
     head_bytes: int
     parts: list[bytes]
     binary: bool
+    coding: str = ""
+
+    @property
+    def size(self) -> int:
+        """Bytes of the body."""
+        return sum(map(len, self.parts))
 
 
 def copied_outputs(answer: Answer, head: RequestHead) -> tuple[OutputTensor, ...]:
@@ -40,6 +47,15 @@ def copied_outputs(answer: Answer, head: RequestHead) -> tuple[OutputTensor, ...
         else:
             copies.append(output._replace(data=bytes(output.data)))
     return tuple(copies)
+
+
+def expected_bytes(outputs: Sequence[OutputTensor], binary: Mapping[str, bool], binary_default: bool) -> int:
+    """The memory that encoding ``outputs`` takes: what there is of them, and the text of those that become JSON."""
+    return sum(
+        len(output.data)
+        + (0 if binary.get(output.name, binary_default) else longest_text(output.datatype, len(output.data)))
+        for output in outputs
+    )
 
 
 async def encode(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
 from aiohttp import web
@@ -18,7 +19,14 @@ from appliance.errors import ApplianceError, MessageTooLarge
 from appliance.http.body import Body, BodyReader, HeldBody
 from appliance.http.compression import fold, response_encoding
 from appliance.http.config import HttpConfig
-from appliance.http.connection import account_of, client_name, take_arrival, take_attempts
+from appliance.http.connection import (
+    account_of,
+    check_unread,
+    client_name,
+    count_unread,
+    take_arrival,
+    take_attempts,
+)
 from appliance.http.infer_request import (
     HEAD_LENGTH_HEADER,
     head_length,
@@ -27,7 +35,7 @@ from appliance.http.infer_request import (
     split_id,
     tensors_of,
 )
-from appliance.http.infer_response import InferResponse, copied_outputs, encode
+from appliance.http.infer_response import InferResponse, copied_outputs, encode, expected_bytes
 from appliance.http.plan_cache import PlanCache, Planned
 from appliance.http.status import error_response
 from appliance.http.teaching import Teacher
@@ -145,8 +153,10 @@ class InferenceHandler:
         try:
             account = self._metered(request)
             planned, pending = await self._checked(request, name, version, exchange)
-            response = await self._encoded(planned, await pending.answer(), exchange)
+            response = await self._encoded(request, planned, await pending.answer(), exchange)
+            response = await self._folded(request, response)
         except ApplianceError as error:
+            count_unread(request, 0)
             return error_response(error, f"[request id: {exchange.request_id or '<id_unknown>'}] {error}")
         finally:
             if account is not None:
@@ -169,6 +179,7 @@ class InferenceHandler:
         """Read, check and hand to the engine, which copies the tensors: the body is free again after this. What is
         refused before that is counted and logged, as if the engine had refused it."""
         try:
+            check_unread(request)
             held, planned, tensors = await self._enter(request, name, version, exchange)
         except ApplianceError as error:
             self._engine.rejected(error, exchange.request_id, exchange.client)
@@ -221,30 +232,43 @@ class InferenceHandler:
         head = raw_head(model, version, nbytes)
         return Planned(request=head, plan=plan_request(model, head.head), generation=generation)
 
-    async def _encoded(self, planned: Planned, answer: Answer, exchange: Exchange) -> InferResponse:
+    async def _encoded(
+        self, request: web.BaseRequest, planned: Planned, answer: Answer, exchange: Exchange
+    ) -> InferResponse:
         try:
+            count_unread(request, sum(len(output.data) for output in answer.outputs))
             outputs = copied_outputs(answer, planned.plan.head)
         finally:
             answer.release()
         asked, request_id = planned.request, exchange.request_id
+        count_unread(request, expected_bytes(outputs, asked.binary_outputs, asked.binary_default))
         encoded = await encode(outputs, answer.model, request_id, asked.binary_outputs, asked.binary_default)
+        count_unread(request, encoded.size)
         own = answer.model is planned.plan.model  # another version answers where the planned one failed
         if self._teacher is not None and exchange.head and own:
             self._teacher.consider(exchange.head, planned, outputs)
         return encoded
 
+    async def _folded(self, request: web.BaseRequest, answer: InferResponse) -> InferResponse:
+        """``answer`` as its client accepts it."""
+        accepted, size = request.headers.get("Accept-Encoding", ""), answer.size
+        if not accepted or size < self._config.compress_min_bytes:
+            return answer
+        coding = response_encoding(accepted, tensors=answer.binary)
+        if not coding:
+            return answer
+        count_unread(request, 2 * size)
+        parts = [await fold(answer.parts, coding)]
+        count_unread(request, len(parts[0]))
+        return replace(answer, parts=parts, coding=coding)
+
     async def _send(self, request: web.BaseRequest, answer: InferResponse) -> web.StreamResponse:
         headers = {"Content-Type": "application/octet-stream" if answer.binary else "application/json"}
         if answer.binary:
             headers[HEAD_LENGTH_HEADER] = str(answer.head_bytes)
-        parts, size = answer.parts, sum(map(len, answer.parts))
-        accepted = request.headers.get("Accept-Encoding", "")
-        if accepted and size >= self._config.compress_min_bytes:
-            coding = response_encoding(accepted, tensors=answer.binary)
-            if coding:
-                headers["Content-Encoding"] = coding
-                parts = [await fold(parts, coding)]
-                size = len(parts[0])
+        if answer.coding:
+            headers["Content-Encoding"] = answer.coding
+        parts, size = answer.parts, answer.size
         if size < SEPARATE_BYTES or len(parts) == 1:
             return web.Response(body=b"".join(parts) if len(parts) > 1 else parts[0], headers=headers)
         return await _send_parts(request, parts, size, headers)

@@ -24,6 +24,22 @@ PIECE_ELEMENTS: Final = 2_048
 
 RAW_ONLY: Final = frozenset({Datatype.FP16, Datatype.BF16})
 _FLOATS: Final = frozenset({Datatype.FP32, Datatype.FP64})
+_LONGEST: Final[Mapping[Datatype, int]] = MappingProxyType(
+    {
+        Datatype.BOOL: len("false,"),
+        Datatype.UINT8: len("255,"),
+        Datatype.UINT16: len("65535,"),
+        Datatype.UINT32: len("4294967295,"),
+        Datatype.UINT64: len("18446744073709551615,"),
+        Datatype.INT8: len("-128,"),
+        Datatype.INT16: len("-32768,"),
+        Datatype.INT32: len("-2147483648,"),
+        Datatype.INT64: len("-9223372036854775808,"),
+        Datatype.FP32: len("-2.2250738585072014e-308,"),
+        Datatype.FP64: len("-2.2250738585072014e-308,"),
+    }
+)
+"""Characters that an element takes at most, with its comma."""
 _NOT_FINITE: Final[Mapping[str, float]] = MappingProxyType(
     {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 )
@@ -63,6 +79,12 @@ def json_pieces(datatype: Datatype, raw: bytes, name: str) -> Iterator[str]:
         piece = raw[start : start + width]
         values: Sequence[Any] = struct.unpack(f"<{len(piece) // datatype.size}{datatype.code}", piece)
         yield _dump(values)
+
+
+def longest_text(datatype: Datatype, nbytes: int) -> int:
+    """More characters than the JSON text of ``nbytes`` raw bytes has, as a rule: that of BYTES may be up to six
+    times as long, where they are control characters."""
+    return nbytes if datatype is Datatype.BYTES else nbytes // datatype.size * _LONGEST.get(datatype, 0)
 
 
 def _flatten(data: object, name: str) -> list[Any]:

@@ -45,6 +45,8 @@ class HttpStatistics:
     refused_connections: int
     in_flight: int
     body_bytes: int
+    answer_bytes: int
+    refused_answers: int
 
 
 class MetricsHandler:
@@ -163,6 +165,10 @@ def http_families(own: HttpStatistics) -> Iterator[Family]:
     yield _gauge("appliance_http_connections", "Open HTTP connections.", own.connections)
     yield _gauge("appliance_http_in_flight_requests", "HTTP requests being handled.", own.in_flight)
     yield _gauge("appliance_http_body_bytes", "Bytes held in HTTP request bodies.", own.body_bytes)
+    meaning = "Bytes of HTTP answers to inferences that clients have yet to take."
+    yield _gauge("appliance_http_answer_bytes", meaning, own.answer_bytes)
+    meaning = "Inferences refused because such answers held all the memory there may be for them."
+    yield _family("appliance_http_refused_answers_total", "counter", meaning, [("", own.refused_answers)])
     meaning = "HTTP connections closed at once because there were too many."
     reasons = [(label_text({"reason": reason}), count) for reason, count in own.handshakes]
     yield _family(

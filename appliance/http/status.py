@@ -31,6 +31,7 @@ STATUS: Final[Mapping[type[errors.ApplianceError], int]] = MappingProxyType(
         errors.DeadlineExpired: HTTPStatus.GATEWAY_TIMEOUT,
         errors.CapacityError: HTTPStatus.TOO_MANY_REQUESTS,
         errors.QueueFull: HTTPStatus.TOO_MANY_REQUESTS,
+        errors.AnswersFull: HTTPStatus.SERVICE_UNAVAILABLE,
         errors.DeadlineUnreachable: HTTPStatus.TOO_MANY_REQUESTS,
         errors.QuotaExceeded: HTTPStatus.TOO_MANY_REQUESTS,
         errors.ModelAway: HTTPStatus.TOO_MANY_REQUESTS,

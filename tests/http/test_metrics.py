@@ -38,6 +38,8 @@ OWN = HttpStatistics(
     refused_connections=1,
     in_flight=2,
     body_bytes=10,
+    answer_bytes=20,
+    refused_answers=4,
 )
 DOOR = DoorFigures(
     door="native",
