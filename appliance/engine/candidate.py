@@ -32,7 +32,8 @@ class Candidate:
     ``again``: it had been given up, and nothing else of its model serves; ``fallen``: its history says last that it was
     given up, and not yet that it serves again. ``chosen``: it has one of the places for loading; ``began_ns`` is when
     its load began; ``again_ns``: when to ask for memory for it again; ``kept``: that is kept for it; ``problem``: why
-    it is not even started. ``parked``: it waits for another's trial. ``shown`` is the stage that has been acted on,
+    it is not even started. ``counted``: its try is, and was not given back. ``parked``: it is loaded and waits for its
+    place beside a version, see ``waits_for``. ``shown`` is the stage that has been acted on,
     ``live``: it serves. ``blameless``: that it does not is not its fault. ``reference`` are the figures of ``before``
     when it stopped serving; ``unseen`` counts shadow requests.
     """
@@ -50,6 +51,7 @@ class Candidate:
     again_ns: int = 0
     kept: bool = False
     problem: str = ""
+    counted: bool = False
     due_ns: int = 0
     parked: bool = False
     live: bool = False
@@ -71,6 +73,14 @@ class Candidate:
     def stuck(self) -> bool:
         """Whether it waits for memory that there may never be."""
         return not self.chosen and bool(self.served.reason)
+
+    @property
+    def waits_for(self) -> str:
+        """What keeps its trial from beginning, in words."""
+        diversion = self.before.diversion if self.before is not None else None
+        if diversion is None:
+            return "waits for a version that serves, to be tried beside it"
+        return f"waits for the trial of version {diversion.served.model.version} to end"
 
     @property
     def may_rest(self) -> bool:

@@ -17,6 +17,8 @@ from appliance.errors import ConfigInvalid
 
 FILE: Final = "history.jsonl"
 FILE_BEFORE: Final = "history.jsonl.1"
+BLAMELESS: Final = frozenset({Ending.ABANDONED, Ending.RECALLED})
+"""Endings that say nothing of the version, only that another was wanted."""
 FILE_BYTES_MAX: Final = 1 << 20
 """At this size the file becomes the one before."""
 
@@ -46,7 +48,7 @@ def unfit(changes: Iterable[Change]) -> frozenset[int]:
     """The versions, of the one model that ``changes`` are of, that failed when they were tried last."""
     last: dict[int, Ending] = {}
     for change in changes:
-        if change.ending is not Ending.ABANDONED and not change.identity.endswith(PACKED):
+        if change.ending not in BLAMELESS and not change.identity.endswith(PACKED):
             last[change.version] = change.ending
     return frozenset(version for version, ending in last.items() if ending is not Ending.LIVE)
 

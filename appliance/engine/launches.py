@@ -76,7 +76,7 @@ class Launches:
         for candidate in chosen:
             candidate.chosen = True
         for candidate in uncounted:
-            candidate.step = Step.COUNTING
+            candidate.step, candidate.counted = Step.COUNTING, True
         for again in (False, True):
             if counted := [candidate for candidate in uncounted if candidate.again is again]:
                 identities = [candidate.served.identity for candidate in counted]

@@ -133,6 +133,12 @@ class FileRecords:
         self._known.reject(identity, reason)
         self._put_standing(identity)
 
+    def give_back(self, identity: str, *, again: bool = False) -> None:
+        """See Records."""
+        if identity in self._known.standings:
+            self._known.give_back(identity, again=again)
+            self._put_standing(identity)
+
     def forgive(self, identity: str) -> None:
         """See Records."""
         if identity in self._known.standings:

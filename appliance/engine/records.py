@@ -26,11 +26,13 @@ whose version changes a thousand times a day leaves no more than that."""
 
 
 class Ending(StrEnum):
-    """How the try of a version came out; POSTPONED: it will be tried once more, later."""
+    """How the try of a version came out; RECALLED: it served without fault, and the one before it is wanted again;
+    POSTPONED: it will be tried once more, later."""
 
     LIVE = "live"
     REFUSED = "refused"
     ROLLED_BACK = "rolled back"
+    RECALLED = "recalled"
     ABANDONED = "abandoned"
     GIVEN_UP = "given up"
     POSTPONED = "postponed"
@@ -101,6 +103,9 @@ class Records(Protocol):
 
     def reject(self, identity: str, reason: str) -> None:
         """Do not try it again."""
+
+    def give_back(self, identity: str, *, again: bool = False) -> None:
+        """The try that was counted last showed nothing: it is one less; ``again``: as it was counted."""
 
     def forgive(self, identity: str) -> None:
         """Forget its tries: it is proven, or an operator asked for it again."""
@@ -234,6 +239,12 @@ class MemoryRecords:
     def reject(self, identity: str, reason: str) -> None:
         """See Records."""
         self.standings.put(identity, self.standing(identity)._replace(rejected=reason))
+
+    def give_back(self, identity: str, *, again: bool = False) -> None:
+        """See Records."""
+        if (known := self.standings.get(identity)) is not None:
+            less = known._replace(tries=max(known.tries - 1, 0), again=max(known.again - again, 0))
+            self.standings.put(identity, less)
 
     def forgive(self, identity: str) -> None:
         """See Records."""

@@ -136,8 +136,11 @@ class Swaps:
             self._board.diverted()
 
     def start(self, now_ns: int) -> None:
-        """Start what may start."""
+        """Start what may start, and the trials of what has waited for its place until now."""
         self._launches.start(now_ns)
+        for candidate in list(self._candidates.values()):
+            if candidate.parked and candidate.served.id in self._candidates:
+                self._take_place(candidate, now_ns)
 
     def _rest(self, candidates: Sequence[Candidate], now_ns: int) -> None:
         """They are proven and have no room now: they serve out of memory, and a request brings them."""
@@ -149,8 +152,6 @@ class Swaps:
                 self.tries.forgive(candidate.served.identity)
             self._conclude(candidate, now_ns)
         self._board.rest([candidate.served for candidate in candidates], now_ns)
-        for candidate in candidates:
-            self._unpark(candidate.served.model.name, now_ns)
 
     def wish(self, served: Served) -> LoadWish:
         """How a version is to be loaded: at once where it serves, else as its try says."""
@@ -178,10 +179,15 @@ class Swaps:
         candidate = self._candidates.get(served.id)
         if candidate is None or candidate.trial.stage is not Stage.LOADING:
             return
+        self._take_place(candidate, now_ns)
+        self._soon()
+
+    def _take_place(self, candidate: Candidate, now_ns: int) -> None:
+        """Begin its trial, or say what it waits for."""
         candidate.parked = not self._has_its_place(candidate)
+        self._board.waits(candidate, candidate.waits_for if candidate.parked else "")
         if not candidate.parked:
             self._assess(candidate, now_ns)
-            self._soon()
 
     def _has_its_place(self, candidate: Candidate) -> bool:
         """Whether its trial can begin: one at a time beside a version, and what is only to be tried beside one."""
@@ -195,7 +201,6 @@ class Swaps:
 
     def _assess(self, candidate: Candidate, now_ns: int) -> None:
         served, before = candidate.served, candidate.before
-        candidate.parked = False
         proof = served.assessment
         if proof is not None and not proof.failure and not candidate.known:
             self._records.prove(served.identity, self._box(served.model), Proof(proof, proven=False))
@@ -293,7 +298,7 @@ class Swaps:
         if stage is was:
             return
         candidate.shown = stage
-        self._undivert(candidate, now_ns)
+        self._undivert(candidate)
         if stage is Stage.FAILED:
             self._fail(candidate, candidate.trial.reason, now_ns, was)
             return
@@ -317,7 +322,7 @@ class Swaps:
         self._report("version on trial", model=candidate.served.key, stage=candidate.shown.value)
         self._board.diverted()
 
-    def _undivert(self, candidate: Candidate, now_ns: int) -> None:
+    def _undivert(self, candidate: Candidate) -> None:
         before = candidate.before
         candidate.served.fallback = None
         if before is None or before.diversion is None or before.diversion.served is not candidate.served:
@@ -326,15 +331,7 @@ class Swaps:
             self.accounts.count(canary_requests=before.diversion.taken)
         before.diversion = None
         self._board.diverted()
-        if candidate.shown not in TRYING:
-            self._unpark(candidate.served.model.name, now_ns)
-
-    def _unpark(self, name: str, now_ns: int) -> None:
-        """A place may have become free, or is there now."""
-        for other in list(self._candidates.values()):
-            if other.parked and other.served.model.name == name and self._has_its_place(other):
-                other.parked = False
-                self._assess(other, now_ns)
+        self._soon()  # whoever waits for its place may have it, unless it takes it anew
 
     def _go_live(self, candidate: Candidate, was: Stage, now_ns: int) -> None:
         served = candidate.served
@@ -349,7 +346,7 @@ class Swaps:
         if before is not None or candidate.fallen or not candidate.known:
             self._note(candidate, Ending.LIVE, was, candidate.trial_in_words(), now_ns)
         self._board.flip(candidate, now_ns)
-        self._unpark(served.model.name, now_ns)
+        self._soon()  # it may be what others are to be tried beside
 
     def _succeed(self, candidate: Candidate, other: Candidate, now_ns: int) -> None:
         """``other``, which is replaced, was still watched: who may go back goes back to what was there before it, which
@@ -380,7 +377,7 @@ class Swaps:
     def _fail(self, candidate: Candidate, reason: str, now_ns: int, was: Stage = Stage.LOADING) -> None:
         served = candidate.served
         self._candidates.pop(served.id, None)
-        self._undivert(candidate, now_ns)
+        self._undivert(candidate)
         if not candidate.live:
             if was in TRYING:
                 self.tries.reject(served.identity, reason)
@@ -391,7 +388,8 @@ class Swaps:
                 self._uncount(candidate)
             else:
                 self.tries.reject(served.identity, reason)
-            self._note(candidate, Ending.ROLLED_BACK, was, reason, now_ns)
+            ending = Ending.RECALLED if candidate.blameless else Ending.ROLLED_BACK
+            self._note(candidate, ending, was, reason, now_ns)
             self._board.roll_back(candidate, reason, now_ns)
         self._inherit(served, candidate.before, now_ns)
         self._soon()
@@ -404,7 +402,7 @@ class Swaps:
         if before is None or before.identity != identity:  # else only its form is given up
             self.tries.given_up(identity)
         if candidate is not None:
-            self._undivert(candidate, now_ns)
+            self._undivert(candidate)
             self._note(candidate, Ending.REFUSED, candidate.shown, reason, now_ns)
             if candidate.live and candidate.before is not None:
                 self._board.spare(candidate.before, now_ns)
@@ -417,8 +415,8 @@ class Swaps:
         """It leaves: it is no longer wanted, or another took its place."""
         candidate = self._candidates.pop(served.id, None)
         if candidate is not None:
-            self._undivert(candidate, now_ns)
-            self._uncount(candidate)
+            self._undivert(candidate)
+            self._uncount(candidate, loading=True)
             if not candidate.live:
                 self._note(candidate, Ending.ABANDONED, candidate.shown, "no longer wanted", now_ns)
             elif candidate.before is not None:
@@ -426,9 +424,15 @@ class Swaps:
             self._soon()
         self._inherit(served, self._board.current(served.model.name), now_ns)
 
-    def _uncount(self, candidate: Candidate) -> None:
-        if candidate.shown is not Stage.LOADING and not candidate.crashed:
-            self.tries.forgive(candidate.served.identity)  # what came so far has not failed
+    def _uncount(self, candidate: Candidate, *, loading: bool = False) -> None:
+        """Nothing that came so far has failed; ``loading``: nor is its load to blame where that has not ended."""
+        if candidate.crashed:
+            return
+        if candidate.shown is not Stage.LOADING:
+            self.tries.forgive(candidate.served.identity)
+        elif candidate.counted and (candidate.parked or loading):
+            candidate.counted = False
+            self.tries.give_back(candidate.served.identity, again=candidate.again)
 
     def _inherit(self, served: Served, heir: Served | None, now_ns: int) -> None:
         """Whoever was to replace ``served`` replaces ``heir`` now, or nothing."""
@@ -438,7 +442,7 @@ class Swaps:
             before = heir if heir is not served and heir is not other.served else None
             diverted = other.shown in TRYING
             if diverted:
-                self._undivert(other, now_ns)
+                self._undivert(other)
             other.before = before
             if before is None:
                 self._step(other, on.Orphaned(), now_ns)

@@ -65,6 +65,10 @@ class Tries:
         """See Records."""
         self._records.reject(identity, reason)
 
+    def give_back(self, identity: str, *, again: bool) -> None:
+        """See Records."""
+        self._records.give_back(identity, again=again)
+
     def forgive(self, identity: str) -> None:
         """See Records."""
         self._records.forgive(identity)

@@ -59,7 +59,8 @@ def without_model(catalog: Catalog, name: str) -> Catalog:
 
 
 def wanting(catalog: Catalog, name: str, number: int, now_ms: int) -> Catalog:
-    """The version shall be served; what was wanted before is where a rollback goes."""
+    """The version shall be served; what was wanted before is where a rollback goes. A trial ends with the change, or
+    what is wanted would wait for it."""
     model = _model(catalog, name)
     _version(model, number)
     if number == model.wanted:
@@ -123,7 +124,7 @@ def _wanted(model: CatalogModel, number: int, before: tuple[int, ...], now_ms: i
         model,
         wanted=number,
         wanted_before=before,
-        trial=None if model.trial and model.trial.version == number else model.trial,
+        trial=None,
         versions=tuple(
             replace(each, last_wanted_ms=max(now_ms, 0)) if each.version in touched else each
             for each in model.versions

@@ -68,8 +68,11 @@ def test_a_try_is_on_the_disk_before_it_begins(tmp_path: Path) -> None:
     assert after.records.standing("m/1@a") == Standing(2, "", AT_MS, 1)
     assert after.records.standing("m/2@b") == Standing(1, "rolled back", AT_MS + 1)
     after.records.forgive("m/2@b")
+    after.records.give_back("m/1@a", again=True)
     after.records.close()
-    assert Disk(tmp_path / "serve").records.standing("m/2@b") == Standing()
+    last = Disk(tmp_path / "serve")
+    assert last.records.standing("m/2@b") == Standing()
+    assert last.records.standing("m/1@a") == Standing(1, "", AT_MS, 0)
 
 
 def test_tries_that_an_older_release_wrote_are_understood(tmp_path: Path) -> None:
@@ -142,6 +145,8 @@ def test_incumbents_come_back(tmp_path: Path) -> None:
         ([Ending.REFUSED], {1}),
         ([Ending.LIVE, Ending.ROLLED_BACK], {1}),
         ([Ending.REFUSED, Ending.LIVE, Ending.ABANDONED], set()),
+        ([Ending.REFUSED, Ending.LIVE, Ending.RECALLED], set()),
+        ([Ending.LIVE, Ending.RECALLED, Ending.GIVEN_UP], {1}),
     ],
 )
 def test_what_failed_when_it_was_tried_last_is_unfit(endings: list[Ending], failed: set[int]) -> None:

@@ -29,11 +29,13 @@ def version(number: int) -> Served:
 
 
 class Stage:
-    """Implements Board: a version that is to be started is there at once; and what Swaps need of the residence."""
+    """Implements Board: a version that is to be started is there at once if it ``opens``; and what Swaps need of the
+    residence."""
 
     def __init__(self, records: MemoryRecords) -> None:
         self.room = THERE
         self.resting = False
+        self.opens = True
         self.ready: list[Served] = []
         self.swaps = Swaps(
             terms=SwapTerms(SwapConfig(watch_s=600.0), records, lambda model: "box"),
@@ -50,7 +52,7 @@ class Stage:
         return self.room if served.model.version == 1 else THERE
 
     def start(self, fresh: Sequence[Served], now_ns: int, *, alone: bool) -> None:
-        for served in fresh:
+        for served in fresh if self.opens else ():
             served.opened = True
             self.swaps.opened(served, now_ns)
 
@@ -191,3 +193,103 @@ def test_a_version_that_is_replaced_while_it_is_watched_has_not_failed() -> None
         assert stage.ready[-1] is served
         before = served
     assert dict(records.standings) == {"m/3@d": Standing(1, "", NOW_MS)}, "which is the one that is watched"
+
+
+def parked() -> tuple[Stage, MemoryRecords, Served, Served]:
+    """Version 1 serves, 3 is on trial beside it until somebody ends that, 5 is wanted and waits for it."""
+    records = proven(1)
+    stage = Stage(records)
+    serving, tried, waiting = version(1), version(3), version(5)
+    stage.swaps.add(serving, None, None, background=False, now_ns=0)
+    stage.swaps.start(0)
+    hold = TrialWish(canary_percent=10.0, hold=True)
+    stage.swaps.add(tried, serving, hold, background=True, now_ns=0)
+    stage.swaps.add(waiting, serving, TrialWish(canary_percent=20.0), background=True, now_ns=0)
+    stage.swaps.start(0)
+    stage.swaps.start(0)
+    return stage, records, tried, waiting
+
+
+def stage_of(stage: Stage, served: Served) -> str:
+    status = stage.swaps.status(served)
+    return status.stage if status is not None else ""
+
+
+@pytest.mark.parametrize("how", ["it is no longer wanted", "it is given up"])
+def test_what_waits_for_a_trial_says_so_and_goes_on_when_that_ends(how: str) -> None:
+    stage, _, tried, waiting = parked()
+    assert (stage_of(stage, tried), stage_of(stage, waiting)) == ("canary", "loading")
+    assert waiting.reason == "waits for the trial of version 3 to end"
+    if how == "it is given up":
+        stage.swaps.given_up(tried, "quarantined", 1, noted=False)
+    else:
+        stage.swaps.gone(tried, 1)
+    stage.swaps.tick(1)
+    assert (stage_of(stage, waiting), waiting.reason) == ("canary", "")
+
+
+def test_what_is_to_be_tried_beside_nothing_says_so() -> None:
+    stage = Stage(MemoryRecords())
+    tried = version(3)
+    stage.swaps.add(tried, None, TrialWish(canary_percent=10.0, hold=True), background=False, now_ns=0)
+    stage.swaps.start(0)
+    stage.swaps.start(0)
+    assert tried.reason == "waits for a version that serves, to be tried beside it"
+
+
+@pytest.mark.parametrize("how", ["the daemon is asked to stop", "it is no longer wanted"])
+def test_what_waits_for_a_trial_has_its_try_back_when_it_leaves(how: str) -> None:
+    """And only this one: what its tries before came to is not known."""
+    stage, records, _, waiting = parked()
+    assert records.standing(waiting.identity).tries == 1
+    records.add_try(waiting.identity, NOW_MS, again=False)
+    if how == "it is no longer wanted":
+        stage.swaps.gone(waiting, 1)
+    else:
+        stage.swaps.spare()
+        stage.swaps.spare()
+    assert records.standing(waiting.identity).tries == 1
+
+
+@pytest.mark.parametrize("crashed", [False, True])
+def test_a_load_that_is_abandoned_gives_its_try_back_unless_it_crashed(crashed: bool) -> None:
+    records = MemoryRecords()
+    stage = Stage(records)
+    stage.opens = False
+    served = version(1)
+    stage.swaps.add(served, None, None, background=False, now_ns=0)
+    stage.swaps.start(0)
+    stage.swaps.start(0)
+    stage.swaps.spare()
+    assert records.standing(served.identity).tries == 1, "a load may be what the box does not survive"
+    if crashed:
+        stage.swaps.crashed(served, "died", 1)
+    stage.swaps.gone(served, 1)
+    assert records.standing(served.identity).tries == crashed
+
+
+def test_what_never_began_has_no_try_to_give_back() -> None:
+    records = MemoryRecords([("m/1@d", Standing(2, "", NOW_MS))])
+    stage = Stage(records)
+    stage.room = Room(False, "waits for memory", 1)
+    served = version(1)
+    stage.swaps.add(served, None, None, background=False, now_ns=0)
+    stage.swaps.start(0)
+    stage.swaps.gone(served, 1)
+    assert records.standing(served.identity).tries == 2
+
+
+def test_a_version_that_an_operator_went_back_from_is_fit() -> None:
+    records = proven(2)
+    stage = Stage(records)
+    before, served = version(2), version(1)
+    stage.swaps.add(before, None, None, background=False, now_ns=0)
+    stage.swaps.start(0)
+    stage.swaps.add(served, before, None, background=True, now_ns=0)
+    stage.swaps.start(0)
+    stage.swaps.start(0)
+    stage.swaps.recall("m", "version 2 is wanted again", 1)
+    last = records.history("m")[-1]
+    assert (last.ending, last.before, last.after) == (Ending.RECALLED, 1, 2)
+    assert not unfit(records.history("m"))
+    assert not records.standing(served.identity).tries

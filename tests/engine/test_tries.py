@@ -56,6 +56,18 @@ def test_a_refusal_names_the_command_that_asks_again(identity: str, command: str
         )
 
 
+def test_a_try_that_is_given_back_is_one_less_and_that_it_was_given_up_stands() -> None:
+    records = MemoryRecords([("m/1@a", Standing(0, "", NOW_MS))])
+    tries = Tries(records, CONFIG, lambda: NOW_MS)
+    tries.count(["m/1@a"], lambda problem: None, again=True)
+    assert records.standing("m/1@a") == Standing(1, "", NOW_MS, 1)
+    tries.give_back("m/1@a", again=True)
+    assert records.standing("m/1@a") == Standing(0, "", NOW_MS, 0)
+    assert tries.fallen("m/1@a")
+    tries.give_back("m/1@b", again=False)
+    assert set(records.standings) == {"m/1@a"}, "nothing is known of what was never counted"
+
+
 def test_a_first_pause_of_nothing_means_never() -> None:
     tries = Tries(MemoryRecords(), SwapConfig(retry_first_s=0.0), lambda: NOW_MS)
     assert tries.pause_ms("m/1@a") is None

@@ -125,6 +125,19 @@ def test_wishes_pins_and_the_way_back(store: StoreWriter) -> None:
     assert not store.catalog.models
 
 
+def test_a_trial_ends_with_a_change_of_what_is_wanted(store: StoreWriter) -> None:
+    """Or what is wanted would wait for it, for as long as nobody ends it."""
+    changes = (lambda: store.want("digits", 2, now_ms=4), lambda: store.roll_back("digits", now_ms=5))
+    for number in (1, 2, 3):
+        store.install(arrival(version=number), want=number == 1, now_ms=number)
+    for change in changes:
+        store.try_out("digits", Trial(version=3, mode=TrialMode.CANARY, percent=5))
+        store.want("digits", store.catalog.models[0].wanted, now_ms=3)
+        assert store.catalog.models[0].trial is not None, "nothing else is wanted than before"
+        change()
+        assert store.catalog.models[0].trial is None
+
+
 def test_what_nobody_needs_any_more_goes_and_nothing_else(store: StoreWriter, state: Path) -> None:
     store.install(arrival(version=1), want=True, now_ms=1)
     store.install(arrival(version=2), want=True, now_ms=2)

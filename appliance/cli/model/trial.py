@@ -2,8 +2,8 @@
 
 As a canary it answers a share of the requests; in the shadow its answers are only compared.
 
-It stays on trial until another trial, 'want', 'rollback' or 'trial NAME --stop' ends it. What it showed is in
-'appliance status' and 'appliance model history'.
+It stays on trial until another trial, 'trial NAME --stop', or another version that is wanted ('want', 'install',
+'rollback') ends it. What it showed is in 'appliance status' and 'appliance model history'.
 """
 
 from __future__ import annotations
