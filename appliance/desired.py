@@ -187,16 +187,30 @@ class Desired:
         self._told = frozenset((*wanted.problems, *wanted.notes))
         asked = self._heeded(found, asked)
         catalog = catalog_of(standing(wanted, self._standing_in), self._source.trials())
-        aside = [
-            CatalogProblem(name=name, version=version, reason=UNLOADED)
-            for name, version in self._selection.aside(found)
-        ]
-        self._engine.apply(replace(catalog, aside=tuple(aside)), asked)
+        self._engine.apply(self._with_reasons(catalog, found), asked)
         if self._standing_in and self._unwatch is None:
             self._unwatch = self._engine.watch(self._changed)
         elif not self._standing_in and self._unwatch is not None:
             self._unwatch()
             self._unwatch = None
+
+    def _with_reasons(self, catalog: Catalog, found: RepositoryScan) -> Catalog:
+        """What was changed by hand says so, whatever the source asks for meanwhile."""
+        aside = [
+            CatalogProblem(name=name, version=version, reason=UNLOADED)
+            for name, version in self._selection.aside(found)
+        ]
+        passed_over = [
+            CatalogProblem(name=name, version=version, reason=given_by_hand(name))
+            for name, version in self._selection.given(found)
+        ]
+        versions = (
+            replace(each, trial=None, note=given_by_hand(each.model.name))
+            if self._selection.is_given(each.model.name)
+            else each
+            for each in catalog.versions
+        )
+        return replace(catalog, versions=tuple(versions), aside=(*aside, *passed_over))
 
     def _heeded(self, found: RepositoryScan, asked: Collection[str]) -> frozenset[str]:
         """``asked``, and the versions that were asked for since the last scan, as ``name/version``, without what has to
@@ -287,9 +301,18 @@ class Desired:
             end()
         index = self._engine.index(ready_only=False)
         entries = [entry for entry in index if entry.name == name and entry.version in asked]
-        if not any(entry.state is VersionState.READY and entry.reason in AS_ASKED for entry in entries):
+        as_asked = (*AS_ASKED, given_by_hand(name))
+        if not any(entry.state is VersionState.READY and entry.reason in as_asked for entry in entries):
             reasons = "; ".join(entry.reason for entry in entries if entry.reason)
             raise NotReady(f"failed to load '{name}': {reasons or 'it was unloaded meanwhile'}")
+
+
+def given_by_hand(name: str) -> str:
+    """The reason of all versions of a model that is served as somebody gave it."""
+    return (
+        f"loaded by hand with other settings or files, which stay until 'appliance model load {name}' without any "
+        "takes them back, or the appliance starts anew"
+    )
 
 
 def standing(found: RepositoryScan, standing_in: Mapping[str, ModelReading]) -> RepositoryScan:

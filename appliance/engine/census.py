@@ -14,7 +14,8 @@ class Census:
     """``served`` are all that have, or are about to get, a worker; ``incoming`` those among them whose name an older
     file serves meanwhile, ``failed`` those that were, and were given up; ``setbacks`` say why an older file serves
     although another is wanted, as it follows STILL_PREVIOUS; ``leaving`` are those that wait for their last requests.
-    ``troubled`` says of models what is wrong with their files."""
+    ``troubled`` says of models what is wrong with their files, ``notes`` of versions what is to be said while they
+    serve as they are wanted."""
 
     def __init__(self) -> None:
         self.served: dict[int, Served] = {}
@@ -23,6 +24,7 @@ class Census:
         self.setbacks: dict[Key, str] = {}
         self.leaving: list[Served] = []
         self.troubled: dict[str, str] = {}
+        self.notes: dict[Key, str] = {}
         self._next_id = 1
 
     def take_id(self) -> int:
@@ -55,8 +57,8 @@ class Census:
         return any(served.identity in (identity, identity + PACKED) for served in self.served.values())
 
     def reason_of(self, served: Served) -> str:
-        """Why what stands in the routes is not READY, or what keeps it from serving the files that were asked for last;
-        "" when nothing does. The form that a version is to run from is no file that was asked for."""
+        """Why what stands in the routes is not READY, or what keeps it from serving the files that were asked for last,
+        or its note. The form that a version is to run from is no file that was asked for."""
         if served.state is not VersionState.READY:
             return served.reason
         name, key = served.model.name, (served.model.name, served.model.version)
@@ -67,7 +69,7 @@ class Census:
             return f"{STILL_PREVIOUS} {setback}"
         if served.retiring and (trouble := self.troubled.get(name)):
             return f"serving what was loaded before; the files now have problems: {trouble}"
-        return ""
+        return self.notes.get(key, "")
 
     def key_of(self, model: int) -> str | None:
         """What the version with that id is called."""

@@ -89,6 +89,7 @@ class Roster:
         self._routes.set_aside({(p.name, p.version): p.reason for p in catalog.aside})
         self._census.troubled = {problem.name: problem.reason for problem in catalog.problems}
         wanted = {(entry.model.name, entry.model.version): entry for entry in catalog.versions}
+        self._census.notes = {key: entry.note for key, entry in wanted.items() if entry.note}
         for entry in wanted.values():
             self._go_back(entry, now_ns)
         for served in list(self._routes.all()):

@@ -33,11 +33,12 @@ FIRST_GUESS_BYTES = 1024
 class CatalogVersion:
     """A version that is wanted. ``fingerprint`` changes when its files do, also where they are the same as before: a
     package that was repaired. ``trial`` is what it has to go through before it serves; None: what the configuration
-    says."""
+    says. ``note`` is said of it as its reason while it serves as it is wanted."""
 
     model: ModelVersion
     fingerprint: str
     trial: TrialWish | None = None
+    note: str = ""
 
     @property
     def identity(self) -> str:

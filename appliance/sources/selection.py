@@ -37,9 +37,15 @@ class Selection:
 
     def aside(self, scan: RepositoryScan) -> tuple[tuple[str, str], ...]:
         """Names and versions of what the source holds and is put aside."""
-        broken = [(entry.name, entry.version) for entry in scan.broken]
-        all_ = [(entry.model.name, str(entry.model.version)) for entry in scan.servable] + broken
-        return tuple(each for each in all_ if each[0] in self._aside)
+        return tuple(each for each in _keys(scan) if each[0] in self._aside)
+
+    def given(self, scan: RepositoryScan) -> tuple[tuple[str, str], ...]:
+        """Names and versions of what the source holds and does not count, because somebody gave the model."""
+        return tuple(each for each in _keys(scan) if each[0] in self._given)
+
+    def is_given(self, name: str) -> bool:
+        """Whether the model counts as somebody gave it."""
+        return name in self._given
 
     def over(self, scan: RepositoryScan) -> RepositoryScan:
         """The scan as it counts."""
@@ -52,3 +58,8 @@ class Selection:
             notes=scan.notes,
         )
         return merged([kept, *(self._given[name] for name in sorted(self._given))])
+
+
+def _keys(scan: RepositoryScan) -> list[tuple[str, str]]:
+    broken = [(entry.name, entry.version) for entry in scan.broken]
+    return [(entry.model.name, str(entry.model.version)) for entry in scan.servable] + broken

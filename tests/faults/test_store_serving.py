@@ -325,6 +325,23 @@ def test_an_operator_serves_a_package_with_another_configuration_and_as_it_came(
         words = ("--url", daemon.http, "--model-config", '{"max_batch_size": 5}')
         assert "m is live after" in appliance("model", "load", "m", *socket, *words)
         assert client.get_model_config("m").config.max_batch_size == 5
+        install(2)
+        url = ("--url", daemon.http)
+        for version in (2, 1):
+            wanted = ["model", "want", f"m/{version}", "--state-dir", str(state), "--wait", *url]
+            assert main(wanted) == Exit.REFUSED
+            assert "loaded by hand with other settings" in capsys.readouterr().err
+        trial = ["model", "trial", "m/2", "--canary", "50", "--state-dir", str(state), "--wait", *url]
+        assert main(trial) == Exit.REFUSED
+        assert "loaded by hand with other settings" in capsys.readouterr().err
+        reasons = {each["version"]: each["reason"] for each in daemon.status()["models"]}
+        assert reasons.keys() == {1, 2}
+        assert all("'appliance model load m' without any" in reason for reason in reasons.values())
+        assert "loaded by hand with other settings" in appliance("status", *url)
+        assert appliance("model", "list", *url).count("loaded by hand with other settings") == 2
+        appliance("model", "trial", "m", "--stop", "--state-dir", str(state))
+        assert "m is live after" in appliance("model", "load", "m", *socket, *url)
+        assert [each["reason"] for each in daemon.status()["models"] if each["version"] == 1] == [""]
         assert main(["model", "load", "unheard-of", *map(str, socket)]) == Exit.REFUSED
         assert main(["model", "load", "m", "--model-config", "{", *map(str, socket)]) == Exit.REFUSED
         assert main(["model", "load", "m", "--socket", str(tmp_path)]) == Exit.UNREACHABLE

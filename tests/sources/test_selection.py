@@ -47,8 +47,12 @@ def test_a_given_model_replaces_the_one_of_the_source(found: RepositoryScan, tmp
     selection = Selection()
     selection.replace("a", given)
     assert keys(selection.over(found)) == ["b/1", "a/4"]
+    assert (selection.given(found), selection.aside(found)) == ((("a", "1"),), ())
+    assert [selection.is_given(name) for name in "ab"] == [True, False]
     selection.put_aside("a")
     assert keys(selection.over(found)) == ["b/1"]
+    assert (selection.given(found), selection.aside(found)) == ((), (("a", "1"),))
+    assert not selection.is_given("a")
 
 
 GIVEN = {"1/model.onnx": b"one", "labels.txt": b"x"}
