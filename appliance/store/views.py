@@ -7,6 +7,7 @@ mended name by name, each in one step, so that a reader finds right bytes at eve
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 
 from appliance.durable import Folder, ensure_directory, remove_tree
 from appliance.store.catalog import InstalledVersion
@@ -51,7 +52,8 @@ class ViewShelf:
         remove_tree(self._folder, aside)
 
     def listing(self, owners: Mapping[tuple[int, int], str]) -> Mapping[str, frozenset[str]]:
-        """Every view with the digests of the blobs that it links to, which ``owners`` names by the file's identity."""
+        """Every view with the digests of the blobs that it links to, which ``owners`` names by the file's identity.
+        What goes meanwhile links to nothing."""
         return {
             name: frozenset(self._linked(f"{VIEWS}/{name}", owners)) for name in self._folder.names(VIEWS)
         }
@@ -59,7 +61,10 @@ class ViewShelf:
     def _linked(self, place: str, owners: Mapping[tuple[int, int], str]) -> Iterable[str]:
         found = self._folder.status(place)
         if found is not None and found.is_directory:
-            for name in self._folder.names(place):
+            names: list[str] = []
+            with suppress(FileNotFoundError, NotADirectoryError):
+                names = self._folder.names(place)
+            for name in names:
                 yield from self._linked(f"{place}/{name}", owners)
         elif found is not None and found.identity in owners:
             yield owners[found.identity]

@@ -1,18 +1,19 @@
 """The one writer of a store: installs, uninstalls, wishes, collects. What it acknowledged survives a power cut.
 
 The order of every change: blobs are there for good, then the view, then the catalog that names them; only then the
-caller is told. What goes away goes in the other order. Opening repairs what a killed writer left behind, so there is no
-other recovery. Blocks for the disk: nothing here belongs on an event loop. One owner: whoever opened it.
+caller is told. What goes away goes in the other order; what leaves for a version that comes is left out by the catalog
+that names that. Opening repairs what a killed writer left behind, so there is no other recovery. Blocks for the disk:
+nothing here belongs on an event loop. One owner: whoever opened it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 from appliance.digest import digest_of
 from appliance.durable import (
@@ -30,7 +31,6 @@ from appliance.errors import (
     BlobMismatch,
     CatalogInvalid,
     CatalogNewer,
-    StoreFull,
     StoreRefused,
     StoreUnavailable,
 )
@@ -39,8 +39,10 @@ from appliance.store.arrival import Arrival
 from appliance.store.blobs import BlobShelf, Progress, unnoticed
 from appliance.store.catalog import Catalog, InstalledVersion, Trial
 from appliance.store.catalog_codec import CATALOG_BYTES_MAX, decode, encode
+from appliance.store.census import Census, Coming
+from appliance.store.evicted import Evicted, owning_up
 from appliance.store.forms import FormShelf
-from appliance.store.garbage import Garbage, find_garbage
+from appliance.store.garbage import Garbage
 from appliance.store.layout import (
     BLOBS,
     CATALOG,
@@ -50,20 +52,13 @@ from appliance.store.layout import (
     VIEWS,
 )
 from appliance.store.loss import Rebuilt, check_any_remains, check_may_begin, counted
-from appliance.store.room import Lacking, Tenancy, plan_room
+from appliance.store.room import Lacking, Leaving
 from appliance.store.running import Running, RunningVersion, read_incumbents, read_running
 from appliance.store.settings import StoreConfig
 from appliance.store.trouble import told
 from appliance.store.views import ViewShelf
 
 UNSIGNED: Final = "unsigned"
-
-
-class Evicted(NamedTuple):
-    """What left to make room: versions, and packed forms by the versions that they are of ("": of none here)."""
-
-    versions: tuple[str, ...] = ()
-    forms: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,13 +89,11 @@ class StoreWriter:
     ) -> None:
         """Recovers, once it is known that this is a store. Raises CatalogInvalid, CatalogLost and StoreUnavailable."""
         self._folder = folder
-        self._config = config
-        self._running = running
-        self._incumbents = incumbents
         self._name = name
         self._blobs = BlobShelf(folder)
         self._views = ViewShelf(folder)
         self._forms = FormShelf(folder)
+        self._census = Census(folder, config, running, name, incumbents)
         self._doubt = False
         with told(name, "open the store"):
             data = read_whole(folder, CATALOG, CATALOG_BYTES_MAX)
@@ -141,39 +134,51 @@ class StoreWriter:
     ) -> Installed:
         """Have the package's version installed, and wanted if ``want``. Blobs that are there are read and compared,
         damaged ones replaced. ``accept`` is given the manifest's digest when the view is there and the catalog does not
-        name it yet; what it raises is raised on, and the package is garbage. Raises StoreRefused, StoreFull,
+        name it yet; what it raises is raised on, and the package is garbage. Who has to leave leaves with the change of
+        the catalog that brings the version; errors after somebody left say who. Raises StoreRefused, StoreFull,
         StoreUnavailable, PackageInvalid, BlobMismatch."""
         name, version = arrival.manifest.name, arrival.version(now_ms)
         catalog = edits.with_version(self.catalog, name, _better(self.catalog, name, version))
         version = _installed(catalog, name, version.version)
         if not self._begun:
             self._write(self.catalog)  # before the first blob: blobs without a catalog mean that it was lost
-        with told(self._name, f"install {arrival.manifest.key}"):
-            whole = self._whole(version, progress)
-            evicted = self._make_room(name, version, whole, now_ms)
-            written = self._take_in(arrival, version, whole, progress)
-            mended = self._views.ensure(version)
-            if written:
-                self._mend_views()
-        try:
-            accept(version.digest)
-        except ApplianceError:
-            with suppress(ApplianceError):  # what stays is garbage, and goes another time
-                self.collect()
-            raise
-        before = self.catalog
-        catalog = edits.with_version(self.catalog, name, version)
-        if want:
-            catalog = edits.wanting(catalog, name, version.version, now_ms)
-        self._commit(catalog, again=bool(written or mended))
+        evicted, before = Evicted(), self.catalog
+        coming, key = Coming(name, version, now_ms), arrival.manifest.key
+        with owning_up(key, evicted.words):
+            with told(self._name, f"install {key}"):
+                whole = self._whole(version, progress)
+                crowded = self._make_room(coming, whole, evicted)
+            with self._tidied(crowded), told(self._name, f"install {key}"):
+                written = self._take_in(arrival, version, whole, progress)
+                mended = self._views.ensure(version)
+                if written:
+                    self._mend_views()
+            with self._tidied(True):
+                accept(version.digest)
+                with told(self._name, f"install {key}"):
+                    arrives = bool(written) or catalog != before
+                    leaving = self._census.outgrown(self.catalog, coming) if arrives else None
+            catalog = edits.with_version(_without(self.catalog, leaving), name, version)
+            if want:
+                catalog = edits.wanting(catalog, name, version.version, now_ms)
+            here = self.catalog
+            self._commit(catalog, again=bool(written or mended))
+            if leaving is not None:
+                with (
+                    owning_up(key, lambda: [f"{key} is installed"]),
+                    told(self._name, f"make room for {key}"),
+                ):
+                    evicted.note(leaving)
+                    self._remove_forms(leaving, here, evicted)
+                    self.collect()
         return Installed(
             name=name,
             version=version.version,
             digest=version.digest,
             changed=bool(written or mended or self.catalog is not before),
             written_bytes=written,
-            evicted=evicted.versions,
-            evicted_forms=evicted.forms,
+            evicted=tuple(evicted.versions),
+            evicted_forms=tuple(evicted.forms),
         )
 
     def uninstall(self, name: str, number: int | None = None) -> Garbage:
@@ -211,16 +216,7 @@ class StoreWriter:
 
     def garbage(self) -> Garbage:
         """What nobody needs. Raises StoreUnavailable, also when a daemon does not say what it runs."""
-        running = {each.digest for each in self._running().versions}
-        with told(self._name, "look for garbage"):
-            sizes, views = self._shelved()
-        return find_garbage(self.catalog, running, views, sizes)
-
-    def _shelved(self) -> tuple[Mapping[str, int], Mapping[str, frozenset[str]]]:
-        """The blobs that are there with their sizes, and every view with the blobs that it links to."""
-        listing = self._blobs.listing()
-        views = self._views.listing({found.identity: name for name, found in listing.items()})
-        return {name: each.size for name, each in listing.items()}, views
+        return self._census.garbage(lambda: self.catalog)
 
     def collect(self, spared: Collection[str] = ()) -> Garbage:
         """Remove what nobody needs, but for the blobs ``spared``; gives what it was. Raises like ``garbage``."""
@@ -239,8 +235,7 @@ class StoreWriter:
     @property
     def free_bytes(self) -> int:
         """What is free on the disk now. Raises StoreUnavailable."""
-        with told(self._name, "ask how much is free"):
-            return self._folder.free_bytes()
+        return self._census.free_bytes
 
     def _check_certain(self) -> None:
         """Refuse to go on from a catalog that may not be the one on the disk."""
@@ -261,58 +256,45 @@ class StoreWriter:
             self._blobs.keep(digest)
         return frozenset(found)
 
-    def _make_room(self, name: str, version: InstalledVersion, whole: frozenset[str], now_ms: int) -> Evicted:
-        """See that what is missing fits: remove garbage, then evict. Gives what was evicted. Raises StoreFull, and has
-        evicted nothing then."""
+    def _make_room(self, coming: Coming, whole: frozenset[str], evicted: Evicted) -> bool:
+        """See that what is missing fits, if need be without garbage and without those who may leave. They stay until
+        the package is known to be good, unless the disk has no room to take it in: who has to leave for that leaves
+        now. Gives whether more have to. Raises StoreFull, and has evicted nothing then."""
+        version = coming.version
         missing = {file.digest: file.size for file in version.files if file.digest not in whole}
-        needed = sum(missing.values())
-        if not needed or max(self._lacking(missing)) <= 0:
-            return Evicted()
+        if not sum(missing.values()) or max(self._census.lacking(missing)) <= 0:
+            return False
         self.collect(spared=whole)
-        lacking = self._lacking(missing)
+        lacking = self._census.lacking(missing)
         if max(lacking) <= 0:
-            return Evicted()
-        forms = self._forms.listing()
-        running = {each.digest for each in self._running().versions}
-        _, views = self._shelved()
-        tenancy = Tenancy(
-            catalog=self.catalog,
-            forms=forms,
-            running=running,
-            staying={version.digest, *(each.digest for each in self._incumbents())},
-            kept={*whole, *missing, *(blob for digest in running for blob in views.get(digest, ()))},
-        )
-        leaving = plan_room(tenancy, lacking, self._config, now_ms)
-        if leaving is None:
-            raise StoreFull(
-                f"{name}/{version.version} needs {needed} bytes, which is {max(lacking)} more than there are within "
-                f"store.quota_bytes ({self._config.quota_bytes or 'none'}) and store.free_floor_bytes "
-                f"({self._config.free_floor_bytes}), and what may be evicted is not enough, packed forms included "
-                f"({sum(each.bytes for each in forms)} bytes now); uninstall versions"
-            )
-        keys = {each.digest: f"{model.name}/{each.version}" for model, each in self.catalog.installed()}
+            return False
+        self._census.leaving(self.catalog, coming, lacking)
+        if lacking.disk > 0:
+            here = self.catalog
+            leaving = self._census.leaving(here, coming, Lacking(0, lacking.disk))
+            self._remove_forms(leaving, here, evicted)  # first: a catalog needs room, too
+            self._commit(_without(here, leaving))
+            evicted.note(leaving)
+            self.collect(spared=whole)
+        return lacking.quota > 0
+
+    def _remove_forms(self, leaving: Leaving, catalog: Catalog, evicted: Evicted) -> None:
+        """Remove packed forms, and note them by the versions that ``catalog`` has of them. Raises OSError."""
+        keys = {each.digest: f"{model.name}/{each.version}" for model, each in catalog.installed()}
         for form in leaving.forms:
             self._forms.remove(form.name)
-        catalog = self.catalog
-        for each in leaving.versions:
-            catalog = edits.without_version(catalog, each.name, each.version)
-        self._commit(catalog)
-        self.collect(spared=whole)
-        return Evicted(
-            tuple(f"{each.name}/{each.version}" for each in leaving.versions),
-            tuple(keys.get(form.digest, "") for form in leaving.forms),
-        )
+            evicted.forms.append(keys.get(form.digest, ""))
 
-    def _lacking(self, missing: Mapping[str, int]) -> Lacking:
-        """What is missing so that the blobs ``missing`` may come, by their sizes; packed forms count as blobs do. A
-        damaged blob that is to be replaced counts once within the quota; on the disk both are there for a moment."""
-        needed = sum(missing.values())
-        disk = needed - (self._folder.free_bytes() - self._config.free_floor_bytes)
-        if not self._config.quota_bytes:
-            return Lacking(0, disk)
-        used = sum(found.size for digest, found in self._blobs.listing().items() if digest not in missing)
-        used += sum(form.bytes for form in self._forms.listing())
-        return Lacking(used + needed - self._config.quota_bytes, disk)
+    @contextmanager
+    def _tidied(self, doing: bool) -> Iterator[None]:
+        """Where the package proves bad in here, have what came of it go at once, if that is to be done."""
+        try:
+            yield
+        except ApplianceError:
+            if doing:
+                with suppress(ApplianceError):  # what stays is garbage, and goes another time
+                    self.collect()
+            raise
 
     def _take_in(
         self, arrival: Arrival, version: InstalledVersion, whole: frozenset[str], progress: Progress
@@ -372,6 +354,12 @@ def _better(catalog: Catalog, name: str, version: InstalledVersion) -> Installed
     if version.trust == UNSIGNED or present.trust != UNSIGNED:
         return present
     return replace(version, installed_at_ms=present.installed_at_ms, last_wanted_ms=present.last_wanted_ms)
+
+
+def _without(catalog: Catalog, leaving: Leaving | None) -> Catalog:
+    for each in leaving.versions if leaving else ():
+        catalog = edits.without_version(catalog, each.name, each.version)
+    return catalog
 
 
 def _installed(catalog: Catalog, name: str, number: int) -> InstalledVersion:

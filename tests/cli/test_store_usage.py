@@ -7,9 +7,11 @@ from pathlib import Path
 
 from appliance.cli.failure import Exit
 from appliance.digest import digest_of
-from appliance.store.layout import blob_path
+from appliance.store.layout import INCOMING, blob_path
 from appliance.store.reading import read_catalog
 from appliance.store.running import RunningRecord, RunningVersion
+from appliance.store.settings import StoreConfig
+from appliance.store.writer import open_store
 from tests.cli.conftest import FilesOf, Pack, Run
 
 
@@ -47,6 +49,19 @@ def test_gc_removes_what_nobody_needs(appliance: Run, pack: Pack, state: Path) -
     assert json.loads(appliance("store", "gc", "--json")[1])["blobs"] == [{"digest": orphan, "bytes": 6}]
     assert not place.exists()
     assert appliance("store", "gc")[1] == "0 blobs and 0 views removed: 0 B\n"
+
+
+def test_gc_looks_while_another_process_writes(appliance: Run, pack: Pack, state: Path) -> None:
+    appliance("model", "install", str(pack()))
+    with open_store(state, StoreConfig(free_floor_bytes=0)):
+        (state / INCOMING / "begun").write_bytes(b"half")
+        status, out, _ = appliance("store", "gc", "--dry-run")
+        assert (status, out.splitlines()[0]) == (Exit.OK, "0 blobs and 0 views would be removed: 0 B")
+        assert "another process writes" in out
+        assert json.loads(appliance("store", "gc", "--dry-run", "--json")[1])["writing"]
+        assert appliance("store", "gc")[0] == Exit.REFUSED
+        assert (state / INCOMING / "begun").exists(), "who only looks tidies nothing"
+    assert "another" not in appliance("store", "gc", "--dry-run")[1]
 
 
 def test_gc_says_whether_there_is_room_now(appliance: Run, pack: Pack, state: Path, config: Path) -> None:

@@ -31,12 +31,14 @@ from tests.store.volatile_disk import VolatileDisk
 FULL = os.environ.get("STORE_SWEEP") == "full"
 SEED = int(os.environ.get("STORE_SEED", "1"))
 LOSSES = int(os.environ.get("STORE_LOSSES", "12" if FULL else "3"))
-CONFIG = StoreConfig(free_floor_bytes=0)
+CONFIG = StoreConfig(free_floor_bytes=0, quota_bytes=3000)
+"""Holds two versions, so that the third evicts the first."""
 
 Operation = Callable[[StoreWriter], object]
 OPERATIONS: dict[str, Operation] = {
     "install 1": lambda store: store.install(arrival(version=1), want=True, now_ms=1),
     "install 2": lambda store: store.install(arrival(version=2), want=True, now_ms=2),
+    "install 3": lambda store: store.install(arrival(version=3), want=True, now_ms=3),
     "sign 1": lambda store: store.install(
         arrival(version=1, signatures=b"{}", trust="key k"), want=False, now_ms=3
     ),
@@ -52,7 +54,12 @@ SOME = (
     ("install 1", "install 2", "roll back"),
     ("install 1", "uninstall all", "install 1"),
 )
-HISTORIES = [each for count in (1, 2, 3) for each in product(OPERATIONS, repeat=count)] if FULL else SOME
+EVICTING = ("install 1", "install 2", "install 3")
+HISTORIES = (
+    [each for count in (1, 2, 3) for each in product(OPERATIONS, repeat=count)] if FULL else [*SOME, EVICTING]
+)
+REFUSED = HISTORIES if FULL else SOME
+"""The longest takes too long there; ``test_failed_installs`` has what is its own."""
 
 
 @dataclass
@@ -174,6 +181,13 @@ def prepared(history: Sequence[str]) -> tuple[VolatileDisk, Catalog]:
     return disk, before
 
 
+def test_the_third_version_evicts_the_first() -> None:
+    """Or the histories with it cut nothing but another install."""
+    disk = VolatileDisk()
+    assert performed(disk, EVICTING)
+    assert [version.version for _, version in opened(disk).catalog.installed()] == [2, 3]
+
+
 @pytest.mark.parametrize("history", HISTORIES, ids=" then ".join)
 def test_power_is_cut_before_every_file_operation(history: Sequence[str]) -> None:
     disk, before = prepared(history)
@@ -212,7 +226,7 @@ def test_the_writer_is_killed_and_power_is_cut_after_the_next_one_is_done(histor
 
 
 @pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC, errno.EROFS], ids=errno.errorcode.get)
-@pytest.mark.parametrize("history", HISTORIES, ids=" then ".join)
+@pytest.mark.parametrize("history", REFUSED, ids=" then ".join)
 def test_the_disk_refuses_every_file_operation_once(history: Sequence[str], number: int) -> None:
     disk, before = prepared(history)
     name = history[-1]

@@ -25,6 +25,7 @@ from appliance.package.verification import Policy
 from appliance.repository.model_directory import read_model_directory
 from appliance.repository.settings import RepositoryConfig
 from appliance.store.arrival import Arrival
+from appliance.store.evicted import eviction_words
 from appliance.store.layout import view_root
 from appliance.store.writer import Installed, StoreWriter
 
@@ -123,8 +124,5 @@ def _line(told: Installed, arguments: argparse.Namespace, again: bool) -> str:
         what = "it failed here and is to be tried again" if again else "nothing was changed"
         return f"{key} is installed already, whole and as it should be; {what}"
     wanted = "installed" if arguments.no_want else "installed and wanted"
-    evicted = f"; evicted to make room: {', '.join(told.evicted)}" if told.evicted else ""
-    if told.evicted_forms:
-        forms = sorted({key for key in told.evicted_forms if key}) or ["what is not installed any more"]
-        evicted += f"; packed forms removed to make room: those of {', '.join(forms)}"
+    evicted = "".join(f"; {words}" for words in eviction_words(told.evicted, told.evicted_forms))
     return f"{key} {wanted}: {store_session.bytes_text(told.written_bytes)} written{printable(evicted)}"

@@ -1,0 +1,133 @@
+"""What lies in a store at a moment, who needs it, and who would leave for more. Reads only, and needs no lock.
+
+Without the lock a writer may be at work meanwhile: what it brings counts as garbage until its catalog names it. What
+lies there is listed before anybody is asked who needs it, so what was brought by then is none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+from appliance.durable import Folder
+from appliance.errors import StoreFull
+from appliance.store.blobs import BlobShelf
+from appliance.store.catalog import Catalog, InstalledVersion
+from appliance.store.edits import with_version
+from appliance.store.forms import FormShelf
+from appliance.store.garbage import Garbage, find_garbage
+from appliance.store.room import Lacking, Leaving, Tenancy, plan_room
+from appliance.store.running import Running, RunningVersion, read_incumbents, read_running
+from appliance.store.settings import StoreConfig
+from appliance.store.trouble import told
+from appliance.store.views import ViewShelf
+
+
+class Coming(NamedTuple):
+    """A version of the model ``name`` that comes, or is mended."""
+
+    name: str
+    version: InstalledVersion
+    now_ms: int
+
+
+class Census:
+    """See the module. ``running`` and ``incumbents`` say what may not leave; ``name`` is for people."""
+
+    __slots__ = ("_blobs", "_config", "_folder", "_forms", "_incumbents", "_name", "_running", "_views")
+
+    def __init__(
+        self,
+        folder: Folder,
+        config: StoreConfig,
+        running: Callable[[], Running],
+        name: str = "store",
+        incumbents: Callable[[], Iterable[RunningVersion]] = tuple,
+    ) -> None:
+        self._folder = folder
+        self._config = config
+        self._running = running
+        self._incumbents = incumbents
+        self._name = name
+        self._blobs = BlobShelf(folder)
+        self._views = ViewShelf(folder)
+        self._forms = FormShelf(folder)
+
+    @property
+    def free_bytes(self) -> int:
+        """What is free on the disk now. Raises StoreUnavailable."""
+        with told(self._name, "ask how much is free"):
+            return self._folder.free_bytes()
+
+    def garbage(self, read: Callable[[], Catalog]) -> Garbage:
+        """What nobody needs by the catalog that ``read`` gives. Raises what that raises, and StoreUnavailable, also
+        when a daemon does not say what it runs."""
+        with told(self._name, "look for garbage"):
+            sizes, views = self._shelved()
+        running = {each.digest for each in self._running().versions}
+        return find_garbage(read(), running, views, sizes)
+
+    def _shelved(self) -> tuple[Mapping[str, int], Mapping[str, frozenset[str]]]:
+        """The blobs that are there with their sizes, and every view with the blobs that it links to."""
+        listing = self._blobs.listing()
+        views = self._views.listing({found.identity: name for name, found in listing.items()})
+        return {name: each.size for name, each in listing.items()}, views
+
+    def lacking(self, missing: Mapping[str, int]) -> Lacking:
+        """What is missing so that the blobs ``missing`` may come, by their sizes; packed forms count as blobs do. A
+        damaged blob that is to be replaced counts once within the quota; on the disk both are there for a moment.
+        Raises OSError."""
+        needed = sum(missing.values())
+        disk = needed - (self._folder.free_bytes() - self._config.free_floor_bytes)
+        if not self._config.quota_bytes:
+            return Lacking(0, disk)
+        used = sum(found.size for digest, found in self._blobs.listing().items() if digest not in missing)
+        used += sum(form.bytes for form in self._forms.listing())
+        return Lacking(used + needed - self._config.quota_bytes, disk)
+
+    def leaving(self, catalog: Catalog, coming: Coming, lacking: Lacking) -> Leaving:
+        """Who of ``catalog`` has to leave for what is ``coming``, whose own blobs stay. Raises StoreFull,
+        StoreUnavailable and OSError."""
+        name, version, now_ms = coming
+        forms = self._forms.listing()
+        running = {each.digest for each in self._running().versions}
+        _, views = self._shelved()
+        tenancy = Tenancy(
+            catalog=catalog,
+            forms=forms,
+            running=running,
+            staying={version.digest, *(each.digest for each in self._incumbents())},
+            kept=_kept(version, running, views),
+        )
+        leaving = plan_room(tenancy, lacking, self._config, now_ms)
+        if leaving is None:
+            raise StoreFull(
+                f"{name}/{version.version} needs {max(lacking)} bytes more than there are within "
+                f"store.quota_bytes ({self._config.quota_bytes or 'none'}) and store.free_floor_bytes "
+                f"({self._config.free_floor_bytes}), and what may be evicted is not enough, packed forms included "
+                f"({sum(each.bytes for each in forms)} bytes now); uninstall versions"
+            )
+        return leaving
+
+    def outgrown(self, catalog: Catalog, coming: Coming) -> Leaving | None:
+        """Who of ``catalog`` has to leave for what is ``coming`` and lies here already; None where the quota holds all
+        that lies here. Raises like ``leaving``."""
+        over = self.lacking({}).quota
+        if over <= 0:
+            return None
+        after = with_version(catalog, coming.name, coming.version)
+        return self.leaving(catalog, coming, Lacking(over - self.garbage(lambda: after).bytes, 0))
+
+
+def census_of(state: Path, folder: Folder, config: StoreConfig) -> Census:
+    """The census of the state directory ``state``, which ``folder`` is."""
+    return Census(folder, config, partial(read_running, state), str(state), partial(read_incumbents, state))
+
+
+def _kept(
+    version: InstalledVersion, running: Collection[str], views: Mapping[str, frozenset[str]]
+) -> frozenset[str]:
+    own = {file.digest for file in version.files}
+    return frozenset(own.union(*(views.get(digest, frozenset()) for digest in running)))
