@@ -95,6 +95,15 @@ class HttpConfig:
             "so large tensors belong into binary tensor data; lower this where deadlines are tight",
         },
     )
+    max_json_answer_bytes: int = field(
+        default=64 * MEBIBYTE,
+        metadata={
+            "min": 1024,
+            "unit": "bytes",
+            "help": "largest JSON text of tensors in an answer, numbers at the most characters that their datatype may "
+            "take (FP32: 25 with the comma); larger ones are refused: they belong into binary tensor data",
+        },
+    )
     max_bodies_bytes: int = field(
         default=256 * MEBIBYTE,
         metadata={

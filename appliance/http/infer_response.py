@@ -2,7 +2,7 @@
 
 Each output is copied exactly once out of the engine's memory, so that the answer can be released before any
 of it is turned into text or sent. Text of large tensors is made piece by piece, with a turn of the loop
-between pieces.
+between pieces, and sent so; it is bounded as a whole.
 """
 
 from __future__ import annotations
@@ -11,11 +11,17 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from json.encoder import encode_basestring_ascii as quoted  # json.dumps takes ten times as long for a string
+from typing import Final
 
 from appliance.classification import classify
+from appliance.errors import InvalidRequest
 from appliance.http.json_tensor import json_pieces, longest_text
 from appliance.inference import Answer, OutputTensor, RequestHead
 from appliance.model import ModelVersion
+from appliance.tensor import Datatype
+
+PART_CHARACTERS: Final = 256 * 1024
+"""Text that is joined at once: well under a millisecond."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,19 +70,62 @@ async def encode(
     request_id: str,
     binary: Mapping[str, bool],
     binary_default: bool,
+    max_json_bytes: int,
 ) -> InferResponse:
     """Encode ``outputs`` of ``model``, each as binary data or JSON; raises InvalidRequest for one that was
-    asked for as JSON and has no JSON form."""
-    tensors: list[bytes] = []
+    asked for as JSON and has no JSON form, and where that would be more than ``max_json_bytes`` of it: numbers by
+    their datatype and shape, before any text is made."""
+    spoken = [output for output in outputs if not binary.get(output.name, binary_default)]
+    longest = sum(longest_text(output.datatype, len(output.data)) for output in spoken)
+    if longest > max_json_bytes:
+        raise _too_long(f"{longest} bytes", max_json_bytes)
     pieces = iter(frame(outputs, binary, binary_default))
-    text = [next(pieces)]
-    for output in outputs:
-        if binary.get(output.name, binary_default):
-            tensors.append(bytes(output.data))
-        else:
-            text += [await _text(output, bytes(output.data)), next(pieces)]
-    head = opening(model) + identity(request_id) + "".join(text).encode()
-    return InferResponse(head_bytes=len(head), parts=[head, *tensors], binary=bool(tensors))
+    text = _Text(opening(model) + identity(request_id))
+    text.put(next(pieces))
+    for output in spoken:
+        for index, piece in enumerate(json_pieces(output.datatype, bytes(output.data), output.name)):
+            if index:
+                text.put(",")
+                await asyncio.sleep(0)
+            text.put(piece)
+            if text.size > max_json_bytes and output.datatype is Datatype.BYTES:
+                raise _too_long("more", max_json_bytes)
+        text.put(next(pieces))
+    text.end()
+    tensors = [bytes(output.data) for output in outputs if binary.get(output.name, binary_default)]
+    return InferResponse(head_bytes=text.size, parts=[*text.parts, *tensors], binary=bool(tensors))
+
+
+def _too_long(size: str, limit: int) -> InvalidRequest:
+    return InvalidRequest(
+        f"the outputs as JSON may take {size}, and http.max_json_answer_bytes allows {limit} bytes; ask for "
+        "binary tensor data ('binary_data' of the outputs, or 'binary_data_output' of the request)"
+    )
+
+
+class _Text:
+    """JSON of ASCII letters in the making. What it becomes is parts of bounded size: one whole would hold the loop."""
+
+    def __init__(self, begun: bytes) -> None:
+        self.parts: list[bytes] = []
+        self.size = len(begun)
+        self._open = [begun.decode()]
+        self._room = PART_CHARACTERS - len(begun)
+
+    def put(self, piece: str) -> None:
+        """Append ``piece``."""
+        self.size += len(piece)
+        self._room -= len(piece)
+        self._open.append(piece)
+        if self._room < 0:
+            self.end()
+
+    def end(self) -> None:
+        """Make a part of what is not one yet."""
+        if self._open:
+            self.parts.append("".join(self._open).encode())
+            self._open.clear()
+        self._room = PART_CHARACTERS
 
 
 def frame(outputs: Sequence[OutputTensor], binary: Mapping[str, bool], binary_default: bool) -> list[str]:
@@ -103,12 +152,3 @@ def opening(model: ModelVersion) -> bytes:
 def identity(request_id: str) -> bytes:
     """What follows that: the id, where there is one."""
     return f'"id":{quoted(request_id)},'.encode() if request_id else b""
-
-
-async def _text(output: OutputTensor, raw: bytes) -> str:
-    pieces: list[str] = []
-    for piece in json_pieces(output.datatype, raw, output.name):
-        if pieces:
-            await asyncio.sleep(0)
-        pieces.append(piece)
-    return ",".join(pieces)

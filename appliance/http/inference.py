@@ -242,7 +242,14 @@ class InferenceHandler:
             answer.release()
         asked, request_id = planned.request, exchange.request_id
         count_unread(request, expected_bytes(outputs, asked.binary_outputs, asked.binary_default))
-        encoded = await encode(outputs, answer.model, request_id, asked.binary_outputs, asked.binary_default)
+        encoded = await encode(
+            outputs,
+            answer.model,
+            request_id,
+            asked.binary_outputs,
+            asked.binary_default,
+            self._config.max_json_answer_bytes,
+        )
         count_unread(request, encoded.size)
         own = answer.model is planned.plan.model  # another version answers where the planned one failed
         if self._teacher is not None and exchange.head and own:

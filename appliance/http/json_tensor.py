@@ -21,6 +21,8 @@ from appliance.tensor import Datatype, encode_bytes, split_bytes
 
 PIECE_ELEMENTS: Final = 2_048
 """Elements turned into text at once: well under a millisecond."""
+PIECE_BYTES: Final = 64 * 1024
+"""Bytes of BYTES elements turned into text at once, but for a single one that is larger."""
 
 RAW_ONLY: Final = frozenset({Datatype.FP16, Datatype.BF16})
 _FLOATS: Final = frozenset({Datatype.FP32, Datatype.FP64})
@@ -153,12 +155,14 @@ def _bytes_elements(flat: list[Any], name: str) -> bytes:
 
 def _text_pieces(raw: bytes, name: str) -> Iterator[str]:
     texts: list[str] = []
+    room = PIECE_BYTES
     try:
         for element in split_bytes(memoryview(raw)):
             texts.append(str(element, "utf-8"))
-            if len(texts) == PIECE_ELEMENTS:
+            room -= len(element)
+            if len(texts) == PIECE_ELEMENTS or room < 0:
                 yield _dump(texts)
-                texts = []
+                texts, room = [], PIECE_BYTES
     except UnicodeDecodeError:
         raise InvalidRequest(
             f"output '{name}' holds bytes that are not UTF-8 text and have no JSON form; ask for binary tensor data"

@@ -99,7 +99,7 @@ def teacher(front: FrontDouble, engine: Generation) -> Teacher:
 async def _answer(
     request_id: str, binary: dict[str, bool], outputs: Sequence[OutputTensor] = OUTPUTS
 ) -> InferResponse:
-    return await encode(outputs, MODEL, request_id, binary, True)
+    return await encode(outputs, MODEL, request_id, binary, True, 4096)
 
 
 @pytest.mark.parametrize("request_id", ["", "7", 'an "id"'])
