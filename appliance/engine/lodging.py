@@ -8,7 +8,7 @@ for what it remembers. Owner: the residence.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
 from appliance.engine.costs import Costs
@@ -209,8 +209,12 @@ class Lodging:
             budget += f", of which residency.pins and versions on trial keep {megabytes(pinned_bytes)}"
         return budget
 
-    def problems(self, versions: Iterable[Served], kept: Callable[[Served], bool]) -> Iterator[str]:
-        """What cannot be as it is configured; ``kept`` says which versions stay in memory."""
+    def problems(
+        self, versions: Iterable[Served], kept: Mapping[Served, Kept], is_aside: Callable[[str], bool]
+    ) -> Iterator[str]:
+        """What cannot be as it is configured; ``kept`` says what is wished of those that serve, ``is_aside`` which
+        models are there and not wanted at present."""
+        pinned = {served for served, wish in kept.items() if wish.pinned}
         names: dict[str, int] = {}
         serving: list[tuple[Served, int]] = []
         hopeless: list[str] = []
@@ -224,15 +228,15 @@ class Lodging:
             names[served.model.name] = max(names.get(served.model.name, 0), size_bytes)
         for key, wanted in (("pins", self._config.pins), ("keep_warm_s", self._config.keep_warm_s)):
             for name in wanted:
-                if name not in names:
+                if name not in names and not is_aside(name):
                     yield f"residency.{key} names '{name}', and there is no such model"
         pinned_bytes = sum(names.get(name, 0) for name in self._config.pins)
         if pinned_bytes > self._budget_bytes:
             yield f"residency.pins need about {megabytes(pinned_bytes)}, and {self.budget_in_words(0)}"
         yield from hopeless
-        stays = sum(size_bytes for served, size_bytes in serving if kept(served))
+        stays = sum(size_bytes for served, size_bytes in serving if served in pinned)
         for served, size_bytes in serving:
-            others = stays - (size_bytes if kept(served) else 0)
+            others = stays - (size_bytes if served in pinned else 0)
             if size_bytes + others > self._budget_bytes:
                 yield f"{served.key} takes {megabytes(size_bytes)} and does not fit: {self.budget_in_words(others)}"
 

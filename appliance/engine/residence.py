@@ -174,7 +174,7 @@ class Residence:
         self._tell(port.Changed(tuple(news)), now_ns)
         kept = {served: self._lodging.kept(served) for served in self._tenants.values()}
         self._pinned_bytes = sum(self._lodging.footprint(each).bytes for each in kept if kept[each].stays)
-        found = tuple(self._lodging.problems(there.values(), lambda each: each in kept and kept[each].pinned))
+        found = tuple(self._lodging.problems(there.values(), kept, self._routes.is_aside))
         for problem in [each for each in found if each not in self._problems]:
             self._report("models do not fit as configured", reason=problem)
         self._problems = found

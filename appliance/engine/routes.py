@@ -236,6 +236,10 @@ class Routes:
         """Replace what is told besides, as unavailable: (name, version) to reason."""
         self._aside = aside
 
+    def is_aside(self, name: str) -> bool:
+        """Whether something of that name is only told."""
+        return any(name == each for each, _ in self._aside)
+
     def find(self, name: str, version: int) -> Served | None:
         """The entry for a name and version, in whatever state."""
         return self._names.get(name, {}).get(version)

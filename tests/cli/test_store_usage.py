@@ -38,6 +38,21 @@ def test_usage_tells_what_takes_how_much(appliance: Run, pack: Pack, state: Path
     record.close()
 
 
+def test_uninstalling_what_is_in_use_says_when_the_rest_goes(appliance: Run, pack: Pack, state: Path) -> None:
+    appliance("model", "install", str(pack()), str(pack(2)))
+    catalog = read_catalog(state)
+    assert catalog is not None
+    second = catalog.models[0].versions[1]
+    record = RunningRecord(state)
+    record.publish([RunningVersion(name="digits", version=2, digest=second.digest)])
+    assert "in use" not in appliance("model", "uninstall", "digits/1")[1]
+    status, out, _ = appliance("model", "uninstall", "digits")
+    assert status == Exit.OK
+    assert out.startswith("digits uninstalled: 0 B freed; digits/2 is in use, and ")
+    assert "'appliance store gc'" in out
+    record.close()
+
+
 def test_gc_removes_what_nobody_needs(appliance: Run, pack: Pack, state: Path) -> None:
     appliance("model", "install", str(pack()))
     orphan = digest_of(b"orphan")

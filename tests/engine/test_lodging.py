@@ -40,6 +40,11 @@ def nothing(name: str) -> None:
     """What serves under a name."""
 
 
+def is_aside(name: str) -> bool:
+    """What was unloaded by hand."""
+    return name == "unloaded"
+
+
 @pytest.mark.parametrize("hollow", [True, False])
 @pytest.mark.parametrize("weights", [90, 1])
 def test_mapped_weights_count_whether_or_not_they_can_be_let_go(hollow: bool, weights: int) -> None:
@@ -188,9 +193,9 @@ def test_what_never_fits_says_why_and_takes_nothing() -> None:
     large, small = version(1, 120 * MB), version(2, 50 * MB)
     large.reason = lodging.ask(large, None, NOBODY, 0).reason
     assert large.reason.startswith(f"{NEVER_FITS}: it needs about 120.0 MB, and ")
-    assert list(lodging.problems([large, small], lambda served: False)) == [f"m/1 {large.reason}"]
+    assert list(lodging.problems([large, small], {}, is_aside)) == [f"m/1 {large.reason}"]
     small.reason = lodging.ask(small, None, Stay(60 * MB, 60 * MB), 0).reason
-    assert not list(lodging.problems([small], lambda served: False)), "a trial ends"
+    assert not list(lodging.problems([small], {}, is_aside)), "a trial ends"
     beside_pins = lodging.ask(version(2, 50 * MB), None, Stay(60 * MB, 60 * MB), 0)
     assert "residency.pins and versions on trial keep 60.0 MB" in beside_pins.reason
     assert beside_pins.again_ns > 0
@@ -237,3 +242,12 @@ def test_pins_are_the_operators_and_a_trial_only_holds() -> None:
     assert lodging.kept(pinned) == Kept(1, True, 2_000_000_000)
     assert lodging.kept(tried) == Kept(2, False, 0, held=True)
     assert lodging.kept(tried).stays
+
+
+def test_a_name_that_no_model_has_is_told_and_one_that_is_unloaded_by_hand_is_not() -> None:
+    config = ResidencyConfig(pins=("unloaded", "unheard-of"), keep_warm_s={"unloaded": 2.0, "never": 2.0})
+    problems = tuple(Lodging(config, 100 * MB).problems([], {}, is_aside))
+    assert problems == (
+        "residency.pins names 'unheard-of', and there is no such model",
+        "residency.keep_warm_s names 'never', and there is no such model",
+    )
