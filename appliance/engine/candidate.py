@@ -77,9 +77,11 @@ class Candidate:
     @property
     def waits_for(self) -> str:
         """What keeps its trial from beginning, in words."""
-        diversion = self.before.diversion if self.before is not None else None
-        if diversion is None:
+        if self.before is None:
             return "waits for a version that serves, to be tried beside it"
+        diversion = self.before.diversion
+        if diversion is None:
+            return "waits for the trial of the version that is wanted to end"
         return f"waits for the trial of version {diversion.served.model.version} to end"
 
     @property

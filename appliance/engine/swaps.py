@@ -197,7 +197,18 @@ class Swaps:
                 return False
             candidate.trial.replaces(comparable=candidate.comparable)
         before = candidate.before
-        return before is None or before.diversion is None or not candidate.trial.tries
+        if before is None or not candidate.trial.tries:
+            return True
+        return before.diversion is None and not (candidate.trial.wish.hold and self._wanted_comes(before))
+
+    def _wanted_comes(self, before: Served) -> bool:
+        """Whether one is to be tried beside ``before`` that is wanted, and so has an end of its own."""
+        return any(
+            each.before is before
+            and not (each.live or each.stuck or each.trial.wish.hold)
+            and each.trial.tries
+            for each in self._candidates.values()
+        )
 
     def _assess(self, candidate: Candidate, now_ns: int) -> None:
         served, before = candidate.served, candidate.before

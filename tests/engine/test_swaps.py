@@ -204,6 +204,8 @@ def parked() -> tuple[Stage, MemoryRecords, Served, Served]:
     stage.swaps.start(0)
     hold = TrialWish(canary_percent=10.0, hold=True)
     stage.swaps.add(tried, serving, hold, background=True, now_ns=0)
+    stage.swaps.start(0)
+    stage.swaps.start(0)
     stage.swaps.add(waiting, serving, TrialWish(canary_percent=20.0), background=True, now_ns=0)
     stage.swaps.start(0)
     stage.swaps.start(0)
@@ -226,6 +228,27 @@ def test_what_waits_for_a_trial_says_so_and_goes_on_when_that_ends(how: str) -> 
         stage.swaps.gone(tried, 1)
     stage.swaps.tick(1)
     assert (stage_of(stage, waiting), waiting.reason) == ("canary", "")
+
+
+def test_what_is_wanted_is_tried_before_what_is_only_to_be_tried_as_after_a_restart() -> None:
+    """Whichever is loaded first: the other trial lasts until somebody ends it."""
+    stage = Stage(proven(1))
+    serving, tried, wanted = version(1), version(3), version(5)
+    stage.swaps.add(serving, None, None, background=False, now_ns=0)
+    stage.swaps.start(0)
+    hold = TrialWish(canary_percent=10.0, hold=True)
+    stage.swaps.add(tried, serving, hold, background=True, now_ns=0)
+    stage.swaps.add(wanted, serving, TrialWish(canary_percent=20.0), background=True, now_ns=0)
+    stage.opens = False
+    stage.swaps.start(0)
+    stage.swaps.start(0)
+    stage.opens = True
+    stage.start([tried], 0, alone=False)
+    assert tried.reason == "waits for the trial of the version that is wanted to end"
+    stage.start([wanted], 0, alone=False)
+    stage.swaps.tick(0)
+    assert (stage_of(stage, wanted), stage_of(stage, tried)) == ("canary", "loading")
+    assert tried.reason == "waits for the trial of version 5 to end"
 
 
 def test_what_is_to_be_tried_beside_nothing_says_so() -> None:
