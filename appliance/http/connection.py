@@ -396,7 +396,8 @@ class HttpServer(web.Server):
             response = await self._handler(request)
         except BaseException as error:
             connection.count_unread(0)
-            self.answers[CLIENT_CLOSED_REQUEST] += isinstance(error, asyncio.CancelledError)
+            if isinstance(error, asyncio.CancelledError):
+                self.answers[CLIENT_CLOSED_REQUEST] += 1
             raise
         finally:
             connection.busy = False
