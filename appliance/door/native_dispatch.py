@@ -16,6 +16,7 @@ from typing import Any, Final
 from edge_appliance_door import (
     CALL,
     GONE,
+    HANDSHAKE,
     HTTP,
     MESSAGE,
     NEWS,
@@ -185,6 +186,14 @@ class Dispatch:
                 "a client was turned away: %s.tls_client_names has no %r, from %s",
                 event[3],
                 event[2],
+                event[1],
+            )
+        elif kind == HANDSHAKE:
+            _LOG.warning(
+                "a TLS handshake at the gRPC port came to nothing (%s): %s, from %s; "
+                "others like it are only counted for a minute",
+                event[2],
+                event[3],
                 event[1],
             )
         elif kind == OVER_QUOTA:

@@ -98,6 +98,15 @@ FAMILIES: Final = (
 )  # fmt: skip
 
 
+HANDSHAKES: Final = (
+    ("failed", "handshakes_failed"),
+    ("late", "handshakes_late"),
+    ("name", "clients_refused"),
+    ("plain", "handshakes_plain"),
+)
+"""Why TLS handshakes of gRPC come to nothing, and under which names a door counts them."""
+
+
 def door_families(figures: DoorFigures) -> Iterator[Family]:
     """All families; those that the door knows nothing of have no samples."""
     name = "appliance_door_info"
@@ -107,6 +116,13 @@ def door_families(figures: DoorFigures) -> Iterator[Family]:
         yield Family(
             name, kind, meaning, [sample(name, "", figures.counts[key])] if key in figures.counts else ()
         )
+    name = "appliance_door_failed_handshakes_total"
+    failed = [
+        sample(name, label_text({"reason": why}), figures.counts[key])
+        for why, key in HANDSHAKES
+        if key in figures.counts
+    ]
+    yield Family(name, "counter", "TLS handshakes at the gRPC port that failed, by why.", failed)
     name = "appliance_door_limits_total"
     enforced = [sample(name, label_text({"limit": key}), count) for key, count in figures.limits.items()]
     yield Family(name, "counter", "Times a bound was enforced, by the setting of [grpc].", enforced)

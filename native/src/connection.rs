@@ -6,11 +6,13 @@ use crate::clock::now_ns;
 use crate::conduct::{Conduct, SharedConduct, WatchedTransport};
 use crate::connections::{Admission, Listening};
 use crate::door::Core;
+use crate::handshakes::Reason::{Failed, Late, Plain};
 use crate::identity::Identity;
 use crate::limits::Limit;
 use crate::listener::Socket;
 use crate::quota::Who;
 use crate::refusal::Refusal;
+use crate::tls::{Failure, Tls, speaks_tls};
 use crate::transport::Transport;
 use crate::vigil::{Verdict, Vigil};
 use crate::window::Window;
@@ -23,6 +25,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
+use tokio::net::TcpStream;
 use tokio::time::{Instant, Sleep, sleep, timeout_at};
 
 /// Larger frames make for fewer wake-ups; beyond this the allocator gives memory back and takes it again.
@@ -33,6 +36,9 @@ const SEND_BUFFER: usize = 1 << 20;
 const REMEMBERED_RESETS: usize = 256;
 /// How long a connection that is cut may take to send its last frame.
 const FAREWELL: Duration = Duration::from_secs(1);
+/// What is told of who took too long for TLS, and of who does not speak it.
+const LATE: &str = "it was not done in time (grpc.handshake_timeout_s)";
+const PLAIN: &str = "the client does not speak TLS";
 
 type Http2 = server::Connection<WatchedTransport, Bytes>;
 
@@ -42,9 +48,13 @@ pub async fn serve(core: Arc<Core>, socket: Socket, peer: Arc<str>, admission: A
     let conduct = SharedConduct::new(Conduct::new(&core.limits));
     let window = core.windows.open();
     let until = Instant::now() + core.limits.duration(Limit::HandshakeMs);
-    let (http2, identity) = match timeout_at(until, establish(&core, socket, &peer, &conduct, &window)).await
-    {
-        Ok(Some(established)) => established,
+    let Ok(met) = timeout_at(until, meet(&core, socket, &peer)).await else {
+        core.statistics.strike(Limit::HandshakeMs);
+        return core.handshake_failed(&peer, Late, LATE.into());
+    };
+    let Some((transport, identity)) = met else { return };
+    let http2 = match timeout_at(until, establish(&core, transport, &conduct, &window)).await {
+        Ok(Some(http2)) => http2,
         Ok(None) => return,
         Err(_) => return core.statistics.strike(Limit::HandshakeMs),
     };
@@ -59,27 +69,38 @@ pub async fn serve(core: Arc<Core>, socket: Socket, peer: Arc<str>, admission: A
     }
 }
 
-/// The handshakes: HTTP/2, and who the client is, if that is known.
+/// What HTTP/2 goes over, and who the client is, if that is known. It takes time only where TLS is spoken.
+async fn meet(core: &Core, socket: Socket, peer: &Arc<str>) -> Option<(Transport, Option<Identity>)> {
+    match (socket, &core.tls) {
+        (Socket::Unix(stream), _) => Some((Transport::Unix(stream), None)),
+        (Socket::Tcp(stream), None) => Some((Transport::Tcp(stream), None)),
+        (Socket::Tcp(stream), Some(tls)) => shake(core, tls, stream, peer).await,
+    }
+}
+
+async fn shake(
+    core: &Core,
+    tls: &Tls,
+    stream: TcpStream,
+    peer: &Arc<str>,
+) -> Option<(Transport, Option<Identity>)> {
+    let is_plain = !speaks_tls(&stream).await;
+    match tls.accept(stream).await {
+        Ok((stream, client)) => return Some((Transport::Tls(Box::new(stream)), client)),
+        Err(Failure::Name(client)) => core.turned_away(peer, client),
+        Err(Failure::Other(_)) if is_plain => core.handshake_failed(peer, Plain, PLAIN.into()),
+        Err(Failure::Other(error)) => core.handshake_failed(peer, Failed, error.to_string()),
+    }
+    None
+}
+
+/// The handshake of HTTP/2.
 async fn establish(
     core: &Core,
-    socket: Socket,
-    peer: &Arc<str>,
+    transport: Transport,
     conduct: &SharedConduct,
     window: &Window,
-) -> Option<(Http2, Option<Identity>)> {
-    let (transport, client) = match (socket, &core.tls) {
-        (Socket::Unix(stream), _) => (Transport::Unix(stream), None),
-        (Socket::Tcp(stream), None) => (Transport::Tcp(stream), None),
-        (Socket::Tcp(stream), Some(tls)) => match tls.accept(stream).await {
-            Ok((stream, client)) => (Transport::Tls(Box::new(stream)), client),
-            Err(turned_away) => {
-                if let Some(client) = turned_away {
-                    core.turned_away(peer, client);
-                }
-                return None;
-            }
-        },
-    };
+) -> Option<Http2> {
     let limits = &core.limits;
     let metadata = limits.setting(Limit::MetadataBytes);
     let (connection_window, stream_window) = window.sizes();
@@ -101,7 +122,7 @@ async fn establish(
         .handshake(WatchedTransport::new(transport, conduct.clone()))
         .await;
     match http2 {
-        Ok(http2) => Some((http2, client)),
+        Ok(http2) => Some(http2),
         Err(error) => {
             if error.is_go_away() {
                 core.statistics.refuse(Refusal::Protocol); // it does not begin as HTTP/2 does

@@ -8,6 +8,7 @@ use crate::carriers::Carriers;
 use crate::clock::now_ns;
 use crate::connections::Connections;
 use crate::direct::{Direct, Doorbell};
+use crate::handshakes::{Handshakes, Reason};
 use crate::http_front::{self, Figures, Front};
 use crate::limits::{Limit, Limits, RATE_WINDOW};
 use crate::listener::{self, ListeningSocket};
@@ -67,6 +68,8 @@ pub struct Core {
     pub connections: Connections,
     /// Counts.
     pub statistics: Statistics,
+    /// TLS handshakes of gRPC that came to nothing.
+    pub handshakes: Handshakes,
     turned_away: Mutex<Rate>,
     /// Counts of HTTP.
     pub http: Figures,
@@ -113,6 +116,7 @@ impl Core {
             direct: Arc::default(),
             connections: Connections::default(),
             statistics: Statistics::default(),
+            handshakes: Handshakes::default(),
             turned_away: Mutex::new(Rate::new(TURNED_AWAY, RATE_WINDOW)),
             http: Figures::default(),
             draining: AtomicBool::new(false),
@@ -140,6 +144,13 @@ impl Core {
     fn tell_turned_away(&self, peer: &Arc<str>, client: String, section: &'static str) {
         if !self.turned_away.lock().unwrap_or_else(PoisonError::into_inner).exceeded(now_ns()) {
             self.mailbox.push(Event::TurnedAway(peer.clone(), client, section));
+        }
+    }
+
+    /// Counts a TLS handshake of gRPC that came to nothing, and tells some of them.
+    pub fn handshake_failed(&self, peer: &Arc<str>, reason: Reason, text: String) {
+        if self.handshakes.fail(reason, now_ns()) {
+            self.mailbox.push(Event::Handshake(peer.clone(), reason.name(), text));
         }
     }
 

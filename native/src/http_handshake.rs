@@ -6,7 +6,7 @@ use crate::http_front::Front;
 use crate::http_stream::Stream;
 use crate::identity::Identity;
 use crate::listener::Socket;
-use crate::tls::Tls;
+use crate::tls::{Failure, Tls, speaks_tls};
 use bytes::BytesMut;
 use futures_util::future::{Either, select};
 use std::future::{Future, poll_fn};
@@ -17,9 +17,6 @@ use std::task::Poll;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::server::TlsStream;
-
-/// The first byte of whoever speaks TLS.
-const HANDSHAKE: u8 = 0x16;
 
 /// What HTTP goes over, and who the client is by its certificate, if that is known. None: nothing of HTTP will come of it.
 pub async fn establish(
@@ -50,9 +47,7 @@ async fn shake(
     stream: TcpStream,
     peer: &Arc<str>,
 ) -> Option<(TlsStream<TcpStream>, Option<Identity>)> {
-    let mut first = [HANDSHAKE];
-    let _ = stream.peek(&mut first).await; // what is wrong with it the handshake finds out
-    if first != [HANDSHAKE] {
+    if !speaks_tls(&stream).await {
         core.http.handshakes_plain.fetch_add(1, Relaxed);
         let mut client = Client::new(Socket::Tcp(stream), front.write_stall);
         if client.write(BytesMut::from(&front.plain[..])).await.is_ok() {
@@ -62,10 +57,10 @@ async fn shake(
     }
     match tls.accept(stream).await {
         Ok((stream, client)) => Some((stream, client)),
-        Err(turned_away) => {
-            match turned_away {
-                Some(client) => core.turned_away_http(peer, client),
-                None => drop(core.http.handshakes_failed.fetch_add(1, Relaxed)),
+        Err(failure) => {
+            match failure {
+                Failure::Name(client) => core.turned_away_http(peer, client),
+                Failure::Other(_) => drop(core.http.handshakes_failed.fetch_add(1, Relaxed)),
             }
             None
         }

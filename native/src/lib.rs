@@ -27,6 +27,7 @@ pub mod frames;
 pub mod framing;
 pub mod grants;
 pub mod guest;
+pub mod handshakes;
 pub mod http_admission;
 pub mod http_answer;
 pub mod http_array;

@@ -20,6 +20,8 @@ pub enum Event {
     News,
     /// A client was turned away for its name: its address, and who it is by its certificate.
     TurnedAway(Arc<str>, String, &'static str),
+    /// A TLS handshake came to nothing: its client's address, why, and that in words.
+    Handshake(Arc<str>, &'static str, String),
     /// The edge's end of an HTTP connection, its client's address, how often a worker died with its first request, who the
     /// client is by its certificate, and what it may ask.
     Http(OwnedFd, Arc<str>, u32, Arc<str>, Entry),
@@ -31,7 +33,8 @@ impl Event {
     /// The call that it tells of; 0: of none.
     pub fn call(&self) -> u64 {
         match self {
-            Self::News | Self::TurnedAway(..) | Self::Http(..) | Self::OverQuota(..) => 0,
+            Self::News | Self::TurnedAway(..) | Self::Handshake(..) => 0,
+            Self::Http(..) | Self::OverQuota(..) => 0,
             Self::Call(arrival) => arrival.call,
             Self::Message(call, _) | Self::Sent(call) | Self::Gone(call) => *call,
         }

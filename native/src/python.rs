@@ -35,6 +35,7 @@ const NEWS: u8 = 4;
 const TURNED_AWAY: u8 = 5;
 const HTTP: u8 = 6;
 const OVER_QUOTA: u8 = 7;
+const HANDSHAKE: u8 = 8;
 
 /// Up to here a message is copied into `bytes`; above, Python reads it where it lies.
 const COPIED: usize = 64 * 1024;
@@ -53,6 +54,7 @@ pub fn add_constants(module: &Bound<'_, PyModule>) -> PyResult<()> {
         ("TURNED_AWAY", TURNED_AWAY),
         ("HTTP", HTTP),
         ("OVER_QUOTA", OVER_QUOTA),
+        ("HANDSHAKE", HANDSHAKE),
     ] {
         module.add(name, value)?;
     }
@@ -288,7 +290,7 @@ impl Door {
         for (name, count) in self.core.statistics.report(self.core.budget.used(), self.core.answers.used()) {
             report.set_item(name, count)?;
         }
-        for (name, count) in self.core.http.report() {
+        for (name, count) in self.core.handshakes.report().chain(self.core.http.report()) {
             report.set_item(name, count)?;
         }
         Ok(report)
@@ -340,6 +342,7 @@ fn event_tuple(py: Python<'_>, event: Event) -> PyResult<Bound<'_, PyTuple>> {
         Event::Gone(call) => (GONE, call).into_pyobject(py),
         Event::News => (NEWS,).into_pyobject(py),
         Event::TurnedAway(peer, client, section) => (TURNED_AWAY, &*peer, client, section).into_pyobject(py),
+        Event::Handshake(peer, why, text) => (HANDSHAKE, &*peer, why, text).into_pyobject(py),
         Event::OverQuota(client, reason) => (OVER_QUOTA, client, reason).into_pyobject(py),
         Event::Http(connection, peer, attempts, client, entry) => {
             let account = Account(entry);

@@ -23,6 +23,24 @@ pub struct Tls {
     turned_away: Arc<Mutex<Option<String>>>,
 }
 
+/// Why a handshake came to nothing.
+pub enum Failure {
+    /// The client was turned away for this name.
+    Name(String),
+    /// Anything else.
+    Other(std::io::Error),
+}
+
+/// The first byte of whoever speaks TLS.
+const HANDSHAKE: u8 = 0x16;
+
+/// Whether a new client speaks TLS, by its first byte, which stays where it is. One that went away is taken to.
+pub async fn speaks_tls(stream: &TcpStream) -> bool {
+    let mut first = [HANDSHAKE];
+    let _ = stream.peek(&mut first).await; // what is wrong with it the handshake finds out
+    first == [HANDSHAKE]
+}
+
 impl Tls {
     /// Checks that the three fit; the error says which does not and why. Of the clients whose certificates `client_ca`
     /// signed only those with these names may come. `protocol` is what is spoken, for clients that ask (ALPN).
@@ -49,16 +67,16 @@ impl Tls {
         Ok(())
     }
 
-    /// The handshake with a new client, and who that is by its certificate. An error: it failed; who was turned away by its
-    /// name is within.
+    /// The handshake with a new client, and who that is by its certificate.
     pub async fn accept(
         &self,
         stream: TcpStream,
-    ) -> Result<(TlsStream<TcpStream>, Option<Identity>), Option<String>> {
+    ) -> Result<(TlsStream<TcpStream>, Option<Identity>), Failure> {
         let acceptor: TlsAcceptor = self.config.read().unwrap_or_else(PoisonError::into_inner).clone().into();
         // It fails within the one step in which the certificate is looked at, and all handshakes run on one thread.
-        let turned_away = |_| self.turned_away.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let stream = acceptor.accept(stream).await.map_err(turned_away)?;
+        let turned_away = || self.turned_away.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let why = |error| turned_away().map_or(Failure::Other(error), Failure::Name);
+        let stream = acceptor.accept(stream).await.map_err(why)?;
         let certificate = stream.get_ref().1.peer_certificates().and_then(<[_]>::first);
         let client = certificate.and_then(identity);
         Ok((stream, client))

@@ -10,7 +10,7 @@ from typing import Any
 
 import grpc
 import pytest
-from edge_appliance_door import CALL, TURNED_AWAY, Tls
+from edge_appliance_door import CALL, HANDSHAKE, TURNED_AWAY, Tls
 
 from native.tests.host import Host, start
 from native.tests.raw_client import RawClient
@@ -51,6 +51,10 @@ def test_a_client_in_the_clear_is_not_served(tmp_path: Path) -> None:
     ):
         while client.socket.recv(100):
             pass  # an alert, then the end
+        _, peer, reason, text = host.expect(HANDSHAKE)
+        assert peer == "ipv4:{}:{}".format(*client.socket.getsockname())
+        assert (reason, text) == ("plain", "the client does not speak TLS")
+        assert host.is_counted("handshakes_plain", 1)
         assert host.quiet()
 
 
@@ -172,8 +176,44 @@ def test_a_stranger_to_the_authority_is_not_asked_for_its_name(tmp_path: Path) -
     stranger = make_named(tmp_path, "stranger", other, "/CN=camera")
     with Host(tls=Tls(*pem(server), authority.certificate.read_bytes(), ["camera"])) as host:
         assert handshake(host, authority, stranger, ssl.TLSVersion.TLSv1_3) is not None
+        assert host.expect(HANDSHAKE)[2] == "failed"
         assert host.quiet()
         assert host.door.statistics()["clients_refused"] == 0
+
+
+def test_handshakes_that_fail_are_counted_and_the_first_told(tmp_path: Path) -> None:
+    authority, other = make_authority(tmp_path, "authority"), make_authority(tmp_path, "other")
+    server, stranger = make_signed(tmp_path, "server", authority), make_signed(tmp_path, "stranger", other)
+    with Host(tls=Tls(*pem(server), authority.certificate.read_bytes())) as host:
+        assert handshake(host, authority, stranger, ssl.TLSVersion.TLSv1_3) is not None
+        _, peer, reason, text = host.expect(HANDSHAKE)
+        assert peer.startswith("ipv4:127.0.0.1:")
+        assert reason == "failed"
+        assert "UnknownIssuer" in text
+        assert handshake(host, authority, None, ssl.TLSVersion.TLSv1_2) is not None
+        socket.create_connection(("127.0.0.1", host.port)).close()
+        assert host.is_counted("handshakes_failed", 3)
+        assert host.quiet()
+
+
+def test_a_handshake_that_takes_too_long_is_late_and_one_of_http_2_is_not(tmp_path: Path) -> None:
+    authority = make_authority(tmp_path, "authority")
+    with Host(tls=Tls(*pem(make_signed(tmp_path, "server", authority))), handshake_ms=1500) as host:
+        context = ssl.create_default_context(cafile=str(authority.certificate))
+        context.set_alpn_protocols(["h2"])
+        with (
+            socket.create_connection(("127.0.0.1", host.port), timeout=20) as silent,
+            socket.create_connection(("127.0.0.1", host.port), timeout=20) as raw,
+            context.wrap_socket(raw, server_hostname="127.0.0.1") as secure,
+        ):
+            assert silent.recv(1) == b""
+            while secure.recv(1000):
+                pass  # settings, then the end: it has not said a word of HTTP/2
+        event = host.expect(HANDSHAKE)
+        assert event[2:] == ("late", "it was not done in time (grpc.handshake_timeout_s)")
+        assert host.is_counted("handshake_ms", 2)
+        assert host.door.statistics()["handshakes_late"] == 1
+        assert host.quiet()
 
 
 def test_many_who_are_turned_away_are_counted_and_some_told(tmp_path: Path) -> None:
@@ -186,10 +226,11 @@ def test_many_who_are_turned_away_are_counted_and_some_told(tmp_path: Path) -> N
         assert len(host.door.poll()) == 50
 
 
-def handshake(host: Host, root: Pair, client: Pair, version: ssl.TLSVersion) -> Exception | None:
+def handshake(host: Host, root: Pair, client: Pair | None, version: ssl.TLSVersion) -> Exception | None:
     """What a handshake ends with, and the first read after it: with TLS 1.3 a client learns only then."""
     context = ssl.create_default_context(cafile=str(root.certificate))
-    context.load_cert_chain(client.certificate, client.key)
+    if client is not None:
+        context.load_cert_chain(client.certificate, client.key)
     context.minimum_version = context.maximum_version = version
     context.set_alpn_protocols(["h2"])
     try:

@@ -13,7 +13,7 @@ from appliance.http.metrics import HttpStatistics, engine_families, http_familie
 from appliance.http.quota_metrics import quota_families
 from appliance.quota.quotas import QuotaFigures
 from appliance.quota.rule import Refusals
-from appliance.telemetry.door_metrics import FAMILIES, DoorFigures, door_families
+from appliance.telemetry.door_metrics import FAMILIES, HANDSHAKES, DoorFigures, door_families
 from appliance.telemetry.exposition import Family, exposition, sample
 from appliance.telemetry.meter import BOUNDS_NS, Result, Stage
 from appliance.telemetry.prometheus import MetricsConfig, ProcessMetrics
@@ -43,7 +43,8 @@ OWN = HttpStatistics(
 )
 DOOR = DoorFigures(
     door="native",
-    counts={name: 5 + place for place, (name, *_) in enumerate(FAMILIES)},
+    counts={name: 3 for _, name in HANDSHAKES}
+    | {name: 5 + place for place, (name, *_) in enumerate(FAMILIES)},
     limits={"max_connections": 1, "body_stall_s": 0},
 )
 QUOTAS = QuotaFigures(clients=3, refusals=(Refusals("*", 4, 5), Refusals("camera", 6, 7)))
@@ -95,6 +96,10 @@ def test_the_door_says_what_it_counted() -> None:
     text = _text()
     assert _value(text, "appliance_door_info", door="native") == 1
     assert _value(text, "appliance_door_open_connections") == 5
+    assert _value(text, "appliance_door_failed_handshakes_total", reason="late") == 3
+    assert _value(text, "appliance_door_failed_handshakes_total", reason="name") == _value(
+        text, "appliance_door_refused_clients_total"
+    )
     assert _value(text, "appliance_door_limits_total", limit="max_connections") == 1
     assert _value(text, "appliance_door_limits_total", limit="body_stall_s") == 0
     assert _value(text, "appliance_door_free_slots", bytes="4096") == 125

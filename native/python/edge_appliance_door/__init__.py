@@ -3,6 +3,7 @@
 from edge_appliance_door._door import (
     CALL,
     GONE,
+    HANDSHAKE,
     HTTP,
     LIMITS,
     MESSAGE,
@@ -28,6 +29,7 @@ from edge_appliance_door._door import (
 __all__ = [
     "CALL",
     "GONE",
+    "HANDSHAKE",
     "HTTP",
     "LIMITS",
     "MESSAGE",

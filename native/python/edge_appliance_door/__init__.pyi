@@ -60,6 +60,11 @@ OVER_QUOTA: Final = 7
 """Event ``(OVER_QUOTA, client, reason)``: requests of a client are refused for its quota. Told at most once in ten
 seconds of each client, and 50 times of all; ``Quotas.figures`` counts all."""
 
+HANDSHAKE: Final = 8
+"""Event ``(HANDSHAKE, peer, reason, text)``: a TLS handshake of gRPC came to nothing; ``reason`` is "late", "plain" (no
+TLS was spoken) or "failed", ``text`` says more. One of each reason is told in a minute;
+``handshakes_late``, ``handshakes_plain`` and ``handshakes_failed`` count all. Names are TURNED_AWAY's."""
+
 class Door:
     """``listeners`` are descriptors of listening, non-blocking TCP or Unix sockets, which the door takes
     over, here and wherever it is given such: its own when that returns, the caller's as before when it
@@ -155,7 +160,8 @@ class Door:
 
     def statistics(self) -> dict[str, int]:
         """Counts since the start: ``connections_open``, ``connections_total``, ``connections_refused``,
-        ``clients_refused`` (turned away for the name in their certificate), ``accept_failures`` (the kernel
+        ``clients_refused`` (turned away for the name in their certificate), ``handshakes_late``,
+        ``handshakes_plain`` and ``handshakes_failed`` (of TLS, as HANDSHAKE has it), ``accept_failures`` (the kernel
         had no connection to give), ``calls_open``, ``calls_total``, ``bytes_in_flight``, ``answer_bytes``
         (answers that clients have not taken yet), ``answer_bytes_refused`` (answers given up for want of
         memory), ``resets``, ``protocol_errors`` and ``window_errors`` (what the HTTP/2 library refused by

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import struct
@@ -133,6 +134,19 @@ def test_clients_show_certificates_when_they_must(
         with over_tls(daemon.grpc, authority, own) as channel, pytest.raises(grpc.RpcError) as refused:
             infer(channel)
         assert failure_of(refused.value).code == "UNAVAILABLE"
+    with grpc.insecure_channel(daemon.grpc) as channel, pytest.raises(grpc.RpcError):
+        infer(channel)
+    daemon.wait_log("a TLS handshake at the gRPC port came to nothing (failed): ")
+    daemon.wait_log("(plain): the client does not speak TLS, from ipv4:127.0.0.1:")
+    metrics = daemon.get("/metrics").decode()
+    counted = dict(
+        re.findall(r'^appliance_door_failed_handshakes_total\{reason="(\w+)"\} (\d+)$', metrics, re.MULTILINE)
+    )
+    assert (counted["late"], counted["name"]) == ("0", "0")
+    assert int(counted["failed"]) >= 2
+    assert int(counted["plain"]) >= 1
+    told = [line for line in daemon.log().splitlines() if "came to nothing" in line]
+    assert len(told) == 2, "more of them are only counted"
 
 
 def test_only_clients_that_are_named_may_come_and_the_log_says_who(
