@@ -188,7 +188,7 @@ class Intake:
             return True
         imagined = Request(0, plan, served, "", 0, 0, _nobody)
         imagined.measure(tensors)
-        return self._arena.has_room(imagined.span)
+        return imagined.fits(self._arena)
 
     def cancel(self, handle: int) -> None:
         """See EnginePort."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from appliance.engine.layout import UNKNOWN
+from appliance.engine.expectation import UNKNOWN, Expectation
 from appliance.engine.port import Buffer
 from appliance.engine.routes import Served
 from appliance.inference import Answer, Outcome, OutputTensor, RequestPlan
@@ -107,7 +107,7 @@ class Request:
         """Copy the raw inputs, measured before, into one slot with room for the outputs behind them; False when there
         is no room."""
         ordered, inputs = self._ordered(tensors), self._input_bytes()
-        slot = arena.allocate(inputs + self._expected_output_bytes())
+        slot = arena.allocate(inputs + self._room_for_outputs(arena))
         if slot is None:
             return False
         self.slot = slot
@@ -159,28 +159,32 @@ class Request:
         return Answer(model=model, outputs=tuple(tensors), release=partial(self.free, arena))
 
     def learn_output_bytes(self, sizes: Sequence[int]) -> None:
-        """Remember the largest outputs seen, so that the next request reserves enough at once."""
-        if self.layout.output_span != UNKNOWN:
-            return
-        seen, rows = self.served.row_bytes, max(self.plan.rows, 1)
-        for position, size in zip(self.layout.wanted, sizes, strict=True):
-            seen[position] = max(seen[position], -(-size // rows))
+        """Remember what its outputs took, so that the next request like it reserves enough at once."""
+        if self.layout.output_span == UNKNOWN:
+            self._expectation().learn(self.layout.wanted, self.plan.rows, sizes)
 
-    @property
-    def span(self) -> int:
-        """Bytes of the arena that it wants, measured before."""
-        return self._input_bytes() + self._expected_output_bytes()
+    def fits(self, arena: Arena) -> bool:
+        """Whether ``store`` would find room now; measured before."""
+        return arena.has_room(self._input_bytes() + self._room_for_outputs(arena))
 
     def _input_bytes(self) -> int:
         layout = self.layout
         return layout.input_span if layout.sizes else sum(map(aligned, self.sizes))
 
-    def _expected_output_bytes(self) -> int:
-        """Exact where the graph fixes it, else from what was seen so far."""
-        if self.layout.output_span != UNKNOWN:
-            return self.layout.output_span
-        seen, rows = self.served.row_bytes, max(self.plan.rows, 1)
-        return sum(aligned(seen[position] * rows) for position in self.layout.wanted)
+    def _room_for_outputs(self, arena: Arena) -> int:
+        """Bytes: exact where the graph fixes it, else what should be enough, or where there is no room for that, the
+        least that is needed: outputs that turn out larger get a place of their own when they are there."""
+        layout, rows = self.layout, self.plan.rows
+        if layout.output_span != UNKNOWN:
+            return layout.output_span
+        expectation = self._expectation()
+        most = expectation.most_span(layout.wanted, rows)
+        if arena.has_room(self._input_bytes() + most):
+            return most
+        return expectation.least_span(layout.wanted, rows)
+
+    def _expectation(self) -> Expectation:
+        return self.layout.expectation or self.served.expectations.of(self.plan, sum(self.sizes))
 
     def free(self, arena: Arena) -> None:
         """Give the memory back; the worker must not hold it any more."""

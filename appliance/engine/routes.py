@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from appliance.engine.layout import LAYOUTS_KEPT, UNKNOWN, Layout, layout_of, row_bytes
+from appliance.engine.expectation import Expectations
+from appliance.engine.layout import LAYOUTS_KEPT, Layout, layout_of
 from appliance.engine.port import IndexEntry
 from appliance.engine.records import PACKED
 from appliance.engine.swap_settings import TrialWish
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
     from appliance.engine.diversion import Diversion
 
 MAX_VERSION = (1 << 63) - 1
-FIRST_GUESS_BYTES = 1024
-"""Per row of an output whose size the graph leaves free, until one was seen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,8 +75,8 @@ class Served:
 
     ``reason`` says why it is not READY; of one that is, the census says what there is to say.
     ``group`` is -1 until it is placed. ``opened``: the scheduler takes requests for it. ``retiring``: it serves until
-    what replaces it is ready. ``row_bytes`` is per output the bytes of one row, exact or the most seen; ``live`` counts
-    requests that are not done. ``identity`` is that of its CatalogVersion; ``assessment`` what it proved, here or
+    what replaces it is ready. ``expectations`` are how much room its outputs will take; ``live`` counts requests that
+    are not done. ``identity`` is that of its CatalogVersion; ``assessment`` what it proved, here or
     earlier. ``diversion`` leads some of its requests to a version on trial; ``fallback`` runs what fails on this one,
     within ``run_limit_ns`` if that is known, and ``fallen_back`` counts that. ``packed``: it runs from a form that was
     built on this box.
@@ -98,7 +97,7 @@ class Served:
     opened: bool = False
     retiring: bool = False
     seeds: tuple[tuple[int, int], ...] = ()
-    row_bytes: list[int] = field(init=False)
+    expectations: Expectations = field(init=False)
     live: int = 0
     identity: str = ""
     assessment: Assessment | None = None
@@ -117,8 +116,7 @@ class Served:
     layouts: dict[int, Layout] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        sizes = [row_bytes(spec) for spec in self.model.outputs]
-        self.row_bytes = [FIRST_GUESS_BYTES if size == UNKNOWN else size for size in sizes]
+        self.expectations = Expectations(self.model)
 
     def layout(self, plan: RequestPlan) -> Layout:
         """How requests of ``plan`` lie in memory; remembered."""
@@ -126,7 +124,7 @@ class Served:
         if layout is None or layout.plan is not plan:
             if len(self.layouts) >= LAYOUTS_KEPT:
                 self.layouts.clear()
-            layout = self.layouts[id(plan)] = layout_of(plan)
+            layout = self.layouts[id(plan)] = layout_of(plan, self.expectations)
         return layout
 
     def is_of(self, entry: CatalogVersion) -> bool:
