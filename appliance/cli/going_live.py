@@ -37,9 +37,10 @@ class OnItsWay:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arrived:
-    """It serves, or is on trial where that was asked for; ``text`` says which."""
+    """It serves, or is on trial where that was asked for; ``text`` says which, ``remark`` what is odd about it."""
 
     text: str
+    remark: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +73,9 @@ def whereabouts(
     if entry["state"] == "READY":
         if reason.startswith(COMING):
             return OnItsWay(share=STEPS["waiting"][0], text=reason)
-        return Stranded(reason=reason) if reason else Arrived(text="is live")
+        untried = entry.get("untried", "")  # an appliance of an earlier release does not say it
+        remark = f"went live without the configured trial: {untried}" if untried else ""
+        return Stranded(reason=reason) if reason else Arrived(text="is live", remark=remark)
     if entry["state"] != "LOADING":
         return Stranded(reason=reason or f"it is {entry['state'].lower()}")
     return _stage(entry, trial)

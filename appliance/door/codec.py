@@ -17,7 +17,7 @@ from appliance.door.template import EnvelopeReader
 from appliance.engine.port import Buffer, EnginePort
 from appliance.errors import InvalidRequest
 from appliance.inference import RequestPlan
-from appliance.validation import check_raw, plan_request
+from appliance.validation import check_raw
 
 _KEPT_HEADS_MAX = 4096
 _KEPT_HEAD_BYTES_MAX = 4096
@@ -86,7 +86,7 @@ class InferCodec:
 
     def _plan(self, decoded: DecodedHead) -> PlannedHead:
         head = decoded.head
-        plan = plan_request(self._engine.resolve(head.model_name, head.model_version), head)
+        plan = self._engine.plan(head)
         sizes = [0] * len(head.inputs)
         for planned in plan.inputs:
             if planned.source >= 0:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -9,9 +10,12 @@ from appliance.engine.diversion import Diversion
 from appliance.engine.port import TrialStatus
 from appliance.engine.routes import Served
 from appliance.engine.trial import TRYING, Figures, Seen, Stage, Trial
+from appliance.errors import ApplianceError
+from appliance.inference import RequestHead
 from appliance.model import ModelVersion
 from appliance.telemetry import meter
 from appliance.telemetry.meter import Result, VersionMeter
+from appliance.validation import plan_request
 
 NOTHING = Figures(0, 0, (0,) * (len(meter.BOUNDS_NS) + 1))
 
@@ -35,7 +39,8 @@ class Candidate:
     it is not even started. ``counted``: its try is, and was not given back. ``parked``: it is loaded and waits for its
     place beside a version, see ``waits_for``. ``shown`` is the stage that has been acted on,
     ``live``: it serves. ``blameless``: that it does not is not its fault. ``reference`` are the figures of ``before``
-    when it stopped serving; ``unseen`` counts shadow requests.
+    when it stopped serving; ``unseen`` counts shadow requests, ``missed`` those it refused as invalid that ``before``
+    would have taken.
     """
 
     served: Served
@@ -59,6 +64,7 @@ class Candidate:
     blameless: bool = False
     shown: Stage = Stage.LOADING
     reference: Figures | None = None
+    missed: int = 0
     unseen: VersionMeter = field(init=False)
 
     def __post_init__(self) -> None:
@@ -95,6 +101,15 @@ class Candidate:
         return self.before is not None and interchangeable(self.served.model, self.before.model)
 
     @property
+    def untried(self) -> str:
+        """Why the trial that is wished cannot be; "" where it can, or none is wished."""
+        before = self.before
+        what = unlike(self.served.model, before.model) if before is not None and self.trial.left_out else ""
+        return (
+            f"its {what} not those of version {before.model.version}" if before is not None and what else ""
+        )
+
+    @property
     def keeps_before(self) -> bool:
         """Whether ``before`` may be gone back to."""
         return self.live and self.before is not None and self.trial.stage is Stage.WATCH
@@ -114,8 +129,22 @@ class Candidate:
         """Its figures, and those of the version before."""
         if self.trial.stage is Stage.SHADOW:
             return Seen(figures_of(self.unseen, 0), self.figures_before())
-        mine = figures_of(self.served.meter, self.served.fallen_back)
+        mine = figures_of(self.served.meter, self.served.fallen_back + self.missed)
         return Seen(mine, self.reference if self.reference is not None else self.figures_before())
+
+    def go_live(self) -> None:
+        """It serves from now on."""
+        self.live, self.served.untried = True, self.untried
+
+    def refused(self, head: RequestHead) -> None:
+        """A request that named no version is not one for it. Where a trial would have shown that before, the version
+        before would have taken it, and it is the first time that this one serves, that is an error of its own."""
+        before = self.before
+        if before is None or self.known or not (self.keeps_before and self.served.untried):
+            return
+        with suppress(ApplianceError):
+            plan_request(before.model, head)
+            self.missed += 1
 
     def figures_before(self) -> Figures:
         """What the version before did so far."""
@@ -138,12 +167,20 @@ class Candidate:
 
     def trial_in_words(self) -> str:
         """What it went through."""
-        said = []
+        said = [f"without the configured trial: {self.served.untried}"] if self.served.untried else []
         if self.trial.compared:
             said.append(f"{self.trial.compared} answers compared, {self.trial.differing} of them different")
         if self.served.assessment is not None:
             said.append(f"a run takes {self.served.assessment.p50_ns / 1_000:,.0f} us")
         return ", ".join(said)
+
+    @property
+    def reason(self) -> str:
+        """Why it failed."""
+        if not self.missed or self.before is None:
+            return self.trial.reason
+        of = f"requests that version {self.before.model.version} would have taken"
+        return f"{self.trial.reason}; it refused {self.missed} {of}"
 
 
 def figures_of(of: VersionMeter, fallen_back: int) -> Figures:
@@ -158,12 +195,17 @@ def figures_of(of: VersionMeter, fallen_back: int) -> Figures:
 
 def interchangeable(one: ModelVersion, other: ModelVersion) -> bool:
     """Whether a request for either can be answered by the other, its tensors lying where they lie."""
-    return (
-        one.inputs == other.inputs
-        and [(spec.name, spec.datatype) for spec in one.outputs]
-        == [(spec.name, spec.datatype) for spec in other.outputs]
-        and (one.max_batch_size > 0) == (other.max_batch_size > 0)
-    )
+    return not unlike(one, other)
+
+
+def unlike(one: ModelVersion, other: ModelVersion) -> str:
+    """What keeps requests for one from being answered by the other, with its verb; "": nothing does."""
+    if one.inputs != other.inputs:
+        return "inputs are"
+    outputs = [[(spec.name, spec.datatype) for spec in each.outputs] for each in (one, other)]
+    if outputs[0] != outputs[1]:
+        return "outputs are"
+    return "batch dimensions are" if (one.max_batch_size > 0) != (other.max_batch_size > 0) else ""
 
 
 def run_ns(served: Served, rows: int) -> int:

@@ -34,11 +34,13 @@ from appliance.engine.swap_settings import SwapConfig
 from appliance.engine.swaps import SwapTerms, default_terms
 from appliance.engine.turn import Turn
 from appliance.errors import ApplianceError, InvalidRequest, NotReady, UnknownModel
+from appliance.inference import RequestHead, RequestPlan
 from appliance.model import ModelVersion, VersionState
 from appliance.scheduling import actions, events
 from appliance.scheduling.scheduler import Scheduler
 from appliance.telemetry.meter import VersionStatistics
 from appliance.telemetry.trace import Tracer
+from appliance.validation import plan_request
 from appliance.workers import port as workers
 from appliance.workers.arena import Arena
 
@@ -175,6 +177,16 @@ class Engine:
     def resolve(self, name: str, version: str) -> ModelVersion:
         """See EnginePort."""
         return self._routes.resolve(name, version).model
+
+    def plan(self, head: RequestHead) -> RequestPlan:
+        """See EnginePort."""
+        served = self._routes.resolve(head.model_name, head.model_version)
+        try:
+            return plan_request(served.model, head)
+        except InvalidRequest:
+            if not head.model_version:
+                self._roster.swaps.refused(served, head)
+            raise
 
     def rejected(self, error: ApplianceError, request_id: str, client: str = "") -> None:
         """See EnginePort."""

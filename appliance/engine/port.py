@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Final, NamedTuple, Protocol
 
 from appliance.errors import ApplianceError
-from appliance.inference import Outcome, RequestPlan
+from appliance.inference import Outcome, RequestHead, RequestPlan
 from appliance.model import ModelVersion, VersionState
 from appliance.telemetry.meter import VersionStatistics
 from appliance.telemetry.trace import Trace
@@ -141,7 +141,8 @@ class VersionStatus:
     is out for good unless nothing else of its model serves, ``next_try_ms`` when, by the wall clock, it is tried again
     because of that (0: it is not), ``run_p50_ns`` and ``run_p99_ns`` as assessed (0: it was not), ``fallen_back``
     requests that failed on it and that the version before has answered; ``trust`` is who vouches for its package (see
-    ModelVersion), ``load_ns`` how long its last load took, ``loading`` how far the one is that is under way."""
+    ModelVersion), ``load_ns`` how long its last load took, ``loading`` how far the one is that is under way;
+    ``untried`` why it went live without the trial that is configured ("": it did not)."""
 
     name: str
     version: int
@@ -158,6 +159,7 @@ class VersionStatus:
     run_p50_ns: int = 0
     run_p99_ns: int = 0
     fallen_back: int = 0
+    untried: str = ""
     trust: str = ""
     load_ns: int = 0
     loading: LoadStatus | None = None
@@ -213,6 +215,10 @@ class EnginePort(Protocol):
 
         Raises UnknownModel, NotReady, InvalidRequest (bad version string), with the texts clients match on.
         """
+
+    def plan(self, head: RequestHead) -> RequestPlan:
+        """The plan of a request for the version that serves its model now. Raises as ``resolve`` does, and what
+        ``validation.plan_request`` raises."""
 
     def has_memory(self, plan: RequestPlan, tensors: Sequence[Buffer]) -> bool:
         """Whether there is memory now for the tensors of a request and of its answer, which ``submit`` would take. True

@@ -79,7 +79,7 @@ class Served:
     are not done. ``identity`` is that of its CatalogVersion; ``assessment`` what it proved, here or
     earlier. ``diversion`` leads some of its requests to a version on trial; ``fallback`` runs what fails on this one,
     within ``run_limit_ns`` if that is known, and ``fallen_back`` counts that. ``packed``: it runs from a form that was
-    built on this box.
+    built on this box. ``untried``: why it went live without the trial that is configured, "" where it did not.
 
     ``form`` is how much of it is in memory when it is not ``opened``, ``returning``: it is loaded to serve again,
     ``quick``: with sessions that are there at once and are exchanged for fast ones later,
@@ -106,6 +106,7 @@ class Served:
     fallback: Served | None = None
     run_limit_ns: int = 0
     fallen_back: int = 0
+    untried: str = ""
     packed: bool = False
     form: Form = Form.RESIDENT
     returning: bool = False

@@ -129,8 +129,11 @@ class Succession:
 
     def flip(self, candidate: Candidate, now_ns: int) -> None:
         """See Board."""
-        self._report("version ready", model=candidate.served.key)
-        self._take_over(candidate.served, now_ns)
+        served = candidate.served
+        self._report("version ready", model=served.key)
+        if served.untried:
+            self._report("went live without the configured trial", model=served.key, reason=served.untried)
+        self._take_over(served, now_ns)
         self.retire(now_ns)
         self._routes.touch()
 

@@ -22,6 +22,7 @@ from appliance.engine.swap_accounts import SwapAccounts
 from appliance.engine.swap_settings import SwapConfig, TrialWish, configured_trial
 from appliance.engine.trial import TRYING, Stage, Trial
 from appliance.engine.tries import Tries
+from appliance.inference import RequestHead
 from appliance.model import ModelVersion
 from appliance.scheduling.residency_port import Form
 from appliance.workers.port import LoadWish, ModelLoaded
@@ -245,6 +246,11 @@ class Swaps:
         self.accounts.count(compared=1, differing=bool(difference))
         self._soon()
 
+    def refused(self, served: Served, head: RequestHead) -> None:
+        """A request that named no version was none for ``served``, which serves its model."""
+        if (candidate := self._candidates.get(served.id)) is not None:
+            candidate.refused(head)
+
     def recall(self, name: str, reason: str, now_ns: int) -> None:
         """Go back to what served ``name`` before, if that is still there: nothing failed."""
         for candidate in list(self._candidates.values()):
@@ -311,7 +317,7 @@ class Swaps:
         candidate.shown = stage
         self._undivert(candidate)
         if stage is Stage.FAILED:
-            self._fail(candidate, candidate.trial.reason, now_ns, was)
+            self._fail(candidate, candidate.reason, now_ns, was)
             return
         if stage in TRYING:
             self._divert(candidate)
@@ -346,7 +352,7 @@ class Swaps:
 
     def _go_live(self, candidate: Candidate, was: Stage, now_ns: int) -> None:
         served = candidate.served
-        candidate.live = True
+        candidate.go_live()
         for other in list(self._candidates.values()):
             if other.live and other.served is candidate.before:
                 self._succeed(candidate, other, now_ns)

@@ -128,6 +128,11 @@ class Trial:
         return bool(self._share_in(Stage.SHADOW) or self._share_in(Stage.CANARY))
 
     @property
+    def left_out(self) -> bool:
+        """Whether real requests are wished to concern it before it serves, and none can: they cannot go to either."""
+        return self._before and not self._comparable and any(map(self._wished_in, TRYING))
+
+    @property
     def share_percent(self) -> float:
         """The share of requests that concern it in its stage."""
         return self._share_in(self.stage)
@@ -245,8 +250,9 @@ class Trial:
     # --- what it means
 
     def _share_in(self, stage: Stage) -> float:
-        if not (self._before and self._comparable):
-            return 0.0
+        return self._wished_in(stage) if self._before and self._comparable else 0.0
+
+    def _wished_in(self, stage: Stage) -> float:
         wish = self.wish
         if stage is Stage.SHADOW:
             return wish.shadow_percent

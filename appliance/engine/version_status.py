@@ -50,6 +50,7 @@ def version_status(
         run_p50_ns=proof.p50_ns if proof is not None else 0,
         run_p99_ns=proof.p99_ns if proof is not None else 0,
         fallen_back=served.fallen_back,
+        untried=served.untried,
         load_ns=served.load_ns,
         loading=_loading(served),
     )

@@ -218,7 +218,7 @@ class InferenceHandler:
         if planned is None:
             head = parse_head(text, name, version)
             exchange.request_id = exchange.request_id or head.request_id
-            plan = plan_request(self._engine.resolve(name, version), head.head)
+            plan = self._engine.plan(head.head)
             planned = Planned(request=head, plan=plan, generation=generation)
             self._plans.put((name, version, text), planned)
         exchange.request_id = exchange.request_id or planned.request.request_id

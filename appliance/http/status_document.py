@@ -89,6 +89,7 @@ def model_document(version: VersionStatus) -> dict[str, Json]:
         "load_ms": version.load_ns / 1_000_000,
         "loading": None if version.loading is None else dict(version.loading._asdict()),
         "fallen_back": version.fallen_back,
+        "untried": version.untried,
         "stages": dict(_stage_documents(statistics)),
     }
 

@@ -69,6 +69,13 @@ def test_every_stage_has_its_place_in_order() -> None:
     assert at(document(loading=loading("golden"))) == OnItsWay(share=STEPS["golden"][0], text="golden set")
 
 
+def test_who_waits_is_told_that_the_configured_trial_was_left_out() -> None:
+    why = "its inputs are not those of version 1"
+    found = at(document(state="READY", reason="", untried=why))
+    assert found == Arrived(text="is live", remark=f"went live without the configured trial: {why}")
+    assert at(document(state="READY", reason="")) == Arrived(text="is live")
+
+
 def test_a_trial_is_the_end_for_whoever_asked_for_it_alone() -> None:
     found = document(trial={**TRIAL, "stage": "canary", "percent": 10.0, "answered": 34})
     text = "canary: 10 % of the requests, 34 answered, 0 failed"

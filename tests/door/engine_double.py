@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 from appliance.engine.port import NO_HEADERS, Buffer, EngineStatus, IndexEntry
 from appliance.errors import ApplianceError, Cancelled, InvalidRequest, NotReady, UnknownModel
-from appliance.inference import Answer, Outcome, OutputTensor, RequestPlan
+from appliance.inference import Answer, Outcome, OutputTensor, RequestHead, RequestPlan
 from appliance.model import ModelVersion, VersionState
 from appliance.telemetry.meter import VersionMeter, VersionStatistics
 from appliance.telemetry.trace import Trace
+from appliance.validation import plan_request
 
 
 @dataclass(slots=True)
@@ -77,6 +78,9 @@ class EngineDouble:
         if not chosen:
             raise UnknownModel(f"Request for unknown model: '{name}' version {version} is not found")
         return chosen[-1]
+
+    def plan(self, head: RequestHead) -> RequestPlan:
+        return plan_request(self.resolve(head.model_name, head.model_version), head)
 
     def submit(
         self,

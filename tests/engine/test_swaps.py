@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -13,9 +14,11 @@ from appliance.engine.records import PACKED, Ending, MemoryRecords, Proof, Stand
 from appliance.engine.routes import Served
 from appliance.engine.swap_settings import SwapConfig, TrialWish
 from appliance.engine.swaps import Swaps, SwapTerms
+from appliance.inference import RequestHead, TensorHead
 from appliance.model import VersionState
 from appliance.scheduling.residency_port import Form
 from appliance.telemetry.meter import VersionMeter
+from appliance.tensor import Datatype, TensorSpec
 from tests.words.sample import make_version
 
 NOW_MS = 1_800_000_000_000
@@ -316,3 +319,59 @@ def test_a_version_that_an_operator_went_back_from_is_fit() -> None:
     assert (last.ending, last.before, last.after) == (Ending.RECALLED, 1, 2)
     assert not unfit(records.history("m"))
     assert not records.standing(served.identity).tries
+
+
+UNTRIED = "its inputs are not those of version 1"
+X, Z = (TensorSpec(name=name, datatype=Datatype.FP32, shape=(2,)) for name in ("x", "z"))
+
+
+def request(name: str) -> RequestHead:
+    """One that names no version, for the input ``name``."""
+    tensor = TensorHead(name=name, datatype="FP32", shape=(1, 2))
+    return RequestHead(model_name="m", model_version="", inputs=(tensor,))
+
+
+def replaced(records: MemoryRecords, wish: TrialWish) -> tuple[Stage, Served]:
+    """Version 1 takes x, and 2, which serves in its place, takes z."""
+    stage = Stage(records)
+    old, new = version(1), version(2)
+    old.model, new.model = replace(old.model, inputs=(X,)), replace(new.model, inputs=(Z,))
+    for served, before in ((old, None), (new, old)):
+        stage.swaps.add(served, before, wish, background=True, now_ns=0)
+        stage.swaps.start(0)
+    assert stage.ready[-1] is new
+    return stage, new
+
+
+@pytest.mark.parametrize("percent", [0.0, 50.0])
+def test_a_version_that_cannot_be_tried_as_is_configured_says_so_where_it_serves(percent: float) -> None:
+    records = proven(1)
+    _, new = replaced(records, TrialWish(canary_percent=percent))
+    (change,) = (each for each in records.history("m") if each.version == 2)
+    assert change.ending is Ending.LIVE
+    assert new.untried == (UNTRIED if percent else "")
+    assert (f"without the configured trial: {UNTRIED}" in change.reason) == bool(percent)
+
+
+@pytest.mark.parametrize(("name", "percent", "serves"), [("x", 50.0, 1), ("x", 0.0, 2), ("y", 50.0, 2)])
+def test_requests_that_only_the_version_before_would_have_taken_are_errors_of_one_that_was_not_tried(
+    name: str, percent: float, serves: int
+) -> None:
+    records = proven(1)
+    stage, new = replaced(records, TrialWish(canary_percent=percent))
+    for _ in range(1_000):
+        stage.swaps.refused(new, request(name))
+    stage.swaps.tick(1_000_000_000)
+    last = records.history("m")[-1]
+    assert (last.after, last.ending) == (serves, Ending.ROLLED_BACK if serves == 1 else Ending.LIVE)
+    if serves == 1:
+        assert "it refused 1000 requests that version 1 would have taken" in last.reason
+
+
+def test_a_version_that_was_proven_here_and_is_gone_back_to_is_not_held_to_the_requests_of_another() -> None:
+    records = proven(1, 2)
+    stage, new = replaced(records, TrialWish(canary_percent=50.0))
+    for _ in range(1_000):
+        stage.swaps.refused(new, request("x"))
+    stage.swaps.tick(1_000_000_000)
+    assert [each.ending for each in records.history("m")][-1] is Ending.LIVE

@@ -93,6 +93,23 @@ def test_a_version_that_fails_its_assessment_goes_no_further(event: Event, words
     assert words in way.reason
 
 
+@pytest.mark.parametrize(
+    ("wish", "before", "comparable", "left_out"),
+    [
+        (FULL, True, False, True),
+        (TrialWish(header="x-site", value="a"), True, False, True),
+        (TrialWish(), True, False, False),
+        (FULL, True, True, False),
+        (FULL, False, False, False),
+    ],
+)
+def test_a_trial_is_left_out_where_one_is_wished_and_requests_cannot_go_to_either(
+    wish: TrialWish, before: bool, comparable: bool, left_out: bool
+) -> None:
+    way = Trial(CONFIG, wish, before=before, comparable=comparable, now_ns=0)
+    assert way.left_out is left_out
+
+
 def test_a_version_as_slow_as_is_allowed_goes_on() -> None:
     assert trial().step(Assessed("", 3_000, 1_000), 1) is Stage.SHADOW
     assert trial().step(Assessed("", 10**9, 0), 1) is Stage.SHADOW, "nothing to compare with"

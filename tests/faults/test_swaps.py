@@ -37,10 +37,10 @@ def on_trial(model: Any) -> bool:
     return "is on trial" in model["reason"] or bool(model["trial"] and model["trial"]["before"])
 
 
-def write_version(root: Path, number: int, added: int = 0, *, elements: int = 0) -> Path:
+def write_version(root: Path, number: int, added: int = 0, *, elements: int = 0, name: str = "x") -> Path:
     """A version of ``m`` in ONNX: y = x + ``added``, UINT8 [4]. ``elements``: as large as the constant is that the
-    runtime computes when it loads."""
-    nodes = [helper.make_node("Add", ["x", "added"], ["y"])]
+    runtime computes when it loads; ``name``: that of the input, where there are none."""
+    nodes = [helper.make_node("Add", [name, "added"], ["y"])]
     tensors = [numpy_helper.from_array(np.array([added], np.uint8), "added")]
     if elements:
         zero = numpy_helper.from_array(np.zeros(1, np.float32))
@@ -53,7 +53,7 @@ def write_version(root: Path, number: int, added: int = 0, *, elements: int = 0)
             helper.make_node("Add", ["x", "zero"], ["y"]),
         ]
         tensors = [numpy_helper.from_array(np.array([elements], np.int64), "size")]
-    model = model_of([port("x", ("batch", 4), BYTE)], [port("y", ("batch", 4), BYTE)], nodes, tensors)
+    model = model_of([port(name, ("batch", 4), BYTE)], [port("y", ("batch", 4), BYTE)], nodes, tensors)
     folder = root / "m" / str(number)
     folder.mkdir(parents=True)
     onnx.save(model, str(folder / "model.onnx"))
@@ -200,6 +200,42 @@ def test_versions_that_answer_otherwise_are_found_in_the_shadow(serve: Serve, tm
     assert set(stream.outcomes) == {"OK"}
     assert stream.wrong == 0, "an answer of the shadow was sent"
     assert now["swaps"]["compared"] >= 20
+
+
+@pytest.mark.every_door
+def test_a_version_with_other_inputs_than_its_clients_have_gives_way_where_a_trial_is_configured(
+    serve: Serve, tmp_path: Path
+) -> None:
+    write_version(tmp_path, 1)
+    swap = {"shadow_percent": 50.0, "canary_requests": 20, "error_percent": 20.0, "watch_s": 600.0}
+    daemon = serve(tmp_path, {"swap": swap})
+    ask(daemon.grpc, "m")
+    write_version(tmp_path, 2, name="z")
+    daemon.signal(signal.SIGHUP)
+    now = daemon.until("the new version", lambda now: entry(now, "m", 2).get("state") == "READY")
+    assert entry(now, "m", 2)["untried"] == "its inputs are not those of version 1"
+    daemon.wait_log("went live without the configured trial")
+    over_http = triton_http.InferenceServerClient(daemon.http)
+    for _ in range(2):
+        with pytest.raises(InferenceServerException, match="unexpected inference input 'x'"):
+            ask(daemon.grpc, "m")
+        with pytest.raises(InferenceServerException, match="unexpected inference input 'x'"):
+            over_http.infer("m", [tensor_over_http()])
+    now = daemon.until("the errors", lambda now: entry(now, "m", 2)["trial"]["failed"] == 4)
+    assert entry(now, "m", 2)["state"] == "READY", "4 of 20 are allowed"
+    with pytest.raises(InferenceServerException, match="unexpected inference input 'x'"):
+        over_http.infer("m", [tensor_over_http()])
+    over_http.close()
+    now = daemon.until("the one before", lambda now: entry(now, "m", 2).get("state") == "UNAVAILABLE")
+    assert "it refused 5 requests that version 1 would have taken" in entry(now, "m", 2)["reason"]
+    assert ask(daemon.grpc, "m").get_response().model_version == "1"
+
+
+def tensor_over_http() -> triton_http.InferInput:
+    """What ``clients.tensor`` is over gRPC."""
+    feed = triton_http.InferInput("x", [1, 4], "UINT8")
+    feed.set_data_from_numpy(np.array([[1, 2, 3, 4]], dtype=np.uint8))
+    return feed
 
 
 @pytest.mark.every_door

@@ -120,6 +120,8 @@ def _wait_for(
         raise CommandFailed(f"{key} does not go {end}: {found.reason}", Exit.REFUSED)
     assert isinstance(found, Arrived)
     print(f"{printable(key)} {printable(found.text)} after {time.monotonic() - began:.1f} s")
+    if found.remark:
+        print(f"{printable(key)} {printable(found.remark)}")
 
 
 @contextmanager
