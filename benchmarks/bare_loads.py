@@ -8,6 +8,7 @@ but the model's.
 
 import argparse
 import os
+import signal
 import time
 from pathlib import Path
 
@@ -35,7 +36,7 @@ def main() -> None:
         os.read(loaded, 1)
         os.close(loaded)
         if before:
-            os.kill(before, 15)
+            os.kill(before, signal.SIGTERM)
             os.waitpid(before, 0)
         before = process
         time.sleep(asked.pause_s)
@@ -60,7 +61,7 @@ def _load(model: Path, tells: int) -> None:
     session.run(None, feeds)
     _put_into(os.SCHED_IDLE)
     os.write(tells, b"x")
-    time.sleep(3600)
+    signal.pause()
 
 
 def _put_into(policy: int) -> None:

@@ -12,7 +12,7 @@ import pytest
 from models.generate import write_model
 from tests.appliance_process import ApplianceProcess
 from tests.doors import Sections
-from tests.fronts import EVERY_FRONT, FRONTS, with_front
+from tests.fronts import with_front
 from tests.http.raw_client import RawClient
 
 PIECE = 64 * 1024
@@ -24,12 +24,6 @@ REQUEST = json.dumps({"inputs": [TENSOR]}).encode()
 CHUNK = b"%x\r\n%b\r\n" % (PIECE, b" " * PIECE)
 BEGINNING = HEAD + 7 * CHUNK
 END = b"%x\r\n%b\r\n0\r\n\r\n" % (len(REQUEST), REQUEST)
-
-
-@pytest.fixture(scope="module", params=EVERY_FRONT, ids=str)
-def front(request: pytest.FixtureRequest) -> Sections:
-    """Configuration that selects who listens."""
-    return FRONTS[request.param]
 
 
 @pytest.fixture(scope="module")

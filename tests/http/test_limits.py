@@ -22,7 +22,7 @@ from tests.doors import Sections
 from tests.faults.clients import FAKE_SECTIONS
 from tests.faults.fake_models import write_fake
 from tests.faults.gate import Gate
-from tests.fronts import EVERY_FRONT, FRONTS, with_front
+from tests.fronts import with_front
 
 BIG = 3 * 224 * 224 * 4
 LIMITS = {
@@ -37,12 +37,6 @@ LIMITS = {
 }
 INFER = b"POST /v2/models/mlp/infer HTTP/1.1\r\nHost: x\r\n"
 Connect = Callable[[], socket.socket]
-
-
-@pytest.fixture(scope="module", params=EVERY_FRONT, ids=str)
-def front(request: pytest.FixtureRequest) -> Sections:
-    """Configuration that selects who listens."""
-    return FRONTS[request.param]
 
 
 @pytest.fixture(scope="module")

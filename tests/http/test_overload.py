@@ -17,7 +17,7 @@ import pytest
 from models.generate import write_model
 from tests.appliance_process import ApplianceProcess
 from tests.doors import Sections
-from tests.fronts import EVERY_FRONT, FRONTS, with_front
+from tests.fronts import with_front
 
 CROWD = 40
 
@@ -27,12 +27,6 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("models")
     write_model("burn_10ms", root)
     return root
-
-
-@pytest.fixture(params=EVERY_FRONT, ids=str)
-def front(request: pytest.FixtureRequest) -> Sections:
-    """Configuration that selects who listens."""
-    return FRONTS[request.param]
 
 
 @pytest.fixture

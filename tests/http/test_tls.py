@@ -20,7 +20,7 @@ from tests.door.certificate_files import Pair, make_authority, make_named, make_
 from tests.doors import Sections
 from tests.faults.clients import FAKE_SECTIONS
 from tests.faults.fake_models import write_fake
-from tests.fronts import EVERY_FRONT, FRONT, FRONTS, with_front
+from tests.fronts import FRONT, with_front
 from tests.http.raw_client import TIMEOUT_S, RawClient, binary_request
 from tests.http.tls_client import trusting
 
@@ -29,12 +29,6 @@ MLP = binary_request("mlp", {"x": (1, 64)})
 BIG_COUNT = 3 * 224 * 224
 MEAN = binary_request("big_mean", {"image": (1, 3, 224, 224)})
 BIG = binary_request("identity_fp32", {"x": (1, BIG_COUNT)})
-
-
-@pytest.fixture(scope="module", params=EVERY_FRONT, ids=str)
-def front(request: pytest.FixtureRequest) -> Sections:
-    """Configuration that selects who listens."""
-    return FRONTS[request.param]
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ from appliance.http.unread import UnreadAnswers
 from models.generate import write_model
 from tests.appliance_process import ApplianceProcess
 from tests.doors import Sections
-from tests.fronts import EVERY_FRONT, FRONTS, with_front
+from tests.fronts import with_front
 from tests.http.raw_client import RawClient
 
 ELEMENTS = 4 << 20
@@ -41,12 +41,6 @@ def _request(elements: int) -> bytes:
 
 
 LARGE, SMALL = _request(ELEMENTS), _request(16)
-
-
-@pytest.fixture(scope="module", params=EVERY_FRONT, ids=str)
-def front(request: pytest.FixtureRequest) -> Sections:
-    """Configuration that selects who listens."""
-    return FRONTS[request.param]
 
 
 @pytest.fixture(scope="module")
