@@ -42,6 +42,7 @@ from appliance.workers.messages import (
     ToWorker,
     Unload,
 )
+from appliance.workers.nudge import be_nudged
 from appliance.workers.port import REASON_CHARACTERS_MAX, ItemStatus, RunResult, WorkerSettings
 from appliance.workers.priority import SHORT_TURN_NS, USUAL_TURN_NS, take_turns, yield_processor
 
@@ -220,6 +221,7 @@ class Worker:
 
         def close() -> None:
             yield_processor()
+            be_nudged()
             for number, model in models.items():
                 self._close(number, model.session)
 

@@ -29,6 +29,7 @@ from appliance.workers.forms import PackedForm, drop_form, find_form, form_name,
 from appliance.workers.load_report import LoadReport, Tell
 from appliance.workers.memory import private_bytes
 from appliance.workers.messages import Load, Loaded
+from appliance.workers.nudge import be_nudged
 from appliance.workers.port import Assessment, Deviation, LoadStage, LoadWish
 from appliance.workers.priority import (
     can_come_back,
@@ -133,6 +134,7 @@ class Loader:
                 yield_disk()
             if whole:
                 yield_processor()
+                be_nudged()
 
         return lower
 
@@ -142,6 +144,7 @@ class Loader:
         def build() -> tuple[str, int]:
             yield_disk()
             yield_processor()
+            be_nudged()
             return build_form(version, self.runtime_of(version), self._settings)
 
         return in_thread(build)

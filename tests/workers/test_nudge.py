@@ -1,0 +1,132 @@
+"""A thread that yields offers its processor again and again, until it ends, and what it does goes on undisturbed."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from appliance.workers.nudge import NUDGE_NS, be_nudged
+from appliance.workers.port import ExitCause, LoadWish, WorkerExited
+from appliance.workers.priority import yield_processor
+from tests.workers.bench import Bench, fake
+
+PATIENCE_S = 20.0
+TAKEN_S = 0.1
+TIMERS = Path("/proc/self/timers")
+tells_timers = pytest.mark.skipif(not TIMERS.exists(), reason="a kernel that does not tell of timers")
+
+
+@contextmanager
+def another_that_yields(processor: int) -> Iterator[None]:
+    """Somebody of the same class wants the same processor all the time."""
+    code = (
+        f"import os; os.sched_setaffinity(0, {{{processor}}})\n"
+        "os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0)); print(flush=True)\n"
+        "while True: pass"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None
+        other.stdout.readline()
+        try:
+            yield
+        finally:
+            other.kill()
+
+
+def in_thread(do: Callable[[], None]) -> None:
+    thread = threading.Thread(target=do)
+    thread.start()
+    thread.join()
+
+
+def turns_given_up(processor: int, *, nudged: bool) -> int:
+    """How often a thread leaves the processor to the other one in so much processor time of its own."""
+    found: list[int] = []
+
+    def work() -> None:
+        os.sched_setaffinity(0, {processor})
+        yield_processor()
+        if nudged:
+            be_nudged()
+        status = Path(f"/proc/self/task/{threading.get_native_id()}/status")
+        before, end = given_up(status), time.monotonic() + PATIENCE_S
+        begin = time.thread_time()
+        while time.thread_time() - begin < TAKEN_S and time.monotonic() < end:
+            sum(range(1000))
+        found.append(given_up(status) - before)
+
+    in_thread(work)
+    return found[0]
+
+
+def given_up(status: Path) -> int:
+    lines = dict(line.split(":") for line in status.read_text().splitlines())
+    return int(lines["nonvoluntary_ctxt_switches"]) + int(lines["voluntary_ctxt_switches"])
+
+
+def test_it_gives_its_processor_up_more_often_than_the_kernel_asks_for() -> None:
+    processor = min(os.sched_getaffinity(0))
+    with another_that_yields(processor):
+        usual = turns_given_up(processor, nudged=False)
+        nudged = turns_given_up(processor, nudged=True)
+    assert nudged > 2 * usual
+
+
+@tells_timers
+def test_the_timer_is_that_of_the_thread_and_ends_with_it() -> None:
+    seen: list[str] = []
+
+    def work() -> None:
+        be_nudged()
+        be_nudged()
+        seen.append(TIMERS.read_text())
+        seen.append(f".{threading.get_native_id()}\n")
+
+    before = TIMERS.read_text()
+    in_thread(work)
+    timers, thread = seen
+    assert timers.count("notify:") == before.count("notify:") + 1, "twice is once"
+    assert f"notify: signal/tid{thread}" in timers
+    assert TIMERS.read_text() == before
+
+
+def test_what_it_does_goes_on() -> None:
+    """Waits and reads that a signal falls into are not cut short."""
+    seen: list[object] = []
+
+    def work() -> None:
+        be_nudged()
+        begin, many_ns = time.monotonic_ns(), 20 * NUDGE_NS
+        time.sleep(many_ns / 1e9)
+        seen.append(time.monotonic_ns() - begin >= many_ns)
+        reads, writes = os.pipe()
+        threading.Timer(many_ns / 1e9, lambda: os.write(writes, b"x")).start()
+        seen.append(os.read(reads, 1))
+        seen.append(threading.Event().wait(many_ns / 1e9))
+        os.close(reads)
+        os.close(writes)
+
+    in_thread(work)
+    assert seen == [True, b"x", False]
+
+
+@tells_timers
+@pytest.mark.parametrize("background", [True, False])
+def test_only_a_load_in_the_background_is_nudged(shared_bench: Bench, background: bool) -> None:
+    worker = shared_bench.start()
+    wish = LoadWish(background=background)
+    shared_bench.call(shared_bench.pool.load, worker, 100, fake("hang_at_load"), wish)
+    timers, end = Path(f"/proc/{shared_bench.pids[worker]}/timers"), time.monotonic() + PATIENCE_S
+    while background and not timers.read_text():
+        assert time.monotonic() < end, "it never came to that"
+    assert timers.read_text().count("notify:") == int(background)
+    shared_bench.call(shared_bench.pool.kill, worker, ExitCause.HUNG)
+    assert shared_bench.event(WorkerExited).loading == 100
