@@ -11,6 +11,7 @@ import sys
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ RESOURCE_EXHAUSTED = 8
 UNAVAILABLE = 14
 REFUSALS = (RESOURCE_EXHAUSTED, UNAVAILABLE)
 SLACK_S = 90.0
+REAL_TIME = ("chrt", "--fifo", "1")
 PERF_WINDOW_MS = 1500
 PERF_WINDOWS = 3
 
@@ -34,7 +36,8 @@ class LoadFailed(RuntimeError):
 class Offer:
     """A load: a rate (open loop) or a concurrency (closed loop), for so long. `expect_bytes` (the length of every good
     answer; 0: any) and `authority` (a PEM file; TLS) are known to the native generator only. `streamed`: requests go
-    over one stream, by the native generator."""
+    over one stream, by the native generator. `remote`: calls leave when they are due whatever this machine is busy
+    with, as those of clients on others do: the generator is in a real-time class, where that is allowed."""
 
     seconds: float
     rate: float = 0.0
@@ -47,6 +50,7 @@ class Offer:
     expect_bytes: int = 0
     authority: Path | None = None
     streamed: bool = False
+    remote: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,10 +77,22 @@ class LoadReport:
         return max(kinds, key=lambda kind: kind["count"]) if kinds else None
 
 
+@cache
+def no_real_time() -> str | None:
+    """Why no process can be put into a real-time class here, or None."""
+    try:
+        done = subprocess.run([*REAL_TIME, "true"], capture_output=True, text=True, check=False)
+    except OSError as problem:
+        return f"util-linux's chrt is not there: {problem.strerror}"
+    return done.stderr.strip() or None if done.returncode else None
+
+
 def run_load(target: str, payload: bytes, offer: Offer, *, native: bool = False) -> LoadReport:
     """Offer the load to `target` with one of our own generators and wait for the report."""
     own = install_folder("native") / ("stream" if offer.streamed else "load")
     program = [str(own)] if native else [sys.executable, "-m", "benchmarks.load"]
+    if offer.remote and not no_real_time():
+        program = [*REAL_TIME, *program]
     with tempfile.NamedTemporaryFile(prefix="payload-") as file:
         file.write(payload)
         file.flush()

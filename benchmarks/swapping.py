@@ -24,11 +24,12 @@ from typing import Any
 import grpc
 
 from benchmarks.cache import ROOT, cache_directory
-from benchmarks.clients import LoadReport, Offer, run_load
+from benchmarks.clients import LoadReport, Offer, no_real_time, run_load
 from benchmarks.load import INFER
 from benchmarks.models import lay_out, model_file
 from benchmarks.payload import RequestWriter
 from benchmarks.peers import triton
+from benchmarks.peers.setup import installed, missing
 from benchmarks.plan import READY_TIMEOUT_S, Bench
 from benchmarks.process import memory
 from benchmarks.results import Verdict
@@ -48,6 +49,8 @@ from models.generators.transformer import SIZES, write_transformer
 
 LOAD = "/inference.GRPCInferenceService/RepositoryModelLoad"
 SWAPPED, NEIGHBOUR = "swapped", "mlp"
+NATIVE = "native"
+"""The generator, where it is installed."""
 MODEL = "model.onnx"
 PATIENCE_S = 120.0
 SETTLED_MIB = 0.25
@@ -175,8 +178,9 @@ class Swapper:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SwapUnderLoad:
-    """Swaps beside an open loop on another model, and a slower one on the swapped model itself; beside the subject also
-    two controls in the place of swaps: a mere loop, and loads of the same model by ONNX Runtime alone."""
+    """Swaps beside an open loop on another model, and a slower one on the swapped model itself, by generators that
+    stand for clients on other machines; beside the subject also two controls in the place of swaps: a mere loop, and
+    loads of the same model by ONNX Runtime alone."""
 
     megabytes: int
     subject: str
@@ -191,6 +195,9 @@ class SwapUnderLoad:
     def run(self, bench: Bench) -> tuple[Samples, tuple[Verdict, ...]]:
         """Measure and judge."""
         samples = Samples()
+        for reason in (missing(NATIVE), no_real_time()):
+            if reason:
+                samples.note(f"the generator is a load on the machine that clients are not: {reason}")
         for number in range(bench.rounds):
             for server in bench.available((self.subject, *self.peers), samples):
                 bench.say(f"round {number + 1} of {bench.rounds}: {server.name}")
@@ -236,8 +243,8 @@ class SwapUnderLoad:
         reports: dict[str, LoadReport] = {}
 
         def load(what: str, payload: bytes, rate: float) -> None:
-            offer = Offer(rate=rate, seconds=seconds, seed=number + 1)
-            reports[what] = run_load(instance.target, payload, offer)
+            offer = Offer(rate=rate, seconds=seconds, seed=number + 1, remote=True)
+            reports[what] = run_load(instance.target, payload, offer, native=installed(NATIVE))
 
         neighbour = bench.writer.infer(NEIGHBOUR, model_file(NEIGHBOUR))
         beside = threading.Thread(target=load, args=("own", own, self.own_rate))
@@ -252,6 +259,7 @@ class SwapUnderLoad:
             samples.add(name, place, "not answered", "", failed)
             samples.add(name, place, "p50", "us", report.ok["p50"])
             samples.add(name, place, "p99", "us", report.ok["p99"])
+            samples.add(name, place, "send lag p99", "us", report.lag["p99"])
             if failed:
                 samples.note(f"{name} {place}: {dict(report.messages)}")
 
