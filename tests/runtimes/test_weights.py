@@ -75,6 +75,20 @@ def test_hollow_and_fill(
         assert bytes(memory) == before
 
 
+@pytest.mark.skipif(
+    not Path("/sys/kernel/mm/transparent_hugepage").exists(), reason="a kernel without large pages"
+)
+def test_large_pages_are_asked_for_where_a_session_has_mapped_the_file(file: WeightsFile) -> None:
+    with mapped(file, (0, PAGE), (PIECE_BYTES, 4 * PAGE)):
+        flags, ours = [], False
+        for line in Path("/proc/self/smaps").read_text().splitlines():
+            if "-" in line.split(maxsplit=1)[0]:
+                ours = line.endswith(file.path)
+            elif ours and line.startswith("VmFlags:"):
+                flags.append("hg" in line.split())
+    assert flags == [True, True]
+
+
 def test_only_what_is_mapped_is_read_and_pieces_of_it_are_verified_whole(file: WeightsFile) -> None:
     near, far = 4 * PAGE, 2 * PIECE_BYTES
     with mapped(file, (0, PAGE), (near, PAGE), (far, PAGE)) as (found, _):
