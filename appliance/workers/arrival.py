@@ -14,6 +14,7 @@ from appliance.errors import ApplianceError, LoadFailed, RunFailed
 from appliance.model import WeightsFile
 from appliance.runtimes.runtime import Feed, Place, Port, Produced, Region, Session, Weights
 from appliance.runtimes.weights import read_ahead
+from appliance.workers.nudge import resting
 
 
 class Arrival:
@@ -51,7 +52,8 @@ class Arrival:
     def finish(self) -> Exception | None:
         """Wait for its end; gives what went wrong. Whatever ended the thread early went wrong."""
         if self._thread is not None:
-            self._thread.join()
+            with resting():
+                self._thread.join()
         return self.problem
 
     @property

@@ -91,7 +91,7 @@ class Loader:
         a processor do not count. Raises ApplianceError, or whatever a runtime or a model does wrong."""
         begin, before = time.monotonic_ns(), private_bytes(os.getpid())
         wish = load.wish
-        manner = _Manner(wish, self._lowering(wish, alone), LoadReport(load, tell))
+        manner = _Manner(wish, self._lowering(load, alone), LoadReport(load, tell))
 
         def prove() -> _Proven:
             manner.lower()
@@ -124,9 +124,10 @@ class Loader:
         )
         return Opened(proven.model, said, proven.arrival)
 
-    def _lowering(self, wish: LoadWish, alone: bool) -> Callable[[], None]:
+    def _lowering(self, load: Load, alone: bool) -> Callable[[], None]:
         """What puts a thread of this load into the classes that it should have. Threads that a runtime starts for a
         session must be able to come back."""
+        wish, nudged = load.wish, load.version.on_cpu  # a GPU's library is not known to take signals well
         whole = wish.background and alone and (self._settings.threads == 1 or can_come_back())
 
         def lower() -> None:
@@ -134,7 +135,8 @@ class Loader:
                 yield_disk()
             if whole:
                 yield_processor()
-                be_nudged()
+                if nudged:
+                    be_nudged()
 
         return lower
 

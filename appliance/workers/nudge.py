@@ -5,8 +5,10 @@ thread that is let onto the processor at once. When that one sleeps, the door ha
 EEVDF's choice falls on the one thread that had less, the yielding one, and nobody asks again before the next tick:
 up to 4 ms with HZ=250 (seen in scheduler traces of loads, Linux 6.18). So a timer of the kernel's interrupts the
 yielding thread with a signal whose handler is ``sched_yield`` itself: by then the door has waited long enough to be
-chosen. Costs some 10 % of the load's own time at the usual period, and nothing while the thread is not running.
-Linux only.
+chosen. It costs some 10 % of the load's own time. A thread that sleeps is woken as well, so one that waits for another
+says so (``resting``). Calls of the kernel go on after the signal, but for those that never do (``poll``, ``usleep``):
+only code that takes an early end of these for what it is may run nudged, as Python, the C++ library and ONNX Runtime
+do. Linux only.
 """
 
 from __future__ import annotations
@@ -15,6 +17,8 @@ import ctypes
 import signal
 import struct
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final
 
 NUDGE_NS: Final = 250_000
@@ -32,6 +36,18 @@ _PERIOD: Final = struct.Struct("=qqqq")
 def be_nudged() -> None:
     """Have the calling thread nudged until it ends. Where that cannot be had, nothing happens."""
     _own.nudge = _Nudge()
+
+
+@contextmanager
+def resting() -> Iterator[None]:
+    """The calling thread waits: until it goes on it is not nudged."""
+    nudged = getattr(_own, "nudge", None) is not None
+    _own.nudge = None
+    try:
+        yield
+    finally:
+        if nudged:
+            be_nudged()
 
 
 class _Nudge:

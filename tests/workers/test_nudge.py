@@ -8,12 +8,12 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import pytest
 
-from appliance.workers.nudge import NUDGE_NS, be_nudged
+from appliance.workers.nudge import NUDGE_NS, be_nudged, resting
 from appliance.workers.port import ExitCause, LoadWish, WorkerExited
 from appliance.workers.priority import yield_processor
 from tests.workers.bench import Bench, fake
@@ -96,6 +96,22 @@ def test_the_timer_is_that_of_the_thread_and_ends_with_it() -> None:
     assert timers.count("notify:") == before.count("notify:") + 1, "twice is once"
     assert f"notify: signal/tid{thread}" in timers
     assert TIMERS.read_text() == before
+
+
+@tells_timers
+def test_nobody_is_nudged_who_rests_or_never_was() -> None:
+    seen: list[int] = []
+
+    def work(begin: Callable[[], None]) -> None:
+        begin()
+        for manner in (nullcontext, resting, nullcontext):
+            with manner():
+                seen.append(TIMERS.read_text().count("notify:"))
+
+    before = TIMERS.read_text().count("notify:")
+    in_thread(lambda: work(be_nudged))
+    in_thread(lambda: work(lambda: None))
+    assert seen == [before + 1, before, before + 1, before, before, before]
 
 
 def test_what_it_does_goes_on() -> None:
