@@ -43,7 +43,16 @@ class Samples:
 
     def median(self, server: str, setting: str, metric: str) -> float | None:
         """The median of what was collected, or None."""
-        found = [
+        found = self._of(server, setting, metric)
+        return found.median if found else None
+
+    def highest(self, server: str, setting: str, metric: str) -> float | None:
+        """The highest of what was collected, or None."""
+        found = self._of(server, setting, metric)
+        return max(found.samples) if found else None
+
+    def _of(self, server: str, setting: str, metric: str) -> Measurement | None:
+        found = (
             m for m in self.measurements() if (m.server, m.setting, m.metric) == (server, setting, metric)
-        ]
-        return found[0].median if found else None
+        )
+        return next(found, None)

@@ -15,6 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
@@ -172,7 +173,7 @@ class Swapper:
             while not stop.is_set():
                 self.swap()
                 stop.wait(pause_s)
-        except (SwapFailed, grpc.RpcError, OSError) as problem:
+        except Exception as problem:  # noqa: BLE001  whatever it is, the case has to tell it
             failed.append(problem)
 
 
@@ -247,11 +248,13 @@ class SwapUnderLoad:
             reports[what] = run_load(instance.target, payload, offer, native=installed(NATIVE))
 
         neighbour = bench.writer.infer(NEIGHBOUR, model_file(NEIGHBOUR))
-        beside = threading.Thread(target=load, args=("own", own, self.own_rate))
-        with samples.watching_others(instance.process.pid):
-            beside.start()
-            load("other", neighbour, self.rate)
-            beside.join()
+        with samples.watching_others(instance.process.pid), ThreadPoolExecutor(2) as both:
+            loads = [
+                both.submit(load, "own", own, self.own_rate),
+                both.submit(load, "other", neighbour, self.rate),
+            ]
+        for each in loads:
+            each.result()
         for what, report in reports.items():
             failed = sum(int(kind["count"]) for kind in report.failed.values()) + report.unanswered
             name, place = instance.server.name, f"{what} model {setting}"
@@ -266,7 +269,7 @@ class SwapUnderLoad:
     def _verdicts(self, samples: Samples) -> tuple[Verdict, ...]:
         verdicts = []
         for what in ("other", "own"):
-            lost = samples.median(self.subject, f"{what} model {MEANWHILE}", "not answered")
+            lost = samples.highest(self.subject, f"{what} model {MEANWHILE}", "not answered")
             verdicts.append(at_most(f"{what} model: failed or refused during swaps", 0, lost, ""))
             alone = samples.median(self.subject, f"{what} model {ALONE}", "p99")
             meanwhile = samples.median(self.subject, f"{what} model {MEANWHILE}", "p99")
@@ -354,8 +357,11 @@ def _beside(python: Sequence[str]) -> Iterator[None]:
     control = subprocess.Popen([sys.executable, *python], cwd=ROOT, env=environment, process_group=0)
     try:
         yield
+        if control.poll() is not None:
+            raise SwapFailed(f"what was to run beside it ended with status {control.returncode}: {python}")
     finally:
-        os.killpg(control.pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(control.pid, signal.SIGKILL)
         control.wait()
 
 

@@ -60,8 +60,7 @@ class _Nudge:
             return
         libc.signal.argtypes = [ctypes.c_int, ctypes.c_void_p]
         libc.signal.restype = ctypes.c_void_p
-        # The C library's `signal` has calls of the kernel go on after it (SA_RESTART). Python's own would only take a
-        # note, which the main thread reads.
+        # The C library's asks for SA_RESTART. Python's would only take a note, which the main thread reads.
         libc.signal(_SIGNAL, ctypes.cast(libc.sched_yield, ctypes.c_void_p))
         event = _EVENT.pack(0, _SIGNAL, _SIGEV_THREAD_ID, threading.get_native_id())
         timer = ctypes.c_void_p()
