@@ -19,7 +19,9 @@ from appliance.workers.priority import yield_processor
 from tests.workers.bench import Bench, fake
 
 PATIENCE_S = 20.0
+TURNS_S = 5.0
 TAKEN_S = 0.1
+ATTEMPTS = 5
 TIMERS = Path("/proc/self/timers")
 tells_timers = pytest.mark.skipif(not TIMERS.exists(), reason="a kernel that does not tell of timers")
 
@@ -57,7 +59,7 @@ def turns_given_up(processor: int, *, nudged: bool) -> int:
         if nudged:
             be_nudged()
         status = Path(f"/proc/self/task/{threading.get_native_id()}/status")
-        before, end = given_up(status), time.monotonic() + PATIENCE_S
+        before, end = given_up(status), time.monotonic() + TURNS_S
         begin = time.thread_time()
         while time.thread_time() - begin < TAKEN_S and time.monotonic() < end:
             sum(range(1000))
@@ -73,11 +75,15 @@ def given_up(status: Path) -> int:
 
 
 def test_it_gives_its_processor_up_more_often_than_the_kernel_asks_for() -> None:
+    """Some 300 times where it is 30 times usually. Whoever else wants the processor meanwhile takes it from both, so a
+    pair may show nothing."""
     processor = min(os.sched_getaffinity(0))
     with another_that_yields(processor):
-        usual = turns_given_up(processor, nudged=False)
-        nudged = turns_given_up(processor, nudged=True)
-    assert nudged > 2 * usual
+        pairs = (
+            (turns_given_up(processor, nudged=False), turns_given_up(processor, nudged=True))
+            for _ in range(ATTEMPTS)
+        )
+        assert any(nudged > 3 * usual for usual, nudged in pairs)
 
 
 @tells_timers
