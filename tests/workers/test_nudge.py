@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -17,6 +15,7 @@ from appliance.workers.nudge import NUDGE_NS, be_nudged, resting
 from appliance.workers.port import ExitCause, LoadWish, WorkerExited
 from appliance.workers.priority import yield_processor
 from tests.workers.bench import Bench, fake
+from tests.workers.rival import rival
 
 PATIENCE_S = 20.0
 TURNS_S = 5.0
@@ -24,23 +23,6 @@ TAKEN_S = 0.1
 ATTEMPTS = 5
 TIMERS = Path("/proc/self/timers")
 tells_timers = pytest.mark.skipif(not TIMERS.exists(), reason="a kernel that does not tell of timers")
-
-
-@contextmanager
-def another_that_yields(processor: int) -> Iterator[None]:
-    """Somebody of the same class wants the same processor all the time."""
-    code = (
-        f"import os; os.sched_setaffinity(0, {{{processor}}})\n"
-        "os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0)); print(flush=True)\n"
-        "while True: pass"
-    )
-    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as other:
-        assert other.stdout is not None
-        other.stdout.readline()
-        try:
-            yield
-        finally:
-            other.kill()
 
 
 def in_thread(do: Callable[[], None]) -> None:
@@ -78,7 +60,7 @@ def test_it_gives_its_processor_up_more_often_than_the_kernel_asks_for() -> None
     """Some 300 times where it is 30 times usually. Whoever else wants the processor meanwhile takes it from both, so a
     pair may show nothing."""
     processor = min(os.sched_getaffinity(0))
-    with another_that_yields(processor):
+    with rival(processor, os.SCHED_IDLE):
         pairs = (
             (turns_given_up(processor, nudged=False), turns_given_up(processor, nudged=True))
             for _ in range(ATTEMPTS)

@@ -3,34 +3,18 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import pytest
 
 from appliance.workers import stopwatch
 from appliance.workers.priority import yield_processor
 from appliance.workers.stopwatch import Stopwatch
+from tests.workers.rival import rival
 
 WAITED_NS = 30_000_000
 PATIENCE_S = 20.0
-
-
-@contextmanager
-def busy(processor: int) -> Iterator[None]:
-    """Somebody else has this processor all the time."""
-    code = f"import os; os.sched_setaffinity(0, {{{processor}}}); print(flush=True)\nwhile True: pass"
-    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as other:
-        assert other.stdout is not None
-        other.stdout.readline()
-        try:
-            yield
-        finally:
-            other.kill()
 
 
 def waits_ns() -> int:
@@ -56,7 +40,7 @@ def yielding(processor: int, found: list[tuple[int, int, int]]) -> None:
 def test_waiting_for_a_processor_does_not_count() -> None:
     processor = min(os.sched_getaffinity(0))
     found: list[tuple[int, int, int]] = []
-    with busy(processor):
+    with rival(processor):
         thread = threading.Thread(target=yielding, args=(processor, found))
         thread.start()
         thread.join()
