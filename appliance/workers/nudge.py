@@ -5,10 +5,11 @@ thread that is let onto the processor at once. When that one sleeps, the door ha
 EEVDF's choice falls on the one thread that had less, the yielding one, and nobody asks again before the next tick:
 up to 4 ms with HZ=250 (seen in scheduler traces of loads, Linux 6.18). So a timer of the kernel's interrupts the
 yielding thread with a signal whose handler is ``sched_yield`` itself: by then the door has waited long enough to be
-chosen. A swap of 500 MB takes an eighth longer for it (docs/BENCHMARKS.md). A thread that sleeps is woken as well, so one
-that waits for another says so (``resting``). Calls of the kernel go on after the signal, but for those that never do (``poll``, ``usleep``):
-only code that takes an early end of these for what it is may run nudged, as Python, the C++ library and ONNX Runtime
-do. Linux only.
+chosen. A swap of 500 MB takes an eighth longer for it (docs/BENCHMARKS.md).
+
+A thread that sleeps is woken as well, so one that waits for another says so (``resting``). Calls of the kernel go on
+after the signal, but for those that never do (``poll``, ``usleep``): only code that takes an early end of these for
+what it is may run nudged, as Python, the C++ library and ONNX Runtime do. Linux only.
 """
 
 from __future__ import annotations
