@@ -1,15 +1,16 @@
 """Where the tensors of an ONNX file lie in the file beside it: found, laid out anew, and said in a copy of the graph.
 
 A runtime that saves packed weights puts each beside the original it was made from. Runs touch the packed ones only, so
-they are moved to the front, one after the other: what a hollow session brings back is then one sequential read. Written
-here because the boxes have no ``onnx``: the graph is copied field by field, and only the entries of external data are
-made anew. Bounded in size and depth; everything that is not understood is an error, never a guess.
+they are moved to the front: what a hollow session brings back is then one sequential read, and large pieces show in
+large pages. Written here because the boxes have no ``onnx``: the graph is copied field by field, and only the entries
+of external data are made anew. Bounded in size and depth; everything that is not understood is an error, never a guess.
 """
 
 from __future__ import annotations
 
+import bisect
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import BinaryIO, Final, NamedTuple
 
@@ -19,6 +20,8 @@ GRAPH_BYTES_MAX: Final = 1 << 30
 DEPTH_MAX: Final = 64
 LARGE_BYTES: Final = 64 << 10
 LARGE_ALIGNMENT: Final = 4096
+LARGE_PAGE_BYTES: Final = 2 << 20
+GAP_SHARE: Final = 8
 SMALL_ALIGNMENT: Final = 64
 COPY_BYTES: Final = 4 << 20
 PACKED_KEY: Final = "prepacked_"
@@ -51,29 +54,63 @@ class Piece(NamedTuple):
     length: int
 
 
-class Moves:
-    """The new places of pieces, hot ones first, in the order in which they are taken."""
+class Layout:
+    """The new places of pieces: those that runs touch first, then the rest.
 
-    def __init__(self) -> None:
+    A large page of memory shows 2 MiB of a file that begin at a multiple of 2 MiB. What runs touch is therefore laid
+    out large pieces first, each on such a boundary; small ones go into the gaps, the largest that fits into each (best
+    fit), and else follow in their order. Where a gap of more than an eighth of the piece behind it would be left, that
+    piece follows at the next page instead.
+    """
+
+    def __init__(self, hot: Iterable[Piece], rest: Iterable[Piece]) -> None:
         self._places: dict[Piece, int] = {}
         self.size = 0
+        touched = dict.fromkeys(hot)
+        large = [piece for piece in touched if piece.length >= LARGE_PAGE_BYTES]
+        small = sorted((piece for piece in reversed(touched) if piece.length < LARGE_PAGE_BYTES), key=_length)
+        for piece in sorted(large, key=lambda piece: piece.length % LARGE_PAGE_BYTES != 0):
+            boundary = _aligned(self.size, LARGE_PAGE_BYTES)
+            self._fill(boundary, small)
+            fits = boundary - self.size <= piece.length // GAP_SHARE
+            self._put(piece, LARGE_PAGE_BYTES if fits else LARGE_ALIGNMENT)
+        for piece in (*touched, *rest):
+            if piece not in self._places:
+                self._put(piece, _alignment(piece))
 
-    def take(self, piece: Piece) -> None:
-        """Give the piece the next place, unless it has one."""
-        if piece in self._places:
-            return
-        alignment = LARGE_ALIGNMENT if piece.length >= LARGE_BYTES else SMALL_ALIGNMENT
-        self.size = -(-self.size // alignment) * alignment
-        self._places[piece] = self.size
-        self.size += piece.length
+    def _fill(self, boundary: int, small: list[Piece]) -> None:
+        """Take from the ``small`` ones, ascending by length, what fits before the boundary."""
+        while True:
+            room = boundary - _aligned(self.size, LARGE_ALIGNMENT)
+            fitting = bisect.bisect_right(small, room, key=_length)
+            if not fitting:
+                return
+            piece = small.pop(fitting - 1)
+            self._put(piece, _alignment(piece))
+
+    def _put(self, piece: Piece, alignment: int) -> None:
+        self._places[piece] = _aligned(self.size, alignment)
+        self.size = self._places[piece] + piece.length
 
     def place(self, piece: Piece) -> int:
-        """The offset of a piece that was taken."""
+        """The offset of a piece."""
         return self._places[piece]
 
     def pieces(self) -> Iterator[tuple[Piece, int]]:
         """Every piece with its new offset, ascending."""
         yield from self._places.items()
+
+
+def _length(piece: Piece) -> int:
+    return piece.length
+
+
+def _alignment(piece: Piece) -> int:
+    return LARGE_ALIGNMENT if piece.length >= LARGE_BYTES else SMALL_ALIGNMENT
+
+
+def _aligned(position: int, alignment: int) -> int:
+    return -(-position // alignment) * alignment
 
 
 def relay(graph: str, weights: str, new_graph: str, new_weights: str) -> None:
@@ -91,20 +128,18 @@ def relay(graph: str, weights: str, new_graph: str, new_weights: str) -> None:
         return entries
 
     rewrite(data, note)
-    moves = Moves()
-    for hot in (True, False):
-        for entries in found:
-            for piece in _pieces(entries, hot=hot):
-                if piece.offset < 0 or piece.length < 0 or piece.offset + piece.length > limit:
-                    raise LoadFailed(f"the packed graph names bytes {piece} of a file of {limit}")
-                moves.take(piece)
+    hot, rest = ([piece for entries in found for piece in _pieces(entries, hot=hot)] for hot in (True, False))
+    for piece in (*hot, *rest):
+        if piece.offset < 0 or piece.length < 0 or piece.offset + piece.length > limit:
+            raise LoadFailed(f"the packed graph names bytes {piece} of a file of {limit}")
+    layout = Layout(hot, rest)
     location = os.path.basename(new_weights)
     with open(new_graph, "xb") as copy:
-        copy.write(rewrite(data, lambda entries: _moved(entries, moves, location)))
+        copy.write(rewrite(data, lambda entries: _moved(entries, layout, location)))
     with open(new_weights, "xb") as target:
         if limit:
             with open(weights, "rb") as source:
-                _copy(source, target, moves)
+                _copy(source, target, layout)
 
 
 def _pieces(entries: Mapping[str, str], *, hot: bool) -> Iterator[Piece]:
@@ -118,22 +153,22 @@ def _pieces(entries: Mapping[str, str], *, hot: bool) -> Iterator[Piece]:
         yield Piece(_number(entries.get("offset", "0")), _number(entries.get("length", "")))
 
 
-def _moved(entries: Mapping[str, str], moves: Moves, location: str) -> dict[str, str]:
+def _moved(entries: Mapping[str, str], layout: Layout, location: str) -> dict[str, str]:
     """The entries of a tensor in its new place."""
     moved = dict(entries)
     piece = Piece(_number(entries.get("offset", "0")), _number(entries.get("length", "")))
     moved["location"] = location
-    moved["offset"] = str(moves.place(piece))
+    moved["offset"] = str(layout.place(piece))
     for key, value in entries.items():
         if key.startswith(PACKED_KEY):
             name, *blobs = value.split("|")
-            moved[key] = "|".join([name, *(_moved_blob(blob, moves) for blob in blobs)])
+            moved[key] = "|".join([name, *(_moved_blob(blob, layout) for blob in blobs)])
     return moved
 
 
-def _moved_blob(text: str, moves: Moves) -> str:
+def _moved_blob(text: str, layout: Layout) -> str:
     piece, rest = _blob(text)
-    return ";".join([str(moves.place(piece)), str(piece.length), *rest])
+    return ";".join([str(layout.place(piece)), str(piece.length), *rest])
 
 
 def _blob(text: str) -> tuple[Piece, list[str]]:
@@ -148,9 +183,9 @@ def _number(text: str) -> int:
     return int(text)
 
 
-def _copy(source: BinaryIO, target: BinaryIO, moves: Moves) -> None:
-    for piece, place in moves.pieces():
-        target.write(bytes(place - target.tell()))
+def _copy(source: BinaryIO, target: BinaryIO, layout: Layout) -> None:
+    for piece, place in layout.pieces():
+        target.seek(place)
         source.seek(piece.offset)
         left = piece.length
         while left:
@@ -159,7 +194,7 @@ def _copy(source: BinaryIO, target: BinaryIO, moves: Moves) -> None:
                 raise LoadFailed("the file of packed weights ended early")
             target.write(data)
             left -= len(data)
-    target.write(bytes(-target.tell() % LARGE_ALIGNMENT))
+    target.truncate(_aligned(layout.size, LARGE_ALIGNMENT))
 
 
 # --- the graph, field by field

@@ -1,10 +1,11 @@
 """Weights of a model as mapped pages of one file: read ahead, verified, let go, brought back.
 
 A session whose tensors are mapped from a file can be *hollow*: the session stays, its pages go, and one sequential read
-brings them back at the speed of the disk, because large requests go to the disk and nothing is copied. The session's
-own mappings are populated (``MADV_POPULATE_READ``) in the order of the file, so that pages and page tables come
-together; where there are none yet, a shared mapping of the file is. A kernel before 5.14 has the pages touched instead.
-The digests of the pieces are computed in a second thread, one step behind the reading, and the last of them in both.
+brings them back at the speed of the disk, because large requests go to the disk and nothing is copied. One mapping of
+the file is populated (``MADV_POPULATE_READ``), step by step, and in each step those of the session that show it: the
+kernel keeps what it knows of reading ahead per mapping that was opened, and begins with small pages in each anew.
+A kernel before 5.14 has the pages touched instead. The digests of the pieces are computed in a second thread, one step
+behind the reading, and the last of them in both.
 
 Nothing here knows a runtime. A file that is shorter than it was dies with SIGBUS when a page of it is touched; what is
 found here before is an error instead.
@@ -78,7 +79,12 @@ class MappedWeights:
 
     def fill(self, *, verify: bool) -> None:
         """Bring all pages back. Raises LoadFailed when the file is not what it was, as far as that was verified."""
-        _read(self._file, self._descriptor, self._mappings, verify=verify)
+        _check_size(self._file, self._descriptor)
+        if not self._file.size:
+            return
+        with _SharedMapping(self._descriptor, self._file.size) as shared:
+            _want_large_pages(shared.address, self._file.size)
+            _read(self._file, shared, self._mappings, verify=verify)
 
     def close(self) -> None:
         """Let go of the file; the mappings are their session's."""
@@ -124,74 +130,111 @@ def read_ahead(
     except OSError as problem:
         raise _unreadable(file, problem) from problem
     try:
+        _check_size(file, descriptor)
         if file.size:
             with _SharedMapping(descriptor, file.size) as shared:
                 whole = Mapping(shared.address, file.size, 0)
-                _read(file, descriptor, [whole], verify=verify, begin=begin, progress=progress)
-        else:
-            _read(file, descriptor, [], verify=verify)
+                _read(file, shared, [whole], verify=verify, begin=begin, progress=progress)
     finally:
         os.close(descriptor)
 
 
+def _check_size(file: WeightsFile, descriptor: int) -> None:
+    size = os.fstat(descriptor).st_size
+    if size != file.size:
+        raise WeightsDiffer(
+            f"{file.path} has {size} bytes where {file.size} were expected; it was changed in place"
+        )
+
+
 def _read(
     file: WeightsFile,
-    descriptor: int,
+    shared: _SharedMapping,
     mappings: Sequence[Mapping],
     *,
     verify: bool,
     begin: Callable[[], None] = lambda: None,
     progress: Callable[[int], None] = lambda done_bytes: None,
 ) -> None:
-    """Populate the mappings, which are in the order of the file; with ``verify``, hold the pieces that they show any of
-    against their digests. ``progress`` is told after each step where in the file it ended."""
-    size = os.fstat(descriptor).st_size
-    if size != file.size:
-        raise WeightsDiffer(
-            f"{file.path} has {size} bytes where {file.size} were expected; it was changed in place"
-        )
-    if not size or not mappings:
+    """Bring what the mappings show, which are in the order of the file, into memory and into them, through ``shared``,
+    which shows all of it; with ``verify``, hold the pieces that they show any of against their digests. ``progress`` is
+    told after each step where in the file it ended."""
+    if not mappings:
         return
     if not (verify and file.pieces):
-        _populate_all(file, mappings, progress)
+        _populate_all(file, shared, mappings, progress)
         return
-    with _SharedMapping(descriptor, size) as shared:
-        check = _PieceCheck(file, shared, _pieces_of(mappings, size), begin)
+    check = _PieceCheck(file, shared, _pieces_of(mappings, file.size), begin)
 
-        def reached(end: int) -> None:
-            check.reached(end)
-            progress(end)
+    def reached(end: int) -> None:
+        check.reached(end)
+        progress(end)
 
-        try:
-            _populate_all(file, mappings, reached)
-        finally:
-            wrong = check.finish()
+    try:
+        _populate_all(file, shared, mappings, reached)
+    finally:
+        wrong = check.finish()
     if wrong:
         raise WeightsDiffer(wrong)
 
 
-def _populate_all(file: WeightsFile, mappings: Sequence[Mapping], reached: Callable[[int], None]) -> None:
+def _populate_all(
+    file: WeightsFile, shared: _SharedMapping, mappings: Sequence[Mapping], reached: Callable[[int], None]
+) -> None:
     """Step by step; ``reached`` is told how far."""
+    waiting = deque(mapping for mapping in mappings if mapping.address != shared.address)
+    for start, end in _steps(mappings, file.size):
+        try:
+            _populate(shared.address + start, end - start)
+            for part in _shown(waiting, end):
+                _populate(part.address, part.nbytes)
+        except OSError as problem:
+            raise _unreadable(file, problem) from problem
+        reached(end)
+
+
+def _steps(mappings: Sequence[Mapping], size: int) -> Iterator[tuple[int, int]]:
+    """From where to where to read, in steps of STEP_BYTES at most, so that all is read that the mappings show, and each
+    byte once; small gaps are read along."""
+    position = 0
+    for first, last in _spans(mappings, size):
+        position = max(position, first)
+        while position < last:
+            end = min(position + STEP_BYTES, last)
+            yield position, end
+            position = end
+
+
+def _spans(mappings: Sequence[Mapping], size: int) -> Iterator[tuple[int, int]]:
+    """What the mappings show of the file, from where to where, ascending, with small gaps closed."""
+    first, last = 0, 0
     for mapping in mappings:
-        for start in range(0, mapping.nbytes, STEP_BYTES):
-            nbytes = min(STEP_BYTES, mapping.nbytes - start)
-            try:
-                _populate(mapping.address + start, nbytes)
-            except OSError as problem:
-                raise _unreadable(file, problem) from problem
-            reached(mapping.offset + start + nbytes)
+        if mapping.offset > last + GAP_BYTES_MAX:
+            yield first, last
+            first = mapping.offset
+        last = max(last, min(mapping.offset + mapping.nbytes, size))
+    yield first, last
+
+
+def _shown(waiting: deque[Mapping], end: int) -> Iterator[Mapping]:
+    """The parts of the mappings that show the file below ``end``, but for those given before; ``waiting`` is left with
+    the others."""
+    later = []
+    while waiting and waiting[0].offset < end:
+        address, nbytes, offset = waiting.popleft()
+        ready = min(nbytes, end - offset)
+        yield Mapping(address, ready, offset)
+        if ready < nbytes:
+            later.append(Mapping(address + ready, nbytes - ready, offset + ready))
+    waiting.extendleft(reversed(later))
 
 
 def _pieces_of(mappings: Sequence[Mapping], size: int) -> list[int]:
     """The numbers of the pieces that are mapped in part at least, with small gaps closed, ascending."""
     numbers: list[int] = []
-    last = 0
-    for mapping in mappings:
-        start = last if mapping.offset <= last + GAP_BYTES_MAX else mapping.offset
-        end = min(mapping.offset + mapping.nbytes, size)
+    for start, end in _spans(mappings, size):
         first = max(start // PIECE_BYTES, numbers[-1] + 1 if numbers else 0)
         numbers += range(first, -(-end // PIECE_BYTES))
-        last = max(last, end)
     return numbers
 
 

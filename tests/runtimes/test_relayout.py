@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
 from appliance.errors import LoadFailed
-from appliance.runtimes.relayout import LARGE_ALIGNMENT, LARGE_BYTES, Moves, Piece, relay, rewrite
+from appliance.runtimes.relayout import LARGE_ALIGNMENT, LARGE_BYTES, Layout, Piece, relay, rewrite
 
 RAW = 100
 LARGE = LARGE_BYTES + 7
@@ -138,13 +138,46 @@ def test_any_bytes_are_copied_or_refused(data: bytes) -> None:
         return
 
 
-@given(st.lists(st.tuples(st.integers(0, 1 << 20), st.integers(0, 1 << 18)), max_size=30))
-def test_places_do_not_overlap(pieces: list[tuple[int, int]]) -> None:
-    moves = Moves()
-    for piece in pieces:
-        moves.take(Piece(*piece))
+MIB = 1 << 20
+PIECES = st.lists(st.builds(Piece, st.integers(0, 4 * MIB), st.integers(0, 5 * MIB)), max_size=30)
+
+
+@given(PIECES, PIECES)
+def test_places_do_not_overlap_and_what_runs_touch_is_first(hot: list[Piece], rest: list[Piece]) -> None:
+    layout = Layout(hot, rest)
     end = 0
-    for piece, place in moves.pieces():
+    for piece, place in layout.pieces():
         assert place >= end
         end = place + piece.length
-    assert end == moves.size
+    assert end == layout.size
+    assert {piece for piece, _ in layout.pieces()} == {*hot, *rest}
+    touched = [place + piece.length for piece, place in layout.pieces() if piece in hot]
+    others = [place for piece, place in layout.pieces() if piece not in hot]
+    assert max(touched, default=0) <= min(others, default=layout.size)
+    holes = layout.size - sum(piece.length for piece, _ in layout.pieces())
+    assert holes <= layout.size / 8 + LARGE_ALIGNMENT * len([*hot, *rest]), (
+        "gaps are small beside what they are for"
+    )
+
+
+def places_of(*lengths: int) -> list[int]:
+    """Where hot pieces of these lengths go."""
+    pieces = [Piece(number * 64 * MIB, length) for number, length in enumerate(lengths)]
+    layout = Layout(pieces, [])
+    return [layout.place(piece) for piece in pieces]
+
+
+def test_large_pieces_lie_on_large_pages_and_small_ones_between_them() -> None:
+    small, odd = MIB // 2, 5 * MIB // 2
+    assert places_of(100, 4 * MIB, small, 2 * MIB) == [6 * MIB, 0, 6 * MIB + 4096, 4 * MIB]
+    assert places_of(odd, 100, odd, small, small, small, 4 * MIB) == [
+        *(4 * MIB, 10 * MIB + small, 8 * MIB),  # no room for the hundred bytes
+        *(6 * MIB + small, 7 * MIB, 7 * MIB + small, 0),
+    ]
+    assert places_of(100, small, 200) == [0, 4096, 4096 + small], "the rest is in its order"
+
+
+def test_a_gap_that_would_be_too_large_is_not_left() -> None:
+    quarter = 9 * MIB // 4
+    assert places_of(quarter, quarter) == [0, quarter], "a gap of 1.75 MiB would be left otherwise"
+    assert places_of(9 * MIB, 9 * MIB) == [0, 10 * MIB], "a ninth"

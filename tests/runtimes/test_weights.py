@@ -9,8 +9,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from appliance.digest import PIECE_BYTES, Digester, digest_of
 from appliance.errors import LoadFailed
@@ -161,6 +165,53 @@ def test_what_another_session_has_mapped_of_the_file_is_not_this_ones(file: Weig
         found.fill(verify=True)
         found.close()
         mine.close()
+
+
+PLACES = st.lists(st.tuples(st.integers(0, 40), st.integers(1, 12)), min_size=1, max_size=12)
+
+
+@given(PLACES, st.integers(1, 9), st.integers(0, 5))
+def test_each_mapped_page_is_read_once_and_then_shown_once(
+    places: list[tuple[int, int]], step: int, gap: int
+) -> None:
+    """Mappings may overlap; the file ends within its last page."""
+    size = max(first + count for first, count in places) * PAGE - 100
+    mappings = sorted(
+        (
+            Mapping(number << 40, count * PAGE, first * PAGE)
+            for number, (first, count) in enumerate(places, 1)
+        ),
+        key=lambda mapping: mapping.offset,
+    )
+    read: list[int] = []
+    shown: list[tuple[int, int]] = []
+
+    def populate(address: int, nbytes: int) -> None:
+        assert address % PAGE == 0
+        number, place = divmod(address, 1 << 40)
+        pages = range(place // PAGE, -(-(place + nbytes) // PAGE))
+        if number == 0:
+            assert nbytes <= step * PAGE
+            read.extend(pages)
+            return
+        first, _ = places[number - 1]
+        assert {first + page for page in pages} <= {*read}, "it is read before"
+        shown.extend((number, page) for page in pages)
+
+    whole = cast("weights._SharedMapping", SimpleNamespace(address=0))
+    file = WeightsFile(path="", size=size)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(weights, "_populate", populate)
+        patch.setattr(weights, "STEP_BYTES", step * PAGE)
+        patch.setattr(weights, "GAP_BYTES_MAX", gap * PAGE)
+        ends: list[int] = []
+        weights._populate_all(file, whole, mappings, ends.append)
+    assert sorted(shown) == [
+        (number, page) for number, (_, count) in enumerate(places, 1) for page in range(count)
+    ]
+    assert len(read) == len({*read})
+    assert ends == sorted(ends)
+    assert ends[-1] == size
 
 
 @pytest.mark.parametrize(
