@@ -59,6 +59,7 @@ from appliance.telemetry.store_metrics import StoreFigures
 from appliance.telemetry.trace import open_tracer
 from appliance.upkeep.collector import Collector
 from appliance.upkeep.figures import store_figures
+from appliance.upkeep.heap import RESERVE_BYTES, reserve
 from appliance.upkeep.scrubbing import Scrubbing
 from appliance.workers.arena import Arena
 from appliance.workers.machine import memory_bytes, spare_bytes
@@ -187,6 +188,7 @@ class Daemon:
             partial(self._on_failure, "reading the models"),
         )
         self._collector = Collector(loop, lambda: self._engine.live_requests > 0)
+        self._room: list[bytes] = []
         self._signals = 0
         self._failed = False
         self._stop = asyncio.Event()
@@ -244,6 +246,7 @@ class Daemon:
         if self._scrubbing is not None:
             self._scrubbing.start()
         self._collector.calm()
+        self._room = reserve(RESERVE_BYTES)
         self._engine.watch(self._collector.changed)
         self._announce(
             announce,
