@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple
 
+from appliance.engine.company import Company
 from appliance.engine.direct import DirectDoor, Tally, Taught
 from appliance.engine.environment import Pace
 from appliance.engine.layout import Layout
@@ -108,6 +109,7 @@ class Grants:
         self._lessons: dict[tuple[object, ...], Learn] = {}
         self._stalls = Stalls(workers, pace.at)
         self._openings = Openings(workers)
+        self._company = Company(workers, wanted=config.share_processor)
         self._turn_ns = 0
         """When the turn is, at the latest, that news have asked for last."""
 
@@ -329,6 +331,7 @@ class Grants:
         if self._unpriced:
             self._name_prices(door)
         self._stalls.look(door, self._groups, (kind.served for kind in self._by_kind.values()), now_ns)
+        self._company.look(door, self._answered, now_ns)
         for lane in self._openings.look(door, now_ns):
             if lane in self._granted:
                 door.grant(lane, self._config.grant_limit)

@@ -17,6 +17,7 @@ from functools import partial
 from typing import Final
 
 from appliance.model import RUN_TIMEOUT_PARAMETER, ModelVersion
+from appliance.scheduling.companions import Spent
 from appliance.workers.arena import Arena
 from appliance.workers.lane import LaneBlocked, LaneClosed, SocketDaemonLane, socket_pair
 from appliance.workers.messages import (
@@ -138,7 +139,8 @@ class WorkerPool:
             reason = f"no worker could be started: {problem}"
             self._on_event(WorkerExited(worker, ExitCause.DIED, (), -1, reason))
             return
-        self._workers[worker] = WorkerProcess(worker, SocketDaemonLane(ours), memory)
+        movable = settings.threads == 1 and not settings.cpus
+        self._workers[worker] = WorkerProcess(worker, SocketDaemonLane(ours), memory, movable=movable)
         self._supervisor.fork(worker, settings, theirs, memory)
 
     def load(self, worker: int, model: int, version: ModelVersion, wish: LoadWish = PLAIN_LOAD) -> None:
@@ -154,6 +156,7 @@ class WorkerPool:
             )
             self._on_event(ModelRefused(worker, model, reason))
             return
+        state.roam()
         load = Load(model, _for_worker(version), wish)
         try:
             self._say(state, load)
@@ -227,6 +230,16 @@ class WorkerPool:
         state = self._workers.get(worker)
         return None if state is None else state.memory
 
+    def spent(self, worker: int) -> Spent | None:
+        """What its thread has used."""
+        state = self._workers.get(worker)
+        return None if state is None else state.spent()
+
+    def confine(self, worker: int, processor: int) -> None:
+        """Give its thread a processor."""
+        if (state := self._workers.get(worker)) is not None:
+            state.confine(processor)
+
     def stop(self, worker: int) -> None:
         """End the worker after what it holds."""
         state = self._workers.get(worker)
@@ -267,6 +280,7 @@ class WorkerPool:
         """Ask for something that is done beside the line. A worker that is gone has said so by WorkerExited."""
         state = self._workers.get(worker)
         if state is not None:
+            state.roam()
             state.owes.owe_aside(message, self._load_timeout_ns(background))
             self._ask(state, message, aside=True)
 

@@ -5,30 +5,39 @@ from __future__ import annotations
 import os
 import select
 import signal
+from contextlib import suppress
 from typing import Final
 
+from appliance.scheduling.companions import Spent
 from appliance.workers.lane import DaemonLane
 from appliance.workers.obligations import Obligations
 from appliance.workers.port import ExitCause, LaneMemory
+from appliance.workers.thread_times import spent_by
 
 EXIT_GRACE_NS: Final = 1_000_000_000
 
 
 class WorkerProcess:
     """What the pool knows of one worker. ``since_ns`` is since when it has been busy with the oldest thing it owes, or
-    since when its end has been awaited, ``aside_ns`` since when with what it does beside; ``cause`` why it is being
-    killed, ``kill_sent`` that its supervisor has said so; ``orphaned`` that its supervisor died. Owner: the pool."""
+    since when its end has been awaited, ``aside_ns`` since when with what it does beside; ``movable``: the thread that
+    runs requests is the only one, and may be given a processor; ``home``: where else it may run while it has one, else
+    empty; ``cause`` why it is being killed, ``kill_sent`` that its supervisor has said so; ``orphaned`` that its
+    supervisor died. Owner: the pool."""
 
     __slots__ = (
-        "aside_ns", "cause", "detail", "ended", "id", "kill_sent", "lane", "memory", "orphaned", "owes", "pid",
-        "since_ns", "stopping", "writing",
+        "aside_ns", "cause", "detail", "ended", "home", "id", "kill_sent", "lane", "memory", "movable", "orphaned",
+        "owes", "pid", "since_ns", "stopping", "writing",
     )  # fmt: skip
 
-    def __init__(self, number: int, lane: DaemonLane, memory: LaneMemory | None) -> None:
+    def __init__(
+        self, number: int, lane: DaemonLane, memory: LaneMemory | None, *, movable: bool = False
+    ) -> None:
         self.id = number
         self.lane = lane
         self.memory = memory
         self.owes = Obligations(number)
+        self.movable = movable
+        self.home: frozenset[int] = frozenset()
         self.pid = 0
         self.since_ns = 0
         self.aside_ns = 0
@@ -55,6 +64,26 @@ class WorkerProcess:
         if leaving and busy_ns > EXIT_GRACE_NS:
             return ExitCause.STOPPED, "told to stop, had to be killed"
         return None
+
+    def spent(self) -> Spent | None:
+        """See WorkerPort."""
+        return spent_by(self.pid, self.pid) if self.pid and self.movable and not self.ended else None
+
+    def confine(self, processor: int) -> None:
+        """See WorkerPort. Threads that it starts would be born there: it owes nothing that it would start one for."""
+        if processor < 0:
+            self.roam()
+        elif self.pid and self.movable and not self.ended and not self.owes:
+            with suppress(OSError):
+                self.home = self.home or frozenset(os.sched_getaffinity(self.pid))
+                os.sched_setaffinity(self.pid, {processor})
+
+    def roam(self) -> None:
+        """Let it run wherever it might before it was given a processor."""
+        if self.home and not self.ended:
+            with suppress(OSError):
+                os.sched_setaffinity(self.pid, self.home)
+        self.home = frozenset()
 
 
 def has_ended(pid: int) -> bool:

@@ -22,6 +22,7 @@ from appliance.workers.port import (
     ExitCause,
     Fetched,
     ItemStatus,
+    ModelHollowed,
     ModelLoaded,
     ModelRefused,
     RunFinished,
@@ -150,6 +151,59 @@ def test_a_worker_is_confined(shared_bench: Bench) -> None:
     )
     shared_bench.call(shared_bench.pool.stop, worker)
     shared_bench.event(WorkerExited)
+
+
+def affinity(bench: Bench, worker: int) -> set[int]:
+    """The processors of the thread that runs its requests."""
+    return os.sched_getaffinity(bench.pids[worker])
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="there is one processor")
+def test_a_worker_has_the_processor_that_it_is_given_until_it_loads(shared_bench: Bench) -> None:
+    bench, everywhere = shared_bench, os.sched_getaffinity(0)
+    worker = bench.start()
+    model = bench.load(worker, fake("delay", delay_ms=20))
+    spent = bench.pool.spent(worker)
+    assert spent is not None
+    assert spent.ran_ns > 0
+    for processor in everywhere:
+        bench.call(bench.pool.confine, worker, processor)
+        assert affinity(bench, worker) == {processor}
+    bench.call(bench.pool.confine, worker, -1)
+    assert affinity(bench, worker) == everywhere
+    bench.call(bench.pool.confine, worker, min(everywhere))
+    bench.load(worker, fake())
+    assert affinity(bench, worker) == everywhere
+    placed = bench.place([FOUR], [0])
+    bench.dispatch(worker, model, placed)
+    bench.call(bench.pool.confine, worker, min(everywhere))
+    assert affinity(bench, worker) == everywhere, "what it owes may have it start threads"
+    bench.event(RunFinished)
+    bench.call(bench.pool.confine, worker, min(everywhere))
+    bench.call(bench.pool.hollow, worker, model)
+    assert affinity(bench, worker) == everywhere
+    bench.event(ModelHollowed)
+    bench.free(placed)
+    bench.call(bench.pool.stop, worker)
+    bench.event(WorkerExited)
+    bench.call(bench.pool.confine, worker, min(everywhere))
+    assert bench.pool.spent(worker) is None
+
+
+def test_a_worker_of_several_threads_or_with_processors_of_its_own_is_not_moved(shared_bench: Bench) -> None:
+    bench, everywhere = shared_bench, os.sched_getaffinity(0)
+    for settings, places in (
+        (WorkerSettings(threads=2, cpus=(), memory_limit_bytes=0), everywhere),
+        (WorkerSettings(threads=1, cpus=(max(everywhere),), memory_limit_bytes=0), {max(everywhere)}),
+    ):
+        worker = bench.start(settings)
+        bench.load(worker, fake())
+        assert bench.pool.spent(worker) is None
+        bench.call(bench.pool.confine, worker, min(everywhere))
+        bench.call(bench.pool.confine, worker, -1)
+        assert affinity(bench, worker) == places
+        bench.call(bench.pool.stop, worker)
+        bench.event(WorkerExited)
 
 
 def test_loads_measure_seeds(shared_bench: Bench, tmp_path: Path) -> None:

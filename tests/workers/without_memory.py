@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from appliance.model import ModelVersion
+from appliance.scheduling.companions import Spent
 from appliance.workers import port
 
 
@@ -21,6 +22,12 @@ class WithoutMemory:
 
     def forget(self, worker: int, plans: tuple[int, ...]) -> None:
         raise AssertionError("nothing was learned")
+
+    def spent(self, worker: int) -> Spent | None:
+        return None
+
+    def confine(self, worker: int, processor: int) -> None:
+        raise AssertionError("it may not be moved")
 
     def run_timeout_ns(self, version: ModelVersion) -> int:
         return 10_000_000_000

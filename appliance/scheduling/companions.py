@@ -1,0 +1,90 @@
+"""Which workers shall run on the processor of the door's thread: pure decisions from what threads have used.
+
+A request of a small model costs less than it costs to wake another processor for it, twice: where the door's thread and
+the worker share one, each goes on when the other has nothing to do, requests that come meanwhile gather, and nobody is
+woken from far away. With workers that take long it is the other way round: the door would wait for them.
+
+So a worker is a companion while many requests are served and it uses little beside the door. Who keeps both waiting
+there is found out by the kernel's own figures: the door's thread can wait for its companions only as long as they run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+LOOK_NS: Final = 100_000_000
+"""How long a stretch is at least that is decided upon."""
+BUSY_PER_S: Final = 1_000
+"""Requests a second that make it worth while; half as many while there are companions."""
+ENTER_SHARE: Final = 0.67
+"""What all companions may have used of what the door has, each apart: a part of it is what waking and being woken from
+far away costs, which they then save."""
+STAY_SHARE: Final = 0.5
+WAITED_SHARE: Final = 0.1
+"""Of a stretch the door's thread may have waited for others than its companions."""
+REST_NS: Final = 2_000_000_000
+REST_NS_MAX: Final = 64_000_000_000
+"""After others were found there: how long to leave everybody where the kernel wants it; twice as long each time."""
+CALM_NS: Final = 10_000_000_000
+"""After so long without others the next rest is a short one again."""
+
+
+class Spent(NamedTuple):
+    """What a thread has used of processors, and how long it waited for one, in nanoseconds."""
+
+    ran_ns: int
+    waited_ns: int
+
+    def since(self, before: Spent) -> Spent:
+        """What came to it."""
+        return Spent(self.ran_ns - before.ran_ns, self.waited_ns - before.waited_ns)
+
+
+class Companions:
+    """Decides from stretch to stretch. Workers are named by numbers."""
+
+    def __init__(self) -> None:
+        self._chosen: frozenset[int] = frozenset()
+        self._since_ns = 0
+        self._rest_ns = REST_NS
+        self._rested_ns = 0
+
+    def decide(
+        self, now_ns: int, span_ns: int, requests: int, door: Spent, workers: Mapping[int, Spent]
+    ) -> frozenset[int]:
+        """The companions from ``now_ns`` on, the end of a stretch of ``span_ns`` with so many ``requests``; what the
+        door's thread and the ``workers`` that served them have spent in it."""
+        enough = BUSY_PER_S / 2 if self._chosen else BUSY_PER_S
+        if requests * 1_000_000_000 < enough * span_ns:
+            return self._choose(frozenset(), now_ns)
+        if self._chosen and self._is_crowded(span_ns, door, workers):
+            self._rested_ns = now_ns + self._rest_ns
+            self._rest_ns = min(2 * self._rest_ns, REST_NS_MAX)
+            return self._choose(frozenset(), now_ns)
+        if self._chosen and now_ns - self._since_ns > CALM_NS:
+            self._rest_ns = REST_NS
+        if now_ns < self._rested_ns:
+            return self._chosen
+        return self._choose(self._light(door, workers), now_ns)
+
+    def _is_crowded(self, span_ns: int, door: Spent, workers: Mapping[int, Spent]) -> bool:
+        theirs_ns = sum(spent.ran_ns for worker, spent in workers.items() if worker in self._chosen)
+        return door.waited_ns > theirs_ns + WAITED_SHARE * span_ns
+
+    def _light(self, door: Spent, workers: Mapping[int, Spent]) -> frozenset[int]:
+        """The workers that used least, as many as may be."""
+        left_ns = door.ran_ns * (STAY_SHARE if self._chosen else ENTER_SHARE)
+        chosen = []
+        for worker, spent in sorted(workers.items(), key=lambda item: (item[1].ran_ns, item[0])):
+            left_ns -= spent.ran_ns
+            if left_ns < 0:
+                break
+            chosen.append(worker)
+        return frozenset(chosen)
+
+    def _choose(self, chosen: frozenset[int], now_ns: int) -> frozenset[int]:
+        if bool(chosen) != bool(self._chosen):
+            self._since_ns = now_ns
+        self._chosen = chosen
+        return chosen
