@@ -21,8 +21,10 @@ ENTER_SHARE: Final = 0.67
 """What all companions may have used of what the door has, each apart: a part of it is what waking and being woken from
 far away costs, which they then save."""
 STAY_SHARE: Final = 0.5
-WAITED_SHARE: Final = 0.1
+WAITED_SHARE: Final = 0.2
 """Of a stretch the door's thread may have waited for others than its companions."""
+CROWDED: Final = 3
+"""Stretches in a row in which it waited for longer, until they are said to stay: some pass by."""
 REST_NS: Final = 2_000_000_000
 REST_NS_MAX: Final = 64_000_000_000
 """After others were found there: how long to leave everybody where the kernel wants it; twice as long each time."""
@@ -49,6 +51,7 @@ class Companions:
         self._since_ns = 0
         self._rest_ns = REST_NS
         self._rested_ns = 0
+        self._crowded = 0
 
     def decide(
         self, now_ns: int, span_ns: int, requests: int, door: Spent, workers: Mapping[int, Spent]
@@ -58,7 +61,8 @@ class Companions:
         enough = BUSY_PER_S / 2 if self._chosen else BUSY_PER_S
         if requests * 1_000_000_000 < enough * span_ns:
             return self._choose(frozenset(), now_ns)
-        if self._chosen and self._is_crowded(span_ns, door, workers):
+        self._crowded = self._crowded + 1 if self._is_crowded(span_ns, door, workers) else 0
+        if self._crowded == CROWDED:
             self._rested_ns = now_ns + self._rest_ns
             self._rest_ns = min(2 * self._rest_ns, REST_NS_MAX)
             return self._choose(frozenset(), now_ns)
@@ -69,6 +73,8 @@ class Companions:
         return self._choose(self._light(door, workers), now_ns)
 
     def _is_crowded(self, span_ns: int, door: Spent, workers: Mapping[int, Spent]) -> bool:
+        if not self._chosen:
+            return False
         theirs_ns = sum(spent.ran_ns for worker, spent in workers.items() if worker in self._chosen)
         return door.waited_ns > theirs_ns + WAITED_SHARE * span_ns
 
