@@ -7,7 +7,7 @@ since. Who came through Python counts for nothing here: it is the door's thread 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from typing import Final
 
@@ -66,25 +66,37 @@ class Company:
 
     def _gather(self, thread: int, chosen: frozenset[int]) -> None:
         """Have the ``chosen`` share the processor that the door's thread runs on now, and nobody else."""
-        for worker in self._here - chosen:
-            self._workers.confine(worker, -1)
         if chosen and not self._home:
             self._settle(thread, processor_of(os.getpid(), thread))
         elif self._home and not chosen:
-            with suppress(OSError):
-                os.sched_setaffinity(thread, self._home)
-            self._home = frozenset()
-        if self._home:
-            (processor,) = os.sched_getaffinity(thread)
-            for worker in chosen:
-                self._workers.confine(worker, processor)
-            self._here = chosen
-        else:
-            self._here = frozenset()
+            _bind(thread, self._home)
+        places = _places(thread) if self._home and chosen else frozenset()
+        if (
+            len(places) != 1
+        ):  # none, or somebody else has a say in where the thread runs, as a cpuset that was changed
+            self._home, chosen = frozenset(), frozenset()
+        for worker in self._here - chosen:
+            self._workers.confine(worker, -1)
+        for worker in chosen:
+            self._workers.confine(worker, min(places))
+        self._here = chosen
 
     def _settle(self, thread: int, processor: int) -> None:
-        with suppress(OSError):
-            home = frozenset(os.sched_getaffinity(thread))
-            if processor in home and len(home) > 1:
-                os.sched_setaffinity(thread, {processor})
-                self._home = home
+        home = _places(thread)
+        if processor in home and len(home) > 1 and _bind(thread, {processor}):
+            self._home = home
+
+
+def _places(thread: int) -> frozenset[int]:
+    """Where a thread may run; nowhere when it is gone."""
+    with suppress(OSError):
+        return frozenset(os.sched_getaffinity(thread))
+    return frozenset()
+
+
+def _bind(thread: int, places: Collection[int]) -> bool:
+    """Whether a thread may run there, and nowhere else, from now on."""
+    with suppress(OSError):
+        os.sched_setaffinity(thread, places)
+        return True
+    return False

@@ -107,6 +107,20 @@ def test_workers_that_serve_many_requests_share_the_doors_processor_until_fewer_
     assert (box.workers.places, door.affinity()) == ({1: -1, 2: -1}, ALL)
 
 
+def test_a_thread_that_somebody_else_moved_is_left_there_and_workers_are_let_go(door: Door) -> None:
+    box = Box(door)
+    for _ in range(TRIED + 1):
+        box.look(MANY, 1)
+    (processor,) = door.affinity()
+    assert box.workers.places == {1: processor}
+    os.sched_setaffinity(door.thread(), ALL)
+    box.look(MANY, 1)
+    assert (box.workers.places, len(door.affinity())) == ({1: -1}, len(ALL))
+    box.look(MANY, 1)
+    assert len(door.affinity()) == 1, "its companions come again"
+    assert box.workers.places == {1: min(door.affinity())}
+
+
 def test_looks_are_seldom_and_at_the_busiest_workers_only(door: Door) -> None:
     box = Box(door)
     workers = range(2 * WORKERS_MAX)
