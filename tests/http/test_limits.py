@@ -442,6 +442,7 @@ def test_a_client_that_goes_takes_its_request_with_it(
         end = time.monotonic() + 20
         while b"\nappliance_http_connections 1\n" not in server.get("/metrics"):
             assert time.monotonic() < end, "connections stay"
+        server.status()  # asked after the door has told of those that left, and so answered after that was heard
     server.until("the end of those that the worker has", lambda status: cancelled(status) == before + 3)
     server.until("all tensor memory back", lambda status: status["arena_used_bytes"] == 0)
     text = server.get("/metrics").decode()
