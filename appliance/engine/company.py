@@ -1,18 +1,19 @@
 """Has workers share the processor of the door's thread, or not, as ``scheduling/companions`` decides.
 
-Owner: the engine. Looked at while there are news, at most ten times a second, and only at the workers that served most
-since. Who came through Python counts for nothing here: it is the door's thread that wakes and is woken.
+Owner: the engine. Looked at ten times a second while requests come or there are companions, and only at these and at
+the workers that served most since. Who came through Python counts for nothing here: it is the door's thread that wakes
+and is woken.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from appliance.engine.direct import DirectDoor
-from appliance.scheduling.companions import LOOK_NS, Companions, Spent
+from appliance.scheduling.companions import LOOK_NS, Companions, Part, Spent
+from appliance.workers.cpus import bind, bound_to, unbind
 from appliance.workers.port import WorkerPort
 from appliance.workers.thread_times import processor_of, spent_by
 
@@ -21,19 +22,20 @@ WORKERS_MAX: Final = 8
 
 
 class Company:
-    """``wanted`` false: everybody stays where the kernel wants it."""
+    """``at`` asks for a turn, and a look, at a time; ``wanted`` false: everybody stays where the kernel wants it."""
 
-    def __init__(self, workers: WorkerPort, *, wanted: bool) -> None:
+    def __init__(self, workers: WorkerPort, at: Callable[[int], None], *, wanted: bool) -> None:
         self._workers = workers
+        self._at = at
         self._wanted = wanted and len(os.sched_getaffinity(0)) > 1
         self._companions = Companions()
+        self._processor = -1
+        """What the door's thread is bound to; -1: nothing."""
         self._here: frozenset[int] = frozenset()
-        self._home: frozenset[int] = frozenset()
-        """Where the door's thread may run when it has no companions; empty: it has none."""
         self._look_ns = self._looked_ns = 0
         self._door = Spent(0, 0)
         self._answered: dict[int, int] = {}
-        self._spent: dict[int, Spent] = {}
+        self._ran: dict[int, int] = {}
 
     def look(self, door: DirectDoor, answered: Mapping[int, int], now_ns: int) -> None:
         """``answered`` are the requests that the door had answered by each worker until now."""
@@ -52,51 +54,43 @@ class Company:
             if count > self._answered.get(worker, 0)
         }
         self._answered = dict(answered)
-        used = self._used(sorted(served, key=lambda worker: -served[worker])[:WORKERS_MAX])
+        parts = self._parts(served)
         if before.ran_ns:
-            chosen = self._companions.decide(now_ns, span_ns, sum(served.values()), spent.since(before), used)
+            requests, spent = sum(served.values()), spent.since(before)
+            chosen = self._companions.decide(now_ns, span_ns, requests, spent, parts, self._here)
             self._gather(thread, chosen)
+        if self._here:
+            self._at(self._look_ns)  # they part in silence, too, of which there are no news
 
-    def _used(self, workers: list[int]) -> dict[int, Spent]:
-        """What those of them have spent that may be moved, since the last time; of a new one all that it has."""
-        spent = {worker: found for worker in workers if (found := self._workers.spent(worker)) is not None}
-        used = {worker: found.since(self._spent.get(worker, Spent(0, 0))) for worker, found in spent.items()}
-        self._spent = spent
-        return used
+    def _parts(self, served: Mapping[int, int]) -> dict[int, Part]:
+        """The parts of companions and of those that served most, as far as they were looked at before."""
+        order = sorted(
+            {*self._here, *served}, key=lambda each: (each not in self._here, -served.get(each, 0))
+        )
+        before, self._ran = self._ran, {}
+        for worker in order[:WORKERS_MAX]:
+            if (ran_ns := self._workers.ran_ns(worker)) is not None:
+                self._ran[worker] = ran_ns
+        return {
+            worker: Part(ran_ns - before[worker], served.get(worker, 0))
+            for worker, ran_ns in self._ran.items()
+            if worker in before
+        }
 
     def _gather(self, thread: int, chosen: frozenset[int]) -> None:
         """Have the ``chosen`` share the processor that the door's thread runs on now, and nobody else."""
-        if chosen and not self._home:
-            self._settle(thread, processor_of(os.getpid(), thread))
-        elif self._home and not chosen:
-            _bind(thread, self._home)
-        places = _places(thread) if self._home and chosen else frozenset()
-        if (
-            len(places) != 1
-        ):  # none, or somebody else has a say in where the thread runs, as a cpuset that was changed
-            self._home, chosen = frozenset(), frozenset()
+        if chosen and self._processor < 0:
+            self._settle(thread)
+        if bound_to(thread) != {self._processor}:
+            chosen = frozenset()  # somebody else has a say in where it runs, as a cpuset that was changed
         for worker in self._here - chosen:
             self._workers.confine(worker, -1)
-        for worker in chosen:
-            self._workers.confine(worker, min(places))
-        self._here = chosen
+        self._here = frozenset(each for each in chosen if self._workers.confine(each, self._processor))
+        if self._processor >= 0 and not self._here:
+            unbind(thread)
+            self._processor = -1
 
-    def _settle(self, thread: int, processor: int) -> None:
-        home = _places(thread)
-        if processor in home and len(home) > 1 and _bind(thread, {processor}):
-            self._home = home
-
-
-def _places(thread: int) -> frozenset[int]:
-    """Where a thread may run; nowhere when it is gone."""
-    with suppress(OSError):
-        return frozenset(os.sched_getaffinity(thread))
-    return frozenset()
-
-
-def _bind(thread: int, places: Collection[int]) -> bool:
-    """Whether a thread may run there, and nowhere else, from now on."""
-    with suppress(OSError):
-        os.sched_setaffinity(thread, places)
-        return True
-    return False
+    def _settle(self, thread: int) -> None:
+        processor, places = processor_of(os.getpid(), thread), bound_to(thread)
+        if processor in places and len(places) > 1 and bind(thread, processor):
+            self._processor = processor

@@ -109,7 +109,7 @@ class Grants:
         self._lessons: dict[tuple[object, ...], Learn] = {}
         self._stalls = Stalls(workers, pace.at)
         self._openings = Openings(workers)
-        self._company = Company(workers, wanted=config.share_processor)
+        self._company = Company(workers, pace.at, wanted=config.share_processor)
         self._turn_ns = 0
         """When the turn is, at the latest, that news have asked for last."""
 

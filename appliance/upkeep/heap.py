@@ -12,7 +12,8 @@ from typing import Final
 RESERVE_BYTES: Final = 2 << 20
 """What a thousand swaps add to the tables takes a quarter of this; the rest is for what each has for a while."""
 
-_ARENA_BITS: Final = 20
+_HALF_ARENA_BITS: Final = 19
+"""Of the address: wherever an arena of 1 MiB begins, it has one such block as a whole."""
 _PIECE: Final = 400
 """Bytes of one piece: arenas are for objects of at most 512 bytes, header and all."""
 
@@ -22,5 +23,5 @@ def reserve(nbytes: int) -> list[bytes]:
     gives: one at least in each arena of 1 MiB (CPython 3.10 and later), so that none goes back while they are kept.
     With another allocator there is less of an effect, or none."""
     pieces = [bytes(_PIECE) for _ in range(nbytes // _PIECE)]
-    kept = {id(piece) >> _ARENA_BITS: piece for piece in pieces}
+    kept = {id(piece) >> _HALF_ARENA_BITS: piece for piece in pieces}
     return list(kept.values())

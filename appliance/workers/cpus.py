@@ -1,10 +1,11 @@
-"""Which CPUs workers can be bound to on this machine, and what is wrong with configured sets of them."""
+"""Which CPUs threads can be bound to on this machine, what is wrong with configured sets of them, and the binding."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import cache
 from threading import Thread
 from typing import Final
 
@@ -36,3 +37,36 @@ def usable_cpus() -> frozenset[int]:
     thread.start()
     thread.join()
     return frozenset(found)
+
+
+@cache
+def anywhere() -> frozenset[int]:
+    """What to ask for so that a thread may run wherever those may that nobody has bound: as many CPUs as there can be,
+    since the kernel keeps what was asked for, and a cpuset that is widened later counts; where the process was started
+    on some of them only, these. Asked for first by a thread that is not bound."""
+    mine = frozenset(os.sched_getaffinity(0))
+    return frozenset(range(MAX_CPUS)) if mine == usable_cpus() else mine
+
+
+def bound_to(thread: int) -> frozenset[int]:
+    """Where a thread may run; nowhere when it is gone."""
+    with suppress(OSError):
+        return frozenset(os.sched_getaffinity(thread))
+    return frozenset()
+
+
+def bind(thread: int, cpu: int) -> bool:
+    """Whether a thread runs on this CPU only from now on."""
+    anywhere()
+    with suppress(OSError):
+        os.sched_setaffinity(thread, {cpu})
+        return True
+    return False
+
+
+def unbind(thread: int) -> None:
+    """Let a thread run anywhere again."""
+    for cpus in (anywhere(), range(MAX_CPUS)):  # the first are none where a cpuset has taken them away
+        with suppress(OSError):
+            os.sched_setaffinity(thread, cpus)
+            return

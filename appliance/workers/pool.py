@@ -17,7 +17,6 @@ from functools import partial
 from typing import Final
 
 from appliance.model import RUN_TIMEOUT_PARAMETER, ModelVersion
-from appliance.scheduling.companions import Spent
 from appliance.workers.arena import Arena
 from appliance.workers.lane import LaneBlocked, LaneClosed, SocketDaemonLane, socket_pair
 from appliance.workers.messages import (
@@ -182,6 +181,7 @@ class WorkerPool:
         """Forget a model."""
         state = self._workers.get(worker)
         if state is not None:
+            state.roam()
             state.owes.forget_model(model)
             self._send(state, Unload(model))
 
@@ -230,21 +230,22 @@ class WorkerPool:
         state = self._workers.get(worker)
         return None if state is None else state.memory
 
-    def spent(self, worker: int) -> Spent | None:
+    def ran_ns(self, worker: int) -> int | None:
         """What its thread has used."""
         state = self._workers.get(worker)
-        return None if state is None else state.spent()
+        return None if state is None else state.ran_ns()
 
-    def confine(self, worker: int, processor: int) -> None:
+    def confine(self, worker: int, processor: int) -> bool:
         """Give its thread a processor."""
-        if (state := self._workers.get(worker)) is not None:
-            state.confine(processor)
+        state = self._workers.get(worker)
+        return state is not None and state.confine(processor)
 
     def stop(self, worker: int) -> None:
         """End the worker after what it holds."""
         state = self._workers.get(worker)
         if state is None or state.stopping or state.cause is not None:
             return
+        state.roam()
         state.stopping = True
         if self._supervisor.withdraw(worker):
             state.cause = ExitCause.STOPPED

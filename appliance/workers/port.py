@@ -10,7 +10,6 @@ from enum import Enum
 from typing import Final, NamedTuple, Protocol
 
 from appliance.model import ModelVersion
-from appliance.scheduling.companions import Spent
 
 Shape = tuple[int, ...]
 
@@ -368,12 +367,13 @@ class WorkerPort(Protocol):
     def memory(self, worker: int) -> LaneMemory | None:
         """What the worker shares with the native door; None when it shares nothing or is gone."""
 
-    def spent(self, worker: int) -> Spent | None:
-        """What the thread that runs its requests has used so far; None when it may not be moved, or is gone."""
+    def ran_ns(self, worker: int) -> int | None:
+        """What the thread that runs its requests has used of processors so far, in nanoseconds; None when it may not be
+        moved, or is gone."""
 
-    def confine(self, worker: int, processor: int) -> None:
+    def confine(self, worker: int, processor: int) -> bool:
         """Have that thread run on this processor only, until the worker is asked for anything beside runs; -1: wherever
-        it might before. One that owes anything, or may not be moved, stays where it is."""
+        it might before. One that owes anything, or may not be moved, stays where it is. Whether it has a processor."""
 
     def stop(self, worker: int) -> None:
         """End the worker after what it holds; WorkerExited(STOPPED) follows."""

@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 import select
 import signal
-from contextlib import suppress
 from typing import Final
 
-from appliance.scheduling.companions import Spent
+from appliance.workers.cpus import bind, unbind
 from appliance.workers.lane import DaemonLane
 from appliance.workers.obligations import Obligations
 from appliance.workers.port import ExitCause, LaneMemory
@@ -20,12 +19,11 @@ EXIT_GRACE_NS: Final = 1_000_000_000
 class WorkerProcess:
     """What the pool knows of one worker. ``since_ns`` is since when it has been busy with the oldest thing it owes, or
     since when its end has been awaited, ``aside_ns`` since when with what it does beside; ``movable``: the thread that
-    runs requests is the only one, and may be given a processor; ``home``: where else it may run while it has one, else
-    empty; ``cause`` why it is being killed, ``kill_sent`` that its supervisor has said so; ``orphaned`` that its
-    supervisor died. Owner: the pool."""
+    runs requests is the only one, and may be given a processor; ``confined``: it has one; ``cause`` why it is being
+    killed, ``kill_sent`` that its supervisor has said so; ``orphaned`` that its supervisor died. Owner: the pool."""
 
     __slots__ = (
-        "aside_ns", "cause", "detail", "ended", "home", "id", "kill_sent", "lane", "memory", "movable", "orphaned",
+        "aside_ns", "cause", "confined", "detail", "ended", "id", "kill_sent", "lane", "memory", "movable", "orphaned",
         "owes", "pid", "since_ns", "stopping", "writing",
     )  # fmt: skip
 
@@ -37,7 +35,7 @@ class WorkerProcess:
         self.memory = memory
         self.owes = Obligations(number)
         self.movable = movable
-        self.home: frozenset[int] = frozenset()
+        self.confined = False
         self.pid = 0
         self.since_ns = 0
         self.aside_ns = 0
@@ -65,25 +63,33 @@ class WorkerProcess:
             return ExitCause.STOPPED, "told to stop, had to be killed"
         return None
 
-    def spent(self) -> Spent | None:
+    def ran_ns(self) -> int | None:
         """See WorkerPort."""
-        return spent_by(self.pid, self.pid) if self.pid and self.movable and not self.ended else None
+        spent = spent_by(self.pid, self.pid) if self._may_be_bound else None
+        return None if spent is None else spent.ran_ns
 
-    def confine(self, processor: int) -> None:
-        """See WorkerPort. Threads that it starts would be born there: it owes nothing that it would start one for."""
+    def confine(self, processor: int) -> bool:
+        """See WorkerPort. Threads that it starts are born there: it owes nothing that it would start one for."""
         if processor < 0:
             self.roam()
-        elif self.pid and self.movable and not self.ended and not self.owes:
-            with suppress(OSError):
-                self.home = self.home or frozenset(os.sched_getaffinity(self.pid))
-                os.sched_setaffinity(self.pid, {processor})
+        elif self._may_be_bound and not self.owes:
+            self.confined = bind(self.pid, processor)
+        return self.confined
 
     def roam(self) -> None:
         """Let it run wherever it might before it was given a processor."""
-        if self.home and not self.ended:
-            with suppress(OSError):
-                os.sched_setaffinity(self.pid, self.home)
-        self.home = frozenset()
+        if self.confined and self._is_there:
+            unbind(self.pid)
+        self.confined = False
+
+    @property
+    def _is_there(self) -> bool:
+        """Whether its number is not yet another process's."""
+        return bool(self.pid) and not self.ended and not self.orphaned
+
+    @property
+    def _may_be_bound(self) -> bool:
+        return self.movable and self._is_there and not self.stopping and self.cause is None
 
 
 def has_ended(pid: int) -> bool:

@@ -14,7 +14,7 @@ import pytest
 
 from appliance.engine.company import WORKERS_MAX, Company
 from appliance.engine.direct import DirectDoor
-from appliance.scheduling.companions import BUSY_PER_S, LOOK_NS, TRIED, Spent
+from appliance.scheduling.companions import BUSY_PER_S, LOOK_NS, TRIED
 from appliance.workers.thread_times import processor_of, spent_by
 from tests.engine.silent_workers import SilentWorkers
 
@@ -53,19 +53,25 @@ class Door:
 
 
 class Movable(SilentWorkers):
-    """Workers that have used nothing; ``places`` says which processor each was given."""
+    """Workers that have run for a second before, and since as long as they were told; ``places`` says which processor
+    each was given, ``stuck`` who takes none."""
 
     def __init__(self) -> None:
         super().__init__()
         self.places: dict[int, int] = {}
+        self.stuck: set[int] = set()
         self.seen: list[int] = []
+        self.ran: dict[int, int] = {}
 
-    def spent(self, worker: int) -> Spent | None:
+    def ran_ns(self, worker: int) -> int | None:
         self.seen.append(worker)
-        return Spent(0, 0)
+        return 1_000_000_000 + self.ran.get(worker, 0)
 
-    def confine(self, worker: int, processor: int) -> None:
+    def confine(self, worker: int, processor: int) -> bool:
+        if worker in self.stuck:
+            return False
         self.places[worker] = processor
+        return processor >= 0
 
 
 class Box:
@@ -73,17 +79,29 @@ class Box:
 
     def __init__(self, door: Door, *, wanted: bool = True) -> None:
         self.door, self.workers = door, Movable()
-        self.company = Company(self.workers, wanted=wanted)
+        self.turns: list[int] = []
+        self.company = Company(self.workers, self.turns.append, wanted=wanted)
         self.answered: dict[int, int] = {}
         self.now_ns = LOOK_NS
 
-    def look(self, requests: int, *workers: int) -> None:
-        """After a stretch with so many requests for each."""
+    def look(self, requests: int, *workers: int, ran_ns: int = 0) -> None:
+        """After a stretch with so many requests for each, for which each ran so long."""
         self.now_ns += LOOK_NS
         for worker in workers:
             self.answered[worker] = self.answered.get(worker, 0) + requests
+            self.workers.ran[worker] = self.workers.ran.get(worker, 0) + ran_ns
         self.workers.seen.clear()
+        self.turns.clear()
         self.company.look(cast(DirectDoor, self.door), self.answered, self.now_ns)
+
+    def gather(self, *workers: int) -> int:
+        """Have these become companions; gives their processor."""
+        for _ in range(TRIED + 1):
+            assert self.door.affinity() == ALL, "of the first stretch nothing is known"
+            self.look(MANY, *workers)
+        (processor,) = self.door.affinity()
+        assert self.workers.places == dict.fromkeys(workers, processor)
+        return processor
 
 
 @pytest.fixture
@@ -95,38 +113,69 @@ def door() -> Iterator[Door]:
 
 def test_workers_that_serve_many_requests_share_the_doors_processor_until_fewer_come(door: Door) -> None:
     box = Box(door)
-    for _ in range(TRIED + 1):
-        assert door.affinity() == ALL, "of the first stretch nothing is known"
-        box.look(MANY, 1, 2)
-    (processor,) = door.affinity()
-    assert box.workers.places == {1: processor, 2: processor}
+    processor = box.gather(1, 2)
     box.look(MANY, 2)
-    assert box.workers.places == {1: -1, 2: processor}
-    assert door.affinity() == {processor}
-    box.look(1, 2)
+    assert box.workers.places == {1: processor, 2: processor}, "who has nothing to do for a moment stays"
+    assert box.turns == [box.now_ns + LOOK_NS], "they are looked at in silence, too"
+    box.look(0)
     assert (box.workers.places, door.affinity()) == ({1: -1, 2: -1}, ALL)
+    assert not box.turns
 
 
-def test_a_thread_that_somebody_else_moved_is_left_there_and_workers_are_let_go(door: Door) -> None:
+def test_what_a_worker_used_is_what_came_to_it_since_the_last_look(door: Door) -> None:
     box = Box(door)
-    for _ in range(TRIED + 1):
+    processor = box.gather(1)
+    box.look(MANY, 1, 2)
+    assert box.workers.places == {1: processor}, "what it used of this stretch is not known"
+    box.look(MANY, 1, 2)
+    assert box.workers.places == {1: processor, 2: processor}, "its life before does not count"
+    box.look(MANY, 2, ran_ns=1_000_000_000)
+    assert box.workers.places == {1: processor, 2: -1}, "the door has not run since"
+
+
+def test_a_door_stays_free_where_none_of_its_companions_can_be_bound(door: Door) -> None:
+    box = Box(door)
+    box.workers.stuck = {1}
+    for _ in range(3 * TRIED):
         box.look(MANY, 1)
-    (processor,) = door.affinity()
-    assert box.workers.places == {1: processor}
-    os.sched_setaffinity(door.thread(), ALL)
-    box.look(MANY, 1)
-    assert (box.workers.places, len(door.affinity())) == ({1: -1}, len(ALL))
-    box.look(MANY, 1)
-    assert len(door.affinity()) == 1, "its companions come again"
+        assert (box.workers.places, door.affinity()) == ({}, ALL)
+    box.workers.stuck = set()
+    for _ in range(TRIED):
+        box.look(MANY, 1)
     assert box.workers.places == {1: min(door.affinity())}
 
 
-def test_looks_are_seldom_and_at_the_busiest_workers_only(door: Door) -> None:
+def test_where_somebody_else_moves_the_door_all_are_let_go_and_gather_again_later(door: Door) -> None:
+    box = Box(door)
+    processor = box.gather(1)
+    for places in (ALL, {min(ALL - {processor})}):
+        os.sched_setaffinity(door.thread(), places)
+        box.look(MANY, 1)
+        assert (box.workers.places, door.affinity()) == ({1: -1}, ALL)
+        for _ in range(TRIED):
+            box.look(MANY, 1)
+        assert box.workers.places == {1: min(door.affinity())}
+        assert len(door.affinity()) == 1
+        (processor,) = door.affinity()
+
+
+def test_looks_are_seldom_and_at_companions_and_the_busiest_others_only(door: Door) -> None:
     box = Box(door)
     workers = range(2 * WORKERS_MAX)
     box.look(MANY, *workers)
     box.look(MANY, *workers[WORKERS_MAX:])
     assert sorted(box.workers.seen) == list(workers[WORKERS_MAX:])
+    for _ in range(TRIED):
+        box.look(MANY, *workers[WORKERS_MAX:])
+    companions = dict(box.workers.places)
+    assert sorted(companions) == list(workers[WORKERS_MAX:])
+    for _ in range(3):
+        box.look(MANY, *workers)
+        box.look(2 * MANY, *workers[:WORKERS_MAX])
+        assert sorted(box.workers.seen) == list(workers[WORKERS_MAX:])
+        assert box.workers.places == companions, (
+            "who is there is not exchanged for who is busier for a moment"
+        )
     box.now_ns -= LOOK_NS
     box.look(MANY, *workers)
     assert not box.workers.seen

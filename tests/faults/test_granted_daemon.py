@@ -91,17 +91,16 @@ def test_a_worker_of_a_small_model_shares_the_doors_processor_while_many_request
         for task in Path(f"/proc/{daemon.pid}/task").iterdir()
         if (task / "comm").read_text().strip() == "door"
     )
+
+    def share(_: Any) -> bool:
+        places = affinity_of(door)
+        return len(places) == 1 and places == affinity_of(worker)
+
     with Stream(daemon.grpc, "m", threads=8) as stream:
-        daemon.until("one processor for both", lambda _: len(affinity_of(door) | affinity_of(worker)) == 1)
+        daemon.until("one processor for both", share)
         stream.wait_for(100)
     assert stream.wrong == 0
-
-    def is_free(_: Any) -> bool:
-        with Stub(daemon.grpc) as stub:
-            stub.infer(message("m"))  # nobody looks while nothing comes
-        return affinity_of(door) == affinity_of(worker) == everywhere
-
-    daemon.until("both free", is_free)
+    daemon.until("both free", lambda _: affinity_of(door) == affinity_of(worker) == everywhere)
 
 
 def processes_under(pid: int) -> list[int]:

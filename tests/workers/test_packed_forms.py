@@ -18,7 +18,7 @@ from appliance.model import FormRoom, ModelVersion
 from appliance.runtimes.onnx import OnnxRuntime
 from appliance.runtimes.runtime import RuntimeSettings, Session
 from appliance.store.layout import FORMS, blob_path
-from appliance.workers.form_builder import build_form
+from appliance.workers.form_builder import FORM_FACTOR, build_form
 from appliance.workers.forms import DROPPED_FILE, REFUSED_FILE, form_name, refuse_forms
 from appliance.workers.loading import Loader
 from appliance.workers.port import FormBuilt, LoadWish, WorkerExited
@@ -247,7 +247,7 @@ def test_a_form_is_not_built_where_it_would_take_more_than_the_quota_with_blobs_
         path.parent.mkdir(parents=True)
         path.write_bytes(bytes(1000))
     whole = with_forms(version, tmp_path / FORMS)
-    taken = 2000 + 2 * version.file_bytes
+    taken = 2000 + int(FORM_FACTOR * version.file_bytes)
     for quota, builds in ((taken - 1, False), (taken, True)):
         room = FormRoom(state=str(tmp_path), quota_bytes=quota)
         built = build(shared_bench, replace(whole, form_room=room))

@@ -159,35 +159,60 @@ def affinity(bench: Bench, worker: int) -> set[int]:
 
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="there is one processor")
-def test_a_worker_has_the_processor_that_it_is_given_until_it_loads(shared_bench: Bench) -> None:
+def test_a_worker_has_the_processor_that_it_is_given_until_it_is_asked_for_more_than_runs(
+    shared_bench: Bench,
+) -> None:
     bench, everywhere = shared_bench, os.sched_getaffinity(0)
     worker = bench.start()
     model = bench.load(worker, fake("delay", delay_ms=20))
-    spent = bench.pool.spent(worker)
-    assert spent is not None
-    assert spent.ran_ns > 0
+    assert (bench.pool.ran_ns(worker) or 0) > 0
     for processor in everywhere:
-        bench.call(bench.pool.confine, worker, processor)
+        assert bench.pool.confine(worker, processor)
         assert affinity(bench, worker) == {processor}
-    bench.call(bench.pool.confine, worker, -1)
+    assert not bench.pool.confine(worker, -1)
     assert affinity(bench, worker) == everywhere
-    bench.call(bench.pool.confine, worker, min(everywhere))
-    bench.load(worker, fake())
+    assert bench.pool.confine(worker, min(everywhere))
+    other = bench.load(worker, fake())
     assert affinity(bench, worker) == everywhere
     placed = bench.place([FOUR], [0])
     bench.dispatch(worker, model, placed)
-    bench.call(bench.pool.confine, worker, min(everywhere))
-    assert affinity(bench, worker) == everywhere, "what it owes may have it start threads"
+    assert not bench.pool.confine(worker, min(everywhere)), "what it owes may have it start threads"
+    assert affinity(bench, worker) == everywhere
     bench.event(RunFinished)
-    bench.call(bench.pool.confine, worker, min(everywhere))
+    assert bench.pool.confine(worker, min(everywhere))
+    bench.dispatch(worker, model, placed)
+    assert bench.pool.confine(worker, max(everywhere)), "a run lets it stay where it is"
+    assert affinity(bench, worker) == {min(everywhere)}
+    bench.event(RunFinished)
     bench.call(bench.pool.hollow, worker, model)
     assert affinity(bench, worker) == everywhere
     bench.event(ModelHollowed)
+    assert bench.pool.confine(worker, min(everywhere))
+    bench.call(bench.pool.unload, worker, other)
+    assert affinity(bench, worker) == everywhere
     bench.free(placed)
     bench.call(bench.pool.stop, worker)
     bench.event(WorkerExited)
-    bench.call(bench.pool.confine, worker, min(everywhere))
-    assert bench.pool.spent(worker) is None
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="there is one processor")
+def test_a_worker_that_is_told_to_stop_is_let_go_and_not_bound_again(shared_bench: Bench) -> None:
+    """What gives its memory back, yielding, would be born on the processor of who is busiest."""
+    bench, everywhere = shared_bench, os.sched_getaffinity(0)
+    worker = bench.start()
+    model = bench.load(worker, fake("delay", delay_ms=300))
+    placed = bench.place([FOUR], [0])
+    assert bench.pool.confine(worker, min(everywhere))
+    bench.dispatch(worker, model, placed)
+    bench.call(bench.pool.stop, worker)
+    assert affinity(bench, worker) == everywhere
+    assert not bench.pool.confine(worker, min(everywhere))
+    assert bench.pool.ran_ns(worker) is None
+    assert affinity(bench, worker) == everywhere
+    bench.event(RunFinished)
+    bench.event(WorkerExited)
+    assert not bench.pool.confine(worker, min(everywhere))
+    bench.free(placed)
 
 
 def test_a_worker_of_several_threads_or_with_processors_of_its_own_is_not_moved(shared_bench: Bench) -> None:
@@ -198,9 +223,9 @@ def test_a_worker_of_several_threads_or_with_processors_of_its_own_is_not_moved(
     ):
         worker = bench.start(settings)
         bench.load(worker, fake())
-        assert bench.pool.spent(worker) is None
-        bench.call(bench.pool.confine, worker, min(everywhere))
-        bench.call(bench.pool.confine, worker, -1)
+        assert bench.pool.ran_ns(worker) is None
+        assert not bench.pool.confine(worker, min(everywhere))
+        assert not bench.pool.confine(worker, -1)
         assert affinity(bench, worker) == places
         bench.call(bench.pool.stop, worker)
         bench.event(WorkerExited)

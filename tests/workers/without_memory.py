@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from appliance.model import ModelVersion
-from appliance.scheduling.companions import Spent
 from appliance.workers import port
 
 
@@ -23,10 +22,10 @@ class WithoutMemory:
     def forget(self, worker: int, plans: tuple[int, ...]) -> None:
         raise AssertionError("nothing was learned")
 
-    def spent(self, worker: int) -> Spent | None:
+    def ran_ns(self, worker: int) -> int | None:
         return None
 
-    def confine(self, worker: int, processor: int) -> None:
+    def confine(self, worker: int, processor: int) -> bool:
         raise AssertionError("it may not be moved")
 
     def run_timeout_ns(self, version: ModelVersion) -> int:
