@@ -14,7 +14,7 @@ from typing import Final
 from appliance.engine.direct import DirectDoor
 from appliance.scheduling.companions import LOOK_NS, Companions, Part, Spent
 from appliance.workers.cpus import bind, bound_to, unbind
-from appliance.workers.port import WorkerPort
+from appliance.workers.port import Runner, WorkerPort
 from appliance.workers.thread_times import processor_of, spent_by
 
 WORKERS_MAX: Final = 8
@@ -45,6 +45,7 @@ class Company:
         thread = door.thread()
         spent = spent_by(os.getpid(), thread) if thread else None
         if spent is None:
+            self._gather(thread, frozenset())
             return
         before, self._door = self._door, spent
         span_ns, self._looked_ns = now_ns - self._looked_ns, now_ns
@@ -54,23 +55,26 @@ class Company:
             if count > self._answered.get(worker, 0)
         }
         self._answered = dict(answered)
-        parts = self._parts(served)
+        runners = self._runners(served)
+        parts = self._parts(runners, served)
+        here = frozenset(each for each in self._here if each in runners and runners[each].confined)
         if before.ran_ns:
             requests, spent = sum(served.values()), spent.since(before)
-            chosen = self._companions.decide(now_ns, span_ns, requests, spent, parts, self._here)
-            self._gather(thread, chosen)
+            self._gather(thread, self._companions.decide(now_ns, span_ns, requests, spent, parts, here))
         if self._here:
             self._at(self._look_ns)  # they part in silence, too, of which there are no news
 
-    def _parts(self, served: Mapping[int, int]) -> dict[int, Part]:
-        """The parts of companions and of those that served most, as far as they were looked at before."""
+    def _runners(self, served: Mapping[int, int]) -> dict[int, Runner]:
+        """The threads of companions and of those that served most."""
         order = sorted(
             {*self._here, *served}, key=lambda each: (each not in self._here, -served.get(each, 0))
         )
-        before, self._ran = self._ran, {}
-        for worker in order[:WORKERS_MAX]:
-            if (ran_ns := self._workers.ran_ns(worker)) is not None:
-                self._ran[worker] = ran_ns
+        found = {worker: self._workers.runner(worker) for worker in order[:WORKERS_MAX]}
+        return {worker: runner for worker, runner in found.items() if runner is not None}
+
+    def _parts(self, runners: Mapping[int, Runner], served: Mapping[int, int]) -> dict[int, Part]:
+        """The parts of those that were looked at before, too."""
+        before, self._ran = self._ran, {worker: runner.ran_ns for worker, runner in runners.items()}
         return {
             worker: Part(ran_ns - before[worker], served.get(worker, 0))
             for worker, ran_ns in self._ran.items()
@@ -85,12 +89,14 @@ class Company:
             chosen = frozenset()  # somebody else has a say in where it runs, as a cpuset that was changed
         for worker in self._here - chosen:
             self._workers.confine(worker, -1)
-        self._here = frozenset(each for each in chosen if self._workers.confine(each, self._processor))
+        came = frozenset(each for each in chosen - self._here if self._workers.confine(each, self._processor))
+        self._here = self._here & chosen | came
         if self._processor >= 0 and not self._here:
-            unbind(thread)
+            if thread:
+                unbind(thread, self._processor)
             self._processor = -1
 
     def _settle(self, thread: int) -> None:
-        processor, places = processor_of(os.getpid(), thread), bound_to(thread)
-        if processor in places and len(places) > 1 and bind(thread, processor):
+        processor = processor_of(os.getpid(), thread)
+        if processor in bound_to(thread) and len(bound_to(thread)) > 1 and bind(thread, processor):
             self._processor = processor

@@ -4,11 +4,13 @@ A request of a small model costs less than it costs to wake another processor fo
 the worker share one, each goes on when the other has nothing to do, requests that come meanwhile gather, and nobody is
 woken from far away. With workers that take long it is the other way round: the door would wait for them.
 
-So a worker is a companion while many requests are served, each takes it little, and all of them take little beside the
-door. Whether that pays is tried: what is served together is held against what was served apart, at first and, where
-door and companions fill their processor, again from time to time. They part for a while where it does not pay, where
-they come to use too much, and where others keep the door's thread waiting: it can wait for its companions only as long
-as they run, by the kernel's own figures.
+So a worker is a companion while it and others like it serve many requests, each takes it little, and all of them
+together take little beside the door. Whether that pays is tried: what is served together is held against what was
+served apart. They gather all at once; later one may go that comes to use too much, or has nothing to do, and from time
+to time all part for a moment and gather anew: where others could join them, and where they fill their processor, so
+that it is tried once more. They part for a while where it does not pay, where all come to use too much, and where
+others keep the door's thread waiting: it can wait for its companions only as long as they run, by the kernel's own
+figures.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from typing import Final, NamedTuple
 LOOK_NS: Final = 100_000_000
 """How long a stretch is at least that is decided upon."""
 BUSY_PER_S: Final = 1_000
-"""Requests a second that make it worth while; half as many while there are companions."""
+"""Requests a second of small models that make it worth while; half as many while there are companions."""
 REQUEST_NS: Final = 100_000
 """What a request may take a companion: a short turn. Who asks for one waits no longer for a processor."""
 ENTER_SHARE: Final = 0.67
@@ -32,16 +34,17 @@ WAITED_SHARE: Final = 0.2
 CROWDED: Final = 3
 """Stretches in a row in which it waited for longer, until they are said to stay: some pass by."""
 TRIED: Final = 5
-"""Stretches apart and together that are compared."""
+"""Stretches apart and together that are compared, and stretches without a request after which a companion goes."""
 KEPT_SHARE: Final = 0.9
-"""Of the rate apart, which goes up and down by itself, this must be served together."""
+"""Of the rate apart this must be served together. It goes up and down by itself, and so this is looked at twice."""
 FULL_SHARE: Final = 0.9
 """Of a stretch that door and companions run: nothing more fits onto their processor, and apart more might be served."""
 REST_NS: Final = 2_000_000_000
 REST_NS_MAX: Final = 64_000_000_000
 """How long to leave everybody where the kernel wants it after that was better; twice as long each time."""
 CALM_NS: Final = 10_000_000_000
-"""After so long together the next rest is a short one again, and where they are full, they try once more."""
+"""After so long together the next rest is a short one again, and where they are full, or not all that could be
+companions, they gather anew."""
 
 
 class Spent(NamedTuple):
@@ -71,10 +74,14 @@ class Companions:
         self._rest_ns = REST_NS
         self._rested_ns = 0
         self._crowded = 0
+        self._idle: dict[int, int] = {}
+        """For how many stretches companions have had no request."""
         self._stretches: deque[tuple[int, int]] = deque(maxlen=TRIED)
-        """Requests and nanoseconds of the last ones, since the companions came or went."""
+        """Requests and nanoseconds of the last ones, since the companions came or went, or were compared."""
         self._apart = 0.0
         """Requests per nanosecond before the companions came; 0: that is compared already."""
+        self._doubted = False
+        """It was compared once, and less was served."""
 
     def decide(
         self,
@@ -85,67 +92,87 @@ class Companions:
         workers: Mapping[int, Part],
         together: frozenset[int],
     ) -> frozenset[int]:
-        """The companions from ``now_ns`` on, the end of a stretch of ``span_ns`` with so many ``requests``; what the
-        door's thread spent in it, what part ``workers`` had, and which of them were where they had been chosen to be:
-        ``together`` with it."""
-        if not together:
-            self._choose(frozenset(), now_ns)
-        self._chosen &= together
-        enough = BUSY_PER_S / 2 if self._chosen else BUSY_PER_S
-        if requests * 1_000_000_000 < enough * span_ns:
-            self._stretches.clear()
-            return self._choose(frozenset(), now_ns)
+        """The companions from ``now_ns`` on, the end of a stretch of ``span_ns`` in which the door had so many
+        ``requests`` answered; what its thread spent in it, what part ``workers`` had, as far as that is known, and
+        which of them were where they had been chosen to be: ``together`` with it. Who is missing has gone."""
+        if self._chosen and not self._chosen & together & workers.keys():
+            return self._part()
+        self._chosen &= together & workers.keys()
         self._stretches.append((requests, span_ns))
         if self._chosen:
             return self._stay(now_ns, span_ns, door, workers)
-        if now_ns < self._rested_ns or len(self._stretches) < TRIED:
-            return self._chosen
-        return self._choose(_light(workers, ENTER_SHARE * door.ran_ns), now_ns)
+        light = _light(workers, ENTER_SHARE * door.ran_ns)
+        if not _many(workers, light, BUSY_PER_S, span_ns):
+            self._stretches.clear()
+        elif now_ns >= self._rested_ns and len(self._stretches) == TRIED:
+            self._gather(light, now_ns)
+        return self._chosen
 
     def _stay(self, now_ns: int, span_ns: int, door: Spent, workers: Mapping[int, Part]) -> frozenset[int]:
-        theirs_ns = sum(part.ran_ns for worker, part in workers.items() if worker in self._chosen)
+        parts = {worker: workers[worker] for worker in self._chosen}
+        if not _many(parts, self._chosen, BUSY_PER_S / 2, span_ns):
+            return self._part()
+        theirs_ns = sum(part.ran_ns for part in parts.values())
         waited_long = door.waited_ns > theirs_ns + WAITED_SHARE * span_ns
         self._crowded = self._crowded + 1 if waited_long else 0
-        light = _light(workers, STAY_SHARE * door.ran_ns)
+        light = _light(parts, STAY_SHARE * door.ran_ns)
         if self._crowded == CROWDED or not light or self._serves_less():
             self._rested_ns = now_ns + self._rest_ns
             self._rest_ns = min(2 * self._rest_ns, REST_NS_MAX)
-            return self._choose(frozenset(), now_ns)
+            return self._part()
         if now_ns - self._since_ns > CALM_NS:
             self._rest_ns = REST_NS
-            if door.ran_ns + theirs_ns >= FULL_SHARE * span_ns:
-                return self._choose(frozenset(), now_ns)
-        return self._choose(light, now_ns)
+            full = door.ran_ns + theirs_ns >= FULL_SHARE * span_ns
+            others = _light(workers, ENTER_SHARE * door.ran_ns) - light
+            if full or _many(workers, others, BUSY_PER_S, span_ns):
+                return self._part()
+        self._idle = {
+            worker: 0 if part.requests else self._idle.get(worker, 0) + 1 for worker, part in parts.items()
+        }
+        self._chosen = frozenset(worker for worker in light if self._idle[worker] < TRIED)
+        return self._chosen or self._part()
 
     def _serves_less(self) -> bool:
-        """Whether that shows now, once after the companions came."""
+        """Whether that has shown twice now, since the companions came."""
         if not self._apart or len(self._stretches) < TRIED:
             return False
-        apart, self._apart = self._apart, 0.0
-        return self._rate() < KEPT_SHARE * apart
+        less, doubted = self._rate() < KEPT_SHARE * self._apart, self._doubted
+        self._doubted = less
+        self._stretches.clear()
+        if doubted or not less:
+            self._apart = 0.0
+        return doubted and less
 
     def _rate(self) -> float:
         return sum(requests for requests, _ in self._stretches) / sum(ns for _, ns in self._stretches)
 
-    def _choose(self, chosen: frozenset[int], now_ns: int) -> frozenset[int]:
-        if bool(chosen) != bool(self._chosen):
-            self._since_ns = now_ns
-            self._apart = self._rate() if chosen else 0.0
-            self._stretches.clear()
-            self._crowded = 0
-        self._chosen = chosen
-        return chosen
+    def _gather(self, chosen: frozenset[int], now_ns: int) -> None:
+        self._chosen, self._since_ns = chosen, now_ns
+        self._apart, self._doubted = self._rate(), False
+        self._stretches.clear()
+        self._crowded = 0
+        self._idle = {}
+
+    def _part(self) -> frozenset[int]:
+        self._chosen = frozenset()
+        self._stretches.clear()
+        return self._chosen
+
+
+def _many(workers: Mapping[int, Part], which: frozenset[int], least_per_s: float, span_ns: int) -> bool:
+    """Whether these were asked at least so often in a stretch."""
+    requests = sum(workers[worker].requests for worker in which)
+    return bool(which) and requests * 1_000_000_000 >= least_per_s * span_ns
 
 
 def _light(workers: Mapping[int, Part], most_ns: float) -> frozenset[int]:
     """Those that used least, as many as use no more than ``most_ns`` together, of those whose requests are small."""
     chosen = []
     for worker, part in sorted(workers.items(), key=lambda item: (item[1].ran_ns, item[0])):
+        if part.ran_ns > REQUEST_NS * max(part.requests, 1):
+            continue
         most_ns -= part.ran_ns
         if most_ns < 0:
             break
-        if part.ran_ns <= REQUEST_NS * max(part.requests, 1):
-            chosen.append(worker)
-        else:
-            most_ns += part.ran_ns
+        chosen.append(worker)
     return frozenset(chosen)

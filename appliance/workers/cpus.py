@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import suppress
-from functools import cache
 from threading import Thread
 from typing import Final
 
@@ -39,15 +38,6 @@ def usable_cpus() -> frozenset[int]:
     return frozenset(found)
 
 
-@cache
-def anywhere() -> frozenset[int]:
-    """What to ask for so that a thread may run wherever those may that nobody has bound: as many CPUs as there can be,
-    since the kernel keeps what was asked for, and a cpuset that is widened later counts; where the process was started
-    on some of them only, these. Asked for first by a thread that is not bound."""
-    mine = frozenset(os.sched_getaffinity(0))
-    return frozenset(range(MAX_CPUS)) if mine == usable_cpus() else mine
-
-
 def bound_to(thread: int) -> frozenset[int]:
     """Where a thread may run; nowhere when it is gone."""
     with suppress(OSError):
@@ -56,17 +46,23 @@ def bound_to(thread: int) -> frozenset[int]:
 
 
 def bind(thread: int, cpu: int) -> bool:
-    """Whether a thread runs on this CPU only from now on."""
-    anywhere()
-    with suppress(OSError):
-        os.sched_setaffinity(thread, {cpu})
-        return True
+    """Whether a thread runs on this CPU only from now on. One that may not run wherever the main thread of this process
+    may is left alone: somebody has given it a place."""
+    if bound_to(thread) == bound_to(os.getpid()):
+        with suppress(OSError):
+            os.sched_setaffinity(thread, {cpu})
+            return True
     return False
 
 
-def unbind(thread: int) -> None:
-    """Let a thread run anywhere again."""
-    for cpus in (anywhere(), range(MAX_CPUS)):  # the first are none where a cpuset has taken them away
-        with suppress(OSError):
-            os.sched_setaffinity(thread, cpus)
-            return
+def unbind(thread: int, cpu: int) -> None:
+    """Let a thread that was bound to this CPU run wherever the main thread of this process may, unless somebody has
+    given it another place since."""
+    usual = bound_to(os.getpid())
+    if bound_to(thread) not in ({cpu}, usual):
+        return
+    with suppress(OSError):
+        # The kernel keeps what was asked for, and so a cpuset that is widened later counts.
+        os.sched_setaffinity(thread, range(MAX_CPUS))
+        if bound_to(thread) != usual:
+            os.sched_setaffinity(thread, usual)

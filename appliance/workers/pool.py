@@ -47,6 +47,7 @@ from appliance.workers.port import (
     LoadWish,
     ModelRefused,
     PoolEvent,
+    Runner,
     WorkerExited,
     WorkerSettings,
     WorkerStarted,
@@ -67,11 +68,8 @@ _log = logging.getLogger(__name__)
 
 
 class WorkerPool:
-    """WorkerPort over forked processes. ``on_event`` only enqueues.
-
-    ``rings`` makes the memory that a worker shares with the native door; without, workers are reached by their sockets
-    only.
-    """
+    """WorkerPort over forked processes. ``on_event`` only enqueues. ``rings`` makes the memory that a worker shares
+    with the native door; without, workers are reached by their sockets only."""
 
     def __init__(
         self,
@@ -230,10 +228,10 @@ class WorkerPool:
         state = self._workers.get(worker)
         return None if state is None else state.memory
 
-    def ran_ns(self, worker: int) -> int | None:
-        """What its thread has used."""
+    def runner(self, worker: int) -> Runner | None:
+        """Its thread."""
         state = self._workers.get(worker)
-        return None if state is None else state.ran_ns()
+        return None if state is None else state.runner()
 
     def confine(self, worker: int, processor: int) -> bool:
         """Give its thread a processor."""
@@ -364,6 +362,7 @@ class WorkerPool:
         """Have the worker killed for ``cause``. What it finished before counts, unless it talked nonsense."""
         if state.cause is not None:
             return
+        state.roam()
         state.cause = cause
         state.detail = detail
         state.since_ns = time.monotonic_ns()

@@ -7,10 +7,10 @@ import select
 import signal
 from typing import Final
 
-from appliance.workers.cpus import bind, unbind
+from appliance.workers.cpus import bind, bound_to, unbind
 from appliance.workers.lane import DaemonLane
 from appliance.workers.obligations import Obligations
-from appliance.workers.port import ExitCause, LaneMemory
+from appliance.workers.port import ExitCause, LaneMemory, Runner
 from appliance.workers.thread_times import spent_by
 
 EXIT_GRACE_NS: Final = 1_000_000_000
@@ -19,12 +19,13 @@ EXIT_GRACE_NS: Final = 1_000_000_000
 class WorkerProcess:
     """What the pool knows of one worker. ``since_ns`` is since when it has been busy with the oldest thing it owes, or
     since when its end has been awaited, ``aside_ns`` since when with what it does beside; ``movable``: the thread that
-    runs requests is the only one, and may be given a processor; ``confined``: it has one; ``cause`` why it is being
-    killed, ``kill_sent`` that its supervisor has said so; ``orphaned`` that its supervisor died. Owner: the pool."""
+    runs requests is the only one, and may be given a processor; ``processor``: that one, or -1; ``cause`` why it is
+    being killed, ``kill_sent`` that its supervisor has said so; ``orphaned`` that its supervisor died. Owner: the
+    pool."""
 
     __slots__ = (
-        "aside_ns", "cause", "confined", "detail", "ended", "id", "kill_sent", "lane", "memory", "movable", "orphaned",
-        "owes", "pid", "since_ns", "stopping", "writing",
+        "aside_ns", "cause", "detail", "ended", "id", "kill_sent", "lane", "memory", "movable", "orphaned", "owes",
+        "pid", "processor", "since_ns", "stopping", "writing",
     )  # fmt: skip
 
     def __init__(
@@ -35,7 +36,7 @@ class WorkerProcess:
         self.memory = memory
         self.owes = Obligations(number)
         self.movable = movable
-        self.confined = False
+        self.processor = -1
         self.pid = 0
         self.since_ns = 0
         self.aside_ns = 0
@@ -63,24 +64,27 @@ class WorkerProcess:
             return ExitCause.STOPPED, "told to stop, had to be killed"
         return None
 
-    def ran_ns(self) -> int | None:
+    def runner(self) -> Runner | None:
         """See WorkerPort."""
         spent = spent_by(self.pid, self.pid) if self._may_be_bound else None
-        return None if spent is None else spent.ran_ns
+        if spent is None:
+            return None
+        return Runner(spent.ran_ns, self.processor >= 0 and bound_to(self.pid) == {self.processor})
 
     def confine(self, processor: int) -> bool:
         """See WorkerPort. Threads that it starts are born there: it owes nothing that it would start one for."""
         if processor < 0:
             self.roam()
-        elif self._may_be_bound and not self.owes:
-            self.confined = bind(self.pid, processor)
-        return self.confined
+        elif self._may_be_bound and not self.owes and self.processor < 0 and bind(self.pid, processor):
+            self.processor = processor
+            return True
+        return False
 
     def roam(self) -> None:
         """Let it run wherever it might before it was given a processor."""
-        if self.confined and self._is_there:
-            unbind(self.pid)
-        self.confined = False
+        if self.processor >= 0 and self._is_there:
+            unbind(self.pid, self.processor)
+        self.processor = -1
 
     @property
     def _is_there(self) -> bool:

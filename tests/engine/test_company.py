@@ -15,6 +15,7 @@ import pytest
 from appliance.engine.company import WORKERS_MAX, Company
 from appliance.engine.direct import DirectDoor
 from appliance.scheduling.companions import BUSY_PER_S, LOOK_NS, TRIED
+from appliance.workers.port import Runner
 from appliance.workers.thread_times import processor_of, spent_by
 from tests.engine.silent_workers import SilentWorkers
 
@@ -54,18 +55,21 @@ class Door:
 
 class Movable(SilentWorkers):
     """Workers that have run for a second before, and since as long as they were told; ``places`` says which processor
-    each was given, ``stuck`` who takes none."""
+    each was given, ``stuck`` who takes none, ``gone`` who has ended."""
 
     def __init__(self) -> None:
         super().__init__()
         self.places: dict[int, int] = {}
         self.stuck: set[int] = set()
+        self.gone: set[int] = set()
         self.seen: list[int] = []
         self.ran: dict[int, int] = {}
 
-    def ran_ns(self, worker: int) -> int | None:
+    def runner(self, worker: int) -> Runner | None:
         self.seen.append(worker)
-        return 1_000_000_000 + self.ran.get(worker, 0)
+        if worker in self.gone:
+            return None
+        return Runner(1_000_000_000 + self.ran.get(worker, 0), self.places.get(worker, -1) >= 0)
 
     def confine(self, worker: int, processor: int) -> bool:
         if worker in self.stuck:
@@ -93,6 +97,12 @@ class Box:
         self.workers.seen.clear()
         self.turns.clear()
         self.company.look(cast(DirectDoor, self.door), self.answered, self.now_ns)
+
+    def again(self, *workers: int) -> None:
+        """Have them gather after they have parted."""
+        for _ in range(2 * TRIED):
+            if len(self.door.affinity()) > 1:
+                self.look(MANY, *workers)
 
     def gather(self, *workers: int) -> int:
         """Have these become companions; gives their processor."""
@@ -124,13 +134,41 @@ def test_workers_that_serve_many_requests_share_the_doors_processor_until_fewer_
 
 def test_what_a_worker_used_is_what_came_to_it_since_the_last_look(door: Door) -> None:
     box = Box(door)
-    processor = box.gather(1)
-    box.look(MANY, 1, 2)
-    assert box.workers.places == {1: processor}, "what it used of this stretch is not known"
+    processor = box.gather(1, 2)
     box.look(MANY, 1, 2)
     assert box.workers.places == {1: processor, 2: processor}, "its life before does not count"
     box.look(MANY, 2, ran_ns=1_000_000_000)
     assert box.workers.places == {1: processor, 2: -1}, "the door has not run since"
+    box.look(MANY, 1)
+    assert box.workers.places == {1: processor, 2: -1}
+
+
+def test_who_has_gone_or_was_let_go_is_no_companion_any_more(door: Door) -> None:
+    box = Box(door)
+    processor = box.gather(1, 2, 3)
+    box.workers.gone = {1}
+    box.look(MANY, 2, 3)
+    assert box.workers.places == {1: -1, 2: processor, 3: processor}
+    box.workers.places[2] = -1
+    box.look(MANY, 2, 3)
+    assert box.workers.places == {1: -1, 2: -1, 3: processor}, "as before a load"
+    box.look(MANY, 2, 3)
+    assert box.workers.places == {1: -1, 2: -1, 3: processor}
+    box.workers.gone = {1, 3}
+    box.look(MANY, 2)
+    assert (box.workers.places, door.affinity()) == ({1: -1, 2: -1, 3: -1}, ALL)
+
+
+def test_all_are_let_go_when_nothing_is_told_of_the_door(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As by a kernel that has no descriptor for that."""
+    box = Box(door)
+    box.gather(1)
+    with monkeypatch.context() as patch:
+        patch.setattr("appliance.engine.company.spent_by", lambda *_: None)
+        box.look(0)
+        assert (box.workers.places, door.affinity()) == ({1: -1}, ALL)
+    box.again(1)
+    assert box.workers.places == {1: min(door.affinity())}
 
 
 def test_a_door_stays_free_where_none_of_its_companions_can_be_bound(door: Door) -> None:
@@ -140,23 +178,24 @@ def test_a_door_stays_free_where_none_of_its_companions_can_be_bound(door: Door)
         box.look(MANY, 1)
         assert (box.workers.places, door.affinity()) == ({}, ALL)
     box.workers.stuck = set()
-    for _ in range(TRIED):
-        box.look(MANY, 1)
+    box.again(1)
     assert box.workers.places == {1: min(door.affinity())}
 
 
-def test_where_somebody_else_moves_the_door_all_are_let_go_and_gather_again_later(door: Door) -> None:
+def test_where_somebody_else_moves_the_door_all_are_let_go_and_it_stays_there(door: Door) -> None:
     box = Box(door)
     processor = box.gather(1)
-    for places in (ALL, {min(ALL - {processor})}):
-        os.sched_setaffinity(door.thread(), places)
+    os.sched_setaffinity(door.thread(), ALL)
+    box.look(MANY, 1)
+    assert (box.workers.places, door.affinity()) == ({1: -1}, ALL)
+    box.again(1)
+    assert box.workers.places == {1: min(door.affinity())}
+    (processor,) = door.affinity()
+    other = frozenset({min(ALL - {processor})})
+    os.sched_setaffinity(door.thread(), other)
+    for _ in range(3 * TRIED):
         box.look(MANY, 1)
-        assert (box.workers.places, door.affinity()) == ({1: -1}, ALL)
-        for _ in range(TRIED):
-            box.look(MANY, 1)
-        assert box.workers.places == {1: min(door.affinity())}
-        assert len(door.affinity()) == 1
-        (processor,) = door.affinity()
+        assert (box.workers.places, door.affinity()) == ({1: -1}, other)
 
 
 def test_looks_are_seldom_and_at_companions_and_the_busiest_others_only(door: Door) -> None:
@@ -171,7 +210,7 @@ def test_looks_are_seldom_and_at_companions_and_the_busiest_others_only(door: Do
     assert sorted(companions) == list(workers[WORKERS_MAX:])
     for _ in range(3):
         box.look(MANY, *workers)
-        box.look(2 * MANY, *workers[:WORKERS_MAX])
+        box.look(MANY, *workers, *workers[:WORKERS_MAX])
         assert sorted(box.workers.seen) == list(workers[WORKERS_MAX:])
         assert box.workers.places == companions, (
             "who is there is not exchanged for who is busier for a moment"

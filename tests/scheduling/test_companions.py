@@ -35,23 +35,31 @@ class Time:
         self.now_ns = 1
         self.together: frozenset[int] = frozenset()
 
-    def after(
+    def stretch(
         self,
-        workers: dict[int, int],
+        parts: dict[int, Part],
         *,
         requests: int = 10 * BUSY,
-        each: int = 10 * BUSY,
         waited_ns: int = 0,
         door_ns: int = DOOR_NS,
         span_ns: int = LOOK_NS,
     ) -> set[int]:
-        """The companions after a stretch in which the ``workers`` ran so long, for ``each`` so many requests."""
+        """The companions after a stretch in which the door had so many requests answered, by whomever."""
         self.now_ns += span_ns
-        parts = {worker: Part(ran_ns, each) for worker, ran_ns in workers.items()}
         self.together = self.companions.decide(
             self.now_ns, span_ns, requests, Spent(door_ns, waited_ns), parts, self.together
         )
         return set(self.together)
+
+    def after(
+        self, workers: dict[int, int], *, requests: int = 10 * BUSY, each: int | None = None, **more: int
+    ) -> set[int]:
+        """The companions after a stretch in which the ``workers`` ran so long, for ``each`` so many requests: an equal
+        part of all."""
+        if each is None:
+            each = requests // len(workers)
+        parts = {worker: Part(ran_ns, each) for worker, ran_ns in workers.items()}
+        return self.stretch(parts, requests=requests, **more)
 
     def crowded(self, workers: dict[int, int], stretches: int) -> set[int]:
         """The same after so many stretches in which the door's thread waited for others."""
@@ -77,14 +85,16 @@ def rest(time: Time, worker: dict[int, int], rest_ns: int) -> None:
 
 def test_a_worker_that_uses_little_is_a_companion_while_many_requests_come() -> None:
     time = Time()
-    assert time.settled({1: ran(0.2)}, requests=BUSY - 1) == set()
+    assert time.settled({1: ran(0.05)}, requests=BUSY - 1) == set()
     for _ in range(TRIED - 1):
-        assert time.after({1: ran(0.2)}, requests=BUSY) == set(), "it is not known yet what is served without"
-    assert time.after({1: ran(0.2)}, requests=BUSY) == {1}
-    assert time.settled({1: ran(0.2)}, requests=BUSY) == {1}
-    assert time.settled({1: ran(0.2)}, requests=BUSY // 2) == {1}, "half as many will do for staying"
-    assert time.after({1: ran(0.2)}, requests=BUSY // 2 - 1) == set()
-    assert time.settled({1: ran(0.2)}, requests=BUSY) == {1}, "that was no fault of anybody's"
+        assert time.after({1: ran(0.05)}, requests=BUSY) == set(), (
+            "it is not known yet what is served without"
+        )
+    assert time.after({1: ran(0.05)}, requests=BUSY) == {1}
+    assert time.settled({1: ran(0.05)}, requests=BUSY) == {1}
+    assert time.settled({1: ran(0.05)}, requests=BUSY // 2) == {1}, "half as many will do for staying"
+    assert time.after({1: ran(0.05)}, requests=BUSY // 2 - 1) == set()
+    assert time.settled({1: ran(0.05)}, requests=BUSY) == {1}, "that was no fault of anybody's"
 
 
 def test_a_long_stretch_with_few_requests_is_a_quiet_one() -> None:
@@ -95,29 +105,90 @@ def test_a_long_stretch_with_few_requests_is_a_quiet_one() -> None:
 
 def test_a_worker_whose_requests_take_long_stays_apart_however_few_they_are() -> None:
     time = Time()
-    slow_ns = 20_000_000
-    assert slow_ns < ran(STAY_SHARE)
-    assert time.settled({1: slow_ns}, each=1) == set()
-    assert time.after({1: slow_ns}, each=slow_ns // REQUEST_NS) == {1}
-    assert time.after({1: slow_ns}, each=slow_ns // REQUEST_NS - 1) == set()
-    other = Time()
+    slow = Part(20_000_000, 20_000_000 // REQUEST_NS - 1)
+    assert slow.ran_ns < ran(STAY_SHARE)
     for _ in range(TRIED):
-        chosen = other.companions.decide(
-            other.now_ns, LOOK_NS, 10 * BUSY, Spent(DOOR_NS, 0),
-            {1: Part(slow_ns, 1), 2: Part(ran(0.5), 10 * BUSY)}, frozenset(),
-        )  # fmt: skip
+        chosen = time.stretch({1: slow, 2: Part(ran(0.5), 10 * BUSY)})
     assert chosen == {2}, "its time is not taken from others"
+    other = Time()
+    fast = Part(slow.ran_ns, slow.requests + 1)
+    for _ in range(TRIED):
+        chosen = other.stretch({1: fast, 2: Part(0, 10 * BUSY)})
+    assert chosen == {1, 2}
+    assert other.stretch({1: slow, 2: Part(0, 10 * BUSY)}) == {2}
 
 
 def test_one_that_comes_to_use_too_much_goes_and_does_not_come_back_at_once() -> None:
     between = (ENTER_SHARE + STAY_SHARE) / 2
     time = Time()
     assert time.settled({1: ran(ENTER_SHARE + 0.01)}) == set()
-    assert time.after({1: ran(between)}) == {1}, "some of it is what waking from far away costs"
+    assert time.settled({1: ran(between)}) == {1}, "some of it is what waking from far away costs"
     assert time.after({1: ran(between)}) == set()
     rest(time, {1: ran(between)}, REST_NS)
     assert time.after({1: ran(between)}) == set()
     rest(time, {1: ran(between)}, 2 * REST_NS)
+
+
+def test_one_of_several_that_comes_to_use_too_much_stays_apart_until_all_gather_anew() -> None:
+    """Its figures are others apart and together, and would have it come and go."""
+    time, light = Time(), {1: ran(0.1), 2: ran(0.3)}
+    assert time.settled(light) == {1, 2}
+    begin_ns = time.now_ns
+    assert time.after({1: ran(0.1), 2: ran(0.45)}) == {1}
+    while time.after(light) == {1}:
+        pass
+    assert time.now_ns == begin_ns + CALM_NS + LOOK_NS
+    assert time.together == set()
+    for _ in range(TRIED - 1):
+        assert time.after(light) == set()
+    assert time.after(light) == {1, 2}, "that it may come was no reason to rest"
+    for _ in range(3 * CALM_NS // LOOK_NS):
+        assert time.after(light) == {1, 2}, "nobody is missing"
+
+
+def test_others_that_bring_little_are_no_reason_to_gather_anew() -> None:
+    time = Time()
+    alone = {1: Part(ran(0.2), 10 * BUSY)}
+    for _ in range(TRIED):
+        assert time.together == set()
+        time.stretch(alone)
+    for _ in range(3 * CALM_NS // LOOK_NS):
+        assert time.stretch(alone | {2: Part(ran(0.1), BUSY - 1)}) == {1}
+    assert time.stretch(alone | {2: Part(ran(0.1), BUSY)}) == set()
+
+
+def test_who_has_nothing_to_do_goes_in_the_end_and_is_no_reason_to_stay_together() -> None:
+    """The door's thread would be bound for nobody, and others that serve would be kept out."""
+    time, many = Time(), Part(ran(0.1), 10 * BUSY)
+    for _ in range(TRIED):
+        chosen = time.stretch({1: many, 2: many})
+    assert chosen == {1, 2}
+    for _ in range(TRIED - 1):
+        assert time.stretch({1: many, 2: Part(0, 0)}) == {1, 2}
+    assert time.stretch({1: many, 2: Part(0, 1)}) == {1, 2}, "from time to time it has"
+    for _ in range(TRIED - 1):
+        assert time.stretch({1: many, 2: Part(0, 0)}) == {1, 2}
+    assert time.stretch({1: many, 2: Part(0, 0)}) == {1}
+    slow = Part(ran(0.9), 300)
+    assert time.stretch({1: Part(0, BUSY // 2 - 1), 3: slow}) == set(), "the others' requests do not count"
+    for _ in range(2 * TRIED):
+        assert time.stretch({1: Part(0, BUSY - 1), 3: slow}) == set()
+    for _ in range(TRIED):
+        chosen = time.stretch({1: Part(0, BUSY), 3: slow})
+    assert chosen == {1}, "there was no need to rest"
+
+
+def test_when_a_companion_has_gone_others_gather_without_a_rest() -> None:
+    """As in a swap: another worker has its model."""
+    time, worker = Time(), {1: ran(0.2)}
+    assert time.settled(worker) == {1}
+    for number in range(2, 12):
+        assert time.after({number: ran(0.2)}) == set()
+        assert time.settled({number: ran(0.2)}) == {number}
+    assert time.settled({11: ran(0.2)}) == {11}
+    assert time.stretch({}) == set(), "nothing is known of it"
+    assert time.settled({11: ran(0.2), 12: ran(0.2)}) == {11, 12}
+    assert time.after({12: ran(0.2)}) == {12}, "one of two"
 
 
 def test_of_several_workers_those_that_use_least() -> None:
@@ -128,7 +199,7 @@ def test_where_none_could_be_bound_it_begins_anew() -> None:
     time = Time()
     assert time.settled({1: ran(0.2)}) == {1}
     time.together = frozenset()
-    for _ in range(TRIED - 1):
+    for _ in range(TRIED):
         assert time.after({1: ran(0.2)}) == set()
     assert time.after({1: ran(0.2)}) == {1}
 
@@ -154,14 +225,18 @@ def test_where_others_are_found_everybody_goes_and_comes_back_later_each_time() 
 
 def test_where_less_is_served_together_they_part_and_try_again_later() -> None:
     time, worker, many = Time(), {1: ran(0.2)}, 10 * BUSY
+    less = int(many * KEPT_SHARE) - 1
     assert time.settled(worker, requests=many) == {1}
-    assert time.settled(worker, requests=int(many * KEPT_SHARE) + 1) == {1}, "rates go up and down"
+    assert time.settled(worker, requests=less) == {1}, "rates go up and down"
+    assert time.settled(worker, requests=less + 2) == {1}
     assert time.settled(worker, requests=many // 2) == {1}, "later there may be less to serve"
+    assert time.settled(worker, requests=many // 2) == {1}
     assert time.after(worker, requests=0) == set()
     assert time.settled(worker, requests=many) == {1}
+    assert time.settled(worker, requests=less) == {1}
     for _ in range(TRIED - 1):
-        assert time.after(worker, requests=int(many * KEPT_SHARE) - 1) == {1}
-    assert time.after(worker, requests=int(many * KEPT_SHARE) - 1) == set()
+        assert time.after(worker, requests=less) == {1}
+    assert time.after(worker, requests=less) == set()
     rest(time, worker, REST_NS)
 
 
@@ -177,6 +252,7 @@ def test_companions_that_fill_their_processor_later_try_once_more_whether_it_pay
     for _ in range(TRIED - 1):
         assert time.after(worker, door_ns=door_ns, requests=75 * BUSY) == set()
     assert time.after(worker, door_ns=door_ns, requests=75 * BUSY) == {1}
+    assert time.settled(worker, door_ns=door_ns, requests=50 * BUSY) == {1}
     assert time.settled(worker, door_ns=door_ns, requests=50 * BUSY) == set(), (
         "two thirds of what is served apart"
     )
@@ -189,19 +265,32 @@ def test_companions_that_fill_their_processor_later_try_once_more_whether_it_pay
 @given(
     st.lists(
         st.tuples(
-            st.dictionaries(st.integers(0, 5), st.integers(0, 2 * DOOR_NS), max_size=6),
-            st.integers(0, 3 * BUSY),
-            st.integers(0, LOOK_NS),
+            st.dictionaries(
+                st.integers(0, 3),
+                st.builds(Part, st.integers(0, DOOR_NS), st.integers(0, 2 * BUSY) | st.just(10 * BUSY)),
+                max_size=4,
+            ),
+            st.integers(0, LOOK_NS // 2),
         ),
-        max_size=40,
-    )
+        min_size=1,
+        max_size=6,
+    ),
+    st.integers(1, 2 * TRIED),
 )
-def test_companions_are_some_of_those_that_served_and_never_too_much(
-    stretches: list[tuple[dict[int, int], int, int]],
+def test_companions_are_some_of_those_that_serve_and_never_too_much(
+    phases: list[tuple[dict[int, Part], int]], stretches: int
 ) -> None:
+    """Phases of some stretches each, for somebody gathers only where nothing changes for a while."""
     time = Time()
-    for workers, requests, waited_ns in stretches:
-        chosen = time.after(workers, requests=requests, each=requests, waited_ns=waited_ns)
-        assert chosen <= workers.keys()
-        assert sum(workers[each] for each in chosen) <= ENTER_SHARE * DOOR_NS
-        assert not chosen or requests >= BUSY // 2
+    for parts, waited_ns in phases:
+        for _ in range(stretches):
+            before = time.together
+            requests = sum(part.requests for part in parts.values())
+            chosen = time.stretch(parts, requests=requests, waited_ns=waited_ns)
+            assert chosen <= parts.keys()
+            assert chosen <= before or not before, "they gather at once"
+            share = STAY_SHARE if before else ENTER_SHARE
+            assert sum(parts[each].ran_ns for each in chosen) <= share * DOOR_NS
+            least = BUSY / 2 if before else BUSY
+            staying = before & parts.keys() if before else chosen
+            assert not chosen or sum(parts[each].requests for each in staying) >= least

@@ -26,6 +26,7 @@ from appliance.workers.port import (
     ModelLoaded,
     ModelRefused,
     RunFinished,
+    Runner,
     WorkerExited,
     WorkerSettings,
 )
@@ -158,6 +159,13 @@ def affinity(bench: Bench, worker: int) -> set[int]:
     return os.sched_getaffinity(bench.pids[worker])
 
 
+def runner(bench: Bench, worker: int) -> Runner:
+    """The thread that runs its requests."""
+    found = bench.pool.runner(worker)
+    assert found is not None
+    return found
+
+
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="there is one processor")
 def test_a_worker_has_the_processor_that_it_is_given_until_it_is_asked_for_more_than_runs(
     shared_bench: Bench,
@@ -165,12 +173,16 @@ def test_a_worker_has_the_processor_that_it_is_given_until_it_is_asked_for_more_
     bench, everywhere = shared_bench, os.sched_getaffinity(0)
     worker = bench.start()
     model = bench.load(worker, fake("delay", delay_ms=20))
-    assert (bench.pool.ran_ns(worker) or 0) > 0
+    assert runner(bench, worker).ran_ns > 0
     for processor in everywhere:
         assert bench.pool.confine(worker, processor)
         assert affinity(bench, worker) == {processor}
-    assert not bench.pool.confine(worker, -1)
-    assert affinity(bench, worker) == everywhere
+        assert not bench.pool.confine(worker, min(everywhere - {processor})), "it has one"
+        assert affinity(bench, worker) == {processor}
+        assert runner(bench, worker).confined
+        assert not bench.pool.confine(worker, -1)
+        assert affinity(bench, worker) == everywhere
+        assert not runner(bench, worker).confined
     assert bench.pool.confine(worker, min(everywhere))
     other = bench.load(worker, fake())
     assert affinity(bench, worker) == everywhere
@@ -181,7 +193,7 @@ def test_a_worker_has_the_processor_that_it_is_given_until_it_is_asked_for_more_
     bench.event(RunFinished)
     assert bench.pool.confine(worker, min(everywhere))
     bench.dispatch(worker, model, placed)
-    assert bench.pool.confine(worker, max(everywhere)), "a run lets it stay where it is"
+    assert runner(bench, worker).confined, "a run lets it stay where it is"
     assert affinity(bench, worker) == {min(everywhere)}
     bench.event(RunFinished)
     bench.call(bench.pool.hollow, worker, model)
@@ -192,6 +204,48 @@ def test_a_worker_has_the_processor_that_it_is_given_until_it_is_asked_for_more_
     assert affinity(bench, worker) == everywhere
     bench.free(placed)
     bench.call(bench.pool.stop, worker)
+    bench.event(WorkerExited)
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="there is one processor")
+def test_a_worker_that_somebody_else_moves_is_not_confined_and_keeps_its_place(shared_bench: Bench) -> None:
+    bench, everywhere = shared_bench, os.sched_getaffinity(0)
+    worker = bench.start()
+    bench.load(worker, fake())
+    ours, theirs = min(everywhere), max(everywhere)
+    assert bench.pool.confine(worker, ours)
+    os.sched_setaffinity(bench.pids[worker], {theirs})
+    assert not runner(bench, worker).confined
+    for processor in (-1, ours):
+        assert not bench.pool.confine(worker, processor)
+        assert affinity(bench, worker) == {theirs}
+    bench.call(bench.pool.stop, worker)
+    bench.event(WorkerExited)
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="there is one processor")
+@pytest.mark.parametrize("killed", [True, False])
+def test_a_worker_that_ends_with_nothing_to_do_is_let_go_and_not_bound_again(
+    shared_bench: Bench, killed: bool
+) -> None:
+    bench, everywhere = shared_bench, os.sched_getaffinity(0)
+    worker = bench.start()
+    bench.load(worker, fake())
+    assert bench.pool.confine(worker, min(everywhere))
+    found: list[object] = []
+    processes = (bench.pool.statistics().supervisor_pid, bench.pids[worker])
+
+    def end() -> None:
+        bench.pool.kill(worker, ExitCause.HUNG) if killed else bench.pool.stop(worker)
+        found.append(bench.pool.confine(worker, min(everywhere)))
+        found.append(affinity(bench, worker))
+
+    for process in processes:
+        os.kill(process, signal.SIGSTOP)
+    bench.call(end)
+    for process in processes:
+        os.kill(process, signal.SIGCONT)
+    assert found == [False, everywhere]
     bench.event(WorkerExited)
 
 
@@ -207,7 +261,7 @@ def test_a_worker_that_is_told_to_stop_is_let_go_and_not_bound_again(shared_benc
     bench.call(bench.pool.stop, worker)
     assert affinity(bench, worker) == everywhere
     assert not bench.pool.confine(worker, min(everywhere))
-    assert bench.pool.ran_ns(worker) is None
+    assert bench.pool.runner(worker) is None
     assert affinity(bench, worker) == everywhere
     bench.event(RunFinished)
     bench.event(WorkerExited)
@@ -223,7 +277,7 @@ def test_a_worker_of_several_threads_or_with_processors_of_its_own_is_not_moved(
     ):
         worker = bench.start(settings)
         bench.load(worker, fake())
-        assert bench.pool.ran_ns(worker) is None
+        assert bench.pool.runner(worker) is None
         assert not bench.pool.confine(worker, min(everywhere))
         assert not bench.pool.confine(worker, -1)
         assert affinity(bench, worker) == places

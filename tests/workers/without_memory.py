@@ -22,7 +22,7 @@ class WithoutMemory:
     def forget(self, worker: int, plans: tuple[int, ...]) -> None:
         raise AssertionError("nothing was learned")
 
-    def ran_ns(self, worker: int) -> int | None:
+    def runner(self, worker: int) -> port.Runner | None:
         return None
 
     def confine(self, worker: int, processor: int) -> bool:
