@@ -1,5 +1,8 @@
 """One load on a running server, recorded: rate, latencies, CPU per request of the server and of the generator."""
 
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 
 from benchmarks.clients import LoadReport, Offer, run_load
@@ -34,21 +37,42 @@ def record_load(
         length = answer_bytes(instance, payload)
         offer = replace(offer, expect_bytes=length, authority=instance.launch.authority)
     servers = (instance, *beside)
-    before = _spent(servers)
-    with samples.watching_others(*(server.process.pid for server in servers)):
+    with (
+        samples.watching_others(*(server.process.pid for server in servers)),
+        _spending(servers, offer.warm_up_s if native else 0.0) as spent,
+    ):
         report = run_load(instance.target, payload, offer, native=native)
-    spent = _spent(servers) - before
     name = instance.server.name
     if report.unanswered or (report.failed and not may_fail):
         problem = f"{report.unanswered} never ended; failed: {dict(report.messages)}"
         samples.errors.append(f"{name} {setting}: calls failed: {problem}")
     calls = max(report.calls, 1)
+    measured = max(_counted(report), 1) if native else calls
     samples.add(name, setting, "throughput", "req/s", report.throughput)
     samples.add(name, setting, "p50", "us", report.ok["p50"])
     samples.add(name, setting, "p99", "us", report.ok["p99"])
-    samples.add(name, setting, SERVER_CPU, "us", spent / calls * 1e6)
+    samples.add(name, setting, SERVER_CPU, "us", spent[0] / measured * 1e6)
     samples.add(name, setting, "generator CPU per request", "us", report.cpu_s / calls * 1e6)
     return report
+
+
+@contextmanager
+def _spending(servers: tuple[Running, ...], warm_up_s: float) -> Iterator[list[float]]:
+    """CPU seconds of the servers during the block, behind a warm-up. The native generator begins at once; Python's
+    takes a while to, and nobody knows when its warm-up ends."""
+    marks: list[float] = []
+    timer = threading.Timer(warm_up_s, lambda: marks.append(_spent(servers)))
+    timer.start()
+    try:
+        yield marks
+    finally:
+        timer.join()
+        marks[:] = [_spent(servers) - marks[0]]
+
+
+def _counted(report: LoadReport) -> int:
+    """Calls behind the warm-up."""
+    return int(report.ok["count"] + sum(kind["count"] for kind in report.failed.values()))
 
 
 def _spent(servers: tuple[Running, ...]) -> float:

@@ -44,7 +44,7 @@ REST_NS_MAX: Final = 64_000_000_000
 """How long to leave everybody where the kernel wants it after that was better; twice as long each time."""
 CALM_NS: Final = 10_000_000_000
 """After so long together the next rest is a short one again, and where they are full, or not all that could be
-companions, they gather anew."""
+companions, they gather anew. For so long after they were together it need not be tried again whether it pays."""
 
 
 class Spent(NamedTuple):
@@ -71,8 +71,11 @@ class Companions:
     def __init__(self) -> None:
         self._chosen: frozenset[int] = frozenset()
         self._since_ns = 0
+        """When they gathered to try whether it pays."""
         self._rest_ns = REST_NS
         self._rested_ns = 0
+        self._proven_ns = 0
+        """Until when it is known that it pays."""
         self._crowded = 0
         self._idle: dict[int, int] = {}
         """For how many stretches companions have had no request."""
@@ -96,7 +99,7 @@ class Companions:
         ``requests`` answered; what its thread spent in it, what part ``workers`` had, as far as that is known, and
         which of them were where they had been chosen to be: ``together`` with it. Who is missing has gone."""
         if self._chosen and not self._chosen & together & workers.keys():
-            return self._part()
+            return self._part_for_now(now_ns)
         self._chosen &= together & workers.keys()
         self._stretches.append((requests, span_ns))
         if self._chosen:
@@ -104,14 +107,14 @@ class Companions:
         light = _light(workers, ENTER_SHARE * door.ran_ns)
         if not _many(workers, light, BUSY_PER_S, span_ns):
             self._stretches.clear()
-        elif now_ns >= self._rested_ns and len(self._stretches) == TRIED:
+        elif now_ns < self._proven_ns or (now_ns >= self._rested_ns and len(self._stretches) == TRIED):
             self._gather(light, now_ns)
         return self._chosen
 
     def _stay(self, now_ns: int, span_ns: int, door: Spent, workers: Mapping[int, Part]) -> frozenset[int]:
         parts = {worker: workers[worker] for worker in self._chosen}
         if not _many(parts, self._chosen, BUSY_PER_S / 2, span_ns):
-            return self._part()
+            return self._part_for_now(now_ns)
         theirs_ns = sum(part.ran_ns for part in parts.values())
         waited_long = door.waited_ns > theirs_ns + WAITED_SHARE * span_ns
         self._crowded = self._crowded + 1 if waited_long else 0
@@ -130,7 +133,7 @@ class Companions:
             worker: 0 if part.requests else self._idle.get(worker, 0) + 1 for worker, part in parts.items()
         }
         self._chosen = frozenset(worker for worker in light if self._idle[worker] < TRIED)
-        return self._chosen or self._part()
+        return self._chosen or self._part_for_now(now_ns)
 
     def _serves_less(self) -> bool:
         """Whether that has shown twice now, since the companions came."""
@@ -147,11 +150,21 @@ class Companions:
         return sum(requests for requests, _ in self._stretches) / sum(ns for _, ns in self._stretches)
 
     def _gather(self, chosen: frozenset[int], now_ns: int) -> None:
-        self._chosen, self._since_ns = chosen, now_ns
-        self._apart, self._doubted = self._rate(), False
+        self._chosen = chosen
+        if now_ns < self._proven_ns:
+            self._apart = 0.0
+        else:
+            self._apart, self._since_ns = self._rate(), now_ns
+        self._proven_ns, self._doubted = 0, False
         self._stretches.clear()
         self._crowded = 0
         self._idle = {}
+
+    def _part_for_now(self, now_ns: int) -> frozenset[int]:
+        """Nothing is wrong with them: there is nothing to do, or they have gone."""
+        if not self._apart:
+            self._proven_ns = now_ns + CALM_NS
+        return self._part()
 
     def _part(self) -> frozenset[int]:
         self._chosen = frozenset()

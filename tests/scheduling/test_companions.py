@@ -231,12 +231,37 @@ def test_where_less_is_served_together_they_part_and_try_again_later() -> None:
     assert time.settled(worker, requests=less + 2) == {1}
     assert time.settled(worker, requests=many // 2) == {1}, "later there may be less to serve"
     assert time.settled(worker, requests=many // 2) == {1}
-    assert time.after(worker, requests=0) == set()
+    time = Time()
     assert time.settled(worker, requests=many) == {1}
     assert time.settled(worker, requests=less) == {1}
     for _ in range(TRIED - 1):
         assert time.after(worker, requests=less) == {1}
     assert time.after(worker, requests=less) == set()
+    rest(time, worker, REST_NS)
+
+
+def test_after_a_silence_they_gather_at_once_for_it_is_known_that_it_pays() -> None:
+    time, worker = Time(), {1: ran(0.2)}
+    assert time.settled(worker) == {1}
+    assert time.after(worker, requests=0) == set(), "nothing is known yet"
+    assert time.after(worker) == set()
+    assert time.settled(worker) == {1}
+    assert time.settled(worker) == {1}
+    for _ in range(3):
+        assert time.after(worker, requests=0) == set()
+        time.now_ns += CALM_NS - 3 * LOOK_NS
+        assert time.after(worker, requests=0) == set()
+        assert time.after(worker) == {1}
+    assert time.settled(worker, requests=5 * BUSY) == {1}
+    assert time.settled(worker, requests=5 * BUSY) == {1}, "it is not compared again"
+    assert time.after(worker, requests=0) == set()
+    time.now_ns += CALM_NS
+    assert time.after(worker) == set(), "that was long ago"
+    assert time.settled(worker) == {1}
+    assert time.settled(worker) == {1}
+    assert time.after(worker, requests=0) == set()
+    assert time.after(worker) == {1}
+    assert time.crowded(worker, CROWDED) == set()
     rest(time, worker, REST_NS)
 
 
