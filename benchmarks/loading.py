@@ -61,13 +61,14 @@ def _spending(servers: tuple[Running, ...], warm_up_s: float) -> Iterator[list[f
     """CPU seconds of the servers during the block, behind a warm-up. The native generator begins at once; Python's
     takes a while to, and nobody knows when its warm-up ends."""
     marks: list[float] = []
+    before = _spent(servers)
     timer = threading.Timer(warm_up_s, lambda: marks.append(_spent(servers)))
     timer.start()
     try:
         yield marks
     finally:
         timer.join()
-        marks[:] = [_spent(servers) - marks[0]]
+        marks[:] = [_spent(servers) - (marks[0] if marks else before)]
 
 
 def _counted(report: LoadReport) -> int:

@@ -65,11 +65,12 @@ class Company:
             self._at(self._look_ns)  # they part in silence, too, of which there are no news
 
     def _runners(self, served: Mapping[int, int]) -> dict[int, Runner]:
-        """The threads of companions and of those that served most."""
+        """The threads of companions and of those that served most, one of them at least."""
         order = sorted(
             {*self._here, *served}, key=lambda each: (each not in self._here, -served.get(each, 0))
         )
-        found = {worker: self._workers.runner(worker) for worker in order[:WORKERS_MAX]}
+        count = max(WORKERS_MAX, len(self._here) + 1)
+        found = {worker: self._workers.runner(worker) for worker in order[:count]}
         return {worker: runner for worker, runner in found.items() if runner is not None}
 
     def _parts(self, runners: Mapping[int, Runner], served: Mapping[int, int]) -> dict[int, Part]:

@@ -44,7 +44,9 @@ REST_NS_MAX: Final = 64_000_000_000
 """How long to leave everybody where the kernel wants it after that was better; twice as long each time."""
 CALM_NS: Final = 10_000_000_000
 """After so long together the next rest is a short one again, and where they are full, or not all that could be
-companions, they gather anew. For so long after they were together it need not be tried again whether it pays."""
+companions, they gather anew. For so long after as many were together it need not be tried again whether it pays."""
+PROOF_NS: Final = 60_000_000_000
+"""For so long a trial may count."""
 
 
 class Spent(NamedTuple):
@@ -72,10 +74,12 @@ class Companions:
         self._chosen: frozenset[int] = frozenset()
         self._since_ns = 0
         """When they gathered to try whether it pays."""
+        self._came_ns = 0
+        """When they gathered, be it to try that or because it was known."""
         self._rest_ns = REST_NS
         self._rested_ns = 0
-        self._proven_ns = 0
-        """Until when it is known that it pays."""
+        self._proven_ns = self._proven = 0
+        """Until when it is known that it pays, and for how many."""
         self._crowded = 0
         self._idle: dict[int, int] = {}
         """For how many stretches companions have had no request."""
@@ -107,7 +111,7 @@ class Companions:
         light = _light(workers, ENTER_SHARE * door.ran_ns)
         if not _many(workers, light, BUSY_PER_S, span_ns):
             self._stretches.clear()
-        elif now_ns < self._proven_ns or (now_ns >= self._rested_ns and len(self._stretches) == TRIED):
+        elif now_ns >= self._rested_ns and (self._pays(light, now_ns) or len(self._stretches) == TRIED):
             self._gather(light, now_ns)
         return self._chosen
 
@@ -119,15 +123,15 @@ class Companions:
         waited_long = door.waited_ns > theirs_ns + WAITED_SHARE * span_ns
         self._crowded = self._crowded + 1 if waited_long else 0
         light = _light(parts, STAY_SHARE * door.ran_ns)
-        if self._crowded == CROWDED or not light or self._serves_less():
-            self._rested_ns = now_ns + self._rest_ns
-            self._rest_ns = min(2 * self._rest_ns, REST_NS_MAX)
-            return self._part()
-        if now_ns - self._since_ns > CALM_NS:
+        too_much = not _many(parts, light, BUSY_PER_S / 2, span_ns)
+        if self._crowded == CROWDED or too_much or self._serves_less():
+            return self._part_to_rest(now_ns)
+        if now_ns - self._came_ns > CALM_NS:
             self._rest_ns = REST_NS
+        if now_ns - self._since_ns > CALM_NS and now_ns - self._came_ns >= TRIED * LOOK_NS:
             full = door.ran_ns + theirs_ns >= FULL_SHARE * span_ns
-            others = _light(workers, ENTER_SHARE * door.ran_ns) - light
-            if full or _many(workers, others, BUSY_PER_S, span_ns):
+            could = _light(workers, ENTER_SHARE * door.ran_ns)
+            if full or (light <= could and _many(workers, could - light, BUSY_PER_S / 2, span_ns)):
                 return self._part()
         self._idle = {
             worker: 0 if part.requests else self._idle.get(worker, 0) + 1 for worker, part in parts.items()
@@ -150,20 +154,31 @@ class Companions:
         return sum(requests for requests, _ in self._stretches) / sum(ns for _, ns in self._stretches)
 
     def _gather(self, chosen: frozenset[int], now_ns: int) -> None:
-        self._chosen = chosen
-        if now_ns < self._proven_ns:
+        self._chosen, self._came_ns = chosen, now_ns
+        if self._pays(chosen, now_ns):
             self._apart = 0.0
         else:
             self._apart, self._since_ns = self._rate(), now_ns
-        self._proven_ns, self._doubted = 0, False
+        self._proven_ns, self._proven, self._doubted = 0, len(chosen), False
         self._stretches.clear()
         self._crowded = 0
         self._idle = {}
 
+    def _pays(self, chosen: frozenset[int], now_ns: int) -> bool:
+        return now_ns < self._proven_ns and len(chosen) <= self._proven
+
     def _part_for_now(self, now_ns: int) -> frozenset[int]:
-        """Nothing is wrong with them: there is nothing to do, or they have gone."""
+        """Nothing is wrong with them: there is nothing to do, or they have gone. Unless they have only just come: who
+        is asked in batches, or is let go each time, would come and go all the time."""
+        if now_ns - self._came_ns < TRIED * LOOK_NS:
+            return self._part_to_rest(now_ns)
         if not self._apart:
-            self._proven_ns = now_ns + CALM_NS
+            self._proven_ns = min(now_ns + CALM_NS, self._since_ns + PROOF_NS)
+        return self._part()
+
+    def _part_to_rest(self, now_ns: int) -> frozenset[int]:
+        self._rested_ns = now_ns + self._rest_ns
+        self._rest_ns = min(2 * self._rest_ns, REST_NS_MAX)
         return self._part()
 
     def _part(self) -> frozenset[int]:

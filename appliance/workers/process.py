@@ -67,9 +67,10 @@ class WorkerProcess:
     def runner(self) -> Runner | None:
         """See WorkerPort."""
         spent = spent_by(self.pid, self.pid) if self._may_be_bound else None
-        if spent is None:
+        places = bound_to(self.pid)
+        if spent is None or (self.processor < 0 and places != bound_to(os.getpid())):
             return None
-        return Runner(spent.ran_ns, self.processor >= 0 and bound_to(self.pid) == {self.processor})
+        return Runner(spent.ran_ns, places == {self.processor})
 
     def confine(self, processor: int) -> bool:
         """See WorkerPort. Threads that it starts are born there: it owes nothing that it would start one for."""

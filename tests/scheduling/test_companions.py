@@ -12,6 +12,7 @@ from appliance.scheduling.companions import (
     ENTER_SHARE,
     KEPT_SHARE,
     LOOK_NS,
+    PROOF_NS,
     REQUEST_NS,
     REST_NS,
     REST_NS_MAX,
@@ -153,8 +154,8 @@ def test_others_that_bring_little_are_no_reason_to_gather_anew() -> None:
         assert time.together == set()
         time.stretch(alone)
     for _ in range(3 * CALM_NS // LOOK_NS):
-        assert time.stretch(alone | {2: Part(ran(0.1), BUSY - 1)}) == {1}
-    assert time.stretch(alone | {2: Part(ran(0.1), BUSY)}) == set()
+        assert time.stretch(alone | {2: Part(ran(0.05), BUSY // 2 - 1)}) == {1}
+    assert time.stretch(alone | {2: Part(ran(0.05), BUSY // 2)}) == set()
 
 
 def test_who_has_nothing_to_do_goes_in_the_end_and_is_no_reason_to_stay_together() -> None:
@@ -182,6 +183,7 @@ def test_when_a_companion_has_gone_others_gather_without_a_rest() -> None:
     """As in a swap: another worker has its model."""
     time, worker = Time(), {1: ran(0.2)}
     assert time.settled(worker) == {1}
+    assert time.settled(worker) == {1}
     for number in range(2, 12):
         assert time.after({number: ran(0.2)}) == set()
         assert time.settled({number: ran(0.2)}) == {number}
@@ -195,13 +197,12 @@ def test_of_several_workers_those_that_use_least() -> None:
     assert Time().settled({1: ran(0.5), 2: ran(0.1), 3: ran(0.2), 4: ran(0.3)}) == {2, 3, 4}
 
 
-def test_where_none_could_be_bound_it_begins_anew() -> None:
-    time = Time()
-    assert time.settled({1: ran(0.2)}) == {1}
+def test_where_none_could_be_bound_it_rests_and_begins_anew() -> None:
+    time, worker = Time(), {1: ran(0.2)}
+    assert time.settled(worker) == {1}
     time.together = frozenset()
-    for _ in range(TRIED):
-        assert time.after({1: ran(0.2)}) == set()
-    assert time.after({1: ran(0.2)}) == {1}
+    assert time.after(worker) == set()
+    rest(time, worker, REST_NS)
 
 
 def test_where_others_are_found_everybody_goes_and_comes_back_later_each_time() -> None:
@@ -243,15 +244,13 @@ def test_where_less_is_served_together_they_part_and_try_again_later() -> None:
 def test_after_a_silence_they_gather_at_once_for_it_is_known_that_it_pays() -> None:
     time, worker = Time(), {1: ran(0.2)}
     assert time.settled(worker) == {1}
-    assert time.after(worker, requests=0) == set(), "nothing is known yet"
-    assert time.after(worker) == set()
-    assert time.settled(worker) == {1}
     assert time.settled(worker) == {1}
     for _ in range(3):
         assert time.after(worker, requests=0) == set()
         time.now_ns += CALM_NS - 3 * LOOK_NS
         assert time.after(worker, requests=0) == set()
         assert time.after(worker) == {1}
+        assert time.settled(worker) == {1}
     assert time.settled(worker, requests=5 * BUSY) == {1}
     assert time.settled(worker, requests=5 * BUSY) == {1}, "it is not compared again"
     assert time.after(worker, requests=0) == set()
@@ -263,6 +262,59 @@ def test_after_a_silence_they_gather_at_once_for_it_is_known_that_it_pays() -> N
     assert time.after(worker) == {1}
     assert time.crowded(worker, CROWDED) == set()
     rest(time, worker, REST_NS)
+
+
+def test_what_is_known_counts_for_as_many_and_for_a_while() -> None:
+    time, worker = Time(), {1: ran(0.2)}
+    assert time.settled(worker) == {1}
+    assert time.settled(worker) == {1}
+    begin_ns = time.now_ns - TRIED * LOOK_NS
+    assert time.after(worker, requests=0) == set()
+    assert time.after({1: ran(0.2), 2: ran(0.1)}) == set(), "of two it is not known"
+    assert time.after({2: ran(0.1)}) == {2}
+    while time.after({2: ran(0.1)}) == {2}:
+        assert time.settled({2: ran(0.1)}) == {2}
+        assert time.after({2: ran(0.1)}, requests=0) == set()
+    assert 0 <= time.now_ns - begin_ns - PROOF_NS <= 2 * TRIED * LOOK_NS
+
+
+def test_who_is_together_for_a_moment_proves_nothing() -> None:
+    """Requests that come in batches, or one that is let go at once each time."""
+    for parted in (False, True):
+        time, worker = Time(), {1: ran(0.2)}
+        assert time.settled(worker) == {1}
+        assert time.settled(worker) == {1}
+        assert time.after(worker, requests=0) == set()
+        assert time.after(worker) == {1}
+        gathered = 0
+        for number in range(20 * TRIED):
+            if parted:
+                time.together = frozenset()
+            gathered += bool(time.after(worker, requests=10 * BUSY * (parted or number % 2)))
+        assert gathered <= 3, "they rest in between"
+
+
+def test_the_small_do_not_take_the_place_of_who_serves_more() -> None:
+    time, busy = Time(), {1: Part(ran(0.44), 20 * BUSY)}
+    for _ in range(TRIED):
+        time.stretch(busy)
+    for _ in range(3 * CALM_NS // LOOK_NS):
+        assert time.stretch(busy | {2: Part(ran(0.28), 10 * BUSY)}) == {1}
+
+
+def test_rests_double_where_others_are_found_after_each_silence() -> None:
+    time, worker, rest_ns = Time(), {1: ran(0.2)}, REST_NS
+    for _ in range(4):
+        while time.together == frozenset():
+            time.after(worker)
+        assert time.settled(worker) == {1}
+        time.now_ns += CALM_NS // 2
+        assert time.after(worker, requests=0) == set()
+        time.now_ns += CALM_NS // 2
+        assert time.after(worker) == {1}
+        assert time.crowded(worker, CROWDED) == set()
+        rest(time, worker, rest_ns)
+        rest_ns *= 2
 
 
 def test_companions_that_fill_their_processor_later_try_once_more_whether_it_pays() -> None:
@@ -319,3 +371,29 @@ def test_companions_are_some_of_those_that_serve_and_never_too_much(
             least = BUSY / 2 if before else BUSY
             staying = before & parts.keys() if before else chosen
             assert not chosen or sum(parts[each].requests for each in staying) >= least
+
+
+@given(
+    st.lists(
+        st.dictionaries(
+            st.integers(0, 3),
+            st.builds(Part, st.integers(0, DOOR_NS), st.integers(0, 2 * BUSY) | st.just(10 * BUSY)),
+            max_size=4,
+        ),
+        min_size=1,
+        max_size=3,
+    ),
+    st.booleans(),
+)
+def test_what_goes_on_as_before_has_nobody_come_and_go(pattern: list[dict[int, Part]], proven: bool) -> None:
+    """For a minute the same again and again."""
+    time = Time()
+    for _ in range(2 * TRIED * proven):
+        time.stretch({0: Part(0, 10 * BUSY)})
+    changes, together = 0, time.together
+    for number in range(60_000_000_000 // LOOK_NS):
+        parts = pattern[number % len(pattern)]
+        time.stretch(parts, requests=10 * BUSY)
+        changes += time.together != together
+        together = time.together
+    assert changes <= 40

@@ -216,6 +216,8 @@ def test_a_worker_that_somebody_else_moves_is_not_confined_and_keeps_its_place(s
     assert bench.pool.confine(worker, ours)
     os.sched_setaffinity(bench.pids[worker], {theirs})
     assert not runner(bench, worker).confined
+    assert not bench.pool.confine(worker, -1)
+    assert bench.pool.runner(worker) is None, "it may not be moved"
     for processor in (-1, ours):
         assert not bench.pool.confine(worker, processor)
         assert affinity(bench, worker) == {theirs}
@@ -242,9 +244,11 @@ def test_a_worker_that_ends_with_nothing_to_do_is_let_go_and_not_bound_again(
 
     for process in processes:
         os.kill(process, signal.SIGSTOP)
-    bench.call(end)
-    for process in processes:
-        os.kill(process, signal.SIGCONT)
+    try:
+        bench.call(end)
+    finally:
+        for process in processes:
+            os.kill(process, signal.SIGCONT)
     assert found == [False, everywhere]
     bench.event(WorkerExited)
 
