@@ -294,6 +294,49 @@ def test_who_is_together_for_a_moment_proves_nothing() -> None:
         assert gathered <= 3, "they rest in between"
 
 
+def test_what_was_doubted_is_not_known() -> None:
+    time, worker = Time(), {1: ran(0.2)}
+    assert time.settled(worker) == {1}
+    assert time.settled(worker, requests=int(10 * BUSY * KEPT_SHARE) - 1) == {1}
+    assert time.after(worker, requests=0) == set()
+    assert time.after(worker) == set()
+
+
+def test_after_a_rest_it_is_tried_anew_whatever_was_known() -> None:
+    time, worker = Time(), {1: ran(0.2)}
+    assert time.settled(worker) == {1}
+    assert time.settled(worker) == {1}
+    assert time.after(worker, requests=0) == set()
+    assert time.after(worker) == {1}
+    assert time.crowded(worker, CROWDED) == set()
+    rest(time, worker, REST_NS)
+    assert time.settled(worker, requests=5 * BUSY) == {1}
+    assert time.settled(worker, requests=5 * BUSY) == set(), "half of what is served apart"
+
+
+def test_who_comes_to_use_too_much_rests_though_others_that_do_not_are_with_it() -> None:
+    time, feather = Time(), Part(0, 2)
+    for _ in range(2 * TRIED):
+        assert time.together in (set(), {1, 2})
+        time.stretch({1: Part(ran(0.3), 10 * BUSY), 2: feather})
+    heavy = {1: Part(ran(0.6), 10 * BUSY), 2: feather}
+    for _ in range(REST_NS // LOOK_NS):
+        assert time.stretch(heavy) == set()
+    assert time.stretch(heavy) == {1, 2}
+
+
+def test_full_companions_that_come_after_a_silence_stay_for_a_while() -> None:
+    time, worker, door_ns = Time(), {1: 24_000_000}, 70_000_000
+    assert time.settled(worker, requests=50 * BUSY) == {1}
+    time.now_ns += CALM_NS - 2 * TRIED * LOOK_NS
+    assert time.settled(worker, requests=50 * BUSY) == {1}
+    assert time.after(worker, requests=0) == set()
+    time.now_ns += CALM_NS // 2
+    for _ in range(TRIED):
+        assert time.after(worker, requests=50 * BUSY, door_ns=door_ns) == {1}
+    assert time.after(worker, requests=50 * BUSY, door_ns=door_ns) == set()
+
+
 def test_the_small_do_not_take_the_place_of_who_serves_more() -> None:
     time, busy = Time(), {1: Part(ran(0.44), 20 * BUSY)}
     for _ in range(TRIED):
