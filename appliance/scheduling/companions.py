@@ -25,10 +25,14 @@ BUSY_PER_S: Final = 1_000
 """Requests a second of small models that make it worth while; half as many while there are companions."""
 REQUEST_NS: Final = 100_000
 """What a request may take a companion: a short turn. Who asks for one waits no longer for a processor."""
-ENTER_SHARE: Final = 0.67
-"""What all companions may have used of what the door has, each apart: a part of it is what waking and being woken from
-far away costs, which they then save."""
+ENTER_SHARE: Final = 1.25
+"""What all companions may have used of what the door has, each apart. Most of it is what waking and being woken from
+far away costs, which they then save: a model of 5 us was seen to take a quarter of the door's time together, and apart
+from a third to 1.15 of it, as the machine had it."""
 STAY_SHARE: Final = 0.5
+"""What they may use of it together, where all that they use is their own work."""
+JOIN_SHARE: Final = 0.67
+"""What companions and those that could join them may have used of it, these still apart: all would part for that."""
 WAITED_SHARE: Final = 0.2
 """Of a stretch the door's thread may have waited for others than its companions."""
 CROWDED: Final = 3
@@ -130,7 +134,7 @@ class Companions:
             self._rest_ns = REST_NS
         if now_ns - self._since_ns > CALM_NS and now_ns - self._came_ns >= TRIED * LOOK_NS:
             full = door.ran_ns + theirs_ns >= FULL_SHARE * span_ns
-            could = _light(workers, ENTER_SHARE * door.ran_ns)
+            could = _light(workers, JOIN_SHARE * door.ran_ns)
             if full or (light <= could and _many(workers, could - light, BUSY_PER_S / 2, span_ns)):
                 return self._part()
         self._idle = {
@@ -194,13 +198,17 @@ def _many(workers: Mapping[int, Part], which: frozenset[int], least_per_s: float
 
 
 def _light(workers: Mapping[int, Part], most_ns: float) -> frozenset[int]:
-    """Those that used least, as many as use no more than ``most_ns`` together, of those whose requests are small."""
+    """Those with the smallest requests, as many as used no more than ``most_ns`` together, of those whose requests are
+    small: each request that they serve saves the same, whoever serves it."""
+
+    def cost(worker: int) -> tuple[float, int]:
+        ran_ns, requests = workers[worker]
+        return ran_ns / max(requests, 1), worker
+
     chosen = []
-    for worker, part in sorted(workers.items(), key=lambda item: (item[1].ran_ns, item[0])):
-        if part.ran_ns > REQUEST_NS * max(part.requests, 1):
-            continue
-        most_ns -= part.ran_ns
-        if most_ns < 0:
-            break
-        chosen.append(worker)
+    for worker in sorted(workers, key=cost):
+        ran_ns = workers[worker].ran_ns
+        if ran_ns <= most_ns and cost(worker)[0] <= REQUEST_NS:
+            chosen.append(worker)
+            most_ns -= ran_ns
     return frozenset(chosen)

@@ -194,7 +194,22 @@ def test_when_a_companion_has_gone_others_gather_without_a_rest() -> None:
 
 
 def test_of_several_workers_those_that_use_least() -> None:
-    assert Time().settled({1: ran(0.5), 2: ran(0.1), 3: ran(0.2), 4: ran(0.3)}) == {2, 3, 4}
+    most = ran(ENTER_SHARE)
+    assert Time().settled({1: most // 2, 2: most // 10, 3: most // 5, 4: most // 4}) == {2, 3, 4}
+
+
+def test_of_several_workers_those_that_use_least_for_each_request() -> None:
+    time, busy, small = Time(), Part(ran(0.44), 20 * BUSY), Part(ran(0.28), 10 * BUSY)
+    for _ in range(TRIED):
+        assert time.stretch({1: busy, 2: small}) in (set(), {1, 2})
+    assert time.stretch({1: busy, 2: small}) == {1}, "each of its requests saves as much"
+
+
+def test_one_that_fits_comes_although_a_busier_one_is_too_much() -> None:
+    time, too_much, fits = Time(), Part(ran(ENTER_SHARE) + 1, 100 * BUSY), Part(ran(0.2), 2 * BUSY)
+    for _ in range(TRIED):
+        chosen = time.stretch({1: too_much, 2: fits})
+    assert chosen == {2}
 
 
 def test_where_none_could_be_bound_it_rests_and_begins_anew() -> None:
