@@ -17,8 +17,8 @@ from appliance.errors import ConfigInvalid
 
 FILE: Final = "history.jsonl"
 FILE_BEFORE: Final = "history.jsonl.1"
-BLAMELESS: Final = frozenset({Ending.ABANDONED, Ending.RECALLED})
-"""Endings that say nothing of the version, only that another was wanted."""
+BLAMELESS: Final = frozenset({Ending.ABANDONED, Ending.RECALLED, Ending.WITHDRAWN})
+"""Endings that say nothing of the version, only that another was wanted, or none."""
 FILE_BYTES_MAX: Final = 1 << 20
 """At this size the file becomes the one before."""
 

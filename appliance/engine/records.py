@@ -27,7 +27,7 @@ whose version changes a thousand times a day leaves no more than that."""
 
 class Ending(StrEnum):
     """How the try of a version came out; RECALLED: it served without fault, and the one before it is wanted again;
-    POSTPONED: it will be tried once more, later."""
+    POSTPONED: it will be tried once more, later; WITHDRAWN: it served, and nothing of its model is wanted any more."""
 
     LIVE = "live"
     REFUSED = "refused"
@@ -36,6 +36,7 @@ class Ending(StrEnum):
     ABANDONED = "abandoned"
     GIVEN_UP = "given up"
     POSTPONED = "postponed"
+    WITHDRAWN = "withdrawn"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

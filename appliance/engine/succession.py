@@ -264,6 +264,8 @@ class Succession:
             serving = any(other.state is VersionState.READY for other in others)
             unwanted = not others and served.model.name not in self._census.troubled
             if serving or unwanted or served.state is not VersionState.READY:
+                if unwanted and served.state is VersionState.READY:
+                    self.swaps.accounts.withdrawn(served)
                 self._routes.remove(served)
                 self.leave(served, now_ns)
 

@@ -68,6 +68,11 @@ class SwapAccounts:
         """``served`` was given up, and is tried again at ``until_ms`` by the wall clock if nothing else serves then."""
         self._happened(served, Ending.POSTPONED, f"nothing else of the model serves; {next_try(until_ms)}")
 
+    def withdrawn(self, served: Served) -> None:
+        """``served`` served until now, and nothing of its model is wanted any more."""
+        reason = "no version of the model is wanted any more"
+        self._happened(served, Ending.WITHDRAWN, reason, before=served.model.version)
+
     def count(self, **more: int) -> None:
         """Add to figures, by their names."""
         figures = self._figures

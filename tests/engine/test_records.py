@@ -146,6 +146,7 @@ def test_incumbents_come_back(tmp_path: Path) -> None:
         ([Ending.LIVE, Ending.ROLLED_BACK], {1}),
         ([Ending.REFUSED, Ending.LIVE, Ending.ABANDONED], set()),
         ([Ending.REFUSED, Ending.LIVE, Ending.RECALLED], set()),
+        ([Ending.LIVE, Ending.WITHDRAWN], set()),
         ([Ending.LIVE, Ending.RECALLED, Ending.GIVEN_UP], {1}),
     ],
 )

@@ -12,7 +12,7 @@ import pytest
 from appliance.engine.census import Census
 from appliance.engine.lodging import THERE
 from appliance.engine.placement import PlacementConfig
-from appliance.engine.records import PACKED
+from appliance.engine.records import PACKED, Ending
 from appliance.engine.routes import Routes, Served
 from appliance.engine.succession import Succession
 from appliance.engine.swaps import default_terms
@@ -31,6 +31,7 @@ class Rig:
 
     def __init__(self) -> None:
         self.census = Census()
+        self.terms = default_terms()
         self.routes = Routes(lambda moved: None)
         self.workers = SilentWorkers()
         self.succession = Succession(
@@ -38,7 +39,7 @@ class Rig:
             routes=self.routes,
             workers=self.workers,
             placement=PlacementConfig(),
-            swap=default_terms(),
+            swap=self.terms,
             settings=lambda number: WorkerSettings(1, (), 0),
             feed=lambda event: None,
             idle=lambda model: True,
@@ -92,6 +93,30 @@ def test_a_version_that_is_alone_with_its_name_rests_where_it_stands(rig: Rig) -
     assert rig.routes.find("m", 1) is served
     assert served.state is VersionState.READY
     assert not rig.census.leaving
+
+
+@pytest.mark.parametrize(
+    ("state", "other", "told"),
+    [
+        (VersionState.READY, None, [(Ending.WITHDRAWN, 1, 0)]),
+        (VersionState.UNAVAILABLE, None, []),
+        (VersionState.READY, VersionState.READY, []),
+    ],
+    ids=["the_last_that_served", "none_served", "another_serves"],
+)
+def test_a_model_that_is_not_wanted_any_more_has_that_in_its_history(
+    rig: Rig, state: VersionState, other: VersionState | None, told: list[tuple[Ending, int, int]]
+) -> None:
+    unwanted = rig.version(1, "a", state)
+    unwanted.retiring = True
+    rig.routes.put(unwanted)
+    if other is not None:
+        rig.routes.put(rig.version(2, "b", other))
+    rig.succession.retire(0)
+    rig.succession.retire(0)
+    assert rig.routes.find("m", 1) is None
+    history = rig.terms.records.history("m")
+    assert [(change.ending, change.before, change.after) for change in history] == told
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from appliance.cli.failure import Exit
 from appliance.cli.main import main
 from appliance.engine.history import read_history
 from appliance.engine.records import Ending
-from appliance.store.layout import CATALOG, blob_path, view_root
+from appliance.store.layout import CATALOG, SERVE, blob_path, view_root
 from appliance.store.reading import read_catalog
 from appliance.store.running import read_running
 from tests.conftest import Serve
@@ -96,6 +96,22 @@ def test_what_is_installed_goes_live_and_back_without_a_failed_request(
     assert not stream.wrong
     daemon.until("the end of the others", lambda now: keys(now) == ["m/2"])
     assert ask(daemon.grpc, "m").get_response().model_version == "2"
+
+
+def test_a_model_that_is_uninstalled_says_so_in_its_history_and_may_come_back(
+    serve: Serve, state: Path, install: Callable[..., None], appliance: Run
+) -> None:
+    install(1)
+    arguments = ("--state-dir", str(state))
+    daemon = serve(None, STORE, arguments=arguments)
+    appliance("model", "uninstall", "m", *arguments)
+    daemon.until("its end", lambda now: not keys(now))
+    install(1)
+    daemon.until("its return", lambda now: keys(now) == ["m/1"])
+    daemon.stop()
+    told = [(each.ending, each.before, each.after) for each in read_history(state / SERVE, "m")]
+    assert told[:1] + told[-2:] == [(Ending.LIVE, 0, 1), (Ending.WITHDRAWN, 1, 0), (Ending.LIVE, 0, 1)]
+    assert "no version of the model is wanted any more" in appliance("model", "history", "m", *arguments)
 
 
 def test_a_daemon_that_was_killed_comes_back_with_what_was_wanted(
