@@ -11,6 +11,8 @@ EXACT_AGE_NS: Final = 60_000_000_000
 """So long it is believed how much a process shares with others."""
 EXACT_AT_ONCE: Final = 2
 """Processes of which that is found out in one round: it takes the kernel about a millisecond each."""
+STEADY_BYTES: Final = 1 << 20
+"""What a process shares is the difference of two readings, which is true of one that changes by less between them."""
 KIB: Final = 1024
 
 
@@ -62,6 +64,8 @@ class MemorySamples:
         if resident and old and self._exact_left:
             alone = self._alone(pid) or resident
             self._exact_left -= 1
+            if abs(self._resident(pid) - resident) > STEADY_BYTES:  # a session comes or goes: asked anew
+                return alone
             known = self._shared[pid] = _Shared(max(resident - alone, 0), now_ns)
         shared = known.bytes if known is not None else self._usual()
         return max(resident - shared, 0)
