@@ -1,16 +1,18 @@
 """Check a configuration file, or show the configuration in force: the defaults with what a file says instead.
 
 Checking asks this machine too, as serving does: the model directory, the log's directory and the CPUs must be there.
+What 'serve' is told on its command line to serve, 'check' is told the same way.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from appliance import config as configuration
+from appliance.cli import source
 from appliance.cli.config_listing import as_plain, as_toml
 from appliance.cli.failure import CommandFailed, Exit, printable
 from appliance.config import ApplianceConfig
@@ -22,6 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", required=True, metavar="check|show")
     check = actions.add_parser("check", help="report every problem that 'serve' would have with a file here")
     check.add_argument("file", metavar="FILE", type=Path)
+    source.add_arguments(check)
     show = actions.add_parser("show", help="print every key with its value, unit and meaning, as TOML")
     show.add_argument("file", metavar="FILE", type=Path, nargs="?")
     show.add_argument("--json", action="store_true", help="print JSON instead of TOML")
@@ -29,12 +32,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Check or show."""
-    return _check(arguments.file) if arguments.action == "check" else _show(arguments.file, arguments.json)
+    if arguments.action == "check":
+        return _check(arguments.file, source.given(arguments))
+    return _show(arguments.file, arguments.json)
 
 
-def _check(file: Path) -> int:
+def _check(file: Path, overrides: Mapping[str, object]) -> int:
     try:
-        configuration.load(file)
+        configuration.load(file, overrides)
     except ConfigInvalid as error:
         _print_problems(file, error.problems)
         return Exit.REFUSED

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from appliance import config as configuration
 from appliance.address import parse_address
+from appliance.cli import source
 from appliance.cli.failure import CommandFailed, printable
 from appliance.config import ApplianceConfig
 from appliance.door.door import DoorConfig, DoorKind
@@ -31,12 +32,7 @@ LOADING = "is still being loaded"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    parser.add_argument("--models", metavar="DIR", help="directory that holds NAME/VERSION/model.onnx")
-    parser.add_argument(
-        "--state-dir",
-        metavar="DIR",
-        help="serve the store in DIR, which 'appliance model install' fills, instead",
-    )
+    source.add_arguments(parser)
     parser.add_argument(
         "--config", metavar="FILE", type=Path, help="TOML file; 'appliance config show' lists the keys"
     )
@@ -84,8 +80,7 @@ def _overrides(arguments: argparse.Namespace) -> dict[str, object]:
         "http": {"addresses": [arguments.http]} if arguments.http else {},
         "log": {"format": arguments.log_format} if arguments.log_format else {},
     }
-    given = {"models": arguments.models, "state_dir": arguments.state_dir}
-    return {**said, **{key: value for key, value in given.items() if value}}
+    return {**said, **source.given(arguments)}
 
 
 def welcome(started: Started, models: str, settings: DoorConfig) -> str:

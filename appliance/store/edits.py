@@ -83,11 +83,18 @@ def rolled_back(catalog: Catalog, name: str, now_ms: int, unfit: Collection[int]
     model = _model(catalog, name)
     way = [each for each in model.wanted_before if each not in unfit]
     if not way:
-        failed = ", ".join(str(each) for each in model.wanted_before)
-        none = f"version {failed} failed here" if failed else "no other version of it was wanted before"
-        raise StoreRefused(f"{name} has nothing to go back to: {none}")
+        raise StoreRefused(f"{name} has nothing to go back to: {_no_way_back(model)}")
     number, *before = way
     return _with(catalog, _wanted(model, number, tuple(before), now_ms))
+
+
+def _no_way_back(model: CatalogModel) -> str:
+    if model.wanted_before:
+        return f"version {', '.join(map(str, model.wanted_before))} failed here"
+    others = ", ".join(str(each.version) for each in model.versions if each.version != model.wanted)
+    choose = f"; 'appliance model want {model.name}/VERSION' asks for another that is installed: {others}"
+    present = f"version {model.wanted}" if model.wanted else "now"
+    return f"nothing was wanted before {present}{choose if others else ''}"
 
 
 def pinned(catalog: Catalog, name: str, number: int) -> Catalog:

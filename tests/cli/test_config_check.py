@@ -118,6 +118,21 @@ def test_the_default_model_directory_must_be_there_too(place: Path) -> None:
     assert problem.startswith("a.toml: models: 'models' cannot be read")
 
 
+def test_what_is_served_may_be_named_on_the_command_line_of_both(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A file without a source is for 'serve --state-dir' or 'serve --models'."""
+    (place / "models").rmdir()
+    (place / "box").mkdir()
+    written("store.scrub_interval_h = 24.0\n")
+    assert main(["config", "check", "a.toml"]) == Exit.REFUSED
+    assert main(["config", "check", "a.toml", "--state-dir", "box"]) == Exit.OK
+    assert main(["config", "check", "a.toml", "--models", "box"]) == Exit.OK
+    capsys.readouterr()
+    assert main(["config", "check", "a.toml", "--state-dir", "none"]) == Exit.REFUSED
+    assert "'none' is no directory" in capsys.readouterr().out
+
+
 def test_the_command_line_is_checked_and_named(capsys: pytest.CaptureFixture[str]) -> None:
     written('models = "none"\ngrpc.addresses = ["from-file"]\nlog.level = "loud"\n')
     words = ["--models", "else", "--grpc", "x", "--http", "y"]

@@ -382,7 +382,8 @@ def test_rolling_back_goes_one_step_at_a_time_and_says_when_there_is_none(
     assert catalog_in(state).models[0].wanted == 1
     status, _, err = appliance("model", "rollback", "digits")
     assert status == Exit.REFUSED
-    assert "digits has nothing to go back to" in err
+    assert "digits has nothing to go back to: nothing was wanted before version 1;" in err
+    assert "'appliance model want digits/VERSION' asks for another that is installed: 2, 3" in err
 
 
 def test_a_trial_is_asked_for_and_ended(appliance: Run, pack: Pack, state: Path) -> None:
