@@ -15,6 +15,8 @@ from urllib.parse import unquote
 # costs a request a quarter of its time (docs/BENCHMARKS.md). Read when the library is imported; an operator's own
 # setting wins.
 os.environ.setdefault("GRPC_EXPERIMENTS", "-event_engine_listener")
+# What this process forks is at once another program; the library would look after its threads each time, and complain.
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
 import grpc
 from grpc import aio

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 from collections.abc import Callable, Sequence
@@ -253,6 +254,17 @@ def test_damage_on_the_disk_is_told_and_what_is_loaded_goes_on(
     blob.write_bytes(data)
     daemon.wait_log("install its package again", timeout_s=90)
     assert ask(daemon.grpc, "m").get_response().model_version == "1"
+
+
+def test_the_grpc_library_has_nothing_to_say_when_the_daemon_starts_its_scrub(
+    serve: Serve, state: Path, install: Callable[[int], None], tmp_path: Path
+) -> None:
+    """It would complain at every fork about the threads that it has for the control socket."""
+    install(1)
+    sections = {**STORE, "control": {"socket": str(tmp_path / "control")}}
+    daemon = serve(None, sections, arguments=("--state-dir", str(state)))
+    daemon.wait_log("the store was scrubbed")
+    assert not re.findall(r"^[IWEF]\d{4} .*", daemon.log(), re.MULTILINE)
 
 
 def test_a_version_that_went_down_with_its_file_is_back_when_its_package_is_installed_again(
