@@ -75,6 +75,7 @@ class Roster:
         self._retries = Retries(
             routes=routes, swaps=self.swaps, admit=partial(self._admit, again=True), at=at, report=report
         )
+        self._applied = False
         self._calm = False
         """Whether the first load is over."""
 
@@ -89,6 +90,9 @@ class Roster:
         self._routes.set_aside({(p.name, p.version): p.reason for p in catalog.aside})
         self._census.troubled = {problem.name: problem.reason for problem in catalog.problems}
         wanted = {(entry.model.name, entry.model.version): entry for entry in catalog.versions}
+        if not self._applied:
+            self._applied = True
+            self.swaps.accounts.found_withdrawn({name for name, _ in wanted} | self._census.troubled.keys())
         self._census.notes = {key: entry.note for key, entry in wanted.items() if entry.note}
         for entry in wanted.values():
             self._go_back(entry, now_ns)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, Final
 
 from appliance.engine.port import SwapFigures
@@ -72,6 +72,27 @@ class SwapAccounts:
         """``served`` served until now, and nothing of its model is wanted any more."""
         reason = "no version of the model is wanted any more"
         self._happened(served, Ending.WITHDRAWN, reason, before=served.model.version)
+
+    def found_withdrawn(self, wanted: Collection[str]) -> None:
+        """What served when the daemon ended, and is of no ``wanted`` model now, was withdrawn while nobody could write
+        that down."""
+        told = self._records.history("")
+        identities = {(change.name, change.version): change.identity for change in told}
+        last = {change.name: change for change in told}
+        for change in last.values():
+            if not change.after or change.name in wanted:
+                continue
+            self._records.happened(
+                Change(
+                    at_ms=self._wall_ms(),
+                    name=change.name,
+                    version=change.after,
+                    identity=identities.get((change.name, change.after), ""),
+                    ending=Ending.WITHDRAWN,
+                    before=change.after,
+                    reason="no version of the model was wanted any more when the appliance started",
+                )
+            )
 
     def count(self, **more: int) -> None:
         """Add to figures, by their names."""

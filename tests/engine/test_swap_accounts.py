@@ -1,10 +1,10 @@
-"""What the history says of a try: which version served before it ended, and which one after."""
+"""What the history says of a try: what served before it ended and what after; and what is found out at the start."""
 
 from __future__ import annotations
 
 import pytest
 
-from appliance.engine.records import Ending, MemoryRecords
+from appliance.engine.records import Change, Ending, MemoryRecords
 from appliance.engine.routes import Served
 from appliance.engine.swap_accounts import SwapAccounts
 from appliance.model import VersionState
@@ -34,3 +34,59 @@ def test_which_version_served(ending: Ending, serving: bool, told: tuple[int, in
     SwapAccounts(records, lambda: 7).note(served, ending, "why", before=2, serving=serving)
     (change,) = records.history("m")
     assert (change.before, change.after) == told
+
+
+def change(version: int, ending: Ending, before: int, after: int, name: str = "m") -> Change:
+    identity = f"{name}/{version}@files"
+    return Change(
+        at_ms=1, name=name, version=version, identity=identity, ending=ending, before=before, after=after
+    )
+
+
+LIVE = change(1, Ending.LIVE, 0, 1)
+
+
+@pytest.mark.parametrize(
+    ("told", "wanted", "withdrawn"),
+    [
+        ([LIVE], set(), 1),
+        ([LIVE], {"m"}, 0),
+        ([LIVE], {"other"}, 1),
+        ([LIVE, change(2, Ending.LIVE, 1, 2)], set(), 2),
+        ([LIVE, change(2, Ending.REFUSED, 1, 1)], set(), 1),
+        ([LIVE, change(1, Ending.GIVEN_UP, 1, 0)], set(), 0),
+        ([LIVE, change(1, Ending.WITHDRAWN, 1, 0)], set(), 0),
+        ([change(2, Ending.ABANDONED, 3, 3)], set(), 3),
+        ([], set(), 0),
+    ],
+    ids=[
+        "served",
+        "wanted",
+        "another_wanted",
+        "the_later",
+        "the_one_before",
+        "given_up",
+        "told",
+        "old",
+        "new",
+    ],
+)
+def test_what_served_and_is_wanted_no_more_at_the_start_was_withdrawn(
+    told: list[Change], wanted: set[str], withdrawn: int
+) -> None:
+    records = MemoryRecords()
+    for each in [*told, change(5, Ending.LIVE, 0, 5, "n")]:
+        records.happened(each)
+    accounts = SwapAccounts(records, lambda: 7)
+    for _ in range(2):
+        accounts.found_withdrawn({*wanted, "n"})
+    more = records.history("m")[len(told) :]
+    assert len(more) == bool(withdrawn)
+    for each in more:
+        assert (each.ending, each.version, each.before, each.after) == (
+            Ending.WITHDRAWN, withdrawn, withdrawn, 0,
+        )  # fmt: skip
+        assert each.at_ms == 7
+        assert each.identity == ("" if withdrawn == 3 else f"m/{withdrawn}@files")
+        assert "when the appliance started" in each.reason
+    assert len(records.history("n")) == 1

@@ -115,6 +115,19 @@ def test_a_model_that_is_uninstalled_says_so_in_its_history_and_may_come_back(
     assert "no version of the model is wanted any more" in appliance("model", "history", "m", *arguments)
 
 
+def test_a_model_that_was_uninstalled_while_nothing_ran_has_that_in_its_history_once(
+    serve: Serve, state: Path, install: Callable[..., None], appliance: Run
+) -> None:
+    install(1)
+    arguments = ("--state-dir", str(state))
+    serve(None, STORE, arguments=arguments).stop()
+    appliance("model", "uninstall", "m", *arguments)
+    for _ in range(2):
+        serve(None, STORE, arguments=arguments).stop()
+    told = [(each.ending, each.before, each.after) for each in read_history(state / SERVE, "m")]
+    assert told == [(Ending.LIVE, 0, 1), (Ending.WITHDRAWN, 1, 0)]
+
+
 def test_a_daemon_that_was_killed_comes_back_with_what_was_wanted(
     serve: Serve, state: Path, install: Callable[[int], None]
 ) -> None:
