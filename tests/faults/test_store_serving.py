@@ -332,6 +332,10 @@ def test_a_command_waits_until_what_it_asked_for_serves(
     status, said = told("model", "trial", "m/3", "--canary", "20")
     assert status == Exit.OK, said
     assert "m/3 is on trial (canary: 20 % of the requests" in said
+    assert main(["model", "list", "--state-dir", str(state), "--url", daemon.http]) == Exit.OK
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("m/3 ")]
+    assert re.search(r" canary {2}", line), "how it stands: it answers already, and is loading no more"
+    assert "loading" not in line
 
 
 def test_an_operator_serves_a_package_with_another_configuration_and_as_it_came(

@@ -15,6 +15,7 @@ from typing import Any
 
 from appliance.cli import store_session
 from appliance.cli.failure import CommandFailed, Exit, printable
+from appliance.cli.going_live import TRIALS
 from appliance.cli.model.wait import find_appliance
 from appliance.cli.snapshot import Source, add_url
 from appliance.engine.version_status import with_next_try
@@ -172,9 +173,11 @@ def _words(each: ListedVersion) -> tuple[str, ...]:
 
 
 def _state(each: ListedVersion) -> str:
-    """A version that serves is told by how much of it is in memory."""
-    ready = each.residency if each.state == "READY" else ""
-    return ", ".join(word for word in (ready or each.state.lower(), each.trial) if word) or "-"
+    """A version that serves is told by how much of it is in memory, one that answers requests on trial by that: it has
+    been loaded."""
+    state = each.residency if each.state == "READY" else ""
+    state = state or ("" if each.trial in TRIALS else each.state.lower())
+    return ", ".join(word for word in (state, each.trial) if word) or "-"
 
 
 def _moment(at_ms: int) -> str:
