@@ -34,10 +34,10 @@ class Candidate:
     """``before`` is what it would replace; ``background``: nobody waits for it; ``known``: it was proven here before.
 
     ``again``: it had been given up, and nothing else of its model serves; ``fallen``: its history says last that it was
-    given up, and not yet that it serves again. ``chosen``: it has one of the places for loading; ``began_ns`` is when
-    its load began; ``again_ns``: when to ask for memory for it again; ``kept``: that is kept for it; ``problem``: why
-    it is not even started. ``counted``: its try is, and was not given back. ``parked``: it is loaded and waits for its
-    place beside a version, see ``waits_for``. ``shown`` is the stage that has been acted on,
+    given up or withdrawn, and not yet that it serves again. ``chosen``: it has one of the places for loading;
+    ``began_ns`` is when its load began; ``again_ns``: when to ask for memory for it again; ``kept``: that is kept for
+    it; ``problem``: why it is not even started. ``counted``: its try is, and was not given back. ``parked``: it is
+    loaded and waits for its place beside a version, see ``waits_for``. ``shown`` is the stage that has been acted on,
     ``live``: it serves. ``blameless``: that it does not is not its fault. ``reference`` are the figures of ``before``
     when it stopped serving; ``unseen`` counts shadow requests, ``missed`` those it refused as invalid that ``before``
     would have taken.

@@ -40,7 +40,11 @@ class Renewals:
         """Its weights are there; True: that worker is to make the fast session now."""
         if not _leave(self._arriving, served.id, worker):
             return False
-        self._took_ns[served.id] = now_ns - self._asked_ns.get(served.id, now_ns)
+        asked_ns = self._asked_ns.get(served.id)
+        if asked_ns is not None:
+            self._took_ns[served.id] = now_ns - asked_ns
+        if served.id not in self._arriving:  # who is started again later was not asked for then
+            self._asked_ns.pop(served.id, None)
         self._renewing.setdefault(served.id, set()).add(worker)
         return True
 

@@ -170,7 +170,8 @@ class Roster:
                 self._census.setbacks[key] = f"failed: {failed.reason}"
                 return
             asked = asked or _repaired(failed, entry)
-        fallen = self.swaps.tries.fallen(entry.identity)
+        accounts = self.swaps.accounts
+        fallen = self.swaps.tries.fallen(entry.identity) or accounts.was_withdrawn(model.name)
         if asked:
             self.swaps.tries.forgive(entry.identity)
         refusal = "" if again else self.swaps.tries.refusal(entry.identity)
@@ -182,7 +183,7 @@ class Roster:
             meter=VersionMeter(model.name, model.version) if current is None or serving else current.meter,
         )
         if refusal:
-            self.swaps.accounts.found_given_up(served, refusal)
+            accounts.found_given_up(served, refusal)
         if refusal and current is not None and serving:
             self._census.setbacks[key] = refusal
             return

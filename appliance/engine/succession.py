@@ -257,7 +257,9 @@ class Succession:
     def retire(self, now_ns: int) -> None:
         """Let unwanted versions go once what is wanted of the same name serves, or nothing of it is wanted. A version
         that should replace them and is broken keeps them serving."""
-        for served in [served for served in self._routes.all() if served.retiring]:
+        retiring = [served for served in self._routes.all() if served.retiring]
+        # Who was to replace what serves goes first: it would be taken for its heir, where neither is wanted any more.
+        for served in sorted(retiring, key=lambda each: each.state is VersionState.READY):
             if self._routes.find(served.model.name, served.model.version) is not served:
                 continue  # it went with another
             others = [other for other in self._routes.of(served.model.name) if not other.retiring]

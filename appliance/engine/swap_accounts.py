@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection
 from typing import Any, Final
 
 from appliance.engine.port import SwapFigures
-from appliance.engine.records import Change, Ending, Records
+from appliance.engine.records import PACKED, Change, Ending, Records
 from appliance.engine.routes import Served
 from appliance.engine.version_status import next_try
 
@@ -70,8 +70,30 @@ class SwapAccounts:
 
     def withdrawn(self, served: Served) -> None:
         """``served`` served until now, and nothing of its model is wanted any more."""
-        reason = "no version of the model is wanted any more"
-        self._happened(served, Ending.WITHDRAWN, reason, before=served.model.version)
+        self._withdrawn(
+            served.model.name,
+            served.model.version,
+            served.identity,
+            "no version of the model is wanted any more",
+        )
+
+    def was_withdrawn(self, name: str) -> bool:
+        """Whether that is the last that its history says of a model."""
+        told = self._records.history(name)
+        return bool(told) and told[-1].ending is Ending.WITHDRAWN
+
+    def _withdrawn(self, name: str, version: int, identity: str, reason: str) -> None:
+        self._records.happened(
+            Change(
+                at_ms=self._wall_ms(),
+                name=name,
+                version=version,
+                identity=identity.removesuffix(PACKED),  # it is the version that nobody wants, not its form
+                ending=Ending.WITHDRAWN,
+                before=version,
+                reason=reason,
+            )
+        )
 
     def found_withdrawn(self, wanted: Collection[str]) -> None:
         """What served when the daemon ended, and is of no ``wanted`` model now, was withdrawn while nobody could write
@@ -82,17 +104,9 @@ class SwapAccounts:
         for change in last.values():
             if not change.after or change.name in wanted:
                 continue
-            self._records.happened(
-                Change(
-                    at_ms=self._wall_ms(),
-                    name=change.name,
-                    version=change.after,
-                    identity=identities.get((change.name, change.after), ""),
-                    ending=Ending.WITHDRAWN,
-                    before=change.after,
-                    reason="no version of the model was wanted any more when the appliance started",
-                )
-            )
+            reason = "no version of the model was wanted any more when the appliance started"
+            identity = identities.get((change.name, change.after), "")
+            self._withdrawn(change.name, change.after, identity, reason)
 
     def count(self, **more: int) -> None:
         """Add to figures, by their names."""

@@ -11,16 +11,22 @@ EXACT_AGE_NS: Final = 60_000_000_000
 """So long it is believed how much a process shares with others."""
 EXACT_AT_ONCE: Final = 2
 """Processes of which that is found out in one round: it takes the kernel about a millisecond each."""
-STEADY_BYTES: Final = 1 << 20
-"""What a process shares is the difference of two readings, which is true of one that changes by less between them."""
+MOVED_BYTES: Final = 4 << 20
+"""Nor longer than until a process has so much more or less: what it maps twice counts as shared, and so does what it
+lets go between the two readings of which that is the difference."""
 KIB: Final = 1024
 
 
 class _Shared(NamedTuple):
-    """What a process had in memory together with others, and when that was found out."""
+    """What a process had in memory together with others, when that was found out, and what it had then in all."""
 
     bytes: int
     at_ns: int
+    of_bytes: int
+
+    def is_old(self, resident: int, now_ns: int) -> bool:
+        """Whether it is to be found out anew of a process that has so much now."""
+        return now_ns - self.at_ns > EXACT_AGE_NS or abs(resident - self.of_bytes) > MOVED_BYTES
 
 
 class MemorySamples:
@@ -60,13 +66,10 @@ class MemorySamples:
     def _look(self, pid: int, now_ns: int) -> int:
         resident = self._resident(pid)
         known = self._shared.get(pid)
-        old = known is None or now_ns - known.at_ns > EXACT_AGE_NS
-        if resident and old and self._exact_left:
+        if resident and self._exact_left and (known is None or known.is_old(resident, now_ns)):
             alone = self._alone(pid) or resident
             self._exact_left -= 1
-            if abs(self._resident(pid) - resident) > STEADY_BYTES:  # a session comes or goes: asked anew
-                return alone
-            known = self._shared[pid] = _Shared(max(resident - alone, 0), now_ns)
+            known = self._shared[pid] = _Shared(max(resident - alone, 0), now_ns, resident)
         shared = known.bytes if known is not None else self._usual()
         return max(resident - shared, 0)
 

@@ -68,6 +68,19 @@ def test_how_long_it_took_is_known_from_the_last_time(served: Served) -> None:
     assert not renewals.busy(served.id)
 
 
+def test_who_is_started_again_later_tells_nothing_of_how_long_coming_back_takes(served: Served) -> None:
+    renewals = Renewals()
+    renewals.asked(served, 100)
+    for worker in (ONE, OTHER):
+        renewals.opened(served, worker)
+    renewals.arrived(served, ONE, 150)
+    renewals.arrived(served, OTHER, 350)
+    renewals.lost(OTHER)
+    renewals.opened(served, OTHER)
+    assert renewals.arrived(served, OTHER, 90_000)
+    assert renewals.took_ns(served, 900) == 250
+
+
 @pytest.mark.parametrize("arrived", [False, True])
 def test_a_worker_that_is_gone_is_not_waited_for(served: Served, arrived: bool) -> None:
     renewals = Renewals()

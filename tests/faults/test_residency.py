@@ -26,6 +26,7 @@ from tests.doors import NATIVE, needs_native
 from tests.faults.clients import FAKE_SECTIONS, Stream, ask, tensor
 from tests.faults.fake_models import write_fake
 from tests.faults.test_swaps import entry
+from tests.workers.mapped_files import resident_bytes
 
 MIB = 1 << 20
 ALONE = {"placement": {"share_below_bytes": 0}}
@@ -193,7 +194,9 @@ def test_a_large_model_comes_back_with_a_quick_session_and_is_given_the_fast_one
         daemon.until(
             "the fast session, whose weights are copies",
             lambda it, name=name: any(
-                worker["models"] == [f"{name}/1"] and worker["memory_bytes"] > 30 * MIB
+                worker["models"] == [f"{name}/1"]
+                and worker["memory_bytes"] > 30 * MIB
+                and resident_bytes(worker["pid"], str(tmp_path)) < MIB
                 for worker in it["workers"]
             ),
         )

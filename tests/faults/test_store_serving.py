@@ -99,19 +99,32 @@ def test_what_is_installed_goes_live_and_back_without_a_failed_request(
     assert ask(daemon.grpc, "m").get_response().model_version == "2"
 
 
+@pytest.mark.parametrize("trial", [(), ("--canary", "30"), ("--shadow", "30")])
 def test_a_model_that_is_uninstalled_says_so_in_its_history_and_may_come_back(
-    serve: Serve, state: Path, install: Callable[..., None], appliance: Run
+    serve: Serve, state: Path, install: Callable[..., None], appliance: Run, trial: tuple[str, ...]
 ) -> None:
+    """Proven as it is, and with another on trial beside it."""
     install(1)
     arguments = ("--state-dir", str(state))
-    daemon = serve(None, STORE, arguments=arguments)
+    daemon = serve(None, {**STORE, "swap": {"watch_s": 0.0}}, arguments=arguments)
+    first, last = (Ending.LIVE, 0, 1), [(Ending.WITHDRAWN, 1, 0), (Ending.LIVE, 0, 1)]
+    if trial:
+        install(2)
+        appliance("model", "want", "m/1", *arguments)
+        daemon.until("the first again", lambda now: keys(now) == ["m/1"])
+        appliance("model", "trial", "m/2", *trial, *arguments)
+        stage = trial[0].removeprefix("--")
+        daemon.until(
+            "its trial", lambda now: stage in [(each["trial"] or {}).get("stage") for each in now["models"]]
+        )
+        last = [(Ending.ABANDONED, 1, 1), *last]
     appliance("model", "uninstall", "m", *arguments)
     daemon.until("its end", lambda now: not keys(now))
     install(1)
     daemon.until("its return", lambda now: keys(now) == ["m/1"])
     daemon.stop()
     told = [(each.ending, each.before, each.after) for each in read_history(state / SERVE, "m")]
-    assert told[:1] + told[-2:] == [(Ending.LIVE, 0, 1), (Ending.WITHDRAWN, 1, 0), (Ending.LIVE, 0, 1)]
+    assert (told[0], told[-len(last) :]) == (first, last), told
     assert "no version of the model is wanted any more" in appliance("model", "history", "m", *arguments)
 
 

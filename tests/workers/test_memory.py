@@ -5,11 +5,12 @@ from __future__ import annotations
 import mmap
 import os
 from pathlib import Path
+from typing import BinaryIO
 
 from appliance.workers.memory import (
     EXACT_AGE_NS,
     EXACT_AT_ONCE,
-    STEADY_BYTES,
+    MOVED_BYTES,
     MemorySamples,
     resident_bytes,
     unshared_bytes,
@@ -74,17 +75,35 @@ def test_a_process_that_cannot_be_asked_shares_nothing() -> None:
     assert box.look(EXACT_AGE_NS + 1)[:2] == [10, 40], "what was found out is old"
 
 
-def test_what_a_process_lets_go_while_it_is_asked_was_not_shared() -> None:
-    """A quick session ends between the two readings: it would count as shared, and be taken off what comes later."""
+def test_what_a_process_lets_go_while_it_is_asked_is_shared_only_until_the_next_look() -> None:
+    """A quick session ends between the two readings: that would be taken off what comes later."""
     box = Box(1)
-    box.own[1] = 3 * STEADY_BYTES
-    box.leaving[1] = 2 * STEADY_BYTES
-    assert box.look() == [STEADY_BYTES]
-    box.own[1] = 2 * STEADY_BYTES
-    assert box.look() == [2 * STEADY_BYTES]
-    assert box.asked == 2
-    assert box.look() == [2 * STEADY_BYTES]
-    assert box.asked == 2, "what was found out in peace is believed"
+    box.own[1] = 3 * MOVED_BYTES
+    box.leaving[1] = 2 * MOVED_BYTES
+    box.look()
+    for now in (MOVED_BYTES, 3 * MOVED_BYTES, 3 * MOVED_BYTES + 1, 2 * MOVED_BYTES + 1):
+        box.own[1] = now
+        assert box.look() == [now]
+    assert box.asked == 3, "anew where much has changed"
+
+
+def test_what_a_process_maps_twice_is_shared_only_as_long(tmp_path: Path) -> None:
+    """A session that is made while another of the same file is there: the kernel counts those pages as shared."""
+    path = tmp_path / "weights"
+    path.write_bytes(os.urandom(4 * MOVED_BYTES))
+    clock = iter(range(10 * SECOND, 1000 * SECOND, 2 * SECOND))
+    samples = MemorySamples(lambda: next(clock))
+
+    def mapped(file: BinaryIO) -> mmap.mmap:
+        view = mmap.mmap(file.fileno(), 0, mmap.MAP_PRIVATE | mmap.MAP_POPULATE, mmap.PROT_READ)
+        assert any(view[offset] for offset in range(0, len(view), mmap.PAGESIZE))
+        return view
+
+    with path.open("rb") as file, mapped(file):
+        with mapped(file):
+            samples.private_bytes(os.getpid())
+        once = samples.private_bytes(os.getpid())
+    assert once - samples.private_bytes(os.getpid()) > 3 * MOVED_BYTES
 
 
 def test_a_process_that_is_gone_takes_nothing() -> None:

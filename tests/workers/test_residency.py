@@ -26,6 +26,7 @@ from appliance.workers.port import (
 from appliance.workers.process import EXIT_GRACE_NS
 from tests.faults.gate import Gate
 from tests.workers.bench import FOUR, Bench, Clock, fake
+from tests.workers.mapped_files import resident_bytes
 from tests.workers.transformers import (
     ANSWER_BYTES,
     PIECES,
@@ -48,18 +49,6 @@ def refused(bench: Bench, worker: int, version: ModelVersion, wish: LoadWish, ro
     refusal = bench.event(ModelRefused)
     assert refusal.not_as_stored is rotten
     return refusal.reason
-
-
-def resident_bytes(pid: int, path: str) -> int:
-    """Bytes of private mappings of a file that are in the process's page tables."""
-    found, inside = 0, False
-    for line in Path(f"/proc/{pid}/smaps").read_text().splitlines():
-        first = line.split()[0]
-        if "-" in first and not first.endswith(":"):
-            inside = line.endswith(path)
-        elif inside and first == "Rss:":
-            found += int(line.split()[1]) << 10
-    return found
 
 
 def test_hollow_lets_every_page_go_and_fill_brings_all_back(
