@@ -66,9 +66,12 @@ class Company:
 
     def _runners(self, served: Mapping[int, int]) -> dict[int, Runner]:
         """The threads of companions and of those that served most, one of them at least."""
-        order = sorted(
-            {*self._here, *served}, key=lambda each: (each not in self._here, -served.get(each, 0))
-        )
+
+        def rank(worker: int) -> tuple[bool, int]:
+            # Only of who was looked at before, too, it is known what it used: of many that are as busy always the same.
+            return worker not in self._here, -served.get(worker, 0) * (2 if worker in self._ran else 1)
+
+        order = sorted({*self._here, *served}, key=rank)
         count = max(WORKERS_MAX, len(self._here) + 1)
         found = {worker: self._workers.runner(worker) for worker in order[:count]}
         return {worker: runner for worker, runner in found.items() if runner is not None}

@@ -4,13 +4,13 @@ A request of a small model costs less than it costs to wake another processor fo
 the worker share one, each goes on when the other has nothing to do, requests that come meanwhile gather, and nobody is
 woken from far away. With workers that take long it is the other way round: the door would wait for them.
 
-So a worker is a companion while it and others like it serve many requests, each takes it little, and all of them
-together take little beside the door. Whether that pays is tried: what is served together is held against what was
-served apart. They gather all at once; later one may go that comes to use too much, or has nothing to do, and from time
-to time all part for a moment and gather anew: where others could join them, and where they fill their processor, so
-that it is tried once more. They part for a while where it does not pay, where all come to use too much, and where
-others keep the door's thread waiting: it can wait for its companions only as long as they run, by the kernel's own
-figures.
+So a worker is a companion while it and others like it serve many requests, each takes it little, and all of them take
+little beside the door once they are together. Whether that pays is tried: what is served together is held against what
+was served apart. They gather all at once; later one may go that comes to use too much, and is left out for a while, or
+has nothing to do, and from time to time all part for a moment and gather anew: where others could join them or would
+serve far more, and where they fill their processor, so that it is tried once more. They part for a while where it does
+not pay, and where others keep the door's thread waiting: it can wait for its companions only as long as they run, by
+the kernel's own figures.
 """
 
 from __future__ import annotations
@@ -35,6 +35,10 @@ JOIN_SHARE: Final = 0.67
 """What companions and those that could join them may have used of it, these still apart: all would part for that."""
 WAITED_SHARE: Final = 0.2
 """Of a stretch the door's thread may have waited for others than its companions."""
+OVER: Final = 2
+"""Stretches in a row in which a companion used too much, until it goes: one may be by chance."""
+BETTER: Final = 2
+"""All part for others that would serve so many times as much."""
 CROWDED: Final = 3
 """Stretches in a row in which it waited for longer, until they are said to stay: some pass by."""
 TRIED: Final = 5
@@ -45,7 +49,8 @@ FULL_SHARE: Final = 0.9
 """Of a stretch that door and companions run: nothing more fits onto their processor, and apart more might be served."""
 REST_NS: Final = 2_000_000_000
 REST_NS_MAX: Final = 64_000_000_000
-"""How long to leave everybody where the kernel wants it after that was better; twice as long each time."""
+"""How long to leave everybody where the kernel wants it after that was better, or one that used too much; twice as long
+each time."""
 CALM_NS: Final = 10_000_000_000
 """After so long together the next rest is a short one again, and where they are full, or not all that could be
 companions, they gather anew. For so long after as many were together it need not be tried again whether it pays."""
@@ -71,6 +76,13 @@ class Part(NamedTuple):
     requests: int
 
 
+class _Rest(NamedTuple):
+    """When a worker may be a companion again, and how long it could not be."""
+
+    end_ns: int
+    span_ns: int
+
+
 class Companions:
     """Decides from stretch to stretch. Workers are named by numbers."""
 
@@ -85,6 +97,11 @@ class Companions:
         self._proven_ns = self._proven = 0
         """Until when it is known that it pays, and for how many."""
         self._crowded = 0
+        self._over: dict[int, int] = {}
+        """For how many stretches companions have used too much."""
+        self._left_out: dict[int, _Rest] = {}
+        self._invited: frozenset[int] = frozenset()
+        """For whom all have parted."""
         self._idle: dict[int, int] = {}
         """For how many stretches companions have had no request."""
         self._stretches: deque[tuple[int, int]] = deque(maxlen=TRIED)
@@ -112,10 +129,16 @@ class Companions:
         self._stretches.append((requests, span_ns))
         if self._chosen:
             return self._stay(now_ns, span_ns, door, workers)
-        light = _light(workers, ENTER_SHARE * door.ran_ns)
-        if not _many(workers, light, BUSY_PER_S, span_ns):
+        most_ns = ENTER_SHARE * door.ran_ns
+        light = _light(self._free(workers, now_ns), most_ns)
+        many = _many(workers, light, BUSY_PER_S, span_ns)
+        if not many and not _many(workers, _light(workers, most_ns), BUSY_PER_S, span_ns):
             self._stretches.clear()
-        elif now_ns >= self._rested_ns and (self._pays(light, now_ns) or len(self._stretches) == TRIED):
+        elif (
+            many
+            and now_ns >= self._rested_ns
+            and (self._pays(light, now_ns) or len(self._stretches) == TRIED)
+        ):
             self._gather(light, now_ns)
         return self._chosen
 
@@ -126,22 +149,62 @@ class Companions:
         theirs_ns = sum(part.ran_ns for part in parts.values())
         waited_long = door.waited_ns > theirs_ns + WAITED_SHARE * span_ns
         self._crowded = self._crowded + 1 if waited_long else 0
-        light = _light(parts, STAY_SHARE * door.ran_ns)
-        too_much = not _many(parts, light, BUSY_PER_S / 2, span_ns)
-        if self._crowded == CROWDED or too_much or self._serves_less():
+        if self._crowded == CROWDED or self._serves_less():
             return self._part_to_rest(now_ns)
+        self._leave_out_heavy(parts, door, now_ns)
+        if not _many(parts, self._chosen, BUSY_PER_S / 2, span_ns):
+            return self._part()
         if now_ns - self._came_ns > CALM_NS:
             self._rest_ns = REST_NS
+            for worker in self._chosen:
+                self._left_out.pop(worker, None)
         if now_ns - self._since_ns > CALM_NS and now_ns - self._came_ns >= TRIED * LOOK_NS:
             full = door.ran_ns + theirs_ns >= FULL_SHARE * span_ns
-            could = _light(workers, JOIN_SHARE * door.ran_ns)
-            if full or (light <= could and _many(workers, could - light, BUSY_PER_S / 2, span_ns)):
+            self._invited = self._others(workers, door, span_ns, now_ns)
+            if full or self._invited:
                 return self._part()
         self._idle = {
             worker: 0 if part.requests else self._idle.get(worker, 0) + 1 for worker, part in parts.items()
         }
-        self._chosen = frozenset(worker for worker in light if self._idle[worker] < TRIED)
+        self._chosen = frozenset(worker for worker in self._chosen if self._idle[worker] < TRIED)
         return self._chosen or self._part_for_now(now_ns)
+
+    def _leave_out_heavy(self, parts: Mapping[int, Part], door: Spent, now_ns: int) -> None:
+        """Let those go that have used too much for some time: they shall not keep others out when all gather anew."""
+        light = _light(parts, STAY_SHARE * door.ran_ns)
+        self._over = {worker: self._over.get(worker, 0) + 1 for worker in self._chosen - light}
+        heavy = frozenset(worker for worker, stretches in self._over.items() if stretches >= OVER)
+        self._leave_out(heavy, now_ns)
+        self._chosen -= heavy
+
+    def _leave_out(self, workers: frozenset[int], now_ns: int) -> None:
+        self._left_out = {
+            worker: rest
+            for worker, rest in self._left_out.items()
+            if now_ns - rest.end_ns < REST_NS_MAX  # the longest that would be doubled
+        }
+        for worker in workers:
+            before = self._left_out.get(worker)
+            span_ns = min(2 * before.span_ns, REST_NS_MAX) if before else REST_NS
+            self._left_out[worker] = _Rest(now_ns + span_ns, span_ns)
+
+    def _free(self, workers: Mapping[int, Part], now_ns: int) -> dict[int, Part]:
+        """Those that are not left out now."""
+        return {
+            worker: part
+            for worker, part in workers.items()
+            if worker not in self._left_out or now_ns >= self._left_out[worker].end_ns
+        }
+
+    def _others(self, workers: Mapping[int, Part], door: Spent, span_ns: int, now_ns: int) -> frozenset[int]:
+        """Those for whom all should part: they could join, or serve much more than the companions do."""
+        free = self._free(workers, now_ns)
+        could = _light(free, JOIN_SHARE * door.ran_ns)
+        if self._chosen <= could and _many(free, could - self._chosen, BUSY_PER_S / 2, span_ns):
+            return could - self._chosen
+        better = _light(free, ENTER_SHARE * door.ran_ns)
+        ours = _requests(workers, self._chosen)
+        return better - self._chosen if _requests(free, better) > BETTER * ours else frozenset()
 
     def _serves_less(self) -> bool:
         """Whether that has shown twice now, since the companions came."""
@@ -166,7 +229,9 @@ class Companions:
         self._proven_ns, self._proven, self._doubted = 0, len(chosen), False
         self._stretches.clear()
         self._crowded = 0
-        self._idle = {}
+        self._over, self._idle = {}, {}
+        self._leave_out(self._invited - chosen, now_ns)  # or all would part for them again and again
+        self._invited = frozenset()
 
     def _pays(self, chosen: frozenset[int], now_ns: int) -> bool:
         return now_ns < self._proven_ns and len(chosen) <= self._proven
@@ -193,22 +258,30 @@ class Companions:
 
 def _many(workers: Mapping[int, Part], which: frozenset[int], least_per_s: float, span_ns: int) -> bool:
     """Whether these were asked at least so often in a stretch."""
-    requests = sum(workers[worker].requests for worker in which)
-    return bool(which) and requests * 1_000_000_000 >= least_per_s * span_ns
+    return bool(which) and _requests(workers, which) * 1_000_000_000 >= least_per_s * span_ns
+
+
+def _requests(workers: Mapping[int, Part], which: frozenset[int]) -> int:
+    return sum(workers[worker].requests for worker in which)
 
 
 def _light(workers: Mapping[int, Part], most_ns: float) -> frozenset[int]:
     """Those with the smallest requests, as many as used no more than ``most_ns`` together, of those whose requests are
-    small: each request that they serve saves the same, whoever serves it."""
+    small: each request that they serve saves the same, whoever serves it. Or one, if it serves more than they."""
 
     def cost(worker: int) -> tuple[float, int]:
         ran_ns, requests = workers[worker]
         return ran_ns / max(requests, 1), worker
 
-    chosen = []
-    for worker in sorted(workers, key=cost):
-        ran_ns = workers[worker].ran_ns
-        if ran_ns <= most_ns and cost(worker)[0] <= REQUEST_NS:
-            chosen.append(worker)
-            most_ns -= ran_ns
-    return frozenset(chosen)
+    fit = [
+        worker for worker, part in workers.items() if part.ran_ns <= most_ns and cost(worker)[0] <= REQUEST_NS
+    ]
+    chosen: set[int] = set()
+    for worker in sorted(fit, key=cost):
+        if workers[worker].ran_ns <= most_ns:
+            chosen.add(worker)
+            most_ns -= workers[worker].ran_ns
+    together = frozenset(chosen)
+    alone = max(fit, key=lambda worker: workers[worker].requests, default=-1)
+    more = bool(fit) and workers[alone].requests > _requests(workers, together)
+    return frozenset({alone}) if more else together

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import subprocess
 import sys
 import threading
@@ -14,7 +15,7 @@ import pytest
 
 from appliance.engine.company import WORKERS_MAX, Company
 from appliance.engine.direct import DirectDoor
-from appliance.scheduling.companions import BUSY_PER_S, LOOK_NS, REST_NS, TRIED
+from appliance.scheduling.companions import BUSY_PER_S, LOOK_NS, OVER, REST_NS, TRIED
 from appliance.workers.port import Runner
 from appliance.workers.thread_times import processor_of, spent_by
 from tests.engine.silent_workers import SilentWorkers
@@ -132,13 +133,25 @@ def test_workers_that_serve_many_requests_share_the_doors_processor_until_fewer_
     assert not box.turns
 
 
+def test_of_many_that_are_as_busy_the_same_are_looked_at_each_time(door: Door) -> None:
+    """Whose turn it was by chance would be known to have used nothing."""
+    box, chance = Box(door), random.Random(1)
+    for _ in range(2 * TRIED):
+        for worker in range(1, 65):
+            box.answered[worker] = box.answered.get(worker, 0) + 20 + chance.randrange(10)
+        box.look(0)
+    assert list(box.workers.places.values()) == [min(door.affinity())] * WORKERS_MAX
+
+
 def test_what_a_worker_used_is_what_came_to_it_since_the_last_look(door: Door) -> None:
     box = Box(door)
     processor = box.gather(1, 2)
     box.look(MANY, 1, 2)
     assert box.workers.places == {1: processor, 2: processor}, "its life before does not count"
-    box.workers.ran[2] = 1_000_000_000
-    box.look(MANY, 1, 2)
+    for stretch in range(1, OVER + 1):
+        assert box.workers.places == {1: processor, 2: processor}
+        box.workers.ran[2] = stretch * 1_000_000_000
+        box.look(MANY, 1, 2)
     assert box.workers.places == {1: processor, 2: -1}, "the door has not run since"
     box.look(MANY, 1)
     assert box.workers.places == {1: processor, 2: -1}
