@@ -12,21 +12,35 @@ EXACT_AGE_NS: Final = 60_000_000_000
 EXACT_AT_ONCE: Final = 2
 """Processes of which that is found out in one round: it takes the kernel about a millisecond each."""
 MOVED_BYTES: Final = 4 << 20
-"""Nor longer than until a process has so much more or less: what it maps twice counts as shared, and so does what it
-lets go between the two readings of which that is the difference."""
+"""Nor longer than until a process has so much more or less of either kind of pages: of a file what it maps twice counts
+as shared, and so does what it lets go between the two readings of which that is the difference."""
 KIB: Final = 1024
 
 
+class Resident(NamedTuple):
+    """What a process has in memory, shared with others or not, in bytes: pages of its own making, and of mapped files,
+    each as often as it is mapped. No shared memory."""
+
+    anonymous: int
+    files: int
+
+    @property
+    def bytes(self) -> int:
+        """All of it."""
+        return self.anonymous + self.files
+
+
 class _Shared(NamedTuple):
-    """What a process had in memory together with others, when that was found out, and what it had then in all."""
+    """What a process had in memory together with others, when that was found out, and of what."""
 
     bytes: int
     at_ns: int
-    of_bytes: int
+    of: Resident
 
-    def is_old(self, resident: int, now_ns: int) -> bool:
+    def is_old(self, resident: Resident, now_ns: int) -> bool:
         """Whether it is to be found out anew of a process that has so much now."""
-        return now_ns - self.at_ns > EXACT_AGE_NS or abs(resident - self.of_bytes) > MOVED_BYTES
+        moved = max(abs(now - then) for now, then in zip(resident, self.of, strict=True))
+        return now_ns - self.at_ns > EXACT_AGE_NS or moved > MOVED_BYTES
 
 
 class MemorySamples:
@@ -40,12 +54,12 @@ class MemorySamples:
         self,
         clock: Callable[[], int],
         max_age_ns: int = 1_000_000_000,
-        resident: Callable[[int], int] | None = None,
+        resident: Callable[[int], Resident] | None = None,
         alone: Callable[[int], int] | None = None,
     ) -> None:
         self._clock = clock
         self._max_age_ns = max_age_ns
-        self._resident = resident or resident_bytes
+        self._resident = resident or resident_of
         self._alone = alone or unshared_bytes
         self._taken_ns = 0
         self._exact_left = EXACT_AT_ONCE
@@ -66,22 +80,22 @@ class MemorySamples:
     def _look(self, pid: int, now_ns: int) -> int:
         resident = self._resident(pid)
         known = self._shared.get(pid)
-        if resident and self._exact_left and (known is None or known.is_old(resident, now_ns)):
-            alone = self._alone(pid) or resident
+        if resident.bytes and self._exact_left and (known is None or known.is_old(resident, now_ns)):
+            alone = self._alone(pid) or resident.bytes
             self._exact_left -= 1
-            known = self._shared[pid] = _Shared(max(resident - alone, 0), now_ns, resident)
+            known = self._shared[pid] = _Shared(max(resident.bytes - alone, 0), now_ns, resident)
         shared = known.bytes if known is not None else self._usual()
-        return max(resident - shared, 0)
+        return max(resident.bytes - shared, 0)
 
     def _usual(self) -> int:
         known = [shared.bytes for shared in self._shared.values()]
         return int(statistics.median(known)) if known else 0
 
 
-def resident_bytes(pid: int) -> int:
-    """Anonymous pages and those of mapped files, shared with others or not, but no shared memory; 0 when the process is
-    gone."""
-    return sum(_sizes(f"/proc/{pid}/status", ("RssAnon", "RssFile")))
+def resident_of(pid: int) -> Resident:
+    """As the kernel has it; nothing when the process is gone."""
+    sizes = _sizes(f"/proc/{pid}/status", ("RssAnon", "RssFile"))
+    return Resident(*sizes) if sizes else Resident(0, 0)
 
 
 def unshared_bytes(pid: int) -> int:

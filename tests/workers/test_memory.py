@@ -12,7 +12,8 @@ from appliance.workers.memory import (
     EXACT_AT_ONCE,
     MOVED_BYTES,
     MemorySamples,
-    resident_bytes,
+    Resident,
+    resident_of,
     unshared_bytes,
 )
 
@@ -31,15 +32,20 @@ class Box:
         """Of these the kernel does not tell what they share."""
         self.leaving: dict[int, int] = {}
         """What a process lets go just before it is asked."""
+        self.files = dict.fromkeys(self.own, 0)
+        """Pages of files among what each has for itself; ``twice``: that are mapped once more."""
+        self.twice = dict.fromkeys(self.own, 0)
         self.samples = MemorySamples(lambda: self.now_ns, SECOND, self.resident, self.alone)
 
-    def resident(self, pid: int) -> int:
-        return self.own[pid] + 30 if pid in self.own else 0
+    def resident(self, pid: int) -> Resident:
+        if pid not in self.own:
+            return Resident(0, 0)
+        return Resident(self.own[pid] - self.files[pid] + 30, self.files[pid] + self.twice[pid])
 
     def alone(self, pid: int) -> int:
         self.asked += 1
         self.own[pid] -= self.leaving.pop(pid, 0)
-        return 0 if pid in self.closed else self.own[pid]
+        return 0 if pid in self.closed else self.own[pid] - self.twice[pid]
 
     def look(self, after_ns: int = 2 * SECOND) -> list[int]:
         self.now_ns += after_ns
@@ -87,6 +93,15 @@ def test_what_a_process_lets_go_while_it_is_asked_is_shared_only_until_the_next_
     assert box.asked == 3, "anew where much has changed"
 
 
+def test_copies_in_the_place_of_what_was_mapped_twice_are_its_own() -> None:
+    """As much in all as before, and nothing of it shared."""
+    box = Box(1)
+    box.own[1], box.files[1], box.twice[1] = 4 * MOVED_BYTES, 3 * MOVED_BYTES, 3 * MOVED_BYTES
+    assert box.look() == [MOVED_BYTES], "as the kernel counts"
+    box.own[1], box.files[1], box.twice[1] = 7 * MOVED_BYTES, 0, 0
+    assert box.look() == [7 * MOVED_BYTES]
+
+
 def test_what_a_process_maps_twice_is_shared_only_as_long(tmp_path: Path) -> None:
     """A session that is made while another of the same file is there: the kernel counts those pages as shared."""
     path = tmp_path / "weights"
@@ -112,7 +127,7 @@ def test_a_process_that_is_gone_takes_nothing() -> None:
     box.now_ns += 2 * SECOND
     box.own.clear()
     assert box.samples.private_bytes(1) == 0
-    assert resident_bytes(1 << 30) == unshared_bytes(1 << 30) == 0
+    assert resident_of(1 << 30).bytes == unshared_bytes(1 << 30) == 0
 
 
 def test_mapped_files_count_while_they_are_in_memory_and_forked_pages_are_shared(tmp_path: Path) -> None:
@@ -132,7 +147,7 @@ def test_mapped_files_count_while_they_are_in_memory_and_forked_pages_are_shared
         assert os.read(told[0], 1) == b"x"
         alone = unshared_bytes(child)
         assert alone >= 4 * MIB
-        assert resident_bytes(child) - alone >= len(heap), "what it was forked with"
+        assert resident_of(child).bytes - alone >= len(heap), "what it was forked with"
     finally:
         os.write(done[1], b"x")
         os.waitpid(child, 0)
