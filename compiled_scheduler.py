@@ -3,7 +3,7 @@
 ``python compiled_scheduler.py MODULE [ARGUMENT ...]`` runs a module, such as ``pytest`` or
 ``tests.simulation.replay``, in this tree but with the compiled scheduler.
 
-mypyc compiles what is hot of ``appliance/scheduling``; the source stays Python and runs interpreted wherever
+mypyc compiles what is hot of ``appliance/core/scheduling``; the source stays Python and runs interpreted wherever
 nothing compiled lies beside it. In this tree nothing ever does: what is built lies in ``build/``, named by a digest
 of all that it was made from. As hatchling's build hook this puts it into a wheel beside the sources when there is a
 C compiler, and leaves the wheel pure when there is none; an editable install is always interpreted. A compiler
@@ -110,12 +110,12 @@ def built(root: Path = ROOT) -> Path:
 
 def use(place: Path) -> None:
     """Make this process import the compiled modules in ``place``; before any of them was imported."""
-    import appliance.scheduling
+    import appliance.core.scheduling
 
-    assert "appliance.scheduling.scheduler" not in sys.modules, "the scheduler is imported already"
+    assert "appliance.core.scheduling.scheduler" not in sys.modules, "the scheduler is imported already"
     sys.path.append(str(place))
-    appliance.scheduling.__path__.insert(0, str(place / SCHEDULING))
-    import appliance.scheduling.scheduler as scheduler
+    appliance.core.scheduling.__path__.insert(0, str(place / SCHEDULING))
+    import appliance.core.scheduling.scheduler as scheduler
 
     assert Path(scheduler.__file__ or "").is_relative_to(place), (
         f"{scheduler.__file__} is not the compiled one"

@@ -17,7 +17,7 @@ from difflib import get_close_matches
 from enum import Enum
 from typing import Any, Final, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
-from appliance.errors import ConfigInvalid, Problem
+from appliance.domain.errors import ConfigInvalid, Problem
 
 T = TypeVar("T")
 SHOWN_MAX: Final = 200  # characters of a value in a problem

@@ -14,25 +14,25 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
-from appliance.address import named_twice
 from appliance.binding import bind
-from appliance.door.choice import door_problems, front_problems
-from appliance.door.control import ControlConfig
-from appliance.door.door import DoorConfig
-from appliance.engine.placement import PlacementConfig
-from appliance.engine.residency_settings import ResidencyConfig
+from appliance.core.scheduling.settings import SchedulingConfig
+from appliance.domain.address import named_twice
+from appliance.domain.errors import ConfigInvalid, Problem
+from appliance.engine.control.placement import PlacementConfig
+from appliance.engine.control.residency_settings import ResidencyConfig
+from appliance.engine.control.supervisor import SupervisorConfig
+from appliance.engine.control.swap_settings import SwapConfig
 from appliance.engine.settings import EngineConfig
-from appliance.engine.supervisor import SupervisorConfig
-from appliance.engine.swap_settings import SwapConfig
-from appliance.errors import ConfigInvalid, Problem
-from appliance.http.config import HttpConfig, HttpNative
-from appliance.listening.certificates import certificate_problems
-from appliance.listening.settings import shared_sockets
+from appliance.frontend.grpc.choice import door_problems, front_problems
+from appliance.frontend.grpc.control import ControlConfig
+from appliance.frontend.grpc.door import DoorConfig
+from appliance.frontend.http.config import HttpConfig, HttpNative
+from appliance.frontend.listening.certificates import certificate_problems
+from appliance.frontend.listening.settings import shared_sockets
+from appliance.frontend.quota.settings import QuotasConfig, certified_names
 from appliance.package.settings import PackagesConfig
-from appliance.quota.settings import QuotasConfig, certified_names
 from appliance.repository.directory import RepositoryConfig
 from appliance.runtimes.runtime import known_runtimes
-from appliance.scheduling.settings import SchedulingConfig
 from appliance.sources.settings import ReloadConfig
 from appliance.store.settings import StoreConfig
 from appliance.telemetry.log import LogConfig, file_problems

@@ -22,8 +22,19 @@ from typing import Any
 import uvloop
 
 from appliance.config import ApplianceConfig
-from appliance.desired import Desired
-from appliance.door.choice import (
+from appliance.core.scheduling.scheduler import Scheduler
+from appliance.domain.errors import OperatorError, WorkerError
+from appliance.engine.control.desired import Desired
+from appliance.engine.control.residency_settings import ResidencyTerms
+from appliance.engine.control.swaps import SwapTerms
+from appliance.engine.engine import Engine
+from appliance.engine.port import IndexEntry
+from appliance.engine.requests.costs import Costs
+from appliance.engine.ticker import Ticker
+from appliance.engine.versions.premises import Premises, this_cpu
+from appliance.engine.versions.record_files import FileRecords
+from appliance.engine.versions.records import MemoryRecords, Records
+from appliance.frontend.grpc.choice import (
     chosen,
     idle_settings,
     lane_memory,
@@ -32,22 +43,19 @@ from appliance.door.choice import (
     make_quotas,
     passed_over,
 )
-from appliance.door.door import DoorKind
-from appliance.engine.costs import Costs
-from appliance.engine.engine import Engine
-from appliance.engine.port import IndexEntry
-from appliance.engine.premises import Premises, this_cpu
-from appliance.engine.record_files import FileRecords
-from appliance.engine.records import MemoryRecords, Records
-from appliance.engine.residency_settings import ResidencyTerms
-from appliance.engine.swaps import SwapTerms
-from appliance.engine.ticker import Ticker
-from appliance.errors import OperatorError, WorkerError
-from appliance.http.edge import HttpEdge
-from appliance.listening.descriptors import descriptor_limit, descriptor_shortage, raise_descriptor_limit
+from appliance.frontend.grpc.door import DoorKind
+from appliance.frontend.http.edge import HttpEdge
+from appliance.frontend.listening.descriptors import (
+    descriptor_limit,
+    descriptor_shortage,
+    raise_descriptor_limit,
+)
+from appliance.maintenance.collector import Collector
+from appliance.maintenance.figures import store_figures
+from appliance.maintenance.heap import RESERVE_BYTES, reserve
+from appliance.maintenance.scrubbing import Scrubbing
 from appliance.repository.directory import RepositoryScan
 from appliance.rereading import Rereading
-from appliance.scheduling.scheduler import Scheduler
 from appliance.sources.directory import DirectorySource
 from appliance.sources.source import Source
 from appliance.sources.store import StoreSource
@@ -57,14 +65,10 @@ from appliance.telemetry.log import LogControl, configure
 from appliance.telemetry.notify import notify
 from appliance.telemetry.store_metrics import StoreFigures
 from appliance.telemetry.trace import open_tracer
-from appliance.upkeep.collector import Collector
-from appliance.upkeep.figures import store_figures
-from appliance.upkeep.heap import RESERVE_BYTES, reserve
-from appliance.upkeep.scrubbing import Scrubbing
 from appliance.workers.arena import Arena
-from appliance.workers.machine import memory_bytes, spare_bytes
+from appliance.workers.daemon.machine import memory_bytes, spare_bytes
+from appliance.workers.daemon.pool import WorkerPool
 from appliance.workers.memory import MemorySamples
-from appliance.workers.pool import WorkerPool
 from appliance.workers.port import PoolEvent
 from appliance.workers.priority import SHORT_TURN_NS, take_turns
 

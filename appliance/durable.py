@@ -21,7 +21,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Protocol, Self
 
-from appliance.errors import StoreBusy
+from appliance.domain.errors import StoreBusy
 
 Bytes = bytes | bytearray | memoryview
 

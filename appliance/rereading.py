@@ -11,10 +11,10 @@ import time
 from collections.abc import Callable
 
 from appliance.config import ApplianceConfig
-from appliance.desired import Desired
-from appliance.door.door import FrontDoor
-from appliance.http.edge import HttpEdge
-from appliance.quota.quotas import Quotas
+from appliance.engine.control.desired import Desired
+from appliance.frontend.grpc.door import FrontDoor
+from appliance.frontend.http.edge import HttpEdge
+from appliance.frontend.quota.quotas import Quotas
 from appliance.telemetry.log import LogControl
 from appliance.telemetry.notify import notify
 

@@ -27,12 +27,12 @@ from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-import appliance.scheduling.scheduler
-from appliance.inference import NO_DEADLINE
-from appliance.model import Batching
-from appliance.scheduling import events as on
-from appliance.scheduling.actions import Action, Dispatch, Dropped, Expired, Refused
-from appliance.scheduling.scheduler import Scheduler, SchedulingConfig
+import appliance.core.scheduling.scheduler
+from appliance.core.scheduling import events as on
+from appliance.core.scheduling.actions import Action, Dispatch, Dropped, Expired, Refused
+from appliance.core.scheduling.scheduler import Scheduler, SchedulingConfig
+from appliance.domain.inference import NO_DEADLINE
+from appliance.domain.model import Batching
 
 MILLISECOND = 1_000_000
 MAX_BATCHES = (1, 4, 8, 16)
@@ -203,7 +203,7 @@ def counting_ns(iterations: int = 1_000_000) -> float:
 
 def kind() -> str:
     """Which scheduler this process has imported."""
-    source = (appliance.scheduling.scheduler.__file__ or "").endswith(".py")
+    source = (appliance.core.scheduling.scheduler.__file__ or "").endswith(".py")
     return KINDS[0] if source else KINDS[1]
 
 

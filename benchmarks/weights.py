@@ -9,7 +9,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from appliance.model import ModelVersion
+from appliance.domain.model import ModelVersion
 from appliance.workers.forms import WEIGHTS_FILE
 from appliance.workers.port import LoadWish
 from benchmarks.models import ModelsUnavailable

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
-from appliance.model import ModelVersion
+from appliance.domain.model import ModelVersion
+from appliance.domain.tensor import FREE, byte_size
 from appliance.runtimes.alignment import aligned
-from appliance.tensor import FREE, byte_size
 from appliance.workers.arena import Arena, ArenaConfig
-from appliance.workers.pool import WorkerPool
+from appliance.workers.daemon.pool import WorkerPool
 from appliance.workers.port import (
     FormBuilt,
     LoadWish,

@@ -22,8 +22,8 @@ from PIL import Image
 if __package__ in (None, ""):  # run as a file: the repository root is not on the path yet
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from appliance.golden import GoldenCase, GoldenSet, TensorFile, Tolerance, write_golden
-from appliance.tensor import Datatype
+from appliance.domain.golden import GoldenCase, GoldenSet, TensorFile, Tolerance, write_golden
+from appliance.domain.tensor import Datatype
 from models.generators.digits_classifiers import Classifier, accuracy, train_convolution, train_pixels
 from models.generators.digits_data import CLASSES, SPLIT_SEED, DigitSet, split_digits
 

@@ -1,4 +1,4 @@
-"""Regenerate ``appliance/door/wire_pb`` from the ``.proto`` files beside this program: ``python proto/build.py``.
+"""Regenerate ``appliance/frontend/grpc/wire_pb`` from the ``.proto`` files beside this program.
 
 What is committed is a serialised FileDescriptorSet, which any protobuf runtime reads, and type stubs; no generated
 code. ``--check`` writes nothing and fails when the committed files are not what the ``.proto`` files give.
@@ -42,7 +42,7 @@ def _adapt(stub: str) -> str:
     # The compiler writes imports for a flat directory; these modules live in a package.
     for source in SOURCES:
         module = source.replace(".proto", "_pb2")
-        stub = stub.replace(f"import {module} as", f"from appliance.door.wire_pb import {module} as")
+        stub = stub.replace(f"import {module} as", f"from appliance.frontend.grpc.wire_pb import {module} as")
     # It also leaves the arguments of Mapping out, which strict type checking does not accept.
     return STUB_HEADER + re.sub(r"_Mapping\]", "_Mapping[str, object]]", stub)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from appliance.cli.array import decode, nested
 from appliance.cli.oip_client import Reply
-from appliance.inference import OutputTensor
+from appliance.domain.inference import OutputTensor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ from appliance.cli.answer import TopClass, top_classes
 from appliance.cli.array import decode
 from appliance.cli.failure import printable
 from appliance.cli.oip_client import Reply
-from appliance.inference import OutputTensor
+from appliance.domain.inference import OutputTensor
 
 SHOWN_VALUES = 8
 SHOWN_ROWS = 8

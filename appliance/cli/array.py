@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from appliance.cli.failure import CommandFailed
-from appliance.tensor import Datatype, encode_bytes, split_bytes
+from appliance.domain.tensor import Datatype, encode_bytes, split_bytes
 
 _INTEGERS = frozenset("BHIQbhiq")
 

@@ -16,7 +16,7 @@ from appliance.cli import source
 from appliance.cli.config_listing import as_plain, as_toml
 from appliance.cli.failure import CommandFailed, Exit, printable
 from appliance.config import ApplianceConfig
-from appliance.errors import ConfigInvalid, Problem
+from appliance.domain.errors import ConfigInvalid, Problem
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

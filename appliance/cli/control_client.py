@@ -12,7 +12,7 @@ import grpc
 
 from appliance.cli.failure import CommandFailed, Exit
 from appliance.cli.oip_client import SERVICE, UNBOUNDED
-from appliance.door.wire_pb import inference_pb2 as pb
+from appliance.frontend.grpc.wire_pb import inference_pb2 as pb
 
 LOOK_S: Final = 0.1
 """How often ``waiting`` is called."""

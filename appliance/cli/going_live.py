@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from appliance.cli.store_session import bytes_text
 from appliance.cli.trial_words import trial_words
-from appliance.engine.version_status import COMING, NEVER_FITS
+from appliance.engine.versions.version_status import COMING, NEVER_FITS
 
 STEPS: Final[Mapping[str, tuple[float, str]]] = MappingProxyType(
     {

@@ -20,7 +20,7 @@ from appliance.cli.oip_client import DEFAULT_URL, InputTensor, OipClient, Questi
 from appliance.cli.picture import SUFFIXES, read_picture
 from appliance.cli.tls import add_arguments as add_tls_arguments
 from appliance.cli.tls import tls_of
-from appliance.tensor import Datatype, TensorSpec
+from appliance.domain.tensor import Datatype, TensorSpec
 
 DEFAULT_CLASSES = 3
 DAY_MS = 86_400_000

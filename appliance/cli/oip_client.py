@@ -20,9 +20,9 @@ from google.protobuf.message import Message
 
 from appliance.cli.failure import CommandFailed, Exit
 from appliance.cli.tls import Tls
-from appliance.door.wire_pb import inference_pb2 as pb
-from appliance.inference import OutputTensor
-from appliance.tensor import Datatype, TensorSpec, parse_datatype
+from appliance.domain.inference import OutputTensor
+from appliance.domain.tensor import Datatype, TensorSpec, parse_datatype
+from appliance.frontend.grpc.wire_pb import inference_pb2 as pb
 
 PUSHBACK = "grpc-retry-pushback-ms"
 DEFAULT_URL = "127.0.0.1:8001"

@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def policy_of(arguments: argparse.Namespace) -> Policy:
     """By what packages are judged: without keys and configuration, signatures are told and not judged."""
     from appliance.cli import store_session
-    from appliance.errors import OperatorError
+    from appliance.domain.errors import OperatorError
     from appliance.package.keys import read_public_key
     from appliance.package.settings import Unsigned
     from appliance.package.verification import Policy
@@ -48,7 +48,7 @@ def policy_of(arguments: argparse.Namespace) -> Policy:
 
 def trusted_keys(file: Path | None, config: ApplianceConfig) -> list[PublicKey]:
     """The keys that the configuration from ``file`` trusts. Fails with all that cannot be had."""
-    from appliance.errors import Problem
+    from appliance.domain.errors import Problem
     from appliance.package.keys import read_public_key
     from appliance.package.settings import key_problems
 
@@ -75,7 +75,7 @@ def repository_of(file: Path | None) -> RepositoryConfig:
     if file is None:
         return RepositoryConfig()
     from appliance import config as configuration
-    from appliance.errors import ConfigInvalid
+    from appliance.domain.errors import ConfigInvalid
 
     try:
         repository = configuration.load(file, checked=False).repository

@@ -14,8 +14,8 @@ from appliance.cli.failure import printable
 from appliance.cli.flow_json import flow_json
 from appliance.cli.flow_view import Detail, FlowDrawing
 from appliance.cli.store_session import bytes_text
-from appliance.golden import GoldenSet
-from appliance.manifest import Manifest, Port, TensorEntry, promise_text
+from appliance.domain.golden import GoldenSet
+from appliance.domain.manifest import Manifest, Port, TensorEntry, promise_text
 from appliance.package.inspection import Inspection
 from appliance.package.trust import Verdict
 from appliance.repository.data_flow import tensor_bytes

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from appliance.cli.failure import printable
-from appliance.errors import Problem
+from appliance.domain.errors import Problem
 
 
 def print_problems(problems: Sequence[Problem]) -> None:

@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from appliance import config as configuration
-from appliance.address import parse_address
 from appliance.cli import source
 from appliance.cli.failure import CommandFailed, printable
 from appliance.config import ApplianceConfig
-from appliance.door.door import DoorConfig, DoorKind
-from appliance.errors import ConfigInvalid
-from appliance.listening.certificates import bearer_of
-from appliance.model import VersionState
+from appliance.domain.address import parse_address
+from appliance.domain.errors import ConfigInvalid
+from appliance.domain.model import VersionState
+from appliance.frontend.grpc.door import DoorConfig, DoorKind
+from appliance.frontend.listening.certificates import bearer_of
 from appliance.telemetry.log import LogFormat
 
 if TYPE_CHECKING:

@@ -16,8 +16,7 @@ from pathlib import Path
 from appliance import config as configuration
 from appliance.cli.failure import CommandFailed, Exit
 from appliance.config import ApplianceConfig
-from appliance.engine.history import read_history, unfit
-from appliance.errors import (
+from appliance.domain.errors import (
     ApplianceError,
     CatalogInvalid,
     CatalogLost,
@@ -25,6 +24,7 @@ from appliance.errors import (
     PackageInvalid,
     StoreUnavailable,
 )
+from appliance.engine.versions.history import read_history, unfit
 from appliance.store.catalog import Catalog
 from appliance.store.layout import SERVE
 from appliance.store.reading import read_catalog

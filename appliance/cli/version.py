@@ -8,7 +8,7 @@ from importlib.util import find_spec
 
 from appliance import __version__
 from appliance.cli.failure import Exit
-from appliance.door.native_package import PACKAGE, native_problem
+from appliance.frontend.grpc.native_package import PACKAGE, native_problem
 
 PACKAGES = (
     "onnxruntime",
@@ -40,7 +40,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _scheduler() -> str:
     """Whether the import system finds a compiled module before its source."""
-    spec = find_spec("appliance.scheduling.scheduler")
+    spec = find_spec("appliance.core.scheduling.scheduler")
     return "interpreted" if spec is None or (spec.origin or "").endswith(".py") else "compiled"
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from appliance.manifest import INT64_MAX
+from appliance.domain.manifest import INT64_MAX
 
 
 def version_number(text: str) -> int:

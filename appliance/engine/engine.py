@@ -13,34 +13,34 @@ from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from typing import Final
 
-from appliance.engine.accounts import Accounts
-from appliance.engine.displaced import Displaced
-from appliance.engine.endings import Endings
+from appliance.core.scheduling import actions, events
+from appliance.core.scheduling.scheduler import Scheduler
+from appliance.domain.errors import ApplianceError, InvalidRequest, NotReady, UnknownModel
+from appliance.domain.inference import RequestHead, RequestPlan
+from appliance.domain.model import ModelVersion, VersionState
+from appliance.domain.validation import plan_request
+from appliance.engine.control.lodging import Room
+from appliance.engine.control.placement import PlacementConfig
+from appliance.engine.control.residence import Residence
+from appliance.engine.control.residency_settings import ResidencyTerms
+from appliance.engine.control.roster import Roster
+from appliance.engine.control.supervisor import SupervisorConfig
+from appliance.engine.control.swap_settings import SwapConfig
+from appliance.engine.control.swaps import SwapTerms, default_terms
 from appliance.engine.environment import Pace, RequestLog
-from appliance.engine.grants import Grants
-from appliance.engine.intake import Intake, Refusal
-from appliance.engine.lodging import Room
-from appliance.engine.placement import PlacementConfig
+from appliance.engine.fastpath.grants import Grants
 from appliance.engine.port import Buffer, EngineStatus, IndexEntry, LaneUse
-from appliance.engine.request import Request
-from appliance.engine.residence import Residence
-from appliance.engine.residency_settings import ResidencyTerms
-from appliance.engine.roster import Roster
-from appliance.engine.routes import Catalog, Routes, Served
+from appliance.engine.requests.accounts import Accounts
+from appliance.engine.requests.displaced import Displaced
+from appliance.engine.requests.endings import Endings
+from appliance.engine.requests.intake import Intake, Refusal
+from appliance.engine.requests.request import Request
+from appliance.engine.requests.shapes import Shapes
+from appliance.engine.requests.turn import Turn
 from appliance.engine.settings import EngineConfig
-from appliance.engine.shapes import Shapes
-from appliance.engine.supervisor import SupervisorConfig
-from appliance.engine.swap_settings import SwapConfig
-from appliance.engine.swaps import SwapTerms, default_terms
-from appliance.engine.turn import Turn
-from appliance.errors import ApplianceError, InvalidRequest, NotReady, UnknownModel
-from appliance.inference import RequestHead, RequestPlan
-from appliance.model import ModelVersion, VersionState
-from appliance.scheduling import actions, events
-from appliance.scheduling.scheduler import Scheduler
+from appliance.engine.versions.routes import Catalog, Routes, Served
 from appliance.telemetry.meter import VersionStatistics
 from appliance.telemetry.trace import Tracer
-from appliance.validation import plan_request
 from appliance.workers import port as workers
 from appliance.workers.arena import Arena
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from appliance.engine.request import Request
-from appliance.errors import ApplianceError
-from appliance.model import ModelVersion
+from appliance.domain.errors import ApplianceError
+from appliance.domain.model import ModelVersion
+from appliance.engine.requests.request import Request
 from appliance.telemetry.meter import Result
 
 

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final, NamedTuple, Protocol
 
-from appliance.errors import ApplianceError
-from appliance.inference import Outcome, RequestHead, RequestPlan
-from appliance.model import ModelVersion, VersionState
+from appliance.domain.errors import ApplianceError
+from appliance.domain.inference import Outcome, RequestHead, RequestPlan
+from appliance.domain.model import ModelVersion, VersionState
 from appliance.telemetry.meter import VersionStatistics
 from appliance.telemetry.trace import Trace
 

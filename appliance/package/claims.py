@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from appliance.manifest import Opset, Port
+from appliance.domain.manifest import Opset, Port
+from appliance.domain.tensor import TensorSpec
 from appliance.repository.onnx_graph import STANDARD_DOMAIN
 from appliance.repository.onnx_summary import GraphSummary
-from appliance.tensor import TensorSpec
 
 GRAPH_FILE: Final = "graph.onnx"
 WEIGHTS_FILE: Final = "weights.bin"

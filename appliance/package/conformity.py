@@ -12,11 +12,11 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Final
 
-from appliance.errors import ArtefactError, ModelInvalid, Problem
-from appliance.golden import SET_FILE, TENSORS_NAME, read_golden
-from appliance.manifest import LatencyPromise, Manifest, RuntimeNeed, promise_text
-from appliance.manifest_codec import FILE
-from appliance.model import ModelVersion
+from appliance.domain.errors import ArtefactError, ModelInvalid, Problem
+from appliance.domain.golden import SET_FILE, TENSORS_NAME, read_golden
+from appliance.domain.manifest import LatencyPromise, Manifest, RuntimeNeed, promise_text
+from appliance.domain.manifest_codec import FILE
+from appliance.domain.model import ModelVersion
 from appliance.package.claims import RUNTIME, manifest_opsets, manifest_port
 from appliance.repository.model_directory import read_model_directory
 from appliance.repository.onnx_graph import read_graph

@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
-from appliance.manifest import Manifest
-from appliance.manifest_codec import MANIFEST_BYTES_MAX
+from appliance.domain.manifest import Manifest
+from appliance.domain.manifest_codec import MANIFEST_BYTES_MAX
 
 BLOCK_BYTES: Final = 512
 MANIFEST_NAME: Final = "manifest.json"

@@ -18,8 +18,8 @@ from pathlib import Path, PurePosixPath
 from types import MappingProxyType
 from typing import Final
 
-from appliance.errors import ArtefactError, ModelInvalid, Problem
-from appliance.golden import SET_FILE, TENSORS_NAME
+from appliance.domain.errors import ArtefactError, ModelInvalid, Problem
+from appliance.domain.golden import SET_FILE, TENSORS_NAME
 from appliance.package.config_text import changed_config
 from appliance.package.source import CONFIG_FILE, ModelSource, find_source, plain_name
 from appliance.repository.model_directory import read_model_directory

@@ -10,10 +10,10 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from appliance.digest import Digester
-from appliance.errors import ArtefactError, PackageInvalid, Problem
-from appliance.golden import SET_BYTES_MAX, SET_FILE, GoldenSet, decode_golden
-from appliance.manifest import FileEntry, Manifest
+from appliance.domain.digest import Digester
+from appliance.domain.errors import ArtefactError, PackageInvalid, Problem
+from appliance.domain.golden import SET_BYTES_MAX, SET_FILE, GoldenSet, decode_golden
+from appliance.domain.manifest import FileEntry, Manifest
 from appliance.package.claims import GRAPH_FILE
 from appliance.package.container import blob_places
 from appliance.package.reader import CHUNK_BYTES, PackageReader

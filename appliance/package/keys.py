@@ -23,7 +23,7 @@ from cryptography.hazmat.primitives.serialization import (
 from securesystemslib.exceptions import Error as LibraryError
 from securesystemslib.signer import CryptoSigner, HSMSigner, Key, Signer, SSlibKey
 
-from appliance.errors import OperatorError
+from appliance.domain.errors import OperatorError
 
 KEY_BYTES_MAX: Final = 64 << 10
 RSA_BITS_MIN: Final = 2048

@@ -16,10 +16,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO, Final
 
-from appliance.digest import Digester
-from appliance.errors import ArtefactError, ModelInvalid, PackageInvalid, Problem
-from appliance.golden import SET_FILE, GoldenSet, encode_golden, read_golden, write_golden
-from appliance.manifest import (
+from appliance.domain.digest import Digester
+from appliance.domain.errors import ArtefactError, ModelInvalid, PackageInvalid, Problem
+from appliance.domain.golden import SET_FILE, GoldenSet, encode_golden, read_golden, write_golden
+from appliance.domain.manifest import (
     FileEntry,
     LatencyPromise,
     Manifest,
@@ -30,8 +30,8 @@ from appliance.manifest import (
     manifest_problems,
     path_problem,
 )
-from appliance.manifest_codec import FILE as MANIFEST_FILE
-from appliance.model import ModelVersion
+from appliance.domain.manifest_codec import FILE as MANIFEST_FILE
+from appliance.domain.model import ModelVersion
 from appliance.package.claims import GRAPH_FILE, WEIGHTS_FILE, manifest_port
 from appliance.package.config_text import packed_config
 from appliance.package.runtime_need import runtime_need

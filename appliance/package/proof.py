@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from appliance.errors import ModelInvalid, Problem
+from appliance.domain.errors import ModelInvalid, Problem
 
 if TYPE_CHECKING:
     import numpy as np

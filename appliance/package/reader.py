@@ -15,10 +15,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol
 
-from appliance.digest import PIECE_BYTES, Digester, digest_of
-from appliance.errors import PackageInvalid, Problem
-from appliance.manifest import FileEntry, Manifest
-from appliance.manifest_codec import MANIFEST_BYTES_MAX, decode
+from appliance.domain.digest import PIECE_BYTES, Digester, digest_of
+from appliance.domain.errors import PackageInvalid, Problem
+from appliance.domain.manifest import FileEntry, Manifest
+from appliance.domain.manifest_codec import MANIFEST_BYTES_MAX, decode
 from appliance.package.container import (
     BLOCK_BYTES,
     END,

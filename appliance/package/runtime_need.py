@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from appliance.manifest import RuntimeNeed
+from appliance.domain.manifest import RuntimeNeed
 from appliance.package.claims import RUNTIME, manifest_opsets
 from appliance.repository.onnx_summary import GraphSummary
 

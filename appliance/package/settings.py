@@ -21,7 +21,7 @@ def key_problems(paths: Sequence[str]) -> Iterator[str]:
     """What keeps the files from being public keys."""
     if not paths:
         return  # without keys, nothing needs the library that reads them
-    from appliance.errors import OperatorError
+    from appliance.domain.errors import OperatorError
     from appliance.package.keys import read_public_key
 
     if len(paths) > TRUSTED_KEYS_MAX:

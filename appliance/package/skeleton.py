@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from typing import Final
 
-from appliance.errors import ArtefactError
+from appliance.domain.errors import ArtefactError
 from appliance.repository.protobuf_walk import (
     FileSource,
     Malformed,

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Final
 
-from appliance.errors import ArtefactError, ModelInvalid, Problem
-from appliance.golden import SET_FILE, TENSORS_NAME
+from appliance.domain.errors import ArtefactError, ModelInvalid, Problem
+from appliance.domain.golden import SET_FILE, TENSORS_NAME
 from appliance.repository.findings import Findings, Place
 from appliance.repository.model_config import MODEL_FILE, ModelConfig, no_config, read_model_config
 from appliance.repository.model_files import ModelFile, ModelHome

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from appliance.digest import Digester, digest_of
-from appliance.errors import PackageInvalid, Problem
-from appliance.manifest import Manifest, TensorEntry
-from appliance.manifest_codec import FILE as MANIFEST_FILE
+from appliance.domain.digest import Digester, digest_of
+from appliance.domain.errors import PackageInvalid, Problem
+from appliance.domain.manifest import Manifest, TensorEntry
+from appliance.domain.manifest_codec import FILE as MANIFEST_FILE
 from appliance.package.reader import Blob, Stream
 
 

@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from appliance.errors import PackageInvalid, Problem
-from appliance.manifest import FileEntry, Manifest
+from appliance.domain.errors import PackageInvalid, Problem
+from appliance.domain.manifest import FileEntry, Manifest
 from appliance.package.conformity import conformity_problems
 from appliance.package.keys import PublicKey
 from appliance.package.reader import CHUNK_BYTES, Blob, PackageReader

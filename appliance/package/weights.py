@@ -20,9 +20,9 @@ import onnx.numpy_helper
 from google.protobuf.message import DecodeError, EncodeError
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto
 
-from appliance.digest import Digester
-from appliance.errors import ArtefactError
-from appliance.manifest import ELEMENT_BITS, TensorEntry
+from appliance.domain.digest import Digester
+from appliance.domain.errors import ArtefactError
+from appliance.domain.manifest import ELEMENT_BITS, TensorEntry
 from appliance.package.claims import WEIGHTS_FILE
 from appliance.package.skeleton import SELF, read_skeleton
 from appliance.repository.model_files import ModelFile, ModelHome

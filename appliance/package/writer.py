@@ -13,10 +13,10 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import BinaryIO, Final
 
-from appliance.digest import Digester
-from appliance.errors import PackageInvalid, Problem
-from appliance.manifest import FileEntry, Manifest
-from appliance.manifest_codec import encode
+from appliance.domain.digest import Digester
+from appliance.domain.errors import PackageInvalid, Problem
+from appliance.domain.manifest import FileEntry, Manifest
+from appliance.domain.manifest_codec import encode
 from appliance.package.container import END, MANIFEST_NAME, SIGNATURE_NAME, blob_name, header, padding
 from appliance.package.reader import Stream
 

@@ -16,13 +16,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from appliance.model import Batching
+from appliance.domain.model import Batching
+from appliance.domain.tensor import FREE, Datatype, TensorSpec
 from appliance.repository.findings import Findings, Place, shown_names
 from appliance.repository.graph_ports import check_ports, is_batchable, request_inputs, wire_datatype
 from appliance.repository.model_config import ModelConfig
 from appliance.repository.onnx_graph import GraphPort, GraphSummary, PortKind
 from appliance.repository.tensor_config import TensorConfig
-from appliance.tensor import FREE, Datatype, TensorSpec
 
 Pair = tuple[GraphPort, TensorConfig | None]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import Final
 
-from appliance.model import Batching, QueuePolicy, TimeoutAction
+from appliance.domain.model import Batching, QueuePolicy, TimeoutAction
 from appliance.repository.section import INT32_MAX, INT64_MAX, Section
 
 PRIORITY_LEVELS_MAX: Final = 1_000

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from appliance.errors import ConfigInvalid, Problem
+from appliance.domain.errors import ConfigInvalid, Problem
 from appliance.repository.model_directory import (
     BrokenVersion,
     ModelReading,

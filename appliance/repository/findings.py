@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 
-from appliance.errors import Problem
+from appliance.domain.errors import Problem
 
 PROBLEMS_MAX: Final = 200
 """Of one model, and as many notes."""

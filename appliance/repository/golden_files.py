@@ -10,8 +10,8 @@ import os
 from collections.abc import Sequence
 from pathlib import PurePosixPath
 
-from appliance.errors import ArtefactError, ModelInvalid
-from appliance.golden import SET_BYTES_MAX, SET_FILE, TENSORS_NAME, decode_golden, misfits
+from appliance.domain.errors import ArtefactError, ModelInvalid
+from appliance.domain.golden import SET_BYTES_MAX, SET_FILE, TENSORS_NAME, decode_golden, misfits
 from appliance.repository.agreement import Agreement
 from appliance.repository.findings import Findings, Place
 from appliance.repository.model_files import ModelFile, ModelHome

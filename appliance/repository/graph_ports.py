@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from types import MappingProxyType
 from typing import Final
 
+from appliance.domain.tensor import MAX_RANK, Datatype
 from appliance.repository.findings import Findings, Place
 from appliance.repository.onnx_graph import GraphPort, GraphSummary, PortKind
-from appliance.tensor import MAX_RANK, Datatype
 
 INITIALIZERS_ARE_CONSTANT_BELOW: Final = (
     4  # ir_version from which an input with an initializer may be overridden

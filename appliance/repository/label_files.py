@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import PurePosixPath
 
-from appliance.errors import ArtefactError
+from appliance.domain.errors import ArtefactError
 from appliance.repository.findings import Findings
 from appliance.repository.model_files import ModelHome
 from appliance.repository.tensor_config import TensorConfig

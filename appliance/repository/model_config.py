@@ -13,7 +13,7 @@ from pathlib import PurePosixPath
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
-from appliance.model import RUN_TIMEOUT_PARAMETER, Batching, VersionChoice, VersionPolicy
+from appliance.domain.model import RUN_TIMEOUT_PARAMETER, Batching, VersionChoice, VersionPolicy
 from appliance.repository.batching_config import read_batching
 from appliance.repository.findings import Findings, Place
 from appliance.repository.instance_config import ONE_INSTANCE, Instances, read_instances

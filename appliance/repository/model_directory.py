@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Final
 
-from appliance.errors import ArtefactError, Problem
-from appliance.model import ModelVersion, WeightsFile
+from appliance.domain.errors import ArtefactError, Problem
+from appliance.domain.model import ModelVersion, WeightsFile
 from appliance.repository.agreement import Agreement, agree, from_config_alone
 from appliance.repository.external_files import external_files
 from appliance.repository.findings import PROBLEMS_MAX, Findings, Place

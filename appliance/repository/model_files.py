@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-from appliance.errors import ArtefactError
+from appliance.domain.errors import ArtefactError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,7 +16,7 @@ from pathlib import PurePosixPath
 from types import MappingProxyType
 from typing import Final
 
-from appliance.errors import ArtefactError
+from appliance.domain.errors import ArtefactError
 from appliance.repository.firewall_settings import FirewallConfig
 from appliance.repository.onnx_graph import FLAWS_MAX, STANDARD_DOMAIN
 from appliance.repository.onnx_summary import (

@@ -12,7 +12,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
-from appliance.errors import ArtefactError
+from appliance.domain.errors import ArtefactError
 from appliance.repository import onnx_schema as schema
 from appliance.repository.data_flow import DataFlow, FlowFunction, FlowGraph, FlowNode
 from appliance.repository.firewall_settings import FirewallConfig

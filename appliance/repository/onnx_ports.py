@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import Final
 
-from appliance.errors import ArtefactError
+from appliance.domain.errors import ArtefactError
 from appliance.repository.onnx_summary import GraphPort, PortKind
 from appliance.repository.onnx_text import TextReader
 from appliance.repository.protobuf_walk import (

@@ -15,7 +15,7 @@ from enum import Enum
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
-from appliance.errors import ArtefactError
+from appliance.domain.errors import ArtefactError
 
 DEPTH_MAX: Final = 32
 

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from enum import IntEnum
 from typing import Final, NamedTuple, Protocol
 
-from appliance.errors import ArtefactError
+from appliance.domain.errors import ArtefactError
 
 WINDOW_BYTES: Final = 4 * 1024
 INLINE_BYTES: Final = 64 * 1024

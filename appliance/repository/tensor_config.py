@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
+from appliance.domain.tensor import FREE, Datatype
 from appliance.repository.findings import Place
 from appliance.repository.section import INT64_MAX, Section
-from appliance.tensor import FREE, Datatype
 
 _DATATYPES: Final = MappingProxyType({datatype.config_name: datatype for datatype in Datatype})
 _UNOFFERED_INPUT: Final = MappingProxyType(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from appliance.model import VersionChoice, VersionPolicy
+from appliance.domain.model import VersionChoice, VersionPolicy
 
 LATEST: Final = VersionPolicy()
 

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Final
 
-from appliance.errors import ArtefactError, InvalidRequest
-from appliance.model import Warmup, WarmupInput
+from appliance.domain.errors import ArtefactError, InvalidRequest
+from appliance.domain.model import Warmup, WarmupInput
+from appliance.domain.tensor import Datatype, TensorSpec, byte_size, element_count, split_bytes
 from appliance.repository.findings import Findings, Place, shown_names
 from appliance.repository.model_files import ModelFile, ModelHome
 from appliance.repository.section import INT64_MAX, Section
 from appliance.repository.tensor_config import read_datatype
-from appliance.tensor import Datatype, TensorSpec, byte_size, element_count, split_bytes
 
 WARMUP_DIRECTORY: Final = "warmup"
 COUNT_MAX: Final = 10_000

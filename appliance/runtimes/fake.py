@@ -31,12 +31,12 @@ from contextlib import suppress
 from functools import partial
 from typing import Final
 
-from appliance.errors import LoadFailed, RunFailed
-from appliance.model import ModelVersion
+from appliance.domain.errors import LoadFailed, RunFailed
+from appliance.domain.model import ModelVersion
+from appliance.domain.tensor import FREE, TensorSpec
 from appliance.runtimes.alignment import aligned
 from appliance.runtimes.runtime import Feed, Place, Port, Produced, Region, RuntimeSettings, Session
 from appliance.runtimes.scrawl import scrawl
-from appliance.tensor import FREE, TensorSpec
 
 LANE_DESCRIPTOR: Final = 3
 """Where a worker's lane is: the only descriptor it has but the standard ones."""

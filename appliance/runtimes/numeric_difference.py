@@ -7,9 +7,9 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from appliance.difference import FLOATS, Difference, Values, difference, form_reason, outside_reason
-from appliance.golden import Tolerance
-from appliance.tensor import Datatype, element_count
+from appliance.domain.difference import FLOATS, Difference, Values, difference, form_reason, outside_reason
+from appliance.domain.golden import Tolerance
+from appliance.domain.tensor import Datatype, element_count
 
 PLAIN_VALUES_MAX: Final = 64
 

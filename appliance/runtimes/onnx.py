@@ -19,8 +19,9 @@ import numpy as np
 import onnxruntime
 from onnxruntime.capi import onnxruntime_pybind11_state as native
 
-from appliance.errors import ApplianceError, InvalidRequest, LoadFailed, RunFailed
-from appliance.model import ModelVersion
+from appliance.domain.errors import ApplianceError, InvalidRequest, LoadFailed, RunFailed
+from appliance.domain.model import ModelVersion
+from appliance.domain.tensor import Datatype, element_count
 from appliance.runtimes.alignment import aligned
 from appliance.runtimes.relayout import relay
 from appliance.runtimes.runtime import (
@@ -34,7 +35,6 @@ from appliance.runtimes.runtime import (
 )
 from appliance.runtimes.strings import decode_strings, encode_strings
 from appliance.runtimes.weights import MappedWeights, find_mapped, mapped_now
-from appliance.tensor import Datatype, element_count
 
 MODEL_FILE: Final = "model.onnx"
 BINDINGS_MAX: Final = 256

@@ -13,9 +13,9 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from appliance.errors import ArtefactError
+from appliance.domain.errors import ArtefactError
+from appliance.domain.tensor import Datatype
 from appliance.runtimes.strings import decode_strings
-from appliance.tensor import Datatype
 
 Feeds = Mapping[str, NDArray[Any]]
 INLINE_BYTES_MAX: Final = 1 << 30

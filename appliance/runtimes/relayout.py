@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import BinaryIO, Final, NamedTuple
 
-from appliance.errors import LoadFailed
+from appliance.domain.errors import LoadFailed
 
 GRAPH_BYTES_MAX: Final = 1 << 30
 DEPTH_MAX: Final = 64

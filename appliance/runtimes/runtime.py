@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final, NamedTuple, Protocol, cast, runtime_checkable
 
-from appliance.errors import ConfigInvalid, Problem
-from appliance.model import ModelVersion
-from appliance.tensor import Datatype
+from appliance.domain.errors import ConfigInvalid, Problem
+from appliance.domain.model import ModelVersion
+from appliance.domain.tensor import Datatype
 
 ENTRY_POINT_GROUP: Final = "appliance.runtimes"
 

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from appliance.errors import InvalidRequest
-from appliance.tensor import encode_bytes, split_bytes
+from appliance.domain.errors import InvalidRequest
+from appliance.domain.tensor import encode_bytes, split_bytes
 
 
 def decode_strings(name: str, raw: memoryview, shape: tuple[int, ...]) -> NDArray[Any]:

@@ -22,9 +22,9 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple
 
-from appliance.digest import PIECE_BYTES, digest_of
-from appliance.errors import LoadFailed, WeightsDiffer
-from appliance.model import WeightsFile
+from appliance.domain.digest import PIECE_BYTES, digest_of
+from appliance.domain.errors import LoadFailed, WeightsDiffer
+from appliance.domain.model import WeightsFile
 
 STEP_BYTES: Final = 8 << 20
 """Of reading: the digests are so much behind at least."""

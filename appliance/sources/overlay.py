@@ -15,8 +15,8 @@ from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Final
 
+from appliance.domain.errors import InvalidRequest, NotReady
 from appliance.durable import WriterLock, is_held
-from appliance.errors import InvalidRequest, NotReady
 
 PREFIX: Final = "appliance-given-"
 LOCK: Final = ".lock"

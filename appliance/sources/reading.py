@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import traceback
 
-from appliance.errors import Problem
+from appliance.domain.errors import Problem
 from appliance.repository.model_directory import (
     BrokenVersion,
     ModelReading,

@@ -11,10 +11,10 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from appliance.errors import OperatorError, PackageInvalid, Problem
-from appliance.manifest import FileEntry
-from appliance.manifest_codec import decode
-from appliance.model import FormRoom
+from appliance.domain.errors import OperatorError, PackageInvalid, Problem
+from appliance.domain.manifest import FileEntry
+from appliance.domain.manifest_codec import decode
+from appliance.domain.model import FormRoom
 from appliance.repository.directory import RepositoryConfig, RepositoryScan, merged
 from appliance.repository.model_directory import BrokenVersion, ModelReading, ServableVersion
 from appliance.sources.reading import read_model

@@ -10,10 +10,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from appliance.digest import digest_of
+from appliance.domain.digest import digest_of
+from appliance.domain.errors import ArtefactError, PackageInvalid, Problem
+from appliance.domain.manifest import NAME_RULE, Manifest, is_name
 from appliance.durable import Bytes
-from appliance.errors import ArtefactError, PackageInvalid, Problem
-from appliance.manifest import NAME_RULE, Manifest, is_name
 from appliance.store.catalog import InstalledVersion, StoredFile, version_problems
 from appliance.store.layout import MANIFEST, SIGNATURE
 

@@ -11,9 +11,9 @@ from contextlib import suppress
 from types import MappingProxyType
 from typing import NamedTuple
 
-from appliance.digest import Digester, is_digest
+from appliance.domain.digest import Digester, is_digest
+from appliance.domain.errors import BlobMismatch
 from appliance.durable import Bytes, Folder, NewFile, Status, ensure_directory, remove_file
-from appliance.errors import BlobMismatch
 from appliance.store.layout import BLOBS, INCOMING, blob_path
 
 Progress = Callable[[int], None]

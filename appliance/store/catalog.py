@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from appliance.digest import is_digest
-from appliance.manifest import INT64_MAX, NAME_RULE, is_name, path_problem
+from appliance.domain.digest import is_digest
+from appliance.domain.manifest import INT64_MAX, NAME_RULE, is_name, path_problem
 from appliance.store.layout import MANIFEST, SIGNATURE
 
 WANTED_BEFORE_MAX: Final = 16

@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
-from appliance.digest import digest_of
-from appliance.errors import CatalogInvalid, CatalogNewer, Problem
+from appliance.domain.digest import digest_of
+from appliance.domain.errors import CatalogInvalid, CatalogNewer, Problem
 from appliance.store.catalog import (
     Catalog,
     CatalogModel,

@@ -11,8 +11,8 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+from appliance.domain.errors import StoreFull
 from appliance.durable import Folder
-from appliance.errors import StoreFull
 from appliance.store.blobs import BlobShelf
 from appliance.store.catalog import Catalog, InstalledVersion
 from appliance.store.edits import with_version

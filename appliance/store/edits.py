@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 
-from appliance.errors import StoreRefused
+from appliance.domain.errors import StoreRefused
 from appliance.store.catalog import WANTED_BEFORE_MAX, Catalog, CatalogModel, InstalledVersion, Trial
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from appliance.errors import ApplianceError, PackageInvalid, Problem
+from appliance.domain.errors import ApplianceError, PackageInvalid, Problem
 from appliance.store.room import Leaving
 
 

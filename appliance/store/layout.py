@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from appliance.digest import is_digest
+from appliance.domain.digest import is_digest
 
 LOCK: Final = "store.lock"
 CATALOG: Final = "catalog.json"

@@ -13,11 +13,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from appliance.digest import digest_of, is_digest
+from appliance.domain.digest import digest_of, is_digest
+from appliance.domain.errors import CatalogLost, PackageInvalid, StoreRefused, StoreUnavailable
+from appliance.domain.manifest import Manifest
+from appliance.domain.manifest_codec import decode
 from appliance.durable import Folder, read_whole
-from appliance.errors import CatalogLost, PackageInvalid, StoreRefused, StoreUnavailable
-from appliance.manifest import Manifest
-from appliance.manifest_codec import decode
 from appliance.store.blobs import BlobShelf, Progress, unnoticed
 from appliance.store.catalog import (
     Catalog,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from appliance.domain.errors import StoreUnavailable
 from appliance.durable import RealFolder, read_whole
-from appliance.errors import StoreUnavailable
 from appliance.store.catalog import Catalog
 from appliance.store.catalog_codec import CATALOG_BYTES_MAX, decode
 from appliance.store.layout import CATALOG

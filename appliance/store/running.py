@@ -19,10 +19,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from appliance.digest import is_digest
+from appliance.domain.digest import is_digest
+from appliance.domain.errors import StoreUnavailable
+from appliance.domain.manifest import is_name
 from appliance.durable import RealFolder, WriterLock, is_held, read_whole, remove_file, replace_file
-from appliance.errors import StoreUnavailable
-from appliance.manifest import is_name
 from appliance.store.catalog import is_version
 from appliance.store.layout import INCUMBENTS, RUNNING, RUNNING_LOCK, SERVE
 

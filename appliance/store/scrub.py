@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from appliance.digest import is_digest
+from appliance.domain.digest import is_digest
 from appliance.durable import RealFolder, WriterLock, read_whole, replace_file
 from appliance.store.blobs import BlobShelf, Progress, unnoticed
 from appliance.store.catalog import Catalog

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from types import MappingProxyType
 from typing import Final
 
-from appliance.errors import StoreFull, StoreUnavailable
+from appliance.domain.errors import StoreFull, StoreUnavailable
 
 _REMEDIES: Final[Mapping[int, str]] = MappingProxyType(
     {

@@ -15,7 +15,15 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from appliance.digest import digest_of
+from appliance.domain.digest import digest_of
+from appliance.domain.errors import (
+    ApplianceError,
+    BlobMismatch,
+    CatalogInvalid,
+    CatalogNewer,
+    StoreRefused,
+    StoreUnavailable,
+)
 from appliance.durable import (
     Folder,
     RealFolder,
@@ -25,14 +33,6 @@ from appliance.durable import (
     remove_tree,
     replace_file,
     sync_name,
-)
-from appliance.errors import (
-    ApplianceError,
-    BlobMismatch,
-    CatalogInvalid,
-    CatalogNewer,
-    StoreRefused,
-    StoreUnavailable,
 )
 from appliance.store import edits
 from appliance.store.arrival import Arrival

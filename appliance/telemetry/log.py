@@ -19,8 +19,8 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, Final
 
-from appliance.errors import InvalidRequest, OperatorError, Unsupported
-from appliance.model import ModelVersion
+from appliance.domain.errors import InvalidRequest, OperatorError, Unsupported
+from appliance.domain.model import ModelVersion
 from appliance.telemetry.meter import Result
 from appliance.telemetry.request_line import LineBudget, LoggedRequest, request_fields, slow_fields
 from appliance.telemetry.sink import DescriptorTarget, FileTarget, Sink, SinkStatistics, Target

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from appliance.inference import RequestPlan
-from appliance.model import ModelVersion
+from appliance.domain.inference import RequestPlan
+from appliance.domain.model import ModelVersion
 from appliance.telemetry.meter import Result
 
 SECOND_NS = 1_000_000_000

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from appliance import __version__
-from appliance.errors import OperatorError, Unsupported
-from appliance.identity import SERVER_NAME
-from appliance.model import ModelVersion
+from appliance.domain.errors import OperatorError, Unsupported
+from appliance.domain.identity import SERVER_NAME
+from appliance.domain.model import ModelVersion
 from appliance.telemetry.meter import Result
 from appliance.telemetry.otlp import Parent, Told, parent_of, trace_line
 from appliance.telemetry.request_line import LineBudget, LoggedRequest
@@ -259,8 +259,8 @@ def _described(
 ) -> dict[str, str | int]:
     return {
         "appliance.request.id": request_id[:TEXT_MAX],
-        "appliance.model": model.name,
-        "appliance.model.version": model.version,
+        "appliance.domain.model": model.name,
+        "appliance.domain.model.version": model.version,
         "appliance.path": path,
         "appliance.worker": worker,
         "appliance.rows": rows,

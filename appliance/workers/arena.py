@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
-from appliance.errors import ConfigInvalid, Problem
+from appliance.domain.errors import ConfigInvalid, Problem
 from appliance.runtimes.alignment import ALIGNMENT, aligned
 
 __all__ = ["ALIGNMENT", "Arena", "ArenaConfig", "ArenaStatistics", "Slot", "aligned"]

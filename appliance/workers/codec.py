@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import Any
 
-from appliance.errors import WorkerError
+from appliance.domain.errors import WorkerError
 
 Decoder = Callable[[object], Any]
 SHOWN_CHARACTERS = 80

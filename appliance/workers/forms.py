@@ -23,9 +23,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from appliance.binding import bind
-from appliance.digest import digest_of
-from appliance.errors import ArtefactError, ConfigInvalid
-from appliance.model import ModelVersion, WeightsFile
+from appliance.domain.digest import digest_of
+from appliance.domain.errors import ArtefactError, ConfigInvalid
+from appliance.domain.model import ModelVersion, WeightsFile
 from appliance.store.layout import BUILDING_FORM, REFUSED_FORM, form_digest
 
 FORMAT: Final = 1

@@ -11,7 +11,7 @@ import socket
 from collections import deque
 from typing import Final, Protocol, cast
 
-from appliance.errors import WorkerError
+from appliance.domain.errors import WorkerError
 from appliance.workers.frames import FrameReader, FrameWriter
 from appliance.workers.messages import (
     FROM_WORKER,

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 
 import msgpack  # type: ignore[import-untyped]
 
-from appliance.model import ModelVersion
+from appliance.domain.model import ModelVersion
 from appliance.workers.batch_codec import KnownResults, decode_result, decode_run, plain_results
 from appliance.workers.codec import Decoder, MessageInvalid, decoder_for, to_plain
 from appliance.workers.port import (

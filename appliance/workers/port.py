@@ -9,7 +9,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import Final, NamedTuple, Protocol
 
-from appliance.model import ModelVersion
+from appliance.domain.model import ModelVersion
 
 Shape = tuple[int, ...]
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from appliance.errors import LoadFailed
-from appliance.model import ModelVersion
+from appliance.domain.errors import LoadFailed
+from appliance.domain.model import ModelVersion
+from appliance.domain.tensor import FREE, TensorSpec
 from appliance.runtimes.runtime import Port, Session
-from appliance.tensor import FREE, TensorSpec
 
 
 def check_signature(version: ModelVersion, session: Session) -> None:

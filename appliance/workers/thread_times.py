@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Final
 
-from appliance.scheduling.companions import Spent
+from appliance.core.scheduling.companions import Spent
 
 _PROCESSOR: Final = 36
 """Place of the processor among the fields of /proc/PID/stat behind the name, which may hold anything (proc(5))."""

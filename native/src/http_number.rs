@@ -1,4 +1,4 @@
-//! Elements of tensors as JSON, both ways, exactly as the edge in Python reads and writes them (`http/json_tensor.py`).
+//! Elements of tensors as JSON, both ways, exactly as the edge in Python reads and writes them (`frontend/http/json_tensor.py`).
 //!
 //! What Python's `json` reads and `struct` packs is a double that was rounded once from its digits, and a float that was
 //! rounded from that double. What it writes are the fewest digits that read as the same double, floats included. What is

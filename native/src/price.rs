@@ -1,6 +1,6 @@
 //! What requests cost, as the engine has learnt, and when they are due.
 
-/// What a request of one kind costs, as the engine has learnt. The arithmetic is that of `scheduling/grants.py`.
+/// What a request of one kind costs, as the engine has learnt. The arithmetic is that of `core/scheduling/grants.py`.
 #[derive(Clone, Copy, Default)]
 pub struct Price {
     /// For each row, in a batch of the planned size.

@@ -1,4 +1,4 @@
-//! Quotas: how many requests per second, and at a time, each client may have. The arithmetic is that of `quota/rule.py`,
+//! Quotas: how many requests per second, and at a time, each client may have. The arithmetic is that of `frontend/quota/rule.py`,
 //! where it is explained.
 //!
 //! What is looked at for each request is atomic, because Python asks as well, for requests that it takes by itself. What

@@ -16,8 +16,8 @@ import pytest
 from edge_appliance_door import HTTP, TURNED_AWAY, Grants, Tls
 
 from native.tests.host import PATIENCE_S, Host, listening
-from tests.door.certificate_files import make_authority, make_named, make_signed
-from tests.http.tls_client import trusting
+from tests.frontend.grpc.certificate_files import make_authority, make_named, make_signed
+from tests.frontend.http.tls_client import trusting
 
 LIMITS = {
     "connections": 4,

@@ -14,10 +14,10 @@ from edge_appliance_door import json_read, json_written
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from appliance.errors import InvalidRequest
-from appliance.http.json_document import parse_json
-from appliance.http.json_tensor import json_pieces, raw_from_json
-from appliance.tensor import Datatype
+from appliance.domain.errors import InvalidRequest
+from appliance.domain.tensor import Datatype
+from appliance.frontend.http.json_document import parse_json
+from appliance.frontend.http.json_tensor import json_pieces, raw_from_json
 
 NUMBERS = [datatype for datatype in Datatype if datatype.code and datatype is not Datatype.FP16]
 FLOATS = [Datatype.FP32, Datatype.FP64]

@@ -11,9 +11,9 @@ from pathlib import Path
 import edge_appliance_door
 import pytest
 
-from appliance.door.envelope import Envelope, EnvelopeLimits, request_id_text, scan
-from appliance.door.wire_pb import inference_pb2 as pb
-from appliance.errors import InvalidRequest
+from appliance.domain.errors import InvalidRequest
+from appliance.frontend.grpc.envelope import Envelope, EnvelopeLimits, request_id_text, scan
+from appliance.frontend.grpc.wire_pb import inference_pb2 as pb
 from tests.fuzz import codec_fuzz
 
 NativeScan = Callable[[bytes], tuple[bytes, bytes, list[tuple[int, int]]] | None]

@@ -14,7 +14,7 @@ from edge_appliance_door import CALL, HANDSHAKE, TURNED_AWAY, Tls
 
 from native.tests.host import Host, start
 from native.tests.raw_client import RawClient
-from tests.door.certificate_files import Pair, make_authority, make_named, make_signed
+from tests.frontend.grpc.certificate_files import Pair, make_authority, make_named, make_signed
 
 
 def pem(pair: Pair) -> tuple[bytes, bytes]:

@@ -12,40 +12,40 @@ import pytest
 from tests.architecture.sources import ROOT, Import, imports_of, name_of, python_files
 
 LEVELS: Mapping[str, int] = {
-    "errors": 0, "tensor": 0, "model": 0, "inference": 0, "validation": 0, "classification": 0, "parameters": 0,
-    "binding": 0, "identity": 0, "address": 0, "digest": 0, "manifest": 0, "manifest_codec": 0,
-    "golden": 0, "difference": 0, "durable": 0,
-    "scheduling": 1, "repository": 1, "runtimes": 1, "telemetry": 1, "store": 1, "listening": 1,
-    "workers": 2, "package": 2, "quota": 2,
-    "engine": 3, "sources": 3, "upkeep": 3, "proving": 3,
-    "door": 4, "http": 4, "desired": 4,
-    "config": 5,
-    "rereading": 6,
-    "daemon": 7,
-    "cli": 8,
+    "binding": 0, "domain": 0, "durable": 0,
+    "core/scheduling": 1, "repository": 1, "runtimes": 1, "telemetry": 1, "store": 1, "frontend/listening": 1,
+    "core/memory": 2, "workers": 2, "package": 2, "frontend/quota": 2,
+    "workers/child": 3, "workers/daemon": 3, "sources": 3, "tools": 3, "maintenance": 3,
+    "engine": 4,
+    "frontend": 5,
+    "config": 6,
+    "rereading": 7,
+    "daemon": 8,
+    "cli": 9,
 }  # fmt: skip
-"""Rooms of one level do not import one another, but for the words of level 0."""
+"""Rooms of one level do not import one another, but for the words of level 0. A folder that is not named here belongs
+to the room above it."""
 
 VENDORS: Mapping[str, tuple[str, ...]] = {
     "PIL": ("appliance/cli/picture.py",),
-    "aiohttp": ("appliance/http/",),
-    "blake3": ("appliance/digest.py",),
+    "aiohttp": ("appliance/frontend/http/",),
+    "blake3": ("appliance/domain/digest.py",),
     "cryptography": ("appliance/package/keys.py",),
-    "edge_appliance_door": ("appliance/door/native_", "appliance/workers/ring_lane.py"),
-    "google": ("appliance/door/", "appliance/cli/oip_client.py", "appliance/package/weights.py"),
+    "edge_appliance_door": ("appliance/frontend/grpc/native_", "appliance/workers/child/ring_lane.py"),
+    "google": ("appliance/frontend/grpc/", "appliance/cli/oip_client.py", "appliance/package/weights.py"),
     "grpc": (
-        "appliance/door/grpcio_door.py",
+        "appliance/frontend/grpc/grpcio_door.py",
         "appliance/cli/oip_client.py",
         "appliance/cli/control_client.py",
     ),
-    "grpc_health": ("appliance/door/health_service.py",),
-    "grpc_reflection": ("appliance/door/reflection.py",),
+    "grpc_health": ("appliance/frontend/grpc/health_service.py",),
+    "grpc_reflection": ("appliance/frontend/grpc/reflection.py",),
     "inotify_simple": ("appliance/sources/notices.py",),
     "msgpack": ("appliance/workers/messages.py",),
     "numpy": (
         "appliance/runtimes/",
-        "appliance/workers/warmup.py",
-        "appliance/proving/",
+        "appliance/workers/child/warmup.py",
+        "appliance/tools/",
         "appliance/cli/array.py",
         "appliance/cli/model/case_files.py",
         "appliance/package/proof.py",
@@ -70,9 +70,10 @@ OURS = [found for path in python_files("appliance") for found in imports_of(path
 
 
 def room_of(module: str) -> str:
-    """The part of a dotted name that has a level; "" for the package itself."""
-    _, _, rest = module.partition(".")
-    return rest.partition(".")[0]
+    """The room of a dotted name, which is the longest of its folders that has a level; "" for the package itself."""
+    parts = module.split(".")[1:]
+    places = ("/".join(parts[:count]) for count in range(len(parts), 0, -1))
+    return next((place for place in places if place in LEVELS), "/".join(parts[:1]))
 
 
 def home_of(found: Import) -> str:
@@ -93,8 +94,10 @@ def violations() -> list[str]:
 
 
 def test_every_room_has_a_level() -> None:
-    rooms = {path.stem for path in (ROOT / "appliance").iterdir() if path.suffix == ".py" or path.is_dir()}
-    assert rooms - {"__init__", "__pycache__"} == set(LEVELS)
+    rooms = {
+        room_of(".".join(path.relative_to(ROOT).with_suffix("").parts)) for path in python_files("appliance")
+    }
+    assert rooms - {"__init__", "core", ""} == set(LEVELS)
 
 
 def test_imports_point_downward() -> None:
@@ -147,7 +150,7 @@ def test_the_table_of_vendors_has_no_dead_entry() -> None:
 
 def test_the_scheduler_sees_no_clock_and_no_system() -> None:
     impure = [
-        found for found in OURS if home_of(found) == "scheduling" and found.module.split(".")[0] in IMPURE
+        found for found in OURS if home_of(found).startswith("core") and found.module.split(".")[0] in IMPURE
     ]
     assert not impure
 
@@ -160,11 +163,11 @@ def test_nothing_is_pickled() -> None:
 @pytest.mark.parametrize(
     ("module", "absent"),
     [
-        ("appliance.scheduling.scheduler", {"asyncio", "logging", "grpc", "numpy"}),
+        ("appliance.core.scheduling.scheduler", {"asyncio", "logging", "grpc", "numpy"}),
         ("appliance.daemon", {"onnxruntime", "onnx", "numpy", "rich", "PIL", "appliance.runtimes.onnx"}),
         ("appliance.config", {"onnxruntime", "numpy", "rich", "uvloop"}),
         (
-            "appliance.workers.zygote",
+            "appliance.workers.child.zygote",
             {"grpc", "aiohttp", "asyncio", "structlog", "prometheus_client", "rich"},
         ),
         ("appliance.repository.directory", {"asyncio", "grpc", "google", "onnx", "numpy"}),
@@ -188,5 +191,5 @@ def test_only_the_daemon_and_the_store_commands_look_at_the_wall_clock() -> None
     assert where == {
         "appliance/daemon.py",
         "appliance/cli/store_session.py",
-        "appliance/upkeep/scrub_process.py",
+        "appliance/maintenance/scrub_process.py",
     }

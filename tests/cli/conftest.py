@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from appliance.cli.main import main
-from appliance.digest import digest_of
+from appliance.domain.digest import digest_of
 from appliance.package.writer import write_package
 from models.generate import write_model
+from tests.domain.manifests import manifest_of_mlp
 from tests.store.arrivals import contents_of
-from tests.words.manifests import manifest_of_mlp
 
 Pack = Callable[..., Path]
 FilesOf = Callable[[int], dict[str, bytes]]

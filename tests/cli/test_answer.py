@@ -8,8 +8,8 @@ import pytest
 
 from appliance.cli.answer import as_json
 from appliance.cli.oip_client import Reply
-from appliance.inference import OutputTensor
-from appliance.tensor import Datatype, encode_bytes
+from appliance.domain.inference import OutputTensor
+from appliance.domain.tensor import Datatype, encode_bytes
 
 
 def test_scores_that_json_does_not_have_are_texts_as_other_values_are() -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from appliance.cli.array import Array, decode, encode, fit_shape, nested, parse_values, read_npy, zeros
 from appliance.cli.failure import CommandFailed
-from appliance.tensor import Datatype
+from appliance.domain.tensor import Datatype
 
 
 @pytest.mark.parametrize(

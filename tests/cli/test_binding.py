@@ -10,7 +10,7 @@ from typing import Literal
 import pytest
 
 from appliance.binding import PROBLEMS_MAX, bind
-from appliance.errors import ConfigInvalid
+from appliance.domain.errors import ConfigInvalid
 
 
 class Colour(Enum):

@@ -13,7 +13,7 @@ from appliance.cli.config_listing import as_plain, as_toml
 from appliance.cli.failure import Exit
 from appliance.cli.main import main
 from appliance.config import ApplianceConfig
-from appliance.errors import ConfigInvalid
+from appliance.domain.errors import ConfigInvalid
 
 
 def test_the_listing_reads_back_as_the_same_tree() -> None:

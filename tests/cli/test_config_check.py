@@ -17,7 +17,7 @@ from appliance.binding import bind
 from appliance.cli.failure import Exit
 from appliance.cli.main import main
 from appliance.config import ApplianceConfig
-from appliance.errors import ConfigInvalid
+from appliance.domain.errors import ConfigInvalid
 from appliance.workers.cpus import cpu_problems, usable_cpus
 
 CANNOT_SERVE = {

@@ -19,9 +19,9 @@ import pytest
 from appliance.cli.failure import Exit
 from appliance.cli.main import main
 from appliance.cli.model import pack
-from appliance.errors import ArtefactError
-from appliance.golden import GoldenSet, write_golden
-from appliance.manifest import LatencyPromise
+from appliance.domain.errors import ArtefactError
+from appliance.domain.golden import GoldenSet, write_golden
+from appliance.domain.manifest import LatencyPromise
 from appliance.package.reader import open_package
 from appliance.package.writer import write_package
 from appliance.runtimes.onnx_variants import make_variant

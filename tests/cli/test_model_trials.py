@@ -13,11 +13,11 @@ import pytest
 from appliance.cli.main import main
 from appliance.cli.model import optimise
 from appliance.cli.model.case_files import CASE_FILE_BYTES_MAX
-from appliance.golden import Tolerance, read_golden, read_tensors, tensor_data, write_golden
-from appliance.proving.trials import Candidate, Comparison, OutputAccuracy
+from appliance.domain.golden import Tolerance, read_golden, read_tensors, tensor_data, write_golden
 from appliance.repository.directory import RepositoryConfig, scan
+from appliance.tools.trials import Candidate, Comparison, OutputAccuracy
 from models.make_digits import HOME
-from tests.proving.models import mlp_home, wide_model, write
+from tests.tools.models import mlp_home, wide_model, write
 
 DIGITS = ("0-0000.png", "7-0044.png")
 

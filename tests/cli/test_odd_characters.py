@@ -16,8 +16,8 @@ from appliance.cli.failure import CommandFailed, Exit, printable
 from appliance.cli.infer import build_inputs
 from appliance.cli.main import main
 from appliance.cli.oip_client import Reply
-from appliance.inference import OutputTensor
-from appliance.tensor import Datatype, TensorSpec
+from appliance.domain.inference import OutputTensor
+from appliance.domain.tensor import Datatype, TensorSpec
 
 if TYPE_CHECKING:
     from tests.appliance_process import ApplianceProcess

@@ -11,7 +11,7 @@ import pytest
 from appliance.cli.failure import Exit
 from appliance.cli.main import main
 from appliance.cli.oip_client import SERVICE
-from appliance.door.status import PUSHBACK
+from appliance.frontend.grpc.status import PUSHBACK
 
 Said = list[str]
 

@@ -13,9 +13,9 @@ import pytest
 from appliance.cli.failure import CommandFailed, Exit
 from appliance.cli.main import main
 from appliance.cli.serve import add_arguments, configured, example, welcome
-from appliance.door.door import DoorConfig, DoorKind
+from appliance.domain.model import VersionState
 from appliance.engine.port import IndexEntry
-from appliance.model import VersionState
+from appliance.frontend.grpc.door import DoorConfig, DoorKind
 from appliance.telemetry.log import LogFormat
 
 if TYPE_CHECKING:

@@ -16,12 +16,12 @@ import pytest
 from appliance.cli.failure import Exit
 from appliance.cli.main import main
 from appliance.cli.store_command import COMMANDS
-from appliance.digest import digest_of
+from appliance.domain.digest import digest_of
+from appliance.domain.manifest import Opset, RuntimeNeed
+from appliance.domain.manifest_codec import encode
 from appliance.durable import WriterLock
-from appliance.engine.history import encoded
-from appliance.engine.records import Change, Ending
-from appliance.manifest import Opset, RuntimeNeed
-from appliance.manifest_codec import encode
+from appliance.engine.versions.history import encoded
+from appliance.engine.versions.records import Change, Ending
 from appliance.package.keys import make_key, open_signer, public_pem
 from appliance.package.trust import sign
 from appliance.package.writer import write_package
@@ -29,8 +29,8 @@ from appliance.store.catalog import Catalog
 from appliance.store.layout import CATALOG, LOCK, blob_path
 from appliance.store.reading import read_catalog
 from tests.cli.conftest import FilesOf, Pack, Run
+from tests.domain.manifests import manifest_of_mlp
 from tests.store.arrivals import assert_served, contents_of
-from tests.words.manifests import manifest_of_mlp
 
 OPSETS = (Opset(domain="", version=17),)
 

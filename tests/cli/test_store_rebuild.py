@@ -7,18 +7,18 @@ import os
 from pathlib import Path
 
 from appliance.cli.failure import Exit
-from appliance.digest import digest_of
-from appliance.engine.history import encoded
-from appliance.engine.records import Change, Ending
-from appliance.manifest_codec import encode
+from appliance.domain.digest import digest_of
+from appliance.domain.manifest_codec import encode
+from appliance.engine.versions.history import encoded
+from appliance.engine.versions.records import Change, Ending
 from appliance.package.keys import make_key, open_signer, public_pem
 from appliance.package.trust import sign
 from appliance.store.layout import CATALOG, INCUMBENTS, blob_path
 from appliance.store.running import RunningRecord, RunningVersion
 from tests.cli.conftest import FilesOf, Pack, Run
 from tests.cli.test_store_commands import catalog_in
+from tests.domain.manifests import manifest_of_mlp
 from tests.store.arrivals import assert_served, contents_of
-from tests.words.manifests import manifest_of_mlp
 
 
 def test_a_lost_catalog_is_refused_everywhere_and_made_anew(appliance: Run, pack: Pack, state: Path) -> None:

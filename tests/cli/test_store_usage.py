@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from appliance.cli.failure import Exit
-from appliance.digest import digest_of
+from appliance.domain.digest import digest_of
 from appliance.store.layout import INCOMING, blob_path
 from appliance.store.reading import read_catalog
 from appliance.store.running import RunningRecord, RunningVersion

@@ -19,8 +19,8 @@ from appliance.cli.activity import since_start, workers_between
 from appliance.cli.activity_view import COLUMNS, view
 from appliance.cli.snapshot import parse
 from appliance.cli.text_table import NOTE_LINES, Column, TextTable, wrapped
-from appliance.http.status_document import status_document
-from tests.http.engine_figures import made_up_status, made_up_store
+from appliance.frontend.http.status_document import status_document
+from tests.frontend.http.engine_figures import made_up_status, made_up_store
 
 LONG = "sentence-embeddings-multilingual-minilm-l12-v2"
 NAMES = (LONG, "digits", "warehouse-defect-detector.camera-07", "a" * 64, "cold", "leaving")

@@ -23,13 +23,13 @@ from appliance.cli.main import main
 from appliance.cli.model import wait
 from appliance.cli.model.wait import listening
 from appliance.cli.snapshot import DEFAULT_URL, parse, understood
+from appliance.engine.control.trial import TRYING
 from appliance.engine.port import TrialStatus
-from appliance.engine.trial import TRYING
-from appliance.engine.version_status import NEVER_FITS, STILL_PREVIOUS
-from appliance.http.status_document import status_document
+from appliance.engine.versions.version_status import NEVER_FITS, STILL_PREVIOUS
+from appliance.frontend.http.status_document import status_document
 from appliance.workers.port import LoadStage
 from tests.cli.conftest import Pack, Run
-from tests.http.engine_figures import made_up_status, made_up_store
+from tests.frontend.http.engine_figures import made_up_status, made_up_store
 
 Document = dict[str, Any]
 FULL = (

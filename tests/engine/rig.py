@@ -5,14 +5,14 @@ from __future__ import annotations
 import time
 from typing import Any
 
+from appliance.core.scheduling.scheduler import Scheduler
+from appliance.core.scheduling.settings import SchedulingConfig
+from appliance.domain.model import ModelVersion
+from appliance.engine.control.placement import PlacementConfig
+from appliance.engine.control.supervisor import SupervisorConfig
 from appliance.engine.engine import Engine
-from appliance.engine.placement import PlacementConfig
-from appliance.engine.routes import Catalog, CatalogVersion
 from appliance.engine.settings import EngineConfig
-from appliance.engine.supervisor import SupervisorConfig
-from appliance.model import ModelVersion
-from appliance.scheduling.scheduler import Scheduler
-from appliance.scheduling.settings import SchedulingConfig
+from appliance.engine.versions.routes import Catalog, CatalogVersion
 from appliance.workers import port
 from appliance.workers.arena import Arena, ArenaConfig
 from tests.simulation.engine_world import SilentLog

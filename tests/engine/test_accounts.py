@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from appliance.engine.accounts import Accounts
-from appliance.engine.routes import Routes, Served
-from appliance.errors import ApplianceError, InvalidRequest, NotReady, QueueFull
-from appliance.model import VersionState
+from appliance.domain.errors import ApplianceError, InvalidRequest, NotReady, QueueFull
+from appliance.domain.model import VersionState
+from appliance.engine.requests.accounts import Accounts
+from appliance.engine.versions.routes import Routes, Served
 from appliance.telemetry.meter import Result, VersionMeter
+from tests.domain.sample import make_version
 from tests.simulation.engine_world import SilentLog
-from tests.words.sample import make_version
 
 
 class Lines(SilentLog):

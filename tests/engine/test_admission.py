@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from appliance.errors import ApplianceError, DeadlineExpired, QueueFull, Stopping
-from appliance.inference import NO_DEADLINE, RequestHead, RequestPlan, TensorHead
-from appliance.scheduling.settings import SchedulingConfig
+from appliance.core.scheduling.settings import SchedulingConfig
+from appliance.domain.errors import ApplianceError, DeadlineExpired, QueueFull, Stopping
+from appliance.domain.inference import NO_DEADLINE, RequestHead, RequestPlan, TensorHead
+from appliance.domain.tensor import Datatype, TensorSpec
+from appliance.domain.validation import plan_request
 from appliance.telemetry.meter import Result
-from appliance.tensor import Datatype, TensorSpec
-from appliance.validation import plan_request
 from appliance.workers.arena import ArenaConfig
+from tests.domain.sample import make_version
 from tests.engine.rig import Rig, outcomes_of
-from tests.words.sample import make_version
 
 ROW = 4 * 1024
 

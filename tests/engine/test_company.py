@@ -13,9 +13,9 @@ from typing import cast
 
 import pytest
 
-from appliance.engine.company import WORKERS_MAX, Company
-from appliance.engine.direct import DirectDoor
-from appliance.scheduling.companions import BUSY_PER_S, LOOK_NS, OVER, REST_NS, TRIED
+from appliance.core.scheduling.companions import BUSY_PER_S, LOOK_NS, OVER, REST_NS, TRIED
+from appliance.engine.control.company import WORKERS_MAX, Company
+from appliance.engine.fastpath.direct import DirectDoor
 from appliance.workers.port import Runner
 from appliance.workers.thread_times import processor_of, spent_by
 from tests.engine.silent_workers import SilentWorkers
@@ -178,7 +178,7 @@ def test_all_are_let_go_when_nothing_is_told_of_the_door(door: Door, monkeypatch
     box = Box(door)
     box.gather(1)
     with monkeypatch.context() as patch:
-        patch.setattr("appliance.engine.company.spent_by", lambda *_: None)
+        patch.setattr("appliance.engine.control.company.spent_by", lambda *_: None)
         box.look(0)
         assert (box.workers.places, door.affinity()) == ({1: -1}, ALL)
     box.again(1)

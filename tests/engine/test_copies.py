@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import tracemalloc
 
-from appliance.door.codec import InferCodec
-from appliance.door.envelope import EnvelopeLimits
-from appliance.door.wire_pb import inference_pb2 as pb
-from appliance.inference import NO_DEADLINE, Answer
-from appliance.tensor import Datatype, TensorSpec
+from appliance.domain.inference import NO_DEADLINE, Answer
+from appliance.domain.tensor import Datatype, TensorSpec
+from appliance.frontend.grpc.codec import InferCodec
+from appliance.frontend.grpc.envelope import EnvelopeLimits
+from appliance.frontend.grpc.wire_pb import inference_pb2 as pb
+from tests.domain.sample import make_version
 from tests.engine.rig import Rig, outcomes_of
-from tests.words.sample import make_version
 
 SHAPE = (3, 224, 224)
 BYTES = 4 * 3 * 224 * 224

@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from appliance.engine.routes import Catalog, CatalogVersion
-from appliance.engine.swap_settings import SwapConfig, TrialWish
-from appliance.errors import Cancelled, RunFailed
-from appliance.inference import NO_DEADLINE, Answer, RequestHead, TensorHead
+from appliance.domain.errors import Cancelled, RunFailed
+from appliance.domain.inference import NO_DEADLINE, Answer, RequestHead, TensorHead
+from appliance.domain.validation import plan_request
+from appliance.engine.control.swap_settings import SwapConfig, TrialWish
+from appliance.engine.versions.routes import Catalog, CatalogVersion
 from appliance.telemetry.meter import Result
-from appliance.validation import plan_request
 from appliance.workers import port
+from tests.domain.sample import make_version
 from tests.engine.rig import Rig
-from tests.words.sample import make_version
 
 TWINS = SwapConfig().shadow_in_flight
 

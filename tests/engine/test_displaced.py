@@ -6,16 +6,16 @@ from typing import Any
 
 import pytest
 
-from appliance.engine.displaced import Displaced
-from appliance.engine.lodging import PROCESS_BYTES
-from appliance.engine.request import Request
-from appliance.engine.residency_settings import ResidencyConfig, ResidencyTerms
-from appliance.engine.routes import CatalogVersion, Served
-from appliance.engine.swap_settings import SwapConfig
-from appliance.errors import Cancelled, DeadlineExpired, ModelAway
-from appliance.inference import NO_DEADLINE, Answer, RequestHead, TensorHead
+from appliance.domain.errors import Cancelled, DeadlineExpired, ModelAway
+from appliance.domain.inference import NO_DEADLINE, Answer, RequestHead, TensorHead
+from appliance.domain.validation import plan_request
+from appliance.engine.control.lodging import PROCESS_BYTES
+from appliance.engine.control.residency_settings import ResidencyConfig, ResidencyTerms
+from appliance.engine.control.swap_settings import SwapConfig
+from appliance.engine.requests.displaced import Displaced
+from appliance.engine.requests.request import Request
+from appliance.engine.versions.routes import CatalogVersion, Served
 from appliance.telemetry.meter import VersionMeter
-from appliance.validation import plan_request
 from tests.simulation.scripted_workers import MS
 from tests.simulation.swap_world import REFUSED_ANEW, SOUND, SwapWorld, version_of
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from appliance.engine.diversion import Diversion
-from appliance.engine.routes import Served
-from appliance.engine.swap_settings import TrialWish
-from appliance.inference import RequestHead, RequestPlan, TensorHead
+from appliance.domain.inference import RequestHead, RequestPlan, TensorHead
+from appliance.domain.validation import plan_request
+from appliance.engine.control.swap_settings import TrialWish
+from appliance.engine.versions.diversion import Diversion
+from appliance.engine.versions.routes import Served
 from appliance.telemetry.meter import VersionMeter
-from appliance.validation import plan_request
-from tests.words.sample import make_version
+from tests.domain.sample import make_version
 
 HEAD = RequestHead(model_name="m", model_version="", inputs=(TensorHead("x", "FP32", (1, 4)),))
 

@@ -9,27 +9,27 @@ from typing import Any
 
 import pytest
 
+from appliance.core.scheduling.scheduler import Scheduler
+from appliance.core.scheduling.settings import SchedulingConfig
+from appliance.domain.errors import Cancelled, WorkerDied
+from appliance.domain.inference import NO_DEADLINE, Answer, RequestHead, RequestPlan, TensorHead
+from appliance.domain.model import ModelVersion
+from appliance.domain.tensor import Datatype, TensorSpec
+from appliance.domain.validation import plan_request
+from appliance.engine.control.placement import PlacementConfig
+from appliance.engine.control.supervisor import SupervisorConfig
 from appliance.engine.engine import Engine
-from appliance.engine.placement import PlacementConfig
-from appliance.engine.routes import Catalog, CatalogVersion
 from appliance.engine.settings import EngineConfig
-from appliance.engine.supervisor import SupervisorConfig
 from appliance.engine.ticker import Ticker
-from appliance.errors import Cancelled, WorkerDied
-from appliance.inference import NO_DEADLINE, Answer, RequestHead, RequestPlan, TensorHead
-from appliance.model import ModelVersion
-from appliance.scheduling.scheduler import Scheduler
-from appliance.scheduling.settings import SchedulingConfig
-from appliance.tensor import Datatype, TensorSpec
-from appliance.validation import plan_request
+from appliance.engine.versions.routes import Catalog, CatalogVersion
 from appliance.workers import port
 from appliance.workers.arena import Arena
-from appliance.workers.execution import HELD_ITEMS_MAX
-from appliance.workers.pool import WorkerPool
+from appliance.workers.child.execution import HELD_ITEMS_MAX
+from appliance.workers.daemon.pool import WorkerPool
 from appliance.workers.settings import WorkersConfig
+from tests.domain.sample import make_version
 from tests.engine.rig import Rig, outcomes_of
 from tests.simulation.engine_world import SilentLog
-from tests.words.sample import make_version
 from tests.workers.bench import SMALL_ARENA
 
 BYTES = 40_960

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from appliance.engine.expectation import FIRST_GUESS_BYTES, KEPT, Expectations
-from appliance.errors import QueueFull
-from appliance.inference import NO_DEADLINE, RequestHead, RequestPlan, TensorHead
-from appliance.tensor import Datatype, TensorSpec
-from appliance.validation import plan_request
+from appliance.domain.errors import QueueFull
+from appliance.domain.inference import NO_DEADLINE, RequestHead, RequestPlan, TensorHead
+from appliance.domain.tensor import Datatype, TensorSpec
+from appliance.domain.validation import plan_request
+from appliance.engine.requests.expectation import FIRST_GUESS_BYTES, KEPT, Expectations
 from appliance.workers.arena import ArenaConfig
+from tests.domain.sample import make_version
 from tests.engine.rig import Rig, outcomes_of
-from tests.words.sample import make_version
 
 PAGE = 4 << 10
 LARGE = 1 << 20

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from appliance.engine.forms import FIRST_PAUSE_NS, Forms
-from appliance.engine.records import PACKED
-from appliance.engine.routes import Served
-from appliance.model import WeightsFile
+from appliance.domain.model import WeightsFile
+from appliance.engine.control.forms import FIRST_PAUSE_NS, Forms
+from appliance.engine.versions.records import PACKED
+from appliance.engine.versions.routes import Served
 from appliance.telemetry.meter import VersionMeter
 from appliance.workers.port import FormBuilt, WorkerSettings
+from tests.domain.sample import make_version
 from tests.engine.silent_workers import SilentWorkers
-from tests.words.sample import make_version
 
 DIGEST = "d" * 64
 SETTINGS = WorkerSettings(1, (), 0)

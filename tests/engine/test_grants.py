@@ -7,17 +7,17 @@ import os
 from collections.abc import Sequence
 from typing import cast
 
-from appliance.engine.direct import DirectDoor, Tally
-from appliance.engine.openings import LOOK_NS
-from appliance.engine.routes import Catalog, CatalogVersion
+from appliance.core.scheduling.actions import Grant, Revoke
+from appliance.domain.inference import NO_DEADLINE, RequestHead, TensorHead
+from appliance.domain.model import ModelVersion
+from appliance.domain.validation import plan_request
+from appliance.engine.control.openings import LOOK_NS
+from appliance.engine.fastpath.direct import DirectDoor, Tally
 from appliance.engine.settings import EngineConfig
-from appliance.inference import NO_DEADLINE, RequestHead, TensorHead
-from appliance.model import ModelVersion
-from appliance.scheduling.actions import Grant, Revoke
-from appliance.validation import plan_request
+from appliance.engine.versions.routes import Catalog, CatalogVersion
 from appliance.workers.port import LaneMemory, Learn
+from tests.domain.sample import make_version
 from tests.engine.rig import Rig
-from tests.words.sample import make_version
 
 
 class DoorDouble:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import itertools
 from dataclasses import replace
 
-from appliance.engine.groups import Groups
-from appliance.engine.placement import PlacementConfig
-from appliance.engine.routes import Served
-from appliance.scheduling.events import Event, LaneClosed
+from appliance.core.scheduling.events import Event, LaneClosed
+from appliance.engine.control.groups import Groups
+from appliance.engine.control.placement import PlacementConfig
+from appliance.engine.versions.routes import Served
 from appliance.telemetry.meter import VersionMeter
 from appliance.workers.port import LoadWish, ModelLoaded, WorkerSettings
+from tests.domain.sample import make_version
 from tests.engine.silent_workers import SilentWorkers
-from tests.words.sample import make_version
 
 MS = 1_000_000
 HOUR_NS = 3_600_000 * MS

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from appliance.engine.hangs import LOOK_NS, LOOKS_MIN, Hangs, longest_run_ns
-from appliance.engine.routes import Served
-from appliance.engine.swap_settings import SwapConfig
-from appliance.engine.trial import Figures, Seen
+from appliance.engine.control.swap_settings import SwapConfig
+from appliance.engine.control.trial import Figures, Seen
+from appliance.engine.requests.hangs import LOOK_NS, LOOKS_MIN, Hangs, longest_run_ns
+from appliance.engine.versions.routes import Served
 from appliance.telemetry import meter
 from appliance.telemetry.meter import VersionMeter
 from appliance.workers.port import Assessment, ExitCause
-from tests.words.sample import make_version
+from tests.domain.sample import make_version
 
 BOUND_NS = 10 * LOOK_NS
 MS = 1_000_000

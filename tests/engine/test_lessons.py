@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from appliance.engine import lessons
-from appliance.engine.lessons import Lessons
-from appliance.model import ModelVersion
-from tests.words.sample import make_version
+from appliance.domain.model import ModelVersion
+from appliance.engine.fastpath import lessons
+from appliance.engine.fastpath.lessons import Lessons
+from tests.domain.sample import make_version
 
 ONE, TWO = make_version("m", 1), make_version("m", 2)
 

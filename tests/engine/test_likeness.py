@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import struct
 
-from appliance.engine.likeness import kept, unlikeness
-from appliance.engine.swap_settings import SwapConfig
-from appliance.inference import Answer, OutputTensor
-from appliance.tensor import Datatype
-from tests.words.sample import make_version
+from appliance.domain.inference import Answer, OutputTensor
+from appliance.domain.tensor import Datatype
+from appliance.engine.control.likeness import kept, unlikeness
+from appliance.engine.control.swap_settings import SwapConfig
+from tests.domain.sample import make_version
 
 CONFIG = SwapConfig(tolerance_absolute=0.01, tolerance_relative=0.0)
 

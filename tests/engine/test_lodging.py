@@ -6,19 +6,27 @@ from dataclasses import replace
 
 import pytest
 
-from appliance.engine.costs import Costs
-from appliance.engine.diversion import Diversion
-from appliance.engine.lodging import KEPT, PATIENCE_NS, PROCESS_BYTES, SPARE_BYTES, Lodging, Room, Stay
-from appliance.engine.records import Cost, MemoryRecords
-from appliance.engine.residency_settings import ResidencyConfig
-from appliance.engine.routes import Served
-from appliance.engine.swap_settings import TrialWish
-from appliance.engine.version_status import NEVER_FITS
-from appliance.model import VersionState
-from appliance.scheduling.residency_port import Form, Kept
+from appliance.core.memory.residency_port import Form, Kept
+from appliance.domain.model import VersionState
+from appliance.engine.control.lodging import (
+    KEPT,
+    PATIENCE_NS,
+    PROCESS_BYTES,
+    SPARE_BYTES,
+    Lodging,
+    Room,
+    Stay,
+)
+from appliance.engine.control.residency_settings import ResidencyConfig
+from appliance.engine.control.swap_settings import TrialWish
+from appliance.engine.requests.costs import Costs
+from appliance.engine.versions.diversion import Diversion
+from appliance.engine.versions.records import Cost, MemoryRecords
+from appliance.engine.versions.routes import Served
+from appliance.engine.versions.version_status import NEVER_FITS
 from appliance.telemetry.meter import VersionMeter
 from appliance.workers.port import ModelLoaded
-from tests.words.sample import make_version
+from tests.domain.sample import make_version
 
 MB = 1_000_000
 NOBODY = Stay(0, 0)

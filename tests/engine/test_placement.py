@@ -7,8 +7,8 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from appliance.engine.placement import GroupLoad, PlacementConfig, place
-from tests.words.sample import make_version
+from appliance.engine.control.placement import GroupLoad, PlacementConfig, place
+from tests.domain.sample import make_version
 
 CONFIG = PlacementConfig(max_processes=4, share_below_bytes=1000)
 

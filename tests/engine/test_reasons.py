@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from appliance.engine.routes import Catalog, CatalogVersion
-from appliance.engine.version_status import COMING
-from appliance.model import ModelVersion
+from appliance.domain.model import ModelVersion
+from appliance.engine.versions.routes import Catalog, CatalogVersion
+from appliance.engine.versions.version_status import COMING
 from appliance.workers import port
+from tests.domain.sample import make_version
 from tests.engine.rig import Rig
-from tests.words.sample import make_version
 
 MODEL = make_version("m", 1)
 STILL = "still serving the previous file; the new one"

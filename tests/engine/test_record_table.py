@@ -22,10 +22,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from appliance import durable
-from appliance.engine import records as records_module
-from appliance.engine.record_files import COSTS, PROOFS, SEATS, TRIES, FileRecords
-from appliance.engine.record_table import RecordTable, as_json
-from appliance.engine.records import Cost, MemoryRecords, Proof, Records, model_of
+from appliance.engine.versions import records as records_module
+from appliance.engine.versions.record_files import COSTS, PROOFS, SEATS, TRIES, FileRecords
+from appliance.engine.versions.record_table import RecordTable, as_json
+from appliance.engine.versions.records import Cost, MemoryRecords, Proof, Records, model_of
 from appliance.workers.port import Assessment, Deviation
 
 AT_MS: Final = 1_800_000_000_000
@@ -73,7 +73,7 @@ class Writes:
 @pytest.fixture
 def writes(monkeypatch: pytest.MonkeyPatch) -> Writes:
     seen = Writes({})
-    monkeypatch.setattr("appliance.engine.record_files.replace_file", seen.replace)
+    monkeypatch.setattr("appliance.engine.versions.record_files.replace_file", seen.replace)
     return seen
 
 

@@ -13,15 +13,15 @@ from typing import Any
 
 import pytest
 
-from appliance.engine import history
-from appliance.engine import records as records_module
-from appliance.engine.history import FILE, FILE_BEFORE, read_history, unfit
-from appliance.engine.premises import Premises, cpu_identity
-from appliance.engine.record_files import PROOFS, TRIES, FileRecords
-from appliance.engine.records import PACKED, Change, Cost, Ending, MemoryRecords, Proof, Standing
-from appliance.errors import OperatorError
+from appliance.domain.errors import OperatorError
+from appliance.engine.versions import history
+from appliance.engine.versions import records as records_module
+from appliance.engine.versions.history import FILE, FILE_BEFORE, read_history, unfit
+from appliance.engine.versions.premises import Premises, cpu_identity
+from appliance.engine.versions.record_files import PROOFS, TRIES, FileRecords
+from appliance.engine.versions.records import PACKED, Change, Cost, Ending, MemoryRecords, Proof, Standing
 from appliance.workers.port import Assessment, Deviation
-from tests.words.sample import make_version
+from tests.domain.sample import make_version
 
 PROOF = Proof(Assessment(3, (Deviation("y", 1e-5, 1e-4),), 1, 200, 1_000, 2_000, ""), proven=True)
 
@@ -104,7 +104,7 @@ def test_a_try_that_cannot_be_written_is_told(tmp_path: Path, monkeypatch: pytes
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("appliance.engine.record_files.replace_file", full)
+        patch.setattr("appliance.engine.versions.record_files.replace_file", full)
         assert disk.count("m/1@a") == "No space left on device"
     assert disk.count("m/2@b") == ""
     assert json.loads((tmp_path / "serve" / TRIES).read_bytes())["versions"]["m/1@a"] == [1, "", AT_MS, 0]
@@ -202,7 +202,7 @@ def test_a_line_that_a_full_disk_cuts_short_is_told(tmp_path: Path, monkeypatch:
         return write(descriptor, data[:-49])
 
     with monkeypatch.context() as patch:
-        patch.setattr("appliance.engine.record_files.os.write", nearly_full)
+        patch.setattr("appliance.engine.versions.record_files.os.write", nearly_full)
         disk.records.happened(change(1))
         disk.posted.get(timeout=30)()
     assert disk.said == [("records cannot be written", {"error": "No space left on device"})]
@@ -214,7 +214,7 @@ def test_a_line_that_a_full_disk_cuts_short_is_told(tmp_path: Path, monkeypatch:
 def test_the_history_is_bounded_in_files_and_in_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("appliance.engine.record_files.FILE_BYTES_MAX", 1_000)
+    monkeypatch.setattr("appliance.engine.versions.record_files.FILE_BYTES_MAX", 1_000)
     disk = Disk(tmp_path)
     for number in range(30):
         disk.records.happened(change(number))

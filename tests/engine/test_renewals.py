@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from appliance.engine.renewals import Renewals, comes_quickly
-from appliance.engine.routes import Served
-from appliance.model import WeightsFile
+from appliance.domain.model import WeightsFile
+from appliance.engine.control.renewals import Renewals, comes_quickly
+from appliance.engine.versions.routes import Served
 from appliance.telemetry.meter import VersionMeter
-from tests.words.sample import make_version
+from tests.domain.sample import make_version
 
 ONE, OTHER = 11, 12
 LARGE = WeightsFile(path="weights.bin", size=1000)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from appliance.engine.retries import Retries
-from appliance.engine.routes import CatalogVersion, Routes, Served
-from appliance.engine.swap_settings import TrialWish
-from appliance.model import VersionState
+from appliance.domain.model import VersionState
+from appliance.engine.control.retries import Retries
+from appliance.engine.control.swap_settings import TrialWish
+from appliance.engine.versions.routes import CatalogVersion, Routes, Served
 from appliance.telemetry.meter import VersionMeter
+from tests.domain.sample import make_version
 from tests.engine.test_swaps import Stage, proven
-from tests.words.sample import make_version
 
 LATER_NS = 601 * 1_000_000_000
 

@@ -6,12 +6,12 @@ from typing import cast
 
 import pytest
 
-from appliance.engine.diversion import Diversion
-from appliance.engine.routes import Routes, Served
-from appliance.errors import InvalidRequest, NotReady, UnknownModel
-from appliance.model import VersionState
+from appliance.domain.errors import InvalidRequest, NotReady, UnknownModel
+from appliance.domain.model import VersionState
+from appliance.engine.versions.diversion import Diversion
+from appliance.engine.versions.routes import Routes, Served
 from appliance.telemetry.meter import VersionMeter
-from tests.words.sample import make_version
+from tests.domain.sample import make_version
 
 
 def served(version: int, state: VersionState = VersionState.READY, name: str = "m") -> Served:

@@ -6,14 +6,14 @@ from typing import cast
 
 import pytest
 
-from appliance.engine.direct import DirectDoor
-from appliance.engine.routes import Served
-from appliance.engine.stalls import LOOK_NS, Stalls
-from appliance.model import ModelVersion
+from appliance.domain.model import ModelVersion
+from appliance.engine.fastpath.direct import DirectDoor
+from appliance.engine.requests.stalls import LOOK_NS, Stalls
+from appliance.engine.versions.routes import Served
 from appliance.telemetry.meter import VersionMeter
 from appliance.workers.port import ExitCause
+from tests.domain.sample import make_version
 from tests.engine.silent_workers import SilentWorkers
-from tests.words.sample import make_version
 
 NOW_NS = 1_000_000_000_000
 S = 1_000_000_000

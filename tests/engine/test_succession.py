@@ -9,19 +9,19 @@ from typing import Any
 
 import pytest
 
-from appliance.engine.census import Census
-from appliance.engine.lodging import THERE
-from appliance.engine.placement import PlacementConfig
-from appliance.engine.records import PACKED, Ending
-from appliance.engine.routes import Routes, Served
-from appliance.engine.succession import Succession
-from appliance.engine.swaps import default_terms
-from appliance.model import VersionState, WeightsFile
-from appliance.scheduling.residency_port import Form
+from appliance.core.memory.residency_port import Form
+from appliance.domain.model import VersionState, WeightsFile
+from appliance.engine.control.census import Census
+from appliance.engine.control.lodging import THERE
+from appliance.engine.control.placement import PlacementConfig
+from appliance.engine.control.succession import Succession
+from appliance.engine.control.swaps import default_terms
+from appliance.engine.versions.records import PACKED, Ending
+from appliance.engine.versions.routes import Routes, Served
 from appliance.telemetry.meter import Result, VersionMeter
 from appliance.workers.port import FormBuilt, WorkerSettings
+from tests.domain.sample import make_version
 from tests.engine.silent_workers import SilentWorkers
-from tests.words.sample import make_version
 
 DIGEST = "d" * 64
 

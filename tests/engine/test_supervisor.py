@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from appliance.engine.supervisor import SECOND_NS, Supervisor, SupervisorConfig, culprit_of
+from appliance.engine.control.supervisor import SECOND_NS, Supervisor, SupervisorConfig, culprit_of
 from appliance.workers.port import ExitCause, WorkerExited
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from appliance.engine.records import Change, Ending, MemoryRecords
-from appliance.engine.routes import Served
-from appliance.engine.swap_accounts import SwapAccounts
-from appliance.model import VersionState
+from appliance.domain.model import VersionState
+from appliance.engine.control.swap_accounts import SwapAccounts
+from appliance.engine.versions.records import Change, Ending, MemoryRecords
+from appliance.engine.versions.routes import Served
 from appliance.telemetry.meter import VersionMeter
-from tests.words.sample import make_version
+from tests.domain.sample import make_version
 
 
 @pytest.mark.parametrize(

@@ -7,19 +7,19 @@ from dataclasses import replace
 
 import pytest
 
-from appliance.engine.candidate import Candidate
-from appliance.engine.history import unfit
-from appliance.engine.lodging import THERE, Room
-from appliance.engine.records import PACKED, Ending, MemoryRecords, Proof, Standing
-from appliance.engine.routes import Served
-from appliance.engine.swap_settings import SwapConfig, TrialWish
-from appliance.engine.swaps import Swaps, SwapTerms
-from appliance.inference import RequestHead, TensorHead
-from appliance.model import VersionState
-from appliance.scheduling.residency_port import Form
+from appliance.core.memory.residency_port import Form
+from appliance.domain.inference import RequestHead, TensorHead
+from appliance.domain.model import VersionState
+from appliance.domain.tensor import Datatype, TensorSpec
+from appliance.engine.control.candidate import Candidate
+from appliance.engine.control.lodging import THERE, Room
+from appliance.engine.control.swap_settings import SwapConfig, TrialWish
+from appliance.engine.control.swaps import Swaps, SwapTerms
+from appliance.engine.versions.history import unfit
+from appliance.engine.versions.records import PACKED, Ending, MemoryRecords, Proof, Standing
+from appliance.engine.versions.routes import Served
 from appliance.telemetry.meter import VersionMeter
-from appliance.tensor import Datatype, TensorSpec
-from tests.words.sample import make_version
+from tests.domain.sample import make_version
 
 NOW_MS = 1_800_000_000_000
 

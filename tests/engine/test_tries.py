@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from appliance.engine.records import MemoryRecords, Standing
-from appliance.engine.swap_settings import SwapConfig
-from appliance.engine.tries import Tries, pause_ms
+from appliance.engine.control.swap_settings import SwapConfig
+from appliance.engine.control.tries import Tries, pause_ms
+from appliance.engine.versions.records import MemoryRecords, Standing
 
 CONFIG = SwapConfig(tries=3, retry_first_s=600.0, retry_max_s=86_400.0)
 MINUTE_MS = 60_000

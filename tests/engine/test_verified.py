@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from appliance.engine.verified import by_fill, by_load, by_refusal
-from appliance.model import ModelVersion, WeightsFile
+from appliance.domain.model import ModelVersion, WeightsFile
+from appliance.engine.versions.verified import by_fill, by_load, by_refusal
 from appliance.workers.port import ModelFilled, ModelLoaded, ModelRefused
-from tests.words.sample import make_version
+from tests.domain.sample import make_version
 
 FILE = WeightsFile(path="w", size=9, digest="ab", pieces=("ab",))
 VERSION = replace(make_version("m", 1), weights=FILE)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from appliance.golden import GoldenCase, GoldenSet, TensorFile, write_golden
-from appliance.manifest import LatencyPromise
-from appliance.tensor import Datatype
+from appliance.domain.golden import GoldenCase, GoldenSet, TensorFile, write_golden
+from appliance.domain.manifest import LatencyPromise
+from appliance.domain.tensor import Datatype
 
 
 def write_expected(folder: Path, answer: Sequence[int], p99_us: int = 0) -> None:

@@ -10,7 +10,7 @@ import os
 import sys
 from pathlib import Path
 
-from appliance.errors import StoreRefused
+from appliance.domain.errors import StoreRefused
 from appliance.package.reader import open_package
 from appliance.store.arrival import Arrival
 from appliance.store.settings import StoreConfig

@@ -10,7 +10,7 @@ from typing import Self
 
 import grpc
 
-from appliance.door.wire_pb import inference_pb2 as pb
+from appliance.frontend.grpc.wire_pb import inference_pb2 as pb
 from tests.conformance.grpc.stub import Stub
 from tests.faults.granted import message
 

@@ -117,8 +117,8 @@ def fails(owner, name):
         raise OSError(f"{name} was told to fail")
     setattr(owner, name, and_raises)
 
-from appliance.desired import Desired
-from appliance.http.edge import HttpEdge
+from appliance.engine.control.desired import Desired
+from appliance.frontend.http.edge import HttpEdge
 fails(Desired, "stop")
 fails(HttpEdge, "close")
 """

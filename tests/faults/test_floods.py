@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from appliance.door.services import INFER, INFER_STREAM
+from appliance.frontend.grpc.services import INFER, INFER_STREAM
 from native.tests.raw_client import (
     ACK,
     CONTINUATION,

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from appliance.door.services import INFER, INFER_STREAM
-from appliance.door.wire_pb import inference_pb2 as pb
+from appliance.frontend.grpc.services import INFER, INFER_STREAM
+from appliance.frontend.grpc.wire_pb import inference_pb2 as pb
 from native.tests.raw_client import DATA, RawClient, framed, request
 from tests.appliance_process import ApplianceProcess
 from tests.conformance.grpc.streaming import Sending
@@ -28,8 +28,8 @@ from tests.faults.granted import NATIVE, granted_of, message, teach, until_empty
 from tests.faults.held_interpreter import Hold
 from tests.faults.test_granted_streams import figure
 from tests.faults.test_workers import version_in, worker_of
-from tests.http.raw_client import RawClient as RawHttpClient
-from tests.http.raw_client import json_request
+from tests.frontend.http.raw_client import RawClient as RawHttpClient
+from tests.frontend.http.raw_client import json_request
 
 pytestmark = needs_native
 DEADLINE_EXCEEDED = "4"
@@ -183,7 +183,7 @@ def test_a_swap_of_one_model_is_forgotten_for_no_other(serve: Serve, tmp_path: P
 
 SHORTAGE = """
 import os, resource
-from appliance.engine.openings import Openings
+from appliance.engine.control.openings import Openings
 
 def taken(self, *lane, real=Openings._taken):
     if not os.path.exists({path!r}):

@@ -13,7 +13,7 @@ from typing import Any
 import grpc
 import pytest
 
-from appliance.door.services import INFER_STREAM
+from appliance.frontend.grpc.services import INFER_STREAM
 from native.tests.raw_client import CANCEL, DATA, ENHANCE_YOUR_CALM, RST_STREAM, RawClient, framed, request
 from tests.appliance_process import ApplianceProcess
 from tests.conformance.grpc.streaming import Sending

@@ -95,7 +95,7 @@ def test_sighup_before_the_configuration_is_read_does_no_harm(serve: Serve, tmp_
 WAITING_READS = """
 import os, sys
 from appliance.sources.directory import DirectorySource
-from appliance.workers.pool import WorkerPool
+from appliance.workers.daemon.pool import WorkerPool
 read, close, reads = DirectorySource.read, WorkerPool.close, []
 def stands_at_the_gate(self):
     reads.append(self)

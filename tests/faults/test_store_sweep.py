@@ -23,14 +23,14 @@ from random import Random
 
 import pytest
 
-from appliance.digest import digest_of
+from appliance.domain.digest import digest_of
 from appliance.package.writer import write_package
 from appliance.store.catalog import Catalog
 from appliance.store.settings import StoreConfig
 from appliance.store.writer import open_store
+from tests.domain.manifests import manifest_of
 from tests.faults.store_writer import MARK, STEPS
 from tests.store.arrivals import assert_served, contents_of
-from tests.words.manifests import manifest_of
 
 SEED = int(os.environ.get("STORE_SEED", "1"))
 CASES = 12

@@ -15,7 +15,7 @@ import pytest
 import tritonclient.grpc as triton
 
 from appliance.cli.main import main
-from appliance.engine.history import read_history
+from appliance.engine.versions.history import read_history
 from models.generators.transformer import SIZES, write_transformer
 from tests.appliance_process import ApplianceProcess
 from tests.conftest import Serve

@@ -17,14 +17,14 @@ from pathlib import Path
 
 from google.protobuf.message import DecodeError
 
-from appliance.door.codec import InferCodec
-from appliance.door.envelope import Envelope, EnvelopeLimits, request_id_text, scan
-from appliance.door.wire_pb import inference_pb2 as pb
-from appliance.errors import CallerError, InvalidRequest
-from appliance.tensor import encode_bytes
-from tests.door.engine_double import EngineDouble
-from tests.door.messages import infer_request, two_inputs
-from tests.words.sample import make_version
+from appliance.domain.errors import CallerError, InvalidRequest
+from appliance.domain.tensor import encode_bytes
+from appliance.frontend.grpc.codec import InferCodec
+from appliance.frontend.grpc.envelope import Envelope, EnvelopeLimits, request_id_text, scan
+from appliance.frontend.grpc.wire_pb import inference_pb2 as pb
+from tests.domain.sample import make_version
+from tests.frontend.grpc.engine_double import EngineDouble
+from tests.frontend.grpc.messages import infer_request, two_inputs
 
 CORPUS = Path(__file__).with_name("corpus")
 LIMITS = EnvelopeLimits(tensors_max=64)

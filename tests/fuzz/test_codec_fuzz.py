@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from appliance.door.envelope import Envelope, EnvelopeLimits, scan
+from appliance.frontend.grpc.envelope import Envelope, EnvelopeLimits, scan
 from tests.fuzz.codec_fuzz import CORPUS, Judge, RuleBroken, run
 
 MESSAGES = 5000
@@ -30,6 +30,6 @@ def test_the_judge_sees_a_codec_that_accepts_too_much(monkeypatch: pytest.Monkey
     def careless(message: bytes, limits: EnvelopeLimits) -> Envelope:
         return scan(message[: len(message) // 2 * 2], limits)
 
-    monkeypatch.setattr("appliance.door.template.scan", careless)
+    monkeypatch.setattr("appliance.frontend.grpc.template.scan", careless)
     with pytest.raises(RuleBroken):
         run(1, lambda number: number >= MESSAGES)

@@ -6,12 +6,12 @@ import io
 import tarfile
 from collections.abc import Mapping
 
-from appliance.manifest import FileEntry, Manifest
-from appliance.manifest_codec import encode
+from appliance.domain.manifest import FileEntry, Manifest
+from appliance.domain.manifest_codec import encode
 from appliance.package.container import MANIFEST_NAME, SIGNATURE_NAME, blob_name
 from appliance.package.reader import PackageReader
 from appliance.package.writer import write_package
-from tests.words.manifests import manifest_of
+from tests.domain.manifests import manifest_of
 
 CONTENTS: Mapping[str, bytes] = {
     "1/graph.onnx": b"graph" * 300,

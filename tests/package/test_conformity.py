@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from appliance.manifest import RuntimeNeed
+from appliance.domain.manifest import RuntimeNeed
 from appliance.package.conformity import runtime_problems
 
 

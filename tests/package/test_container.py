@@ -13,15 +13,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from appliance.digest import PIECE_BYTES, Digester, digest_of, piece_count
-from appliance.errors import PackageInvalid
-from appliance.manifest import FileEntry, Manifest
-from appliance.manifest_codec import encode
+from appliance.domain.digest import PIECE_BYTES, Digester, digest_of, piece_count
+from appliance.domain.errors import PackageInvalid
+from appliance.domain.manifest import FileEntry, Manifest
+from appliance.domain.manifest_codec import encode
 from appliance.package.container import END, announced_size, container_bytes, header
 from appliance.package.reader import PackageReader, Stream, open_package
 from appliance.package.writer import replacing, write_package
+from tests.domain.manifests import file_entry, manifest_of
 from tests.package.archives import CONTENTS, Member, archive, member, members_of, packed, read_all
-from tests.words.manifests import file_entry, manifest_of
 
 MANIFEST, PACKAGE = packed()
 SIGNED = packed(signatures=b'{"any":"thing"}')[1]

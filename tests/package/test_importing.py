@@ -11,8 +11,8 @@ import pytest
 
 from appliance.cli.failure import Exit
 from appliance.cli.main import main
-from appliance.errors import ModelInvalid
-from appliance.manifest import path_problem
+from appliance.domain.errors import ModelInvalid
+from appliance.domain.manifest import path_problem
 from appliance.package.config_text import changed_config
 from appliance.package.importing import DROPPED, import_model
 from appliance.repository.directory import RepositoryConfig, scan

@@ -15,10 +15,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
-from appliance.digest import digest_of
-from appliance.errors import ArtefactError, ModelInvalid, PackageInvalid
-from appliance.golden import GoldenCase, GoldenSet, GoldenTensor, read_golden, write_golden
-from appliance.manifest import LatencyPromise, Manifest
+from appliance.domain.digest import digest_of
+from appliance.domain.errors import ArtefactError, ModelInvalid, PackageInvalid
+from appliance.domain.golden import GoldenCase, GoldenSet, GoldenTensor, read_golden, write_golden
+from appliance.domain.manifest import LatencyPromise, Manifest
+from appliance.domain.tensor import Datatype
 from appliance.package.config_text import packed_config
 from appliance.package.packing import Labels, lay_out, open_from, promised_before
 from appliance.package.proof import prove
@@ -29,7 +30,6 @@ from appliance.package.weights import PAGE_BYTES
 from appliance.package.writer import write_package
 from appliance.repository.directory import RepositoryConfig, scan
 from appliance.repository.firewall_settings import FirewallConfig
-from appliance.tensor import Datatype
 from models.generate import MODELS as SAMPLES
 from models.generate import Expectation, write_model
 from tests.package.onnx_models import MODELS, layers, model, save_outside, tensor, values

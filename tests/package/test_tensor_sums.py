@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from appliance.digest import Digester, digest_of
-from appliance.manifest import TensorEntry
+from appliance.domain.digest import Digester, digest_of
+from appliance.domain.manifest import TensorEntry
 from appliance.package import tensor_sums
 from appliance.package.tensor_sums import TensorSums
 

@@ -14,10 +14,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from appliance.digest import digest_of
-from appliance.golden import GoldenSet, encode_golden
-from appliance.manifest import LatencyPromise, Manifest, Opset, Port, RuntimeNeed
-from appliance.manifest_codec import encode
+from appliance.domain.digest import digest_of
+from appliance.domain.golden import GoldenSet, encode_golden
+from appliance.domain.manifest import LatencyPromise, Manifest, Opset, Port, RuntimeNeed
+from appliance.domain.manifest_codec import encode
 from appliance.package.keys import make_key, open_signer, public_key_of
 from appliance.package.packing import Labels, lay_out
 from appliance.package.settings import Unsigned
@@ -25,9 +25,9 @@ from appliance.package.source import find_source
 from appliance.package.trust import sign
 from appliance.package.verification import Policy, Verification, verify_package
 from appliance.package.writer import write_package
+from tests.domain.manifests import file_entry
 from tests.package.archives import archive, members_of
 from tests.package.onnx_models import MODELS
-from tests.words.manifests import file_entry
 
 
 @pytest.fixture

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from appliance.errors import Problem
-from appliance.model import ModelVersion
+from appliance.domain.errors import Problem
+from appliance.domain.model import ModelVersion
 from appliance.repository.directory import RepositoryScan
 
 

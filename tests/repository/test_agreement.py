@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from onnx import TensorProto, ValueInfoProto, helper, numpy_helper
 
-from appliance.model import Batching
+from appliance.domain.model import Batching
+from appliance.domain.tensor import Datatype
 from appliance.repository.graph_ports import is_batchable
 from appliance.repository.onnx_graph import GraphPort, PortKind
-from appliance.tensor import Datatype
 from models.generate import MODELS
 from models.generators.package import Expectation
 from tests.repository.conftest import ReadModel

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from onnx import FunctionProto, TensorProto
 
-from appliance.errors import Problem
+from appliance.domain.errors import Problem
 from appliance.repository.directory import RepositoryConfig, scan
 from appliance.repository.findings import (
     NAMES_MAX,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from appliance.golden import (
+from appliance.domain.golden import (
     GoldenCase,
     GoldenSet,
     TensorFile,
@@ -18,8 +18,8 @@ from appliance.golden import (
     misfits,
     write_golden,
 )
+from appliance.domain.tensor import Datatype, TensorSpec
 from appliance.repository.directory import RepositoryConfig, RepositoryScan, scan
-from appliance.tensor import Datatype, TensorSpec
 from tests.repository.onnx_files import plain_model, write_version
 from tests.repository.outcomes import only_problem, served
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from appliance.model import Batching, QueuePolicy, TimeoutAction, VersionChoice, VersionPolicy
-from appliance.tensor import Datatype, TensorSpec
+from appliance.domain.model import Batching, QueuePolicy, TimeoutAction, VersionChoice, VersionPolicy
+from appliance.domain.tensor import Datatype, TensorSpec
 from tests.repository.conftest import ReadModel
 from tests.repository.onnx_files import model_of, port
 from tests.repository.outcomes import only_problem, served

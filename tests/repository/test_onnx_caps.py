@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
-from appliance.errors import ArtefactError
+from appliance.domain.errors import ArtefactError
 from appliance.repository.firewall_settings import FirewallConfig
 from appliance.repository.onnx_firewall import graph_flaws
 from appliance.repository.onnx_graph import GraphSummary, read_graph

@@ -14,7 +14,7 @@ from onnx import (
     helper,
 )
 
-from appliance.errors import ArtefactError
+from appliance.domain.errors import ArtefactError
 from appliance.repository.directory import RepositoryConfig, scan
 from appliance.repository.firewall_settings import FirewallConfig
 from appliance.repository.onnx_firewall import REFUSED_OPERATORS, graph_flaws, reference_flaws

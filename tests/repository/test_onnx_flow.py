@@ -8,7 +8,7 @@ import onnx
 import pytest
 from onnx import GraphProto, ModelProto, TensorProto, helper
 
-from appliance.errors import ArtefactError
+from appliance.domain.errors import ArtefactError
 from appliance.repository.data_flow import FlowGraph
 from appliance.repository.firewall_settings import FirewallConfig
 from models.generate import MODELS

@@ -11,7 +11,7 @@ import onnx
 import pytest
 from onnx import AttributeProto, GraphProto, ModelProto, TensorProto, ValueInfoProto, helper, numpy_helper
 
-from appliance.errors import ArtefactError
+from appliance.domain.errors import ArtefactError
 from appliance.repository import onnx_graph
 from appliance.repository.onnx_graph import GraphPort, GraphSummary, PortKind
 from models.generate import MODELS

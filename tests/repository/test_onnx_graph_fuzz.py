@@ -11,7 +11,7 @@ import onnx
 import pytest
 from google.protobuf.message import DecodeError
 
-from appliance.errors import ArtefactError
+from appliance.domain.errors import ArtefactError
 from appliance.repository.onnx_graph import GraphSummary
 from models.generate import MODELS
 from tests.repository.onnx_files import external_tensor, plain_model, summary, tensors_of

@@ -11,7 +11,7 @@ from google.protobuf import text_format
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import Message as ProtoMessage
 
-from appliance.door.wire_pb import model_config_pb2
+from appliance.frontend.grpc.wire_pb import model_config_pb2
 from appliance.repository.pbtxt import Message, Scalar, Value, parse
 
 ODD_TEXTS = (

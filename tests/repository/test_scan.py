@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from appliance.errors import ConfigInvalid
+from appliance.domain.errors import ConfigInvalid
 from appliance.repository.directory import RepositoryConfig, RepositoryScan, scan
 from appliance.repository.model_directory import read_model_directory
 from models.generate import MODELS, write_model
@@ -407,7 +407,7 @@ def test_an_empty_repository(tmp_path: Path) -> None:
 SCAN_WITHOUT_RIGHTS = """
 import os, sys
 from pathlib import Path
-from appliance.errors import ConfigInvalid
+from appliance.domain.errors import ConfigInvalid
 from appliance.repository.directory import RepositoryConfig, scan
 if os.geteuid() == 0:
     os.setgroups([])

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from onnx import TensorProto
 
-from appliance.tensor import encode_bytes
+from appliance.domain.tensor import encode_bytes
 from tests.repository.conftest import ReadModel
 from tests.repository.onnx_files import model_of, plain_model, port
 from tests.repository.outcomes import only_problem, served

@@ -15,7 +15,7 @@ import numpy as np
 import onnxruntime
 from numpy.typing import NDArray
 
-from appliance.tensor import Datatype
+from appliance.domain.tensor import Datatype
 from models.generators.graph import ELEMENT_TYPES
 
 Array = NDArray[Any]

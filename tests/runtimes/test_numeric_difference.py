@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from appliance.difference import Difference, Values, difference
-from appliance.golden import EXACT, Tolerance
+from appliance.domain.difference import Difference, Values, difference
+from appliance.domain.golden import EXACT, Tolerance
+from appliance.domain.tensor import Datatype, encode_bytes
 from appliance.runtimes.numeric_difference import PLAIN_VALUES_MAX, numeric_difference
-from appliance.tensor import Datatype, encode_bytes
 
 NAN, INF = math.nan, math.inf
 LOOSE = Tolerance(absolute=0.5, relative=0.1)

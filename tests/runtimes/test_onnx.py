@@ -10,10 +10,10 @@ import numpy as np
 import onnxruntime
 import pytest
 
-from appliance.errors import InvalidRequest, LoadFailed, RunFailed
+from appliance.domain.errors import InvalidRequest, LoadFailed, RunFailed
+from appliance.domain.tensor import Datatype
 from appliance.runtimes.onnx import OnnxRuntime
 from appliance.runtimes.runtime import RuntimeSettings, Session
-from appliance.tensor import Datatype
 from models.generate import write_model
 from models.generators.graph import model_bytes, node, tensor_port
 from tests.runtimes.runtime_conformance import Memory

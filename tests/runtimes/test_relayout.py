@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
-from appliance.errors import LoadFailed
+from appliance.domain.errors import LoadFailed
 from appliance.runtimes.relayout import LARGE_ALIGNMENT, LARGE_BYTES, Layout, Piece, relay, rewrite
 
 RAW = 100

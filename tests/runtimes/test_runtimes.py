@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from appliance.errors import ConfigInvalid
+from appliance.domain.errors import ConfigInvalid
+from appliance.domain.tensor import Datatype
 from appliance.runtimes import runtime as registry
 from appliance.runtimes.fake import FakeRuntime
 from appliance.runtimes.onnx import OnnxRuntime
-from appliance.tensor import Datatype
 from models.generators.graph import model_bytes, node, tensor_port
 from tests.runtimes.runtime_conformance import Rig, RuntimeConformance
 from tests.workers.bench import spec, version_of

@@ -16,9 +16,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from appliance.digest import PIECE_BYTES, Digester, digest_of
-from appliance.errors import LoadFailed
-from appliance.model import WeightsFile
+from appliance.domain.digest import PIECE_BYTES, Digester, digest_of
+from appliance.domain.errors import LoadFailed
+from appliance.domain.model import WeightsFile
 from appliance.runtimes import weights
 from appliance.runtimes.weights import MappedWeights, Mapping, find_mapped, mapped_now, read_ahead
 

@@ -15,14 +15,14 @@ import sys
 from contextlib import suppress
 from functools import partial
 
-from appliance.engine.lodging import PROCESS_BYTES
-from appliance.engine.residency_settings import ResidencyConfig, ResidencyTerms
-from appliance.engine.swap_settings import SwapConfig
-from appliance.errors import InvalidRequest, ModelAway, RunFailed
-from appliance.inference import Answer, Outcome
-from appliance.model import ModelVersion, VersionState
-from appliance.scheduling.residency_port import Form
-from appliance.scheduling.tenant import Move
+from appliance.core.memory.residency_port import Form
+from appliance.core.memory.tenant import Move
+from appliance.domain.errors import InvalidRequest, ModelAway, RunFailed
+from appliance.domain.inference import Answer, Outcome
+from appliance.domain.model import ModelVersion, VersionState
+from appliance.engine.control.lodging import PROCESS_BYTES
+from appliance.engine.control.residency_settings import ResidencyConfig, ResidencyTerms
+from appliance.engine.control.swap_settings import SwapConfig
 from tests.simulation.scripted_workers import MS
 from tests.simulation.swap_world import NEVER_SERVES, REFUSED_TWICE, SOUND, FatedWorkers, SwapWorld, fate_of
 

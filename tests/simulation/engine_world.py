@@ -21,27 +21,27 @@ import sys
 from dataclasses import replace
 from typing import Any
 
+from appliance.core.scheduling.scheduler import Scheduler
+from appliance.core.scheduling.settings import SchedulingConfig
+from appliance.domain.errors import ApplianceError
+from appliance.domain.inference import NO_DEADLINE, Answer, Outcome, RequestHead, TensorHead
+from appliance.domain.model import Batching, ModelVersion, WeightsFile
+from appliance.domain.tensor import Datatype, TensorSpec
+from appliance.domain.validation import plan_request
+from appliance.engine.control.placement import PlacementConfig
+from appliance.engine.control.residency_settings import ResidencyConfig, ResidencyTerms
+from appliance.engine.control.supervisor import SupervisorConfig
+from appliance.engine.control.swap_settings import SwapConfig
+from appliance.engine.control.swaps import SwapTerms
 from appliance.engine.engine import Engine
-from appliance.engine.placement import PlacementConfig
-from appliance.engine.records import MemoryRecords
-from appliance.engine.residency_settings import ResidencyConfig, ResidencyTerms
-from appliance.engine.routes import Catalog, CatalogProblem, CatalogVersion
 from appliance.engine.settings import EngineConfig
-from appliance.engine.supervisor import SupervisorConfig
-from appliance.engine.swap_settings import SwapConfig
-from appliance.engine.swaps import SwapTerms
-from appliance.errors import ApplianceError
-from appliance.inference import NO_DEADLINE, Answer, Outcome, RequestHead, TensorHead
-from appliance.model import Batching, ModelVersion, WeightsFile
-from appliance.scheduling.scheduler import Scheduler
-from appliance.scheduling.settings import SchedulingConfig
-from appliance.tensor import Datatype, TensorSpec
-from appliance.validation import plan_request
+from appliance.engine.versions.records import MemoryRecords
+from appliance.engine.versions.routes import Catalog, CatalogProblem, CatalogVersion
 from appliance.workers import port
 from appliance.workers.arena import Arena, ArenaConfig, aligned
+from tests.domain.sample import make_version
 from tests.simulation.engine_turns import EngineTurns
 from tests.simulation.scripted_workers import HOLLOW_BYTES, MS, ScriptedWorkers, World
-from tests.words.sample import make_version
 
 ARENA = ArenaConfig(classes=((4096, 64), (65536, 16)), memory_limit_bytes=1 << 20)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from functools import partial
 
-from appliance.scheduling import events as on
-from appliance.scheduling.actions import Action, Dispatch, Grant, Revoke
+from appliance.core.scheduling import events as on
+from appliance.core.scheduling.actions import Action, Dispatch, Grant, Revoke
 from tests.simulation.offered_load import MILLISECOND, SECOND, Offer, Play, Tally
 from tests.simulation.simulated_door import DoorLane, Flight, Sent, Worker
 

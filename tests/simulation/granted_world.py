@@ -15,11 +15,11 @@ from __future__ import annotations
 
 from functools import partial
 
-from appliance.inference import NO_DEADLINE
-from appliance.model import Batching
-from appliance.scheduling import events as on
-from appliance.scheduling.actions import Action, Dispatch, Grant, Revoke
-from appliance.scheduling.grants import Price
+from appliance.core.scheduling import events as on
+from appliance.core.scheduling.actions import Action, Dispatch, Grant, Revoke
+from appliance.core.scheduling.grants import Price
+from appliance.domain.inference import NO_DEADLINE
+from appliance.domain.model import Batching
 from tests.simulation.referee import Request, Scope
 from tests.simulation.scheduler_world import MICROSECOND, MILLISECOND, Happening, Trace, World
 from tests.simulation.simulated_door import DoorLane, Flight, Sent, Worker

@@ -15,10 +15,10 @@ import random
 import sys
 from functools import partial
 
-from appliance.engine.records import Standing
-from appliance.engine.swap_settings import SwapConfig
-from appliance.engine.tries import pause_ms
-from appliance.model import VersionState
+from appliance.domain.model import VersionState
+from appliance.engine.control.swap_settings import SwapConfig
+from appliance.engine.control.tries import pause_ms
+from appliance.engine.versions.records import Standing
 from tests.simulation.scripted_workers import MS, World
 from tests.simulation.swap_world import SwapWorld, fate_of, version_of
 

@@ -11,11 +11,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
 
-from appliance.inference import NO_DEADLINE
-from appliance.model import Batching, TimeoutAction
-from appliance.scheduling import actions as do
-from appliance.scheduling import events as on
-from appliance.scheduling.settings import SchedulingConfig
+from appliance.core.scheduling import actions as do
+from appliance.core.scheduling import events as on
+from appliance.core.scheduling.settings import SchedulingConfig
+from appliance.domain.inference import NO_DEADLINE
+from appliance.domain.model import Batching, TimeoutAction
 
 DELAYED = 1 << 40
 DEPTH_MAX = 2

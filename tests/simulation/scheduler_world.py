@@ -13,11 +13,11 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from appliance.inference import NO_DEADLINE
-from appliance.model import Batching, QueuePolicy, TimeoutAction
-from appliance.scheduling import events as on
-from appliance.scheduling.actions import Action, Dispatch, WakeAt
-from appliance.scheduling.scheduler import Scheduler, SchedulingConfig
+from appliance.core.scheduling import events as on
+from appliance.core.scheduling.actions import Action, Dispatch, WakeAt
+from appliance.core.scheduling.scheduler import Scheduler, SchedulingConfig
+from appliance.domain.inference import NO_DEADLINE
+from appliance.domain.model import Batching, QueuePolicy, TimeoutAction
 from tests.simulation.referee import Referee, Scope
 
 KINDS = ("exact", "early", "wild", "exact", "wild")

@@ -7,7 +7,7 @@ import itertools
 import random
 from collections.abc import Callable
 
-from appliance.model import ModelVersion
+from appliance.domain.model import ModelVersion
 from appliance.workers import port
 from appliance.workers.arena import Arena, aligned
 from tests.workers.without_memory import WithoutMemory

@@ -1,7 +1,7 @@
 """A door under grants and the worker behind it, in virtual time: rings, limits, prices, late news.
 
 ``DoorLane`` does in the simulation what the native door does for one lane, with the arithmetic that
-``appliance.scheduling.grants`` describes; ``Worker`` takes what the scheduler sends before what the door sends, or
+``appliance.core.scheduling.grants`` describes; ``Worker`` takes what the scheduler sends before what the door sends, or
 by turns, and batches what lies side by side in the ring. Neither knows of time but what it is told.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
-from appliance.scheduling.grants import Price
+from appliance.core.scheduling.grants import Price
 
 
 @dataclass(slots=True, kw_only=True)

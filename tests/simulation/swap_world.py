@@ -21,27 +21,27 @@ from collections import Counter
 from dataclasses import replace
 from functools import partial
 
+from appliance.core.scheduling.scheduler import Scheduler
+from appliance.core.scheduling.settings import SchedulingConfig
+from appliance.domain.inference import NO_DEADLINE, Answer, Outcome, RequestHead, TensorHead
+from appliance.domain.model import ModelVersion, VersionState
+from appliance.domain.tensor import Datatype, TensorSpec
+from appliance.domain.validation import plan_request
+from appliance.engine.control.placement import PlacementConfig
+from appliance.engine.control.residency_settings import ResidencyTerms
+from appliance.engine.control.supervisor import SupervisorConfig
+from appliance.engine.control.swap_settings import SwapConfig
+from appliance.engine.control.swaps import SwapTerms
 from appliance.engine.engine import Engine
-from appliance.engine.placement import PlacementConfig
-from appliance.engine.records import MemoryRecords
-from appliance.engine.residency_settings import ResidencyTerms
-from appliance.engine.routes import Catalog, CatalogVersion
 from appliance.engine.settings import EngineConfig
-from appliance.engine.supervisor import SupervisorConfig
-from appliance.engine.swap_settings import SwapConfig
-from appliance.engine.swaps import SwapTerms
-from appliance.inference import NO_DEADLINE, Answer, Outcome, RequestHead, TensorHead
-from appliance.model import ModelVersion, VersionState
-from appliance.scheduling.scheduler import Scheduler
-from appliance.scheduling.settings import SchedulingConfig
-from appliance.tensor import Datatype, TensorSpec
-from appliance.validation import plan_request
+from appliance.engine.versions.records import MemoryRecords
+from appliance.engine.versions.routes import Catalog, CatalogVersion
 from appliance.workers import port
 from appliance.workers.arena import Arena, ArenaConfig
+from tests.domain.sample import make_version
 from tests.simulation.engine_turns import EngineTurns
 from tests.simulation.engine_world import SilentLog
 from tests.simulation.scripted_workers import MS, ScriptedWorkers, World
-from tests.words.sample import make_version
 
 SOUND = "sound"
 NEVER_SERVES = ("refused", "unkept", "slower", "crash_at_load", "hang_at_load")

@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from appliance.engine.lodging import PROCESS_BYTES
-from appliance.engine.residency_settings import ResidencyConfig, ResidencyTerms
-from appliance.engine.routes import Catalog, CatalogVersion
-from appliance.engine.swap_settings import SwapConfig
-from appliance.model import ModelVersion, WeightsFile
+from appliance.domain.model import ModelVersion, WeightsFile
+from appliance.engine.control.lodging import PROCESS_BYTES
+from appliance.engine.control.residency_settings import ResidencyConfig, ResidencyTerms
+from appliance.engine.control.swap_settings import SwapConfig
+from appliance.engine.versions.routes import Catalog, CatalogVersion
 from appliance.workers import port
 from tests.simulation.scripted_workers import HOLLOW_BYTES, MS
 from tests.simulation.swap_world import FatedWorkers, SwapWorld

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from appliance.engine.lodging import PROCESS_BYTES
-from appliance.engine.residency_settings import ResidencyConfig, ResidencyTerms
-from appliance.engine.swap_settings import SwapConfig
-from appliance.inference import NO_DEADLINE, Answer, Outcome, RequestHead, TensorHead
-from appliance.model import ModelVersion, WeightsFile
-from appliance.validation import plan_request
+from appliance.domain.inference import NO_DEADLINE, Answer, Outcome, RequestHead, TensorHead
+from appliance.domain.model import ModelVersion, WeightsFile
+from appliance.domain.validation import plan_request
+from appliance.engine.control.lodging import PROCESS_BYTES
+from appliance.engine.control.residency_settings import ResidencyConfig, ResidencyTerms
+from appliance.engine.control.swap_settings import SwapConfig
 from appliance.workers import port
 from tests.simulation.scripted_workers import MS
 from tests.simulation.swap_world import FatedWorkers, SwapWorld

@@ -6,10 +6,10 @@ from collections import Counter
 
 import pytest
 
-from appliance.engine.lodging import PROCESS_BYTES
-from appliance.engine.residency_settings import ResidencyConfig, ResidencyTerms
-from appliance.engine.swap_settings import SwapConfig
-from appliance.model import VersionState
+from appliance.domain.model import VersionState
+from appliance.engine.control.lodging import PROCESS_BYTES
+from appliance.engine.control.residency_settings import ResidencyConfig, ResidencyTerms
+from appliance.engine.control.swap_settings import SwapConfig
 from tests.simulation.scripted_workers import MS
 from tests.simulation.swap_world import SwapWorld
 

@@ -10,10 +10,10 @@ from typing import Any, cast
 
 import pytest
 
-from appliance.desired import Desired
+from appliance.domain.errors import Stopping
+from appliance.engine.control.desired import Desired
 from appliance.engine.engine import Engine
-from appliance.engine.records import MemoryRecords
-from appliance.errors import Stopping
+from appliance.engine.versions.records import MemoryRecords
 from appliance.repository.directory import RepositoryScan
 from appliance.repository.settings import RepositoryConfig
 from appliance.sources.directory import DirectorySource

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from appliance.errors import ConfigInvalid
+from appliance.domain.errors import ConfigInvalid
 from appliance.repository.model_directory import ModelReading, read_model_directory
 from appliance.repository.settings import RepositoryConfig
 from appliance.sources import reading

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from appliance.errors import InvalidRequest, NotReady
+from appliance.domain.errors import InvalidRequest, NotReady
 from appliance.repository.directory import RepositoryConfig, RepositoryScan, scan
 from appliance.sources.directory import DirectorySource
 from appliance.sources.overlay import Overlay, path_problems

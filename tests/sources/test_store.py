@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from appliance.desired import trial_wish
-from appliance.errors import OperatorError, StoreBusy
-from appliance.model import FormRoom, ModelVersion
+from appliance.domain.errors import OperatorError, StoreBusy
+from appliance.domain.model import FormRoom, ModelVersion
+from appliance.engine.control.desired import trial_wish
 from appliance.repository.directory import RepositoryConfig
 from appliance.repository.model_directory import ServableVersion
 from appliance.sources.source import Look

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from appliance.errors import OperatorError
+from appliance.domain.errors import OperatorError
 from appliance.repository.directory import RepositoryScan
 from appliance.repository.settings import RepositoryConfig
 from appliance.sources import watcher

@@ -7,13 +7,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from appliance.digest import digest_of
-from appliance.manifest import Manifest
-from appliance.manifest_codec import encode
+from appliance.domain.digest import digest_of
+from appliance.domain.manifest import Manifest
+from appliance.domain.manifest_codec import encode
 from appliance.store.arrival import Arrival, Stream
 from appliance.store.catalog import Catalog
 from appliance.store.layout import blob_path, view_path
-from tests.words.manifests import manifest_of
+from tests.domain.manifests import manifest_of
 
 CONFIG = b'max_batch_size: 8 default_model_filename: "graph.onnx"'
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from appliance.digest import digest_of
-from appliance.manifest import INT64_MAX
+from appliance.domain.digest import digest_of
+from appliance.domain.manifest import INT64_MAX
 from appliance.store.catalog import Catalog, CatalogModel, InstalledVersion, StoredFile, Trial, TrialMode
 from appliance.store.layout import MANIFEST
 

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from appliance.digest import digest_of
-from appliance.errors import CatalogInvalid, StoreUnavailable
+from appliance.domain.digest import digest_of
+from appliance.domain.errors import CatalogInvalid, StoreUnavailable
 from appliance.store.catalog import Catalog, StoredFile, Trial, TrialMode, catalog_problems
 from appliance.store.catalog_codec import decode, encode
 from appliance.store.layout import CATALOG

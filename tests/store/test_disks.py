@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from appliance.digest import digest_of
-from appliance.errors import StoreFull, StoreUnavailable
+from appliance.domain.digest import digest_of
+from appliance.domain.errors import StoreFull, StoreUnavailable
 from appliance.repository.settings import RepositoryConfig
 from appliance.sources.source import Look
 from appliance.sources.store import StoreSource

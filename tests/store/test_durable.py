@@ -16,6 +16,7 @@ from random import Random
 
 import pytest
 
+from appliance.domain.errors import StoreBusy
 from appliance.durable import (
     Folder,
     RealFolder,
@@ -26,7 +27,6 @@ from appliance.durable import (
     remove_tree,
     replace_file,
 )
-from appliance.errors import StoreBusy
 from tests.store.volatile_disk import VolatileDisk
 
 

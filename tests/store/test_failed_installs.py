@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from appliance.digest import digest_of
-from appliance.errors import BlobMismatch, PackageInvalid, Problem, StoreFull, StoreUnavailable
+from appliance.domain.digest import digest_of
+from appliance.domain.errors import BlobMismatch, PackageInvalid, Problem, StoreFull, StoreUnavailable
 from appliance.store.arrival import Arrival
 from appliance.store.catalog import Catalog
 from appliance.store.layout import BLOBS, FORMS

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from appliance.errors import StoreFull
+from appliance.domain.errors import StoreFull
 from appliance.store.catalog import Catalog, CatalogModel
 from appliance.store.forms import StoredForm
 from appliance.store.layout import FORMS, REFUSED_FORM

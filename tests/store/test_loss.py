@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from appliance.domain.errors import CatalogInvalid, CatalogLost, StoreRefused, StoreUnavailable
 from appliance.durable import Bytes, RealFolder
-from appliance.errors import CatalogInvalid, CatalogLost, StoreRefused, StoreUnavailable
 from appliance.store.catalog import Catalog
 from appliance.store.layout import CATALOG, DAMAGED_CATALOG, blob_path, view_path
 from appliance.store.loss import PAPER_BYTES_MAX, Rebuilt, rebuilt

@@ -15,9 +15,9 @@ from random import Random
 
 import pytest
 
-from appliance.digest import digest_of
+from appliance.domain.digest import digest_of
+from appliance.domain.errors import ApplianceError, StoreRefused, StoreUnavailable
 from appliance.durable import READ_ONLY, NewFile, read_whole
-from appliance.errors import ApplianceError, StoreRefused, StoreUnavailable
 from appliance.store.catalog import Catalog
 from appliance.store.catalog_codec import decode
 from appliance.store.inspection import inspect

@@ -6,9 +6,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from appliance.digest import digest_of
+from appliance.domain.digest import digest_of
+from appliance.domain.errors import ArtefactError
 from appliance.durable import RealFolder
-from appliance.errors import ArtefactError
 from appliance.store.catalog import InstalledVersion
 from appliance.store.inspection import inspect
 from appliance.store.layout import view_path

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from appliance.digest import digest_of
+from appliance.domain.digest import digest_of
 from appliance.durable import RealFolder
 from appliance.store.inspection import inspect
 from appliance.store.layout import blob_path, view_root

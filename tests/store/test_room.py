@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from appliance.digest import digest_of
-from appliance.errors import (
+from appliance.domain.digest import digest_of
+from appliance.domain.errors import (
     BlobMismatch,
     StoreFull,
 )

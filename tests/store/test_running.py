@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from appliance.digest import digest_of
-from appliance.engine.record_files import FileRecords
-from appliance.errors import StoreBusy, StoreFull, StoreUnavailable
+from appliance.domain.digest import digest_of
+from appliance.domain.errors import StoreBusy, StoreFull, StoreUnavailable
+from appliance.engine.versions.record_files import FileRecords
 from appliance.store.layout import INCUMBENTS, RUNNING
 from appliance.store.running import Running, RunningRecord, RunningVersion, read_incumbents, read_running
 from appliance.store.settings import StoreConfig

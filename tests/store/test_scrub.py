@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from appliance.errors import StoreBusy
+from appliance.domain.errors import StoreBusy
 from appliance.store.layout import SCRUB, blob_path
 from appliance.store.scrub import Damage, Scrub, ScrubRecord, decode, due_s, encode, noted, read_record
 from appliance.store.settings import StoreConfig

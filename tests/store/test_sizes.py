@@ -15,19 +15,19 @@ from typing import Self
 
 import pytest
 
-from appliance.digest import PIECE_BYTES, Digester, digest_of
+from appliance.domain.digest import PIECE_BYTES, Digester, digest_of
+from appliance.domain.errors import BlobMismatch
+from appliance.domain.manifest import FileEntry, Manifest
+from appliance.domain.manifest_codec import encode
 from appliance.durable import READ_ONLY, Bytes, NewFile, RealFolder
-from appliance.errors import BlobMismatch
-from appliance.manifest import FileEntry, Manifest
-from appliance.manifest_codec import encode
 from appliance.store.arrival import Arrival
 from appliance.store.inspection import inspect
 from appliance.store.layout import blob_path, view_path
 from appliance.store.running import Running
 from appliance.store.settings import StoreConfig
 from appliance.store.writer import StoreWriter
+from tests.domain.manifests import manifest_of
 from tests.store.arrivals import contents_of
-from tests.words.manifests import manifest_of
 
 GIB = 1 << 30
 EVERY = (2 * GIB - 1, 2 * GIB, 2 * GIB + 1, 4 * GIB - 1, 4 * GIB, 4 * GIB + 1)

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from appliance.digest import digest_of
-from appliance.errors import (
+from appliance.domain.digest import digest_of
+from appliance.domain.errors import (
     ApplianceError,
     ArtefactError,
     BlobMismatch,
@@ -25,7 +25,7 @@ from appliance.errors import (
     StoreRefused,
     StoreUnavailable,
 )
-from appliance.manifest_codec import encode as encode_manifest
+from appliance.domain.manifest_codec import encode as encode_manifest
 from appliance.repository.directory import scan
 from appliance.repository.settings import RepositoryConfig
 from appliance.store.arrival import Stream
@@ -35,9 +35,9 @@ from appliance.store.reading import read_catalog
 from appliance.store.running import RunningRecord, RunningVersion
 from appliance.store.writer import StoreWriter, locked, open_store
 from models.generate import write_model
+from tests.domain.manifests import manifest_of
 from tests.store.arrivals import arrival, arrival_of, assert_served, contents_of, lying, renamed
 from tests.store.stores import NO_FLOOR, blob_of, blobs_in
-from tests.words.manifests import manifest_of
 
 
 def test_an_installed_version_is_there_for_every_reader(store: StoreWriter, state: Path) -> None:
@@ -178,7 +178,7 @@ def test_nothing_is_collected_while_nobody_knows_what_runs(store: StoreWriter, s
 
 def test_a_second_writer_is_told_who_the_first_is(store: StoreWriter, state: Path) -> None:
     program = (
-        "import sys\nfrom pathlib import Path\nfrom appliance.errors import StoreBusy\n"
+        "import sys\nfrom pathlib import Path\nfrom appliance.domain.errors import StoreBusy\n"
         "from appliance.store.settings import StoreConfig\nfrom appliance.store.writer import open_store\n"
         "try:\n    with open_store(Path(sys.argv[1]), StoreConfig()): pass\n"
         "except StoreBusy as error: print(error.pid, error)\n"

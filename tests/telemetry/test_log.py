@@ -15,13 +15,13 @@ from typing import Any
 
 import pytest
 
-from appliance.errors import InvalidRequest, OperatorError, QueueFull, Unsupported
-from appliance.inference import RequestHead, RequestPlan
+from appliance.domain.errors import InvalidRequest, OperatorError, QueueFull, Unsupported
+from appliance.domain.inference import RequestHead, RequestPlan
 from appliance.telemetry.log import LogConfig, LogControl, LogFormat, LogLevel, configure
 from appliance.telemetry.meter import Result
 from appliance.telemetry.request_line import LineBudget
 from appliance.telemetry.sink import DescriptorTarget, FileTarget, Sink
-from tests.words.sample import make_version
+from tests.domain.sample import make_version
 
 JSON = LogConfig(format=LogFormat.JSON)
 

@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from appliance.errors import OperatorError, QueueFull
+from appliance.domain.errors import OperatorError, QueueFull
 from appliance.telemetry.meter import Result
 from appliance.telemetry.otlp import STAGES, parent_of, stages
 from appliance.telemetry.sink import FileTarget, Sink
 from appliance.telemetry.trace import TraceConfig, Tracer, open_tracer
+from tests.domain.sample import make_version
 from tests.telemetry.test_log import ended
-from tests.words.sample import make_version
 
 SECOND_NS = 1_000_000_000
 WALL_NS = 1_700_000_000_000_000_000

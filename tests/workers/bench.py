@@ -14,11 +14,11 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from appliance.model import ModelVersion
+from appliance.domain.model import ModelVersion
+from appliance.domain.tensor import Datatype, TensorSpec, encode_bytes, split_bytes
 from appliance.runtimes.alignment import aligned
-from appliance.tensor import Datatype, TensorSpec, encode_bytes, split_bytes
 from appliance.workers.arena import Arena, ArenaConfig, Slot
-from appliance.workers.pool import WorkerPool
+from appliance.workers.daemon.pool import WorkerPool
 from appliance.workers.port import (
     Fetch,
     LaneMemory,

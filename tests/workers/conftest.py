@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from appliance.model import ModelVersion
+from appliance.domain.model import ModelVersion
 from tests.workers.bench import Bench
 from tests.workers.transformers import read_version, write_version
 

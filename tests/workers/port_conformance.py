@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from appliance.model import ModelVersion
+from appliance.domain.model import ModelVersion
 from appliance.workers import port
 from tests.workers.bench import fake
 

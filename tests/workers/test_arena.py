@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from appliance.errors import ConfigInvalid
+from appliance.domain.errors import ConfigInvalid
 from appliance.workers.arena import ALIGNMENT, Arena, ArenaConfig, Slot
 
 KIB, MIB = 1 << 10, 1 << 20

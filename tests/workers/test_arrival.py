@@ -8,12 +8,12 @@ from typing import Any, cast
 
 import pytest
 
-from appliance.digest import Digester
-from appliance.errors import RunFailed
-from appliance.model import WeightsFile
+from appliance.domain.digest import Digester
+from appliance.domain.errors import RunFailed
+from appliance.domain.model import WeightsFile
 from appliance.runtimes.fake import FakeRuntime
 from appliance.runtimes.runtime import Feed, Place, Produced, Region, RuntimeSettings, Session
-from appliance.workers.arrival import Arrival, ArrivingSession
+from appliance.workers.child.arrival import Arrival, ArrivingSession
 from appliance.workers.region import Scratch
 from tests.workers.bench import fake
 

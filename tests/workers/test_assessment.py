@@ -9,15 +9,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from appliance.golden import GoldenCase, GoldenSet, TensorFile, Tolerance, write_golden
-from appliance.manifest import LatencyPromise
-from appliance.model import ModelVersion
+from appliance.domain.golden import GoldenCase, GoldenSet, TensorFile, Tolerance, write_golden
+from appliance.domain.manifest import LatencyPromise
+from appliance.domain.model import ModelVersion
+from appliance.domain.tensor import Datatype, encode_bytes
 from appliance.runtimes.alignment import aligned
 from appliance.runtimes.fake import FakeSession
 from appliance.runtimes.runtime import Feed, Place, Produced, Region
-from appliance.tensor import Datatype, encode_bytes
-from appliance.workers.assessment import WARM_RUNS, assess
-from appliance.workers.execution import LoadedModel
+from appliance.workers.child.assessment import WARM_RUNS, assess
+from appliance.workers.child.execution import LoadedModel
 from appliance.workers.port import ExitCause, LoadWish, ModelLoaded, ModelRefused, WorkerExited
 from models.generate import write_model
 from tests.workers.bench import Bench, fake, spec, version_of

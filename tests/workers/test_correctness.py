@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from appliance.tensor import Datatype, TensorSpec
+from appliance.domain.tensor import Datatype, TensorSpec
 from appliance.workers.port import ItemStatus, ModelRefused, RunResult, WorkerExited
 from models.generate import write_model
 from models.generators.graph import Shape, constant, model_bytes, node, tensor_port

@@ -13,7 +13,7 @@ from typing import Final
 
 import pytest
 
-from appliance.workers.pool import KILL_GRACE_NS
+from appliance.workers.daemon.pool import KILL_GRACE_NS
 from appliance.workers.port import ExitCause, WorkerExited
 from tests.workers.bench import EVENT_TIMEOUT_S, FOUR, Bench, Clock, fake, listening
 
@@ -62,7 +62,7 @@ def test_what_a_worker_leaves_behind_ends_with_it(shared_bench: Bench) -> None:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
-    monkeypatch.setattr("appliance.workers.pool.time", made)
+    monkeypatch.setattr("appliance.workers.daemon.pool.time", made)
     return made
 
 

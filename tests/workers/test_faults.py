@@ -15,8 +15,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from appliance.model import WeightsFile
-from appliance.tensor import Datatype
+from appliance.domain.model import WeightsFile
+from appliance.domain.tensor import Datatype
 from appliance.workers.frames import FrameWriter
 from appliance.workers.lane import socket_pair
 from appliance.workers.messages import Filled, Finished, FromWorker, Loaded, Refused, Stored
@@ -162,7 +162,7 @@ def test_the_time_of_an_early_load_s_weights_begins_when_it_has_loaded(
 ) -> None:
     """It waits behind a batch at first. Of its weights nothing comes: nobody writes to the pipe that they are."""
     clock, gate, weights = Clock(), Gate(tmp_path / "gate"), tmp_path / "weights"
-    monkeypatch.setattr("appliance.workers.pool.time", clock)
+    monkeypatch.setattr("appliance.workers.daemon.pool.time", clock)
     bench = make_bench(load_timeout_ms=FOUR_MINUTES_MS // 2)
     worker, other = bench.start(), bench.start()
     patient = bench.load(worker, fake(gate=tmp_path / "gate", run_timeout_ms=10 * FOUR_MINUTES_MS))
@@ -350,7 +350,7 @@ def left_behind(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[socket.socket]
         held.append(theirs.dup())
         return ours, theirs
 
-    monkeypatch.setattr("appliance.workers.pool.socket_pair", pair)
+    monkeypatch.setattr("appliance.workers.daemon.pool.socket_pair", pair)
     yield held
     for each in held:
         each.close()
@@ -411,7 +411,7 @@ def test_a_worker_asked_for_while_there_is_no_supervisor_starts_later(
 def test_a_supervisor_that_does_not_listen_is_replaced(
     make_bench: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("appliance.workers.pool.KILL_GRACE_NS", 100_000_000)
+    monkeypatch.setattr("appliance.workers.daemon.pool.KILL_GRACE_NS", 100_000_000)
     bench = make_bench()
     worker = bench.start()
     os.kill(bench.pool.statistics().supervisor_pid, signal.SIGSTOP)

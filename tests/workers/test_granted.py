@@ -10,14 +10,14 @@ from typing import NamedTuple
 
 import pytest
 
-from appliance.errors import RunFailed
+from appliance.domain.errors import RunFailed
+from appliance.domain.tensor import Datatype
 from appliance.runtimes.alignment import aligned
 from appliance.runtimes.fake import FakeSession
 from appliance.runtimes.runtime import Feed, Place, Produced, Region
-from appliance.tensor import Datatype
-from appliance.workers import granted
-from appliance.workers.execution import LoadedModel
-from appliance.workers.granted import HAND_OVER, LEFT, MAIL, OK, SUBMISSIONS, GrantedRuns
+from appliance.workers.child import granted
+from appliance.workers.child.execution import LoadedModel
+from appliance.workers.child.granted import HAND_OVER, LEFT, MAIL, OK, SUBMISSIONS, GrantedRuns
 from appliance.workers.port import Learn
 from appliance.workers.region import region_of
 from tests.workers.bench import fake, spec, version_of

@@ -9,13 +9,13 @@ from typing import cast
 
 import pytest
 
-from appliance.model import ModelVersion
+from appliance.domain.model import ModelVersion
 from appliance.runtimes.fake import FakeRuntime, FakeSession
 from appliance.runtimes.runtime import Runtime, RuntimeSettings, Session
-from appliance.workers import child
-from appliance.workers.child import Worker
-from appliance.workers.execution import LoadedModel
-from appliance.workers.granted import GrantedRuns
+from appliance.workers.child import child
+from appliance.workers.child.child import Worker
+from appliance.workers.child.execution import LoadedModel
+from appliance.workers.child.granted import GrantedRuns
 from appliance.workers.messages import FromWorker, Load, Loaded, Stop, ToWorker
 from appliance.workers.port import PLAIN_LOAD, WorkerSettings
 from appliance.workers.region import Scratch

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from appliance.model import ModelVersion, Warmup, WarmupInput
-from appliance.tensor import FREE, Datatype
-from appliance.workers.load_report import LoadReport
+from appliance.domain.model import ModelVersion, Warmup, WarmupInput
+from appliance.domain.tensor import FREE, Datatype
+from appliance.workers.child.load_report import LoadReport
 from appliance.workers.messages import Load, Progress
 from appliance.workers.port import LoadStage, LoadWish, ModelLoaded, ModelProgress, WorkerExited
 from tests.workers.bench import Bench, fake, spec

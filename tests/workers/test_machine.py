@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from appliance.workers.machine import memory_bytes, spare_bytes
+from appliance.workers.daemon.machine import memory_bytes, spare_bytes
 
 
 @pytest.mark.parametrize(

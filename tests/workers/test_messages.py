@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from appliance.model import (
+from appliance.domain.model import (
     Batching,
     FormRoom,
     ModelVersion,
@@ -21,7 +21,7 @@ from appliance.model import (
     WarmupInput,
     WeightsFile,
 )
-from appliance.tensor import Datatype, TensorSpec
+from appliance.domain.tensor import Datatype, TensorSpec
 from appliance.workers import messages
 from appliance.workers.batch_codec import KNOWN_MAX, KnownResults
 from appliance.workers.codec import MessageInvalid, decoder_for, to_plain

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from appliance.workers.nudge import NUDGE_NS, be_nudged, resting
+from appliance.workers.child.nudge import NUDGE_NS, be_nudged, resting
 from appliance.workers.port import ExitCause, LoadWish, WorkerExited
 from tests.workers.bench import Bench, fake
 

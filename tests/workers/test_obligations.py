@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from appliance.workers.codec import MessageInvalid
+from appliance.workers.daemon.obligations import Obligations
 from appliance.workers.messages import (
     Build,
     Built,
@@ -22,7 +23,6 @@ from appliance.workers.messages import (
     Run,
     Stored,
 )
-from appliance.workers.obligations import Obligations
 from appliance.workers.port import (
     REASON_CHARACTERS_MAX,
     SEEDS_MAX,

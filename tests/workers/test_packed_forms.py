@@ -13,14 +13,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from appliance.errors import AssessmentFailed, FormHasNoRoom, LoadFailed
-from appliance.model import FormRoom, ModelVersion
+from appliance.domain.errors import AssessmentFailed, FormHasNoRoom, LoadFailed
+from appliance.domain.model import FormRoom, ModelVersion
 from appliance.runtimes.onnx import OnnxRuntime
 from appliance.runtimes.runtime import RuntimeSettings, Session
 from appliance.store.layout import FORMS, blob_path
-from appliance.workers.form_builder import FORM_FACTOR, build_form
+from appliance.workers.child.form_builder import FORM_FACTOR, build_form
+from appliance.workers.child.loading import Loader
 from appliance.workers.forms import DROPPED_FILE, REFUSED_FILE, form_name, refuse_forms
-from appliance.workers.loading import Loader
 from appliance.workers.port import FormBuilt, LoadWish, WorkerExited
 from tests.workers.bench import Bench
 from tests.workers.transformers import (
@@ -200,7 +200,7 @@ def test_only_a_form_that_answers_wrongly_is_refused_at_once(
     def failing(forms: str, name: str) -> None:
         raise problem
 
-    monkeypatch.setattr("appliance.workers.loading.find_form", failing)
+    monkeypatch.setattr("appliance.workers.child.loading.find_form", failing)
     monkeypatch.setattr(Loader, "_proven", lambda self, *how: how)
     loader, manner = Loader({"onnx": runtime}, 1), SimpleNamespace(wish=LoadWish())
     assert loader._proven_form(with_forms(version, tmp_path), manner, None) is None  # type: ignore[arg-type]

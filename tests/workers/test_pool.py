@@ -15,8 +15,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from appliance.errors import WorkerError
-from appliance.tensor import Datatype
+from appliance.domain.errors import WorkerError
+from appliance.domain.tensor import Datatype
 from appliance.workers.messages import MAX_MESSAGE_BYTES
 from appliance.workers.port import (
     ExitCause,
@@ -384,8 +384,8 @@ def test_a_worker_that_never_started_can_be_stopped(make_bench: Callable[..., Be
 
 def test_the_daemon_side_imports_no_runtime() -> None:
     code = (
-        "import sys, appliance.workers.pool; "
-        "print([name for name in ('numpy', 'onnxruntime', 'appliance.workers.child') if name in sys.modules])"
+        "import sys, appliance.workers.daemon.pool; "
+        "print([name for name in ('numpy', 'onnxruntime', 'appliance.workers.child.child') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

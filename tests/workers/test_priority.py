@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from appliance.tensor import Datatype
+from appliance.domain.tensor import Datatype
 from appliance.workers.port import ExitCause, LoadWish, ModelLoaded, WorkerExited, WorkerSettings
 from appliance.workers.priority import (
     IOPRIO_IDLE,

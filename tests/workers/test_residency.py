@@ -11,7 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from appliance.model import ModelVersion
+from appliance.domain.model import ModelVersion
+from appliance.workers.daemon.process import EXIT_GRACE_NS
 from appliance.workers.port import (
     ExitCause,
     LoadWish,
@@ -23,7 +24,6 @@ from appliance.workers.port import (
     WorkerExited,
     WorkerSettings,
 )
-from appliance.workers.process import EXIT_GRACE_NS
 from tests.faults.gate import Gate
 from tests.workers.bench import FOUR, Bench, Clock, fake
 from tests.workers.mapped_files import resident_bytes
@@ -301,7 +301,7 @@ def test_a_worker_that_is_told_to_stop_has_its_time_from_the_end_of_what_it_does
     make_bench: Callable[..., Bench], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bench, clock = make_bench(), Clock()
-    monkeypatch.setattr("appliance.workers.pool.time", clock)
+    monkeypatch.setattr("appliance.workers.daemon.pool.time", clock)
 
     def hear(event: PoolEvent) -> None:
         bench.events.put_nowait(event)

@@ -12,9 +12,9 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from appliance.model import ModelVersion
+from appliance.domain.model import ModelVersion
+from appliance.domain.tensor import Datatype
 from appliance.runtimes.alignment import aligned
-from appliance.tensor import Datatype
 from appliance.workers.lane import LaneClosed, SocketDaemonLane, socket_pair
 from appliance.workers.messages import Run, ToWorker
 from appliance.workers.port import ExitCause, LaneMemory, Learn, RunFinished, WorkerExited
@@ -265,7 +265,7 @@ class _Mailed(NamedTuple):
 class TestRingLane(LaneConformance):
     @pytest.fixture
     def lanes(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lanes]:
-        from appliance.workers import ring_lane
+        from appliance.workers.child import ring_lane
 
         monkeypatch.setattr(ring_lane, "IDLE_MS", 50)  # in which a daemon that is gone is noticed
         ours, theirs = socket_pair()

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
+from appliance.workers.daemon.pool import KILL_GRACE_NS
 from appliance.workers.messages import ForkFailed
-from appliance.workers.pool import KILL_GRACE_NS
 from appliance.workers.port import ExitCause, LaneMemory, WorkerExited, WorkerStarted
 from tests.workers.bench import PLAIN, Bench, Clock, fake, listening
 
@@ -164,7 +164,7 @@ def test_a_supervisor_that_cannot_be_told_to_kill_is_not_taken_for_dead(
     make_bench: Callable[..., Bench], shortage: Shortage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = Clock()
-    monkeypatch.setattr("appliance.workers.pool.time", clock)
+    monkeypatch.setattr("appliance.workers.daemon.pool.time", clock)
     bench = make_bench()
     supervisor = bench.pool.statistics().supervisor_pid
     worker, witness = bench.start(), bench.start()

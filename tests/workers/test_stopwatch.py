@@ -8,9 +8,9 @@ import time
 
 import pytest
 
-from appliance.workers import stopwatch
+from appliance.workers.child import stopwatch
+from appliance.workers.child.stopwatch import Stopwatch
 from appliance.workers.priority import yield_processor
-from appliance.workers.stopwatch import Stopwatch
 from tests.workers.rival import rival
 
 WAITED_NS = 30_000_000

@@ -6,11 +6,11 @@ import threading
 
 import pytest
 
-from appliance.model import ModelVersion
+from appliance.domain.model import ModelVersion
 from appliance.runtimes.fake import FakeRuntime, FakeSession
 from appliance.runtimes.runtime import RuntimeSettings, Session
-from appliance.workers import loading
-from appliance.workers.loading import Loader, restore_threads
+from appliance.workers.child import loading
+from appliance.workers.child.loading import Loader, restore_threads
 from appliance.workers.messages import Load, Progress
 from appliance.workers.port import LoadWish
 from tests.workers.bench import fake

@@ -9,12 +9,12 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from appliance.errors import LoadFailed, RunFailed
-from appliance.model import ModelVersion, Warmup, WarmupInput
+from appliance.domain.errors import LoadFailed, RunFailed
+from appliance.domain.model import ModelVersion, Warmup, WarmupInput
+from appliance.domain.tensor import Datatype, TensorSpec, encode_bytes
 from appliance.runtimes.runtime import Feed, Place, Port, Produced, Region
-from appliance.tensor import Datatype, TensorSpec, encode_bytes
-from appliance.workers.execution import LoadedModel
-from appliance.workers.warmup import measure_passes, run_warmups
+from appliance.workers.child.execution import LoadedModel
+from appliance.workers.child.warmup import measure_passes, run_warmups
 from tests.workers.bench import spec, version_of
 
 

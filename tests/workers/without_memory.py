@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from appliance.model import ModelVersion
+from appliance.domain.model import ModelVersion
 from appliance.workers import port
 
 

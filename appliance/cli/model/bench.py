@@ -21,8 +21,8 @@ from appliance.cli.model.trial_run import (
     subject_of,
 )
 from appliance.cli.package_policy import repository_of
-from appliance.proving.process import measure
-from appliance.proving.trials import MeasureWish
+from appliance.tools.process import measure
+from appliance.tools.trials import MeasureWish
 
 BUDGET_MS = 1_000
 

@@ -13,9 +13,9 @@ from appliance.cli.array import Array, encode, fit_shape, parse_values, read_npy
 from appliance.cli.failure import CommandFailed
 from appliance.cli.infer import build_inputs
 from appliance.cli.picture import SUFFIXES, read_picture
-from appliance.golden import GoldenCase, GoldenSet, TensorFile, write_golden
-from appliance.model import ModelVersion
-from appliance.tensor import FREE, TensorSpec
+from appliance.domain.golden import GoldenCase, GoldenSet, TensorFile, write_golden
+from appliance.domain.model import ModelVersion
+from appliance.domain.tensor import FREE, TensorSpec
 
 CASE_FILE_BYTES_MAX: Final = 256 << 20
 

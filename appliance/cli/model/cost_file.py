@@ -11,12 +11,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from appliance.binding import bind
-from appliance.errors import ConfigInvalid, Problem
-from appliance.manifest import Measured
-from appliance.model import ModelVersion
+from appliance.domain.errors import ConfigInvalid, Problem
+from appliance.domain.manifest import Measured
+from appliance.domain.model import ModelVersion
 from appliance.package.claims import RUNTIME
 from appliance.package.conformity import installed_release
-from appliance.proving.trials import Measurement
+from appliance.tools.trials import Measurement
 
 CPU_FILE = Path("/proc/cpuinfo")
 CPU_KEY = "model name"

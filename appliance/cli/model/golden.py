@@ -27,12 +27,12 @@ from appliance.cli.model.trial_run import (
     subject_of,
 )
 from appliance.cli.package_policy import repository_of
-from appliance.golden import SET_FILE
-from appliance.manifest import LatencyPromise
-from appliance.model import ModelVersion
-from appliance.proving.process import make_golden
-from appliance.proving.trials import GoldenMade, GoldenWish, to_plain
+from appliance.domain.golden import SET_FILE
+from appliance.domain.manifest import LatencyPromise
+from appliance.domain.model import ModelVersion
 from appliance.repository.settings import RepositoryConfig
+from appliance.tools.process import make_golden
+from appliance.tools.trials import GoldenMade, GoldenWish, to_plain
 
 RANDOM_CASES = 4
 SEED = 1

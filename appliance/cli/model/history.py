@@ -12,8 +12,8 @@ from datetime import UTC, datetime
 
 from appliance.cli import store_session
 from appliance.cli.failure import CommandFailed, Exit, printable
-from appliance.engine.history import read_history
-from appliance.engine.records import PACKED, Change
+from appliance.engine.versions.history import read_history
+from appliance.engine.versions.records import PACKED, Change
 from appliance.store.layout import SERVE
 
 

@@ -32,8 +32,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Import, and tell what is otherwise than in the source."""
-    from appliance.errors import ArtefactError, ModelInvalid
-    from appliance.manifest import NAME_RULE, is_name
+    from appliance.domain.errors import ArtefactError, ModelInvalid
+    from appliance.domain.manifest import NAME_RULE, is_name
     from appliance.package.importing import import_model
 
     if arguments.name is not None and not is_name(arguments.name):

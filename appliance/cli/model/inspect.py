@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Show it."""
-    from appliance.errors import PackageInvalid
+    from appliance.domain.errors import PackageInvalid
     from appliance.package.inspection import inspect_package
 
     try:

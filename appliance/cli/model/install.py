@@ -14,8 +14,8 @@ from appliance.cli import package_policy, store_session
 from appliance.cli.failure import CommandFailed, Exit, printable
 from appliance.cli.model import wait
 from appliance.cli.progress_bar import progress_bar
-from appliance.errors import PackageInvalid, Problem
-from appliance.manifest import Manifest
+from appliance.domain.errors import PackageInvalid, Problem
+from appliance.domain.manifest import Manifest
 from appliance.package.conformity import conformity_problems
 from appliance.package.reader import PackageReader, open_package
 from appliance.package.settings import Unsigned

@@ -29,11 +29,12 @@ from appliance.cli.model.trial_run import (
     subject_of,
 )
 from appliance.cli.package_policy import repository_of
-from appliance.errors import ArtefactError
-from appliance.golden import Tolerance
-from appliance.proving.process import compare, convert
-from appliance.proving.subject import Subject
-from appliance.proving.trials import (
+from appliance.domain.errors import ArtefactError
+from appliance.domain.golden import Tolerance
+from appliance.repository.settings import RepositoryConfig
+from appliance.tools.process import compare, convert
+from appliance.tools.subject import Subject
+from appliance.tools.trials import (
     METHODS,
     ORIGINAL,
     Candidate,
@@ -43,8 +44,7 @@ from appliance.proving.trials import (
     Progress,
     to_plain,
 )
-from appliance.proving.variant_home import copy_home, next_version, write_variant
-from appliance.repository.settings import RepositoryConfig
+from appliance.tools.variant_home import copy_home, next_version, write_variant
 
 BUDGET_MS = 3_000
 

@@ -27,7 +27,7 @@ from appliance.cli.progress_bar import progress_bar
 from appliance.cli.version_number import version_number
 
 if TYPE_CHECKING:
-    from appliance.manifest import LatencyPromise, Manifest, Measured
+    from appliance.domain.manifest import LatencyPromise, Manifest, Measured
     from appliance.package.proof import Proof
     from appliance.package.source import ModelSource
 
@@ -71,7 +71,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Pack, and tell what came of it."""
     if find_spec("onnx") is None:
         raise CommandFailed(f"needs the package 'onnx': {sys.executable} -m pip install 'onnx>=1.21'")
-    from appliance.errors import ApplianceError, ModelInvalid, PackageInvalid
+    from appliance.domain.errors import ApplianceError, ModelInvalid, PackageInvalid
 
     try:
         return _pack(arguments)
@@ -88,7 +88,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _pack(arguments: argparse.Namespace) -> int:
-    from appliance.manifest_codec import encode
+    from appliance.domain.manifest_codec import encode
     from appliance.package.claims import GRAPH_FILE
     from appliance.package.packing import Labels, lay_out, open_from, promised_before
     from appliance.package.proof import Proof, prove
@@ -147,7 +147,7 @@ def _measured(file: Path | None) -> Measured | None:
     if file is None:
         return None
     from appliance.cli.model.cost_file import read_cost
-    from appliance.errors import ConfigInvalid
+    from appliance.domain.errors import ConfigInvalid
 
     try:
         return read_cost(file)
@@ -160,7 +160,7 @@ def _measured(file: Path | None) -> Measured | None:
 def _promise(said: str | None) -> LatencyPromise | None:
     if said is None:
         return None
-    from appliance.manifest import LatencyPromise
+    from appliance.domain.manifest import LatencyPromise
 
     rows, _, p99_us = said.partition(":")
     if not (rows.isascii() and rows.isdigit() and p99_us.isascii() and p99_us.isdigit()):
@@ -177,8 +177,8 @@ def _tell(
     keyids: Sequence[str],
     before: LatencyPromise | None,
 ) -> None:
-    from appliance.digest import digest_of
-    from appliance.manifest import promise_text
+    from appliance.domain.digest import digest_of
+    from appliance.domain.manifest import promise_text
 
     about = {
         "file": str(target),

@@ -18,7 +18,7 @@ from appliance.cli import signing
 from appliance.cli.failure import CommandFailed, Exit, printable
 from appliance.cli.model.target import add_output, free_target
 from appliance.cli.progress_bar import progress_bar
-from appliance.errors import ApplianceError, PackageInvalid
+from appliance.domain.errors import ApplianceError, PackageInvalid
 
 if TYPE_CHECKING:
     from appliance.package.keys import Signer

@@ -12,11 +12,11 @@ from typing import Final
 
 from appliance.cli import package_policy
 from appliance.cli.failure import CommandFailed, Exit, printable
-from appliance.errors import ApplianceError, ConfigInvalid, ModelInvalid
-from appliance.golden import Tolerance
-from appliance.proving.subject import Subject, find_subject
-from appliance.proving.trials import Progress
+from appliance.domain.errors import ApplianceError, ConfigInvalid, ModelInvalid
+from appliance.domain.golden import Tolerance
 from appliance.repository.settings import RepositoryConfig
+from appliance.tools.subject import Subject, find_subject
+from appliance.tools.trials import Progress
 
 _SHAPE: Final = re.compile(r"(.+)=(\d+(?:,\d+)*)")
 _TOLERANCE: Final = re.compile(r"(.+)=([^,=]+)(?:,([^,=]+))?")

@@ -9,8 +9,8 @@ from rich.table import Table
 from rich.text import Text
 
 from appliance.cli.failure import printable
-from appliance.model import ModelVersion
-from appliance.proving.trials import ORIGINAL, Candidate, Comparison, Measurement, OutputAccuracy
+from appliance.domain.model import ModelVersion
+from appliance.tools.trials import ORIGINAL, Candidate, Comparison, Measurement, OutputAccuracy
 
 NS_PER_MS = 1e6
 NS_PER_S = 1e9

@@ -18,7 +18,7 @@ from appliance.cli import package_policy, store_session
 from appliance.cli.failure import CommandFailed, Exit, printable
 from appliance.cli.progress_bar import progress_bar
 from appliance.durable import Folder, RealFolder
-from appliance.engine.history import read_history
+from appliance.engine.versions.history import read_history
 from appliance.package.trust import judge
 from appliance.store.blobs import BlobShelf
 from appliance.store.inspection import Inspection, blobs_of, inspect

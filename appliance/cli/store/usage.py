@@ -12,8 +12,8 @@ from pathlib import Path
 
 from appliance.cli import store_session
 from appliance.cli.failure import Exit, printable
+from appliance.domain.errors import StoreUnavailable
 from appliance.durable import RealFolder
-from appliance.errors import StoreUnavailable
 from appliance.store.blobs import BlobShelf
 from appliance.store.layout import FORMS
 from appliance.store.running import read_running

@@ -13,7 +13,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from appliance.tensor import Datatype
+from appliance.domain.tensor import Datatype
 from models.generate import write_model
 from tests.appliance_process import ApplianceProcess
 from tests.conformance.grpc.repeating import TIMES, async_repeating, repeating

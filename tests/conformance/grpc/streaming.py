@@ -6,7 +6,7 @@ import queue
 from collections.abc import Iterator
 from typing import Any, Final
 
-from appliance.door.wire_pb import inference_pb2 as pb
+from appliance.frontend.grpc.wire_pb import inference_pb2 as pb
 from tests.appliance_process import ApplianceProcess
 from tests.conformance.grpc.stub import Stub
 

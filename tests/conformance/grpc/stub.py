@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Self
 
 import grpc
 
-from appliance.door.wire_pb import inference_pb2 as pb
+from appliance.frontend.grpc.wire_pb import inference_pb2 as pb
 
 SERVICE = "inference.GRPCInferenceService"
 NO_LIMIT = [("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1)]

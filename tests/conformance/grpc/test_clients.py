@@ -14,7 +14,7 @@ import tritonclient.grpc.aio as triton_aio
 from PIL import Image
 from tritonclient.utils import InferenceServerException
 
-from appliance.tensor import Datatype
+from appliance.domain.tensor import Datatype
 from tests.appliance_process import ApplianceProcess
 from tests.doors import EVERY_WAY
 

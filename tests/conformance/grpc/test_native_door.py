@@ -19,17 +19,17 @@ from typing import Any
 import grpc
 import pytest
 
-from appliance.door.door import DoorConfig
-from appliance.listening.certificates import bearer_of
+from appliance.frontend.grpc.door import DoorConfig
+from appliance.frontend.listening.certificates import bearer_of
 from tests.appliance_process import ApplianceProcess
 from tests.conformance.grpc.streaming import Sending, ask
 from tests.conformance.grpc.stub import Stub, failure_of
 from tests.conftest import Serve
-from tests.door.certificate_files import Pair, make_authority, make_named, make_signed
 from tests.doors import DOORS, Sections, needs_native, with_door
 from tests.faults.clients import FAKE_SECTIONS
 from tests.faults.fake_models import write_fake
 from tests.faults.granted import granted_of
+from tests.frontend.grpc.certificate_files import Pair, make_authority, make_named, make_signed
 
 NATIVE = with_door(DOORS["native"], FAKE_SECTIONS)
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
@@ -269,7 +269,7 @@ def test_sockets_from_the_service_manager(models: Path, tmp_path: Path) -> None:
 
 FAILING = """
 import sys
-from appliance.door.native_dispatch import Dispatch
+from appliance.frontend.grpc.native_dispatch import Dispatch
 
 def start(dispatch, start=Dispatch.start):
     start(dispatch)

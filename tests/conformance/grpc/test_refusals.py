@@ -9,7 +9,7 @@ from typing import Any
 import grpc
 import pytest
 
-from appliance.door.wire_pb import inference_pb2 as pb
+from appliance.frontend.grpc.wire_pb import inference_pb2 as pb
 from tests.appliance_process import ApplianceProcess
 from tests.conformance.grpc.stub import Failure, Stub, failure_of
 from tests.doors import EVERY_WAY

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from google.protobuf.json_format import MessageToDict
 
-from appliance.door.wire_pb import inference_pb2 as pb
+from appliance.frontend.grpc.wire_pb import inference_pb2 as pb
 from tests.appliance_process import ApplianceProcess
 from tests.conformance.grpc.stub import Stub
 from tests.conftest import Serve

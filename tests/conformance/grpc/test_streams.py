@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import tritonclient.grpc as triton
 
-from appliance.door.wire_pb import inference_pb2 as pb
+from appliance.frontend.grpc.wire_pb import inference_pb2 as pb
 from tests.appliance_process import ApplianceProcess
 from tests.conformance.grpc.streaming import Sending, ask, granted, teach_streamed
 from tests.conformance.grpc.stub import Stub, failure_of

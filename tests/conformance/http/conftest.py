@@ -14,7 +14,7 @@ import pytest
 import tritonclient.http as triton
 import tritonclient.http.aio as aio
 
-from appliance.tensor import Datatype
+from appliance.domain.tensor import Datatype
 from models.generate import write_model
 from tests.appliance_process import ApplianceProcess
 from tests.conformance.http.repeating import async_repeating, repeating

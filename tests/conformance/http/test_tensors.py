@@ -12,7 +12,7 @@ import tritonclient.http as triton
 from numpy.typing import NDArray
 from tritonclient.utils import InferenceServerException
 
-from appliance.tensor import Datatype
+from appliance.domain.tensor import Datatype
 from tests.appliance_process import ApplianceProcess
 from tests.fronts import EVERY_WAY, TAUGHT
 

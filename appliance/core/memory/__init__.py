@@ -1,0 +1,1 @@
+"""Which models are in memory: what is loaded, whose weights are evicted, what is paged in."""

@@ -1,0 +1,439 @@
+"""What the scheduler knows of its world: groups of lanes, models, shapes, and the batches that run.
+
+Mutable state, owned by one ``Scheduler`` and changed only within its steps. Everything a decision reads often
+is kept here as a plain number and updated where it changes; ``check_integrity`` recomputes each of them.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+
+from appliance.core.scheduling.ledger import Ledger
+from appliance.core.scheduling.profile import ServiceTime
+from appliance.core.scheduling.queue import Queue, Waiting
+from appliance.domain.inference import NO_DEADLINE
+from appliance.domain.model import Batching, TimeoutAction
+
+NEVER = NO_DEADLINE
+"""A time that does not come."""
+LEVEL_ORDINARY = 1
+LEVEL_DELAYED = 1 << 30
+"""Where requests go whose queue time-out passed: behind all others, in order of their deadlines."""
+LANE_DEPTH = 2
+"""Batches that a lane holds at most: one that runs, one that follows without a round trip."""
+BUDGET_QUANTILE = 0.1
+BUDGET_STEP = 1 / 16
+LEAST_ROWS = 2
+"""Rows that a batch is planned with at least, where the model takes as many: of batches of one row nothing can be
+learned about larger ones, and a plan that was too small once would stay so."""
+
+
+class Running:
+    """A batch in a lane. ``estimate_ns`` is the service time it was planned with."""
+
+    __slots__ = ("batch", "company", "entries", "estimate_ns", "lane", "rows", "shape", "start_ns")
+
+    def __init__(
+        self,
+        batch: int,
+        lane: Lane,
+        shape: Shape,
+        entries: list[Waiting],
+        rows: int,
+        start_ns: int,
+        estimate_ns: int,
+    ) -> None:
+        self.batch = batch
+        self.lane = lane
+        self.shape = shape
+        self.entries = entries
+        self.rows = rows
+        self.start_ns = start_ns
+        """When it was dispatched, or, if later, when the batch before it ended."""
+        self.estimate_ns = estimate_ns
+        self.company = 0
+        """Whether granted work ran in between, as ``grants`` has it."""
+
+
+class Lane:
+    """A worker as the scheduler sees it: what it runs, and when it should be free."""
+
+    __slots__ = (
+        "batches",
+        "doubtful",
+        "free_ns",
+        "grantable",
+        "granted",
+        "granted_ns",
+        "granted_requests",
+        "group",
+        "lane",
+    )
+
+    def __init__(self, lane: int, group: Group, grantable: bool = False) -> None:
+        self.lane = lane
+        self.group = group
+        self.batches: list[Running] = []
+        self.free_ns = 0
+        """When batches and granted work, if there are any, should have ended."""
+        self.grantable = grantable
+        self.granted = False
+        self.doubtful = False
+        """There may be granted work that was not told."""
+        self.granted_requests = 0
+        """What a door has under way here, as far as it has told."""
+        self.granted_ns = 0
+        """The part of that work which ``free_ns`` counts with, while batches are there that go before it."""
+
+    def free_at(self, now_ns: int) -> int:
+        """When it should be free. A batch that is overdue is expected to need as long again as it is late."""
+        if not self.batches and not self.granted_requests:
+            return now_ns
+        return self.free_ns if self.free_ns >= now_ns else 2 * now_ns - self.free_ns
+
+
+class Model:
+    """A model version: how it batches, and how many of its requests are queued per level."""
+
+    __slots__ = (
+        "batching",
+        "closed",
+        "delay_ns",
+        "group",
+        "max_batch",
+        "model",
+        "plain",
+        "queued",
+        "queued_at",
+        "shapes",
+    )
+
+    def __init__(self, model: int, group: Group, max_batch: int, batching: Batching) -> None:
+        self.model = model
+        self.group = group
+        self.max_batch = max_batch
+        self.batching = batching
+        self.delay_ns = batching.max_queue_delay_us * 1000
+        self.closed = False
+        self.shapes: list[Shape] = []
+        self.queued = 0
+        self.queued_at: dict[int, int] = {}
+        policy = batching.default_queue_policy
+        self.plain = (
+            not batching.priority_levels and not policy.default_timeout_us and not policy.max_queue_size
+        )
+        """No levels, time-outs or bounds of its own: every request takes the short way."""
+
+    def level_of(self, priority: int) -> int:
+        """The level of a request: the default one when it names none, or one that does not exist."""
+        levels = self.batching.priority_levels
+        if not levels:
+            return LEVEL_ORDINARY
+        if 1 <= priority <= levels:
+            return priority
+        return self.batching.default_priority_level or LEVEL_ORDINARY
+
+    def time_out(self, level: int) -> tuple[int, bool]:
+        """Queue time-out of ``level`` in ns (0: none), and whether it delays instead of refusing."""
+        policy = self.batching.policy_of(level if self.batching.priority_levels else 0)
+        return policy.default_timeout_us * 1000, policy.timeout_action is TimeoutAction.DELAY
+
+    def set_terms(self, entry: Waiting, priority: int, now_ns: int) -> None:
+        """Give a request that arrives its level, and the time-out of that."""
+        entry.level = self.level_of(priority)
+        time_out_ns, delays = self.time_out(entry.level)
+        if time_out_ns and delays:
+            entry.delay_at_ns = now_ns + time_out_ns
+        elif time_out_ns:
+            entry.deadline_ns = min(entry.deadline_ns, now_ns + time_out_ns)
+
+    def bound_of(self, level: int) -> int:
+        """How many requests may be queued at ``level`` (0: no bound of its own)."""
+        return self.batching.policy_of(level if self.batching.priority_levels else 0).max_queue_size
+
+
+class Shape:
+    """Requests that may share a batch: their queue, what a batch costs, and the batch that plans assume.
+
+    ``plan_rows`` is fixed while requests are queued, because their charges were computed with it.
+    """
+
+    __slots__ = (
+        "best_rows",
+        "budget_ns",
+        "fixed_ns",
+        "head",
+        "model",
+        "per_row_ns",
+        "plan_ns",
+        "plan_rows",
+        "profile",
+        "queue",
+        "queued_rows",
+        "ran",
+        "refused_in_a_row",
+        "row_bytes",
+        "shape",
+        "uneven",
+    )
+
+    def __init__(self, shape: int, model: Model, profile: ServiceTime) -> None:
+        self.shape = shape
+        self.model = model
+        self.profile = profile
+        self.queue = Queue()
+        self.queued_rows = 0
+        self.uneven = 0
+        """How many of its queued requests are uneven."""
+        self.head: HeadKey | None = None
+        self.fixed_ns = 0
+        self.per_row_ns = 0
+        self.best_rows = model.max_batch
+        self.plan_rows = model.max_batch
+        self.plan_ns = 0
+        self.budget_ns = 0.0
+        """Low quantile of the time that requests bring with them until their deadline (0: none had one)."""
+        self.row_bytes = 0
+        self.refused_in_a_row = 0
+        self.ran = False
+        """Whether its estimate rests on more than on what others measured."""
+
+    def learned(self, tolerance: float) -> None:
+        """Take over the profile's estimate, and find the smallest batch that is nearly as cheap per row as
+        the best; of more than one row, where the model takes more."""
+        fixed, per_row = self.profile.fixed_ns, self.profile.per_row_ns
+        self.fixed_ns, self.per_row_ns = fixed, per_row
+        before_ns = self.plan_ns
+        largest = self.model.max_batch
+        if largest > 1 and (fixed or per_row):
+            room = (1 + tolerance) * (fixed / largest + per_row) - per_row
+            largest = min(max(int(-(-fixed // room)), LEAST_ROWS), largest)
+        self.best_rows = largest
+        self.plan_ns = fixed + per_row * self.plan_rows
+        if self.queued_rows:
+            self.model.group.partial_ns += self.plan_ns - before_ns
+
+    def sized(self, entry: Waiting, tolerance: float) -> None:
+        """Note by its first request how large a row is. When nothing else is known, the profile starts from that
+        of the most recent shape of the model, in proportion to that size."""
+        self.row_bytes = max(entry.nbytes // entry.rows, 1)
+        if self.profile.known:
+            return
+        for other in reversed(self.model.shapes):
+            if other.profile.known:
+                ratio = self.row_bytes / other.row_bytes if other.row_bytes else 1.0
+                self.profile.borrow(other.profile, min(max(ratio, 1 / 8), 8.0))
+                self.learned(tolerance)
+                return
+
+    def replan(self, margin_ns: int) -> None:
+        """Choose the batch that plans assume: the best one, or the largest that can wait for another like it
+        and still be in time for requests such as have been seen. Only while nothing is queued."""
+        rows = self.best_rows
+        if self.budget_ns and self.per_row_ns:
+            affordable = ((int(self.budget_ns) - margin_ns) // 2 - self.fixed_ns) // self.per_row_ns
+            rows = min(rows, max(affordable, 1))
+        if rows != self.plan_rows:
+            self.plan_rows = rows
+            self.plan_ns = self.fixed_ns + self.per_row_ns * rows
+
+    def saw_budget(self, budget_ns: int) -> None:
+        """Follow the low quantile of the times requests bring with them, by steps in proportion to it."""
+        known = self.budget_ns
+        if not known:
+            self.budget_ns = float(budget_ns)
+        elif budget_ns < known:
+            self.budget_ns = known * (1 - BUDGET_STEP * (1 - BUDGET_QUANTILE))
+        else:
+            self.budget_ns = known * (1 + BUDGET_STEP * BUDGET_QUANTILE)
+
+
+HeadKey = tuple[int, int, int, Shape]
+
+
+class Group:
+    """Identical lanes with one queue over the shapes they serve.
+
+    ``spare_ns`` holds per level a lower bound of the lane time that may be put ahead of any request queued
+    there without breaking a promise. ``partial_ns`` is the planned batch of every shape with requests queued,
+    summed. ``due_ns`` is not later than the next time at which something queued must be acted on.
+    """
+
+    __slots__ = (
+        "delays",
+        "due_ns",
+        "eager",
+        "grantable",
+        "granted",
+        "group",
+        "heads",
+        "held_ns",
+        "lanes",
+        "latest",
+        "ledger",
+        "models",
+        "own_ns_max",
+        "partial_ns",
+        "plain",
+        "queued",
+        "recount_in",
+        "returning",
+        "spare_ns",
+    )
+
+    def __init__(self, group: int) -> None:
+        self.group = group
+        self.lanes: list[Lane] = []
+        self.returning: dict[int, int] = {}
+        """Lanes that are expected back, and when."""
+        self.models: list[Model] = []
+        self.heads: list[HeadKey] = []
+        """The first key of each shape that has requests queued, in order."""
+        self.queued = 0
+        self.ledger = Ledger()
+        self.partial_ns = 0
+        self.spare_ns: dict[int, int] = {}
+        self.own_ns_max = 0
+        """No queued request counts with more for a batch of its own and what it wastes before it."""
+        self.recount_in = 0
+        """After so many requests that seem to overtake too much, the spares of a long queue are computed
+        again."""
+        self.latest: tuple[int, int] = (0, 0)
+        """No queued request has a later (level, deadline)."""
+        self.delays = Queue()
+        """Requests whose queue time-out will move them, by the time it does."""
+        self.eager = True
+        """A lane can take what arrives: it is idle, or waits for a full batch to prefetch."""
+        self.held_ns = 0
+        """Since when an idle lane waits for a batch to fill (0: none waits)."""
+        self.due_ns = NEVER
+        self.grantable = 0
+        """Lanes that a door may be granted."""
+        self.granted = 0
+        """Those that it is granted."""
+        self.plain = True
+        """None of its models stands in the way of that."""
+
+    def enqueue(self, entry: Waiting) -> None:
+        """Put ``entry`` into its shape's queue and all sums."""
+        shape = entry.shape
+        model = shape.model
+        level, deadline_ns = order = entry.level, entry.deadline_ns
+        key = (level, deadline_ns, entry.sequence, entry)
+        if not shape.queued_rows:
+            self.partial_ns += shape.plan_ns
+        shape.queue.insert(key)
+        shape.queued_rows += entry.rows
+        shape.uneven += entry.uneven
+        if shape.queue.blocks[0][0][2] == entry.sequence:
+            self.set_head(shape)
+        self.queued += 1
+        model.queued += 1
+        if entry.charge_ns:
+            self.ledger.add(level, deadline_ns, entry.charge_ns)
+        own_ns = entry.own_ns + entry.waste_ns
+        if own_ns > self.own_ns_max:
+            self.own_ns_max = own_ns
+        if order > self.latest:
+            self.latest = order
+        if not model.plain:
+            model.queued_at[level] = model.queued_at.get(level, 0) + 1
+            if entry.delay_at_ns:
+                self.delays.insert((0, entry.delay_at_ns, entry.sequence, entry))
+
+    def remove(self, entry: Waiting) -> None:
+        """Take one entry out of the middle of its queue."""
+        shape = entry.shape
+        shape.queue.remove(entry.level, entry.deadline_ns, entry.sequence)
+        shape.queued_rows -= entry.rows
+        shape.uneven -= entry.uneven
+        if entry.charge_ns:
+            self.ledger.add(entry.level, entry.deadline_ns, -entry.charge_ns)
+        self.queued -= 1
+        shape.model.queued -= 1
+        if not shape.model.plain:
+            self._uncount(entry)
+        head = shape.head
+        assert head is not None
+        if head[2] == entry.sequence:
+            self.set_head(shape)
+        self._left(shape)
+
+    def take(self, shape: Shape, entries: list[Waiting]) -> None:
+        """Take ``entries``, the first ones of ``shape``'s queue, out of it."""
+        shape.queue.take(len(entries))
+        model = shape.model
+        book = self.ledger.add
+        count = len(entries)
+        for entry in entries:
+            shape.queued_rows -= entry.rows
+            shape.uneven -= entry.uneven
+            if entry.charge_ns:
+                book(entry.level, entry.deadline_ns, -entry.charge_ns)
+        self.queued -= count
+        model.queued -= count
+        if not model.plain:
+            for entry in entries:
+                self._uncount(entry)
+        self.set_head(shape)
+        self._left(shape)
+
+    def set_head(self, shape: Shape) -> None:
+        """Make ``heads`` hold the present first key of ``shape``."""
+        heads = self.heads
+        if shape.head is not None:
+            del heads[bisect_left(heads, shape.head)]
+        if shape.queue:
+            level, deadline_ns, sequence, _ = shape.queue.first()
+            shape.head = (level, deadline_ns, sequence, shape)
+            insort(heads, shape.head)
+        else:
+            shape.head = None
+
+    def lane_times(self, now_ns: int) -> list[int]:
+        """When each lane will be free; those expected back when none is open."""
+        if self.lanes:
+            times = []
+            for lane in self.lanes:
+                free_ns = lane.free_ns if lane.batches or lane.granted_requests else now_ns
+                times.append(free_ns if free_ns >= now_ns else 2 * now_ns - free_ns)
+            return times
+        return [max(back_ns, now_ns) for back_ns in self.returning.values()]
+
+    @property
+    def idle(self) -> bool:
+        """Nothing is queued, and no lane has anything to do."""
+        return not self.queued and not any(lane.batches or lane.granted_requests for lane in self.lanes)
+
+    def delay_due(self, now_ns: int) -> None:
+        """Put those behind all others whose queue time-out says so by now."""
+        while self.delays and self.delays.first()[1] <= now_ns:
+            entry = self.delays.first()[3]
+            self.remove(entry)
+            entry.level = LEVEL_DELAYED
+            entry.delay_at_ns = 0
+            self.enqueue(entry)
+
+    def next_due(self) -> int:
+        """When the first deadline or queue time-out of what is queued passes."""
+        due_ns = self.delays.first()[1] if self.delays else NEVER
+        for head in self.heads:
+            key = head[3].queue.seek(0)
+            while key is not None:
+                due_ns = min(due_ns, key[1])
+                key = head[3].queue.seek(key[0] + 1)
+        return due_ns
+
+    def _uncount(self, entry: Waiting) -> None:
+        entry.shape.model.queued_at[entry.level] -= 1
+        if entry.delay_at_ns:
+            self.delays.remove(0, entry.delay_at_ns, entry.sequence)
+
+    def _left(self, shape: Shape) -> None:
+        """Something left the queue of ``shape``: drop what was known only for it."""
+        if not shape.queued_rows:
+            self.partial_ns -= shape.plan_ns
+        if not self.queued:
+            self.spare_ns.clear()
+            self.own_ns_max = 0
+            self.latest = (0, 0)

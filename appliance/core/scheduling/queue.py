@@ -1,0 +1,163 @@
+"""A queue in key order: requests by (level, deadline, arrival), and nothing that has left it.
+
+Sorted blocks of bounded length: inserting, removing and taking the first cost a search and the shifting of at
+most one block, whatever the queue holds. There is no garbage to collect, so no step ever pays for others.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Iterator
+from itertools import chain, pairwise
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from appliance.core.scheduling.group import Shape
+
+BLOCK_MAX = 512
+"""A block longer than this is split in two."""
+
+
+class Waiting:
+    """A request in the scheduler. Changed only by ``Scheduler`` and what it calls."""
+
+    __slots__ = (
+        "arrived_ns",
+        "charge_ns",
+        "deadline_ns",
+        "delay_at_ns",
+        "level",
+        "nbytes",
+        "own_ns",
+        "request",
+        "retried",
+        "rows",
+        "sequence",
+        "shape",
+        "uneven",
+        "waste_ns",
+    )
+
+    def __init__(
+        self,
+        request: int,
+        shape: Shape,
+        rows: int,
+        nbytes: int,
+        level: int,
+        deadline_ns: int,
+        sequence: int,
+        arrived_ns: int,
+    ) -> None:
+        self.request = request
+        self.shape = shape
+        self.rows = rows
+        self.nbytes = nbytes
+        self.level = level
+        self.deadline_ns = deadline_ns
+        self.sequence = sequence
+        self.arrived_ns = arrived_ns
+        self.delay_at_ns = 0
+        """When its queue time-out moves it behind all others (0: never)."""
+        self.charge_ns = 0
+        """Lane time that plans count for it while it is queued."""
+        self.waste_ns = 0
+        """The part of its charge that is spent ahead of it, in a batch that it does not fit."""
+        self.own_ns = 0
+        """Length of its own batch that its promise counts with."""
+        self.uneven = rows > 1
+        """It can close a batch before that has its planned size."""
+        self.retried = False
+
+
+Key = tuple[int, int, int, Waiting]
+"""Level, deadline (ns), arrival sequence, and the request; the sequence is unique, so requests are never
+compared."""
+
+
+class Queue:
+    """Keys in order. ``separators[i]`` is not less than any key of block i and less than every key of block i
+    + 1."""
+
+    __slots__ = ("_size", "blocks", "separators")
+
+    def __init__(self) -> None:
+        self.blocks: list[list[Key]] = [[]]
+        self.separators: list[tuple[int, int, int]] = []
+        self._size = 0
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __iter__(self) -> Iterator[Key]:
+        return chain.from_iterable(self.blocks)
+
+    def first(self) -> Key:
+        """The most urgent key; the queue must not be empty."""
+        return self.blocks[0][0]
+
+    def insert(self, key: Key) -> None:
+        """Add ``key``."""
+        self._size += 1
+        at = bisect_left(self.separators, key[:3]) if self.separators else 0
+        block = self.blocks[at]
+        insort(block, key)
+        if len(block) > BLOCK_MAX:
+            self._split(at)
+
+    def remove(self, level: int, deadline_ns: int, sequence: int) -> None:
+        """Take out the key that starts so; it must be there."""
+        start = (level, deadline_ns, sequence)
+        at = bisect_left(self.separators, start) if self.separators else 0
+        block = self.blocks[at]
+        place = bisect_left(block, start)
+        assert block[place][2] == sequence, "removed a request that is not queued"
+        del block[place]
+        self._size -= 1
+        if not block:
+            self._drop(at)
+
+    def take(self, count: int) -> None:
+        """Drop the first ``count`` keys."""
+        self._size -= count
+        while count:
+            block = self.blocks[0]
+            if len(block) > count:
+                del block[:count]
+                return
+            count -= len(block)
+            block.clear()
+            self._drop(0)
+
+    def seek(self, level: int) -> Key | None:
+        """The first key of ``level`` or a less urgent one."""
+        start = (level,)
+        at = bisect_left(self.separators, start) if self.separators else 0
+        for block in self.blocks[at : at + 2]:
+            place = bisect_left(block, start)
+            if place < len(block):
+                return block[place]
+        return None
+
+    def check_integrity(self) -> None:
+        """Assert order, separators and size."""
+        keys = list(self)
+        assert len(keys) == self._size, "queue size differs from its keys"
+        assert all(a < b for a, b in pairwise(keys)), "queue out of order"
+        assert len(self.separators) == len(self.blocks) - 1, "one separator between two blocks"
+        assert all(block and len(block) <= BLOCK_MAX for block in self.blocks) or len(self.blocks) == 1
+        for at, separator in enumerate(self.separators):
+            assert self.blocks[at][-1][:3] <= separator < self.blocks[at + 1][0][:3], "separator out of place"
+
+    def _split(self, at: int) -> None:
+        block = self.blocks[at]
+        half = len(block) // 2
+        self.blocks.insert(at + 1, block[half:])
+        del block[half:]
+        self.separators.insert(at, block[-1][:3])
+
+    def _drop(self, at: int) -> None:
+        """Forget an empty block, unless it is the only one."""
+        if self.separators:
+            del self.blocks[at]
+            del self.separators[min(at, len(self.separators) - 1)]

@@ -1,0 +1,90 @@
+"""What the scheduler tells about itself; values only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from appliance.core.scheduling.group import Lane, Shape
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaneStatistics:
+    """One lane: how many batches and requests it holds, and when it should be free (0: idle). ``granted``: a door may
+    send to it; ``granted_requests`` are those that it has under way there, as far as it has told."""
+
+    lane: int
+    group: int
+    batches: int
+    requests: int
+    free_ns: int
+    granted: bool
+    granted_requests: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShapeStatistics:
+    """What is known of one shape. A batch of n rows is estimated to take ``fixed_ns`` + n * ``per_row_ns``;
+    plans count with batches of ``plan_rows``."""
+
+    shape: int
+    model: int
+    queued: int
+    queued_rows: int
+    known: bool
+    fixed_ns: int
+    per_row_ns: int
+    plan_rows: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulerStatistics:
+    """A picture of the scheduler between two steps. ``queued_by_model`` holds models with something
+    queued."""
+
+    queued: int
+    queued_bytes: int
+    running: int
+    queued_by_model: dict[int, int]
+    lanes: tuple[LaneStatistics, ...]
+    shapes: tuple[ShapeStatistics, ...]
+
+
+def lane_statistics(lane: Lane) -> LaneStatistics:
+    """A picture of ``lane``."""
+    return LaneStatistics(
+        lane=lane.lane,
+        group=lane.group.group,
+        batches=len(lane.batches),
+        requests=sum(len(running.entries) for running in lane.batches),
+        free_ns=lane.free_ns if lane.batches or lane.granted_requests else 0,
+        granted=lane.granted,
+        granted_requests=lane.granted_requests,
+    )
+
+
+def shape_statistics(shape: Shape) -> ShapeStatistics:
+    """A picture of ``shape``."""
+    return ShapeStatistics(
+        shape=shape.shape,
+        model=shape.model.model,
+        queued=len(shape.queue),
+        queued_rows=shape.queued_rows,
+        known=shape.profile.known,
+        fixed_ns=shape.fixed_ns,
+        per_row_ns=shape.per_row_ns,
+        plan_rows=shape.plan_rows,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResidencyStatistics:
+    """Sums and states as of now."""
+
+    budget_bytes: int
+    used_bytes: int
+    leaving_bytes: int
+    arriving: int
+    waiting_models: int
+    waiting_requests: int
+    waiting_bytes: int
+    span_ns: int

@@ -1,0 +1,1 @@
+"""The values that all rooms speak in: models, tensors, requests, manifests, errors."""

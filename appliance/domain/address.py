@@ -1,0 +1,113 @@
+"""Listening addresses: what a configured one means, and whether it can be had.
+
+Asking the system before a library does gives the reason in the system's words, and keeps a second server from taking a
+Unix socket away from one that lives. An ``edge`` is named as its section of the configuration: grpc or http.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import stat
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from appliance.domain.errors import AddressUnavailable
+
+_UNIX = "unix:"
+
+
+class Address(NamedTuple):
+    """An address to bind: ``host`` and ``port``, or a ``path`` (then host is empty)."""
+
+    host: str
+    port: int
+    path: str = ""
+
+    def with_port(self, port: int) -> str:
+        """The address as people write it, with the port that was taken."""
+        if self.path:
+            return f"{_UNIX}{self.path}"
+        return f"[{self.host}]:{port}" if ":" in self.host else f"{self.host}:{port}"
+
+
+def parse_address(text: str) -> Address:
+    """Read ``host:port``, ``[v6]:port`` or ``unix:/path``; raises AddressUnavailable when it is none of them."""
+    if text.startswith(_UNIX) and len(text) > len(_UNIX):
+        return Address("", 0, text.removeprefix(_UNIX))
+    host, _, port = text.rpartition(":")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    elif ":" in host:
+        host = ""
+    if not host or not port.isdecimal() or int(port) > 65535:
+        raise AddressUnavailable(f"'{text}' is not host:port, [v6 address]:port or unix:/path")
+    return Address(host, int(port))
+
+
+def address_problems(texts: Sequence[str]) -> Iterator[str]:
+    """What is wrong with configured addresses, one text for each that cannot be read. Asks nothing of the system."""
+    for text in texts:
+        try:
+            parse_address(text)
+        except AddressUnavailable as error:
+            yield str(error)
+
+
+def named_twice(texts: Sequence[str]) -> Iterator[str]:
+    """Those of configured addresses that were named before. Names of the service manager's sockets are none."""
+    seen: set[Address] = set()
+    for text in texts:
+        try:
+            address = parse_address(text)
+        except AddressUnavailable:
+            continue
+        if address in seen:
+            yield text
+        if address.path or address.port:
+            seen.add(address)
+
+
+def check_free(address: Address, edge: str) -> None:
+    """Raise AddressUnavailable, with the system's reason, when ``address`` cannot be listened on."""
+    try:
+        if address.path:
+            _check_path(address.path)
+        else:
+            _check_port(address)
+    except OSError as error:
+        raise unavailable(address, edge, error.strerror or str(error)) from error
+
+
+def unavailable(address: Address, edge: str, reason: str) -> AddressUnavailable:
+    """The error that tells which address and what to do."""
+    return AddressUnavailable(
+        f"{edge} cannot listen on {address.with_port(address.port)}: {reason}; stop what listens there or set "
+        f"{edge}.addresses to another address"
+    )
+
+
+def _check_port(address: Address) -> None:
+    family, kind, protocol, _, target = socket.getaddrinfo(
+        address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )[0]
+    with socket.socket(family, kind, protocol) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        probe.bind(target)
+        probe.listen(1)
+
+
+def _check_path(path: str) -> None:
+    try:
+        mode = os.stat(path).st_mode
+    except FileNotFoundError:
+        os.stat(os.path.dirname(path) or ".")
+        return
+    if not stat.S_ISSOCK(mode):
+        raise FileExistsError(17, "a file of that name exists and is no socket")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        try:
+            probe.connect(path)
+        except ConnectionRefusedError:
+            return
+    raise OSError(98, os.strerror(98))

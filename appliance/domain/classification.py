@@ -1,0 +1,59 @@
+"""Top classes of an output, as the classification extension words them: ``score:index`` or ``score:index:label``.
+
+Pure, and without numpy: scores are read from raw wire bytes. Floating-point scores have six decimals, as C's ``%f``
+prints them; integers print as integers. Equal scores come in index order; NaN is below every number.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from heapq import nlargest
+from math import isnan
+
+from appliance.domain.errors import InvalidRequest
+from appliance.domain.inference import OutputTensor
+from appliance.domain.tensor import Datatype, encode_bytes
+
+_FLOATS = frozenset({Datatype.FP16, Datatype.FP32, Datatype.FP64, Datatype.BF16})
+
+
+def classify(output: OutputTensor, top: int, *, batched: bool, labels: Sequence[str] = ()) -> OutputTensor:
+    """The ``top`` classes of ``output`` as a BYTES tensor of shape [rows, k], or [k] when not ``batched``; k is at
+    most the number of classes. All dimensions but the batch one together count as classes. Raises InvalidRequest for
+    a BYTES output."""
+    if output.datatype is Datatype.BYTES:
+        raise InvalidRequest(f"output '{output.name}' holds BYTES and cannot be classified")
+    scores = _scores(output)
+    rows = output.shape[0] if batched and output.shape else 1
+    classes = len(scores) // rows if rows else 0
+    kept = min(top, classes)
+    words: list[bytes] = []
+    for row in range(rows):
+        words.extend(_row_words(scores[row * classes : (row + 1) * classes], kept, output.datatype, labels))
+    shape = (rows, kept) if batched else (kept,)
+    return OutputTensor(output.name, Datatype.BYTES, shape, encode_bytes(words))
+
+
+def _scores(output: OutputTensor) -> Sequence[float]:
+    count = len(output.data) // output.datatype.size
+    if output.datatype is Datatype.BF16:
+        halves = struct.unpack(f"<{count}H", output.data)
+        return struct.unpack(f"<{count}f", struct.pack(f"<{count}I", *(half << 16 for half in halves)))
+    values: tuple[float, ...] = struct.unpack(f"<{count}{output.datatype.code}", output.data)
+    return values
+
+
+def _row_words(scores: Sequence[float], kept: int, datatype: Datatype, labels: Sequence[str]) -> list[bytes]:
+    spelled = "{:f}" if datatype in _FLOATS else "{:d}"
+    words: list[bytes] = []
+    for index in nlargest(kept, range(len(scores)), key=lambda index: _rank(scores[index])):
+        word = f"{spelled.format(scores[index])}:{index}"
+        if index < len(labels) and labels[index]:
+            word += f":{labels[index]}"
+        words.append(word.encode())
+    return words
+
+
+def _rank(score: float) -> tuple[bool, float]:
+    return (False, 0.0) if isnan(score) else (True, score)

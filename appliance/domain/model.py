@@ -1,0 +1,168 @@
+"""What a servable model version is: its tensors, how it batches, which limits its queue has. Values only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+from appliance.domain.tensor import TensorSpec
+
+RUN_TIMEOUT_PARAMETER = "run_timeout_ms"
+"""The one parameter of a model that the appliance itself reads: how long a run may take."""
+
+
+class TimeoutAction(Enum):
+    """What happens to a request whose queue time-out passed: refuse it, or serve it after all others."""
+
+    REJECT = 0
+    DELAY = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueuePolicy:
+    """Bounds of one priority level's queue. 0 means unbounded / no time-out of its own."""
+
+    timeout_action: TimeoutAction = TimeoutAction.REJECT
+    default_timeout_us: int = 0
+    allow_timeout_override: bool = True
+    max_queue_size: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batching:
+    """Dynamic batching of one model. ``max_queue_delay_us`` is how long an idle lane may wait to fill a batch."""
+
+    preferred_batch_size: tuple[int, ...] = ()
+    max_queue_delay_us: int = 0
+    priority_levels: int = 0
+    default_priority_level: int = 0
+    default_queue_policy: QueuePolicy = QueuePolicy()
+    priority_queue_policy: Mapping[int, QueuePolicy] = field(default_factory=dict)
+
+    def policy_of(self, level: int) -> QueuePolicy:
+        """The queue policy of priority ``level`` (1 is the most urgent; 0 when the model has no levels)."""
+        return self.priority_queue_policy.get(level, self.default_queue_policy)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WarmupInput:
+    """One input of a warm-up request: zeros, random values, or the raw bytes of ``file`` (absolute path)."""
+
+    spec: TensorSpec
+    random: bool = False
+    file: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Warmup:
+    """A request that a worker runs before the version becomes ready."""
+
+    name: str
+    batch_size: int
+    count: int
+    inputs: tuple[WarmupInput, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeightsFile:
+    """The one file beside a graph that holds its large tensors. ``digest`` is the lower-case hex of its blake3-256,
+    ``pieces`` those of each 4 MiB of it in order; "" and empty where nobody has said them, so that it cannot be
+    verified."""
+
+    path: str
+    size: int
+    digest: str = ""
+    pieces: tuple[str, ...] = ()
+
+
+class VersionChoice(Enum):
+    """How a model's versions are picked from those that are there."""
+
+    LATEST = "latest"
+    ALL = "all"
+    SPECIFIC = "specific"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VersionPolicy:
+    """Which versions of a model are served: the ``count`` highest (LATEST), every one (ALL), or ``numbers``, whether
+    they are there or not (SPECIFIC). A choice leaves the other choices' fields alone."""
+
+    choice: VersionChoice = VersionChoice.LATEST
+    count: int = 1
+    numbers: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FormRoom:
+    """What packed forms may take: with the blobs of the store in the state directory ``state`` no more than
+    ``quota_bytes`` (0: as many as fit), and ``free_floor_bytes`` stay free on the disk while one is built."""
+
+    state: str = ""
+    quota_bytes: int = 0
+    free_floor_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelVersion:
+    """One version of one model as it is served.
+
+    ``inputs`` and ``outputs`` are in graph order, without the batch dimension when ``max_batch_size`` > 0.
+    ``batching`` is None when requests are never merged. ``device`` is "cpu" or "cuda". ``labels`` maps an output name
+    to its class labels, ``label_files`` to the file they come from. ``file_bytes`` is the size of the model file with
+    its external data, ``model_file`` its name ("" where the runtime is given the directory). ``policy`` is the model's.
+    ``golden`` is the absolute path of the version's golden set (``set.json``), "" when it has none. Names of other
+    files are as the configuration writes them.
+
+    ``weights`` is None where the tensors lie in the model file itself, or in several files. ``digest`` names the
+    package that the version came in, "" for a plain directory. ``forms`` is the directory where packed forms built on
+    this box lie (``workers/forms``), "" to load without one; ``form_room`` is what they may take. ``trust`` is who
+    vouches for the package: "key KEYID", "unsigned", or "" for a plain directory.
+    """
+
+    name: str
+    version: int
+    platform: str
+    backend: str
+    runtime: str
+    path: str
+    file_bytes: int
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    max_batch_size: int = 0
+    batching: Batching | None = None
+    instance_count: int = 1
+    device: str = "cpu"
+    labels: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    label_files: Mapping[str, str] = field(default_factory=dict)
+    model_file: str = ""
+    policy: VersionPolicy = VersionPolicy()
+    warmups: tuple[Warmup, ...] = ()
+    parameters: Mapping[str, str] = field(default_factory=dict)
+    weights: WeightsFile | None = None
+    golden: str = ""
+    digest: str = ""
+    forms: str = ""
+    form_room: FormRoom = FormRoom()
+    trust: str = ""
+
+    @property
+    def key(self) -> str:
+        """``name/version``, for people and logs."""
+        return f"{self.name}/{self.version}"
+
+    @property
+    def on_cpu(self) -> bool:
+        """Whether it runs on the processor."""
+        return self.device == "cpu"
+
+
+class VersionState(Enum):
+    """State of a version as RepositoryIndex reports it."""
+
+    UNKNOWN = "UNKNOWN"
+    READY = "READY"
+    UNAVAILABLE = "UNAVAILABLE"
+    LOADING = "LOADING"
+    UNLOADING = "UNLOADING"

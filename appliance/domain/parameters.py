@@ -1,0 +1,100 @@
+"""What the parameters of a request, an input and an output mean, the same for every edge.
+
+Pure. The edges turn their own form of a parameter (protobuf, JSON) into a plain mapping first. Keys without a meaning
+here pass through untouched, except those that start with ``triton_``, which the protocol reserves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from appliance.domain.errors import InvalidRequest, Unsupported
+from appliance.domain.inference import Parameter
+
+EMPTY_FINAL_RESPONSE = "triton_enable_empty_final_response"
+FINAL_RESPONSE = "triton_final_response"
+
+_RESERVED = "triton_"
+_SHARED_MEMORY = ("shared_memory_region", "shared_memory_byte_size", "shared_memory_offset")
+
+
+class RequestMeaning(NamedTuple):
+    """The parameters of a request that mean something: ``priority`` (1 is the most urgent, 0 the model's default),
+    ``timeout_us`` (0: none), and whether a stream wants an empty last response per request."""
+
+    priority: int = 0
+    timeout_us: int = 0
+    empty_final_response: bool = False
+
+
+def request_meaning(parameters: Mapping[str, Parameter]) -> RequestMeaning:
+    """Read the parameters of a request; raises InvalidRequest naming the key that is wrong."""
+    if not parameters:
+        return RequestMeaning()
+    for key in parameters:
+        if key.startswith(_RESERVED) and key != EMPTY_FINAL_RESPONSE:
+            raise InvalidRequest(
+                f"parameter '{key}' is not known; keys that start with '{_RESERVED}' are reserved and only "
+                f"'{EMPTY_FINAL_RESPONSE}' is offered"
+            )
+    _refuse_sequences(parameters)
+    return RequestMeaning(
+        priority=_natural(parameters, "priority"),
+        timeout_us=_natural(parameters, "timeout"),
+        empty_final_response=_flag(parameters, EMPTY_FINAL_RESPONSE),
+    )
+
+
+def check_input_parameters(name: str, parameters: Mapping[str, Parameter]) -> None:
+    """Refuse what an input may not ask for; raises Unsupported for shared memory."""
+    _refuse_shared_memory("input", name, parameters)
+
+
+def output_classification(name: str, parameters: Mapping[str, Parameter]) -> int:
+    """How many top classes an output is asked for (0: the tensor itself). Raises InvalidRequest, and Unsupported for
+    shared memory."""
+    if not parameters:
+        return 0
+    _refuse_shared_memory("output", name, parameters)
+    classes = _natural(parameters, "classification", f" of output '{name}'")
+    if classes == 0 and "classification" in parameters:
+        raise InvalidRequest(f"parameter 'classification' of output '{name}' must be at least 1, got 0")
+    return classes
+
+
+def _natural(parameters: Mapping[str, Parameter], key: str, where: str = "") -> int:
+    value = parameters.get(key, 0)
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise InvalidRequest(f"parameter '{key}'{where} must be an integer, got {value!r}")
+    if value < 0:
+        raise InvalidRequest(f"parameter '{key}'{where} must not be negative, got {value}")
+    return value
+
+
+def _flag(parameters: Mapping[str, Parameter], key: str) -> bool:
+    value = parameters.get(key, False)
+    if not isinstance(value, bool):
+        raise InvalidRequest(f"parameter '{key}' must be a boolean, got {value!r}")
+    return value
+
+
+def _refuse_sequences(parameters: Mapping[str, Parameter]) -> None:
+    sequence = parameters.get("sequence_id", 0)
+    if isinstance(sequence, (bool, float)):
+        raise InvalidRequest(f"parameter 'sequence_id' must be an integer or a string, got {sequence!r}")
+    if sequence not in (0, ""):
+        raise InvalidRequest(
+            f"sequence_id {sequence!r} is given, but no model here keeps state between requests; send it without"
+        )
+    for key in ("sequence_start", "sequence_end"):
+        _flag(parameters, key)
+
+
+def _refuse_shared_memory(kind: str, name: str, parameters: Mapping[str, Parameter]) -> None:
+    for key in _SHARED_MEMORY:
+        if key in parameters:
+            raise Unsupported(
+                f"{kind} '{name}' asks for client shared memory ('{key}'), which is turned off here; "
+                "send and receive the tensor in the message"
+            )

@@ -1,5 +1,0 @@
-"""Messages of ``proto/inference.proto``; the stub beside this file lists them."""
-
-from appliance.door.wire_pb.pool import module_contents
-
-globals().update(module_contents("inference.proto"))

@@ -1,0 +1,1 @@
+"""Which versions run and where: reconciling, rollout, placement, memory."""

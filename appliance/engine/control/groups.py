@@ -1,0 +1,321 @@
+"""Groups of worker processes: placed, started, restarted, closed, and which of them hold which versions.
+
+Knows nothing of what versions are for: the roster says which are wanted, and is told when one can be opened. One owner:
+the roster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from appliance.core.scheduling.events import Event, GroupClosed, GroupOpened, LaneClosed, LaneOpened
+from appliance.domain.model import VersionState
+from appliance.engine.control.placement import GroupLoad, Placement, PlacementConfig, place
+from appliance.engine.control.workforce import Group, Worker
+from appliance.engine.port import LaneUse, WorkerStatus
+from appliance.engine.versions.routes import Served
+from appliance.workers.port import (
+    ExitCause,
+    LoadWish,
+    ModelLoaded,
+    ModelProgress,
+    ModelRefused,
+    WorkerPort,
+    WorkerSettings,
+    WorkerStarted,
+)
+
+NEVER_NS = 1 << 62
+
+
+class Groups:
+    """``feed`` takes scheduler events; ``at`` asks for ``tick`` at a time; ``settings`` are those of the n-th process;
+    ``take_id`` gives ids never used before; ``wish`` says how a version is to be loaded; ``can_open`` is told of a
+    version that every open lane of its group holds; ``closed`` of a group that is gone."""
+
+    def __init__(
+        self,
+        *,
+        workers: WorkerPort,
+        placement: PlacementConfig,
+        settings: Callable[[int], WorkerSettings],
+        feed: Callable[[Event], None],
+        at: Callable[[int], None],
+        take_id: Callable[[], int],
+        wish: Callable[[Served], LoadWish],
+        can_open: Callable[[Served, int], None],
+        closed: Callable[[int], None],
+    ) -> None:
+        self._port = workers
+        self._placement = placement
+        self._settings = settings
+        self._feed = feed
+        self._at = at
+        self._take_id = take_id
+        self._wish = wish
+        self._can_open = can_open
+        self._closed = closed
+        self._groups: dict[int, Group] = {}
+        self._workers: dict[int, Worker] = {}
+        self._next_due_ns = NEVER_NS
+
+    # --- placing and starting
+
+    def place(self, fresh: Sequence[Served], now_ns: int, *, alone: bool = False) -> None:
+        """Give each version a group and load it there; ``alone``: each in processes of its own."""
+        loads = [
+            GroupLoad(
+                group=group.id,
+                device=group.device,
+                shared=group.shared,
+                processes=group.processes,
+                models=len(group.models),
+            )
+            for group in self._groups.values()
+            if not group.closing
+        ]
+        by_model = {id(served.model): served for served in fresh}
+        for placement in place([served.model for served in fresh], loads, self._placement, alone=alone):
+            self._fill(placement, [by_model[id(model)] for model in placement.models], now_ns)
+
+    def _fill(self, placement: Placement, members: Sequence[Served], now_ns: int) -> None:
+        group = self._groups.get(placement.group)
+        if group is None:
+            group = Group(
+                id=self._take_id(),
+                device=placement.device,
+                shared=placement.shared,
+                processes=placement.processes,
+            )
+            self._groups[group.id] = group
+            self._feed(GroupOpened(group.id))
+            group.due_ns = [now_ns] * group.processes
+        for served in members:
+            served.group = group.id
+            group.models.append(served)
+            for worker in group.workers.values():
+                self._load(worker, served)
+        self._start_due(group, now_ns)
+
+    def _start_due(self, group: Group, now_ns: int) -> None:
+        due = [at for at in group.due_ns if at <= now_ns]
+        group.due_ns = [at for at in group.due_ns if at > now_ns]
+        for _ in due:
+            worker = Worker(id=self._take_id(), group=group.id, number=self._free_number(), started_ns=now_ns)
+            group.workers[worker.id] = self._workers[worker.id] = worker
+            self._port.start(worker.id, self._settings(worker.number))
+            for served in group.models:
+                self._load(worker, served)
+        for at in group.due_ns:
+            self._next_due_ns = min(self._next_due_ns, at)
+            self._at(at)
+
+    def _free_number(self) -> int:
+        """The lowest number no process has, so that a replacement gets the processors of the one that ended."""
+        taken = {worker.number for worker in self._workers.values()}
+        return next(number for number in range(len(taken) + 1) if number not in taken)
+
+    def _load(self, worker: Worker, served: Served) -> None:
+        if served.state is not VersionState.UNAVAILABLE and not worker.stopping:
+            wish = self._wish(served)
+            worker.loading[served.id] = wish
+            self._port.load(worker.id, served.id, served.model, wish)
+
+    def tick(self, now_ns: int) -> None:
+        """Time passed: start what is due."""
+        if now_ns >= self._next_due_ns:
+            self._next_due_ns = NEVER_NS
+            for group in list(self._groups.values()):
+                if group.due_ns:
+                    self._start_due(group, now_ns)
+
+    # --- what workers say
+
+    def worker_started(self, event: WorkerStarted) -> None:
+        """The process exists; its loads are under way."""
+        worker = self._workers.get(event.worker)
+        if worker is not None:
+            worker.pid = event.pid
+
+    def progressed(self, event: ModelProgress, served: Served | None) -> None:
+        """A load is so far; of several, the one that said so last is shown."""
+        if served is not None:
+            served.progress = event
+
+    def loaded(self, event: ModelLoaded, served: Served | None, now_ns: int) -> None:
+        """One worker holds one more model: maybe its lane opens, maybe the model does. ``served`` None: nobody wants
+        the model any more."""
+        worker = self._workers.get(event.worker)
+        if worker is None:
+            return
+        first = not worker.whole
+        worker.answered(event.model)
+        if served is None:
+            if not worker.stopping:
+                self._port.unload(event.worker, event.model)
+            return
+        group = self._groups[worker.group]
+        if served not in group.models:  # taken out meanwhile, and its worker was told
+            return
+        worker.loaded.add(served.id)
+        if first:  # else it was asked for when the process had been there for long
+            group.load_ns = max(group.load_ns, now_ns - worker.started_ns)
+        served.load_ns, served.progress = event.load_ns, None
+        self._review(group, now_ns)
+
+    def refused(self, event: ModelRefused) -> None:
+        """One worker will not have a model."""
+        worker = self._workers.get(event.worker)
+        if worker is not None:
+            worker.answered(event.model)
+
+    def _review(self, group: Group, now_ns: int) -> None:
+        """Open what can be opened now. A lane opens when its worker holds every model the group has opened; a model
+        opens when every open lane holds it."""
+        opened = {served.id for served in group.models if served.opened}
+        for worker in group.workers.values():
+            if worker.loaded and opened <= worker.loaded and not worker.open and not worker.stopping:
+                worker.open = True
+                self._feed(LaneOpened(worker.id, group.id))
+        lanes = [worker for worker in group.workers.values() if worker.open]
+        for served in list(group.models):
+            wanted = served.state is VersionState.LOADING or served.returning
+            fresh = wanted and not served.opened
+            if lanes and fresh and all(served.id in worker.loaded for worker in lanes):
+                self._can_open(served, now_ns)
+
+    def exited(self, worker_id: int) -> tuple[Worker, Group] | None:
+        """A process is gone; gives what it was. Its lane is closed by ``lost`` or ``left``."""
+        worker = self._workers.pop(worker_id, None)
+        if worker is None:
+            return None
+        group = self._groups[worker.group]
+        del group.workers[worker.id]
+        return worker, group
+
+    def left(self, worker: Worker, group: Group) -> None:
+        """It ended because it was told to."""
+        self._close_lane(worker, 0)
+        self._end_if_empty(group)
+
+    def lost(self, worker: Worker, group: Group, back_at_ns: int) -> None:
+        """It ended otherwise; a replacement starts at ``back_at_ns``, with ``resume`` at the latest after that."""
+        group.restarts += 1
+        self._close_lane(worker, back_at_ns + group.load_ns + 1)
+        group.due_ns.append(back_at_ns)
+
+    def resume(self, group: Group, now_ns: int) -> None:
+        """Start what is due in ``group``, and open what its other workers can do alone."""
+        if not group.closing:
+            self._start_due(group, now_ns)
+            self._review(group, now_ns)
+
+    def _close_lane(self, worker: Worker, back_at_ns: int) -> None:
+        if worker.open:
+            worker.open = False
+            self._feed(LaneClosed(worker.id, back_at_ns))
+
+    # --- leaving
+
+    def drop(self, served: Served, now_ns: int) -> None:
+        """Take a version out of its group; a group without models ends."""
+        group = self._groups.get(served.group)
+        if group is None or served not in group.models:
+            return
+        group.models.remove(served)
+        for worker in group.workers.values():
+            worker.loaded.discard(served.id)
+            if group.models:
+                self._port.unload(worker.id, served.id)
+        self._close_if_empty(group)
+        self._review(group, now_ns)
+
+    def _close_if_empty(self, group: Group) -> None:
+        """End a group without models; its lanes close when their processes have ended, with what they still run. One
+        that only loads what nobody wants any more ends at once."""
+        if group.models or group.closing:
+            return
+        group.closing = True
+        group.due_ns.clear()
+        for worker in group.workers.values():
+            worker.stopping = True
+            if worker.loading and not worker.open:
+                self._port.kill(worker.id, ExitCause.STOPPED)
+            else:
+                self._port.stop(worker.id)
+        self._end_if_empty(group)
+
+    def _end_if_empty(self, group: Group) -> None:
+        if group.closing and not group.workers and self._groups.pop(group.id, None) is not None:
+            self._closed(group.id)
+            self._feed(GroupClosed(group.id))
+
+    def stop_all(self) -> None:
+        """The daemon ends: every worker is asked to leave."""
+        for group in self._groups.values():
+            group.closing = True
+            group.due_ns.clear()
+        for worker in self._workers.values():
+            worker.stopping = True
+            self._port.stop(worker.id)
+
+    # --- what others ask
+
+    def members(self, worker_id: int) -> tuple[Served, ...]:
+        """The versions of a worker's group."""
+        worker = self._workers.get(worker_id)
+        return tuple(self._groups[worker.group].models) if worker is not None else ()
+
+    def is_alone(self, worker_id: int) -> bool:
+        """Whether a worker serves one version and loads nothing: it does nothing but run that one's batches."""
+        worker = self._workers.get(worker_id)
+        return worker is not None and not worker.loading and len(self._groups[worker.group].models) == 1
+
+    def loading_aside(self) -> set[int]:
+        """The ids of versions that load in the background, whether or not anybody waits for them any more."""
+        loads = (load for worker in self._workers.values() for load in worker.loading.items())
+        return {model for model, wish in loads if wish.background}
+
+    def loads_quickly(self, worker_id: int, model: int) -> bool:
+        """Whether that process loads that model now with a session that is there at once."""
+        worker = self._workers.get(worker_id)
+        wish = worker.loading.get(model) if worker is not None else None
+        return wish is not None and wish.quick
+
+    def complete(self, served: Served) -> bool:
+        """Whether all the processes that should hold ``served`` do."""
+        group = self._groups.get(served.group)
+        if group is None or group.due_ns or group.closing:
+            return False
+        return all(worker.open and served.id in worker.loaded for worker in group.workers.values())
+
+    def ending(self, group_id: int) -> tuple[int, ...]:
+        """Workers of a group that were told to end."""
+        group = self._groups.get(group_id)
+        return tuple(worker.id for worker in group.workers.values() if worker.stopping) if group else ()
+
+    def holders(self, served: Served) -> tuple[int, ...]:
+        """Worker ids that hold ``served``."""
+        workers = self._groups[served.group].workers.values() if served.group in self._groups else ()
+        return tuple(worker.id for worker in workers if served.id in worker.loaded)
+
+    def statuses(
+        self,
+        key_of: Callable[[int], str | None],
+        memory_of: Callable[[int], int],
+        use_of: Callable[[int], LaneUse],
+    ) -> tuple[WorkerStatus, ...]:
+        """All processes, for people; ``key_of`` names a model id, ``memory_of`` knows the bytes of a process,
+        ``use_of`` who gave work to a lane."""
+        return tuple(
+            WorkerStatus(
+                worker=worker.id,
+                pid=worker.pid,
+                state=worker.state,
+                models=tuple(sorted(key for key in map(key_of, worker.loaded) if key is not None)),
+                memory_bytes=memory_of(worker.pid) if worker.pid else 0,
+                restarts=self._groups[worker.group].restarts if worker.group in self._groups else 0,
+                use=use_of(worker.id),
+            )
+            for worker in self._workers.values()
+        )

@@ -1,0 +1,113 @@
+"""Who may load now: versions on their way to serving, started in turn, and counted before they are.
+
+What replaces another waits for one of few places to load in the background; what is not proven on this box is counted
+first, for good. Owner: the swaps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+
+from appliance.engine.control.board import Board
+from appliance.engine.control.candidate import Candidate, Step
+from appliance.engine.control.lodging import Room
+from appliance.engine.control.tries import Tries
+from appliance.engine.versions.routes import Served
+
+
+class Launches:
+    """Starts ``candidates``, at most ``places`` in the background at a time. ``rests`` says whether one that is proven
+    begins out of memory, because there is no room for it, and ``rest`` does that; ``room`` says if there is memory to
+    load a version in the place of another; ``failed`` is told of one that is not even started, and why; ``soon`` asks
+    to be called again."""
+
+    def __init__(
+        self,
+        *,
+        candidates: Mapping[int, Candidate],
+        places: int,
+        tries: Tries,
+        board: Board,
+        rests: Callable[[Served], bool],
+        rest: Callable[[Sequence[Candidate], int], None],
+        room: Callable[[Served, Served | None, int], Room],
+        failed: Callable[[Candidate, str, int], None],
+        report: Callable[..., None],
+        soon: Callable[[], None],
+    ) -> None:
+        self._candidates = candidates
+        self._places = places
+        self._tries = tries
+        self._board = board
+        self._rests = rests
+        self._rest = rest
+        self._room = room
+        self._failed = failed
+        self._report = report
+        self._soon = soon
+
+    def start(self, now_ns: int) -> None:
+        """Start what may start: first it is counted, unless it is proven."""
+        fresh = [candidate for candidate in self._candidates.values() if candidate.step is not Step.STARTED]
+        if not fresh:
+            return
+        occupying = {model for model, each in self._candidates.items() if each.occupies}
+        places = self._places - len(occupying | self._board.loading_aside())
+        chosen: list[Candidate] = []
+        resting: list[Candidate] = []
+        full = False
+        for candidate in fresh:
+            if not candidate.chosen:
+                if candidate.may_rest and self._rests(candidate.served):
+                    resting.append(candidate)
+                    continue
+                if candidate.background and places <= 0:
+                    continue
+                if (full and not candidate.kept) or not self._has_room(candidate, now_ns):
+                    candidate.served.deferred = True
+                    full = full or not candidate.stuck  # later ones wait their turn, but not for the stuck
+                    continue
+                places -= candidate.background
+            chosen.append(candidate)
+        if resting:
+            self._rest(resting, now_ns)
+        uncounted = [candidate for candidate in chosen if candidate.step is Step.WAITING]
+        for candidate in chosen:
+            candidate.chosen = True
+        for candidate in uncounted:
+            candidate.step, candidate.counted = Step.COUNTING, True
+        for again in (False, True):
+            if counted := [candidate for candidate in uncounted if candidate.again is again]:
+                identities = [candidate.served.identity for candidate in counted]
+                self._tries.count(identities, partial(self._counted, counted), again=again)
+        self._begin([candidate for candidate in chosen if candidate.step is Step.COUNTED], now_ns)
+
+    def _has_room(self, candidate: Candidate, now_ns: int) -> bool:
+        if now_ns < candidate.again_ns:
+            return False
+        room = self._room(candidate.served, candidate.before, now_ns)
+        candidate.again_ns, candidate.kept = room.again_ns, room.kept
+        self._board.waits(candidate, room.reason)
+        return room.there
+
+    def _counted(self, candidates: Sequence[Candidate], problem: str) -> None:
+        for candidate in candidates:
+            candidate.step = Step.COUNTED
+            if problem and (candidate.before is not None or candidate.again):
+                candidate.problem = f"its try cannot be counted: {problem}"
+        if problem:
+            self._report("tries cannot be counted", error=problem)
+        self._soon()
+
+    def _begin(self, ready: Sequence[Candidate], now_ns: int) -> None:
+        groups: dict[bool, list[Served]] = {}
+        for candidate in ready:
+            candidate.step, candidate.began_ns = Step.STARTED, now_ns
+            if not candidate.problem:
+                groups.setdefault(candidate.trial.tries, []).append(candidate.served)
+        for alone, fresh in sorted(groups.items()):
+            self._board.start(fresh, now_ns, alone=alone)
+        for candidate in ready:
+            if candidate.problem:
+                self._failed(candidate, candidate.problem, now_ns)

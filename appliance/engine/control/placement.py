@@ -1,0 +1,117 @@
+"""Which model versions share a worker process. Pure.
+
+A version gets a process of its own while there are processes left to give. Beyond that, versions whose file is small
+share: a crash then costs the whole group its batches in flight, which is the price of fitting a thousand models into
+one box. Versions for a GPU always share one process per device, because a CUDA context is dear.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from appliance.domain.model import ModelVersion
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlacementConfig:
+    """Limits of sharing."""
+
+    max_processes: int = field(
+        default=32, metadata={"min": 1, "help": "worker processes before small models start to share one"}
+    )
+    share_below_bytes: int = field(
+        default=4 << 20,
+        metadata={"min": 0, "unit": "bytes", "help": "only model files below this size may share"},
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupLoad:
+    """A group as it is: how many processes it has, how many models, whether small models may join it."""
+
+    group: int
+    device: str
+    shared: bool
+    processes: int
+    models: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placement:
+    """Models for one group. ``group`` is -1 for a new one."""
+
+    group: int
+    device: str
+    shared: bool
+    processes: int
+    models: tuple[ModelVersion, ...]
+
+
+def place(
+    wanted: Sequence[ModelVersion],
+    groups: Sequence[GroupLoad],
+    config: PlacementConfig,
+    *,
+    alone: bool = False,
+) -> tuple[Placement, ...]:
+    """Where each of ``wanted`` goes, next to the ``groups`` there are. Every model is in exactly one placement.
+    ``alone``: those for the CPU share with nobody, however many processes there are."""
+    if alone:
+        config = replace(config, share_below_bytes=0)
+    on_gpu = [model for model in wanted if model.device != "cpu"]
+    large = [model for model in wanted if model.on_cpu and not _may_share(model, config)]
+    small = [model for model in wanted if model.on_cpu and _may_share(model, config)]
+    placements = [*_on_devices(on_gpu, groups), *map(_alone, large)]
+    used = sum(group.processes for group in groups) + sum(placement.processes for placement in placements)
+    left = config.max_processes - used
+    sharing = [group for group in groups if group.shared and group.device == "cpu"]
+    if len(small) <= left:
+        placements.extend(map(_alone, small))
+    elif small:
+        placements.extend(_spread(small, sharing, max(left, 0)))
+    return tuple(placements)
+
+
+def _may_share(model: ModelVersion, config: PlacementConfig) -> bool:
+    return model.instance_count == 1 and model.file_bytes < config.share_below_bytes
+
+
+def _alone(model: ModelVersion) -> Placement:
+    return Placement(
+        group=-1, device=model.device, shared=False, processes=max(model.instance_count, 1), models=(model,)
+    )
+
+
+def _on_devices(models: Sequence[ModelVersion], groups: Sequence[GroupLoad]) -> list[Placement]:
+    placements = []
+    for device in sorted({model.device for model in models}):
+        there = next((group for group in groups if group.device == device), None)
+        placements.append(
+            Placement(
+                group=there.group if there else -1,
+                device=device,
+                shared=True,
+                processes=0 if there else 1,
+                models=tuple(model for model in models if model.device == device),
+            )
+        )
+    return placements
+
+
+def _spread(small: Sequence[ModelVersion], sharing: Sequence[GroupLoad], new: int) -> list[Placement]:
+    """Fill the emptiest first; ``new`` groups may be opened, at least one when there is none to join."""
+    if not sharing and new == 0:
+        new = 1
+    filled: list[tuple[int, int, list[ModelVersion]]] = [(group.models, group.group, []) for group in sharing]
+    filled.extend((0, -1, []) for _ in range(min(new, len(small))))
+    counts = [models for models, _, _ in filled]
+    for model in small:
+        emptiest = min(range(len(filled)), key=counts.__getitem__)
+        filled[emptiest][2].append(model)
+        counts[emptiest] += 1
+    return [
+        Placement(group=group, device="cpu", shared=True, processes=int(group < 0), models=tuple(models))
+        for _, group, models in filled
+        if models
+    ]

@@ -1,0 +1,326 @@
+"""What one version has to go through before it is trusted: a pure state machine.
+
+``step(event, now_ns)`` takes what was seen of it and gives the stage it is in from then on: LOADING, perhaps SHADOW,
+perhaps CANARY, WATCH (it serves, and the one before is kept), and at last PROVEN or FAILED. It never goes back, and
+every way to FAILED leaves the words why. Counts decide before time does: a stage lasts until enough was seen, at least
+``stage_s`` and at most ``patience_s``; more failures than the whole number wanted may have end it at once.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Final, NamedTuple
+
+from appliance.engine.control.swap_settings import SwapConfig, TrialWish
+from appliance.telemetry.meter import HistogramValue
+
+SECOND_NS: Final = 1_000_000_000
+LOOK_NS: Final = 100_000_000
+"""How often figures are looked at while a version is on trial."""
+QUANTILE: Final = 0.9
+
+
+class Stage(Enum):
+    """How far a version has come."""
+
+    LOADING = "loading"
+    SHADOW = "shadow"
+    CANARY = "canary"
+    WATCH = "watch"
+    PROVEN = "proven"
+    FAILED = "failed"
+
+
+TRYING: Final = frozenset({Stage.SHADOW, Stage.CANARY})
+"""The version runs requests and does not serve yet."""
+OVER: Final = frozenset({Stage.PROVEN, Stage.FAILED})
+
+
+class Figures(NamedTuple):
+    """What a version did since it was loaded: requests answered and failed, and how long its runs took, as counts per
+    bucket of BOUNDS_NS."""
+
+    answered: int
+    failed: int
+    runs: tuple[int, ...]
+
+
+class Assessed(NamedTuple):
+    """It is loaded. ``failure``: which promise it did not keep; medians of a run in ns, 0 where not known."""
+
+    failure: str
+    p50_ns: int
+    before_p50_ns: int
+
+
+class Seen(NamedTuple):
+    """The figures of the version and of the one that it replaces, as of now."""
+
+    new: Figures
+    old: Figures
+
+
+class Compared(NamedTuple):
+    """An answer in the shadow beside the real one; ``difference`` in words, "" when it is near enough."""
+
+    difference: str
+
+
+class Crashed(NamedTuple):
+    """A worker ended, and this version is to blame."""
+
+    detail: str
+
+
+class Recalled(NamedTuple):
+    """The version before is to serve again, whatever was seen of this one."""
+
+    reason: str
+
+
+class Wished(NamedTuple):
+    """Other requests are to concern it than before."""
+
+    wish: TrialWish
+
+
+class Orphaned(NamedTuple):
+    """The version before is gone: there is nothing to compare with and nothing to go back to."""
+
+
+Event = Assessed | Seen | Compared | Crashed | Recalled | Wished | Orphaned
+
+
+class Trial:
+    """One version's way. ``comparable``: it takes and gives what the version before does, so that requests can go to
+    either; ``before``: there is one; ``proven``: this very version was once proven here. Without a version before,
+    being watched only takes its time. Owner: whoever swaps."""
+
+    def __init__(
+        self,
+        config: SwapConfig,
+        wish: TrialWish,
+        *,
+        before: bool,
+        comparable: bool,
+        now_ns: int,
+        proven: bool = False,
+    ) -> None:
+        self._config = config
+        self._proven = proven
+        self._before = before
+        self._comparable = comparable
+        self.wish = wish
+        self.stage = Stage.LOADING
+        self.reason = ""
+        self.since_ns = now_ns
+        self.compared = self.differing = self.crashes = 0
+        self._start: Seen | None = None
+        self._last_difference = ""
+
+    def replaces(self, *, comparable: bool) -> None:
+        """There is a version before it now, while it loaded there was none."""
+        self._before, self._comparable = True, comparable
+
+    @property
+    def tries(self) -> bool:
+        """Whether real requests are to concern it before it serves."""
+        return bool(self._share_in(Stage.SHADOW) or self._share_in(Stage.CANARY))
+
+    @property
+    def left_out(self) -> bool:
+        """Whether real requests are wished to concern it before it serves, and none can: they cannot go to either."""
+        return self._before and not self._comparable and any(map(self._wished_in, TRYING))
+
+    @property
+    def share_percent(self) -> float:
+        """The share of requests that concern it in its stage."""
+        return self._share_in(self.stage)
+
+    @property
+    def header(self) -> str:
+        """The header, "" or with its value, that says which requests concern a canary."""
+        wish = self.wish if self.stage is Stage.CANARY else TrialWish()
+        return f"{wish.header}: {wish.value}" if wish.value else wish.header
+
+    @property
+    def under_way(self) -> bool:
+        """Whether figures are to be looked at."""
+        return self.stage in TRYING or self.stage is Stage.WATCH
+
+    def due_ns(self, now_ns: int) -> int:
+        """When it is to be looked at next."""
+        if self._before:
+            return now_ns + LOOK_NS
+        return max(self.since_ns + int(self._config.watch_s * SECOND_NS), now_ns + 1)
+
+    def step(self, event: Event, now_ns: int) -> Stage:
+        """Take ``event`` and give the stage that follows."""
+        if self.stage in OVER:
+            return self.stage
+        if isinstance(event, Crashed):
+            self._crashed(event)
+        elif isinstance(event, Recalled):
+            self._fail(event.reason)
+        elif isinstance(event, Wished):
+            self._wished(event, now_ns)
+        elif isinstance(event, Orphaned):
+            self._orphaned(now_ns)
+        elif isinstance(event, Assessed):
+            self._assessed(event, now_ns)
+        elif isinstance(event, Compared):
+            self._compare(event)
+        else:
+            self._look(event, now_ns)
+        return self.stage
+
+    # --- what is heard
+
+    def _crashed(self, event: Crashed) -> None:
+        self.crashes += 1
+        if self.stage is not Stage.LOADING and self._before and self.crashes >= self._config.crashes:
+            self._fail(f"crashed: {event.detail}")
+
+    def _assessed(self, event: Assessed, now_ns: int) -> None:
+        factor = self._config.slower_factor
+        if self.stage is not Stage.LOADING:
+            return
+        if event.failure:
+            self._fail(event.failure)
+        elif factor and event.before_p50_ns and event.p50_ns > factor * event.before_p50_ns + self._slack_ns:
+            self._fail(
+                f"is too slow: a run takes {_us(event.p50_ns)}, and {_us(event.before_p50_ns)} with the version that "
+                f"it would replace; swap.slower_factor allows {factor:g} times that"
+            )
+        elif self.wish.hold and self._before and not self.tries:
+            unlike = "its inputs or outputs are not those of the version that serves"
+            nothing = "the catalog asks for no share of the requests"
+            self._fail(f"cannot be tried: {nothing if self._comparable else unlike}")
+        else:
+            self._enter(Stage.SHADOW, now_ns)
+
+    def _compare(self, event: Compared) -> None:
+        if self.stage is not Stage.SHADOW:
+            return
+        self.compared += 1
+        if event.difference:
+            self.differing += 1
+            self._last_difference = event.difference
+            allowed = self._config.differing_percent / 100 * max(self.compared, self._config.shadow_requests)
+            if self.differing > allowed:
+                self._fail(
+                    f"answers differently: {self.differing} of {self.compared} in the shadow; the last one "
+                    f"{event.difference}"
+                )
+
+    def _look(self, seen: Seen, now_ns: int) -> None:
+        if self.stage is Stage.LOADING:
+            return
+        if self._start is None:
+            self._start = seen
+        new, old = _since(seen.new, self._start.new), self._reference(seen)
+        wanted = self._config.shadow_requests if self.stage is Stage.SHADOW else self._config.canary_requests
+        trouble = self._errors(new, old, wanted) or self._latency(new, old, wanted)
+        if trouble and self._before:
+            self._fail(trouble)
+            return
+        lasted_ns = now_ns - self.since_ns
+        if self.stage is Stage.WATCH:
+            if lasted_ns >= self._config.watch_s * SECOND_NS:
+                self.stage = Stage.PROVEN
+            return
+        have = self.compared if self.stage is Stage.SHADOW else new.answered
+        enough = have >= wanted and lasted_ns >= self._config.stage_s * SECOND_NS
+        unwished = not self._share_in(self.stage)  # the catalog has changed its mind meanwhile
+        if enough or unwished or lasted_ns >= self._config.patience_s * SECOND_NS:
+            following = Stage.CANARY if self.stage is Stage.SHADOW else Stage.WATCH
+            if not self.wish.hold or (following is Stage.CANARY and self._share_in(following)):
+                self._enter(following, now_ns)
+
+    def _wished(self, event: Wished, now_ns: int) -> None:
+        self.wish = event.wish
+        if self.stage in TRYING and self.tries and not self._share_in(self.stage):
+            self._enter(Stage.SHADOW, now_ns)
+
+    def _orphaned(self, now_ns: int) -> None:
+        self._before = False
+        if self.under_way:
+            self._enter(Stage.WATCH, now_ns)
+
+    # --- what it means
+
+    def _share_in(self, stage: Stage) -> float:
+        return self._wished_in(stage) if self._before and self._comparable else 0.0
+
+    def _wished_in(self, stage: Stage) -> float:
+        wish = self.wish
+        if stage is Stage.SHADOW:
+            return wish.shadow_percent
+        if stage is Stage.CANARY and wish.value and not wish.shadow_percent:
+            return wish.canary_percent or 100.0  # whoever brings the value
+        return wish.canary_percent if stage is Stage.CANARY else 0.0
+
+    def _enter(self, stage: Stage, now_ns: int) -> None:
+        """Go to ``stage``, or past it where nothing is to be seen there."""
+        if stage is Stage.SHADOW and not self._share_in(stage):
+            stage = Stage.CANARY
+        if stage is Stage.CANARY and not self._share_in(stage):
+            stage = Stage.WATCH
+        if stage is Stage.WATCH and (not self._config.watch_s or (self._proven and not self._before)):
+            stage = Stage.PROVEN
+        self.stage = stage
+        self.since_ns = now_ns
+        self._start = None
+
+    def _fail(self, reason: str) -> None:
+        self.stage = Stage.FAILED
+        self.reason = reason
+
+    def _reference(self, seen: Seen) -> Figures:
+        """What the version before did meanwhile, or ever where that is too little to go by."""
+        assert self._start is not None
+        meanwhile = _since(seen.old, self._start.old)
+        return meanwhile if meanwhile.answered >= self._config.canary_requests else seen.old
+
+    def _errors(self, new: Figures, old: Figures, wanted: int) -> str:
+        before = old.failed / (old.answered + old.failed) if old.failed else 0.0
+        total = new.answered + new.failed
+        allowed = (before + self._config.error_percent / 100) * max(total, wanted)
+        if new.failed <= allowed:
+            return ""
+        return (
+            f"fails: {new.failed} of {total} requests, {before:.1%} with the version before; swap.error_percent "
+            f"allows {self._config.error_percent:g} % more"
+        )
+
+    def _latency(self, new: Figures, old: Figures, wanted: int) -> str:
+        factor = self._config.latency_factor
+        if not factor or sum(new.runs) < wanted or sum(old.runs) < wanted:
+            return ""
+        now_ns, before_ns = _quantile_ns(new), _quantile_ns(old)
+        if now_ns <= factor * before_ns + self._slack_ns:
+            return ""
+        return (
+            f"is slow: nine of ten runs take up to {_us(now_ns)}, and {_us(before_ns)} with the version before; "
+            f"swap.latency_factor allows {factor:g} times that"
+        )
+
+    @property
+    def _slack_ns(self) -> int:
+        return self._config.latency_slack_us * 1_000
+
+
+def _since(now: Figures, then: Figures) -> Figures:
+    return Figures(
+        now.answered - then.answered,
+        now.failed - then.failed,
+        tuple([count - before for count, before in zip(now.runs, then.runs, strict=True)]),
+    )
+
+
+def _quantile_ns(figures: Figures) -> int:
+    return HistogramValue(counts=figures.runs, sum_ns=0).quantile_ns(QUANTILE)
+
+
+def _us(ns: int) -> str:
+    return f"{ns / 1_000:,.0f} us"

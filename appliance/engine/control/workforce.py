@@ -1,0 +1,56 @@
+"""A worker process and a group of them, as the roster keeps them. Owner: the roster."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from appliance.engine.versions.routes import Served
+from appliance.workers.port import LoadWish
+
+
+@dataclass(slots=True, kw_only=True)
+class Worker:
+    """A process of a group. ``number`` picks its processors; ``loaded`` are the model ids it holds, ``loading``
+    those that it was asked to load and has not answered, and how; ``whole``: it has answered all that it began with."""
+
+    id: int
+    group: int
+    number: int
+    started_ns: int
+    pid: int = 0
+    open: bool = False
+    stopping: bool = False
+    loaded: set[int] = field(default_factory=set)
+    loading: dict[int, LoadWish] = field(default_factory=dict)
+    whole: bool = False
+
+    def answered(self, model: int) -> None:
+        """It has loaded a model, or will not."""
+        self.loading.pop(model, None)
+        self.whole = self.whole or not self.loading
+
+    @property
+    def state(self) -> str:
+        """What it is doing, for people, in one word."""
+        if self.stopping:
+            return "stopping"
+        if not self.pid:
+            return "starting"
+        return "serving" if self.open else "loading"
+
+
+@dataclass(slots=True, kw_only=True)
+class Group:
+    """Processes that hold the same models. ``due_ns`` holds when each missing process is to be started; ``load_ns`` is
+    the longest its models took to load, for predicting when a replacement serves."""
+
+    id: int
+    device: str
+    shared: bool
+    processes: int
+    models: list[Served] = field(default_factory=list)
+    workers: dict[int, Worker] = field(default_factory=dict)
+    due_ns: list[int] = field(default_factory=list)
+    restarts: int = 0
+    load_ns: int = 0
+    closing: bool = False

@@ -1,0 +1,1 @@
+"""What the native front end may do without asking: leases and request templates."""

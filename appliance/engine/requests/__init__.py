@@ -1,0 +1,1 @@
+"""One request from submission to outcome, and the turn that drives the scheduler."""

@@ -1,0 +1,82 @@
+"""The batches that workers have: whose requests are in them, and what is noted on these when one goes and comes back.
+Owner: the engine."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+
+from appliance.core.scheduling.actions import Dispatch
+from appliance.core.scheduling.events import BatchFinished, CancelRequested
+from appliance.engine.requests.request import Request
+from appliance.engine.versions.routes import Served
+from appliance.workers.port import Run, RunFinished, RunResult
+
+
+class Batches:
+    """By batch id. ``given`` counts the requests that each worker got so far."""
+
+    def __init__(self) -> None:
+        self._batches: dict[int, tuple[tuple[Request, ...], Served, int]] = {}
+        self.given: dict[int, int] = {}
+
+    def go(self, action: Dispatch, requests: tuple[Request, ...], now_ns: int) -> Run:
+        """``requests`` are given to a worker; what that is told."""
+        served = requests[0].served
+        rows = 0
+        for request in requests:
+            if request.attempts:
+                served.meter.retried()
+            request.attempts += 1
+            request.held = True
+            request.dispatched_ns = now_ns
+            request.worker = action.lane
+            rows += request.plan.rows
+        self._batches[action.batch] = (requests, served, rows)
+        self.given[action.lane] = self.given.get(action.lane, 0) + len(requests)
+        return Run(action.batch, served.id, tuple([request.item() for request in requests]))
+
+    def back(self, event: RunFinished, finished: list[tuple[Request, RunResult]]) -> BatchFinished:
+        """A batch came back: its requests are added to ``finished``; what the scheduler is told."""
+        requests, served, rows = self._batches.pop(event.batch)
+        stages = (event.gather_ns, event.run_ns, event.scatter_ns)
+        served.meter.batch_finished(rows, *stages)
+        ok = True
+        for request, result in zip(requests, event.results, strict=True):
+            request.stages_ns = stages
+            request.batch_rows = rows
+            ok = ok and not result.status.failed
+            finished.append((request, result))
+        return BatchFinished(event.batch, ok, sum(stages))
+
+    def lost(self, worker: int, batches: Iterable[int]) -> list[CancelRequested]:
+        """They ended with their worker, which touches their requests' memory no more; what the scheduler is told when
+        it has queued these once more: nobody waits for some of them any longer."""
+        self.given.pop(worker, None)
+        cancelled: list[CancelRequested] = []
+        for batch in batches:
+            requests, _, _ = self._batches.pop(batch)
+            for request in requests:
+                request.held = False
+                if request.cancelled:
+                    cancelled.append(CancelRequested(request.handle))
+        return cancelled
+
+    def oldest(self) -> Iterator[tuple[int, int, Served]]:
+        """Of each worker that has any, the batch that was given first, and the version that it is for."""
+        told: set[int] = set()
+        for batch, (requests, served, _) in self._batches.items():
+            if (worker := requests[0].worker) not in told:
+                told.add(worker)
+                yield worker, batch, served
+
+    def model_of(self, batch: int) -> int:
+        """The model version that a batch is for."""
+        return self._batches[batch][1].id
+
+    def running_by_model(self) -> Counter[int]:
+        """How many requests of each model version run."""
+        running: Counter[int] = Counter()
+        for requests, served, _ in self._batches.values():
+            running[served.id] += len(requests)
+        return running

@@ -1,0 +1,78 @@
+"""Runs that do not end, of versions for which another could answer: noticed long before any run may take too long.
+
+While a version is on trial or watched, what it took so far bounds what it may take (``longest_run_ns``); one that takes
+longer loses its worker, its requests go to the version before, and its trial ends with that. Measured in looks, not by
+the clock alone: where the whole machine stood still, nobody hung. Requests that the native door gave to a worker are
+looked at in ``grants``. Owner: the turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from appliance.engine.control.candidate import Candidate
+from appliance.engine.control.swap_settings import SwapConfig
+from appliance.engine.requests.batches import Batches
+from appliance.telemetry.meter import HistogramValue
+from appliance.workers.port import ExitCause
+
+LOOK_NS: Final = 100_000_000
+LOOKS_MIN: Final = 5
+RUNS_MIN: Final = 20
+"""So many runs tell what one takes where nothing was measured."""
+MS_NS: Final = 1_000_000
+
+
+class _Seen(NamedTuple):
+    batch: int
+    since_ns: int
+    looks: int
+
+
+class Hangs:
+    """``alone`` says of a worker whether it has one version and loads nothing; ``kill`` ends it."""
+
+    def __init__(
+        self,
+        batches: Batches,
+        alone: Callable[[int], bool],
+        kill: Callable[[int, ExitCause], None],
+    ) -> None:
+        self._batches = batches
+        self._alone = alone
+        self._kill = kill
+        self._seen: dict[int, _Seen] = {}
+        self._due_ns = 0
+
+    def look(self, now_ns: int) -> None:
+        """Called with every turn; versions on trial see to it that there are some."""
+        if now_ns < self._due_ns:
+            return
+        self._due_ns = now_ns + LOOK_NS
+        before, self._seen = self._seen, {}
+        for worker, batch, served in self._batches.oldest():
+            if not served.run_bound_ns or not self._alone(worker):
+                continue
+            known = before.get(worker)
+            if known is None or known.batch != batch:
+                known = _Seen(batch, now_ns, 0)
+            self._seen[worker] = known._replace(looks=known.looks + 1)
+            if known.looks >= LOOKS_MIN and now_ns - known.since_ns > served.run_bound_ns:
+                self._kill(worker, ExitCause.HUNG)
+
+
+def longest_run_ns(candidate: Candidate, config: SwapConfig) -> int:
+    """How long a run of it may take before it counts as hanging: many times the longest that was seen, of it or of the
+    version before, or that its proof stands for, of as many rows as it may have; 0: too little is known."""
+    proof, seen = candidate.served.assessment, candidate.seen()
+    most_ns = 0
+    if proof is not None:
+        most_ns = (
+            proof.p99_ns * max(candidate.served.model.max_batch_size, proof.rows, 1) // max(proof.rows, 1)
+        )
+    runs = [old + new for old, new in zip(seen.old.runs, seen.new.runs, strict=True)]
+    if not most_ns and sum(runs) < RUNS_MIN:
+        return 0
+    most_ns = max(most_ns, HistogramValue(counts=tuple(runs), sum_ns=0).quantile_ns(1.0))
+    return int(config.hang_factor * most_ns) + config.hang_slack_ms * MS_NS if config.hang_factor else 0

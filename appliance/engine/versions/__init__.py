@@ -1,0 +1,1 @@
+"""What is known of each version that is served: its route, its state, its records on the disk."""

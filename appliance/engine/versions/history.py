@@ -1,0 +1,64 @@
+"""The history of versions as lines of JSON, and how it is read: one file that grows, and the one before it.
+
+A line that cannot be read, such as the last one before a power cut, is left out; the others stand.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Final
+
+from appliance.binding import bind
+from appliance.domain.errors import ConfigInvalid
+from appliance.engine.versions.records import CHANGES_KEPT, PACKED, Change, Ending
+
+FILE: Final = "history.jsonl"
+FILE_BEFORE: Final = "history.jsonl.1"
+BLAMELESS: Final = frozenset({Ending.ABANDONED, Ending.RECALLED, Ending.WITHDRAWN})
+"""Endings that say nothing of the version, only that another was wanted, or none."""
+FILE_BYTES_MAX: Final = 1 << 20
+"""At this size the file becomes the one before."""
+
+
+def encoded(change: Change) -> bytes:
+    """One line."""
+    return json.dumps(asdict(change), ensure_ascii=True, separators=(",", ":")).encode() + b"\n"
+
+
+def decoded(line: bytes) -> Change | None:
+    """What a line says; None when it cannot be read."""
+    try:
+        document = json.loads(line)
+        return bind(Change, document, FILE) if isinstance(document, dict) else None
+    except (ValueError, RecursionError, ConfigInvalid):
+        return None
+
+
+def read_history(folder: Path, name: str = "") -> tuple[Change, ...]:
+    """The changes of model ``name``, of all for "", that the files in ``folder`` tell of, oldest first, the last
+    CHANGES_KEPT. Raises OSError; a file that is not there tells nothing."""
+    changes = [change for change in _changes(folder) if not name or change.name == name]
+    return tuple(changes[-CHANGES_KEPT:])
+
+
+def unfit(changes: Iterable[Change]) -> frozenset[int]:
+    """The versions, of the one model that ``changes`` are of, that failed when they were tried last."""
+    last: dict[int, Ending] = {}
+    for change in changes:
+        if change.ending not in BLAMELESS and not change.identity.endswith(PACKED):
+            last[change.version] = change.ending
+    return frozenset(version for version, ending in last.items() if ending is not Ending.LIVE)
+
+
+def _changes(folder: Path) -> Iterator[Change]:
+    for file in (FILE_BEFORE, FILE):
+        try:
+            data = (folder / file).read_bytes()[-2 * FILE_BYTES_MAX :]
+        except FileNotFoundError:
+            continue
+        for line in data.splitlines():
+            if (change := decoded(line)) is not None:
+                yield change

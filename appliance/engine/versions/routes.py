@@ -1,0 +1,327 @@
+"""Names and versions to what serves them now. One owner: the engine.
+
+Keeps every version the repository ever asked for with its state and reason, answers ``resolve``, and counts a
+generation up whenever an answer may have changed, so that edges can cache plans.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from appliance.core.memory.residency_port import Form
+from appliance.domain.errors import InvalidRequest, NotReady, UnknownModel
+from appliance.domain.inference import RequestPlan
+from appliance.domain.model import ModelVersion, VersionState
+from appliance.engine.control.layout import LAYOUTS_KEPT, Layout, layout_of
+from appliance.engine.control.swap_settings import TrialWish
+from appliance.engine.port import IndexEntry
+from appliance.engine.requests.expectation import Expectations
+from appliance.engine.versions.records import PACKED
+from appliance.telemetry.meter import VersionMeter
+from appliance.workers.port import Assessment, ModelProgress
+
+if TYPE_CHECKING:
+    from appliance.engine.versions.diversion import Diversion
+
+MAX_VERSION = (1 << 63) - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CatalogVersion:
+    """A version that is wanted. ``fingerprint`` changes when its files do, also where they are the same as before: a
+    package that was repaired. ``trial`` is what it has to go through before it serves; None: what the configuration
+    says. ``note`` is said of it as its reason while it serves as it is wanted."""
+
+    model: ModelVersion
+    fingerprint: str
+    trial: TrialWish | None = None
+    note: str = ""
+
+    @property
+    def identity(self) -> str:
+        """See ``identity_of``."""
+        return identity_of(self.model, self.fingerprint)
+
+
+def identity_of(model: ModelVersion, fingerprint: str) -> str:
+    """What a version is, for records that outlive the process: a package's digest, or the state of its files."""
+    return f"{model.key}@{model.digest or fingerprint}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CatalogProblem:
+    """A version (or, with ``version`` "", a whole model) that cannot be served, and why."""
+
+    name: str
+    version: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Catalog:
+    """Everything that is wanted on this box at one moment. ``aside`` is there as well and not wanted, which is only
+    told: requests know nothing of it."""
+
+    versions: tuple[CatalogVersion, ...]
+    problems: tuple[CatalogProblem, ...] = ()
+    aside: tuple[CatalogProblem, ...] = ()
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Served:
+    """One version with everything the engine knows of it. ``id`` is its model id towards scheduler and workers.
+
+    ``reason`` says why it is not READY; of one that is, the census says what there is to say.
+    ``group`` is -1 until it is placed. ``opened``: the scheduler takes requests for it. ``retiring``: it serves until
+    what replaces it is ready. ``expectations`` are how much room its outputs will take; ``live`` counts requests that
+    are not done. ``identity`` is that of its CatalogVersion; ``assessment`` what it proved, here or
+    earlier. ``diversion`` leads some of its requests to a version on trial; ``fallback`` runs what fails on this one,
+    within ``run_limit_ns`` if that is known, and ``fallen_back`` counts that. ``packed``: it runs from a form that was
+    built on this box. ``untried``: why it went live without the trial that is configured, "" where it did not.
+
+    ``form`` is how much of it is in memory when it is not ``opened``, ``returning``: it is loaded to serve again,
+    ``quick``: with sessions that are there at once and are exchanged for fast ones later,
+    ``deferred``: there was no memory to load it with the first ones; ``epoch`` counts how often doors had to forget
+    what they were taught of it. ``progress`` is how far its load is.
+    """
+
+    id: int
+    model: ModelVersion
+    fingerprint: str
+    meter: VersionMeter
+    state: VersionState = VersionState.LOADING
+    reason: str = ""
+    group: int = -1
+    opened: bool = False
+    retiring: bool = False
+    seeds: tuple[tuple[int, int], ...] = ()
+    expectations: Expectations = field(init=False)
+    live: int = 0
+    identity: str = ""
+    assessment: Assessment | None = None
+    load_ns: int = 0
+    diversion: Diversion | None = None
+    fallback: Served | None = None
+    run_limit_ns: int = 0
+    fallen_back: int = 0
+    untried: str = ""
+    packed: bool = False
+    form: Form = Form.RESIDENT
+    returning: bool = False
+    quick: bool = False
+    deferred: bool = False
+    epoch: int = 0
+    progress: ModelProgress | None = None
+    layouts: dict[int, Layout] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.expectations = Expectations(self.model)
+
+    def layout(self, plan: RequestPlan) -> Layout:
+        """How requests of ``plan`` lie in memory; remembered."""
+        layout = self.layouts.get(id(plan))
+        if layout is None or layout.plan is not plan:
+            if len(self.layouts) >= LAYOUTS_KEPT:
+                self.layouts.clear()
+            layout = self.layouts[id(plan)] = layout_of(plan, self.expectations)
+        return layout
+
+    def is_of(self, entry: CatalogVersion) -> bool:
+        """Whether it is what ``entry`` wants, or runs from a form of it."""
+        return self.model == entry.model and self.identity.removesuffix(PACKED) == entry.identity
+
+    @property
+    def run_bound_ns(self) -> int:
+        """How long a run may take while another version could answer instead; 0: as its worker allows, as where runs
+        may have to wait for weights that are still to come."""
+        return self.run_limit_ns if self.fallback is not None and not self.quick else 0
+
+    @property
+    def key(self) -> str:
+        """``name/version``."""
+        return self.model.key
+
+
+def not_ready(name: str, version: int, why: str = "") -> NotReady:
+    """The error of a request for a version that does not serve now; ``why`` follows its words."""
+    error = NotReady(f"Request for unknown model: '{name}' version {version} is not at ready state{why}")
+    error.model = (name, version)
+    return error
+
+
+def tombstone(served: Served, number: int, reason: str) -> Served:
+    """What stands in the table of names, under the id ``number``, for a version that serves no more."""
+    return Served(
+        id=number,
+        model=served.model,
+        fingerprint=served.fingerprint,
+        identity=served.identity,
+        meter=served.meter,
+        state=VersionState.UNAVAILABLE,
+        reason=reason,
+        retiring=served.retiring,
+    )
+
+
+class _Meaning(NamedTuple):
+    """Where requests for a name go: for no particular version, and for each that is ready; which of them are led
+    elsewhere."""
+
+    default: Served | None
+    ready: tuple[Served, ...]
+    led: tuple[Diversion | None, ...]
+
+
+NOTHING: Final = _Meaning(None, (), ())
+
+
+class Routes:
+    """The table of names. ``changed`` is called after each change, with all versions that served or serve a name whose
+    requests go elsewhere than before."""
+
+    def __init__(self, changed: Callable[[Sequence[Served]], None]) -> None:
+        self._changed = changed
+        self._meanings: dict[str, _Meaning] = {}
+        self._names: dict[str, dict[int, Served]] = {}
+        self._problems: dict[tuple[str, str], str] = {}
+        self._aside: dict[tuple[str, str], str] = {}
+        self._default: dict[str, Served] = {}
+        self.generation = 0
+
+    def touch(self) -> None:
+        """Something changed: forget cached answers, and find out which requests go elsewhere now."""
+        self.generation += 1
+        self._default.clear()
+        before, self._meanings = self._meanings, {name: self._meaning(name) for name in self._names}
+        moved: list[Served] = []
+        for name in before.keys() | self._meanings.keys():
+            then, now = before.get(name, NOTHING), self._meanings.get(name, NOTHING)
+            if then != now:
+                moved += dict.fromkeys((*then.ready, *now.ready))
+        self._changed(moved)
+
+    def _meaning(self, name: str) -> _Meaning:
+        ready = tuple(self._ready(name))
+        return _Meaning(self.current(name), ready, tuple(served.diversion for served in ready))
+
+    def _ready(self, name: str) -> list[Served]:
+        return [served for served in self._names.get(name, {}).values() if served.state is VersionState.READY]
+
+    def put(self, served: Served) -> Served | None:
+        """Make ``served`` the one for its name and version; gives the one it replaces."""
+        versions = self._names.setdefault(served.model.name, {})
+        previous = versions.get(served.model.version)
+        versions[served.model.version] = served
+        self.touch()
+        return previous
+
+    def remove(self, served: Served) -> None:
+        """Forget ``served`` unless another took its place."""
+        versions = self._names.get(served.model.name, {})
+        if versions.get(served.model.version) is served:
+            del versions[served.model.version]
+            if not versions:
+                del self._names[served.model.name]
+            self.touch()
+
+    def set_problems(self, problems: dict[tuple[str, str], str]) -> None:
+        """Replace what the repository says it cannot offer: (name, version) to reason."""
+        self._problems = problems
+        self.touch()
+
+    def set_aside(self, aside: dict[tuple[str, str], str]) -> None:
+        """Replace what is told besides, as unavailable: (name, version) to reason."""
+        self._aside = aside
+
+    def is_aside(self, name: str) -> bool:
+        """Whether something of that name is only told."""
+        return any(name == each for each, _ in self._aside)
+
+    def find(self, name: str, version: int) -> Served | None:
+        """The entry for a name and version, in whatever state."""
+        return self._names.get(name, {}).get(version)
+
+    def all(self) -> Iterator[Served]:
+        """Every entry, by name and version."""
+        for name in sorted(self._names):
+            versions = self._names[name]
+            for version in sorted(versions):
+                yield versions[version]
+
+    def of(self, name: str) -> tuple[Served, ...]:
+        """Entries of one name, ascending; raises UnknownModel when nothing of that name is known."""
+        if name not in self._names and not any(name == known for known, _ in self._problems):
+            raise UnknownModel(f"Request for unknown model: '{name}' is not found")
+        versions = self._names.get(name, {})
+        return tuple(versions[version] for version in sorted(versions))
+
+    def resolve(self, name: str, version: str) -> Served:
+        """What serves ``name`` now; raises UnknownModel, NotReady or InvalidRequest."""
+        if not version:
+            served = self._default.get(name)
+            if served is None:
+                served = self._default[name] = self._latest(name)
+            return served
+        self.of(name)
+        number = _parse_version(version)
+        found = self._names.get(name, {}).get(number)
+        if found is None:
+            if (name, version) in self._problems or (name, "") in self._problems:
+                raise not_ready(name, number)
+            raise UnknownModel(f"Request for unknown model: '{name}' version {number} is not found")
+        if found.state is not VersionState.READY:
+            raise not_ready(name, number, _waiting([found]))
+        return found
+
+    def current(self, name: str) -> Served | None:
+        """What serves requests for ``name`` that ask for no version; None: nothing."""
+        ready = self._ready(name)
+        current = [served for served in ready if not served.retiring] or ready
+        return max(current, key=lambda served: served.model.version, default=None)
+
+    def _latest(self, name: str) -> Served:
+        known = self.of(name)
+        current = self.current(name)
+        if current is None:
+            waiting = _waiting(self._names.get(name, {}).values())
+            error = NotReady(f"Request for unknown model: '{name}' has no available versions{waiting}")
+            error.model = (name, known[-1].model.version if known else 0)
+            raise error
+        return current
+
+    def index(self, ready_only: bool, reason_of: Callable[[Served], str]) -> tuple[IndexEntry, ...]:
+        """All versions known, by name and version."""
+        entries = [
+            IndexEntry(
+                name=served.model.name,
+                version=str(served.model.version),
+                state=served.state,
+                reason=reason_of(served),
+            )
+            for served in self.all()
+        ]
+        known = {(entry.name, entry.version) for entry in entries}
+        entries.extend(
+            IndexEntry(name=name, version=version, state=VersionState.UNAVAILABLE, reason=reason)
+            for (name, version), reason in {**self._aside, **self._problems}.items()
+            if (name, version) not in known
+        )
+        entries.sort(key=lambda entry: (entry.name, len(entry.version), entry.version))
+        return tuple(entry for entry in entries if not ready_only or entry.state is VersionState.READY)
+
+
+def _waiting(versions: Iterable[Served]) -> str:
+    """Why those do not serve that could, in the words behind an error."""
+    known = [each for each in versions if each.state is VersionState.LOADING and each.reason]
+    return "".join(f"; version {each.model.version} {each.reason}" for each in known)
+
+
+def _parse_version(text: str) -> int:
+    if text.isascii() and text.isdigit() and len(text) < 20 and int(text) <= MAX_VERSION:
+        return int(text)
+    raise InvalidRequest(
+        f"failed to get model version from specified version string '{text[:64]}': "
+        "expected a whole number that fits in 63 bits"
+    )

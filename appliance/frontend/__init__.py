@@ -1,0 +1,1 @@
+"""What clients talk to: gRPC, HTTP, the sockets below both, and quotas."""

@@ -1,0 +1,235 @@
+"""One inference from the bytes of its message to the bytes of its answer, whatever the transport is.
+
+Whoever waits may go at any moment: the engine is told, and an answer that comes too late for anybody is released.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from typing import Final, NamedTuple, TypeVar
+
+from appliance.domain.errors import ApplianceError, DeadlineExpired, QuotaExceeded
+from appliance.domain.inference import NO_DEADLINE, Answer, Outcome
+from appliance.engine.port import NO_HEADERS, Buffer, EnginePort
+from appliance.frontend.grpc.codec import InferCodec, Intake, PlannedHead
+from appliance.frontend.grpc.envelope import Envelope, EnvelopeLimits, request_id_text
+from appliance.frontend.grpc.response import ResponseForm
+from appliance.frontend.grpc.status import Status, inference_status
+from appliance.telemetry.trace import TRACEPARENT, Trace, Tracer
+
+T = TypeVar("T")
+_NS = 1_000_000_000
+
+
+class Refused(Exception):
+    """An inference that ends without tensors; ``status`` is what the client gets."""
+
+    def __init__(self, status: Status, request_id: str = "") -> None:
+        super().__init__(status.text)
+        self.status = status
+        self.request_id = request_id
+
+
+class Caller(NamedTuple):
+    """Who sent a message: ``client`` by its certificate (empty: that is not known); where it is noted how the message
+    fares, if it is; and what it brought of the metadata that the engine wants."""
+
+    client: str = ""
+    trace: Trace | None = None
+    headers: Mapping[str, str] = NO_HEADERS
+
+
+NOBODY: Final = Caller()
+
+
+class Call(NamedTuple):
+    """A message taken apart and checked, not yet given to the engine."""
+
+    envelope: Envelope
+    request_id: str
+    intake: Intake
+    caller: Caller
+
+    @property
+    def form(self) -> ResponseForm:
+        """What encodes the answer."""
+        return self.intake.planned.form
+
+    def without_message(self) -> Call:
+        """What encoding the answer takes. As soon as the engine has its copy the message can go: thousands may be
+        queued, and what is large lies in memory that the door counts."""
+        envelope = Envelope(b"", self.envelope.request_id, ())
+        return Call(envelope, self.request_id, Intake(self.intake.planned, ()), self.caller)
+
+
+class Tally:
+    """Counts of one door. Owner: the event loop's thread."""
+
+    __slots__ = ("answered", "cancelled", "failed", "requests", "streams")
+
+    def __init__(self) -> None:
+        self.requests = self.answered = self.failed = self.cancelled = self.streams = 0
+
+
+class Inference:
+    """Takes inferences to the engine and back."""
+
+    def __init__(self, engine: EnginePort, limits: EnvelopeLimits, tracer: Tracer | None = None) -> None:
+        self.engine = engine
+        self.tracer = tracer
+        self.teach: Callable[[PlannedHead, Answer], None] | None = None
+        """Has whoever can serve requests by itself learn from each answer, which is not yet released."""
+        self.tally = Tally()
+        self._codec = InferCodec(engine, limits)
+        self._loop = asyncio.get_running_loop()
+
+    def deadline_ns(self, remaining_s: float | None) -> int:
+        """The engine's time ``remaining_s`` seconds from now, NO_DEADLINE for None."""
+        if remaining_s is None:
+            return NO_DEADLINE
+        return min(self.engine.now_ns() + int(remaining_s * _NS), NO_DEADLINE)
+
+    async def unary(self, message: bytes, remaining_s: float | None, caller: Caller = NOBODY) -> bytes:
+        """Serve one ModelInferRequest; gives the serialised ModelInferResponse. ``remaining_s`` are the seconds left
+        until the transport's deadline (None: it has none). Raises Refused."""
+        self.tally.requests += 1
+        if remaining_s is not None and remaining_s <= 0:
+            raise self.expired()
+        future: asyncio.Future[Outcome] = self._loop.create_future()
+        call = self.check(message, caller)
+        handle = self.submit(call, self.deadline_ns(remaining_s), _resolver(future))
+        try:
+            outcome = await future
+        except asyncio.CancelledError:
+            self.tally.cancelled += 1
+            if not future.cancelled():
+                discard(future.result())
+            self.engine.cancel(handle)
+            raise
+        return self.encode(call, outcome, b"".join)
+
+    def caller(
+        self, client: str, rpc: str, arrived_ns: int, metadata: Iterable[tuple[str, str | bytes]]
+    ) -> Caller:
+        """Who sends a message of ``rpc`` that arrived at ``arrived_ns``, with these ``metadata``."""
+        wanted = self.engine.wanted_headers
+        if wanted:
+            metadata = tuple(metadata)
+            said = {key: value for key, value in metadata if key in wanted and isinstance(value, str)}
+            return self._traced(client, rpc, arrived_ns, metadata)._replace(headers=said)
+        return self._traced(client, rpc, arrived_ns, metadata)
+
+    @property
+    def nosy(self) -> bool:
+        """Whether metadata matter now."""
+        return self.tracer is not None or bool(self.engine.wanted_headers)
+
+    def _traced(
+        self, client: str, rpc: str, arrived_ns: int, metadata: Iterable[tuple[str, str | bytes]]
+    ) -> Caller:
+        if self.tracer is None:
+            return Caller(client) if client else NOBODY
+        parent = next((value for key, value in metadata if key == TRACEPARENT), "")
+        trace = self.tracer.begin(rpc, arrived_ns, parent if isinstance(parent, str) else "")
+        return Caller(client, trace) if client or trace else NOBODY
+
+    def check(self, message: Buffer, caller: Caller = NOBODY) -> Call:
+        """Take a message apart and check it against what the engine serves now; raises Refused."""
+        request_id = ""
+        try:
+            envelope = self._codec.open(message)
+            request_id = request_id_text(envelope.request_id)
+            return Call(envelope, request_id, self._codec.intake(envelope), caller)
+        except ApplianceError as error:
+            self.engine.rejected(error, request_id, caller.client)
+            raise self.refused(error, request_id) from error
+
+    def has_memory(self, call: Call) -> bool:
+        """Whether there is memory for the tensors of a checked call now."""
+        return self.engine.has_memory(call.intake.planned.plan, call.intake.tensors)
+
+    def submit(
+        self,
+        call: Call,
+        deadline_ns: int,
+        on_done: Callable[[Outcome], None],
+        attempts: int = 0,
+        arrived_ns: int = 0,
+    ) -> int:
+        """Give a checked call to the engine; gives its handle. ``attempts``: how often workers died with it already;
+        ``arrived_ns``: when it arrived, 0 for now. Raises Refused."""
+        try:
+            return self.engine.submit(
+                call.intake.planned.plan,
+                call.intake.tensors,
+                request_id=call.request_id,
+                arrived_ns=arrived_ns or self.engine.now_ns(),
+                deadline_ns=deadline_ns,
+                on_done=on_done,
+                attempts=attempts,
+                client=call.caller.client,
+                trace=call.caller.trace,
+                headers=call.caller.headers,
+            )
+        except ApplianceError as error:
+            self._answered(call.caller)
+            raise self.refused(error, call.request_id) from error
+
+    def encode(self, call: Call, outcome: Outcome, join: Callable[[list[Buffer]], T]) -> T:
+        """What ``join`` makes of the pieces of the ModelInferResponse, which it must copy: their memory is given back
+        when it returns. Raises Refused when the outcome is an error."""
+        if not isinstance(outcome, Answer):
+            self._answered(call.caller)
+            raise self.refused(outcome, call.request_id) from outcome
+        try:
+            if self.teach is not None:
+                self.teach(call.intake.planned, outcome)
+            encoded = join(call.form.parts(call.envelope.request_id, outcome))
+        except ApplianceError as error:
+            raise self.refused(error, call.request_id) from error
+        finally:
+            outcome.release()
+            self._answered(call.caller)
+        self.tally.answered += 1
+        return encoded
+
+    def _answered(self, caller: Caller) -> None:
+        if caller.trace is not None and self.tracer is not None:
+            self.tracer.end(caller.trace, caller.client)
+
+    def over_quota(self, error: QuotaExceeded, message: Buffer = b"") -> Refused:
+        """The refusal of a request that its client's quota forbids: of the message nothing is read but its id, and it
+        counts for no model."""
+        request_id = ""
+        if message:
+            with suppress(ApplianceError):
+                request_id = request_id_text(self._codec.open(message).request_id)
+        return self.refused(error, request_id)
+
+    def expired(self) -> Refused:
+        """The refusal of a request whose deadline passed before it was looked at. Nobody waits any more: under
+        overload every microsecond spent on it would make the next one late too."""
+        return self.refused(DeadlineExpired("Request timeout expired before it was read"), "")
+
+    def refused(self, error: ApplianceError, request_id: str) -> Refused:
+        """Count an error and put it into the client's words."""
+        self.tally.failed += 1
+        return Refused(inference_status(error, request_id), request_id)
+
+
+def discard(outcome: Outcome) -> None:
+    """Give back the memory of an answer that nobody waits for."""
+    if isinstance(outcome, Answer):
+        outcome.release()
+
+
+def _resolver(future: asyncio.Future[Outcome]) -> Callable[[Outcome], None]:
+    def resolve(outcome: Outcome) -> None:
+        if future.done():
+            discard(outcome)
+        else:
+            future.set_result(outcome)
+
+    return resolve

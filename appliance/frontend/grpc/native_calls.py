@@ -1,0 +1,126 @@
+"""ModelInfer calls between the native door and the engine: no task, no future, one small object per request."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from appliance.domain.inference import NO_DEADLINE, Outcome
+from appliance.engine.port import Buffer
+from appliance.frontend.grpc.failure import status_for
+from appliance.frontend.grpc.inference import NOBODY, Call, Caller, Inference, Refused, discard
+from appliance.frontend.grpc.native_end import end_call
+from appliance.frontend.grpc.services import INFER
+from appliance.frontend.grpc.status import Status
+
+if TYPE_CHECKING:
+    from edge_appliance_door import Door
+
+
+KEPT_BYTES_MAX: Final = 1024
+"""Messages up to this size stay until they are answered: they weigh no more than what is kept of a request anyway, and
+letting go of them would cost every small request a microsecond."""
+
+
+class InferCalls:
+    """The ModelInfer calls that are under way. Owner: the event loop's thread."""
+
+    def __init__(self, door: Door, inference: Inference) -> None:
+        self._door = door
+        self._inference = inference
+        self._open: dict[int, _OpenCall] = {}
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def begin(
+        self,
+        call: int,
+        message: Any,
+        deadline_ns: int,
+        attempts: int = 0,
+        caller: Caller = NOBODY,
+        arrived_ns: int = 0,
+    ) -> None:
+        """Serve ``call``; its answer follows. ``message`` is as the door gives it; ``deadline_ns`` is on the engine's
+        clock, 0 for none; ``attempts``: how often workers died with it already; ``arrived_ns``: when it came to the
+        door, where it may have waited, 0 for now."""
+        inference = self._inference
+        inference.tally.requests += 1
+        try:
+            if deadline_ns and deadline_ns <= inference.engine.now_ns():
+                raise inference.expired()
+            checked = inference.check(view_of(message), caller)
+            small = type(message) is bytes and len(message) <= KEPT_BYTES_MAX
+            waiting = _OpenCall(self, call, checked if small else checked.without_message())
+            waiting.handle = inference.submit(
+                checked, deadline_ns or NO_DEADLINE, waiting.done, attempts, arrived_ns
+            )
+            self._open[call] = waiting
+        except Refused as refused:
+            self._refuse(call, refused.status)
+        except Exception as error:  # noqa: BLE001  a defect ends its own request
+            self._break(call, error)
+
+    def gone(self, call: int) -> None:
+        """The client of ``call`` went away: nobody waits for the outcome."""
+        waiting = self._open.pop(call, None)
+        if waiting is not None:
+            waiting.gone = True
+            self._inference.tally.cancelled += 1
+            self._inference.engine.cancel(waiting.handle)
+
+    def abandon(self) -> None:
+        """The door was closed: every client went away."""
+        for call in tuple(self._open):
+            self.gone(call)
+
+    def end(self, waiting: _OpenCall, outcome: Outcome) -> None:
+        """Answer with ``outcome``."""
+        del self._open[waiting.call]
+        try:
+            self._inference.encode(waiting.checked, outcome, waiting.reply)
+        except Refused as refused:
+            self._refuse(waiting.call, refused.status)
+        except Exception as error:  # noqa: BLE001  a defect ends its own request, not the engine that tells the outcome
+            self._break(waiting.call, error)
+
+    def reply(self, call: int, parts: list[Buffer]) -> bool:
+        """Answer ``call``; its client may have gone meanwhile, of which the door tells by itself."""
+        return self._door.reply(call, parts)
+
+    def _refuse(self, call: int, status: Status) -> None:
+        end_call(self._door, call, status)
+
+    def _break(self, call: int, error: Exception) -> None:
+        self._inference.tally.failed += 1
+        self._refuse(call, status_for(error, INFER))
+
+
+def view_of(message: Any) -> Buffer:
+    """A message as the door gives it: small ones are ``bytes``, large ones lie in its own memory, which the view keeps
+    alive."""
+    return message if type(message) is bytes else memoryview(message)
+
+
+class _OpenCall:
+    """One call that the engine has."""
+
+    __slots__ = ("_calls", "call", "checked", "gone", "handle")
+
+    def __init__(self, calls: InferCalls, call: int, checked: Call) -> None:
+        self._calls = calls
+        self.call = call
+        self.checked = checked
+        self.handle = 0
+        self.gone = False
+
+    def done(self, outcome: Outcome) -> None:
+        """The engine's ``on_done``."""
+        if self.gone:
+            discard(outcome)
+        else:
+            self._calls.end(self, outcome)
+
+    def reply(self, parts: list[Buffer]) -> bool:
+        """Send the answer's pieces, which are copied here."""
+        return self._calls.reply(self.call, parts)

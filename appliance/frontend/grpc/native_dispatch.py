@@ -1,0 +1,262 @@
+"""The native door's events, each led to what serves its call. Runs on the event loop, a batch of events per callback.
+
+An event whose handling breaks ends its own call with INTERNAL and goes to the log; the next one is handled all the
+same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final
+
+from edge_appliance_door import (
+    CALL,
+    GONE,
+    HANDSHAKE,
+    HTTP,
+    MESSAGE,
+    NEWS,
+    OVER_QUOTA,
+    SENT,
+    STREAM,
+    TURNED_AWAY,
+    UNARY,
+    Door,
+)
+
+from appliance.domain.inference import NO_DEADLINE
+from appliance.engine.fastpath.direct import DirectEngine
+from appliance.frontend.grpc.failure import status_for
+from appliance.frontend.grpc.inference import NOBODY, Caller
+from appliance.frontend.grpc.native_calls import InferCalls, view_of
+from appliance.frontend.grpc.native_end import end_call
+from appliance.frontend.grpc.native_front import NativeFront
+from appliance.frontend.grpc.native_stream import NativeStream
+from appliance.frontend.grpc.native_teaching import Teacher
+from appliance.frontend.grpc.services import INFER, INFER_STREAM, Services, Terms
+from appliance.frontend.quota.quotas import Quotas
+
+POLL_S: Final = 0.005
+FLUSH_S: Final = 0.5
+"""How long connections get, once every call has ended, to take their last answers and close."""
+
+_LOG = logging.getLogger(__name__)
+_INFER_INDEX: Final = 0
+_NS: Final = 1_000_000_000
+
+
+class Methods:
+    """What a door serves, by the index that its events name: ModelInfer, then the other unary RPCs, then streams."""
+
+    def __init__(self, services: Services) -> None:
+        unary, streaming = services.unary(), services.streaming()
+        self.paths = (INFER, *unary, *streaming)
+        self.answers = (None, *unary.values())
+        self.serves = (*[None] * len(self.answers), *streaming.values())
+
+    def inferences(self) -> list[int]:
+        """Those whose messages are inference requests."""
+        return [self.paths.index(path) for path in (INFER, INFER_STREAM)]
+
+    def table(self) -> list[tuple[str, int]]:
+        """Paths and kinds, as the door takes them."""
+        unary = len(self.answers)
+        return [(path, UNARY if index < unary else STREAM) for index, path in enumerate(self.paths)]
+
+
+class Dispatch:
+    """Serves the calls of ``door``, which it starts and closes; ``failed`` is called once should the door fail. With
+    ``direct``, requests that were seen before are the door's own; ``front`` is told of the door once that has started,
+    ``quotas`` of clients that are refused for theirs. Owner: the event loop's thread."""
+
+    def __init__(
+        self,
+        door: Door,
+        services: Services,
+        methods: Methods,
+        direct: DirectEngine | None,
+        failed: Callable[[BaseException], None],
+        front: NativeFront,
+        quotas: Quotas,
+    ) -> None:
+        self._door = door
+        self._quotas = quotas
+        self._front = front
+        self._failed = failed
+        self._methods = methods
+        self._inference = services.inference
+        self._loop = asyncio.get_running_loop()
+        self._poll: Callable[[], list[Any]] = door.poll
+        self._direct = direct
+        self._serves = direct if _is_taught(door, services, methods, direct) else None
+        self._infers = InferCalls(door, services.inference)
+        self._streams: dict[int, tuple[NativeStream, asyncio.Task[None]]] = {}
+        self._streams_from = len(methods.answers)
+        self._watched = -1
+
+    def start(self) -> None:
+        """Accept connections and watch for events."""
+        self._door.start()
+        self._watched = self._door.fileno()
+        self._loop.add_reader(self._watched, self._on_events)
+        self._front.attach(self._door, self._serves)
+
+    def listen(self, listeners: list[int]) -> None:
+        """Accept connections on these as well. Raises OSError."""
+        self._door.listen(listeners=listeners)
+
+    def counts(self) -> dict[str, int]:
+        """What the door counted, by its own names."""
+        return self._door.statistics()
+
+    async def drain(self, grace_s: float) -> None:
+        """Take no new calls, and wait up to ``grace_s`` seconds until those under way have ended and left."""
+        self._door.drain()
+        end = time.monotonic() + grace_s
+        while self._busy() and time.monotonic() < end:  # noqa: ASYNC110  the door can only be asked
+            await asyncio.sleep(POLL_S)
+        end = min(end, time.monotonic() + FLUSH_S)
+        while self._connections() and time.monotonic() < end:  # noqa: ASYNC110
+            await asyncio.sleep(POLL_S)
+
+    async def close(self) -> None:
+        """Cut everything."""
+        self._watch_no_more()
+        self._door.close()
+        self._infers.abandon()
+        tasks = [task for _, task in self._streams.values()]
+        for call in tuple(self._streams):
+            self._gone(call)
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _watch_no_more(self) -> None:
+        if self._watched >= 0:
+            self._loop.remove_reader(self._watched)
+            self._watched = -1
+
+    def _busy(self) -> bool:
+        return bool(self._infers or self._streams or self._door.statistics()["calls_open"])
+
+    def _connections(self) -> int:
+        return self._door.statistics()["connections_open"]
+
+    # --- events
+
+    def _on_events(self) -> None:
+        try:
+            events = self._poll()
+        except Exception as error:  # noqa: BLE001  whatever it is, events are lost and calls wait for them in vain
+            self._watch_no_more()  # its descriptor stays readable
+            self._failed(error)
+            return
+        begin, plain = self._infers.begin, not self._inference.nosy
+        for event in events:
+            try:
+                if event[0] == CALL and event[2] == _INFER_INDEX:
+                    caller = NOBODY if plain and not event[8] else self._caller(INFER, event)
+                    begin(event[1], event[3], event[4], event[7], caller, event[9])
+                else:
+                    self._take(event)
+            except Exception as error:  # noqa: BLE001  a defect ends its own call, not the handling of events
+                if event[0] in (NEWS, HTTP):
+                    self._failed(
+                        error
+                    )  # it tells of no call: accounts are no longer right, or a client waits in vain
+                    return
+                end_call(self._door, event[1], status_for(error, "an event of the door"))
+
+    def _take(self, event: tuple[Any, ...]) -> None:
+        kind = event[0]
+        if kind == CALL:
+            if event[2] < self._streams_from:
+                self._answer(event[1], event[2], bytes(event[3]))
+            else:
+                self._open_stream(event)
+        elif kind == NEWS:
+            if self._direct is not None:
+                self._direct.told()
+        elif kind == GONE:
+            self._gone(event[1])
+        elif kind == TURNED_AWAY:
+            _LOG.warning(
+                "a client was turned away: %s.tls_client_names has no %r, from %s",
+                event[3],
+                event[2],
+                event[1],
+            )
+        elif kind == HANDSHAKE:
+            _LOG.warning(
+                "a TLS handshake at the gRPC port came to nothing (%s): %s, from %s; "
+                "others like it are only counted for a minute",
+                event[2],
+                event[3],
+                event[1],
+            )
+        elif kind == OVER_QUOTA:
+            self._quotas.tell(event[1], event[2])
+        elif kind == HTTP:
+            self._front.adopted(*event[1:])
+        elif kind == MESSAGE:
+            stream = self._streams.get(event[1])
+            if stream is not None:
+                message = None if event[2] is None else view_of(event[2])
+                stream[0].received(message, *event[3:7])
+        elif kind == SENT:
+            stream = self._streams.get(event[1])
+            if stream is not None:
+                stream[0].sent()
+
+    def _caller(self, rpc: str, event: tuple[Any, ...]) -> Caller:
+        """Who sent a CALL."""
+        return self._inference.caller(event[8], rpc, event[9], event[5])
+
+    def _answer(self, call: int, method: int, message: bytes) -> None:
+        answer = self._methods.answers[method]
+        assert answer is not None
+        try:
+            answered = answer(message)
+        except Exception as error:  # noqa: BLE001  a defect ends its own request
+            end_call(self._door, call, status_for(error, self._methods.paths[method]))
+        else:
+            self._door.reply(call, answered)
+
+    def _gone(self, call: int) -> None:
+        stream = self._streams.get(call)
+        if stream is not None:
+            stream[0].gone()
+            stream[1].cancel()
+        else:
+            self._infers.gone(call)
+
+    # --- streams
+
+    def _open_stream(self, event: tuple[Any, ...]) -> None:
+        _, call, method, _, deadline_ns, metadata, _, _, client, _ = event
+        serve = self._methods.serves[method]
+        assert serve is not None
+        stream = NativeStream(self._door, call)
+        terms = Terms(deadline_ns or NO_DEADLINE, metadata, client, stream.handed, stream.end_input)
+        behave = partial(serve, stream.read, stream.write, terms)
+        remaining_s = (deadline_ns - self._inference.engine.now_ns()) / _NS if deadline_ns else None
+        task = self._loop.create_task(stream.serve(self._methods.paths[method], remaining_s, behave))
+        self._streams[call] = (stream, task)
+        task.add_done_callback(partial(self._ended, call))
+
+    def _ended(self, call: int, _: asyncio.Task[None]) -> None:
+        del self._streams[call]
+
+
+def _is_taught(door: Door, services: Services, methods: Methods, direct: DirectEngine | None) -> bool:
+    """Have ``door`` taught to serve inferences by itself, alone and on streams, where workers have the means."""
+    if direct is None:
+        return False
+    grants = door.grants()
+    if not direct.attach(grants, _INFER_INDEX):
+        return False
+    grants.serve_stream(methods.paths.index(INFER_STREAM), *services.window)
+    services.inference.teach = Teacher(grants, services.inference.engine, direct).consider
+    return True

@@ -1,0 +1,64 @@
+"""The native door's limits, by its names, from the door's settings. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Final
+
+from appliance.frontend.grpc.door import DoorConfig
+
+PING_PERIOD_S: Final = 10.0
+PING_STRIKES: Final = 2
+"""Pings in excess that are forgiven, as the gRPC library forgives them."""
+
+
+SETTINGS: Final[Mapping[str, str]] = {
+    "message_bytes": "max_message_bytes",
+    "metadata_bytes": "max_metadata_bytes",
+    "streams_per_connection": "max_concurrent_streams",
+    "connections": "max_connections",
+    "connections_per_peer": "max_connections_per_peer",
+    "bytes_in_flight_refused": "max_messages_bytes",
+    "connection_bytes_refused": "max_messages_bytes_connection",
+    "answer_bytes_refused": "max_messages_bytes_answers",
+    "keepalive_timeout_ms": "keepalive_timeout_s",
+    "connection_age_ms": "max_connection_age_s",
+    "handshake_ms": "handshake_timeout_s",
+    "idle_body_ms": "body_stall_s",
+    "write_stall_ms": "write_stall_s",
+    "resets_per_connection": "max_resets_per_10s",
+    "pings_per_connection": "client_ping_interval_s",
+    "control_frames_per_connection": "max_control_frames_per_10s",
+}
+"""The settings that clients can run into, by the names under which the door counts that. What it counts under
+``keepalive_ms`` are the pings that it sent."""
+
+PROTOCOL: Final[Mapping[str, str]] = {"protocol_errors": "http2_protocol", "window_errors": "http2_window"}
+"""The rules of HTTP/2, which no setting sets, by the names under which the door counts who broke them."""
+
+
+def limits_of(config: DoorConfig) -> dict[str, int]:
+    """Every limit that the native door has."""
+    return {
+        "message_bytes": config.max_message_bytes,
+        "metadata_bytes": config.max_metadata_bytes,
+        "streams_per_connection": config.max_concurrent_streams,
+        "connections": config.max_connections,
+        "connections_per_peer": config.max_connections_per_peer,
+        "bytes_in_flight": config.max_messages_bytes,
+        "keepalive_ms": _ms(config.keepalive_s),
+        "keepalive_timeout_ms": _ms(config.keepalive_timeout_s),
+        "connection_age_ms": _ms(config.max_connection_age_s),
+        "handshake_ms": _ms(config.handshake_timeout_s),
+        "idle_body_ms": _ms(config.body_stall_s),
+        "write_stall_ms": _ms(config.write_stall_s),
+        "resets_per_connection": config.max_resets_per_10s,
+        "control_frames_per_connection": config.max_control_frames_per_10s,
+        "pings_per_connection": math.ceil(PING_PERIOD_S / config.client_ping_interval_s) + PING_STRIKES,
+    }
+
+
+def _ms(seconds: float) -> int:
+    """Whole milliseconds; what is not zero does not become zero."""
+    return math.ceil(seconds * 1000)

@@ -1,0 +1,133 @@
+"""Everything that a gRPC front door serves, whatever carries the calls: RPCs by their full path.
+
+Messages pass as bytes. A unary RPC but ModelInfer is a function; a streaming one reads and writes through functions of
+the transport's. ModelInfer is each door's own, because its cost is the door's cost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Final, NamedTuple
+
+from google.protobuf import descriptor_pb2
+
+from appliance.engine.port import EnginePort
+from appliance.frontend.grpc.door import SERVICE, DoorConfig, DoorStatistics, LogControl
+from appliance.frontend.grpc.envelope import EnvelopeLimits
+from appliance.frontend.grpc.handlers import Handlers
+from appliance.frontend.grpc.health_service import FILE as HEALTH_FILE
+from appliance.frontend.grpc.health_service import HEALTH_SERVICE, HealthService
+from appliance.frontend.grpc.inference import Caller, Inference
+from appliance.frontend.grpc.reflection import METHOD, V1, V1ALPHA, Reflection
+from appliance.frontend.grpc.stream import Handed, Meter, Read, StreamSession, Write, as_it_came
+from appliance.frontend.grpc.stream_window import StreamWindow
+from appliance.frontend.grpc.wire_pb.pool import descriptor_files
+from appliance.telemetry.trace import Tracer
+
+INFER: Final = f"/{SERVICE}/ModelInfer"
+INFER_STREAM: Final = f"/{SERVICE}/ModelStreamInfer"
+REAL_STATUSES: Final = "triton_grpc_error"
+
+
+class Terms(NamedTuple):
+    """What a client said about a stream beside its messages; and, of a transport that serves requests by itself, what
+    StreamSession wants to know."""
+
+    deadline_ns: int
+    metadata: Iterable[tuple[str, str | bytes]]
+    client: str = ""
+    handed: Callable[[], Handed] = as_it_came
+    end_input: Callable[[], None] | None = None
+    meter: Meter | None = None
+
+
+AnswerMessage = Callable[[bytes], bytes]
+ServeStream = Callable[[Read, Write, Terms], Awaitable[None]]
+
+
+class Services:
+    """The RPCs of one door and what they have open. Owner: the event loop's thread."""
+
+    def __init__(
+        self, engine: EnginePort, config: DoorConfig, log: LogControl, tracer: Tracer | None = None
+    ) -> None:
+        limits = EnvelopeLimits(tensors_max=config.max_tensors, head_bytes_max=config.max_head_bytes)
+        self.inference = Inference(engine, limits, tracer)
+        self._handlers = Handlers(engine, log, tracer)
+        self._health = HealthService(engine)
+        health_file = descriptor_pb2.FileDescriptorProto.FromString(HEALTH_FILE)
+        self._reflection = Reflection((SERVICE, HEALTH_SERVICE), (*descriptor_files(), health_file))
+        self.window = (config.stream_window, config.stream_window_bytes)
+        """Requests, and bytes of their messages, under way on one ModelStreamInfer."""
+        self._sessions: set[StreamSession] = set()
+        self._draining = False
+
+    def unary(self) -> Mapping[str, AnswerMessage]:
+        """Paths of unary RPCs to what answers a serialised request; it raises ApplianceError."""
+        answers = {f"/{SERVICE}/{name}": rpc.serve for name, rpc in self._handlers.rpcs().items()}
+        return {**answers, f"/{HEALTH_SERVICE}/Check": self._health.check}
+
+    def streaming(self) -> Mapping[str, ServeStream]:
+        """Paths of streaming RPCs to what serves one; it raises ApplianceError or Refused to end with a status."""
+        return {
+            INFER_STREAM: self._infer_stream,
+            f"/{HEALTH_SERVICE}/Watch": self._watch,
+            f"/{V1ALPHA}/{METHOD}": self._reflect,
+            f"/{V1}/{METHOD}": self._reflect,
+        }
+
+    def announce_stop(self) -> None:
+        """Health turns NOT_SERVING; requests are still served."""
+        self._handlers.stopping = True
+        self._health.announce_stop()
+
+    def drain(self) -> None:
+        """Streams end when what they have under way is answered."""
+        self.announce_stop()
+        self._draining = True
+        self._health.end()
+        for session in tuple(self._sessions):
+            session.stop()
+
+    def statistics(self) -> DoorStatistics:
+        """A value to show."""
+        tally = self.inference.tally
+        return DoorStatistics(
+            requests=tally.requests,
+            answered=tally.answered,
+            failed=tally.failed,
+            cancelled=tally.cancelled,
+            streams=tally.streams,
+        )
+
+    async def _infer_stream(self, read: Read, write: Write, terms: Terms) -> None:
+        metadata = tuple(terms.metadata)
+        real_statuses = any(key == REAL_STATUSES and value in ("true", b"true") for key, value in metadata)
+
+        def caller() -> Caller:
+            """Whoever sends the message that came now."""
+            return self.inference.caller(terms.client, INFER_STREAM, self.inference.engine.now_ns(), metadata)
+
+        session = StreamSession(
+            self.inference,
+            StreamWindow(*self.window),
+            terms.deadline_ns,
+            real_statuses,
+            caller,
+            terms.handed,
+            terms.end_input,
+            terms.meter,
+        )
+        self._sessions.add(session)
+        try:
+            if self._draining:
+                session.stop()
+            await session.run(read, write)
+        finally:
+            self._sessions.discard(session)
+
+    async def _watch(self, read: Read, write: Write, _: Terms) -> None:
+        await self._health.watch(read, write)
+
+    async def _reflect(self, read: Read, write: Write, _: Terms) -> None:
+        await self._reflection.serve(read, write)

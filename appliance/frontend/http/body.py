@@ -1,0 +1,129 @@
+"""Reading request bodies: whole, bounded in size and time, and all of them together bounded in memory.
+
+A body that has arrived with its head costs no waiting. A declared length counts, and is refused, before memory is
+taken for it; one that nobody declared counts while it arrives.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from http import HTTPStatus
+from typing import NamedTuple
+
+from aiohttp import web
+from aiohttp.web_protocol import RequestPayloadError
+
+from appliance.domain.errors import InvalidRequest, MessageTooLarge, QueueFull
+from appliance.frontend.http.compression import request_encoding, unfold
+from appliance.frontend.http.config import HttpConfig
+from appliance.frontend.http.status import HttpRefusal
+
+Body = bytes | bytearray
+
+
+class HeldBody(NamedTuple):
+    """A body in memory and how many bytes it counts for, which is more while it was compressed."""
+
+    data: Body
+    held_bytes: int
+
+
+class BodyReader:
+    """Reads bodies within the limits of ``config``. Owns the count of bytes held in bodies."""
+
+    def __init__(self, config: HttpConfig) -> None:
+        self._config = config
+        self._held_bytes = 0
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of all bodies in memory now, as declared or received."""
+        return self._held_bytes
+
+    async def read(self, request: web.BaseRequest, limit: int) -> HeldBody:
+        """The plain body of ``request``, at most ``limit`` bytes. Its bytes count as held until it is released.
+
+        Raises MessageTooLarge, QueueFull (all bodies together), InvalidRequest (cut short or malformed) and
+        HttpRefusal (too slow, unknown encoding)."""
+        coding = request_encoding(request.headers.get("Content-Encoding", ""))
+        taken = declared = self._take(_declared_length(request, limit))
+        try:
+            body = await self._arrived(request, limit)
+            taken = max(declared, len(body))
+            if coding:
+                taken += self._take(limit)
+                body = await unfold(body, coding, limit)
+        except BaseException:
+            self._held_bytes -= taken
+            raise
+        return HeldBody(body, taken)
+
+    def release(self, held: HeldBody) -> None:
+        """Its bytes count no longer; call exactly once per body that was read."""
+        self._held_bytes -= held.held_bytes
+
+    def _take(self, nbytes: int) -> int:
+        if self._held_bytes + nbytes > self._config.max_bodies_bytes:
+            raise QueueFull(
+                f"Exceeds maximum queue size: request bodies already hold {self._held_bytes} of "
+                f"{self._config.max_bodies_bytes} bytes"
+            )
+        self._held_bytes += nbytes
+        return nbytes
+
+    async def _arrived(self, request: web.BaseRequest, limit: int) -> Body:
+        """The body as it was sent; what it has beyond its declared length counts as held from here on."""
+        content = request.content
+        if content.is_eof() and content.exception() is None:
+            body = _bounded(content.read_nowait(-1), limit)
+            self._take(max(0, len(body) - (request.content_length or 0)))
+            return body
+        if request.headers.get("Expect", "").lower() == "100-continue" and request.transport is not None:
+            request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        try:
+            async with asyncio.timeout(self._config.body_timeout_s):
+                return await self._gather(request, limit)
+        except TimeoutError:
+            raise HttpRefusal(
+                HTTPStatus.REQUEST_TIMEOUT,
+                f"request body did not arrive within {self._config.body_timeout_s:g} s",
+                {"Connection": "close"},
+            ) from None
+        except RequestPayloadError as error:
+            raise InvalidRequest(f"request body is malformed: {error}") from None
+
+    async def _gather(self, request: web.BaseRequest, limit: int) -> bytearray:
+        """All chunks in one buffer: made once when the length is declared, grown and counted with each when it is not.
+        A buffer that grows has at most an eighth more than it needs."""
+        content = request.content
+        buffer = bytearray(request.content_length or 0)
+        filled = beyond = 0
+        try:
+            while chunk := await content.readany():
+                end = filled + len(chunk)
+                if end > limit:
+                    raise MessageTooLarge(f"request body is larger than the limit of {limit} bytes")
+                beyond += self._take(max(0, end - len(buffer)))
+                buffer[filled:end] = chunk
+                filled = end
+            if filled != len(buffer):
+                raise InvalidRequest(
+                    f"request body is cut short: {len(buffer)} bytes announced, {filled} arrived"
+                )
+        except BaseException:
+            self._held_bytes -= beyond
+            raise
+        return buffer
+
+
+def _declared_length(request: web.BaseRequest, limit: int) -> int:
+    length = request.content_length or 0
+    if length > limit:
+        raise MessageTooLarge(f"request body of {length} bytes is larger than the limit of {limit} bytes")
+    return length
+
+
+def _bounded(body: Body, limit: int) -> Body:
+    if len(body) > limit:
+        raise MessageTooLarge(f"request body of {len(body)} bytes is larger than the limit of {limit} bytes")
+    return body

@@ -1,0 +1,170 @@
+"""What an operator may set about the HTTP edge: addresses and a bound for everything a client can make large
+or slow."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+from appliance.frontend.listening.settings import (
+    OWN_USER,
+    REUSE_PORT,
+    UNIX_GROUP,
+    UNIX_MODE,
+    client_name_problems,
+    listening_problems,
+    tls_contradictions,
+)
+
+MEBIBYTE = 1 << 20
+
+
+class HttpNative(Enum):
+    """Whether the native door listens in the edge's place. AUTO: where that door serves requests by itself."""
+
+    AUTO = "auto"
+    ON = "on"
+    OFF = "off"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HttpConfig:
+    """The ``[http]`` section. Sizes are bytes, times seconds. An address is ``host:port``, ``[v6 address]:port`` (port
+    0 takes a free one), ``unix:/path``, ``systemd`` or ``systemd:NAME``; no address turns the edge off. Raises
+    ValueError where settings contradict one another."""
+
+    addresses: tuple[str, ...] = field(
+        default=("127.0.0.1:8000",),
+        metadata={
+            "help": "where to listen: host:port, [v6]:port, unix:/path or systemd[:NAME], for sockets that the service "
+            "manager opened",
+            "check": listening_problems,
+        },
+    )
+    reuse_port: bool = field(default=False, metadata=REUSE_PORT)
+    unix_mode: str = field(default=OWN_USER, metadata=UNIX_MODE)
+    unix_group: str = field(default="", metadata=UNIX_GROUP)
+    tls_certificate: str = field(
+        default="",
+        metadata={"help": "PEM file of the server's certificate chain, for TCP; empty: no TLS"},
+    )
+    tls_key: str = field(default="", metadata={"help": "PEM file of the certificate's private key"})
+    tls_client_ca: str = field(
+        default="",
+        metadata={
+            "help": "PEM file of authorities; clients must then show a certificate that one of them signed, also "
+            "for metrics and the status page"
+        },
+    )
+    tls_client_names: tuple[str, ...] = field(
+        default=(),
+        metadata={
+            "help": "who may come with such a certificate, as grpc.tls_client_names has it; empty: everybody",
+            "check": client_name_problems,
+        },
+    )
+    handshake_timeout_s: float = field(
+        default=10.0,
+        metadata={
+            "min": 0.1,
+            "unit": "s",
+            "help": "from a new connection to the end of its TLS handshake",
+        },
+    )
+    native: HttpNative = field(
+        default=HttpNative.AUTO,
+        metadata={
+            "help": "whether the native gRPC door listens here, answers by itself inferences of a form that "
+            "was seen before, and passes all else on: on, off, or auto: where that door serves"
+        },
+    )
+    max_body_bytes: int = field(
+        default=64 * MEBIBYTE,
+        metadata={
+            "min": 1024,
+            "unit": "bytes",
+            "help": "largest request body, before and after decompression",
+        },
+    )
+    max_json_bytes: int = field(
+        default=4 * MEBIBYTE,
+        metadata={
+            "min": 1024,
+            "unit": "bytes",
+            "help": "largest JSON text in a request; reading it holds up other requests for 10 to 30 ms per MiB, "
+            "so large tensors belong into binary tensor data; lower this where deadlines are tight",
+        },
+    )
+    max_json_answer_bytes: int = field(
+        default=64 * MEBIBYTE,
+        metadata={
+            "min": 1024,
+            "unit": "bytes",
+            "help": "largest JSON text of tensors in an answer, numbers at the most characters that their datatype may "
+            "take (FP32: 25 with the comma); larger ones are refused: they belong into binary tensor data",
+        },
+    )
+    max_bodies_bytes: int = field(
+        default=256 * MEBIBYTE,
+        metadata={
+            "min": 1024,
+            "unit": "bytes",
+            "help": "all request bodies in memory together; as much again for answers to inferences that clients have "
+            "not taken yet",
+        },
+    )
+    max_connections: int = field(
+        default=8192,
+        metadata={
+            "min": 1,
+            "help": "open connections, in their TLS handshake or past it; more are answered 503 and closed, over TLS "
+            "closed at once",
+        },
+    )
+    max_connections_per_peer: int = field(
+        default=1024,
+        metadata={
+            "min": 1,
+            "help": "open connections from one IPv4 address or IPv6 network of 64 bits; more are answered 503, over "
+            "TLS closed at once; raise it where many clients come from one address, as from behind a proxy",
+        },
+    )
+    max_header_bytes: int = field(
+        default=16_384,
+        metadata={"min": 1024, "unit": "bytes", "help": "largest request line and largest single header"},
+    )
+    max_headers: int = field(default=100, metadata={"min": 8, "help": "headers of one request"})
+    keepalive_s: float = field(
+        default=75.0, metadata={"min": 1, "unit": "s", "help": "how long an idle connection stays open"}
+    )
+    head_timeout_s: float = field(
+        default=10.0,
+        metadata={
+            "min": 0.1,
+            "unit": "s",
+            "help": "from the first byte of a request to the end of its headers",
+        },
+    )
+    body_timeout_s: float = field(
+        default=60.0, metadata={"min": 0.1, "unit": "s", "help": "from the headers to the end of the body"}
+    )
+    write_stall_s: float = field(
+        default=30.0,
+        metadata={
+            "min": 0.1,
+            "unit": "s",
+            "help": "how long a client may take no byte of its answer; over TLS, nothing of its last 64 KiB",
+        },
+    )
+    compress_min_bytes: int = field(
+        default=1024,
+        metadata={
+            "min": 0,
+            "unit": "bytes",
+            "help": "smallest answer that is compressed when the client asks",
+        },
+    )
+
+    def __post_init__(self) -> None:
+        if problems := list(tls_contradictions(self)):
+            raise ValueError("; ".join(problems))

@@ -1,0 +1,111 @@
+"""Endpoints that change or ask about the server itself: repository control, logging, tracing, shared memory.
+
+Nothing here loads or unloads a model: what the network may not do is refused with the reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, Protocol
+
+from aiohttp import web
+
+from appliance.domain.errors import Forbidden, InvalidRequest, Unsupported
+from appliance.engine.port import EnginePort
+from appliance.frontend.http.body import BodyReader
+from appliance.frontend.http.json_document import check_nesting, parse_json
+from appliance.frontend.http.json_response import json_response
+from appliance.frontend.http.metadata import index_document
+from appliance.telemetry.trace import Tracer, check_trace_setting, trace_settings
+
+MAX_CONTROL_BYTES: Final = 64 * 1024
+
+Setting = bool | int | str
+
+
+class LogSettings(Protocol):
+    """The log as this edge may read and change it."""
+
+    def settings(self) -> Mapping[str, Setting]:
+        """The settings in force, by the names of the logging extension."""
+
+    def update(self, changes: Mapping[str, Setting]) -> None:
+        """Change some of them, all or none; raises InvalidRequest or Unsupported naming what cannot be."""
+
+
+class ControlHandler:
+    """Handlers of the model repository, logging, trace and shared-memory extensions."""
+
+    def __init__(
+        self, engine: EnginePort, bodies: BodyReader, log: LogSettings, tracer: Tracer | None = None
+    ) -> None:
+        self._engine = engine
+        self._tracer = tracer
+        self._bodies = bodies
+        self._log = log
+
+    async def index(self, request: web.BaseRequest) -> web.StreamResponse:
+        """Every version known, with its state and reason; {"ready": true} leaves out what is not READY."""
+        ready = (await self._object(request)).get("ready", False)
+        if not isinstance(ready, bool):
+            raise InvalidRequest(f"'ready' must be true or false, got {ready!r}")
+        return json_response(index_document(self._engine.index(ready)))
+
+    async def load(self, request: web.BaseRequest, name: str) -> web.StreamResponse:
+        """Refused: models come from the model directory."""
+        raise Forbidden(
+            f"loading model '{name}' over the network is turned off; put it into the model directory, or load it over "
+            "the control socket (control.socket)"
+        )
+
+    async def unload(self, request: web.BaseRequest, name: str) -> web.StreamResponse:
+        """Refused: models leave with the model directory."""
+        raise Forbidden(
+            f"unloading model '{name}' over the network is turned off; take it out of the model directory, or unload "
+            "it over the control socket (control.socket)"
+        )
+
+    async def log_settings(self, request: web.BaseRequest) -> web.StreamResponse:
+        """The log settings in force."""
+        return json_response(dict(self._log.settings()))
+
+    async def update_log(self, request: web.BaseRequest) -> web.StreamResponse:
+        """Change log settings and answer with those in force."""
+        changes = await self._object(request)
+        for key, value in changes.items():
+            if not isinstance(value, (bool, int, str)):
+                raise InvalidRequest(
+                    f"log setting '{key}' must be a boolean, an integer or a string, got {value!r}"
+                )
+        self._log.update(changes)
+        return json_response(dict(self._log.settings()))
+
+    async def trace_settings(self, request: web.BaseRequest, name: str = "") -> web.StreamResponse:
+        """What is traced. A level is a list, any other setting a text."""
+        if name:
+            self._engine.versions(name)
+        settings = trace_settings(self._tracer)
+        return json_response(
+            {key: list(words) if key == "trace_level" else words[0] for key, words in settings.items()}
+        )
+
+    async def update_trace(self, request: web.BaseRequest, name: str = "") -> web.StreamResponse:
+        """Accepts what leaves tracing as it is; anything else is not offered."""
+        for key, value in (await self._object(request)).items():
+            check_trace_setting(self._tracer, key, value if isinstance(value, list) else [value])
+        return await self.trace_settings(request, name)
+
+    async def shared_memory(self, request: web.BaseRequest, *names: str) -> web.StreamResponse:
+        """Refused: clients send tensors in the message."""
+        raise Unsupported("client shared memory is turned off here; send and receive tensors in the message")
+
+    async def _object(self, request: web.BaseRequest) -> dict[str, Any]:
+        held = await self._bodies.read(request, MAX_CONTROL_BYTES)
+        self._bodies.release(held)
+        if not held.data.strip():
+            return {}
+        document = parse_json(held.data, "request")
+        check_nesting(document, "request")
+        if not isinstance(document, dict):
+            raise InvalidRequest("request must be a JSON object")
+        return document

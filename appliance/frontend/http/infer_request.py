@@ -1,0 +1,250 @@
+"""An inference request as the v2 REST protocol words it, with the binary tensor data extension.
+
+Pure. A body is a JSON head, then the binary tensors one after another in input order;
+``Inference-Header-Content-Length`` says where the head ends (absent: everything is JSON; 0: no head at all,
+the body is the only input's tensor). What a head says is kept apart from tensor bytes, so that an equal head
+need not be read twice.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from appliance.domain.errors import InvalidRequest
+from appliance.domain.inference import OutputHead, Parameter, RequestHead, RequestPlan, TensorHead
+from appliance.domain.model import ModelVersion
+from appliance.domain.parameters import check_input_parameters, output_classification, request_meaning
+from appliance.domain.tensor import FREE, Datatype
+from appliance.domain.validation import check_raw
+from appliance.frontend.http.json_document import check_nesting, parse_json
+from appliance.frontend.http.json_tensor import raw_from_json
+
+HEAD_LENGTH_HEADER: Final = "Inference-Header-Content-Length"
+JSON_DATA: Final = -1
+"""Size of an input whose data is in the JSON head."""
+
+_LEADING_ID: Final = re.compile(rb'\s*\{\s*"id"\s*:\s*"([ !#-\[\]-~]*)"\s*,')
+_MAX_DIMENSION: Final = 1 << 63
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InferHead:
+    """A request without its binary tensors. Per input, ``sizes`` holds the announced bytes (JSON_DATA: in
+    ``data``) and ``data`` the JSON value. ``binary_outputs`` says per output name what was asked,
+    ``binary_default`` for the others."""
+
+    request_id: str
+    head: RequestHead
+    sizes: tuple[int, ...]
+    data: tuple[Any, ...]
+    binary_outputs: Mapping[str, bool]
+    binary_default: bool
+
+    @property
+    def repeatable(self) -> bool:
+        """Whether an equal head may come again with other tensors: none of them is inside it."""
+        return JSON_DATA not in self.sizes
+
+
+def head_length(header: str | None, body_bytes: int) -> int:
+    """Bytes of the JSON head, from the value of HEAD_LENGTH_HEADER; raises InvalidRequest."""
+    if header is None:
+        return body_bytes
+    if not (header.isascii() and header.isdigit() and len(header) < 19):
+        raise InvalidRequest(f"header {HEAD_LENGTH_HEADER} must be a number of bytes, got '{header}'")
+    length = int(header)
+    if length > body_bytes:
+        raise InvalidRequest(
+            f"header {HEAD_LENGTH_HEADER} says {length} bytes, but the request body has {body_bytes} bytes"
+        )
+    return length
+
+
+def split_id(text: bytes) -> tuple[str, bytes]:
+    """A leading plain "id" of a JSON head and the head without it, so that heads that differ only in the id
+    are equal; ("", text) where there is none to split off."""
+    found = _LEADING_ID.match(text)
+    return (found[1].decode(), b"{" + text[found.end() :]) if found else ("", text)
+
+
+def parse_head(text: bytes, name: str, version: str) -> InferHead:
+    """Read a JSON head for model ``name``; raises InvalidRequest and Unsupported."""
+    document = parse_json(text, "request")
+    if not isinstance(document, dict):
+        raise InvalidRequest("request must be a JSON object with 'inputs'")
+    inputs = _objects(document, "inputs")
+    outputs = _objects(document, "outputs")
+    _check_all_nesting(document, inputs)
+    if "inputs" not in document:
+        raise InvalidRequest("request has no 'inputs'")
+    parameters = _parameters(document, "request")
+    binary_default = _flag(parameters.pop("binary_data_output", False), "binary_data_output")
+    meaning = request_meaning(parameters)
+    tensors = [_input(entry, name) for entry in inputs]
+    wanted = [_output(entry) for entry in outputs]
+    return InferHead(
+        request_id=_text(document, "id", "request") if "id" in document else "",
+        head=RequestHead(
+            model_name=name,
+            model_version=version,
+            inputs=tuple(tensor for tensor, _, _ in tensors),
+            outputs=tuple(output for output, _ in wanted),
+            priority=meaning.priority,
+            timeout_us=meaning.timeout_us,
+            parameters=parameters,
+        ),
+        sizes=tuple(size for _, size, _ in tensors),
+        data=tuple(data for _, _, data in tensors),
+        binary_outputs={output.name: binary for output, binary in wanted if binary is not None},
+        binary_default=binary_default,
+    )
+
+
+def raw_head(model: ModelVersion, version: str, nbytes: int) -> InferHead:
+    """The head of a body that is nothing but ``nbytes`` of the only input of ``model``; outputs come as
+    binary data.
+
+    At most one dimension (the batch included) may be free: it follows from the size. BYTES is one element."""
+    required = [spec for spec in model.inputs if not spec.optional] or list(model.inputs)
+    if len(required) != 1:
+        raise InvalidRequest(
+            f"a raw binary request needs a model with one input; model '{model.name}' has {len(model.inputs)}"
+        )
+    spec = required[0]
+    shape = [FREE, *spec.shape] if model.max_batch_size else list(spec.shape)
+    if spec.datatype is Datatype.BYTES:
+        shape = [1 if dimension == FREE else dimension for dimension in shape]
+    elif shape.count(FREE) > 1:
+        raise InvalidRequest(
+            f"a raw binary request cannot tell the shape of input '{spec.name}': more than one dimension is free"
+        )
+    elif FREE in shape:
+        row = spec.datatype.size
+        for dimension in shape:
+            row *= 1 if dimension == FREE else dimension
+        shape[shape.index(FREE)] = nbytes // row if row else 0
+    head = RequestHead(
+        model_name=model.name,
+        model_version=version,
+        inputs=(TensorHead(spec.name, spec.datatype.wire, tuple(shape)),),
+    )
+    return InferHead(
+        request_id="", head=head, sizes=(nbytes,), data=(None,), binary_outputs={}, binary_default=True
+    )
+
+
+def tensors_of(request: InferHead, plan: RequestPlan, binary: memoryview) -> list[bytes | memoryview]:
+    """Raw tensors in the request's order, checked against ``plan``: views of ``binary`` (what follows the
+    head), or made from JSON. Raises InvalidRequest."""
+    name = plan.model.name
+    tensors: list[bytes | memoryview] = [b""] * len(request.sizes)
+    position = 0
+    for index, size in enumerate(request.sizes):
+        if size != JSON_DATA:
+            if position + size > len(binary):
+                raise InvalidRequest(
+                    f"unexpected end of binary data of input '{request.head.inputs[index].name}' for model '{name}': "
+                    f"{size} bytes announced, {len(binary) - position} left"
+                )
+            tensors[index] = binary[position : position + size]
+            position += size
+    if position != len(binary):
+        raise InvalidRequest(
+            f"unexpected additional input data for model '{name}': {len(binary) - position} bytes follow the "
+            "last binary tensor"
+        )
+    for planned in plan.inputs:
+        source = planned.source
+        if source < 0:
+            continue
+        if request.sizes[source] == JSON_DATA:
+            tensors[source] = raw_from_json(
+                request.data[source], planned.datatype, planned.elements, planned.name
+            )
+        check_raw(plan, planned, tensors[source])
+    return tensors
+
+
+def _check_all_nesting(document: dict[str, Any], inputs: Sequence[dict[str, Any]]) -> None:
+    # tensor data is the one thing that may be large; its nesting is checked where it is flattened
+    check_nesting({key: value for key, value in document.items() if key != "inputs"}, "request")
+    for entry in inputs:
+        check_nesting({key: value for key, value in entry.items() if key != "data"}, "request")
+
+
+def _objects(document: dict[str, Any], key: str) -> list[dict[str, Any]]:
+    entries = document.get(key, [])
+    if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
+        raise InvalidRequest(f"'{key}' of the request must be an array of objects")
+    return entries
+
+
+def _input(entry: dict[str, Any], model: str) -> tuple[TensorHead, int, Any]:
+    name = _text(entry, "name", "an input")
+    where = f"input '{name}'"
+    tensor = TensorHead(name, _text(entry, "datatype", where), _shape(entry, where))
+    parameters = _parameters(entry, where)
+    check_input_parameters(name, parameters)
+    size = parameters.get("binary_data_size")
+    if size is None:
+        if "data" not in entry:
+            raise InvalidRequest(
+                f"unable to find data for input tensor '{name}' for model '{model}' in request."
+            )
+        return tensor, JSON_DATA, entry["data"]
+    if "data" in entry:
+        raise InvalidRequest(f"{where} has both 'data' and 'binary_data_size'; send one of them")
+    if type(size) is not int or size < 0:
+        raise InvalidRequest(
+            f"parameter 'binary_data_size' of {where} must be a number of bytes, got {size!r}"
+        )
+    return tensor, size, None
+
+
+def _output(entry: dict[str, Any]) -> tuple[OutputHead, bool | None]:
+    name = _text(entry, "name", "an output")
+    parameters = _parameters(entry, f"output '{name}'")
+    binary = parameters.get("binary_data")
+    return (
+        OutputHead(name, output_classification(name, parameters)),
+        None if binary is None else _flag(binary, f"binary_data' of output '{name}"),
+    )
+
+
+def _shape(entry: dict[str, Any], where: str) -> tuple[int, ...]:
+    shape = entry.get("shape")
+    if not isinstance(shape, list) or not set(map(type, shape)) <= {int}:
+        raise InvalidRequest(f"'shape' of {where} must be an array of integers")
+    if not all(-_MAX_DIMENSION <= dimension < _MAX_DIMENSION for dimension in shape):
+        raise InvalidRequest(f"'shape' of {where} has a dimension that does not fit in 64 bits")
+    return tuple(shape)
+
+
+def _text(entry: dict[str, Any], key: str, where: str) -> str:
+    value = entry.get(key)
+    if not isinstance(value, str):
+        raise InvalidRequest(f"'{key}' of {where} must be a string")
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise InvalidRequest(f"'{key}' of {where} is not valid Unicode") from None
+    return value
+
+
+def _parameters(entry: dict[str, Any], where: str) -> dict[str, Parameter]:
+    parameters = entry.get("parameters", {})
+    if not isinstance(parameters, dict):
+        raise InvalidRequest(f"'parameters' of {where} must be an object")
+    for key, value in parameters.items():
+        if not isinstance(value, (bool, int, float, str)):
+            raise InvalidRequest(f"parameter '{key}' of {where} must be a boolean, a number or a string")
+    return dict(parameters)
+
+
+def _flag(value: Parameter, key: str) -> bool:
+    if not isinstance(value, bool):
+        raise InvalidRequest(f"parameter '{key}' must be true or false, got {value!r}")
+    return value

@@ -1,0 +1,148 @@
+"""The JSON document behind ``/status.json``: the engine's status as plain JSON values.
+
+Pure. ``docs/STATUS.md`` describes every field; ``FORMAT`` changes when a field changes its meaning or goes
+away, not when one is added. Counters only grow while the appliance runs: a reader takes two documents and
+subtracts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict
+
+from appliance import __version__
+from appliance.domain.identity import SERVER_NAME
+from appliance.engine.port import EngineStatus, SwapFigures, VersionStatus, WorkerStatus
+from appliance.frontend.quota.quotas import QuotaFigures
+from appliance.telemetry.meter import BOUNDS_US, HistogramValue, Result, Stage, VersionStatistics
+from appliance.telemetry.store_metrics import StoreFigures
+
+FORMAT = 1
+
+Json = bool | int | float | str | list["Json"] | dict[str, "Json"] | None
+
+
+def status_document(
+    status: EngineStatus, store: StoreFigures | None = None, quotas: QuotaFigures | None = None
+) -> dict[str, Json]:
+    """The whole document; every value is JSON."""
+    document = status_header(status, store, quotas)
+    document["models"] = [model_document(version) for version in status.versions]
+    return document
+
+
+def status_header(
+    status: EngineStatus, store: StoreFigures | None = None, quotas: QuotaFigures | None = None
+) -> dict[str, Json]:
+    """The document without its models, which is cheap however many there are."""
+    return {
+        "format": FORMAT,
+        "server": {"name": SERVER_NAME, "version": __version__},
+        "accepting": status.accepting,
+        "now_ns": status.now_ns,
+        "started_ns": status.started_ns,
+        "uptime_ms": max(0, status.now_ns - status.started_ns) // 1_000_000,
+        "queued_requests": status.queued_requests,
+        "queued_bytes": status.queued_bytes,
+        "running_requests": status.running_requests,
+        "arena_used_bytes": status.arena_used_bytes,
+        "arena_limit_bytes": status.arena_limit_bytes,
+        "slots": [
+            {"size_bytes": slot.size_bytes, "count": slot.slots, "used": slot.used} for slot in status.slots
+        ],
+        "swaps": _swaps_document(status.swaps),
+        "residency": {**status.residency._asdict(), "problems": list(status.residency.problems)},
+        "store": None if store is None else asdict(store),
+        "quotas": None if quotas is None else _quotas_document(quotas),
+        "bounds_us": list(BOUNDS_US),
+        "workers": [_worker_document(worker) for worker in status.workers],
+        "models": [],
+    }
+
+
+def model_document(version: VersionStatus) -> dict[str, Json]:
+    """One entry of ``models``."""
+    statistics = version.statistics
+    return {
+        "name": version.name,
+        "version": version.version,
+        "state": version.state.value,
+        "reason": version.reason,
+        "trust": version.trust,
+        "residency": version.residency,
+        "queued": version.queued,
+        "running": version.running,
+        "workers": list(version.workers),
+        "requests": {result.value: statistics.results.get(result, 0) for result in Result},
+        "inferences": statistics.inferences,
+        "executions": statistics.executions,
+        "executed_rows": executed_rows(statistics),
+        "retries": statistics.retries,
+        "granted": statistics.granted,
+        "batch_mean": batch_mean(statistics),
+        "last_inference_ms": statistics.last_inference_ms,
+        "trial": None if version.trial is None else dict(version.trial._asdict()),
+        "tries_left": version.tries_left,
+        "next_try_ms": version.next_try_ms,
+        "run_p50_us": version.run_p50_ns / 1_000,
+        "run_p99_us": version.run_p99_ns / 1_000,
+        "load_ms": version.load_ns / 1_000_000,
+        "loading": None if version.loading is None else dict(version.loading._asdict()),
+        "fallen_back": version.fallen_back,
+        "untried": version.untried,
+        "stages": dict(_stage_documents(statistics)),
+    }
+
+
+def _quotas_document(quotas: QuotaFigures) -> dict[str, Json]:
+    return {"clients": quotas.clients, "refused": [dict(each._asdict()) for each in quotas.refusals]}
+
+
+def _swaps_document(swaps: SwapFigures) -> dict[str, Json]:
+    return {**swaps._asdict(), "endings": dict(swaps.endings)}
+
+
+def batch_mean(statistics: VersionStatistics) -> float | None:
+    """Rows per executed batch, or None when none ran. A batch counts with its rows whatever came of it."""
+    batches = sum(batch.count for batch in statistics.batches)
+    return round(executed_rows(statistics) / batches, 3) if batches else None
+
+
+def executed_rows(statistics: VersionStatistics) -> int:
+    """Rows of all executed batches, answered or not."""
+    return sum(batch.rows * batch.count for batch in statistics.batches)
+
+
+def _worker_document(worker: WorkerStatus) -> dict[str, Json]:
+    return {
+        "worker": worker.worker,
+        "pid": worker.pid,
+        "state": worker.state,
+        "models": list(worker.models),
+        "memory_bytes": worker.memory_bytes,
+        "restarts": worker.restarts,
+        "asked": worker.use.asked,
+        "granted": worker.use.granted,
+        "granted_now": worker.use.granted_now,
+    }
+
+
+def _stage_documents(statistics: VersionStatistics) -> Iterator[tuple[str, Json]]:
+    for stage in Stage:
+        histogram = statistics.stages.get(stage)
+        yield stage.value, _histogram_document(histogram)
+
+
+def _histogram_document(histogram: HistogramValue | None) -> dict[str, Json]:
+    if histogram is None or not any(histogram.counts):
+        return {"count": 0, "sum_ns": 0, "p50_us": None, "p99_us": None, "counts": []}
+    counts = list(histogram.counts)
+    while not counts[-1]:
+        counts.pop()
+    return {
+        "count": sum(counts),
+        "sum_ns": histogram.sum_ns,
+        "p50_us": histogram.quantile_ns(0.50) / 1_000,
+        "p99_us": histogram.quantile_ns(0.99) / 1_000,
+        "counts": list[Json](counts),
+    }

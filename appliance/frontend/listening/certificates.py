@@ -1,0 +1,132 @@
+"""The certificates of a port's TLS: read from the configured files, and whether they can be used.
+
+The standard library's OpenSSL is asked, so that a check needs no door and says what is wrong in its words.
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from appliance.domain.errors import OperatorError
+from appliance.frontend.listening.settings import TlsSettings
+
+
+class Certificates(NamedTuple):
+    """PEM texts. ``client_ca`` is empty when clients need no certificate."""
+
+    certificate: bytes
+    key: bytes
+    client_ca: bytes
+
+
+def read_certificates(config: TlsSettings, section: str) -> Certificates | None:
+    """What the files of ``config``, the ``section`` of the configuration, hold, checked; None when TLS is off. Raises
+    OperatorError with everything that is wrong."""
+    if not config.tls_certificate:
+        return None
+    problems = [f"{section}.{key}: {text}" for key, text in certificate_problems(config)]
+    if problems:
+        raise OperatorError("; ".join(problems))
+    try:
+        return Certificates(
+            Path(config.tls_certificate).read_bytes(),
+            Path(config.tls_key).read_bytes(),
+            Path(config.tls_client_ca).read_bytes() if config.tls_client_ca else b"",
+        )
+    except OSError as error:
+        raise OperatorError(f"a file of the TLS settings went away: {error}") from error
+
+
+def server_context(config: TlsSettings, protocol: str) -> ssl.SSLContext:
+    """What a server in this process speaks TLS with, from files that were checked; ``protocol`` is what it then speaks,
+    for clients that ask (ALPN). Raises OperatorError when they changed meanwhile."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.options |= ssl.OP_NO_RENEGOTIATION  # which costs the server more than the client
+    context.set_alpn_protocols([protocol])
+    try:
+        context.load_cert_chain(config.tls_certificate, config.tls_key, password="")
+        if config.tls_client_ca:
+            context.load_verify_locations(config.tls_client_ca)
+            context.verify_mode = ssl.CERT_REQUIRED
+    except (ssl.SSLError, OSError, ValueError) as error:
+        raise OperatorError(
+            f"a file of the TLS settings cannot be used any more: {_reason(error)}"
+        ) from error
+    return context
+
+
+class Bearer(NamedTuple):
+    """Whom a certificate names, by its alternative names or else its common name, and until when, as OpenSSL writes
+    it."""
+
+    names: tuple[str, ...]
+    until: str
+
+
+def bearer_of(config: TlsSettings) -> Bearer | None:
+    """Whom the server's certificate names; None where no client would take it, as when it has expired.
+
+    The standard library tells what is in a certificate only to a peer: so it is shown to one, in memory."""
+    client, server = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    client.check_hostname = False
+    client.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    asked, told = ssl.MemoryBIO(), ssl.MemoryBIO()
+    try:
+        client.load_verify_locations(config.tls_certificate)
+        server.load_cert_chain(config.tls_certificate, config.tls_key, password="")
+        sides = (client.wrap_bio(told, asked), server.wrap_bio(asked, told, server_side=True))
+        for side in (*sides, sides[0]):
+            with suppress(ssl.SSLWantReadError):
+                side.do_handshake()
+        shown: Any = sides[0].getpeercert()
+    except (ssl.SSLError, OSError, ValueError):
+        return None
+    names = [value for _, value in shown.get("subjectAltName", ())]
+    common = [value for part in shown["subject"] for key, value in part if key == "commonName"]
+    return Bearer(tuple(names or common), shown["notAfter"])
+
+
+def certificate_problems(config: TlsSettings) -> Iterator[tuple[str, str]]:
+    """The keys whose files cannot be used, and why."""
+    if not config.tls_certificate:
+        return
+    files = {key: getattr(config, key) for key in ("tls_certificate", "tls_key", "tls_client_ca")}
+    unreadable = [(key, text) for key, path in files.items() if path and (text := _unreadable(path))]
+    yield from unreadable
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    if not {"tls_certificate", "tls_key"} & {key for key, _ in unreadable}:
+        try:
+            # The empty password keeps OpenSSL from asking on the terminal for that of an encrypted key.
+            context.load_cert_chain(config.tls_certificate, config.tls_key, password="")
+        except (ssl.SSLError, OSError, ValueError) as error:
+            pair = f"'{config.tls_certificate}' with the key '{config.tls_key}'"
+            yield (
+                "tls_certificate",
+                f"{pair} cannot be used: {_reason(error)}; both must be PEM, belong together and need no password",
+            )
+    if config.tls_client_ca and "tls_client_ca" not in dict(unreadable):
+        try:
+            context.load_verify_locations(config.tls_client_ca)
+        except (ssl.SSLError, OSError) as error:
+            yield (
+                "tls_client_ca",
+                f"'{config.tls_client_ca}' cannot be used: {_reason(error)}; it must hold certificates in PEM",
+            )
+
+
+def _unreadable(path: str) -> str:
+    try:
+        with open(path, "rb"):
+            return ""
+    except OSError as error:
+        return f"'{path}' cannot be read: {error.strerror}; give a file that the appliance may read"
+
+
+def _reason(error: Exception) -> str:
+    """What is wrong, without the place in OpenSSL's C source where it was met."""
+    known = getattr(error, "reason", None)
+    return str(known).replace("_", " ").lower() if known else str(error)

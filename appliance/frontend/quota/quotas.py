@@ -1,0 +1,144 @@
+"""Quotas as the edges ask them, whoever keeps the accounts: this process, or the native door, which then asks them for
+most requests by itself."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from appliance.domain.errors import QuotaExceeded
+from appliance.frontend.quota.rule import (
+    LET_IN,
+    LET_IN_BEFORE,
+    STRANGERS,
+    UNBOUNDED,
+    UNIX,
+    Refusals,
+    Terms,
+    address_of,
+)
+from appliance.frontend.quota.settings import ClientQuota, QuotasConfig
+
+_NS: Final = 1_000_000_000
+
+
+class Account(Protocol):
+    """One client; see ``rule.Account``."""
+
+    @property
+    def client(self) -> str:
+        """Who it is."""
+
+    def arrived_ns(self) -> int:
+        """When the request came that is being passed on."""
+
+    def take(self, now_ns: int) -> tuple[int, bool]:
+        """A request came."""
+
+    def give(self) -> None:
+        """A request that was let in has ended."""
+
+    def reason(self, wait_ns: int) -> str:
+        """Why ``take`` refused."""
+
+
+class Clients(Protocol):
+    """Keeps accounts; see ``rule.Registry``."""
+
+    def set(self, default: Terms, named: Sequence[tuple[str, Terms]], max_clients: int, now_ns: int) -> None:
+        """Other terms hold."""
+
+    def account(self, client: str, now_ns: int) -> Account:
+        """That of a client."""
+
+    def figures(self) -> tuple[int, Sequence[tuple[str, int, int]]]:
+        """Clients known, and refusals by label."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuotaFigures:
+    """What quotas did since the start: how many clients are told apart now (0: nobody is bounded), and how often which
+    were refused."""
+
+    clients: int
+    refusals: tuple[Refusals, ...]
+
+
+class Quotas:
+    """What clients may ask, for all edges together. ``clock`` gives nanoseconds that never go back; ``report`` writes a
+    line of the log. Owner: the event loop's thread."""
+
+    def __init__(
+        self,
+        clients: Clients,
+        config: QuotasConfig,
+        clock: Callable[[], int],
+        report: Callable[..., None],
+    ) -> None:
+        self.clients = clients
+        self._clock = clock
+        self._report = report
+        self.config = config
+        self.on = False
+        """Whether anybody is bounded: else nobody needs to ask."""
+        self.set(config)
+
+    def set(self, config: QuotasConfig) -> None:
+        """These hold from now on, also for who is here."""
+        self.config = config
+        names = sorted(config.clients, key=lambda name: name.startswith("*."))
+        named = [(address_of(name) or name, terms_of(name, config.clients[name])) for name in names]
+        self.on = any(
+            terms.interval_ns or terms.in_flight for _, terms in [("", default_terms(config)), *named]
+        )
+        self.clients.set(default_terms(config), named, config.max_clients, self._clock())
+
+    def account(self, host: str, name: str = "") -> Account:
+        """That of the client with ``name`` in its certificate, or at the network address ``host``; what is none is a
+        Unix socket."""
+        return self.clients.account(name or address_of(host) or UNIX, self._clock())
+
+    def enter(self, account: Account) -> bool:
+        """A request of this client's came; whether it is to be given back when it has ended. Raises QuotaExceeded."""
+        wait_ns, tell = account.take(self._clock())
+        if wait_ns in (LET_IN, LET_IN_BEFORE):
+            return wait_ns == LET_IN
+        reason = account.reason(wait_ns)
+        if tell:
+            self.tell(account.client, reason)
+        raise QuotaExceeded(reason, max(wait_ns, 0))
+
+    def tell(self, client: str, reason: str) -> None:
+        """Have the log say that ``client`` is being refused."""
+        self._report("a client is over its quota", client=client, reason=reason)
+
+    def figures(self) -> QuotaFigures:
+        """A value to show."""
+        clients, refusals = self.clients.figures()
+        return QuotaFigures(
+            clients=clients if self.on else 0, refusals=tuple(sorted(Refusals(*each) for each in refusals))
+        )
+
+
+def default_terms(config: QuotasConfig) -> Terms:
+    """Those of every client that is not named."""
+    return terms_of(STRANGERS, config.default)
+
+
+def terms_of(label: str, quota: ClientQuota) -> Terms:
+    """A quota in the rule's numbers and in words; it is counted under ``label``."""
+    rate, burst = quota.requests_per_s, quota.burst or max(1, math.ceil(quota.requests_per_s))
+    interval_ns = max(1, round(_NS / rate)) if rate else 0
+    if not interval_ns and not quota.in_flight:
+        return UNBOUNDED._replace(label=label)
+    whose = "the quota of each client" if label == STRANGERS else f"the quota of '{label}'"
+    return Terms(
+        label=label,
+        interval_ns=interval_ns,
+        tolerance_ns=(burst - 1) * interval_ns,
+        in_flight=quota.in_flight,
+        rate_text=f"Exceeds {whose}: {rate:g} requests per second, at most {burst} at once",
+        in_flight_text=f"Exceeds {whose}: {quota.in_flight} requests in flight",
+    )

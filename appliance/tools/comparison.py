@@ -1,0 +1,198 @@
+"""Holds an original and its variants against the golden set: how far off, the same best class or not, how fast.
+
+Rounds of all candidates alternate, so that what else the machine does meanwhile hits all of them alike.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from appliance.domain.difference import FLOATS, Difference, Values, floats
+from appliance.domain.errors import ApplianceError, ArtefactError
+from appliance.domain.golden import GoldenCase, GoldenSet, Tolerance, read_golden, read_tensors, tensor_data
+from appliance.domain.model import ModelVersion
+from appliance.domain.tensor import element_count
+from appliance.repository.settings import RepositoryConfig
+from appliance.runtimes.numeric_difference import numeric_difference
+from appliance.runtimes.runtime import Runtime
+from appliance.tools.requests import Request, golden_request, with_rows
+from appliance.tools.runner import Answer, Runner, speed
+from appliance.tools.subject import find_subject
+from appliance.tools.trials import (
+    ORIGINAL,
+    Candidate,
+    CompareWish,
+    Comparison,
+    OutputAccuracy,
+    Progress,
+    Speed,
+)
+
+ROUNDS: Final = 9
+BATCH_ROWS_MAX: Final = 16
+
+
+@dataclass(slots=True, kw_only=True)
+class _Entry:
+    """A candidate that runs, while it is tried."""
+
+    said: Candidate
+    runner: Runner
+
+
+def compare(wish: CompareWish, version: ModelVersion, runtime: Runtime, progress: Progress) -> Comparison:
+    """All candidates, the original first; one that cannot be loaded or run says why. Raises ArtefactError when there
+    is no golden set that can be used."""
+    golden = read_golden(version.golden) if version.golden else None
+    if golden is None or not golden.cases:
+        raise ArtefactError(f"{version.key} has no golden cases; make some with 'appliance model golden'")
+    tensors = read_tensors(version.golden, golden)
+    judge = _Judge(golden, tensors, wish)
+    files = {ORIGINAL: version.path, **wish.files}
+    entries: list[_Entry] = []
+    broken: list[Candidate] = []
+    for number, (method, path) in enumerate(files.items()):
+        progress(number, len(files) + ROUNDS, f"answers of {method}")
+        found = _tried(method, replace(version, path=path), runtime, judge, wish.repository)
+        if isinstance(found, _Entry):
+            entries.append(found)
+        else:
+            broken.append(found)
+    request = golden_request(tensors, golden.cases[0])
+    measured = entries if wish.budget_ms else []
+    speeds = _speeds(measured, version, request, wish.budget_ms * 1_000_000, progress, len(files))
+    done = [replace(each.said, speeds=tuple(speeds.get(each.said.method, ()))) for each in entries] + broken
+    order = list(files)
+    return Comparison(
+        cases=len(golden.cases), candidates=tuple(sorted(done, key=lambda each: order.index(each.method)))
+    )
+
+
+def _tried(
+    method: str, version: ModelVersion, runtime: Runtime, judge: _Judge, settings: RepositoryConfig
+) -> _Entry | Candidate:
+    """A candidate with what its answers are worth."""
+    size = version.file_bytes if method == ORIGINAL else variant_bytes(version.path)
+    said = Candidate(method=method, file_bytes=size)
+    if method != ORIGINAL:  # what lies beside the original is not the variant's
+        version = replace(version, weights=None)
+    try:
+        if method != ORIGINAL:
+            find_subject(Path(version.path), settings)  # what is written must pass the firewall as well
+        runner = Runner(runtime, version)
+        accuracy = judge.accuracy(runner)
+    except ApplianceError as problem:
+        return replace(said, problem=str(problem))
+    return _Entry(said=replace(said, load_ns=runner.load_ns, accuracy=accuracy), runner=runner)
+
+
+def variant_bytes(path: str) -> int:
+    """Bytes of a variant, with the data that its converter may have put beside it."""
+    return sum(os.path.getsize(each) for each in (path, f"{path}.data") if os.path.exists(each))
+
+
+def _speeds(
+    entries: Sequence[_Entry],
+    version: ModelVersion,
+    request: Request,
+    budget_ns: int,
+    progress: Progress,
+    before: int,
+) -> Mapping[str, list[Speed]]:
+    """One row and a full batch of each, in alternating rounds."""
+    largest = min(version.max_batch_size, BATCH_ROWS_MAX) or 1
+    sizes = sorted({1, largest})
+    rounds = {
+        (entry.said.method, rows): entry.runner.prepared(with_rows(version, request, rows))
+        for rows in sizes
+        for entry in entries
+    }
+    taken: dict[tuple[str, int], list[int]] = {key: [] for key in rounds}
+    for number in range(ROUNDS):
+        progress(before + number, before + ROUNDS, "speed")
+        for key, runs in rounds.items():
+            taken[key] += runs(budget_ns // (ROUNDS * len(rounds)), 1)
+    found: dict[str, list[Speed]] = {each.said.method: [] for each in entries}
+    for (method, rows), all_runs in taken.items():
+        found[method].append(speed(rows, all_runs))
+    return found
+
+
+class _Judge:
+    """Compares answers with the golden ones, over all cases."""
+
+    def __init__(self, golden: GoldenSet, tensors: memoryview, wish: CompareWish) -> None:
+        self._golden = golden
+        self._tensors = tensors
+        self._wish = wish
+
+    def accuracy(self, runner: Runner) -> tuple[OutputAccuracy, ...]:
+        """What each output of the version is worth. Raises what runs raise."""
+        worth: dict[str, OutputAccuracy] = {}
+        for case in self._golden.cases:
+            answers = runner.answer(golden_request(self._tensors, case))
+            for name, accuracy in self._case(case, runner.version, answers):
+                worth[name] = accuracy if name not in worth else _sum(worth[name], accuracy)
+        return tuple(worth.values())
+
+    def _case(
+        self, case: GoldenCase, version: ModelVersion, answers: Sequence[Answer]
+    ) -> Iterator[tuple[str, OutputAccuracy]]:
+        given = dict(zip((spec.name for spec in version.outputs), answers, strict=True))
+        datatypes = {spec.name: spec.datatype for spec in version.outputs}
+        for right in case.outputs:
+            answer = given[right.name]
+            found = Values(datatype=datatypes[right.name], shape=answer.shape, raw=answer.raw)
+            wanted = Values(datatype=right.datatype, shape=right.shape, raw=tensor_data(self._tensors, right))
+            told = numeric_difference(found, wanted, self._tolerance(right.name))
+            same, tops = _same_tops(found, wanted) if right.name in self._wish.classes else (0, 0)
+            yield right.name, _accuracy(right.name, case.name, told, same, tops)
+
+    def _tolerance(self, output: str) -> Tolerance:
+        return self._wish.tolerances.get(output, self._golden.tolerance(output))
+
+
+def _accuracy(output: str, case: str, told: Difference, same: int, tops: int) -> OutputAccuracy:
+    return OutputAccuracy(
+        output=output,
+        values=told.values,
+        outside=told.outside,
+        absolute=told.absolute,
+        relative=told.relative,
+        same_top=same,
+        tops=tops,
+        reason=f"case '{case}' {told.reason}" if told.reason else "",
+    )
+
+
+def _sum(one: OutputAccuracy, other: OutputAccuracy) -> OutputAccuracy:
+    return OutputAccuracy(
+        output=one.output,
+        values=one.values + other.values,
+        outside=one.outside + other.outside,
+        absolute=max(one.absolute, other.absolute),
+        relative=max(one.relative, other.relative),
+        same_top=one.same_top + other.same_top,
+        tops=one.tops + other.tops,
+        reason=one.reason or other.reason,
+    )
+
+
+def _same_tops(found: Values, right: Values) -> tuple[int, int]:
+    """Rows whose best class (along the last dimension) is the same, and rows."""
+    if right.datatype not in FLOATS or not right.shape or not right.shape[-1] or found.shape != right.shape:
+        return 0, 0
+    one, other = (_rows(each) for each in (found, right))
+    return int((one.argmax(axis=1) == other.argmax(axis=1)).sum()), len(other)
+
+
+def _rows(values: Values) -> NDArray[np.float64]:
+    numbers = floats(values.raw, values.datatype, element_count(values.shape))
+    return np.asarray(numbers, np.float64).reshape(-1, values.shape[-1])

@@ -1,0 +1,108 @@
+"""Has something tried in a process of its own, and tells how it ended."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from appliance.domain.errors import ArtefactError
+from appliance.tools.trials import (
+    CompareWish,
+    Comparison,
+    Converted,
+    ConvertWish,
+    GoldenMade,
+    GoldenWish,
+    Measurement,
+    MeasureWish,
+    Progress,
+    from_plain,
+    to_plain,
+)
+
+ENVIRONMENT: Final[Mapping[str, str]] = {
+    "ORT_DISABLE_TELEMETRY": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    "OMP_NUM_THREADS": "1",
+    "MALLOC_MMAP_THRESHOLD_": str(1 << 20),
+    "MALLOC_TRIM_THRESHOLD_": str(1 << 20),
+}
+
+T = TypeVar("T")
+
+
+def measure(wish: MeasureWish, progress: Progress) -> Measurement:
+    """What a version costs. Raises ArtefactError when it cannot be loaded or run, here and below."""
+    return _try("measure", wish, Measurement, progress)
+
+
+def make_golden(wish: GoldenWish, progress: Progress) -> GoldenMade:
+    """Write a golden set."""
+    return _try("golden", wish, GoldenMade, progress)
+
+
+def convert(wish: ConvertWish, progress: Progress) -> Converted:
+    """Write a variant."""
+    return _try("convert", wish, Converted, progress)
+
+
+def compare(wish: CompareWish, progress: Progress) -> Comparison:
+    """Hold variants against the original."""
+    return _try("compare", wish, Comparison, progress)
+
+
+def _try(action: str, wish: object, kind: type[T], progress: Progress) -> T:
+    command = [sys.executable, "-m", "appliance.tools.child", action]
+    last = ""
+    with tempfile.TemporaryFile() as errors:
+        with subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            env=_environment(),
+            text=True,
+        ) as child:
+            assert child.stdin is not None
+            assert child.stdout is not None
+            try:
+                with suppress(BrokenPipeError), child.stdin as end:
+                    json.dump(to_plain(wish), end)
+                for line in child.stdout:
+                    last = line
+                    if "progress" in (said := json.loads(line)):
+                        progress(*said["progress"])
+            except BaseException:
+                child.kill()
+                raise
+        errors.seek(0)
+        return _result(last, kind, child.returncode, errors.read().decode(errors="replace"))
+
+
+def _result(last: str, kind: type[T], status: int, errors: str) -> T:
+    said: Mapping[str, Any] = json.loads(last) if last else {}
+    if "result" in said:
+        return from_plain(kind, said["result"])
+    if "refused" in said:
+        raise ArtefactError(said["refused"])
+    how = f"was ended by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
+    lines = [line for line in errors.splitlines() if line.strip()]
+    raise ArtefactError(f"the process that tried it {how}{f': {lines[-1][:300]}' if lines else ''}")
+
+
+def _environment() -> dict[str, str]:
+    environment = {**os.environ, **ENVIRONMENT}
+    root = Path(__file__).resolve().parents[2]
+    if root != Path(sysconfig.get_path("purelib")).resolve():  # run from a source tree
+        inherited = environment.get("PYTHONPATH")
+        environment["PYTHONPATH"] = f"{root}{os.pathsep}{inherited}" if inherited else str(root)
+    return environment

@@ -1,0 +1,105 @@
+"""Requests to try a version with: golden cases, their rows repeated, or seeded random values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from appliance.domain.errors import ArtefactError
+from appliance.domain.golden import GoldenCase, tensor_data
+from appliance.domain.model import ModelVersion
+from appliance.domain.tensor import FREE, Datatype, TensorSpec, element_count, encode_bytes, split_bytes
+
+
+class Tensor(NamedTuple):
+    """An input: full shape and raw wire bytes."""
+
+    datatype: Datatype
+    shape: tuple[int, ...]
+    raw: bytes
+
+
+Request = Mapping[str, Tensor]
+
+
+def golden_request(tensors: memoryview, case: GoldenCase) -> Request:
+    """The inputs of a case."""
+    return {
+        each.name: Tensor(each.datatype, each.shape, bytes(tensor_data(tensors, each)))
+        for each in case.inputs
+    }
+
+
+def random_request(
+    version: ModelVersion, rows: int, shapes: Mapping[str, tuple[int, ...]], seed: int
+) -> Request:
+    """Values that depend on the seed only: normally distributed numbers, integers 0 and 1 (valid in vocabularies and
+    masks), strings of eight digits. Raises ArtefactError for a free dimension that ``shapes`` does not fix."""
+    generator = np.random.default_rng(seed)
+    return {
+        spec.name: _random_tensor(spec, rows if version.max_batch_size else 0, shapes, generator)
+        for spec in version.inputs
+        if not spec.optional
+    }
+
+
+def with_rows(version: ModelVersion, request: Request, rows: int) -> Request:
+    """The request with its rows repeated or cut to ``rows``; as it is where the model takes no batches."""
+    if version.max_batch_size == 0:
+        return request
+    return {name: _with_rows(tensor, rows) for name, tensor in request.items()}
+
+
+def rows_of(version: ModelVersion, request: Request) -> int:
+    """How many rows a request has; 1 where the model takes no batches or no inputs."""
+    if version.max_batch_size == 0:
+        return 1
+    return next((tensor.shape[0] for tensor in request.values()), 1)
+
+
+def _random_tensor(
+    spec: TensorSpec, rows: int, shapes: Mapping[str, tuple[int, ...]], generator: np.random.Generator
+) -> Tensor:
+    inner = shapes.get(spec.name, spec.shape)
+    if len(inner) != len(spec.shape) or any(
+        want not in (FREE, have) for want, have in zip(spec.shape, inner, strict=True)
+    ):
+        raise ArtefactError(
+            f"input '{spec.name}' has shape {list(spec.shape)}; {list(inner)} does not fit it"
+        )
+    if FREE in inner:
+        raise ArtefactError(
+            f"input '{spec.name}' has the free shape {list(spec.shape)}; say which with --shape {spec.name}=..."
+        )
+    shape = (rows, *inner) if rows else inner
+    return Tensor(spec.datatype, shape, _random_bytes(spec.datatype, element_count(shape), generator))
+
+
+def _random_bytes(datatype: Datatype, count: int, generator: np.random.Generator) -> bytes:
+    if datatype is Datatype.BYTES:
+        return encode_bytes(f"{number:08d}".encode() for number in generator.integers(0, 10**8, count))
+    if datatype is Datatype.BF16:
+        wide = generator.standard_normal(count).astype(np.float32).view(np.uint32)
+        return (wide >> 16).astype("<u2").tobytes()
+    if datatype in (Datatype.FP16, Datatype.FP32, Datatype.FP64):
+        return generator.standard_normal(count).astype(f"<f{datatype.size}").tobytes()
+    return generator.integers(0, 2, count).astype(f"<u{datatype.size}").tobytes()
+
+
+def _with_rows(tensor: Tensor, rows: int) -> Tensor:
+    there = tensor.shape[0]
+    if there == rows:
+        return tensor
+    shape = (rows, *tensor.shape[1:])
+    if tensor.datatype is Datatype.BYTES:
+        elements: Sequence[memoryview] = list(split_bytes(memoryview(tensor.raw)))
+        wanted = element_count(shape)
+        return Tensor(
+            tensor.datatype,
+            shape,
+            encode_bytes(bytes(elements[index % len(elements)]) for index in range(wanted)),
+        )
+    size = len(tensor.raw) // there * rows
+    return Tensor(tensor.datatype, shape, (tensor.raw * -(-rows // there))[:size])

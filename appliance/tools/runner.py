@@ -1,0 +1,112 @@
+"""Runs one loaded version on requests laid out as a worker has them: in place, on the calling thread."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
+
+from appliance.domain.model import ModelVersion
+from appliance.runtimes.alignment import aligned
+from appliance.runtimes.runtime import Feed, Place, Region, Runtime, RuntimeSettings, Session
+from appliance.tools.requests import Request, rows_of
+from appliance.tools.trials import Speed
+from appliance.workers.region import Scratch
+from appliance.workers.signature import check_signature
+
+WARM_RUNS: Final = 2
+RUNS_MIN: Final = 5
+RUNS_MAX: Final = 10_000
+
+
+Round = Callable[[int, int], list[int]]
+"""Nanoseconds of runs until a budget is spent, and of so many at least."""
+
+
+class Answer(NamedTuple):
+    """An output: full shape and raw wire bytes."""
+
+    shape: tuple[int, ...]
+    raw: bytes
+
+
+class Runner:
+    """One session; ``load_ns`` is how long it took to make. Owner: the trial's process."""
+
+    def __init__(self, runtime: Runtime, version: ModelVersion, threads: int = 1) -> None:
+        begin = time.monotonic_ns()
+        self._session: Session = runtime.load(version, RuntimeSettings(threads=threads))
+        self.load_ns = time.monotonic_ns() - begin
+        self.version = version
+        check_signature(version, self._session)
+
+    def answer(self, request: Request) -> tuple[Answer, ...]:
+        """All outputs, in the order of the version. Raises InvalidRequest and RunFailed."""
+        region, feeds, place = self._lay_out(request, 0)
+        produced = self._session.run(region, feeds, self._wanted(), place)
+        assert produced.parts is not None
+        return tuple(
+            Answer(shape, bytes(part)) for shape, part in zip(produced.shapes, produced.parts, strict=True)
+        )
+
+    def measure(self, request: Request, budget_ns: int) -> Speed:
+        """Runs until the budget is spent."""
+        return speed(rows_of(self.version, request), self.prepared(request)(budget_ns, RUNS_MIN))
+
+    def prepared(self, request: Request) -> Round:
+        """The request laid out and run a few times, so that what comes then is what runs take."""
+        room = sum(aligned(len(each.raw)) for each in self.answer(request))
+        region, feeds, place = self._lay_out(request, room)
+        wanted = self._wanted()
+
+        def once() -> int:
+            begin = time.monotonic_ns()
+            self._session.run(region, feeds, wanted, place)
+            return time.monotonic_ns() - begin
+
+        def measured(budget_ns: int, runs_min: int) -> list[int]:
+            taken: list[int] = []
+            spent = 0
+            while len(taken) < runs_min or (spent < budget_ns and len(taken) < RUNS_MAX):
+                taken.append(once())
+                spent += taken[-1]
+            return taken
+
+        for _ in range(WARM_RUNS):
+            once()
+        return measured
+
+    def close(self) -> None:
+        """Give the session back."""
+        self._session.close()
+
+    def _wanted(self) -> tuple[int, ...]:
+        return tuple(range(len(self.version.outputs)))
+
+    def _lay_out(self, request: Request, room: int) -> tuple[Region, tuple[Feed | None, ...], Place]:
+        """The request in memory of its own, with ``room`` bytes for outputs behind it."""
+        tensors = [request.get(spec.name) for spec in self.version.inputs]
+        inside = sum(aligned(len(each.raw)) for each in tensors if each is not None)
+        region = Scratch().at_least(inside + room)
+        feeds: list[Feed | None] = []
+        position = 0
+        for each in tensors:
+            if each is None:
+                feeds.append(None)
+                continue
+            region.view[position : position + len(each.raw)] = each.raw
+            feeds.append(Feed(each.shape, position, len(each.raw)))
+            position += aligned(len(each.raw))
+        return region, tuple(feeds), Place(region, position, room)
+
+
+def speed(rows: int, taken: Sequence[int]) -> Speed:
+    """What runs of one batch size come to; a quantile is a run that happened, the upper one of two."""
+    ordered = sorted(taken)
+    return Speed(
+        rows=rows,
+        runs=len(ordered),
+        best_ns=ordered[0],
+        p50_ns=ordered[len(ordered) // 2],
+        p99_ns=ordered[-(-len(ordered) * 99 // 100) - 1],
+    )

@@ -1,0 +1,125 @@
+"""What is to be tried: an ONNX file, the directory of a version, or that of a model, read as the server reads it."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Final
+
+from appliance.domain.errors import ArtefactError, ModelInvalid
+from appliance.domain.golden import GOLDEN_DIRECTORY
+from appliance.domain.model import ModelVersion
+from appliance.repository.agreement import agree
+from appliance.repository.external_files import external_files
+from appliance.repository.findings import Findings, Place
+from appliance.repository.golden_files import golden_files
+from appliance.repository.model_config import ONNX, no_config
+from appliance.repository.model_directory import CONFIG_FILE, read_model_directory
+from appliance.repository.model_files import ModelHome
+from appliance.repository.onnx_firewall import graph_flaws
+from appliance.repository.onnx_graph import read_graph
+from appliance.repository.settings import RepositoryConfig
+
+FIRST_VERSION: Final = 1
+_NUMBER: Final = re.compile(r"[1-9][0-9]{0,18}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """A version that could be served. ``home`` is its model's directory, "" for a file alone; ``folder`` is where its
+    model file lies and its own golden set belongs."""
+
+    version: ModelVersion
+    home: str
+    folder: str
+
+    @property
+    def golden_folder(self) -> str:
+        """Where a golden set of this version alone goes."""
+        return os.path.join(self.folder, GOLDEN_DIRECTORY)
+
+
+def find_subject(path: Path, settings: RepositoryConfig | None = None) -> Subject:
+    """What is at ``path``; of a model's directory the highest version. Raises ModelInvalid with all that is wrong,
+    ArtefactError when there is nothing to try."""
+    settings = settings or RepositoryConfig()
+    try:
+        real = Path(os.path.realpath(path, strict=True))
+    except OSError as error:
+        raise ArtefactError(f"'{path}' cannot be read: {error.strerror}") from error
+    if not real.is_dir():
+        return _in_home(real.parent, settings, real.name) or _alone(real, settings)
+    if _NUMBER.fullmatch(real.name):
+        found = _in_home(real, settings)
+        if found is not None:
+            return found
+    numbers = [int(entry.name) for entry in real.iterdir() if _NUMBER.fullmatch(entry.name)]
+    if not numbers:
+        raise ArtefactError(
+            f"'{path}' holds neither a model nor a version; give an ONNX file or such a directory"
+        )
+    return _version(real, max(numbers), settings)
+
+
+def _in_home(folder: Path, settings: RepositoryConfig, file: str = "") -> Subject | None:
+    """The version whose directory is ``folder``; None when it is no version's, or ``file`` is not its model file."""
+    home = folder.parent
+    if not _NUMBER.fullmatch(folder.name):
+        return None
+    if not (home / CONFIG_FILE).is_file() and not (folder / "model.onnx").is_file():
+        return None
+    found = _version(home, int(folder.name), settings)
+    return found if file in ("", found.version.model_file) else None
+
+
+def _version(home: Path, number: int, settings: RepositoryConfig) -> Subject:
+    reading = read_model_directory(str(home.parent), home.name, settings, only=number)
+    if reading is None:
+        raise ArtefactError(f"'{home}' is not a model's directory")
+    if not reading.servable:
+        raise ModelInvalid(problem for broken in reading.broken for problem in broken.problems)
+    version = reading.servable[0].model
+    if version.runtime != ONNX.runtime:
+        raise ArtefactError(
+            f"'{home}' is a model of the runtime '{version.runtime}'; only ONNX models can be tried"
+        )
+    return Subject(version=version, home=str(home), folder=str(home / str(number)))
+
+
+def _alone(path: Path, settings: RepositoryConfig) -> Subject:
+    """A file without a configuration; its external data and its golden set may lie beside it."""
+    home = ModelHome(path=str(path.parent))
+    findings = Findings()
+    place = Place(file=path.name)
+    here = PurePosixPath()
+    file = home.file(PurePosixPath(path.name))
+    try:
+        with file.open() as descriptor:
+            graph = read_graph(descriptor, settings.firewall)
+    except ArtefactError as error:
+        raise ModelInvalid([place.problem(str(error))]) from error
+    for flaw in graph_flaws(graph, settings.firewall):
+        findings.problem(place, str(flaw))
+    outside = external_files(graph, home, here, place, findings)
+    agreement = agree(no_config(CONFIG_FILE), graph, place, settings.default_max_batch_size, findings)
+    golden = golden_files(home, here, path.stem, agreement, findings)
+    if findings.problems:
+        raise ModelInvalid(findings.problems)
+    version = ModelVersion(
+        name=path.stem,
+        version=FIRST_VERSION,
+        platform=ONNX.platform,
+        backend=ONNX.backend,
+        runtime=ONNX.runtime,
+        path=file.path,
+        file_bytes=file.size + sum(each.size for each in outside),
+        inputs=agreement.inputs,
+        outputs=agreement.outputs,
+        max_batch_size=agreement.max_batch_size,
+        batching=agreement.batching,
+        model_file=path.name,
+        golden=golden[0].path if golden else "",
+    )
+    return Subject(version=version, home="", folder=str(path.parent))

@@ -1,0 +1,179 @@
+"""What a trial is asked for and what it tells: values, and their form between the two processes, which is JSON.
+
+Every wish has the ``repository`` settings by which its source may be served.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final, TypeVar
+
+from appliance.binding import bind
+from appliance.domain.golden import EXACT, Tolerance
+from appliance.domain.manifest import LatencyPromise
+from appliance.repository.settings import RepositoryConfig
+
+METHODS: Final[Mapping[str, str]] = {
+    "int8-dynamic": "weights as INT8, activations quantised while it runs",
+    "int8-static": "weights and activations as INT8 (QDQ), calibrated on the golden set",
+    "fp16": "half precision inside, inputs and outputs as they were",
+}
+"""How variants are made, by name."""
+ORIGINAL: Final = "original"
+
+T = TypeVar("T")
+Progress = Callable[[int, int, str], None]
+"""Told how far a trial is: steps done, steps in all, what is done next."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasureWish:
+    """Load a version and run it. ``rows`` are batch sizes (empty: 1, 2, 4 ... up to the largest). ``shapes`` give
+    sizes to inputs with free dimensions, without the batch."""
+
+    source: str
+    rows: tuple[int, ...] = ()
+    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    budget_ms: int = 1_000
+    threads: int = 1
+    repository: RepositoryConfig = field(default_factory=RepositoryConfig)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Speed:
+    """Runs of one batch size, in nanoseconds."""
+
+    rows: int
+    runs: int
+    best_ns: int
+    p50_ns: int
+    p99_ns: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measurement:
+    """What a version costs: making the session, the first answer counted from before that, private memory that it
+    took in all, and its runs. ``inputs`` says what it was run on."""
+
+    load_ns: int
+    first_answer_ns: int
+    memory_bytes: int
+    inputs: str
+    speeds: tuple[Speed, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GoldenWish:
+    """Answer the cases in the folder ``cases`` (the form of a golden set, where inputs stand in for outputs), or
+    ``random`` ones of ``rows`` rows, and write the set into ``folder``. ``promise``: None for none, 0 us for what is
+    measured times ``margin_percent`` / 100."""
+
+    source: str
+    folder: str
+    cases: str = ""
+    random: int = 0
+    seed: int = 0
+    rows: int = 1
+    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    default: Tolerance = EXACT
+    tolerances: Mapping[str, Tolerance] = field(default_factory=dict)
+    promise: LatencyPromise | None = None
+    margin_percent: int = 200
+    budget_ms: int = 1_000
+    repository: RepositoryConfig = field(default_factory=RepositoryConfig)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GoldenMade:
+    """A golden set that was written."""
+
+    path: str
+    cases: int
+    tensors_bytes: int
+    promise: LatencyPromise | None = None
+    measured: Speed | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConvertWish:
+    """Write a variant of the version into the file ``target``."""
+
+    source: str
+    method: str
+    target: str
+    repository: RepositoryConfig = field(default_factory=RepositoryConfig)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Converted:
+    """A variant that was written."""
+
+    file_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompareWish:
+    """Hold model files (by method; the original is ``source`` itself) against the golden set of the version.
+    ``budget_ms`` 0: speed is not measured."""
+
+    source: str
+    files: Mapping[str, str]
+    tolerances: Mapping[str, Tolerance] = field(default_factory=dict)
+    classes: tuple[str, ...] = ()
+    budget_ms: int = 2_000
+    repository: RepositoryConfig = field(default_factory=RepositoryConfig)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutputAccuracy:
+    """How far an output is from the golden answers over all cases. ``same_top`` of ``tops`` rows have the same best
+    class; 0 of 0 where an output has no classes. ``reason`` is that of the first case that left the tolerance."""
+
+    output: str
+    values: int
+    outside: int
+    absolute: float
+    relative: float
+    same_top: int = 0
+    tops: int = 0
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """The original or a variant of it. ``problem``: why it does not run; nothing else counts then."""
+
+    method: str
+    file_bytes: int = 0
+    load_ns: int = 0
+    problem: str = ""
+    accuracy: tuple[OutputAccuracy, ...] = ()
+    speeds: tuple[Speed, ...] = ()
+
+    @property
+    def holds(self) -> bool:
+        """Whether it runs and every output stayed within its tolerance."""
+        return not self.problem and not any(each.reason for each in self.accuracy)
+
+    def faster_than(self, other: Candidate) -> bool:
+        """Whether the median run of the largest measured batch is shorter."""
+        return bool(self.speeds and other.speeds) and self.speeds[-1].p50_ns < other.speeds[-1].p50_ns
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """All candidates, the original first."""
+
+    cases: int
+    candidates: tuple[Candidate, ...]
+
+
+def to_plain(value: Any) -> dict[str, object]:
+    """A wish or a result as plain values; what is None is left out."""
+    return asdict(value, dict_factory=lambda pairs: {key: each for key, each in pairs if each is not None})
+
+
+def from_plain(kind: type[T], document: Mapping[str, object]) -> T:
+    """The value of class ``kind`` that ``document`` says. Raises ConfigInvalid."""
+    return bind(kind, document, "trial")

@@ -1,0 +1,1 @@
+"""The worker's side: the zygote, loading, running."""

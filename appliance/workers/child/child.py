@@ -1,0 +1,263 @@
+"""A worker process: takes messages from its lane, one after the other, until it is told to stop or the daemon is gone.
+
+What may take long and is not needed for the next batch is done aside: loads in the background, hollowing, filling,
+building packed forms. Nothing that a model or a request does wrong ends it by an exception; only signals and limits do.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from functools import partial
+from typing import Final
+
+from appliance.domain.errors import ApplianceError, AssessmentFailed, FormHasNoRoom, WeightsDiffer
+from appliance.runtimes.runtime import Region, Runtime, Session
+from appliance.workers.child.arrival import Arrival, ArrivingSession
+from appliance.workers.child.errands import Errands
+from appliance.workers.child.execution import Executor, LoadedModel
+from appliance.workers.child.granted import GrantedRuns
+from appliance.workers.child.loading import Loader, Opened
+from appliance.workers.child.nudge import be_nudged
+from appliance.workers.lane import LaneClosed, WorkerLane
+from appliance.workers.messages import (
+    Build,
+    Built,
+    Fetch,
+    Fill,
+    Filled,
+    Finished,
+    FromWorker,
+    Hollow,
+    Hollowed,
+    Load,
+    Loaded,
+    Progress,
+    Refused,
+    Run,
+    Stop,
+    Stored,
+    ToWorker,
+    Unload,
+)
+from appliance.workers.port import REASON_CHARACTERS_MAX, ItemStatus, RunResult, WorkerSettings
+from appliance.workers.priority import SHORT_TURN_NS, USUAL_TURN_NS, take_turns, yield_processor
+
+LET_GO_S: Final = 0.25
+"""How long a worker that was told to end may take to give back what its models take."""
+BRISK_NS: Final = 1_000_000
+"""A worker none of whose models was seen to run longer takes short turns: it is not kept waiting by the runs of a large
+model on the same processor, and needs no longer ones."""
+
+
+class Worker:
+    """The models of one worker process and what is done with them. ``granted`` runs them as well, while ``lane`` waits
+    for messages."""
+
+    def __init__(
+        self,
+        lane: WorkerLane,
+        arena: Region,
+        runtimes: Mapping[str, Runtime],
+        settings: WorkerSettings,
+        granted: GrantedRuns | None = None,
+    ) -> None:
+        self._lane = lane
+        self._saying = threading.Lock()
+        self._loader = Loader(runtimes, settings.threads)
+        self._models: dict[int, LoadedModel] = {}
+        self._brisk: dict[int, bool] = {}
+        self._errands = Errands()
+        self._executor = Executor(arena)
+        self._granted = granted
+
+    def serve(self) -> None:
+        """Until Stop, which is where it lets go of everything. Raises LaneClosed when the daemon is gone."""
+        while True:
+            message = self._lane.take()
+            if type(message) is Run:
+                self._say(self._run(message))
+            elif type(message) is Fetch:
+                result = self._executor.fetch(message)
+                if result is not None:
+                    self._say(Stored(result))
+            elif type(message) is Stop:
+                self._errands.finish()
+                if self._granted is not None:
+                    self._granted.finish()
+                self._let_go()
+                return
+            else:
+                self._attend(message)
+
+    def _attend(self, message: ToWorker) -> None:
+        """What is not asked with every request. A session is neither closed nor made anew while its weights come or
+        go."""
+        if isinstance(message, Load):
+            if message.wish.background:
+                self._aside(message.model, partial(self._load_aside, message))
+            else:
+                self._errands.settle(message.model)
+                self._load_in_line(message)
+        elif isinstance(message, Unload):
+            if self._errands.concern(message.model):
+                self._errands.submit(message.model, partial(self._unload, message.model))
+            else:
+                self._unload(message.model)
+        elif isinstance(message, Hollow):
+            self._aside(message.model, partial(self._hollow, message.model))
+        elif isinstance(message, Fill):
+            self._aside(message.model, partial(self._fill, message))
+        elif isinstance(message, Build):
+            self._aside(message.model, partial(self._build, message))
+
+    def _aside(self, model: int, do: Callable[[], FromWorker]) -> None:
+        """Have something done, and its answer said, beside the messages."""
+
+        def errand() -> None:
+            with suppress(LaneClosed):  # who takes the messages finds out
+                self._say(do())
+
+        self._errands.submit(model, errand)
+
+    def _tell(self, progress: Progress) -> None:
+        with suppress(LaneClosed):  # as above
+            self._say(progress)
+
+    def _say(self, message: FromWorker) -> None:
+        with self._saying:
+            self._lane.complete(message)
+
+    def _run(self, run: Run) -> Finished:
+        model = self._models.get(run.model)
+        if model is None:
+            results = [
+                RunResult(item.ticket, ItemStatus.FAILED, (), (), 0, "the model is not loaded")
+                for item in run.items
+            ]
+            return Finished(run.batch, tuple(results), 0, 0, 0)
+        return self._executor.run(model, run)
+
+    def _load(self, load: Load) -> Opened | Refused:
+        try:
+            opened = self._loader.load(load, alone=not self._models, tell=self._tell)
+        except Exception as problem:  # noqa: BLE001 - whatever a model does wrong is an answer
+            failed = isinstance(problem, AssessmentFailed)
+            differs = isinstance(problem.__cause__ or problem, WeightsDiffer)
+            return Refused(load.model, _reason(load.version.key, problem), failed, differs)
+        known = self._models.get(load.model)
+        if known is None:
+            self._models[load.model] = opened.model
+            if self._granted is not None:
+                self._granted.add(load.model, opened.model)
+        elif isinstance(known.session, ArrivingSession):
+            known.session.exchange(opened.model.session)
+        else:
+            opened.model.session.close()
+            return Refused(load.model, f"{load.version.key}: it is loaded already")
+        seeds = opened.said.seeds
+        self._brisk[load.model] = bool(seeds) and max(ns for _, ns in seeds) <= BRISK_NS
+        self._pace()
+        return opened
+
+    def _pace(self) -> None:
+        """The main thread is the one that runs requests."""
+        brisk = bool(self._brisk) and all(self._brisk.values())
+        take_turns(SHORT_TURN_NS if brisk else USUAL_TURN_NS, os.getpid())
+
+    def _load_in_line(self, load: Load) -> None:
+        opened = self._load(load)
+        self._say(opened.said if isinstance(opened, Opened) else opened)
+        if load.wish.early and isinstance(opened, Opened):
+            self._aside(load.model, partial(self._arrived, load.model, opened.arrival))
+
+    def _arrived(self, model: int, arrival: Arrival) -> Filled:
+        problem = arrival.finish()
+        failure = "" if problem is None else _reason("the weights", problem)
+        return Filled(model, 0 if failure else arrival.nbytes, arrival.took_ns, failure)
+
+    def _load_aside(self, load: Load) -> Loaded | Refused:
+        opened = self._load(load)
+        return opened.said if isinstance(opened, Opened) else opened
+
+    def _hollow(self, model: int) -> Hollowed:
+        begin = time.monotonic_ns()
+        loaded = self._models.get(model)
+        if loaded is not None and loaded.session.weights is not None:
+            loaded.session.weights.hollow()
+        return Hollowed(model, time.monotonic_ns() - begin)
+
+    def _fill(self, fill: Fill) -> Filled:
+        begin = time.monotonic_ns()
+        loaded = self._models.get(fill.model)
+        weights = None if loaded is None else loaded.session.weights
+        nbytes, failure = 0, ""
+        try:
+            if loaded is None:
+                failure = "the model is not loaded"
+            elif weights is not None:
+                weights.fill(verify=fill.verify)
+                nbytes = weights.nbytes
+        except Exception as problem:  # noqa: BLE001 - as for a load
+            failure = _reason("the weights", problem)
+        return Filled(fill.model, nbytes, time.monotonic_ns() - begin, failure)
+
+    def _build(self, build: Build) -> Built:
+        begin = time.monotonic_ns()
+        name, nbytes, failure, later = "", 0, "", False
+        try:
+            name, nbytes = self._loader.build(build.version)
+        except Exception as problem:  # noqa: BLE001 - as for a load
+            failure, later = _reason(build.version.key, problem), isinstance(problem, FormHasNoRoom)
+        return Built(build.model, name, nbytes, time.monotonic_ns() - begin, failure, later)
+
+    def _let_go(self) -> None:
+        """Give memory back while yielding, as far as that goes quickly: what a process leaves behind when it ends is
+        taken from it at the class that it has, and half a gigabyte of pages is felt by whoever shares the processor."""
+        models, self._models = self._models, {}
+
+        def close() -> None:
+            yield_processor()
+            be_nudged()
+            for number, model in models.items():
+                self._close(number, model.session)
+
+        thread = threading.Thread(target=close, name="leaving", daemon=True)
+        thread.start()
+        thread.join(LET_GO_S)
+
+    def _unload(self, model: int) -> None:
+        loaded: LoadedModel | None = self._models.pop(model, None)
+        self._brisk.pop(model, None)
+        self._pace()
+        self._close(model, None if loaded is None else loaded.session)
+
+    def _close(self, model: int, session: Session | None) -> None:
+        """Have what was prepared of a model dropped, then close its session."""
+        if self._granted is not None:
+            self._granted.drop(model)
+        if session is not None:
+            session.close()
+
+
+def run_worker(
+    lane: WorkerLane,
+    arena: Region,
+    runtimes: Mapping[str, Runtime],
+    settings: WorkerSettings,
+    granted: GrantedRuns | None = None,
+) -> None:
+    """Serve the lane until told to stop or the daemon is gone."""
+    try:
+        Worker(lane, arena, runtimes, settings, granted).serve()
+    except LaneClosed:
+        return
+
+
+def _reason(what: str, problem: Exception) -> str:
+    known = isinstance(problem, ApplianceError)
+    text = str(problem) if known else f"{what}: {type(problem).__name__}: {problem}"
+    return text[:REASON_CHARACTERS_MAX]

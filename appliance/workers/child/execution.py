@@ -1,0 +1,294 @@
+"""Runs a batch inside a worker: gather, run, scatter.
+
+A batch of one runs where it lies, without a copy. A larger one is gathered into scratch memory row after row, run once,
+and its outputs are split by rows into each request's place. When a larger batch fails, its requests are run one by one,
+so that one bad request fails alone. Outputs that do not fit are held until they are fetched, within bounds.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from appliance.domain.errors import InvalidRequest, RunFailed
+from appliance.domain.model import ModelVersion
+from appliance.domain.tensor import Datatype
+from appliance.runtimes.alignment import aligned
+from appliance.runtimes.runtime import Feed, Place, Produced, Region, Session
+from appliance.workers.messages import Finished
+from appliance.workers.port import (
+    ERROR_CHARACTERS_MAX,
+    Fetch,
+    ItemStatus,
+    Run,
+    RunItem,
+    RunResult,
+    Shape,
+)
+from appliance.workers.region import Scratch
+
+HELD_BYTES_MAX: Final = 256 << 20
+HELD_ITEMS_MAX: Final = 1024
+SCRATCH_KEPT_BYTES: Final = 64 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadedModel:
+    """A version and its session."""
+
+    version: ModelVersion
+    session: Session
+
+
+class _Outputs(NamedTuple):
+    """Outputs of one request or one batch with the bytes of each."""
+
+    shapes: tuple[Shape, ...]
+    sizes: tuple[int, ...]
+    parts: Sequence[memoryview]
+
+
+class _Times(NamedTuple):
+    gather_ns: int
+    run_ns: int
+    scatter_ns: int
+
+
+class Executor:
+    """Runs batches whose tensors lie in ``arena``. Owner of the scratch memory and of the held outputs."""
+
+    def __init__(self, arena: Region) -> None:
+        self._arena = arena
+        self._gathered = Scratch()
+        self._spread = Scratch()
+        self._held: dict[int, _Outputs] = {}
+        self._held_bytes = 0
+
+    def run(self, model: LoadedModel, run: Run) -> Finished:
+        """The batch's results in the order of its items; never raises for what a runtime or a request does wrong."""
+        if len(run.items) == 1:
+            results, times = self._run_alone(model, run.items[0])
+            return Finished(run.batch, (results,), *times)
+        try:
+            merged, times = self._run_merged(model, run.items)
+            return Finished(run.batch, merged, *times)
+        except Exception:  # noqa: BLE001 - the runs one by one say whose fault it was
+            return self._run_one_by_one(model, run)
+
+    def fetch(self, fetch: Fetch) -> RunResult | None:
+        """Store held outputs at a larger place; None when they were only to be forgotten."""
+        outputs = self.forget(fetch.ticket)
+        if fetch.out_capacity == 0:
+            return None
+        if outputs is None:
+            return _failed(fetch.ticket, "the outputs are no longer held")
+        return self._store(fetch.ticket, fetch.out_offset, fetch.out_capacity, outputs)
+
+    def forget(self, ticket: int) -> _Outputs | None:
+        """Let go of held outputs; gives them to whoever stores them now."""
+        outputs = self._held.pop(ticket, None)
+        if outputs is not None:
+            self._held_bytes -= sum(outputs.sizes)
+        return outputs
+
+    def _run_one_by_one(self, model: LoadedModel, run: Run) -> Finished:
+        results, gather_ns, run_ns, scatter_ns = [], 0, 0, 0
+        for item in run.items:
+            result, times = self._run_alone(model, item)
+            results.append(result)
+            gather_ns += times.gather_ns
+            run_ns += times.run_ns
+            scatter_ns += times.scatter_ns
+        return Finished(run.batch, tuple(results), gather_ns, run_ns, scatter_ns)
+
+    def _run_alone(self, model: LoadedModel, item: RunItem) -> tuple[RunResult, _Times]:
+        begin = time.monotonic_ns()
+        gathered = ran = begin
+        try:
+            place = Place(self._arena, item.out_offset, item.out_capacity)
+            feeds = feeds_at(item)
+            gathered = time.monotonic_ns()
+            produced = model.session.run(self._arena, feeds, item.outputs, place)
+            ran = time.monotonic_ns()
+            if model.version.max_batch_size > 0:
+                _check_rows(model.version, item.outputs, produced.shapes, item.rows)
+            result = self._finish_alone(item, produced)
+        except Exception as problem:  # noqa: BLE001 - whatever goes wrong is this request's answer
+            status = ItemStatus.INVALID if isinstance(problem, InvalidRequest) else ItemStatus.FAILED
+            result = RunResult(item.ticket, status, (), (), 0, _reason(problem))
+        end = time.monotonic_ns()
+        return result, _Times(gathered - begin, max(ran - gathered, 0), end - max(ran, gathered))
+
+    def _finish_alone(self, item: RunItem, produced: Produced) -> RunResult:
+        if produced.parts is None:
+            return RunResult(item.ticket, ItemStatus.OK, produced.shapes, produced.sizes, 0, "")
+        outputs = _Outputs(produced.shapes, produced.sizes, produced.parts)
+        return self._store(item.ticket, item.out_offset, item.out_capacity, outputs)
+
+    def _run_merged(
+        self, model: LoadedModel, items: tuple[RunItem, ...]
+    ) -> tuple[tuple[RunResult, ...], _Times]:
+        begin = time.monotonic_ns()
+        rows = sum(item.rows for item in items)
+        source, feeds = self._gather(items, rows)
+        wanted = _union(items)
+        spread = self._spread.at_least(1)
+        gathered = time.monotonic_ns()
+        produced = model.session.run(source, feeds, wanted, Place(spread, 0, len(spread.view)))
+        ran = time.monotonic_ns()
+        _check_rows(model.version, wanted, produced.shapes, rows)
+        whole = self._whole(produced)
+        results = self._scatter(model.version, items, wanted, whole, rows)
+        self._gathered.drop_beyond(SCRATCH_KEPT_BYTES)
+        self._spread.drop_beyond(SCRATCH_KEPT_BYTES)
+        return results, _Times(gathered - begin, ran - gathered, time.monotonic_ns() - ran)
+
+    def _gather(self, items: tuple[RunItem, ...], rows: int) -> tuple[Region, tuple[Feed | None, ...]]:
+        """All items' inputs, input after input, row after row, in scratch memory."""
+        columns = len(items[0].sizes)
+        totals = [sum(item.sizes[column] for item in items) for column in range(columns)]
+        target = self._gathered.at_least(sum(map(aligned, totals)))
+        feeds: list[Feed | None] = []
+        starts: list[int] = []
+        position = 0
+        for shape, total in zip(items[0].shapes, totals, strict=True):
+            feeds.append(None if shape is None else Feed((rows, *shape[1:]), position, total))
+            starts.append(position)
+            position += aligned(total)
+        view, arena = target.view, self._arena.view
+        for item in items:
+            offset = item.offset
+            for column, size in enumerate(item.sizes):
+                start = starts[column]
+                view[start : start + size] = arena[offset : offset + size]
+                starts[column] = start + size
+                offset += aligned(size)
+        return target, tuple(feeds)
+
+    def _whole(self, produced: Produced) -> _Outputs:
+        """The batch's outputs; when they were not written in place, room is made so that the next time they are."""
+        if produced.parts is not None:
+            needed = sum(map(aligned, produced.sizes))
+            if needed <= SCRATCH_KEPT_BYTES:
+                self._spread.at_least(needed)
+            return _Outputs(produced.shapes, produced.sizes, produced.parts)
+        view = self._spread.at_least(1).view
+        parts, position = [], 0
+        for size in produced.sizes:
+            parts.append(view[position : position + size])
+            position += aligned(size)
+        return _Outputs(produced.shapes, produced.sizes, parts)
+
+    def _scatter(
+        self,
+        version: ModelVersion,
+        items: tuple[RunItem, ...],
+        wanted: tuple[int, ...],
+        whole: _Outputs,
+        rows: int,
+    ) -> tuple[RunResult, ...]:
+        cuts = [
+            _row_cuts(version.outputs[index].datatype, part, shape, items, rows)
+            for index, part, shape in zip(wanted, whole.parts, whole.shapes, strict=True)
+        ]
+        columns = {index: column for column, index in enumerate(wanted)}
+        results = []
+        for number, item in enumerate(items):
+            picked = [columns[index] for index in item.outputs]
+            shapes = tuple((item.rows, *whole.shapes[column][1:]) for column in picked)
+            parts = [
+                whole.parts[column][cuts[column][number] : cuts[column][number + 1]] for column in picked
+            ]
+            outputs = _Outputs(shapes, tuple(map(len, parts)), parts)
+            results.append(self._store(item.ticket, item.out_offset, item.out_capacity, outputs))
+        return tuple(results)
+
+    def _store(self, ticket: int, offset: int, capacity: int, outputs: _Outputs) -> RunResult:
+        """Write the outputs to their place, or hold them when they do not fit."""
+        needed = sum(map(aligned, outputs.sizes))
+        if needed > capacity:
+            return self._hold(ticket, needed, outputs)
+        view = self._arena.view
+        for part, size in zip(outputs.parts, outputs.sizes, strict=True):
+            view[offset : offset + size] = part
+            offset += aligned(size)
+        return RunResult(ticket, ItemStatus.OK, outputs.shapes, outputs.sizes, 0, "")
+
+    def _hold(self, ticket: int, needed: int, outputs: _Outputs) -> RunResult:
+        total = sum(outputs.sizes)
+        if self._held_bytes + total > HELD_BYTES_MAX or len(self._held) >= HELD_ITEMS_MAX:
+            return _failed(
+                ticket,
+                f"the outputs take {total} bytes, more than the worker can hold beside the "
+                f"{self._held_bytes} bytes it holds already (limit {HELD_BYTES_MAX})",
+            )
+        copies = [memoryview(bytes(part)) for part in outputs.parts]
+        self._held[ticket] = _Outputs(outputs.shapes, outputs.sizes, copies)
+        self._held_bytes += total
+        return RunResult(ticket, ItemStatus.TOO_LARGE, outputs.shapes, outputs.sizes, needed, "")
+
+
+def feeds_at(item: RunItem) -> tuple[Feed | None, ...]:
+    """Where an item's inputs lie: back to back from its offset, aligned."""
+    feeds: list[Feed | None] = []
+    position = item.offset
+    for shape, size in zip(item.shapes, item.sizes, strict=True):
+        feeds.append(None if shape is None else Feed(shape, position, size))
+        position += aligned(size)
+    return tuple(feeds)
+
+
+def _union(items: Iterable[RunItem]) -> tuple[int, ...]:
+    """Outputs that at least one item wants, ascending."""
+    kinds = {item.outputs for item in items}
+    return kinds.pop() if len(kinds) == 1 else tuple(sorted({index for kind in kinds for index in kind}))
+
+
+def _check_rows(version: ModelVersion, wanted: Sequence[int], shapes: Iterable[Shape], rows: int) -> None:
+    for index, shape in zip(wanted, shapes, strict=True):
+        if not shape or shape[0] != rows:
+            raise RunFailed(
+                f"output '{version.outputs[index].name}' has shape {list(shape)} for a batch of {rows} rows: its first "
+                f"dimension is not the batch; set max_batch_size to 0 for this model"
+            )
+
+
+def _row_cuts(
+    datatype: Datatype, part: memoryview, shape: Shape, items: Sequence[RunItem], rows: int
+) -> list[int]:
+    """Byte positions between the items' rows in one output, first and last included."""
+    counts = [0]
+    for item in items:
+        counts.append(counts[-1] + item.rows)
+    if datatype is not Datatype.BYTES:
+        row_bytes = len(part) // rows if rows else 0
+        return [count * row_bytes for count in counts]
+    per_row = 1
+    for dimension in shape[1:]:
+        per_row *= dimension
+    starts = _element_starts(part)
+    return [starts[count * per_row] for count in counts]
+
+
+def _element_starts(raw: memoryview) -> list[int]:
+    """Where each element of a BYTES tensor starts, and its end."""
+    starts, position = [0], 0
+    while position < len(raw):
+        position += 4 + int.from_bytes(raw[position : position + 4], "little")
+        starts.append(position)
+    return starts
+
+
+def _failed(ticket: int, reason: str) -> RunResult:
+    return RunResult(ticket, ItemStatus.FAILED, (), (), 0, reason)
+
+
+def _reason(problem: Exception) -> str:
+    text = (
+        str(problem)
+        if isinstance(problem, RunFailed | InvalidRequest)
+        else f"{type(problem).__name__}: {problem}"
+    )
+    return text[:ERROR_CHARACTERS_MAX]

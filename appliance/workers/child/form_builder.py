@@ -1,0 +1,179 @@
+"""Builds the packed form of a version inside a worker that does nothing else, in the background.
+
+A form is used only if it gave the right answers here: those of the golden set or, where there is none, those that the
+version itself gives to requests of seeded values. Whatever goes wrong leaves no form behind.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from appliance.domain.digest import PIECE_BYTES, Digester, Digests, digest_of
+from appliance.domain.errors import ArtefactError, FormHasNoRoom, LoadFailed
+from appliance.domain.model import ModelVersion, WeightsFile
+from appliance.durable import RealFolder
+from appliance.runtimes.runtime import Packer, Runtime, RuntimeSettings
+from appliance.store.blobs import BlobShelf
+from appliance.workers.child.assessment import compare_answers, open_golden, run_golden
+from appliance.workers.child.execution import LoadedModel
+from appliance.workers.forms import (
+    ANEW_FILE,
+    BUILDING,
+    FORM_FILE,
+    FORMAT,
+    GRAPH_FILE,
+    WEIGHTS_FILE,
+    FormDocument,
+    PackedForm,
+    drop_form,
+    encode_document,
+    find_form,
+    form_bytes,
+    form_name,
+    refusal,
+    remove_superseded,
+    was_dropped,
+)
+from appliance.workers.signature import check_signature
+
+FORM_FACTOR: Final = 2.25
+"""A form is twice as large as its version, with gaps of an eighth at most."""
+ROOM_FACTOR: Final = 5
+"""It is written twice."""
+
+
+def build_form(version: ModelVersion, runtime: Runtime, settings: RuntimeSettings) -> tuple[str, int]:
+    """Build the form of ``version`` in the directory ``version.forms``; gives its name and how many bytes it has. One
+    that is there already is left as it is. Raises FormHasNoRoom, LoadFailed, OSError."""
+    if not isinstance(runtime, Packer):
+        raise LoadFailed(f"{version.key}: runtime '{version.runtime}' has no packed forms")
+    if not version.forms or not version.digest:
+        raise LoadFailed(
+            f"{version.key}: a packed form needs a directory of forms and a version with a digest"
+        )
+    name = form_name(version.digest, runtime.identity)
+    if reason := refusal(version.forms, name):
+        raise LoadFailed(f"{version.key}: its packed form was refused before: {reason}")
+    path = os.path.join(version.forms, name)
+    try:
+        form = find_form(version.forms, name)
+    except ArtefactError as problem:
+        drop_form(path, str(problem))
+        form = None
+    if form is None:
+        Path(version.forms).mkdir(
+            mode=0o755, exist_ok=True
+        )  # and nothing above it: its disk may not be mounted
+        partial = os.path.join(version.forms, f"{BUILDING}{name}")
+        shutil.rmtree(partial, ignore_errors=True)
+        remove_superseded(version.forms, version.digest, name)
+        _check_room(version)
+        os.mkdir(partial)
+        try:
+            if was_dropped(path):
+                Path(partial, ANEW_FILE).touch()
+            _build(version, runtime, settings, partial)
+            _check_quota(version, 0)  # what was installed meanwhile comes first
+            shutil.rmtree(path, ignore_errors=True)
+            os.rename(partial, path)
+            _sync(version.forms)
+        except BaseException:
+            shutil.rmtree(partial, ignore_errors=True)
+            raise
+    return name, sum(entry.stat().st_size for entry in os.scandir(path))
+
+
+def _build(version: ModelVersion, runtime: Runtime, settings: RuntimeSettings, directory: str) -> None:
+    assert isinstance(runtime, Packer)
+    graph, weights = os.path.join(directory, GRAPH_FILE), os.path.join(directory, WEIGHTS_FILE)
+    runtime.pack(version, settings, graph, weights)
+    digests = _digests(weights)
+    file = WeightsFile(path=weights, size=digests.size, digest=digests.digest, pieces=digests.pieces)
+    _prove(version, PackedForm(path=directory, graph=graph, weights=file), runtime, settings)
+    document = FormDocument(
+        format=FORMAT,
+        graph_bytes=os.path.getsize(graph),
+        graph_digest=digest_of(Path(graph).read_bytes()),
+        weights_bytes=digests.size,
+        weights_digest=digests.digest,
+        pieces=digests.pieces,
+    )
+    with open(os.path.join(directory, FORM_FILE), "xb") as target:
+        target.write(encode_document(document))
+    for name in (GRAPH_FILE, WEIGHTS_FILE, FORM_FILE):
+        _sync(os.path.join(directory, name))
+    _sync(directory)
+
+
+def _prove(version: ModelVersion, form: PackedForm, runtime: Runtime, settings: RuntimeSettings) -> None:
+    """Raise LoadFailed unless the form gives the right answers."""
+    session = runtime.load(form.version_of(version), replace(settings, packed=True))
+    try:
+        check_signature(version, session)
+        packed = LoadedModel(version=version, session=session)
+        golden = open_golden(version)
+        if golden is not None and golden.set.cases:
+            run_golden(packed, golden)
+            return
+        original = runtime.load(version, settings)
+        try:
+            compare_answers(packed, LoadedModel(version=version, session=original))
+        finally:
+            original.close()
+    finally:
+        session.close()
+
+
+def _digests(path: str) -> Digests:
+    digester = Digester()
+    with open(path, "rb") as file:
+        while data := file.read(PIECE_BYTES):
+            digester.update(data)
+    return digester.finish()
+
+
+def _check_room(version: ModelVersion) -> None:
+    """Raise FormHasNoRoom where the form would take what is to be left free, or more than the quota."""
+    room, found = version.form_room, os.statvfs(version.forms)
+    free, needed = found.f_bavail * found.f_frsize, ROOM_FACTOR * version.file_bytes
+    if free - room.free_floor_bytes < needed:
+        raise FormHasNoRoom(
+            f"{version.key}: a packed form needs {needed} free bytes while it is built, {version.forms} has {free}, "
+            f"of which store.free_floor_bytes ({room.free_floor_bytes}) stay free"
+        )
+    _check_quota(version, int(FORM_FACTOR * version.file_bytes))
+
+
+def _check_quota(version: ModelVersion, size: int) -> None:
+    """Raise FormHasNoRoom where ``size`` more bytes would be more than the quota."""
+    room = version.form_room
+    if not room.quota_bytes:
+        return
+    taken = _taken(version)
+    if taken + size > room.quota_bytes:
+        raise FormHasNoRoom(
+            f"{version.key}: blobs and packed forms take {taken} bytes; with {size} more for this form that "
+            f"is more than store.quota_bytes ({room.quota_bytes})"
+        )
+
+
+def _taken(version: ModelVersion) -> int:
+    """Bytes of all blobs and forms."""
+    folder = RealFolder(Path(version.form_room.state))
+    try:
+        blobs = sum(blob.size for blob in BlobShelf(folder).listing().values())
+    finally:
+        folder.close()
+    return blobs + sum(form_bytes(version.forms).values())
+
+
+def _sync(path: str) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

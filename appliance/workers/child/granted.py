@@ -1,0 +1,234 @@
+"""Runs what the native door gives a worker directly, without a message for each request.
+
+The ring forms the batches, copies their tensors and tells their ends; what is left to do here is to run. A request
+alone runs where it lies, a batch in scratch memory; either way through a run that its session has prepared for those
+addresses. What is prepared is kept with the ring, which calls it by itself from then on: so hardly more than the model
+is paid for, and Python only sees what is not prepared yet or cannot be. Whatever is not exactly as it was taught -
+outputs of other shapes, a failure, a model that is not there - is handed over to the engine, which runs it again and
+has words.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple, Protocol
+
+from appliance.runtimes.alignment import aligned
+from appliance.runtimes.runtime import Feed, Place, Produced, Region
+from appliance.workers.child.execution import SCRATCH_KEPT_BYTES, LoadedModel
+from appliance.workers.port import Learn, Shape
+from appliance.workers.region import Scratch
+
+OK: Final = 0
+HAND_OVER: Final = 1
+MAIL: Final = 1
+SUBMISSIONS: Final = 2
+LEFT: Final = 2
+"""What the ring tells of a batch for which no run is kept."""
+PREPARED_MAX: Final = 1024
+FINISH_BATCHES_MAX: Final = 1024
+
+
+class Ring(Protocol):
+    """What is used of ``edge_appliance_door.WorkerRing``, whose stub documents it."""
+
+    def learn(
+        self,
+        plan: int,
+        kind: int,
+        rows: int,
+        max_rows: int,
+        input_sizes: Sequence[int],
+        output_sizes: Sequence[int],
+    ) -> None: ...
+    def forget(self, plan: int) -> None: ...
+    def wait(self, timeout_ms: int) -> int: ...
+    def take(self) -> tuple[int, int, int, int, int, int] | None: ...
+    def gather(self, address: int, nbytes: int) -> None: ...
+    def scatter(self, address: int, nbytes: int) -> None: ...
+    def complete(self, status: int, gather_ns: int, run_ns: int, scatter_ns: int) -> None: ...
+    def serve(self, timeout_ms: int) -> int: ...
+    def serve_one(self) -> int: ...
+    def keep_alone(self, kind: int, plan: int, at: tuple[int, int], run: Callable[[], object]) -> int: ...
+    def keep_merged(
+        self, kind: int, rows: int, source: tuple[int, int], place: tuple[int, int], run: Callable[[], object]
+    ) -> int: ...
+    def drop_runs(self, kind: int | None = None) -> None: ...
+
+
+class _Unexpected(Exception):
+    """A run that ended otherwise than was taught."""
+
+
+class _Merged(NamedTuple):
+    """A batch of one kind and so many rows, in scratch memory."""
+
+    source: Region
+    feeds: tuple[Feed | None, ...]
+    in_bytes: int
+    place: Place
+    shapes: tuple[Shape, ...]
+    sizes: tuple[int, ...]
+
+
+class GrantedRuns:
+    """The plans that a worker was taught, and their runs. Owner of scratch memory of its own, which runs that the ring
+    keeps refer to."""
+
+    def __init__(self, ring: Ring, arena: Region) -> None:
+        self._ring = ring
+        self._arena = arena
+        self._models: dict[int, LoadedModel] = {}
+        self._lessons: dict[int, Learn] = {}
+        self._gathered = Scratch()
+        self._spread = Scratch()
+
+    # --- what is known
+
+    def add(self, model: int, loaded: LoadedModel) -> None:
+        """A model that plans may name."""
+        self._models[model] = loaded
+
+    def drop(self, model: int) -> None:
+        """A model that is about to be closed. Its plans are handed over until they are forgotten."""
+        self._models.pop(model, None)
+        self._ring.drop_runs()
+
+    def learn(self, lesson: Learn) -> None:
+        """Know a plan. One that cannot be is not, and its requests are handed over."""
+        row_bytes = max(_span(lesson.sizes), _span(lesson.out_sizes)) // max(lesson.rows, 1)
+        max_rows = min(lesson.max_rows, SCRATCH_KEPT_BYTES // max(row_bytes, 1))
+        try:
+            self._ring.learn(lesson.plan, lesson.kind, lesson.rows, max_rows, lesson.sizes, lesson.out_sizes)
+        except (ValueError, OverflowError):
+            return
+        self._lessons[lesson.plan] = lesson
+
+    def forget(self, plans: Sequence[int]) -> None:
+        """Know plans no more."""
+        for plan in plans:
+            self._ring.forget(plan)
+            self._lessons.pop(plan, None)
+
+    # --- serving
+
+    def serve(self, timeout_ms: int) -> None:
+        """Run what comes, until mail has come or nothing did for ``timeout_ms``."""
+        while self._ring.serve(timeout_ms) == LEFT:
+            self._serve_left()
+
+    def finish(self) -> None:
+        """Run what the door has submitted before the worker leaves; within bounds, for it may go on."""
+        for _ in range(FINISH_BATCHES_MAX):
+            if not self.serve_one() and not self._ring.wait(0) & SUBMISSIONS:
+                return
+
+    def serve_one(self) -> bool:
+        """Run one batch; false when there is none, or mail goes first."""
+        told = self._ring.serve_one()
+        if told == LEFT:
+            self._serve_left()
+        return told != 0
+
+    def _serve_left(self) -> None:
+        """Run a batch for which nothing is prepared, and have that prepared where the session can."""
+        batch = self._ring.take()
+        if batch is None:
+            return
+        kind, plan, rows, count, offset, out_offset = batch
+        begin = gathered = ran = time.monotonic_ns()
+        try:
+            if count == 1:
+                self._run_alone(kind, plan, offset, out_offset)
+                ran = time.monotonic_ns()
+            else:
+                merged = self._lay_out(plan, rows)
+                self._ring.gather(merged.source.address, merged.in_bytes)
+                gathered = time.monotonic_ns()
+                self._run_merged(kind, plan, rows, merged)
+                ran = time.monotonic_ns()
+                self._ring.scatter(merged.place.region.address, merged.place.capacity)
+        except Exception:  # noqa: BLE001 - whatever it is, the run that follows it says it
+            self._ring.drop_runs(kind)
+            self._ring.complete(HAND_OVER, 0, 0, 0)
+        else:
+            self._ring.complete(OK, gathered - begin, ran - gathered, time.monotonic_ns() - ran)
+
+    # --- runs that are not prepared, and preparing them
+
+    def _taught(self, plan: int) -> tuple[Learn, LoadedModel]:
+        lesson = self._lessons[plan]
+        model = self._models.get(lesson.model)
+        if model is None:
+            raise _Unexpected(f"model {lesson.model} is not loaded")
+        return lesson, model
+
+    def _run_alone(self, kind: int, plan: int, offset: int, out_offset: int) -> None:
+        """Run a request in its place, and have that prepared where the session can."""
+        lesson, model = self._taught(plan)
+        feeds = _feeds(lesson.shapes, lesson.sizes, offset)
+        place = Place(self._arena, out_offset, _span(lesson.out_sizes))
+        produced = model.session.run(self._arena, feeds, lesson.wanted, place)
+        _settle(produced, lesson.out_shapes, lesson.out_sizes, place)
+        run = model.session.prepared(self._arena, feeds, lesson.wanted, place)
+        if run is not None:
+            self._bound(self._ring.keep_alone(kind, plan, (offset, out_offset), run))
+
+    def _lay_out(self, plan: int, rows: int) -> _Merged:
+        """Where the tensors of a batch go. Prepared runs end with the scratch memory that they were prepared for."""
+        lesson = self._lessons[plan]
+        sizes = tuple(size // lesson.rows * rows for size in lesson.sizes)
+        out_sizes = tuple(size // lesson.rows * rows for size in lesson.out_sizes)
+        shapes = tuple(None if shape is None else (rows, *shape[1:]) for shape in lesson.shapes)
+        in_bytes, out_bytes = _span(sizes), _span(out_sizes)
+        if not (self._gathered.holds(in_bytes) and self._spread.holds(out_bytes)):
+            self._ring.drop_runs()
+        source = self._gathered.at_least(in_bytes)
+        return _Merged(
+            source,
+            _feeds(shapes, sizes, 0),
+            in_bytes,
+            Place(self._spread.at_least(out_bytes), 0, out_bytes),
+            tuple((rows, *shape[1:]) for shape in lesson.out_shapes),
+            out_sizes,
+        )
+
+    def _run_merged(self, kind: int, plan: int, rows: int, merged: _Merged) -> None:
+        """Run a batch in scratch memory, and have that prepared where the session can."""
+        lesson, model = self._taught(plan)
+        source, feeds, in_bytes, place, shapes, sizes = merged
+        _settle(model.session.run(source, feeds, lesson.wanted, place), shapes, sizes, place)
+        run = model.session.prepared(source, feeds, lesson.wanted, place)
+        if run is not None:
+            outputs = place.region.address, place.capacity
+            self._bound(self._ring.keep_merged(kind, rows, (source.address, in_bytes), outputs, run))
+
+    def _bound(self, kept: int) -> None:
+        """The ring keeps so many runs now. Those that are still wanted are soon prepared again."""
+        if kept > PREPARED_MAX:
+            self._ring.drop_runs()
+
+
+def _span(sizes: Sequence[int]) -> int:
+    """Bytes that tensors of these sizes take."""
+    return sum(map(aligned, sizes))
+
+
+def _feeds(shapes: Sequence[Shape | None], sizes: Sequence[int], offset: int) -> tuple[Feed | None, ...]:
+    """Inputs that lie one after the other from ``offset``."""
+    feeds: list[Feed | None] = []
+    for shape, size in zip(shapes, sizes, strict=True):
+        feeds.append(None if shape is None else Feed(shape, offset, size))
+        offset += aligned(size)
+    return tuple(feeds)
+
+
+def _settle(produced: Produced, shapes: tuple[Shape, ...], sizes: tuple[int, ...], place: Place) -> None:
+    """Have the outputs in their place. Raises _Unexpected when they are not what was taught."""
+    if produced.shapes != shapes or produced.sizes != sizes:
+        raise _Unexpected(f"outputs of shapes {produced.shapes}, where {shapes} were taught")
+    position = place.offset
+    for part in produced.parts or ():
+        place.region.view[position : position + len(part)] = part
+        position += aligned(len(part))

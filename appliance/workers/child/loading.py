@@ -1,0 +1,296 @@
+"""Loads one version inside a worker: the session, its weights, warm-ups, assessment, measurements.
+
+While a session is made of a file of weights, the file is read ahead and verified beside it; nothing of the version runs
+before that is done, but for an early load (see LoadWish), of which no answer leaves before. A load in the background
+yields in a thread of its own, to its end: what it measures does not count its waits for a processor. Only a session
+with threads of its own is measured when these have their class back.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from typing import NamedTuple, TypeVar
+
+from appliance.domain.errors import ApplianceError, AssessmentFailed, LoadFailed
+from appliance.domain.model import ModelVersion, WeightsFile
+from appliance.runtimes.runtime import Packer, Runtime, RuntimeSettings, Session
+from appliance.runtimes.weights import trim_heap
+from appliance.workers.child.arrival import Arrival, ArrivingSession
+from appliance.workers.child.assessment import PASSES_MIN, Golden, assess, open_golden, run_golden
+from appliance.workers.child.execution import LoadedModel
+from appliance.workers.child.form_builder import build_form
+from appliance.workers.child.load_report import LoadReport, Tell
+from appliance.workers.child.nudge import be_nudged
+from appliance.workers.child.warmup import fixed_shapes, measure_passes, run_warmups
+from appliance.workers.forms import PackedForm, drop_form, find_form, form_name, prove_form, refuse_form
+from appliance.workers.memory import private_bytes
+from appliance.workers.messages import Load, Loaded
+from appliance.workers.port import Assessment, Deviation, LoadStage, LoadWish
+from appliance.workers.priority import (
+    can_come_back,
+    restore_disk,
+    restore_processor,
+    yield_disk,
+    yield_processor,
+)
+from appliance.workers.signature import check_signature
+
+Result = TypeVar("Result")
+
+
+class Opened(NamedTuple):
+    """A loaded version, what the daemon is told of it, and what is still on its way."""
+
+    model: LoadedModel
+    said: Loaded
+    arrival: Arrival
+
+
+class _Proven(NamedTuple):
+    """A version that may serve, from its packed form or as it came; what the golden set found."""
+
+    model: LoadedModel
+    packed: bool
+    golden: Golden | None
+    worst: tuple[Deviation, ...]
+    arrival: Arrival
+
+
+class _Manner(NamedTuple):
+    """How one load is done: ``lower`` puts a thread of it into the classes that it should have, ``report`` says how far
+    it is."""
+
+    wish: LoadWish
+    lower: Callable[[], None]
+    report: LoadReport
+
+
+class _Measured(NamedTuple):
+    """What its runs take."""
+
+    seeds: tuple[tuple[int, int], ...]
+    assessment: Assessment | None
+
+
+class Loader:
+    """Makes sessions with the runtimes of one worker."""
+
+    def __init__(self, runtimes: Mapping[str, Runtime], threads: int) -> None:
+        self._runtimes = runtimes
+        self._settings = RuntimeSettings(threads=threads)
+
+    def load(self, load: Load, *, alone: bool, tell: Tell) -> Opened:
+        """Load; ``alone``: the worker holds no other model; ``tell`` says how far it is, from whatever thread. A
+        session without threads of its own is measured by the thread that made it, in the class that this has: waits for
+        a processor do not count. Raises ApplianceError, or whatever a runtime or a model does wrong."""
+        begin, before = time.monotonic_ns(), private_bytes(os.getpid())
+        wish = load.wish
+        manner = _Manner(wish, self._lowering(load, alone), LoadReport(load, tell))
+
+        def prove() -> _Proven:
+            manner.lower()
+            golden = open_golden(load.version) if wish.assess else None
+            return self._proven_form(load.version, manner, golden) or self._proven(
+                load.version, None, manner, golden
+            )
+
+        def prove_and_measure() -> tuple[_Proven, _Measured]:
+            proven = prove()
+            return proven, _measured(proven, manner)
+
+        if not wish.background:
+            proven, measured = prove_and_measure()
+        elif self._settings.threads == 1 and load.version.on_cpu:
+            proven, measured = in_thread(prove_and_measure)
+        else:
+            proven = in_thread(prove)
+            measured = _measured(proven, manner, restore_threads)
+        if not wish.early:
+            gc.collect()
+            gc.freeze()
+            trim_heap()
+        session = proven.model.session
+        grown = max(private_bytes(os.getpid()) - before, 0) + session.memory()
+        hollow_bytes = 0 if session.weights is None else session.weights.nbytes
+        took = time.monotonic_ns() - begin
+        said = Loaded(
+            load.model, measured.seeds, took, grown, measured.assessment, hollow_bytes, proven.packed
+        )
+        return Opened(proven.model, said, proven.arrival)
+
+    def _lowering(self, load: Load, alone: bool) -> Callable[[], None]:
+        """What puts a thread of this load into the classes that it should have. Threads that a runtime starts for a
+        session must be able to come back."""
+        wish, nudged = load.wish, load.version.on_cpu  # a GPU's library is not known to take signals well
+        whole = wish.background and alone and (self._settings.threads == 1 or can_come_back())
+
+        def lower() -> None:
+            if wish.background:
+                yield_disk()
+            if whole:
+                yield_processor()
+                if nudged:
+                    be_nudged()
+
+        return lower
+
+    def build(self, version: ModelVersion) -> tuple[str, int]:
+        """Build the packed form of a version in the background. See ``form_builder``."""
+
+        def build() -> tuple[str, int]:
+            yield_disk()
+            yield_processor()
+            be_nudged()
+            return build_form(version, self.runtime_of(version), self._settings)
+
+        return in_thread(build)
+
+    def _proven_form(self, version: ModelVersion, manner: _Manner, golden: Golden | None) -> _Proven | None:
+        """The version from its packed form; None when there is none, or it is not good any more."""
+        runtime = self.runtime_of(version)
+        if manner.wish.quick or not version.forms or not version.digest or not isinstance(runtime, Packer):
+            return None
+        name = form_name(version.digest, runtime.identity)
+        path = os.path.join(version.forms, name)
+        try:
+            form = find_form(version.forms, name)
+            if form is None:
+                return None
+            proven = self._proven(version, form, manner, golden)
+        except AssessmentFailed as problem:
+            refuse_form(path, str(problem))
+            return None
+        except (ApplianceError, OSError) as problem:
+            # bytes that rotted, or a disk or memory that failed for a moment
+            drop_form(path, str(problem))
+            return None
+        prove_form(path)
+        return proven
+
+    def _proven(
+        self, version: ModelVersion, form: PackedForm | None, manner: _Manner, golden: Golden | None
+    ) -> _Proven:
+        """The version loaded and proven."""
+        packed = form is not None
+        session, arrival = self._open(version if form is None else form.version_of(version), packed, manner)
+        model = LoadedModel(version=version, session=session)
+        try:
+            if not manner.wish.quick and version.warmups:
+                manner.report.begin(LoadStage.WARM_UP)
+                run_warmups(model)
+            if golden is not None:
+                manner.report.begin(LoadStage.GOLDEN)
+            worst = () if golden is None else run_golden(model, golden)
+            return _Proven(model, packed, golden, worst, arrival)
+        except BaseException:
+            session.close()
+            raise
+
+    def _open(self, version: ModelVersion, packed: bool, manner: _Manner) -> tuple[Session, Arrival]:
+        """A session of verified weights whose pages are there, or are on their way for an early load."""
+        runtime, wish = self.runtime_of(version), manner.wish
+        arrival = _arrival(version.weights if version.on_cpu else None, manner)
+        settings = replace(self._settings, quick=wish.quick, packed=packed)
+        try:
+            session = runtime.load(version, settings)
+        except BaseException:
+            arrival.finish()
+            raise
+        try:
+            check_signature(version, session)
+            if wish.early:
+                return ArrivingSession(session, arrival), arrival
+            problem = arrival.finish()
+            if problem is not None:
+                raise LoadFailed(f"{version.key}: {problem}") from problem
+            if session.weights is not None:
+                session.weights.fill(verify=False)  # the pages are there; its page tables are not
+        except BaseException:
+            session.close()
+            raise
+        return session, arrival
+
+    def runtime_of(self, version: ModelVersion) -> Runtime:
+        """The runtime of a version. Raises LoadFailed when it is not enabled."""
+        runtime = self._runtimes.get(version.runtime)
+        if runtime is None:
+            raise LoadFailed(
+                f"{version.key} needs runtime '{version.runtime}', which is not enabled "
+                f"(enabled: {', '.join(self._runtimes)}); add it to the configuration"
+            )
+        return runtime
+
+
+def _measured(proven: _Proven, manner: _Manner, begin: Callable[[], None] = lambda: None) -> _Measured:
+    """Measure, after ``begin``; a session that cannot be is closed."""
+    wish = manner.wish
+    try:
+        begin()
+        if _is_measured(proven, wish):
+            manner.report.begin(LoadStage.MEASURING)
+        least = PASSES_MIN if wish.assess else 1
+        passes = () if wish.quick else measure_passes(proven.model, least)
+        assessment = assess(proven.model, proven.golden, proven.worst, passes) if wish.assess else None
+    except BaseException:
+        proven.model.session.close()
+        raise
+    return _Measured(tuple(each.seed for each in passes), assessment)
+
+
+def _is_measured(proven: _Proven, wish: LoadWish) -> bool:
+    """Whether anything of it will be: it is wanted, the session can be, and it is known what to run it with."""
+    wanted = wish.assess or not wish.quick
+    version, session = proven.model.version, proven.model.session
+    return wanted and session.measurable and (proven.golden is not None or fixed_shapes(version) is not None)
+
+
+def _arrival(file: WeightsFile | None, manner: _Manner) -> Arrival:
+    """Begin to read and verify a file of weights."""
+    report = manner.report
+    size = 0 if file is None else file.size
+    if file is None:
+        report.begin(LoadStage.SESSION)
+    if manner.wish.early:  # it may be loaded before all is read
+        return Arrival(file, verify=manner.wish.verify, begin=manner.lower)
+
+    def progress(done_bytes: int) -> None:
+        report.read(done_bytes, size)
+        if done_bytes >= size:
+            report.begin(LoadStage.SESSION)
+
+    return Arrival(file, verify=manner.wish.verify, begin=manner.lower, progress=progress)
+
+
+def in_thread(do: Callable[[], Result]) -> Result:
+    """Do something in a thread of its own, which may take a class that it cannot come back from; raises what it
+    raises."""
+    results: list[Result] = []
+    problems: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            results.append(do())
+        except BaseException as problem:  # noqa: BLE001 - raised again by the caller's thread
+            problems.append(problem)
+
+    thread = threading.Thread(target=run, name="background", daemon=True)
+    thread.start()
+    thread.join()
+    if problems:
+        raise problems[0]
+    return results[0]
+
+
+def restore_threads() -> None:
+    """Threads that the runtime started were born into the classes of a load in the background."""
+    for thread in map(int, os.listdir("/proc/self/task")):
+        with suppress(ProcessLookupError):  # it ended meanwhile, as the one that loaded does
+            restore_disk(thread)
+            if os.sched_getscheduler(thread) == os.SCHED_IDLE:
+                restore_processor(thread)

@@ -1,0 +1,85 @@
+"""The worker's side of a lane with rings: messages on the socket as ever, and beside them what the native door submits.
+
+Mail goes first. Between two messages one batch of the ring runs, so that an engine that always has mail does not starve
+what it granted; plans are learned as soon as they are read, so that no submission overtakes its plan. Idle, the process
+sleeps on the memory that it shares with the daemon, not on the socket: who writes there says so in the memory.
+
+Only the process that forks workers with rings imports this: the native package is optional.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections import deque
+from typing import Final, cast
+
+from edge_appliance_door import WorkerRing
+
+from appliance.runtimes.runtime import Region
+from appliance.workers.child.granted import MAIL, SUBMISSIONS, GrantedRuns
+from appliance.workers.frames import FrameReader
+from appliance.workers.lane import RECEIVE_BYTES, LaneClosed, SocketWorkerLane
+from appliance.workers.messages import TO_WORKER, Forget, FromWorker, Learn, ToWorker
+
+IDLE_MS: Final = 2000
+"""How long an idle worker sleeps before it looks whether the daemon is still there."""
+
+
+class RingWorkerLane:
+    """WorkerLane over a socket and the rings of ``granted``, which it has served while no message is there."""
+
+    def __init__(self, end: socket.socket, ring: WorkerRing, granted: GrantedRuns) -> None:
+        self._socket = end
+        self._answers = SocketWorkerLane(end)
+        self._reader = FrameReader(TO_WORKER)
+        self._messages: deque[ToWorker] = deque()
+        self._ring = ring
+        self._granted = granted
+        self._closed = False
+
+    def take(self) -> ToWorker:
+        """The next message that is not about plans. Raises LaneClosed when the daemon is gone."""
+        ring, granted = self._ring, self._granted
+        ready = ring.wait(0)
+        if ready & MAIL:
+            self._read()
+        if ready & SUBMISSIONS:
+            granted.serve_one()
+        while not self._messages:
+            if self._closed:
+                raise LaneClosed("the daemon is gone")
+            granted.serve(IDLE_MS)
+            self._read()
+        return self._messages.popleft()
+
+    def complete(self, message: FromWorker) -> None:
+        """Answer a message. Raises LaneClosed when the daemon is gone."""
+        self._answers.complete(message)
+
+    def _read(self) -> None:
+        """Read until nothing is left: mail is told once."""
+        while not self._closed:
+            try:
+                data = self._socket.recv(RECEIVE_BYTES, socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                return
+            except ConnectionError:
+                data = b""
+            if not data:
+                self._closed = True
+            for message in cast(list[ToWorker], self._reader.feed(data)):
+                if type(message) is Learn:
+                    self._granted.learn(message)
+                elif type(message) is Forget:
+                    self._granted.forget(message.plans)
+                else:
+                    self._messages.append(message)
+
+
+def open_ring_lane(
+    end: socket.socket, memory: int, doorbell: int, arena: Region
+) -> tuple[RingWorkerLane, GrantedRuns]:
+    """The lane of a worker whose rings lie behind descriptor ``memory``. Raises OSError when they do not."""
+    ring = WorkerRing(memory, doorbell, arena.view)
+    granted = GrantedRuns(ring, arena)
+    return RingWorkerLane(end, ring, granted), granted

@@ -1,0 +1,240 @@
+"""The supervisor process: imports the runtimes once, forks workers from itself, says when they end.
+
+Single-threaded, and it has no session, so a fork of it is a clean start for a worker. Only this process, their
+parent, ever signals a worker, so a process number that was given to somebody else is never hit. It lives no longer than
+the daemon, and the workers no longer than it. What a worker has forked and leaves behind is killed with it.
+
+Run as ``python -m appliance.workers.child.zygote CONTROL_FD ARENA_FD ARENA_BYTES DAEMON_PID RUNTIME ...``.
+"""
+
+from __future__ import annotations
+
+import gc
+import mmap
+import os
+import select
+import signal
+import socket
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from appliance.domain.errors import ApplianceError
+from appliance.runtimes.runtime import Region, Runtime, open_runtimes
+from appliance.runtimes.weights import trim_heap
+from appliance.workers.child.child import run_worker
+from appliance.workers.confinement import (
+    DOORBELL_DESCRIPTOR,
+    LANE_DESCRIPTOR,
+    MEMORY_DESCRIPTOR,
+    adopt_orphans,
+    arrange,
+    confine,
+    die_with_parent,
+    ignore_terminal_signals,
+    rename,
+)
+from appliance.workers.forms import processor
+from appliance.workers.lane import SocketWorkerLane
+from appliance.workers.messages import (
+    TO_SUPERVISOR,
+    Exited,
+    Fork,
+    Forked,
+    ForkFailed,
+    FromSupervisor,
+    Kill,
+    KillSent,
+    Ready,
+    decode,
+    encode,
+)
+from appliance.workers.port import WorkerSettings
+from appliance.workers.priority import USUAL_TURN_NS, take_turns
+from appliance.workers.region import region_of
+
+CONTROL_BYTES_MAX: Final = 64 << 10
+DESCRIPTORS_MAX: Final = 3
+
+
+class Zygote:
+    """Serves fork and kill requests of one control socket."""
+
+    def __init__(self, control: socket.socket, arena: Region, runtimes: Mapping[str, Runtime]) -> None:
+        self._control = control
+        self._arena = arena
+        self._runtimes = runtimes
+        self._pid = os.getpid()
+        self._workers: dict[int, int] = {}
+        self._pids: dict[int, int] = {}
+        self._wakeup, wakeup_end = socket.socketpair()
+        self._wakeup.setblocking(False)
+        wakeup_end.setblocking(False)
+        self._wakeup_end = wakeup_end
+
+    def serve(self) -> None:
+        """Until the daemon closes the control socket."""
+        signal.set_wakeup_fd(self._wakeup_end.fileno(), warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, _note)
+        processor()  # known to all workers by this, which ask for it with each load
+        self._say(Ready(tuple(self._runtimes)))
+        watch = select.poll()
+        watch.register(self._control, select.POLLIN)
+        watch.register(self._wakeup, select.POLLIN)
+        _settle()
+        while True:
+            ready = {descriptor for descriptor, _ in watch.poll()}
+            if self._wakeup.fileno() in ready:
+                self._reap()
+            if self._control.fileno() in ready and not self._take_request():
+                return
+
+    def _take_request(self) -> bool:
+        """Serve one request; False when the daemon is gone."""
+        try:
+            packet, descriptors, _, _ = socket.recv_fds(self._control, CONTROL_BYTES_MAX, DESCRIPTORS_MAX)
+        except ConnectionError:
+            return False
+        if not packet:
+            return False
+        request = decode(packet, TO_SUPERVISOR)
+        if isinstance(request, Fork):
+            self._fork(request, descriptors)
+        elif isinstance(request, Kill):
+            self._kill(request.worker)
+        return True
+
+    def _fork(self, request: Fork, descriptors: Sequence[int]) -> None:
+        """``descriptors``: the worker's end of its lane and, for a worker with rings, their memory and the doorbell."""
+        try:
+            if len(descriptors) > 1:
+                _import_rings()
+            pid = os.fork()
+        except (OSError, ImportError) as problem:
+            _close(descriptors)
+            self._say(ForkFailed(request.worker, f"fork failed: {problem}"))
+            return
+        if pid == 0:
+            self._become_worker(request.settings, descriptors)
+        _close(descriptors)
+        self._workers[pid] = request.worker
+        self._pids[request.worker] = pid
+        self._say(Forked(request.worker, pid))
+
+    def _become_worker(self, settings: WorkerSettings, descriptors: Sequence[int]) -> None:
+        """In the child: confine, serve, leave. Never returns."""
+        status = 1
+        try:
+            for end in (self._control, self._wakeup, self._wakeup_end):
+                end.detach()
+            arrange(descriptors)
+            confine(self._pid, settings, kept=len(descriptors))
+            rename("appliance-wkr")
+            end = socket.socket(fileno=LANE_DESCRIPTOR)
+            if len(descriptors) == 1:
+                run_worker(SocketWorkerLane(end), self._arena, self._runtimes, settings)
+            else:
+                self._serve_rings(end, settings)
+            status = 0
+        except BaseException as problem:  # noqa: BLE001 - said, and the process ends
+            os.write(2, f"appliance worker {os.getpid()}: {type(problem).__name__}: {problem}\n".encode())
+        finally:
+            os._exit(status)
+
+    def _serve_rings(self, end: socket.socket, settings: WorkerSettings) -> None:
+        from appliance.workers.child.ring_lane import open_ring_lane  # the native package is optional
+
+        lane, granted = open_ring_lane(end, MEMORY_DESCRIPTOR, DOORBELL_DESCRIPTOR, self._arena)
+        run_worker(lane, self._arena, self._runtimes, settings, granted)
+
+    def _kill(self, worker: int) -> None:
+        pid = self._pids.get(worker)
+        if pid is not None:
+            os.kill(pid, signal.SIGKILL)
+        self._say(KillSent(worker))
+
+    def _reap(self) -> None:
+        """Say which workers have ended, once what they leave behind is told to end, too."""
+        self._wakeup.recv(4096)
+        ended = list(_ended_children())
+        self._kill_strays()
+        for pid, status in ended:
+            worker = self._workers.pop(pid, None)
+            if worker is not None:
+                del self._pids[worker]
+                self._say(Exited(worker, status))
+
+    def _kill_strays(self) -> None:
+        """Children that are no workers were left behind by some. Theirs come here in their turn."""
+        with suppress(FileNotFoundError):  # the kernel can be built without such lists
+            for child in map(int, Path(f"/proc/self/task/{self._pid}/children").read_text().split()):
+                if child not in self._workers:
+                    os.kill(child, signal.SIGKILL)
+
+    def _say(self, message: FromSupervisor) -> None:
+        self._control.send(encode(message))
+
+
+def _import_rings() -> None:
+    """Once here, for all workers."""
+    if "appliance.workers.child.ring_lane" not in sys.modules:
+        import appliance.workers.child.ring_lane  # noqa: F401
+
+        _settle()
+
+
+def _settle() -> None:
+    """Do once what every worker would do to memory that it has from here, and have copied for itself by that: sweep
+    what nobody uses, of the interpreter and of the allocator."""
+    gc.collect()
+    gc.freeze()
+    trim_heap()
+
+
+def _ended_children() -> Iterator[tuple[int, int]]:
+    """Process number and status of each that has ended."""
+    with suppress(ChildProcessError):
+        while True:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if pid == 0:
+                return
+            yield pid, status
+
+
+def _close(descriptors: Sequence[int]) -> None:
+    for each in descriptors:
+        os.close(each)
+
+
+def _note(number: int, frame: object) -> None:
+    """Signal handler that does nothing: the wake-up descriptor tells the loop."""
+
+
+def main(arguments: list[str]) -> int:
+    """Entry of the process; gives its exit status."""
+    control_fd, arena_fd, arena_bytes, daemon = map(int, arguments[:4])
+    die_with_parent(daemon)
+    adopt_orphans()
+    ignore_terminal_signals()
+    rename("appliance-zyg")
+    take_turns(USUAL_TURN_NS)  # not those of the daemon, for the workers' sake
+    control = socket.socket(fileno=control_fd)
+    memory = mmap.mmap(arena_fd, arena_bytes)
+    os.close(arena_fd)
+    try:
+        runtimes = open_runtimes(arguments[4:])
+    except ApplianceError as problem:
+        print(f"appliance workers: {problem}", file=sys.stderr)
+        return 2
+    try:
+        Zygote(control, region_of(memory), runtimes).serve()
+    except ConnectionError:
+        return 0  # the daemon went away while something was said to it
+    return 0
+
+
+if __name__ == "__main__":
+    sys.stdout.flush()
+    os._exit(main(sys.argv[1:]))

@@ -1,0 +1,333 @@
+"""What one worker owes: the answers it was asked for, in order, and whether what it says pays them. Pure.
+
+Answers come in the order of the questions, in the line and aside each for itself (see ``port``). Whatever cannot be
+true raises MessageInvalid, after which nothing more that this worker says is to be believed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final, NamedTuple
+
+from appliance.workers.codec import MessageInvalid
+from appliance.workers.daemon.answers import ModelContract, check_failure
+from appliance.workers.messages import (
+    Build,
+    Built,
+    Fetch,
+    Fill,
+    Filled,
+    Finished,
+    FromWorker,
+    Hollow,
+    Hollowed,
+    Load,
+    Loaded,
+    Progress,
+    Refused,
+    Run,
+    Stored,
+)
+from appliance.workers.port import (
+    REASON_CHARACTERS_MAX,
+    SEEDS_MAX,
+    Assessment,
+    Fetched,
+    FormBuilt,
+    ItemStatus,
+    ModelFilled,
+    ModelHollowed,
+    ModelLoaded,
+    ModelProgress,
+    ModelRefused,
+    PoolEvent,
+    RunFinished,
+    RunItem,
+)
+
+Aside = Hollow | Fill | Build
+_ANSWERS: Final[Mapping[type, type[Aside]]] = MappingProxyType({Hollowed: Hollow, Filled: Fill, Built: Build})
+_NAMES: Final[Mapping[type, str]] = MappingProxyType(
+    {
+        Run: "a batch",
+        Fetch: "a fetch",
+        Load: "a load",
+        Hollow: "hollowing",
+        Fill: "a fill",
+        Build: "a packed form",
+    }
+)
+_PLAIN_NAME: Final = re.compile(r"[0-9a-z][0-9a-z-]{0,199}")
+
+
+class _Owed(NamedTuple):
+    """``contract`` is None for what gives no outputs and for a fetch of something that was never held. ``after`` is the
+    early load that a fill belongs to and begins with the end of."""
+
+    asked: Run | Load | Fetch | Aside
+    contract: ModelContract | None
+    timeout_ns: int
+    after: Load | None = None
+
+
+class Awaited(NamedTuple):
+    """What the worker does now in the line and aside; None: nothing. The same objects as long as it does the same."""
+
+    in_line: _Owed | None
+    aside: _Owed | None
+
+
+class _Held(NamedTuple):
+    contract: ModelContract
+    item: RunItem
+
+
+class _Model(NamedTuple):
+    contract: ModelContract
+    run_timeout_ns: int
+
+
+class Obligations:
+    """Of the worker with id ``worker``. Owner: the pool."""
+
+    def __init__(self, worker: int) -> None:
+        self._worker = worker
+        self._owed: deque[_Owed] = deque()
+        self._aside: deque[_Owed] = deque()
+        self._models: dict[int, _Model] = {}
+        self._loaded_models: set[int] = set()
+        self._held: dict[int, _Held] = {}
+
+    def __len__(self) -> int:
+        return len(self._owed) + len(self._aside)
+
+    @property
+    def in_line(self) -> int:
+        """How many answers are awaited one after the other."""
+        return len(self._owed)
+
+    @property
+    def aside(self) -> int:
+        """How many answers are awaited beside them."""
+        return len(self._aside)
+
+    @property
+    def awaited(self) -> Awaited:
+        """What an answer is awaited of. A fill whose early load is still owed has not begun, nor has what follows."""
+        aside = self._aside[0] if self._aside else None
+        if aside is not None and self._waits_for_load(aside):
+            aside = None
+        return Awaited(self._owed[0] if self._owed else None, aside)
+
+    def overdue(self, line_ns: int, aside_ns: int) -> str:
+        """What takes too long and how long it may, for people, when the line has waited for its oldest answer for
+        ``line_ns`` and the aside for its own for ``aside_ns``; "" when nothing does."""
+        for owed, waited_ns in zip(self.awaited, (line_ns, aside_ns), strict=True):
+            if owed is not None and waited_ns > owed.timeout_ns:
+                return f"{_NAMES[type(owed.asked)]} took longer than {owed.timeout_ns // 1_000_000} ms"
+        return ""
+
+    def batches(self) -> tuple[int, ...]:
+        """Unfinished batches, the running one first."""
+        return tuple(owed.asked.batch for owed in self._owed if type(owed.asked) is Run)
+
+    def loading(self) -> int:
+        """The model that is being loaded, hollowed, filled or packed right now, or -1."""
+        for owed in self.awaited:
+            if owed is not None and not isinstance(owed.asked, Run | Fetch):
+                return owed.asked.model
+        return -1
+
+    def owe_load(self, load: Load, load_timeout_ns: int, run_timeout_ns: int) -> None:
+        """A load was asked for; batches of the model may take ``run_timeout_ns`` each."""
+        if load.model not in self._models:
+            self._models[load.model] = _Model(ModelContract(load.version), run_timeout_ns)
+        line = self._aside if load.wish.background else self._owed
+        line.append(_Owed(load, None, load_timeout_ns))
+        if load.wish.early:
+            fill = Fill(load.model, load.wish.verify)
+            self._aside.append(_Owed(fill, None, 2 * load_timeout_ns, load))
+
+    def owe_aside(self, asked: Aside, timeout_ns: int) -> None:
+        """Something was asked for that is done beside the line."""
+        self._aside.append(_Owed(asked, None, timeout_ns))
+
+    def owe_run(self, run: Run) -> None:
+        """A batch was given. One of a model whose weights are still arriving may wait for them."""
+        contract, timeout_ns = self._models[run.model]
+        for owed in self._aside:
+            if type(owed.asked) is Fill and owed.asked.model == run.model:
+                timeout_ns += owed.timeout_ns
+        self._owed.append(_Owed(run, contract, timeout_ns))
+
+    def owe_fetch(self, fetch: Fetch, timeout_ns: int) -> None:
+        """Held outputs were asked for."""
+        held = self._held.get(fetch.ticket)
+        self._owed.append(_Owed(fetch, None if held is None else held.contract, timeout_ns))
+
+    def forget_held(self, ticket: int) -> None:
+        """Held outputs are no longer wanted."""
+        self._held.pop(ticket, None)
+
+    def forget_model(self, model: int) -> None:
+        """No more batches for the model."""
+        self._models.pop(model, None)
+        self._loaded_models.discard(model)
+
+    def settle(self, message: FromWorker) -> PoolEvent:
+        """The event that an answer is, or a word on the way to one."""
+        if isinstance(message, Progress):
+            return self._progress(message)
+        line = self._line_of(message)
+        if not line:
+            raise MessageInvalid(f"said {type(message).__name__} unasked")
+        owed = line[0]
+        if type(message) is Finished:
+            event: PoolEvent = self._finished(owed, message)
+        elif type(message) is Stored:
+            event = self._stored(owed, message)
+        elif isinstance(message, Loaded | Refused):
+            event = self._loaded(owed, message)
+        else:
+            assert isinstance(message, Hollowed | Filled | Built)
+            event = self._done_aside(owed, message)
+        line.popleft()
+        return event
+
+    def _line_of(self, message: FromWorker) -> deque[_Owed]:
+        """Where the message can be the next answer, if it is one."""
+        if type(message) in _ANSWERS:
+            return self._aside
+        if isinstance(message, Loaded | Refused) and self._aside:
+            asked = self._aside[0].asked
+            if type(asked) is Load and asked.model == message.model:
+                return self._aside
+        return self._owed
+
+    def _progress(self, message: Progress) -> ModelProgress:
+        """Of a load that is under way and was asked to tell."""
+        heads = [owed[0].asked for owed in (self._owed, self._aside) if owed]
+        loads = [asked for asked in heads if isinstance(asked, Load) and asked.model == message.model]
+        if not any(load.wish.tell for load in loads):
+            raise MessageInvalid(f"said how far model {message.model} is unasked")
+        if not 0 <= message.done_bytes <= message.total_bytes:
+            raise MessageInvalid("a load that is further than its end")
+        return ModelProgress(self._worker, *message)
+
+    def _finished(self, owed: _Owed, message: Finished) -> RunFinished:
+        asked, contract = owed.asked, owed.contract
+        batch, results, gather_ns, run_ns, scatter_ns = message
+        if type(asked) is not Run or asked.batch != batch or contract is None:
+            raise MessageInvalid(f"finished batch {batch}, which is not what it owes next")
+        if gather_ns < 0 or run_ns < 0 or scatter_ns < 0:
+            raise MessageInvalid("times below zero")
+        if not contract.check_batch(asked, results):
+            for item, result in zip(asked.items, results, strict=True):
+                if result.status is ItemStatus.TOO_LARGE:
+                    self._held[item.ticket] = _Held(contract, item)
+        return RunFinished(self._worker, batch, results, gather_ns, run_ns, scatter_ns)
+
+    def _stored(self, owed: _Owed, message: Stored) -> Fetched:
+        asked, result = owed.asked, message.result
+        if type(asked) is not Fetch or asked.ticket != result.ticket:
+            raise MessageInvalid(f"stored ticket {result.ticket}, which is not what it owes next")
+        held = self._held.pop(asked.ticket, None)
+        if held is not None:
+            held.contract.check_result(held.item, result, asked.out_capacity)
+            if result.status is ItemStatus.TOO_LARGE:
+                self._held[asked.ticket] = held
+        elif not result.status.failed:
+            raise MessageInvalid(f"stored ticket {asked.ticket}, which it did not hold")
+        else:
+            check_failure(result)
+        return Fetched(self._worker, result)
+
+    def _loaded(self, owed: _Owed, message: Loaded | Refused) -> ModelLoaded | ModelRefused:
+        asked = owed.asked
+        if type(asked) is not Load or asked.model != message.model:
+            raise MessageInvalid(
+                f"said {type(message).__name__} of model {message.model}, which is not what it owes next"
+            )
+        if isinstance(message, Refused):
+            _check_reason(message.reason)
+            self._refused(asked)
+            return ModelRefused(self._worker, *message)
+        below = min(message.load_ns, message.memory_bytes, message.hollow_bytes) < 0
+        if below or any(min(seed) < 1 for seed in message.seeds):
+            raise MessageInvalid("measurements below zero")
+        if len(message.seeds) > SEEDS_MAX:
+            raise MessageInvalid(f"{len(message.seeds)} measurements where {SEEDS_MAX} are taken")
+        if message.assessment is not None:
+            _check_assessment(asked, message.assessment)
+        self._loaded_models.add(message.model)
+        return ModelLoaded(self._worker, *message)
+
+    def _refused(self, load: Load) -> None:
+        """What a load that was refused leads to no more. One that was to exchange a session leaves what was there, and
+        an old one leaves the model to another load of it."""
+        if load.model not in self._loaded_models and not self._loads_again(load):
+            self.forget_model(load.model)
+        if load.wish.early:
+            self._aside = deque(owed for owed in self._aside if owed.after is not load)
+
+    def _loads_again(self, load: Load) -> bool:
+        """Whether another load of its model is owed beside ``load``."""
+        asked = (owed.asked for owed in (*self._owed, *self._aside))
+        return any(isinstance(each, Load) and each is not load and each.model == load.model for each in asked)
+
+    def _waits_for_load(self, owed: _Owed) -> bool:
+        """Whether it belongs to an early load that has not been answered."""
+        return owed.after is not None and any(each.asked is owed.after for each in self._owed)
+
+    def _done_aside(
+        self, owed: _Owed, message: Hollowed | Filled | Built
+    ) -> ModelHollowed | ModelFilled | FormBuilt:
+        asked = owed.asked
+        if not isinstance(asked, _ANSWERS[type(message)]) or asked.model != message.model:
+            raise MessageInvalid(
+                f"said {type(message).__name__} of model {message.model}, which is not what it owes next"
+            )
+        if self._waits_for_load(owed):
+            raise MessageInvalid(
+                f"said that model {message.model} is filled before it said that it is loaded"
+            )
+        if message.ns < 0 or (not isinstance(message, Hollowed) and message.nbytes < 0):
+            raise MessageInvalid("measurements below zero")
+        if isinstance(message, Hollowed):
+            return ModelHollowed(self._worker, *message)
+        _check_reason(message.failure)
+        if isinstance(message, Filled):
+            return ModelFilled(self._worker, *message)
+        if not (message.name == "" if message.failure else _is_plain_name(message.name)):
+            raise MessageInvalid("a packed form under a name that is none")
+        return FormBuilt(self._worker, *message)
+
+
+def _check_assessment(asked: Load, found: Assessment) -> None:
+    """Raise MessageInvalid unless an assessment was asked for and this can be one."""
+    if not asked.wish.assess:
+        raise MessageInvalid("an assessment that nobody asked for")
+    if (
+        min(found.cases, found.rows, found.runs, found.p50_ns, found.p99_ns) < 0
+        or found.p50_ns > found.p99_ns
+    ):
+        raise MessageInvalid("an assessment with measurements that cannot be")
+    outputs = {spec.name for spec in asked.version.outputs}
+    for output, absolute, relative in found.worst:
+        if output not in outputs or not (absolute >= 0 and relative >= 0):
+            raise MessageInvalid("an assessment of outputs that are none, or of differences that cannot be")
+    if len(found.worst) > len(outputs):
+        raise MessageInvalid("an assessment of more outputs than there are")
+    _check_reason(found.failure)
+
+
+def _check_reason(reason: str) -> None:
+    if len(reason) > REASON_CHARACTERS_MAX:
+        raise MessageInvalid(f"a reason of {len(reason)} characters where {REASON_CHARACTERS_MAX} are taken")
+
+
+def _is_plain_name(name: str) -> bool:
+    return _PLAIN_NAME.fullmatch(name) is not None

@@ -1,0 +1,498 @@
+"""The pool: implements WorkerPort with real processes.
+
+Callbacks of the event loop read lanes and turn what workers say into events; nothing blocks. What a worker says is
+checked against what it was asked; a worker that says what cannot be true is killed. What takes too long is killed. A
+worker counts as gone only when its process has ended, so that its memory can be used again.
+Owner: the event loop's thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Final
+
+from appliance.domain.model import RUN_TIMEOUT_PARAMETER, ModelVersion
+from appliance.workers.arena import Arena
+from appliance.workers.daemon.obligations import Aside
+from appliance.workers.daemon.process import WorkerProcess, describe_status, has_ended
+from appliance.workers.daemon.supervision import Supervisor
+from appliance.workers.lane import LaneBlocked, LaneClosed, SocketDaemonLane, socket_pair
+from appliance.workers.messages import (
+    Build,
+    Exited,
+    Fetch,
+    Fill,
+    Forget,
+    Forked,
+    ForkFailed,
+    FromSupervisor,
+    FromWorker,
+    Hollow,
+    KillSent,
+    Learn,
+    Load,
+    MessageInvalid,
+    Run,
+    Stop,
+    ToWorker,
+    Unload,
+)
+from appliance.workers.port import (
+    PLAIN_LOAD,
+    ExitCause,
+    LaneMemory,
+    LoadWish,
+    ModelRefused,
+    PoolEvent,
+    Runner,
+    WorkerExited,
+    WorkerSettings,
+    WorkerStarted,
+)
+from appliance.workers.settings import PoolStatistics, WorkersConfig
+
+NS_PER_MS: Final = 1_000_000
+WATCH_INTERVAL_S: Final = 0.05
+KILL_GRACE_NS: Final = 5_000_000_000
+LAST_WORDS_READS_MAX: Final = 16
+"""Far more than the buffer of a socket holds."""
+BACKGROUND_PATIENCE: Final = 4
+"""How many times as long as others a load in the background may take."""
+
+_log = logging.getLogger(__name__)
+
+
+class WorkerPool:
+    """WorkerPort over forked processes. ``on_event`` only enqueues. ``rings`` makes the memory that a worker shares
+    with the native door; without, workers are reached by their sockets only."""
+
+    def __init__(
+        self,
+        arena: Arena,
+        config: WorkersConfig,
+        loop: asyncio.AbstractEventLoop,
+        on_event: Callable[[PoolEvent], None],
+        runtimes: Sequence[str] = ("onnx",),
+        rings: Callable[[], LaneMemory] | None = None,
+    ) -> None:
+        self._config = config
+        self._loop = loop
+        self._on_event = on_event
+        self._workers: dict[int, WorkerProcess] = {}
+        self._rings = rings
+        self._supervisor = Supervisor(
+            (arena.fd, arena.size), runtimes, loop, self._supervisor_said, self._supervisor_died
+        )
+        self._watching: asyncio.TimerHandle | None = None
+        self._empty: asyncio.Future[None] | None = None
+
+    async def open(self) -> None:
+        """Start the supervisor and wait until workers can be forked. Raises WorkerError when that fails."""
+        await self._supervisor.open()
+
+    async def close(self, grace_s: float = 5.0) -> None:
+        """Stop every worker, kill those that need longer than ``grace_s``, end the supervisor."""
+        for worker in list(self._workers):
+            self.stop(worker)
+        if self._workers:
+            self._empty = self._loop.create_future()
+            await asyncio.wait([self._empty], timeout=grace_s)
+        await self._supervisor.close()
+        if self._watching is not None:
+            self._watching.cancel()
+        for state in list(self._workers.values()):
+            state.cause = state.cause or ExitCause.STOPPED
+            self._gone(state, "killed at shutdown")
+
+    def statistics(self) -> PoolStatistics:
+        """Gauges of this moment."""
+        return PoolStatistics(
+            workers=len(self._workers),
+            in_flight=sum(len(state.owes) for state in self._workers.values()),
+            supervisor_pid=self._supervisor.pid,
+            supervisor_restarts=self._supervisor.restarts,
+        )
+
+    # --- WorkerPort
+
+    @property
+    def rings(self) -> bool:
+        """See WorkerPort."""
+        return self._rings is not None
+
+    def start(self, worker: int, settings: WorkerSettings) -> None:
+        """Fork a worker; what is said to it before it runs waits in its lane. Without descriptors or memory for that it
+        has died, of nothing that a model did."""
+        assert worker not in self._workers, f"worker {worker} exists already"
+        try:
+            memory = None if self._rings is None else self._rings()
+            ours, theirs = socket_pair()
+        except OSError as problem:
+            reason = f"no worker could be started: {problem}"
+            self._on_event(WorkerExited(worker, ExitCause.DIED, (), -1, reason))
+            return
+        movable = settings.threads == 1 and not settings.cpus
+        self._workers[worker] = WorkerProcess(worker, SocketDaemonLane(ours), memory, movable=movable)
+        self._supervisor.fork(worker, settings, theirs, memory)
+
+    def load(self, worker: int, model: int, version: ModelVersion, wish: LoadWish = PLAIN_LOAD) -> None:
+        """Load a version; a ``run_timeout_ms`` that is no number refuses it."""
+        state = self._workers.get(worker)
+        if state is None:
+            return  # WorkerExited is on its way
+        run_timeout_ns = self.run_timeout_ns(version)
+        if not run_timeout_ns:
+            said = version.parameters[RUN_TIMEOUT_PARAMETER]
+            reason = (
+                f"{version.key}: parameter {RUN_TIMEOUT_PARAMETER} must be milliseconds above 0, not '{said}'"
+            )
+            self._on_event(ModelRefused(worker, model, reason))
+            return
+        state.roam()
+        load = Load(model, _for_worker(version), wish)
+        try:
+            self._say(state, load)
+        except MessageInvalid as problem:
+            self._on_event(ModelRefused(worker, model, f"{version.key}: {problem}"))
+            return
+        state.owes.owe_load(load, self._load_timeout_ns(wish.background), run_timeout_ns)
+        self._expect(state, aside=wish.background)
+
+    def hollow(self, worker: int, model: int) -> None:
+        """Let a model's weights leave memory."""
+        self._ask_aside(worker, Hollow(model), background=False)
+
+    def fill(self, worker: int, model: int, verify: bool) -> None:
+        """Bring a model's weights back."""
+        self._ask_aside(worker, Fill(model, verify), background=False)
+
+    def build_form(self, worker: int, model: int, version: ModelVersion) -> None:
+        """Build a packed form."""
+        self._ask_aside(worker, Build(model, _for_worker(version)), background=True)
+
+    def unload(self, worker: int, model: int) -> None:
+        """Forget a model."""
+        state = self._workers.get(worker)
+        if state is not None:
+            state.roam()
+            state.owes.forget_model(model)
+            self._send(state, Unload(model))
+
+    def dispatch(self, worker: int, run: Run) -> None:
+        """Give a batch to the worker."""
+        state = self._workers.get(worker)
+        if state is None:
+            self._on_event(
+                WorkerExited(worker, ExitCause.DIED, (run.batch,), -1, "the worker was gone already")
+            )
+            return
+        state.owes.owe_run(run)
+        self._ask(state, run)
+
+    def fetch(self, worker: int, fetch: Fetch) -> None:
+        """Answer a TOO_LARGE result. A worker that is gone has forgotten it: WorkerExited said so."""
+        state = self._workers.get(worker)
+        if state is None:
+            return
+        if fetch.out_capacity == 0:
+            state.owes.forget_held(fetch.ticket)
+            self._send(state, fetch)
+            return
+        state.owes.owe_fetch(fetch, self._config.run_timeout_ms * NS_PER_MS)
+        self._ask(state, fetch)
+
+    def run_timeout_ns(self, version: ModelVersion) -> int:
+        """The model's own time, or that of the configuration; 0 when it is no number above 0."""
+        said = version.parameters.get(RUN_TIMEOUT_PARAMETER, str(self._config.run_timeout_ms))
+        return int(said) * NS_PER_MS if said.isdecimal() else 0
+
+    def learn(self, worker: int, learn: Learn) -> None:
+        """Let a worker with rings know a plan."""
+        state = self._workers.get(worker)
+        if state is not None and state.memory is not None:
+            self._send(state, learn)
+
+    def forget(self, worker: int, plans: tuple[int, ...]) -> None:
+        """Let a worker with rings forget plans."""
+        state = self._workers.get(worker)
+        if state is not None and state.memory is not None:
+            self._send(state, Forget(plans))
+
+    def memory(self, worker: int) -> LaneMemory | None:
+        """What the worker shares with the native door."""
+        state = self._workers.get(worker)
+        return None if state is None else state.memory
+
+    def runner(self, worker: int) -> Runner | None:
+        """Its thread."""
+        state = self._workers.get(worker)
+        return None if state is None else state.runner()
+
+    def confine(self, worker: int, processor: int) -> bool:
+        """Give its thread a processor."""
+        state = self._workers.get(worker)
+        return state is not None and state.confine(processor)
+
+    def stop(self, worker: int) -> None:
+        """End the worker after what it holds."""
+        state = self._workers.get(worker)
+        if state is None or state.stopping or state.cause is not None:
+            return
+        state.roam()
+        state.stopping = True
+        if self._supervisor.withdraw(worker):
+            state.cause = ExitCause.STOPPED
+            self._loop.call_soon(self._gone, state, "never started")
+            return
+        if not state.owes.in_line:
+            state.since_ns = time.monotonic_ns()
+        self._send(state, Stop())
+        self._watch()
+
+    def kill(self, worker: int, cause: ExitCause) -> None:
+        """End the worker now."""
+        state = self._workers.get(worker)
+        if state is not None:
+            self._condemn(state, cause, f"killed: {cause.value}")
+
+    # --- saying
+
+    def _ask(self, state: WorkerProcess, message: ToWorker, *, aside: bool = False) -> None:
+        """Say something that the worker now owes an answer to, in line or aside."""
+        self._expect(state, aside=aside)
+        self._send(state, message)
+
+    def _expect(self, state: WorkerProcess, *, aside: bool) -> None:
+        """The worker owes one more answer: for what it has nothing before, time runs from now on."""
+        if aside and state.owes.aside == 1:
+            state.aside_ns = time.monotonic_ns()
+        elif not aside and state.owes.in_line == 1:
+            state.since_ns = time.monotonic_ns()
+        self._watch()
+
+    def _ask_aside(self, worker: int, message: Aside, *, background: bool) -> None:
+        """Ask for something that is done beside the line. A worker that is gone has said so by WorkerExited."""
+        state = self._workers.get(worker)
+        if state is not None:
+            state.roam()
+            state.owes.owe_aside(message, self._load_timeout_ns(background))
+            self._ask(state, message, aside=True)
+
+    def _load_timeout_ns(self, background: bool) -> int:
+        """How long something that is like a load may take. What gets only the time that others leave has more."""
+        patience = BACKGROUND_PATIENCE if background else 1
+        return self._config.load_timeout_ms * NS_PER_MS * patience
+
+    def _send(self, state: WorkerProcess, message: ToWorker) -> None:
+        """Say something. What cannot be said costs the worker: who waits for what it would have done is told so."""
+        try:
+            self._say(state, message)
+        except MessageInvalid as problem:
+            self._condemn(state, ExitCause.DIED, str(problem))
+
+    def _say(self, state: WorkerProcess, message: ToWorker) -> None:
+        """Raises MessageInvalid for what is too large to be said."""
+        if state.cause is not None or state.ended:
+            return  # it is on its way out; WorkerExited names what it did not finish
+        try:
+            state.lane.send(message)
+        except LaneClosed:
+            return
+        except LaneBlocked as problem:
+            self._condemn(state, ExitCause.HUNG, str(problem))
+            return
+        if state.memory is not None:
+            state.memory.mail()
+        if state.lane.unsent and not state.writing:
+            state.writing = True
+            self._loop.add_writer(state.lane.fileno(), self._writable, state)
+
+    def _writable(self, state: WorkerProcess) -> None:
+        try:
+            state.lane.flush()
+        except LaneClosed:
+            pass  # reading finds out
+        else:
+            if state.memory is not None:
+                state.memory.mail()
+            if state.lane.unsent:
+                return
+        state.writing = False
+        self._loop.remove_writer(state.lane.fileno())
+
+    # --- hearing
+
+    def _listen(self, state: WorkerProcess) -> None:
+        self._loop.add_reader(state.lane.fileno(), partial(self._hear, state))
+
+    def _hear(self, state: WorkerProcess) -> bool:
+        """Turn what the worker said into events; false when there was nothing to read."""
+        try:
+            messages = state.lane.receive()
+            if messages is None or state.cause is ExitCause.NONSENSE:
+                return bool(messages)
+            for message in messages:
+                self._settle(state, message)
+        except LaneClosed:
+            self._lane_ended(state)
+            return False
+        except MessageInvalid as problem:
+            self._condemn(state, ExitCause.NONSENSE, str(problem))
+        return True
+
+    def _settle(self, state: WorkerProcess, message: FromWorker) -> None:
+        before = state.owes.awaited
+        event = state.owes.settle(message)
+        after = state.owes.awaited
+        if after.aside is not before.aside:
+            state.aside_ns = time.monotonic_ns()
+        leaves = state.stopping and not state.owes
+        if (leaves or after.in_line is not before.in_line) and state.cause is None:
+            state.since_ns = time.monotonic_ns()
+        self._on_event(event)
+
+    # --- ending
+
+    def _condemn(self, state: WorkerProcess, cause: ExitCause, detail: str) -> None:
+        """Have the worker killed for ``cause``. What it finished before counts, unless it talked nonsense."""
+        if state.cause is not None:
+            return
+        state.roam()
+        state.cause = cause
+        state.detail = detail
+        state.since_ns = time.monotonic_ns()
+        if self._supervisor.withdraw(state.id):
+            self._loop.call_soon(self._gone, state, detail)
+        else:
+            self._supervisor.kill(state.id)
+        self._watch()
+
+    def _lane_ended(self, state: WorkerProcess) -> None:
+        """The worker's side of the lane is closed: its process is ending and touches the arena no more."""
+        if state.ended:
+            return
+        state.ended = True
+        if not state.owes.in_line:
+            state.since_ns = time.monotonic_ns()
+        self._loop.remove_reader(state.lane.fileno())
+        if state.orphaned:
+            self._gone(state, state.detail)
+        else:
+            self._watch()
+
+    def _supervisor_said(self, message: FromSupervisor) -> None:
+        if isinstance(message, Forked):
+            self._forked(message)
+        elif isinstance(message, Exited):
+            state = self._workers.get(message.worker)
+            if state is not None:
+                self._hear_last_words(state)
+                self._gone(state, state.detail or describe_status(message.status))
+        elif isinstance(message, KillSent):
+            state = self._workers.get(message.worker)
+            if state is not None:
+                state.kill_sent = True
+        elif isinstance(message, ForkFailed):
+            state = self._workers.get(message.worker)
+            if state is not None:
+                self._gone(state, message.reason)
+
+    def _forked(self, message: Forked) -> None:
+        state = self._workers.get(message.worker)
+        if state is None:
+            return
+        state.pid = message.pid
+        state.since_ns = state.aside_ns = time.monotonic_ns()
+        self._on_event(WorkerStarted(state.id, message.pid))
+        self._listen(state)  # not earlier: nothing it says may come before WorkerStarted
+
+    def _hear_last_words(self, state: WorkerProcess) -> None:
+        """Its process has ended; what it still said before counts. Another one that holds its side of the lane, because
+        the worker left it behind, is heard no longer than that takes."""
+        for _ in range(LAST_WORDS_READS_MAX):
+            if state.ended or not self._hear(state):
+                return
+
+    def _supervisor_died(self, reason: str) -> None:
+        """Its workers end with it; each is gone when its lane says so. Those not yet forked wait for the next one."""
+        for state in list(self._workers.values()):
+            if self._supervisor.is_waiting(state.id):
+                continue
+            state.orphaned = True
+            state.cause = state.cause or ExitCause.SUPERVISOR
+            state.detail = state.detail or reason
+            if state.ended:
+                self._gone(state, state.detail)
+            elif not state.pid:
+                self._listen(state)
+        self._watch()
+
+    def _gone(self, state: WorkerProcess, detail: str) -> None:
+        """Tell that a worker is no more, and forget it."""
+        if self._workers.pop(state.id, None) is None:
+            return
+        if state.writing:
+            self._loop.remove_writer(state.lane.fileno())
+        if not state.ended:
+            self._loop.remove_reader(state.lane.fileno())
+        state.lane.close()
+        cause = state.cause or (ExitCause.STOPPED if state.stopping and not state.owes else ExitCause.DIED)
+        loading = state.owes.loading() if state.pid else -1
+        self._on_event(WorkerExited(state.id, cause, state.owes.batches(), loading, detail))
+        if self._empty is not None and not self._workers and not self._empty.done():
+            self._empty.set_result(None)
+
+    # --- watching the time
+
+    def _watch(self) -> None:
+        if self._watching is None:
+            self._watching = self._loop.call_later(WATCH_INTERVAL_S, self._look)
+
+    def _look(self) -> None:
+        """End what takes too long; look again while anything is awaited."""
+        self._watching = None
+        now = time.monotonic_ns()
+        for state in list(self._workers.values()):
+            if state.pid or state.cause is not None:
+                self._judge(state, now)
+        if any(
+            state.owes or state.stopping or state.ended or state.cause is not None
+            for state in self._workers.values()
+        ):
+            self._watch()
+
+    def _judge(self, state: WorkerProcess, now_ns: int) -> None:
+        if state.orphaned:
+            if state.pid and has_ended(state.pid):
+                self._hear_last_words(state)
+                self._gone(state, state.detail)
+        elif state.cause is not None:
+            if now_ns - state.since_ns > KILL_GRACE_NS:
+                self._insist(state, now_ns)
+        elif overdue := state.overdue(now_ns):
+            self._condemn(state, *overdue)
+
+    def _insist(self, state: WorkerProcess, now_ns: int) -> None:
+        """A killed worker is still there. A supervisor that has sent the signal waits for it as we do: it is asked once
+        more, and replaced, which costs every other worker, only when it does not even answer."""
+        if self._supervisor.lacks_buffers_to_kill(state.id):
+            _log.warning("the worker supervisor cannot be told to end worker process %d yet", state.pid)
+            state.since_ns = now_ns
+            return
+        if not state.kill_sent:
+            self._supervisor.abandon()
+            return
+        _log.warning("worker process %d was killed and has not ended yet; its memory is not free", state.pid)
+        state.kill_sent = False
+        state.since_ns = now_ns
+        self._supervisor.kill(state.id)
+
+
+def _for_worker(version: ModelVersion) -> ModelVersion:
+    """The version without what only edges need, which may be large."""
+    return replace(version, labels={})

@@ -1,0 +1,1 @@
+"""Tests of what clients talk to."""

@@ -1,0 +1,245 @@
+"""From bytes to a checked plan: what is kept, what is refused and in which words."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import pytest
+
+from appliance.domain.errors import InvalidRequest, UnknownModel, Unsupported
+from appliance.domain.tensor import Datatype, encode_bytes
+from appliance.frontend.grpc.codec import InferCodec, Intake
+from appliance.frontend.grpc.envelope import EnvelopeLimits
+from appliance.frontend.grpc.wire_pb import inference_pb2 as pb
+from tests.domain.sample import make_version
+from tests.frontend.grpc.engine_double import EngineDouble
+from tests.frontend.grpc.messages import ROW, infer_request, one_input, two_inputs
+
+TYPED: dict[Datatype, tuple[str, list[Any], bytes]] = {
+    Datatype.BOOL: ("bool_contents", [True, False], b"\x01\x00"),
+    Datatype.INT8: ("int_contents", [-128, 127], b"\x80\x7f"),
+    Datatype.INT16: ("int_contents", [-2, 300], struct.pack("<2h", -2, 300)),
+    Datatype.INT32: ("int_contents", [-2, 1 << 30], struct.pack("<2i", -2, 1 << 30)),
+    Datatype.INT64: ("int64_contents", [-2, 1 << 60], struct.pack("<2q", -2, 1 << 60)),
+    Datatype.UINT8: ("uint_contents", [0, 255], b"\x00\xff"),
+    Datatype.UINT16: ("uint_contents", [0, 65535], b"\x00\x00\xff\xff"),
+    Datatype.UINT32: ("uint_contents", [0, 1 << 31], struct.pack("<2I", 0, 1 << 31)),
+    Datatype.UINT64: ("uint64_contents", [0, 1 << 63], struct.pack("<2Q", 0, 1 << 63)),
+    Datatype.FP32: ("fp32_contents", [0.5, -2.0], struct.pack("<2f", 0.5, -2.0)),
+    Datatype.FP64: ("fp64_contents", [0.1, -2.0], struct.pack("<2d", 0.1, -2.0)),
+    Datatype.BYTES: ("bytes_contents", [b"", b"\xff\x00"], encode_bytes([b"", b"\xff\x00"])),
+}
+
+
+@pytest.fixture
+def engine() -> EngineDouble:
+    return EngineDouble(make_version(), two_inputs())
+
+
+@pytest.fixture
+def codec(engine: EngineDouble) -> InferCodec:
+    return InferCodec(engine, EnvelopeLimits(tensors_max=16))
+
+
+def take(codec: InferCodec, request: pb.ModelInferRequest) -> Intake:
+    return codec.intake(codec.open(request.SerializeToString()))
+
+
+def typed_request(
+    datatype: Datatype, field: str, values: list[Any], shape: list[int]
+) -> pb.ModelInferRequest:
+    request = pb.ModelInferRequest(model_name="typed")
+    tensor = request.inputs.add(name="x", datatype=datatype.wire, shape=shape)
+    getattr(tensor.contents, field).extend(values)
+    return request
+
+
+def test_a_head_is_decoded_once_per_generation(codec: InferCodec, engine: EngineDouble) -> None:
+    first = take(codec, infer_request(request_id="a"))
+    second = take(codec, infer_request(request_id="b", raw=bytes(16)))
+    assert engine.resolved == 1
+    assert first.planned is second.planned
+    assert [bytes(tensor) for tensor in first.tensors] == [ROW]
+    engine.generation += 1
+    assert take(codec, infer_request()).planned is not first.planned
+    assert engine.resolved == 2
+
+
+def test_a_kept_head_still_has_its_tensors_checked(codec: InferCodec) -> None:
+    take(codec, infer_request())
+    with pytest.raises(
+        InvalidRequest, match=r"input byte size mismatch for input 'x' for model 'm'. Expected 16, got 15"
+    ):
+        take(codec, infer_request(raw=ROW[:-1]))
+    with pytest.raises(InvalidRequest, match="Expected 16, got 17"):
+        take(codec, infer_request(raw=ROW + b"\0"))
+    with pytest.raises(InvalidRequest, match="unable to find data for input tensor 'x' for model 'm'"):
+        take(codec, infer_request(raw=None))
+
+
+def test_bytes_elements_of_a_kept_head_are_counted(codec: InferCodec) -> None:
+    request = pb.ModelInferRequest(model_name="two")
+    request.inputs.add(name="s", datatype="BYTES", shape=[1, 1])
+    request.inputs.add(name="a", datatype="FP32", shape=[1, 2])
+    request.raw_input_contents.extend([encode_bytes([b"text"]), bytes(8)])
+    for _ in range(2):
+        assert [bytes(tensor) for tensor in take(codec, request).tensors] == list(request.raw_input_contents)
+    request.raw_input_contents[0] = encode_bytes([b"text", b"more"])
+    with pytest.raises(InvalidRequest, match="unexpected number of string elements 2"):
+        take(codec, request)
+    request.raw_input_contents[0] = b"\xff\xff\xff\xff"
+    with pytest.raises(InvalidRequest, match="incomplete string data"):
+        take(codec, request)
+
+
+def test_the_number_of_raw_tensors_must_be_that_of_the_inputs(codec: InferCodec) -> None:
+    request = infer_request()
+    request.raw_input_contents.append(ROW)
+    with pytest.raises(InvalidRequest, match="1 inputs, but 2 raw_input_contents"):
+        take(codec, request)
+
+
+@pytest.mark.parametrize("datatype", TYPED, ids=lambda datatype: datatype.wire)
+def test_typed_contents_become_raw_bytes(datatype: Datatype) -> None:
+    field, values, raw = TYPED[datatype]
+    codec = InferCodec(EngineDouble(one_input(datatype)), EnvelopeLimits())
+    assert take(codec, typed_request(datatype, field, values, [1, 2])).tensors == (raw,)
+
+
+def test_typed_floats_keep_every_bit_whatever_else_the_message_holds() -> None:
+    values = struct.pack("<3I", 0x7F800001, 0xFFC00001, 0x80000000)
+    packed = b"\x32\x0c" + values
+    unknown = b"\xfa\x01\x03abc"
+    tensor = b"\x0a\x01x\x12\x04FP32\x1a\x02\x01\x03"
+    codec = InferCodec(EngineDouble(one_input(Datatype.FP32)), EnvelopeLimits())
+    for contents in (packed, unknown + packed, packed + unknown):
+        body = tensor + b"\x2a" + bytes((len(contents),)) + contents
+        message = b"\x0a\x05typed" + b"\x2a" + bytes((len(body),)) + body
+        assert codec.intake(codec.open(message)).tensors == (values,)
+
+
+@pytest.mark.parametrize(
+    ("datatype", "value"),
+    [
+        (Datatype.INT8, 128),
+        (Datatype.INT8, -129),
+        (Datatype.INT16, 1 << 15),
+        (Datatype.UINT8, 256),
+        (Datatype.UINT16, 1 << 16),
+    ],
+)
+def test_typed_values_must_fit_their_datatype(datatype: Datatype, value: int) -> None:
+    codec = InferCodec(EngineDouble(one_input(datatype)), EnvelopeLimits())
+    with pytest.raises(InvalidRequest, match=f"value outside of {datatype.wire}"):
+        take(codec, typed_request(datatype, TYPED[datatype][0], [value], [1, 1]))
+
+
+@pytest.mark.parametrize("datatype", [Datatype.FP16, Datatype.BF16])
+def test_half_floats_have_no_typed_form(datatype: Datatype) -> None:
+    codec = InferCodec(EngineDouble(one_input(datatype)), EnvelopeLimits())
+    with pytest.raises(InvalidRequest, match="only in raw_input_contents"):
+        take(codec, typed_request(datatype, "fp32_contents", [1.0], [1, 1]))
+
+
+def test_typed_contents_in_another_field_are_refused() -> None:
+    codec = InferCodec(EngineDouble(one_input(Datatype.FP32)), EnvelopeLimits())
+    with pytest.raises(
+        InvalidRequest, match=r"unexpected int_contents for input 'x'.*travels in fp32_contents"
+    ):
+        take(codec, typed_request(Datatype.FP32, "int_contents", [1], [1, 1]))
+
+
+@pytest.mark.parametrize(
+    ("datatype", "text"),
+    [(Datatype.FP32, "Expected 12, got 8"), (Datatype.BYTES, "number of string elements 2 .* expecting 3")],
+)
+def test_typed_contents_must_have_as_many_elements_as_the_shape(datatype: Datatype, text: str) -> None:
+    field, values, _ = TYPED[datatype]
+    codec = InferCodec(EngineDouble(one_input(datatype)), EnvelopeLimits())
+    with pytest.raises(InvalidRequest, match=text):
+        take(codec, typed_request(datatype, field, values, [1, 3]))
+
+
+def test_empty_typed_tensors_need_no_contents() -> None:
+    codec = InferCodec(EngineDouble(one_input(Datatype.FP32)), EnvelopeLimits())
+    assert take(codec, typed_request(Datatype.FP32, "fp32_contents", [], [1, 0])).tensors == (b"",)
+
+
+def test_both_kinds_of_contents_are_refused_also_beside_a_kept_head(codec: InferCodec) -> None:
+    take(codec, infer_request())
+    request = infer_request()
+    request.inputs[0].contents.fp32_contents.extend([1, 2, 3, 4])
+    with pytest.raises(
+        InvalidRequest, match="contents field must not be specified when using raw_input_contents"
+    ):
+        take(codec, request)
+
+
+def test_empty_contents_beside_raw_ones_are_harmless(codec: InferCodec) -> None:
+    request = infer_request()
+    request.inputs[0].contents.SetInParent()
+    assert [bytes(tensor) for tensor in take(codec, request).tensors] == [ROW]
+
+
+def test_heads_with_typed_contents_are_not_kept() -> None:
+    engine = EngineDouble(one_input(Datatype.FP32))
+    codec = InferCodec(engine, EnvelopeLimits())
+    for _ in range(2):
+        take(codec, typed_request(Datatype.FP32, "fp32_contents", [1.0], [1, 1]))
+    assert engine.resolved == 2
+
+
+@pytest.mark.parametrize("key", ["shared_memory_region", "shared_memory_byte_size", "shared_memory_offset"])
+def test_shared_memory_is_not_offered(codec: InferCodec, key: str) -> None:
+    request = infer_request()
+    request.inputs[0].parameters[key].string_param = "r"
+    with pytest.raises(Unsupported, match="client shared memory"):
+        take(codec, request)
+    request = infer_request()
+    request.outputs.add(name="y").parameters[key].string_param = "r"
+    with pytest.raises(Unsupported, match="output 'y' asks for client shared memory"):
+        take(codec, request)
+
+
+def test_priority_and_timeout_reach_the_plan(codec: InferCodec) -> None:
+    request = infer_request()
+    request.parameters["priority"].uint64_param = 2
+    request.parameters["timeout"].int64_param = 5000
+    request.parameters["mine"].double_param = 0.5
+    head = take(codec, request).planned.plan.head
+    assert (head.priority, head.timeout_us, head.parameters["mine"]) == (2, 5000, 0.5)
+
+
+def test_a_parameter_without_a_value_is_refused(codec: InferCodec) -> None:
+    request = infer_request()
+    request.parameters["mine"].SetInParent()
+    with pytest.raises(InvalidRequest, match="parameter 'mine' of the request has no value"):
+        take(codec, request)
+
+
+def test_parameters_inputs_outputs_and_ranks_are_bounded(codec: InferCodec) -> None:
+    request = infer_request()
+    for index in range(300):
+        request.parameters[f"p{index}"].bool_param = True
+    with pytest.raises(InvalidRequest, match="300 parameters; at most 256"):
+        take(codec, request)
+    request = infer_request(shape=(1,) * 9)
+    with pytest.raises(InvalidRequest, match="rank 9; at most 8"):
+        take(codec, request)
+    request = infer_request()
+    for index in range(17):
+        request.outputs.add(name=f"o{index}")
+    with pytest.raises(InvalidRequest, match="17 outputs; at most 16"):
+        take(codec, request)
+
+
+def test_a_head_that_protobuf_cannot_read_is_refused(codec: InferCodec) -> None:
+    with pytest.raises(InvalidRequest, match="is not a ModelInferRequest"):
+        codec.intake(codec.open(b"\x0a\x01\xff\x3a\x00"))
+
+
+def test_unknown_models_are_told_before_contents_are_looked_at(codec: InferCodec) -> None:
+    request = typed_request(Datatype.FP16, "fp32_contents", [1.0], [1, 1])
+    with pytest.raises(UnknownModel, match="Request for unknown model: 'typed' is not found"):
+        take(codec, request)

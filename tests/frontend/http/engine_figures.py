@@ -1,0 +1,107 @@
+"""An engine status made up for tests of pure code: one busy version, one idle, one broken; two workers."""
+
+from __future__ import annotations
+
+from appliance.domain.model import VersionState
+from appliance.engine.port import (
+    EngineStatus,
+    LaneUse,
+    SlotUse,
+    SwapFigures,
+    TrialStatus,
+    VersionStatus,
+    WorkerStatus,
+)
+from appliance.telemetry.meter import Result, VersionMeter
+from appliance.telemetry.store_metrics import StoreFigures
+
+AWKWARD_NAME = 'quo"te\\back<b>'
+
+
+def busy_meter() -> VersionMeter:
+    """Three answered requests in two batches, and one request of every other outcome."""
+    meter = VersionMeter("busy", 3)
+    for total_ns in (400_000, 900_000, 20_000_000_000):
+        meter.succeeded(2, 50_000, (10_000, total_ns - 70_000, 10_000), total_ns, 1_700_000_000_000)
+    meter.batch_finished(2, 10_000, 330_000, 10_000)
+    meter.batch_finished(4, 20_000, 1_660_000, 20_000)
+    for result in Result:
+        if result is not Result.SUCCESS:
+            meter.ended(result, 1_000)
+    meter.retries = 2
+    meter.granted = 2
+    return meter
+
+
+def made_up_status() -> EngineStatus:
+    """The whole status."""
+    return EngineStatus(
+        now_ns=95_000_000_000,
+        started_ns=5_000_000_000,
+        accepting=True,
+        versions=(
+            _version(busy_meter(), VersionState.READY, "", workers=(1, 2)),
+            _version(VersionMeter("idle", 1), VersionState.LOADING, "", workers=()),
+            _version(VersionMeter(AWKWARD_NAME, 1), VersionState.UNAVAILABLE, "no <script> here", workers=()),
+        ),
+        workers=(
+            WorkerStatus(
+                worker=1,
+                pid=4711,
+                state="serving",
+                models=("busy/3",),
+                memory_bytes=30 << 20,
+                restarts=1,
+                use=LaneUse(asked=4, granted=2, granted_now=True),
+            ),
+            WorkerStatus(
+                worker=2,
+                pid=0,
+                state="starting",
+                models=("busy/3",),
+                memory_bytes=0,
+                restarts=0,
+                use=LaneUse(),
+            ),
+        ),
+        queued_requests=5,
+        queued_bytes=1280,
+        running_requests=2,
+        arena_used_bytes=4096,
+        arena_limit_bytes=1 << 30,
+        slots=(SlotUse(4096, 128, 3), SlotUse(65536, 16, 0)),
+        swaps=SwapFigures(endings={"live": 2, "rolled back": 1}, loads=3, load_ns=5_000_000, compared=2),
+    )
+
+
+def made_up_store() -> StoreFigures:
+    """A store of two versions."""
+    return StoreFigures(
+        versions=2,
+        wanted=1,
+        unsigned=1,
+        bytes=3 << 20,
+        damaged=0,
+        passes=4,
+        failures=0,
+        scrubbed_at_s=1_700_000_000.5,
+        generation=7,
+        trouble="",
+    )
+
+
+def _version(
+    meter: VersionMeter, state: VersionState, reason: str, workers: tuple[int, ...]
+) -> VersionStatus:
+    return VersionStatus(
+        name=meter.name,
+        version=meter.version,
+        state=state,
+        reason=reason,
+        queued=5 if workers else 0,
+        running=2 if workers else 0,
+        workers=workers,
+        statistics=meter.frozen(),
+        trial=TrialStatus("canary", 1, 10.0, "", 34, 0, 0, 0) if workers else None,
+        next_try_ms=0 if workers else 1_800_000_000_000,
+    )
