@@ -23,7 +23,7 @@ from appliance.engine.control.residency_settings import ResidencyConfig
 from appliance.engine.control.supervisor import SupervisorConfig
 from appliance.engine.control.swap_settings import SwapConfig
 from appliance.engine.settings import EngineConfig
-from appliance.frontend.grpc.choice import door_problems, front_problems
+from appliance.frontend.choice import door_problems, front_problems
 from appliance.frontend.grpc.control import ControlConfig
 from appliance.frontend.grpc.door import DoorConfig
 from appliance.frontend.http.config import HttpConfig, HttpNative

@@ -34,7 +34,7 @@ from appliance.engine.ticker import Ticker
 from appliance.engine.versions.premises import Premises, this_cpu
 from appliance.engine.versions.record_files import FileRecords
 from appliance.engine.versions.records import MemoryRecords, Records
-from appliance.frontend.grpc.choice import (
+from appliance.frontend.choice import (
     chosen,
     idle_settings,
     lane_memory,

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from appliance.frontend.grpc.native_package import native_problem
+from appliance.frontend.native.package import native_problem
 
 Sections = Mapping[str, Mapping[str, Any]]
 

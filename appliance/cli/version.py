@@ -8,7 +8,7 @@ from importlib.util import find_spec
 
 from appliance import __version__
 from appliance.cli.failure import Exit
-from appliance.frontend.grpc.native_package import PACKAGE, native_problem
+from appliance.frontend.native.package import PACKAGE, native_problem
 
 PACKAGES = (
     "onnxruntime",

@@ -31,7 +31,7 @@ VENDORS: Mapping[str, tuple[str, ...]] = {
     "aiohttp": ("appliance/frontend/http/",),
     "blake3": ("appliance/domain/digest.py",),
     "cryptography": ("appliance/package/keys.py",),
-    "edge_appliance_door": ("appliance/frontend/grpc/native_", "appliance/workers/child/ring_lane.py"),
+    "edge_appliance_door": ("appliance/frontend/native/", "appliance/workers/child/ring_lane.py"),
     "google": ("appliance/frontend/grpc/", "appliance/cli/oip_client.py", "appliance/package/weights.py"),
     "grpc": (
         "appliance/frontend/grpc/grpcio_door.py",

@@ -269,7 +269,7 @@ def test_sockets_from_the_service_manager(models: Path, tmp_path: Path) -> None:
 
 FAILING = """
 import sys
-from appliance.frontend.grpc.native_dispatch import Dispatch
+from appliance.frontend.native.dispatch import Dispatch
 
 def start(dispatch, start=Dispatch.start):
     start(dispatch)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from appliance.frontend.grpc.door import DoorConfig
-from appliance.frontend.grpc.native_limits import limits_of
+from appliance.frontend.native.limits import limits_of
 
 PACKAGE: Final = "edge_appliance_door"
 VERSION: Final = "0.7"

@@ -17,15 +17,15 @@ from appliance.domain.inference import NO_DEADLINE
 from appliance.frontend.grpc.envelope import EnvelopeLimits
 from appliance.frontend.grpc.failure import BROKEN
 from appliance.frontend.grpc.inference import Caller, Inference, Refused
-from appliance.frontend.grpc.native_calls import KEPT_BYTES_MAX, InferCalls
 from appliance.frontend.grpc.status import Code
 from appliance.frontend.grpc.wire_pb import inference_pb2 as pb
+from appliance.frontend.native.calls import KEPT_BYTES_MAX, InferCalls
 from appliance.telemetry.trace import TraceConfig, Tracer
 from tests.domain.sample import make_version
 from tests.engine.rig import Rig as EngineRig
 from tests.frontend.grpc.engine_double import EngineDouble
 from tests.frontend.grpc.messages import infer_request
-from tests.frontend.grpc.native_double import DoorDouble
+from tests.frontend.native.door_double import DoorDouble
 
 RESULT = bytes(range(8))
 REQUEST = infer_request(request_id="7").SerializeToString()

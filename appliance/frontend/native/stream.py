@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Final
 from appliance.domain.errors import Cancelled, QuotaExceeded
 from appliance.engine.port import Buffer
 from appliance.frontend.grpc.failure import status_for
-from appliance.frontend.grpc.native_end import end_call
 from appliance.frontend.grpc.status import Code, Status
 from appliance.frontend.grpc.stream import Handed
+from appliance.frontend.native.calls import end_call
 
 if TYPE_CHECKING:
     from edge_appliance_door import Door

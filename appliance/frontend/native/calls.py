@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Any, Final
 
 from appliance.domain.inference import NO_DEADLINE, Outcome
 from appliance.engine.port import Buffer
-from appliance.frontend.grpc.failure import status_for
+from appliance.frontend.grpc.failure import BROKEN, status_for
 from appliance.frontend.grpc.inference import NOBODY, Call, Caller, Inference, Refused, discard
-from appliance.frontend.grpc.native_end import end_call
 from appliance.frontend.grpc.services import INFER
-from appliance.frontend.grpc.status import Status
+from appliance.frontend.grpc.status import Code, Status
 
 if TYPE_CHECKING:
     from edge_appliance_door import Door
 
+
+_BROKEN_STATUS: Final = Status(Code.INTERNAL, BROKEN)
+_LOG = logging.getLogger(__name__)
 
 KEPT_BYTES_MAX: Final = 1024
 """Messages up to this size stay until they are answered: they weigh no more than what is kept of a request anyway, and
@@ -100,6 +103,17 @@ def view_of(message: Any) -> Buffer:
     """A message as the door gives it: small ones are ``bytes``, large ones lie in its own memory, which the view keeps
     alive."""
     return message if type(message) is bytes else memoryview(message)
+
+
+def end_call(door: Door, call: int, status: Status) -> None:
+    """End ``call`` with ``status``, or with INTERNAL when the door cannot send that. Never raises: outcomes are told by
+    the engine, which must not break over a text."""
+    for each in (status, _BROKEN_STATUS):
+        try:
+            door.finish(call, each.code, each.text, each.metadata)
+            return
+        except Exception:  # noqa: BLE001  whatever it is, the client waits for an end
+            _LOG.error("the door cannot send %r", each, exc_info=True)
 
 
 class _OpenCall:

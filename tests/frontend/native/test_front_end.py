@@ -71,7 +71,7 @@ class Rig:
 
 @pytest.fixture
 async def rig() -> AsyncIterator[Rig]:
-    from appliance.frontend.grpc.choice import make_door
+    from appliance.frontend.choice import make_door
 
     engine = EngineDouble(make_version(max_batch_size=LARGE_ROWS))
     failures: list[BaseException] = []
@@ -191,7 +191,7 @@ async def test_a_text_that_cannot_be_sent_is_made_one_that_can(rig: Rig) -> None
 async def test_a_defect_ends_its_own_call_and_is_logged(
     rig: Rig, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from appliance.frontend.grpc.native_dispatch import Dispatch
+    from appliance.frontend.native.dispatch import Dispatch
 
     def broken(*_: object) -> None:
         raise ZeroDivisionError("made up")
@@ -270,13 +270,13 @@ async def test_draining_waits_no_longer_than_the_grace(rig: Rig) -> None:
 async def test_an_inherited_socket_is_accepted_from_when_models_are_there(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from appliance.frontend.grpc import native_door
+    from appliance.frontend.native import front_end
 
     engine, config = EngineDouble(make_version()), DoorConfig(addresses=("systemd", "127.0.0.1:0"))
     given = socket.create_server(("127.0.0.1", 0))
     sockets = (Inherited("unknown", given.detach()),)
-    monkeypatch.setattr(native_door, "inherited", lambda *_: sockets)
-    door = native_door.NativeDoor(engine, config, LogDouble(), raising)
+    monkeypatch.setattr(front_end, "inherited", lambda *_: sockets)
+    door = front_end.NativeDoor(engine, config, LogDouble(), raising)
     inherited, own = await door.open()
     try:
         with socket.create_connection(("127.0.0.1", int(inherited.rsplit(":", 1)[1]))) as waiting:
@@ -294,7 +294,7 @@ async def test_an_inherited_socket_is_accepted_from_when_models_are_there(
 
 
 async def test_certificates_that_the_door_refuses_are_the_operators(tmp_path: Path) -> None:
-    from appliance.frontend.grpc.choice import make_door
+    from appliance.frontend.choice import make_door
 
     config = DoorConfig(
         addresses=("127.0.0.1:0",), tls_certificate=str(tmp_path / "c"), tls_key=str(tmp_path / "k")
@@ -306,7 +306,7 @@ async def test_certificates_that_the_door_refuses_are_the_operators(tmp_path: Pa
 
 
 async def test_a_door_that_cannot_be_made_leaves_no_socket_open() -> None:
-    from appliance.frontend.grpc.choice import make_door
+    from appliance.frontend.choice import make_door
 
     with socket.create_server(("127.0.0.1", 0)) as probe:
         address = f"127.0.0.1:{probe.getsockname()[1]}"

@@ -13,13 +13,13 @@ import pytest
 
 from appliance.config import load
 from appliance.domain.errors import ConfigInvalid, OperatorError
-from appliance.frontend.grpc import choice
-from appliance.frontend.grpc.choice import chosen, door_problems, idle_settings, passed_over
+from appliance.frontend import choice
+from appliance.frontend.choice import chosen, door_problems, idle_settings, passed_over
 from appliance.frontend.grpc.door import DoorConfig, DoorKind
-from appliance.frontend.grpc.native_limits import SETTINGS, limits_of
-from appliance.frontend.grpc.native_package import PACKAGE, native_problem
 from appliance.frontend.listening.certificates import bearer_of, certificate_problems, read_certificates
 from appliance.frontend.listening.settings import client_name_problems, inherits
+from appliance.frontend.native.limits import SETTINGS, limits_of
+from appliance.frontend.native.package import PACKAGE, native_problem
 from tests.architecture.sources import ROOT
 from tests.frontend.grpc.certificate_files import make_authority, make_named, make_signed
 

@@ -13,8 +13,8 @@ from appliance.engine.fastpath.direct import DirectEngine
 from appliance.engine.port import EnginePort
 from appliance.frontend.grpc.control import ControlConfig, ControlHandlers, ModelControl
 from appliance.frontend.grpc.door import DoorConfig, DoorKind, FrontDoor, LogControl
-from appliance.frontend.grpc.native_package import PACKAGE, native_problem
 from appliance.frontend.listening.settings import OWN_USER, inherits
+from appliance.frontend.native.package import PACKAGE, native_problem
 from appliance.frontend.quota.quotas import Quotas
 from appliance.frontend.quota.rule import Registry
 from appliance.frontend.quota.settings import QuotasConfig
@@ -89,7 +89,7 @@ def lane_memory(kind: DoorKind) -> Callable[[], LaneMemory] | None:
     """What makes the memory that a door of ``kind`` shares with a worker; None when it shares none."""
     if kind is not DoorKind.NATIVE:
         return None
-    from appliance.frontend.grpc.native_door import LaneMemory as Memory
+    from appliance.frontend.native.front_end import LaneMemory as Memory
 
     return Memory
 
@@ -108,7 +108,7 @@ def make_door(
     its own loses that: nothing is served any more. A native door serves by itself what ``direct`` grants it.
     ``tracer`` traces some of what the door asks of the engine; ``quotas`` are what ``make_quotas`` made for it."""
     if kind is DoorKind.NATIVE:
-        from appliance.frontend.grpc.native_door import NativeDoor
+        from appliance.frontend.native.front_end import NativeDoor
 
         return NativeDoor(engine, config, log, failed, direct, tracer, quotas)
     from appliance.frontend.grpc.grpcio_door import GrpcioDoor
@@ -120,7 +120,7 @@ def make_quotas(kind: DoorKind, config: QuotasConfig, report: Callable[..., None
     """What clients may ask of all edges, kept where a door of ``kind`` can ask it for each request; ``report`` writes a
     line of the log."""
     if kind is DoorKind.NATIVE:
-        from appliance.frontend.grpc.native_quotas import native_quotas
+        from appliance.frontend.native.quotas import native_quotas
 
         return native_quotas(config, report)
     return Quotas(Registry(), config, time.monotonic_ns, report)

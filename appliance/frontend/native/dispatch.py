@@ -32,12 +32,11 @@ from appliance.domain.inference import NO_DEADLINE
 from appliance.engine.fastpath.direct import DirectEngine
 from appliance.frontend.grpc.failure import status_for
 from appliance.frontend.grpc.inference import NOBODY, Caller
-from appliance.frontend.grpc.native_calls import InferCalls, view_of
-from appliance.frontend.grpc.native_end import end_call
-from appliance.frontend.grpc.native_front import NativeFront
-from appliance.frontend.grpc.native_stream import NativeStream
-from appliance.frontend.grpc.native_teaching import Teacher
 from appliance.frontend.grpc.services import INFER, INFER_STREAM, Services, Terms
+from appliance.frontend.native.calls import InferCalls, end_call, view_of
+from appliance.frontend.native.http import NativeFront
+from appliance.frontend.native.stream import NativeStream
+from appliance.frontend.native.templates import Teacher
 from appliance.frontend.quota.quotas import Quotas
 
 POLL_S: Final = 0.005

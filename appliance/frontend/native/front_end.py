@@ -1,6 +1,6 @@
 """The front door over ``edge_appliance_door``, our HTTP/2 server in Rust, which never takes the interpreter's lock.
 
-Listening sockets and certificates are opened here; the door carries calls, and ``native_dispatch`` leads them to what
+Listening sockets and certificates are opened here; the door carries calls, and ``dispatch`` leads them to what
 serves them.
 """
 
@@ -18,14 +18,14 @@ from appliance.engine.fastpath.direct import DirectEngine
 from appliance.engine.fastpath.front import HttpFront
 from appliance.engine.port import EnginePort
 from appliance.frontend.grpc.door import DoorConfig, DoorKind, DoorStatistics, LogControl
-from appliance.frontend.grpc.native_dispatch import Dispatch, Methods
-from appliance.frontend.grpc.native_front import NativeFront
-from appliance.frontend.grpc.native_limits import PROTOCOL, SETTINGS, limits_of
-from appliance.frontend.grpc.native_quotas import clients_of, native_quotas
 from appliance.frontend.grpc.services import Services
 from appliance.frontend.listening.certificates import bearer_of, read_certificates
 from appliance.frontend.listening.settings import unix_access
 from appliance.frontend.listening.sockets import Listeners, inherited
+from appliance.frontend.native.dispatch import Dispatch, Methods
+from appliance.frontend.native.http import NativeFront
+from appliance.frontend.native.limits import PROTOCOL, SETTINGS, limits_of
+from appliance.frontend.native.quotas import clients_of, native_quotas
 from appliance.frontend.quota.quotas import Quotas
 from appliance.frontend.quota.settings import QuotasConfig
 from appliance.telemetry.door_metrics import DoorFigures

@@ -14,15 +14,15 @@ from appliance.domain.inference import NO_DEADLINE
 from appliance.frontend.grpc.envelope import EnvelopeLimits
 from appliance.frontend.grpc.failure import BROKEN
 from appliance.frontend.grpc.inference import Inference
-from appliance.frontend.grpc.native_stream import DEADLINE_TEXT, OK, NativeStream
 from appliance.frontend.grpc.status import Code
 from appliance.frontend.grpc.stream import Handed, StreamSession
 from appliance.frontend.grpc.stream_window import StreamWindow
+from appliance.frontend.native.stream import DEADLINE_TEXT, OK, NativeStream
 from tests.domain.sample import make_version
 from tests.frontend.grpc.engine_double import EngineDouble
 from tests.frontend.grpc.messages import infer_request
-from tests.frontend.grpc.native_double import DoorDouble
 from tests.frontend.grpc.test_stream import settle
+from tests.frontend.native.door_double import DoorDouble
 
 CALL = 5
 

@@ -16,9 +16,9 @@ from appliance.domain.inference import RequestPlan
 from appliance.domain.tensor import Datatype
 from appliance.engine.fastpath.direct import DirectEngine
 from appliance.engine.fastpath.front import Adopt, FrontFigures, FrontTerms, Wording
-from appliance.frontend.grpc.native_teaching import Texts, tell
 from appliance.frontend.listening.certificates import Certificates
 from appliance.frontend.listening.sockets import Listeners, inherited
+from appliance.frontend.native.templates import Texts, tell
 from appliance.frontend.quota.quotas import Account
 from appliance.workers.port import Shape
 

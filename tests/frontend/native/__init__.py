@@ -1,0 +1,1 @@
+"""The gRPC door: codec, statuses, handlers, streams."""
