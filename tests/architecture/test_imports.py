@@ -15,7 +15,7 @@ LEVELS: Mapping[str, int] = {
     "binding": 0, "domain": 0, "durable": 0,
     "core/scheduling": 1, "repository": 1, "runtimes": 1, "telemetry": 1, "store": 1, "frontend/listening": 1,
     "core/memory": 2, "workers": 2, "package": 2, "frontend/quota": 2,
-    "workers/child": 3, "workers/daemon": 3, "sources": 3, "tools": 3, "maintenance": 3,
+    "core/rollout": 3, "workers/child": 3, "workers/daemon": 3, "sources": 3, "tools": 3, "maintenance": 3,
     "engine": 4,
     "frontend": 5,
     "config": 6,

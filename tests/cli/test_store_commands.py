@@ -16,6 +16,7 @@ import pytest
 from appliance.cli.failure import Exit
 from appliance.cli.main import main
 from appliance.cli.store_command import COMMANDS
+from appliance.core.rollout.version import Artifact
 from appliance.domain.digest import digest_of
 from appliance.domain.manifest import Opset, RuntimeNeed
 from appliance.domain.manifest_codec import encode
@@ -444,7 +445,7 @@ def test_the_history_is_told_with_its_reasons(state: Path, capsys: pytest.Captur
     assert capsys.readouterr().out == "Nothing happened to digits here yet.\n"
     change = Change(at_ms=0, name="digits", version=2, identity="x", ending=Ending.ROLLED_BACK, before=1, after=1,
                     stage="canary", reason="12 % of its requests failed", took_ms=1234)  # fmt: skip
-    packed = replace(change, identity="x#packed")
+    packed = replace(change, identity="x", artifact=Artifact.PACKED)
     (state / "serve" / "history.jsonl").write_bytes(encoded(change) + encoded(packed) + b'{"torn')
     assert main(["model", "history", "digits", "--state-dir", str(state)]) == Exit.OK
     out = capsys.readouterr().out

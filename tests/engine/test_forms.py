@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from appliance.core.rollout.version import Artifact
 from appliance.domain.model import WeightsFile
 from appliance.engine.control.forms import FIRST_PAUSE_NS, Forms
-from appliance.engine.versions.records import PACKED
 from appliance.engine.versions.routes import Served
 from appliance.telemetry.meter import VersionMeter
 from appliance.workers.port import FormBuilt, WorkerSettings
@@ -79,7 +79,7 @@ def test_a_version_that_comes_again_after_it_was_gone_has_its_form_built_again(
     for _ in range(2):
         rig.consider_and_build(served)
     assert rig.builds == 1, "once while it stays"
-    rig.forms.forget(served.identity + PACKED)
+    rig.forms.forget(served.identity)
     rig.consider_and_build(served)
     assert rig.builds == 2
 
@@ -122,7 +122,7 @@ def test_a_form_that_has_no_room_is_tried_again_after_pauses_that_double(rig: Ri
 def test_what_is_gone_is_not_tried_again(rig: Rig, served: Served) -> None:
     rig.forms.consider(served)
     rig.build(later=True, now_ns=5)
-    rig.forms.forget(served.identity + PACKED)
+    rig.forms.forget(served.identity)
     rig.forms.tick(5 + FIRST_PAUSE_NS)
     assert not rig.forms.waiting
 
@@ -142,5 +142,5 @@ def test_a_version_without_a_directory_of_forms_is_refused_without_an_error(
     rig: Rig, served: Served, tmp_path: Path
 ) -> None:
     served.model = replace(served.model, forms=str(tmp_path / "missing"))
-    served.identity += PACKED
+    served.artifact = Artifact.PACKED
     rig.forms.refuse(served, "it crashed")

@@ -13,13 +13,14 @@ from typing import Any
 
 import pytest
 
+from appliance.core.rollout.version import Artifact
 from appliance.domain.errors import OperatorError
 from appliance.engine.versions import history
 from appliance.engine.versions import records as records_module
 from appliance.engine.versions.history import FILE, FILE_BEFORE, read_history, unfit
 from appliance.engine.versions.premises import Premises, cpu_identity
 from appliance.engine.versions.record_files import PROOFS, TRIES, FileRecords
-from appliance.engine.versions.records import PACKED, Change, Cost, Ending, MemoryRecords, Proof, Standing
+from appliance.engine.versions.records import Change, Cost, Ending, MemoryRecords, Proof, Standing
 from appliance.workers.port import Assessment, Deviation
 from tests.domain.sample import make_version
 
@@ -152,8 +153,16 @@ def test_incumbents_come_back(tmp_path: Path) -> None:
 )
 def test_what_failed_when_it_was_tried_last_is_unfit(endings: list[Ending], failed: set[int]) -> None:
     changes = [replace(change(1), ending=ending) for ending in endings]
-    packed = replace(change(1), identity=f"m/1@x{PACKED}", ending=Ending.REFUSED)
+    packed = replace(change(1), identity="m/1@x", artifact=Artifact.PACKED, ending=Ending.REFUSED)
     assert unfit([*changes, packed]) == failed, "a form that fails is not its version's fault"
+
+
+def test_lines_of_packed_forms_lie_on_the_disk_as_older_releases_wrote_them() -> None:
+    packed = replace(change(1), identity="m/1@x", artifact=Artifact.PACKED)
+    line = history.encoded(packed)
+    assert b'"identity":"m/1@x#packed"' in line
+    assert b"artifact" not in line
+    assert history.decoded(line) == packed
 
 
 @pytest.mark.parametrize(

@@ -10,13 +10,14 @@ from typing import Any
 import pytest
 
 from appliance.core.memory.residency_port import Form
+from appliance.core.rollout.version import Artifact
 from appliance.domain.model import VersionState, WeightsFile
 from appliance.engine.control.census import Census
 from appliance.engine.control.lodging import THERE
 from appliance.engine.control.placement import PlacementConfig
 from appliance.engine.control.succession import Succession
 from appliance.engine.control.swaps import default_terms
-from appliance.engine.versions.records import PACKED, Ending
+from appliance.engine.versions.records import Ending
 from appliance.engine.versions.routes import Routes, Served
 from appliance.telemetry.meter import Result, VersionMeter
 from appliance.workers.port import FormBuilt, WorkerSettings
@@ -135,7 +136,7 @@ def test_a_version_that_is_given_up_costs_its_form_unless_it_ran_from_none(
 ) -> None:
     form = tmp_path / f"{DIGEST}-box"
     form.mkdir()
-    formed.identity += PACKED
+    formed.artifact = Artifact.PACKED
     formed.quick = quick
     rig.succession.give_up(formed, "it crashed", 0)
     assert [each.name for each in form.iterdir()] == ([] if quick else ["refused"])
@@ -145,7 +146,7 @@ def test_a_form_that_fails_is_no_trouble_of_the_version_that_serves_without_it(
     rig: Rig, formed: Served
 ) -> None:
     packed = rig.version(1, "a", VersionState.LOADING)
-    packed.identity += PACKED
+    packed.artifact = Artifact.PACKED
     rig.census.incoming["m", 1] = packed
     assert rig.census.reason_of(formed) == ""
     rig.succession.give_up(packed, "it answers wrongly", 0)
@@ -158,7 +159,7 @@ def test_a_try_that_came_to_no_load_does_not_cost_the_form(
 ) -> None:
     form = tmp_path / f"{DIGEST}-box"
     form.mkdir()
-    formed.identity += PACKED
+    formed.artifact = Artifact.PACKED
     formed.packed = packed
     candidate: Any = SimpleNamespace(served=formed, crashed=crashed)
     rig.succession.reject(candidate, "its try cannot be counted: the disk is full", 0)

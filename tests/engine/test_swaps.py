@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from appliance.core.memory.residency_port import Form
+from appliance.core.rollout.version import Artifact
 from appliance.domain.inference import RequestHead, TensorHead
 from appliance.domain.model import VersionState
 from appliance.domain.tensor import Datatype, TensorSpec
@@ -16,7 +17,7 @@ from appliance.engine.control.lodging import THERE, Room
 from appliance.engine.control.swap_settings import SwapConfig, TrialWish
 from appliance.engine.control.swaps import Swaps, SwapTerms
 from appliance.engine.versions.history import unfit
-from appliance.engine.versions.records import PACKED, Ending, MemoryRecords, Proof, Standing
+from appliance.engine.versions.records import Ending, MemoryRecords, Proof, Standing
 from appliance.engine.versions.routes import Served
 from appliance.telemetry.meter import VersionMeter
 from tests.domain.sample import make_version
@@ -127,7 +128,7 @@ def test_a_restart_of_what_was_proven_is_no_line_of_its_history(resting: bool) -
 def test_a_form_that_failed_says_nothing_of_the_version_that_serves_without_it(serves: bool) -> None:
     stage = Stage(proven(1))
     served, packed = version(1), version(1)
-    packed.identity += PACKED
+    packed.artifact = Artifact.PACKED
     stage.swaps.add(served, None, None, background=False, now_ns=0)
     stage.swaps.start(0)
     if serves:

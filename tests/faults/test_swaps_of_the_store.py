@@ -15,6 +15,7 @@ import pytest
 import tritonclient.grpc as triton
 
 from appliance.cli.main import main
+from appliance.core.rollout.version import Artifact
 from appliance.engine.versions.history import read_history
 from models.generators.transformer import SIZES, write_transformer
 from tests.appliance_process import ApplianceProcess
@@ -31,7 +32,7 @@ SECTIONS = {
 def endings(state: Path) -> list[str]:
     """What the history says of the model, one word for each line."""
     changes = read_history(state / "serve", "t")
-    packed = [" packed" if change.identity.endswith("#packed") else "" for change in changes]
+    packed = [" packed" if change.artifact is Artifact.PACKED else "" for change in changes]
     return [f"{change.ending.value}{form}" for change, form in zip(changes, packed, strict=True)]
 
 

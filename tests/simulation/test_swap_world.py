@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from appliance.core.rollout.version import Artifact
 from appliance.domain.model import VersionState, WeightsFile
 from appliance.engine.control.lodging import PROCESS_BYTES, megabytes
 from appliance.engine.control.residency_settings import ResidencyConfig, ResidencyTerms
@@ -114,7 +115,7 @@ def test_a_crash_of_the_packed_form_is_none_of_the_version_without_it() -> None:
     with_forms(world)
     world.start()
     world.world.run(world.world.now + 1_500 * MS)
-    (change,) = [each for each in world.records.history("m0") if each.identity.endswith("#packed")]
+    (change,) = [each for each in world.records.history("m0") if each.artifact is Artifact.PACKED]
     assert change.ending is Ending.LIVE
     for _ in range(2):  # one while the form is watched, one of what served before
         crash(world)
@@ -328,8 +329,8 @@ def test_a_proven_version_changes_over_to_its_packed_form_and_only_once() -> Non
     world.world.run(world.world.now + 5_000 * MS)
     world.apply()
     world.world.run(world.world.now + 5_000 * MS)
-    lines = [(change.identity[-7:], change.ending.value) for change in world.records.history("m0")]
-    assert lines == [("d" * 7, "live"), ("#packed", "live")]
+    lines = [(change.artifact, change.ending.value) for change in world.records.history("m0")]
+    assert lines == [(Artifact.AS_PACKAGED, "live"), (Artifact.PACKED, "live")]
     assert world.workers.built == 2
     assert len(world.engine.status().workers) == 2
     world.settle()

@@ -12,8 +12,9 @@ from datetime import UTC, datetime
 
 from appliance.cli import store_session
 from appliance.cli.failure import CommandFailed, Exit, printable
+from appliance.core.rollout.version import Artifact
 from appliance.engine.versions.history import read_history
-from appliance.engine.versions.records import PACKED, Change
+from appliance.engine.versions.records import Change
 from appliance.store.layout import SERVE
 
 
@@ -57,7 +58,7 @@ def _show(changes: tuple[Change, ...]) -> None:
 
 
 def _words(change: Change) -> tuple[str, ...]:
-    form = " packed form" if change.identity.endswith(PACKED) else ""
+    form = " packed form" if change.artifact is Artifact.PACKED else ""
     return (
         f"{change.name}/{change.version}{form}",
         datetime.fromtimestamp(change.at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%SZ"),

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from appliance.core.rollout.version import Artifact
 from appliance.domain.model import ModelVersion, VersionState
-from appliance.engine.versions.records import PACKED
 from appliance.engine.versions.routes import Served
 from appliance.engine.versions.version_status import IS_LOADING, ON_TRIAL, STILL_PREVIOUS
 
@@ -54,7 +54,7 @@ class Census:
 
     def knows(self, identity: str) -> bool:
         """Whether a version is here that is ``identity``, or runs from a form of it."""
-        return any(served.identity in (identity, identity + PACKED) for served in self.served.values())
+        return any(served.identity == identity for served in self.served.values())
 
     def reason_of(self, served: Served) -> str:
         """Why what stands in the routes is not READY, or what keeps it from serving the files that were asked for last,
@@ -63,7 +63,7 @@ class Census:
             return served.reason
         name, key = served.model.name, (served.model.name, served.model.version)
         new = self.incoming.get(key)
-        if new is not None and not new.identity.endswith(PACKED):
+        if new is not None and new.artifact is Artifact.AS_PACKAGED:
             return f"{STILL_PREVIOUS} {new.reason or (ON_TRIAL if new.opened else IS_LOADING)}"
         if setback := self.setbacks.get(key):
             return f"{STILL_PREVIOUS} {setback}"

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-from appliance.engine.versions.records import PACKED
+from appliance.core.rollout.version import Artifact
 from appliance.engine.versions.routes import Served
 from appliance.workers.forms import refuse_forms
 from appliance.workers.port import ExitCause, FormBuilt, WorkerPort, WorkerSettings
@@ -56,7 +56,7 @@ class Forms:
     def consider(self, served: Served) -> None:
         """``served`` is proven: a form of it is worth building, unless it runs from one or was built before."""
         model = served.model
-        identity = served.identity.removesuffix(PACKED)
+        identity = served.identity
         can = model.forms and model.digest and model.weights is not None
         if served.packed:
             self._known.discard(identity)  # should it be lost, it may be built anew
@@ -66,12 +66,9 @@ class Forms:
 
     def forget(self, identity: str) -> None:
         """The version is gone, and its forms may be, or it has no use for one now: if it comes again, so may a form."""
-        identity = identity.removesuffix(PACKED)
         self._known.discard(identity)
         self._pauses_ns.pop(identity, None)
-        self._later = [
-            (at, each) for at, each in self._later if each.identity.removesuffix(PACKED) != identity
-        ]
+        self._later = [(at, each) for at, each in self._later if each.identity != identity]
 
     def tick(self, now_ns: int) -> None:
         """Time passed: what had no room may have it now."""
@@ -115,7 +112,7 @@ class Forms:
             self._built(served, now_ns)
 
     def _put_off(self, served: Served, now_ns: int) -> None:
-        identity = served.identity.removesuffix(PACKED)
+        identity = served.identity
         pause_ns = self._pauses_ns.get(identity, FIRST_PAUSE_NS)
         self._pauses_ns[identity] = min(2 * pause_ns, LONGEST_PAUSE_NS)
         self._later.append((now_ns + pause_ns, served))
@@ -133,13 +130,13 @@ class Forms:
         model = served.model
         if not model.forms or not model.digest or not refuse_forms(model.forms, model.digest, reason):
             return False
-        served.packed, served.identity = False, served.identity.removesuffix(PACKED)
+        served.packed, served.artifact = False, Artifact.AS_PACKAGED
         self._report("packed form dropped", model=served.key, reason=reason)
         return True
 
     def refuse(self, served: Served, reason: str) -> None:
         """``served`` failed; if it ran from a form, that is not used again."""
-        if served.identity.endswith(PACKED):
+        if served.artifact is Artifact.PACKED:
             refuse_forms(served.model.forms, served.model.digest, reason)
 
     def stop(self) -> None:

@@ -79,7 +79,7 @@ class Launches:
             candidate.step, candidate.counted = Step.COUNTING, True
         for again in (False, True):
             if counted := [candidate for candidate in uncounted if candidate.again is again]:
-                identities = [candidate.served.identity for candidate in counted]
+                identities = [candidate.served.record_key for candidate in counted]
                 self._tries.count(identities, partial(self._counted, counted), again=again)
         self._begin([candidate for candidate in chosen if candidate.step is Step.COUNTED], now_ns)
 

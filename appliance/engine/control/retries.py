@@ -11,7 +11,6 @@ from typing import Final, NamedTuple
 
 from appliance.domain.model import VersionState
 from appliance.engine.control.swaps import Swaps
-from appliance.engine.versions.records import PACKED
 from appliance.engine.versions.routes import CatalogVersion, Routes, Served
 
 MS_NS: Final = 1_000_000
@@ -113,5 +112,5 @@ class Retries:
 
     def next_try_ms(self, served: Served) -> int:
         """When ``served`` is tried again at the earliest, by the wall clock; 0: it is not."""
-        due = self._due.get(served.identity.removesuffix(PACKED))
+        due = self._due.get(served.identity)
         return due.at_ms if due is not None and served.state is VersionState.UNAVAILABLE else 0

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
 
+from appliance.core.rollout.version import Artifact
 from appliance.core.scheduling.events import Event
 from appliance.domain.model import ModelVersion, VersionState
 from appliance.engine.control.census import Census
@@ -21,7 +22,6 @@ from appliance.engine.control.succession import Succession
 from appliance.engine.control.supervisor import Supervisor, SupervisorConfig, culprit_of
 from appliance.engine.control.swaps import SwapTerms
 from appliance.engine.port import VersionStatus
-from appliance.engine.versions.records import PACKED
 from appliance.engine.versions.routes import Catalog, CatalogVersion, Routes, Served
 from appliance.engine.versions.version_status import version_status
 from appliance.telemetry.meter import VersionMeter
@@ -305,7 +305,7 @@ class Roster:
         that would be given up. A version that changes over to its form has a trial of its own."""
         repeated = self._supervisor.crashed(culprit.id, now_ns)
         trying = self.swaps.status(culprit) is not None
-        changing = trying and culprit.identity.endswith(PACKED)
+        changing = trying and culprit.artifact is Artifact.PACKED
         formed = not changing and (loading or (culprit.packed and (repeated or trying)))
         if formed and self._forms.blame(culprit, detail):
             self._supervisor.forgive(culprit.id)
@@ -370,7 +370,7 @@ class Roster:
                 running=running.get(served.id, 0),
                 workers=self._groups.holders(served),
                 trial=self.swaps.status(served),
-                tries_left=self.swaps.tries.left(served.identity),
+                tries_left=self.swaps.tries.left(served.record_key),
                 next_try_ms=self._retries.next_try_ms(served),
             )
             for served in self._routes.all()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from appliance.core.rollout.version import Artifact
 from appliance.core.scheduling.events import Event, ModelClosed, ModelOpened
 from appliance.domain.model import Batching, VersionState
 from appliance.engine.control.candidate import Candidate
@@ -19,7 +20,6 @@ from appliance.engine.control.lodging import Room
 from appliance.engine.control.placement import PlacementConfig
 from appliance.engine.control.swap_settings import TrialWish
 from appliance.engine.control.swaps import Swaps, SwapTerms
-from appliance.engine.versions.records import PACKED
 from appliance.engine.versions.routes import Routes, Served, tombstone
 from appliance.telemetry.meter import VersionMeter
 from appliance.workers.port import WorkerPort, WorkerSettings
@@ -116,7 +116,7 @@ class Succession:
         served = candidate.served
         if not (reason or served.reason):
             return
-        packed = served.identity.endswith(PACKED)
+        packed = served.artifact is Artifact.PACKED
         if not served.reason:
             self._report("packed form waits" if packed else "version waits", model=served.key, reason=reason)
         if bool(served.reason) != bool(reason):
@@ -176,7 +176,7 @@ class Succession:
             before.state, before.reason = VersionState.READY, ""
         if before.key == served.key:
             stone = before
-            if not served.identity.endswith(PACKED):
+            if served.artifact is Artifact.AS_PACKAGED:
                 key = (served.model.name, served.model.version)
                 self._census.setbacks[key] = f"was rolled back: {reason}"
         elif self._routes.find(before.model.name, before.model.version) is not before:
@@ -211,7 +211,8 @@ class Succession:
             id=self._census.take_id(),
             model=served.model,
             fingerprint=served.fingerprint,
-            identity=served.identity.removesuffix(PACKED) + PACKED,
+            identity=served.identity,
+            artifact=Artifact.PACKED,
             meter=VersionMeter(*key),
         )
         self._census.served[packed.id] = self._census.incoming[key] = packed
@@ -245,7 +246,7 @@ class Succession:
         if self._census.incoming.get(key) is served:
             del self._census.incoming[key]
             self._census.served.pop(served.id, None)
-            if not served.identity.endswith(PACKED):
+            if served.artifact is Artifact.AS_PACKAGED:
                 self._census.failed[key] = served
                 self._census.setbacks[key] = f"failed: {reason}"
         self.swaps.given_up(served, reason, now_ns, noted=noted)
@@ -291,6 +292,6 @@ class Succession:
         self.close(served)
         if self._census.served.pop(served.id, None) is not None:
             self._report("version unloaded", model=served.key)
-        if not self._census.knows(served.identity.removesuffix(PACKED)):
+        if not self._census.knows(served.identity):
             self.forms.forget(served.identity)
         self.groups.drop(served, now_ns)

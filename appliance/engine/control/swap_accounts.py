@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection
 from typing import Any, Final
 
 from appliance.engine.port import SwapFigures
-from appliance.engine.versions.records import PACKED, Change, Ending, Records
+from appliance.engine.versions.records import Change, Ending, Records
 from appliance.engine.versions.routes import Served
 from appliance.engine.versions.version_status import next_try
 
@@ -58,6 +58,7 @@ class SwapAccounts:
                 name=model.name,
                 version=model.version,
                 identity=served.identity,
+                artifact=served.artifact,
                 ending=ending,
                 reason=reason,
                 **more,
@@ -88,7 +89,7 @@ class SwapAccounts:
                 at_ms=self._wall_ms(),
                 name=name,
                 version=version,
-                identity=identity.removesuffix(PACKED),  # it is the version that nobody wants, not its form
+                identity=identity,
                 ending=Ending.WITHDRAWN,
                 before=version,
                 reason=reason,
@@ -128,4 +129,7 @@ class SwapAccounts:
 
 
 def _is_of(change: Change, served: Served) -> bool:
-    return change.identity == served.identity and change.ending is not Ending.ABANDONED
+    return (change.identity, change.artifact) == (
+        served.identity,
+        served.artifact,
+    ) and change.ending is not Ending.ABANDONED

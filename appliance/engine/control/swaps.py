@@ -23,7 +23,7 @@ from appliance.engine.control.trial import TRYING, Stage, Trial
 from appliance.engine.control.tries import Tries
 from appliance.engine.port import SwapFigures, TrialStatus
 from appliance.engine.requests.hangs import longest_run_ns
-from appliance.engine.versions.records import PACKED, Ending, MemoryRecords, Proof, Records
+from appliance.engine.versions.records import Ending, MemoryRecords, Proof, Records
 from appliance.engine.versions.routes import Served, identity_of
 from appliance.workers.port import LoadWish, ModelLoaded
 
@@ -102,7 +102,7 @@ class Swaps:
     ) -> None:
         """``served`` is to serve, in the place of ``before``. ``again``: it was given up, so that it has to prove
         itself anew; ``fallen``: see Candidate. ``start`` starts it."""
-        proof = self._records.proof(served.identity, self._box(served.model)) or Proof(None, proven=False)
+        proof = self._records.proof(served.record_key, self._box(served.model)) or Proof(None, proven=False)
         served.assessment = proof.assessment
         known = proof.proven and not again
         trial = Trial(
@@ -150,7 +150,7 @@ class Swaps:
             candidate.live = True
             if candidate.fallen:
                 self._note(candidate, Ending.LIVE, candidate.shown, "it serves again", now_ns)
-                self.tries.forgive(candidate.served.identity)
+                self.tries.forgive(candidate.served.record_key)
             self._conclude(candidate, now_ns)
         self._board.rest([candidate.served for candidate in candidates], now_ns)
 
@@ -215,7 +215,7 @@ class Swaps:
         served, before = candidate.served, candidate.before
         proof = served.assessment
         if proof is not None and not proof.failure and not candidate.known:
-            self._records.prove(served.identity, self._box(served.model), Proof(proof, proven=False))
+            self._records.prove(served.record_key, self._box(served.model), Proof(proof, proven=False))
         event = on.Assessed(
             proof.failure if proof is not None else "",
             proof.p50_ns if proof is not None else 0,
@@ -265,7 +265,7 @@ class Swaps:
             before = candidate.before
             if before is None or (before.model.name, before.model.version) != (name, version):
                 continue
-            if candidate.keeps_before and before.identity.removesuffix(PACKED) == identity:
+            if candidate.keeps_before and before.identity == identity:
                 return before
         return None
 
@@ -378,8 +378,8 @@ class Swaps:
 
     def _proven(self, candidate: Candidate, now_ns: int) -> None:
         served = candidate.served
-        self._records.prove(served.identity, self._box(served.model), Proof(served.assessment, proven=True))
-        self.tries.forgive(served.identity)
+        self._records.prove(served.record_key, self._box(served.model), Proof(served.assessment, proven=True))
+        self.tries.forgive(served.record_key)
         self._records.seat(served.model.name, identity_of(served.model, served.fingerprint))
         self._conclude(candidate, now_ns)
         self._board.proven(served)
@@ -397,14 +397,14 @@ class Swaps:
         self._undivert(candidate)
         if not candidate.live:
             if was in TRYING:
-                self.tries.reject(served.identity, reason)
+                self.tries.reject(served.record_key, reason)
             self._note(candidate, Ending.REFUSED, was, reason, now_ns)
             self._board.reject(candidate, reason, now_ns)
         else:
             if candidate.blameless:
                 self._uncount(candidate)
             else:
-                self.tries.reject(served.identity, reason)
+                self.tries.reject(served.record_key, reason)
             ending = Ending.RECALLED if candidate.blameless else Ending.ROLLED_BACK
             self._note(candidate, ending, was, reason, now_ns)
             self._board.roll_back(candidate, reason, now_ns)
@@ -414,10 +414,9 @@ class Swaps:
     def given_up(self, served: Served, reason: str, now_ns: int, *, noted: bool) -> None:
         """The roster will not have it any more: it was refused or quarantined; ``noted``: that is in its history."""
         candidate = self._candidates.pop(served.id, None)
-        identity = served.identity.removesuffix(PACKED)
         before = candidate.before if candidate is not None else None
-        if before is None or before.identity != identity:  # else only its form is given up
-            self.tries.given_up(identity)
+        if before is None or before.identity != served.identity:  # else only its form is given up
+            self.tries.given_up(served.identity)
         if candidate is not None:
             self._undivert(candidate)
             self._note(candidate, Ending.REFUSED, candidate.shown, reason, now_ns)
@@ -446,10 +445,10 @@ class Swaps:
         if candidate.crashed:
             return
         if candidate.shown is not Stage.LOADING:
-            self.tries.forgive(candidate.served.identity)
+            self.tries.forgive(candidate.served.record_key)
         elif candidate.counted and (candidate.parked or loading):
             candidate.counted = False
-            self.tries.give_back(candidate.served.identity, again=candidate.again)
+            self.tries.give_back(candidate.served.record_key, again=candidate.again)
 
     def _inherit(self, served: Served, heir: Served | None, now_ns: int) -> None:
         """Whoever was to replace ``served`` replaces ``heir`` now, or nothing."""

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Final
 
 from appliance.domain.model import ModelVersion
-from appliance.engine.versions.records import PACKED, Cost, Records
+from appliance.engine.versions.records import Cost, Records
 from appliance.engine.versions.routes import Served
 from appliance.workers.port import ModelLoaded
 
@@ -27,7 +27,7 @@ class Costs:
 
     def of(self, served: Served) -> Cost | None:
         """What it cost when it was measured last, in this process or an earlier one."""
-        return self._records.cost(served.identity.removesuffix(PACKED), self._box(served.model))
+        return self._records.cost(served.identity, self._box(served.model))
 
     def loaded(self, served: Served, event: ModelLoaded) -> None:
         """A worker has loaded it, and says what it takes."""
@@ -57,7 +57,7 @@ class Costs:
     def _keep(self, served: Served, cost: Cost) -> None:
         known = self.of(served)
         if known is None or known.packed != cost.packed or any(map(_differ, known[:4], cost[:4])):
-            self._records.weigh(served.identity.removesuffix(PACKED), self._box(served.model), cost)
+            self._records.weigh(served.identity, self._box(served.model), cost)
 
 
 def _differ(known: int, now: int) -> bool:

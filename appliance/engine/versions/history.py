@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Final
 
 from appliance.binding import bind
+from appliance.core.rollout.version import Artifact
 from appliance.domain.errors import ConfigInvalid
-from appliance.engine.versions.records import CHANGES_KEPT, PACKED, Change, Ending
+from appliance.engine.versions.records import CHANGES_KEPT, Change, Ending, of_record_key, record_key
 
 FILE: Final = "history.jsonl"
 FILE_BEFORE: Final = "history.jsonl.1"
@@ -25,14 +26,20 @@ FILE_BYTES_MAX: Final = 1 << 20
 
 def encoded(change: Change) -> bytes:
     """One line."""
-    return json.dumps(asdict(change), ensure_ascii=True, separators=(",", ":")).encode() + b"\n"
+    document = asdict(change)
+    document["identity"] = record_key(change.identity, document.pop("artifact"))
+    return json.dumps(document, ensure_ascii=True, separators=(",", ":")).encode() + b"\n"
 
 
 def decoded(line: bytes) -> Change | None:
     """What a line says; None when it cannot be read."""
     try:
         document = json.loads(line)
-        return bind(Change, document, FILE) if isinstance(document, dict) else None
+        if not isinstance(document, dict):
+            return None
+        change = bind(Change, document, FILE)
+        identity, artifact = of_record_key(change.identity)
+        return replace(change, identity=identity, artifact=artifact)
     except (ValueError, RecursionError, ConfigInvalid):
         return None
 
@@ -48,7 +55,7 @@ def unfit(changes: Iterable[Change]) -> frozenset[int]:
     """The versions, of the one model that ``changes`` are of, that failed when they were tried last."""
     last: dict[int, Ending] = {}
     for change in changes:
-        if change.ending not in BLAMELESS and not change.identity.endswith(PACKED):
+        if change.ending not in BLAMELESS and change.artifact is Artifact.AS_PACKAGED:
             last[change.version] = change.ending
     return frozenset(version for version, ending in last.items() if ending is not Ending.LIVE)
 

@@ -12,12 +12,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import chain
+from types import MappingProxyType
 from typing import Final, NamedTuple, Protocol, TypeVar
 
+from appliance.core.rollout.version import Artifact
 from appliance.workers.port import Assessment
 
-PACKED: Final = "#packed"
-"""What is added to the identity of a version that runs from its form, so that the blame is not the version's."""
+MADE: Final[Mapping[Artifact, str]] = MappingProxyType({Artifact.PACKED: "#packed"})
+"""What follows an identity in the records of what was made of a version."""
 CHANGES_KEPT: Final = 1_000
 VERSIONS_KEPT: Final = 10_000
 VERSIONS_KEPT_OF_MODEL: Final = 64
@@ -43,7 +45,8 @@ class Ending(StrEnum):
 class Change:
     """One line of history. ``before`` is the version that served until then (0: none; itself if it did so already and
     was watched), ``after`` the one that serves now (0: none). ``stage`` is how far the version came, ``took_ms`` how
-    long the try lasted since its load began. ``at_ms`` is the wall clock's, for people only."""
+    long the try lasted since its load began. ``at_ms`` is the wall clock's, for people only; ``artifact`` is what the
+    version ran from, or was to."""
 
     at_ms: int
     name: str
@@ -55,6 +58,7 @@ class Change:
     stage: str = ""
     reason: str = ""
     took_ms: int = 0
+    artifact: Artifact = Artifact.AS_PACKAGED
 
 
 class Standing(NamedTuple):
@@ -87,8 +91,8 @@ class Cost(NamedTuple):
 
 
 class Records(Protocol):
-    """A version is named by its identity; a proof holds for an identity on ``box``: runtime, device, processor. Calls
-    return at once; what is to be kept is written later, in order, but for ``count``."""
+    """A version is named by its identity (see ``record_key``); a proof holds for an identity on ``box``: runtime,
+    device, processor. Calls return at once; what is to be kept is written later, in order, but for ``count``."""
 
     def standing(self, identity: str) -> Standing:
         """How it stands."""
@@ -293,6 +297,19 @@ class MemoryRecords:
     def history(self, name: str) -> tuple[Change, ...]:
         """See Records."""
         return tuple(change for change in self._changes if not name or change.name == name)
+
+
+def record_key(identity: str, artifact: Artifact) -> str:
+    """Under what name a version has its records, those of what was made of it apart."""
+    return identity + MADE.get(artifact, "")
+
+
+def of_record_key(key: str) -> tuple[str, Artifact]:
+    """The identity and the artifact of a version that has its records under ``key``."""
+    for artifact, ending in MADE.items():
+        if key.endswith(ending):
+            return key.removesuffix(ending), artifact
+    return key, Artifact.AS_PACKAGED
 
 
 def model_of(identity: str) -> str:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from appliance.core.memory.residency_port import Form
+from appliance.core.rollout.version import Artifact
 from appliance.domain.errors import InvalidRequest, NotReady, UnknownModel
 from appliance.domain.inference import RequestPlan
 from appliance.domain.model import ModelVersion, VersionState
@@ -18,7 +19,7 @@ from appliance.engine.control.layout import LAYOUTS_KEPT, Layout, layout_of
 from appliance.engine.control.swap_settings import TrialWish
 from appliance.engine.port import IndexEntry
 from appliance.engine.requests.expectation import Expectations
-from appliance.engine.versions.records import PACKED
+from appliance.engine.versions.records import record_key
 from appliance.telemetry.meter import VersionMeter
 from appliance.workers.port import Assessment, ModelProgress
 
@@ -76,9 +77,10 @@ class Served:
     ``reason`` says why it is not READY; of one that is, the census says what there is to say.
     ``group`` is -1 until it is placed. ``opened``: the scheduler takes requests for it. ``retiring``: it serves until
     what replaces it is ready. ``expectations`` are how much room its outputs will take; ``live`` counts requests that
-    are not done. ``identity`` is that of its CatalogVersion; ``assessment`` what it proved, here or
-    earlier. ``diversion`` leads some of its requests to a version on trial; ``fallback`` runs what fails on this one,
-    within ``run_limit_ns`` if that is known, and ``fallen_back`` counts that. ``packed``: it runs from a form that was
+    are not done. ``identity`` is that of its CatalogVersion, ``artifact`` what it is to run from, for which it has
+    records of its own; ``assessment`` what it proved, here or earlier. ``diversion`` leads some of its requests to a
+    version on trial; ``fallback`` runs what fails on this one, within ``run_limit_ns`` if that is known, and
+    ``fallen_back`` counts that. ``packed``: it runs from a form that was
     built on this box. ``untried``: why it went live without the trial that is configured, "" where it did not.
 
     ``form`` is how much of it is in memory when it is not ``opened``, ``returning``: it is loaded to serve again,
@@ -100,6 +102,7 @@ class Served:
     expectations: Expectations = field(init=False)
     live: int = 0
     identity: str = ""
+    artifact: Artifact = Artifact.AS_PACKAGED
     assessment: Assessment | None = None
     load_ns: int = 0
     diversion: Diversion | None = None
@@ -130,7 +133,12 @@ class Served:
 
     def is_of(self, entry: CatalogVersion) -> bool:
         """Whether it is what ``entry`` wants, or runs from a form of it."""
-        return self.model == entry.model and self.identity.removesuffix(PACKED) == entry.identity
+        return self.model == entry.model and self.identity == entry.identity
+
+    @property
+    def record_key(self) -> str:
+        """Under what name it has its records."""
+        return record_key(self.identity, self.artifact)
 
     @property
     def run_bound_ns(self) -> int:
@@ -158,6 +166,7 @@ def tombstone(served: Served, number: int, reason: str) -> Served:
         model=served.model,
         fingerprint=served.fingerprint,
         identity=served.identity,
+        artifact=served.artifact,
         meter=served.meter,
         state=VersionState.UNAVAILABLE,
         reason=reason,
