@@ -1,6 +1,7 @@
 //! What the fuzzers have kept, run through the rules that they search by, without a fuzzer.
 
-use _door::{allowance, budget, frames, framing, http_array, http_head, http_json, http_number, scan};
+use _door::fastpath::scan;
+use _door::{fastpath, h2, http, measure};
 use std::path::Path;
 
 #[path = "../fuzz/src/frames_check.rs"]

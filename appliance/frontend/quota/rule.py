@@ -6,7 +6,7 @@ full again, ``due_ns`` (the generic cell rate algorithm, ITU-T I.371 annex A): a
 ``tolerance_ns`` = (burst - 1) * interval_ns ahead, and moves it on by ``interval_ns``; else the next token comes when
 it is. So a client that owes nothing and has nothing in flight is as one that never came, and can be forgotten.
 
-The native door does the same arithmetic (``native/src/quota.rs``); a test holds the two against one another.
+The native door does the same arithmetic (``native/src/listen/quota.rs``); a test holds the two against one another.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 //! The rules of the frame walker and of the allowance: however a byte stream is cut, the same frames are told, those that
 //! its headers spell, and the same one of them is one too many; what carries nothing is bounded by what does.
 
-use crate::allowance::Allowance;
-use crate::frames::{Frame, FrameWalker, PREFACE, kind};
+use crate::h2::allowance::Allowance;
+use crate::h2::frames::{Frame, FrameWalker, PREFACE, kind};
 use std::time::Duration;
 
 /// As much of a payload as the walker keeps.

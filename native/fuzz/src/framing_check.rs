@@ -1,8 +1,8 @@
 //! The rules of gRPC's framing: prefixes and texts are read as they were written, a time-out is what its digits say, and
 //! gzip and deflate are undone within their bounds, with the same result in steps as in one go.
 
-use crate::budget::Budget;
-use crate::framing::{Coding, InflateError, Inflation, PREFIX, Prefix, percent_encoded, timeout_ns};
+use crate::h2::framing::{Coding, InflateError, Inflation, PREFIX, Prefix, percent_encoded, timeout_ns};
+use crate::measure::budget::Budget;
 use bytes::Bytes;
 use flate2::Compression;
 use flate2::bufread::{GzDecoder, GzEncoder, ZlibDecoder, ZlibEncoder};

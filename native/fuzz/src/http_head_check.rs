@@ -1,7 +1,7 @@
 //! The rules of HTTP heads: what is taken for a common request or response is one by a second, slow reading, with the same
 //! ends; what comes behind a head does not change it; and a head that is cut short is waited for.
 
-use crate::http_head::{Bounds, HEAD, Head, Request, Response, is_inference, request, response};
+use crate::http::head::{Bounds, HEAD, Head, Request, Response, is_inference, request, response};
 
 const BOUNDS: Bounds = Bounds { line_bytes: 300, headers: 12 };
 /// Headers that may come once, and those with which a message is not common.

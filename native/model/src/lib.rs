@@ -1,4 +1,4 @@
-//! Runs the rules of `../src/rings.rs` in every order that the memory model allows:
+//! Runs the rules of `../src/lanes/rings.rs` in every order that the memory model allows:
 //! `RUSTFLAGS="--cfg loom" cargo test --release` here. Without that flag there is nothing.
 //!
 //! Loom tells a lost wake-up as a deadlock, for who sleeps here sleeps until woken. The futex and the doorbell are what
@@ -6,7 +6,7 @@
 #![cfg(loom)]
 
 #[allow(dead_code)]
-#[path = "../../src/rings.rs"]
+#[path = "../../src/lanes/rings.rs"]
 mod rings;
 
 use loom::sync::atomic::Ordering::Relaxed;

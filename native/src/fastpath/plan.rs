@@ -1,0 +1,414 @@
+//! What Python has taught: requests that it has seen and checked, and how their tensors and answers look.
+
+use crate::http::number::Number;
+use bytes::{BufMut, BytesMut};
+use std::collections::HashMap;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::*};
+
+/// The tag before each output in an answer's `raw_output_contents`, and before its id.
+const ID: u8 = 3 << 3 | 2;
+/// The tag of the response within an answer on a stream.
+const RESPONSE: u8 = 2 << 3 | 2;
+/// More heads than Python ever keeps are a mistake.
+pub const PLANS: usize = 8192;
+
+/// A tensor in a slot.
+#[derive(Clone, Copy, Debug)]
+pub struct Place {
+    /// Where it begins, from the slot's begin.
+    pub offset: usize,
+    /// Its bytes.
+    pub size: usize,
+}
+
+/// An input in the request.
+#[derive(Clone, Copy)]
+pub struct Input {
+    /// Where it goes.
+    pub place: Place,
+    /// Its elements, if they come as JSON; over HTTP only.
+    pub text: Option<Number>,
+}
+
+/// An output in the answer.
+pub struct Output {
+    /// What comes before it in the answer and is not part of what describes that: tag and length, or JSON.
+    pub prefix: Box<[u8]>,
+    /// Where the worker leaves it.
+    pub place: Place,
+    /// Its elements, if they are written as JSON; over HTTP only.
+    pub text: Option<Number>,
+}
+
+/// One head, checked against one model version.
+pub struct Plan {
+    /// Its id towards the worker.
+    pub plan: u32,
+    /// Which others may share its batches.
+    pub kind: u32,
+    /// The model version.
+    pub model: u32,
+    /// The lanes that serve it.
+    pub group: u32,
+    /// Rows of the batch dimension.
+    pub rows: u32,
+    /// Where each input goes, in the order of the request.
+    pub inputs: Box<[Input]>,
+    /// Where the outputs begin.
+    pub out_offset: usize,
+    /// What the slot must hold.
+    pub span: usize,
+    /// The beginning of the answer, before the id.
+    pub opening: Box<[u8]>,
+    /// What follows the id.
+    pub described: Box<[u8]>,
+    /// The outputs, in the order of the answer.
+    pub outputs: Box<[Output]>,
+    /// What follows the outputs in an answer on a stream, or the last one that is written as JSON over HTTP.
+    pub closing: Box<[u8]>,
+    /// What a client that cannot be served in time is told.
+    pub late_text: Box<str>,
+    /// Deadline of requests that bring none; 0: none.
+    pub default_timeout_ns: u64,
+    live: AtomicBool,
+}
+
+impl Plan {
+    /// Whether it still holds.
+    pub fn is_live(&self) -> bool {
+        self.live.load(Acquire)
+    }
+
+    /// The deadline of a request that came with this one (0: none); 0: it has none.
+    pub fn deadline_of(&self, arrived_ns: u64, deadline_ns: u64) -> u64 {
+        match (deadline_ns, self.default_timeout_ns) {
+            (0, 0) => 0,
+            (0, default) => arrived_ns.saturating_add(default),
+            (deadline, _) => deadline,
+        }
+    }
+
+    /// Whether tensors that lie there in a message are what the plan asks for.
+    pub fn fits(&self, raw: &[Range<usize>]) -> bool {
+        raw.len() == self.inputs.len()
+            && raw.iter().zip(&self.inputs).all(|(range, input)| range.len() == input.place.size)
+    }
+
+    /// The inputs that come as bytes, one after another.
+    pub fn raw_inputs(&self) -> impl Iterator<Item = Place> {
+        self.inputs.iter().filter(|input| input.text.is_none()).map(|input| input.place)
+    }
+
+    /// The bytes of these together.
+    pub fn raw_bytes(&self) -> usize {
+        self.raw_inputs().map(|place| place.size).sum()
+    }
+
+    /// The outputs that are answered as bytes, one after another.
+    pub fn raw_outputs(&self) -> impl Iterator<Item = Place> {
+        self.outputs.iter().filter(|output| output.text.is_none()).map(|output| output.place)
+    }
+
+    /// Whether every output is written as JSON.
+    pub fn answers_text(&self) -> bool {
+        self.raw_outputs().next().is_none()
+    }
+
+    /// Whether a tensor is read or written as JSON.
+    pub fn has_text(&self) -> bool {
+        self.writes_text() || self.text_inputs().next().is_some()
+    }
+
+    /// Whether an output is.
+    pub fn writes_text(&self) -> bool {
+        self.outputs.iter().any(|output| output.text.is_some())
+    }
+
+    /// The inputs that come as JSON, with their elements.
+    pub fn text_inputs(&self) -> impl Iterator<Item = (Place, Number)> {
+        self.inputs.iter().filter_map(|input| Some((input.place, input.text?)))
+    }
+
+    /// The length of the answer to a request with this id.
+    pub fn answer_length(&self, id: &[u8]) -> usize {
+        let outputs =
+            self.outputs.iter().map(|output| output.prefix.len() + output.place.size).sum::<usize>();
+        let id = if id.is_empty() { 0 } else { 1 + varint_length(id.len()) + id.len() };
+        self.opening.len() + id + self.described.len() + outputs
+    }
+
+    /// Writes the answer; `copy` appends a tensor.
+    pub fn write_answer(&self, id: &[u8], into: &mut BytesMut, mut copy: impl FnMut(Place, &mut BytesMut)) {
+        into.put_slice(&self.opening);
+        if !id.is_empty() {
+            into.put_u8(ID);
+            put_varint(id.len(), into);
+            into.put_slice(id);
+        }
+        into.put_slice(&self.described);
+        for output in &self.outputs {
+            into.put_slice(&output.prefix);
+            copy(output.place, into);
+        }
+    }
+
+    /// The length of the answer on a stream.
+    pub fn streamed_length(&self, id: &[u8]) -> usize {
+        let response = self.answer_length(id) + self.closing.len();
+        1 + varint_length(response) + response
+    }
+
+    /// Writes the answer as it goes over a stream.
+    pub fn write_streamed(&self, id: &[u8], into: &mut BytesMut, copy: impl FnMut(Place, &mut BytesMut)) {
+        into.put_u8(RESPONSE);
+        put_varint(self.answer_length(id) + self.closing.len(), into);
+        self.write_answer(id, into, copy);
+        into.put_slice(&self.closing);
+    }
+}
+
+fn varint_length(value: usize) -> usize {
+    (1..).find(|bytes| value >> (7 * bytes) == 0).unwrap_or(10)
+}
+
+/// Appends a number in base 128, as protobuf writes it.
+pub fn put_varint(mut value: usize, into: &mut impl BufMut) {
+    while value > 127 {
+        into.put_u8(value as u8 | 128);
+        value >>= 7;
+    }
+    into.put_u8(value as u8);
+}
+
+/// What Python says of a plan.
+pub struct Lesson {
+    /// Its id towards the worker.
+    pub plan: u32,
+    /// Which others may share its batches.
+    pub kind: u32,
+    /// The model version.
+    pub model: u32,
+    /// The lanes that serve it.
+    pub group: u32,
+    /// Rows of the batch dimension.
+    pub rows: u32,
+    /// Size and offset of each input.
+    pub inputs: Vec<(usize, usize)>,
+    /// Where the outputs begin.
+    pub out_offset: usize,
+    /// What the slot must hold.
+    pub span: usize,
+    /// See [`Plan`].
+    pub opening: Vec<u8>,
+    /// See [`Plan`].
+    pub described: Vec<u8>,
+    /// Prefix, offset and size of each output.
+    pub outputs: Vec<(Vec<u8>, usize, usize)>,
+    /// Format characters of the inputs that come as JSON, others empty; empty when none does.
+    pub input_texts: Vec<String>,
+    /// Likewise of the outputs.
+    pub output_texts: Vec<String>,
+    /// See [`Plan`].
+    pub closing: Vec<u8>,
+    /// See [`Plan`].
+    pub late_text: String,
+    /// See [`Plan`].
+    pub default_timeout_ns: u64,
+}
+
+impl Lesson {
+    /// The plan, or what is wrong with it: what leaves its slot would reach into another's.
+    fn learn(self) -> Result<Plan, String> {
+        let within =
+            |offset: usize, size: usize| offset.checked_add(size).is_some_and(|end| end <= self.span);
+        let input_texts = texts(&self.input_texts, self.inputs.iter().map(|(size, _)| *size))?;
+        let inputs: Box<[Input]> = self
+            .inputs
+            .iter()
+            .zip(input_texts)
+            .map(|(&(size, offset), text)| Input { place: Place { offset, size }, text })
+            .collect();
+        let output_texts = texts(&self.output_texts, self.outputs.iter().map(|(_, _, size)| *size))?;
+        let outputs: Box<[Output]> = self
+            .outputs
+            .iter()
+            .zip(output_texts)
+            .map(|((prefix, offset, size), text)| Output {
+                prefix: prefix.as_slice().into(),
+                place: Place { offset: *offset, size: *size },
+                text,
+            })
+            .collect();
+        let places = inputs.iter().map(|input| input.place);
+        let mut places = places.chain(outputs.iter().map(|output| output.place));
+        if self.out_offset > self.span || !places.all(|place| within(place.offset, place.size)) {
+            return Err(format!(
+                "a tensor of plan {} lies outside of its slot of {} bytes",
+                self.plan, self.span
+            ));
+        }
+        Ok(Plan {
+            plan: self.plan,
+            kind: self.kind,
+            model: self.model,
+            group: self.group,
+            rows: self.rows,
+            inputs,
+            out_offset: self.out_offset,
+            span: self.span,
+            opening: self.opening.into(),
+            described: self.described.into(),
+            outputs,
+            closing: self.closing.into(),
+            late_text: self.late_text.into(),
+            default_timeout_ns: self.default_timeout_ns,
+            live: AtomicBool::new(true),
+        })
+    }
+}
+
+/// What is JSON of tensors of these sizes.
+fn texts(
+    codes: &[String],
+    sizes: impl ExactSizeIterator<Item = usize>,
+) -> Result<Vec<Option<Number>>, String> {
+    if codes.is_empty() {
+        return Ok(vec![None; sizes.len()]);
+    }
+    if codes.len() != sizes.len() {
+        return Err(format!("{} formats for {} tensors", codes.len(), sizes.len()));
+    }
+    let text = |(code, size): (&String, usize)| {
+        if code.is_empty() {
+            return Ok(None);
+        }
+        let number = Number::of_code(code).filter(|number| size % number.size() == 0);
+        number.map(Some).ok_or_else(|| format!("a tensor of {size} bytes has no elements of format '{code}'"))
+    };
+    codes.iter().zip(sizes).map(text).collect()
+}
+
+/// The plans by head.
+#[derive(Default)]
+pub struct Plans(HashMap<Box<[u8]>, Arc<Plan>>);
+
+impl Plans {
+    /// Takes a plan up for requests with this head.
+    pub fn teach(&mut self, head: Vec<u8>, lesson: Lesson) -> Result<(), String> {
+        if self.0.len() >= PLANS && !self.0.contains_key(head.as_slice()) {
+            return Err(format!("more than {PLANS} plans"));
+        }
+        let plan = Arc::new(lesson.learn()?);
+        if let Some(before) = self.0.insert(head.into(), plan) {
+            before.live.store(false, Release);
+        }
+        Ok(())
+    }
+
+    /// The plan for a head.
+    pub fn find(&self, head: &[u8]) -> Option<&Arc<Plan>> {
+        self.0.get(head)
+    }
+
+    /// Drops the plans of a model, or all.
+    pub fn forget(&mut self, model: Option<u32>) {
+        self.0.retain(|_, plan| {
+            let keep = model.is_some_and(|model| model != plan.model);
+            if !keep {
+                plan.live.store(false, Release);
+            }
+            keep
+        });
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether nothing was taught.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fastpath::rig;
+
+    fn lesson(plan: u32, model: u32) -> Lesson {
+        Lesson { plan, ..rig::lesson(model) }
+    }
+
+    #[test]
+    fn an_answer_is_as_long_as_was_said() {
+        let mut lesson = lesson(1, 1);
+        lesson.outputs.push((vec![0x32, 4], 68, 4));
+        let plan = lesson.learn().unwrap();
+        for id in ["", "7", &"x".repeat(200)] {
+            let mut answer = BytesMut::new();
+            plan.write_answer(id.as_bytes(), &mut answer, |place, into| into.put_bytes(9, place.size));
+            assert_eq!(answer.len(), plan.answer_length(id.as_bytes()));
+            assert!(answer.starts_with(b"open") && answer.ends_with(&[9, 9, 9, 9, 0x32, 4, 9, 9, 9, 9]));
+        }
+    }
+
+    #[test]
+    fn an_answer_on_a_stream_is_the_response_in_its_field() {
+        for closing in [&b""[..], b"\x22\x02ok"] {
+            let plan = Lesson { closing: closing.to_vec(), ..lesson(1, 1) }.learn().unwrap();
+            for id in ["", &"x".repeat(200)] {
+                let (mut alone, mut streamed) = (BytesMut::new(), BytesMut::new());
+                plan.write_answer(id.as_bytes(), &mut alone, |place, into| into.put_bytes(9, place.size));
+                plan.write_streamed(id.as_bytes(), &mut streamed, |place, into| {
+                    into.put_bytes(9, place.size)
+                });
+                assert_eq!(streamed.len(), plan.streamed_length(id.as_bytes()));
+                let mut expected = vec![0x12];
+                put_varint(alone.len() + closing.len(), &mut expected);
+                assert_eq!(streamed, [&expected[..], &alone, closing].concat());
+            }
+        }
+    }
+
+    #[test]
+    fn what_leaves_its_slot_is_not_learnt() {
+        let mut plans = Plans::default();
+        for (offset, size) in [(121, 8), (usize::MAX, 8), (0, 129)] {
+            assert!(
+                plans.teach(b"h".to_vec(), Lesson { inputs: vec![(size, offset)], ..lesson(1, 1) }).is_err()
+            );
+        }
+        assert!(plans.teach(b"h".to_vec(), Lesson { out_offset: 129, ..lesson(1, 1) }).is_err());
+        assert!(plans.is_empty());
+    }
+
+    #[test]
+    fn formats_must_fit_their_tensors() {
+        for (codes, good) in
+            [(vec![], true), (vec!["f"], true), (vec![""], true), (vec!["e"], false), (vec!["f", "f"], false)]
+        {
+            let input_texts: Vec<_> = codes.iter().map(ToString::to_string).collect();
+            assert_eq!(Lesson { input_texts, ..lesson(1, 1) }.learn().is_ok(), good, "{codes:?}");
+        }
+        let odd = Lesson { inputs: vec![(7, 0)], input_texts: vec!["f".into()], ..lesson(1, 1) };
+        assert!(odd.learn().is_err());
+    }
+
+    #[test]
+    fn what_was_forgotten_or_taught_anew_is_dead() {
+        let mut plans = Plans::default();
+        plans.teach(b"a".to_vec(), lesson(1, 1)).unwrap();
+        plans.teach(b"b".to_vec(), lesson(2, 2)).unwrap();
+        let (a, b) = (plans.find(b"a").unwrap().clone(), plans.find(b"b").unwrap().clone());
+        plans.forget(Some(1));
+        assert!(!a.is_live() && b.is_live() && plans.find(b"a").is_none() && plans.len() == 1);
+        plans.teach(b"b".to_vec(), lesson(3, 2)).unwrap();
+        assert!(!b.is_live());
+        plans.forget(None);
+        assert!(plans.is_empty());
+    }
+}

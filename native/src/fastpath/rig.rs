@@ -1,0 +1,126 @@
+//! For tests: a door with one lane, and the worker at its other end.
+
+use crate::fastpath::direct::{Admission, Attached, Direct};
+use crate::fastpath::flight::Flight;
+use crate::fastpath::plan::Lesson;
+use crate::lanes::memory::{Completion, DoorEnd, LaneMemory, Submission, WorkerEnd, doorbell};
+use crate::lanes::slots::Arena;
+use crate::measure::clock::now_ns;
+use bytes::Bytes;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::sync::Arc;
+
+#[path = "../../fuzz/src/message.rs"]
+mod message_of_parts;
+
+/// A request message made of its parts.
+pub fn rebuilt(head: &[u8], id: &[u8], tensors: &[&[u8]]) -> Bytes {
+    message_of_parts::rebuilt(head, id, tensors).into()
+}
+
+pub const HEAD: &[u8] = b"\x0a\x01m";
+pub const SLOT: usize = 128;
+pub const SLOTS: usize = 8;
+
+/// A door with one lane, and the worker at its other end.
+pub struct Rig {
+    pub direct: Arc<Direct>,
+    pub worker: WorkerEnd,
+}
+
+fn descriptor(made: i32) -> OwnedFd {
+    assert!(made >= 0);
+    // SAFETY: just made, and nobody else's.
+    unsafe { OwnedFd::from_raw_fd(made) }
+}
+
+impl Rig {
+    pub fn new() -> Self {
+        // SAFETY: a valid name and no other pointers.
+        let memory = descriptor(unsafe { libc::memfd_create(c"arena".as_ptr(), 0) });
+        // SAFETY: no pointers.
+        assert_eq!(unsafe { libc::ftruncate(memory.as_raw_fd(), (SLOT * SLOTS) as i64) }, 0);
+        let doorbell = doorbell().unwrap();
+        let direct = Arc::new(Direct::default());
+        let arena = Arena::map(memory.as_raw_fd(), SLOT * SLOTS).unwrap();
+        let ring = doorbell.try_clone().unwrap();
+        let slots = vec![(SLOT, (0..SLOTS).map(|number| number * SLOT).collect())];
+        direct.attach(Attached { arena, method: 0 }, slots, vec![1_000_000], 0).unwrap();
+        let lane = LaneMemory::create().unwrap();
+        let worker = WorkerEnd::new(LaneMemory::open(lane.fd()).unwrap(), ring);
+        direct.open_lane(1, 1, DoorEnd::new(Arc::new(lane)), doorbell).unwrap();
+        direct.teach(HEAD.to_vec(), lesson(1)).unwrap();
+        Self { direct, worker }
+    }
+
+    /// Another lane, whose worker does nothing.
+    pub fn open_lane(&self, lane: u32, group: u32) {
+        let end = DoorEnd::new(Arc::new(LaneMemory::create().unwrap()));
+        self.direct.open_lane(lane, group, end, doorbell().unwrap()).unwrap();
+    }
+
+    pub fn granted() -> Self {
+        let rig = Self::new();
+        assert!(rig.direct.grant(1, 4));
+        rig
+    }
+
+    pub fn admit(&self, deadline_ns: u64) -> Admission {
+        self.direct.admit(&message(), now_ns(), deadline_ns, true)
+    }
+
+    pub fn fly(&self) -> Flight {
+        let Admission::Flight(mut flight) = self.admit(0) else { panic!("not admitted") };
+        assert!(flight.depart(&message()));
+        *flight
+    }
+
+    pub fn complete(&mut self, status: u32) -> Submission {
+        let taken = self.worker.peek(0);
+        self.worker.advance(1);
+        let now = now_ns();
+        let (ticket, first) = (taken.ticket, 1);
+        let run_ns = 10;
+        let told = Completion {
+            ticket,
+            status,
+            first,
+            batch_rows: 1,
+            started_ns: now,
+            run_ns,
+            ..Default::default()
+        };
+        self.worker.complete([told]);
+        self.direct.drain();
+        taken
+    }
+
+    pub fn free(&self) -> usize {
+        self.direct.free_slots()[0]
+    }
+}
+
+pub fn lesson(model: u32) -> Lesson {
+    Lesson {
+        plan: 1,
+        kind: 1,
+        model,
+        group: 1,
+        rows: 1,
+        inputs: vec![(8, 0)],
+        out_offset: 64,
+        span: 128,
+        opening: b"open".to_vec(),
+        described: b"described".to_vec(),
+        outputs: vec![(b"".to_vec(), 64, 4)],
+        closing: b"closing".to_vec(),
+        input_texts: Vec::new(),
+        output_texts: Vec::new(),
+        late_text: "too late".into(),
+        default_timeout_ns: 0,
+    }
+}
+
+pub fn message() -> Bytes {
+    rebuilt(HEAD, b"42", &[b"12345678"])
+}

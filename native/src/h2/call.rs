@@ -1,0 +1,338 @@
+//! One call, from its headers to its end.
+
+use crate::door::Core;
+use crate::fastpath::direct::Asked;
+use crate::fastpath::flight::shown;
+use crate::h2::answer::Answer;
+use crate::h2::body::{Received, RequestBody, over_budget};
+use crate::h2::conduct::SharedConduct;
+use crate::h2::framing::{Coding, timeout_ns};
+use crate::h2::guest::{HandedOver, TRACEPARENT};
+use crate::h2::infer::{self, Served};
+use crate::h2::status::{Fault, code, pushback, text_metadata, trailers};
+use crate::h2::stream::Stream;
+use crate::h2::window::Window;
+use crate::handover::calls::Kind;
+use crate::handover::mailbox::{Arrival, Event};
+use crate::handover::ticket::Ticket;
+use crate::listen::quota::Account;
+use crate::measure::budget::{Budget, Reservation};
+use crate::measure::clock::now_ns;
+use crate::measure::limits::Limit;
+use bytes::Bytes;
+use futures_util::FutureExt;
+use h2::RecvStream;
+use h2::server::SendResponse;
+use http::header::{CONTENT_TYPE, HeaderMap};
+use http::{Method, Request, request};
+use std::future::{Future, poll_fn};
+use std::panic::AssertUnwindSafe;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+use tokio::time::{Instant, timeout_at};
+
+/// What calls of one connection share.
+pub struct Caller {
+    /// The client's address as text.
+    pub peer: Arc<str>,
+    /// Who it is by its certificate; empty: that is not known.
+    pub client: Arc<str>,
+    /// What it may ask.
+    pub account: Arc<Account>,
+    /// How it behaves.
+    pub conduct: SharedConduct,
+    /// Its share of the memory for request messages.
+    pub requests: Arc<Budget>,
+    /// Its share of the memory for answers.
+    pub answers: Arc<Budget>,
+    /// How much it may send ahead.
+    pub window: Arc<Window>,
+}
+
+/// A call that has just begun.
+pub struct Call {
+    caller: Arc<Caller>,
+    request: Option<Request<RecvStream>>,
+    respond: Option<SendResponse<Bytes>>,
+}
+
+impl Call {
+    /// Of a connection.
+    pub fn new(caller: Arc<Caller>, request: Request<RecvStream>, respond: SendResponse<Bytes>) -> Self {
+        Self { caller, request: Some(request), respond: Some(respond) }
+    }
+}
+
+/// What the headers of a call say, and its body.
+struct Begun {
+    method: u32,
+    kind: Kind,
+    headers: HeaderMap,
+    body: RequestBody,
+    arrived_ns: u64,
+    /// 0: none.
+    deadline_ns: u64,
+    /// A deadline only bounds the wait for a unary body; the rest is Python's to decide.
+    body_deadline: Option<Instant>,
+    /// Memory for the headers, if they are many.
+    room: Option<Reservation>,
+}
+
+/// Headers up to this many bytes are no more than what else a call takes.
+const LIGHT: usize = 1024;
+/// How long after its deadline a call waits for Python's own word on it.
+const LATE: Duration = Duration::from_millis(50);
+
+fn unanswered() -> Fault {
+    Fault::status(code::DEADLINE_EXCEEDED, "the deadline passed and the engine did not answer")
+}
+
+/// Carries a call to its end. Never fails and never panics: a panic on the way ends the call with INTERNAL.
+pub async fn run(core: &Arc<Core>, call: &mut Call) {
+    let Some(respond) = call.respond.take() else { return };
+    let (caller, request) = (&*call.caller, &mut call.request);
+    let _open = core.statistics.call();
+    let mut answer = Answer::new(respond, caller.conduct.clone(), core.limits.duration(Limit::WriteStallMs));
+    // Where it lies it stays: to move a future is to copy all that it may ever hold.
+    let outcome = unpanicked(pin!(carry(core, caller, request, &mut answer))).await;
+    match outcome {
+        Ok(()) => {}
+        Err(Outcome::Panicked) => {
+            core.statistics.panicked();
+            answer.refuse(Fault::status(code::INTERNAL, "the door failed within this call"));
+        }
+        Err(Outcome::Fault(fault)) => {
+            match fault {
+                Fault::Reset => {
+                    core.statistics.reset();
+                    caller.conduct.lock().reset(now_ns());
+                }
+                Fault::Stalled => core.statistics.strike(Limit::WriteStallMs),
+                _ => {}
+            }
+            answer.refuse(fault);
+        }
+    }
+}
+
+#[derive(Debug)]
+enum Outcome {
+    Fault(Fault),
+    Panicked,
+}
+
+async fn unpanicked(call: Pin<&mut impl Future<Output = Result<(), Fault>>>) -> Result<(), Outcome> {
+    match AssertUnwindSafe(call).catch_unwind().await {
+        Ok(result) => result.map_err(Outcome::Fault),
+        Err(_) => Err(Outcome::Panicked),
+    }
+}
+
+async fn carry(
+    core: &Arc<Core>,
+    caller: &Caller,
+    request: &mut Option<Request<RecvStream>>,
+    answer: &mut Answer,
+) -> Result<(), Fault> {
+    let Some(begun) = request.take().map(|request| begin(core, caller, request)) else { return Ok(()) };
+    let Begun { method, kind, headers, mut body, arrived_ns, deadline_ns, body_deadline, room: _room } =
+        begun?;
+    let metered = core.inferences.contains(&method);
+    let _hold = match kind {
+        Kind::Unary if metered => match caller.account.take(arrived_ns) {
+            Ok(hold) => hold,
+            Err(refusal) => {
+                core.over_quota(caller.account.who(), &refusal);
+                let text = format!("[request id: {}] {}", shown(b""), refusal.text);
+                let mut trailers = trailers(code::RESOURCE_EXHAUSTED, &text);
+                pushback(&mut trailers, refusal.wait_ns.unwrap_or(0));
+                answer.finish(trailers);
+                return Ok(());
+            }
+        },
+        _ => None,
+    };
+    let direct = core.direct.may_serve(method);
+    let received = match kind {
+        // The body knows of a reset while it waits for data, the answer knows of it also while there is work to do.
+        Kind::Unary => Some(tokio::select! {
+            biased;
+            received = body.only(direct, arrived_ns, deadline_ns) => received?,
+            fault = poll_fn(|cx| answer.poll_gone(cx)) => return Err(fault),
+        }),
+        Kind::Stream => None,
+    };
+    let (message, attempts, handed_ns, asked) = match received {
+        None => (None, 0, 0, None),
+        Some(Received::Message(message)) if !direct => (Some(message), 0, 0, None),
+        Some(received) => {
+            match infer::serve(core, caller, received, (arrived_ns, deadline_ns), &headers, answer).await? {
+                Served::Done => return Ok(()),
+                Served::Engine(HandedOver { message, attempts, deadline_ns, asked, .. }) => {
+                    (Some(message), attempts, deadline_ns, asked)
+                }
+            }
+        }
+    };
+    let ticket = Ticket::open(core, kind, caller.answers.clone());
+    core.mailbox.push(Event::Call(Box::new(Arrival {
+        call: ticket.id,
+        method,
+        message,
+        deadline_ns: if deadline_ns > 0 { deadline_ns } else { handed_ns },
+        metadata: text_metadata(&headers),
+        peer: caller.peer.clone(),
+        client: caller.client.clone(),
+        arrived_ns,
+        attempts,
+    })));
+    match kind {
+        Kind::Unary => {
+            let ended = unary(&ticket, asked, answer);
+            let Some(deadline) = body_deadline else { return ended.await };
+            timeout_at(deadline + LATE, ended).await.unwrap_or_else(|_| Err(unanswered()))
+        }
+        Kind::Stream => {
+            let (parent, window) = (headers.get(TRACEPARENT), core.direct.window_of(method));
+            let stream = Stream::new(core, caller, &ticket, parent, deadline_ns, window, metered);
+            Box::pin(stream.serve(&mut body, answer)).await // other calls shall not be as large
+        }
+    }
+}
+
+fn begin(core: &Arc<Core>, caller: &Caller, request: Request<RecvStream>) -> Result<Begun, Fault> {
+    let arrived_ns = now_ns();
+    let (head, stream) = request.into_parts();
+    let (method, kind, size) = admit(core, &head)?;
+    let room = if size > LIGHT { Some(room_for(core, caller, size)?) } else { None };
+    let coding = coding(&head.headers)?;
+    let timeout = timeout(&head.headers)?;
+    let deadline_ns = timeout.map_or(0, |timeout| arrived_ns.saturating_add(timeout).min(i64::MAX as u64));
+    let body_deadline = match kind {
+        Kind::Unary => timeout.and_then(|timeout| Instant::now().checked_add(Duration::from_nanos(timeout))),
+        Kind::Stream => None,
+    };
+    let body = RequestBody::new(core.clone(), caller, stream, coding, body_deadline);
+    Ok(Begun { method, kind, headers: head.headers, body, arrived_ns, deadline_ns, body_deadline, room })
+}
+
+/// Headers are held as long as their call, so that they count as its message does.
+fn room_for(core: &Core, caller: &Caller, size: usize) -> Result<Reservation, Fault> {
+    let mut room = caller.requests.reserve();
+    room.resize(size).map_err(|over| over_budget(core, over))?;
+    Ok(room)
+}
+
+/// Which method, if the request is gRPC and the method is known, and the size of its headers.
+fn admit(core: &Core, head: &request::Parts) -> Result<(u32, Kind, usize), Fault> {
+    if head.method != Method::POST || !is_grpc(&head.headers) {
+        return Err(Fault::NotGrpc);
+    }
+    let bound = core.limits.size(Limit::MetadataBytes);
+    let size = header_list_bytes(head);
+    if size > bound {
+        core.statistics.strike(Limit::MetadataBytes);
+        return Err(Fault::status(
+            code::RESOURCE_EXHAUSTED,
+            format!("the metadata of the request is larger than {bound} bytes"),
+        ));
+    }
+    let known = core.methods.get(head.uri.path());
+    let (method, kind) =
+        known.copied().ok_or_else(|| Fault::status(code::UNIMPLEMENTED, "Method not found!"))?;
+    Ok((method, kind, size))
+}
+
+/// Whether the content type is gRPC's own, with or without a message format or parameters; gRPC-Web is another protocol.
+fn is_grpc(headers: &HeaderMap) -> bool {
+    let content = headers.get(CONTENT_TYPE).map_or(&b""[..], |value| value.as_bytes());
+    let rest = content.strip_prefix(b"application/grpc");
+    rest.is_some_and(|rest| matches!(rest.first(), None | Some(b'+' | b';')))
+}
+
+/// The size of a header list as HTTP/2 counts it: 32 bytes for each field besides its name and value.
+fn header_list_bytes(head: &request::Parts) -> usize {
+    const FIELD: usize = 32;
+    let pseudo =
+        4 * FIELD + head.uri.path().len() + head.uri.authority().map_or(0, |name| name.as_str().len());
+    head.headers.iter().map(|(key, value)| key.as_str().len() + value.len() + FIELD).sum::<usize>() + pseudo
+}
+
+/// How messages may be compressed; None: not at all.
+fn coding(headers: &HeaderMap) -> Result<Option<Coding>, Fault> {
+    match headers.get("grpc-encoding").map(|value| value.as_bytes()) {
+        None | Some(b"identity") => Ok(None),
+        Some(name) => match Coding::named(name) {
+            None => Err(Fault::Encoding(String::from_utf8_lossy(name).into_owned())),
+            known => Ok(known),
+        },
+    }
+}
+
+fn timeout(headers: &HeaderMap) -> Result<Option<u64>, Fault> {
+    let Some(value) = headers.get("grpc-timeout") else { return Ok(None) };
+    let malformed = || {
+        Fault::status(
+            code::INVALID_ARGUMENT,
+            "grpc-timeout is malformed: up to 8 digits and a unit of HMSmun",
+        )
+    };
+    timeout_ns(value.as_bytes()).ok_or_else(malformed).map(Some)
+}
+
+/// Until Python has ended the call. `asked` ends with its word: how long the client takes over the answer is no work of the
+/// engine's.
+async fn unary(ticket: &Ticket, asked: Option<Asked>, answer: &mut Answer) -> Result<(), Fault> {
+    let end = poll_fn(|cx| {
+        ticket.slot.register(cx.waker());
+        match ticket.slot.take_end() {
+            Some(end) => Poll::Ready(Ok(end)),
+            None => answer.poll_gone(cx).map(Err),
+        }
+    })
+    .await?;
+    drop(asked);
+    answer.end(end).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_panic_ends_its_call_and_nothing_else() {
+        let outcome = unpanicked(pin!(async { panic!("on purpose") })).await;
+        assert!(matches!(outcome, Err(Outcome::Panicked)));
+        assert!(unpanicked(pin!(async { Ok(()) })).await.is_ok());
+        let outcome = unpanicked(pin!(async { Err(Fault::Gone) })).await;
+        assert!(matches!(outcome, Err(Outcome::Fault(Fault::Gone))));
+    }
+
+    #[test]
+    fn what_only_begins_like_grpc_is_not_grpc() {
+        let with = |value: &'static str| HeaderMap::from_iter([(CONTENT_TYPE, value.parse().unwrap())]);
+        for content in ["application/grpc", "application/grpc+proto", "application/grpc;charset=utf-8"] {
+            assert!(is_grpc(&with(content)), "{content}");
+        }
+        for content in
+            ["application/grpc-web", "application/grpc-web+proto", "application/grpcx", "text/plain", ""]
+        {
+            assert!(!is_grpc(&with(content)), "{content}");
+        }
+        assert!(!is_grpc(&HeaderMap::new()));
+    }
+
+    #[test]
+    fn only_gzip_deflate_and_identity_are_spoken() {
+        let with = |value: &'static str| {
+            HeaderMap::from_iter([("grpc-encoding".parse().unwrap(), value.parse().unwrap())])
+        };
+        assert_eq!(coding(&HeaderMap::new()).unwrap(), None);
+        assert_eq!(coding(&with("identity")).unwrap(), None);
+        assert_eq!(coding(&with("gzip")).unwrap(), Some(Coding::Gzip));
+        assert_eq!(coding(&with("deflate")).unwrap(), Some(Coding::Deflate));
+        assert!(matches!(coding(&with("snappy")), Err(Fault::Encoding(name)) if name == "snappy"));
+    }
+}

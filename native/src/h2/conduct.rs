@@ -1,0 +1,490 @@
+//! How one client behaves: what its frames say, when it was last heard, and whether it takes what it is sent.
+
+use crate::h2::allowance::Allowance;
+use crate::h2::authority::AuthorityFilter;
+use crate::h2::frames::{ACK, FrameWalker, HEADER, PREFACE, kind};
+use crate::h2::refusal::{Refusal, ends_for_error};
+use crate::h2::transport::Transport;
+use crate::measure::clock::now_ns;
+use crate::measure::limits::{Limit, Limits, PROGRESS, RATE_WINDOW};
+use crate::measure::rate::Rate;
+use bytes::{Buf, Bytes};
+use std::io::{ErrorKind, IoSlice, Result};
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker, ready};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+const ENHANCE_YOUR_CALM: u32 = 11;
+/// No stream of a client's has a larger number, so a GOAWAY that names it may be followed by one that says more.
+const EVERY_STREAM: u32 = (1 << 31) - 1;
+
+/// What is known of the client of one connection.
+pub struct Conduct {
+    inbound: FrameWalker,
+    outbound: FrameWalker,
+    pings: Rate,
+    resets: Rate,
+    allowance: Allowance,
+    answered: bool,
+    last_headers: u32,
+    heard_ns: u64,
+    blocked_ns: Option<u64>,
+    taken: usize,
+    written: u64,
+    breach: Option<Limit>,
+    refusals: Vec<Refusal>,
+    farewell: Option<Farewell>,
+    task: Option<Waker>,
+}
+
+impl Conduct {
+    /// A client that has just connected.
+    pub fn new(limits: &Limits) -> Self {
+        Self {
+            inbound: FrameWalker::new(PREFACE),
+            outbound: FrameWalker::new(0),
+            pings: Rate::new(limits.get(Limit::PingsPerConnection), RATE_WINDOW),
+            resets: Rate::new(limits.get(Limit::ResetsPerConnection), RATE_WINDOW),
+            allowance: Allowance::new(limits.get(Limit::ControlFramesPerConnection), RATE_WINDOW),
+            answered: false,
+            last_headers: 0,
+            heard_ns: now_ns(),
+            blocked_ns: None,
+            taken: 0,
+            written: 0,
+            breach: None,
+            refusals: Vec::new(),
+            farewell: None,
+            task: None,
+        }
+    }
+
+    /// When something last came from the client.
+    pub fn heard_ns(&self) -> u64 {
+        self.heard_ns
+    }
+
+    /// Bytes written to the client so far.
+    pub fn written_bytes(&self) -> u64 {
+        self.written
+    }
+
+    /// Since when the client has taken next to nothing although there is something for it.
+    pub fn blocked_ns(&self) -> Option<u64> {
+        self.blocked_ns
+    }
+
+    /// The limit for which the connection must be cut.
+    pub fn breach(&self) -> Option<Limit> {
+        self.breach
+    }
+
+    /// Takes what the protocol itself has refused since the last time.
+    pub fn take_refusals(&mut self) -> Vec<Refusal> {
+        std::mem::take(&mut self.refusals)
+    }
+
+    /// Has the client told why its connection is cut, before the GOAWAY that says where.
+    pub fn bid_farewell(&mut self, limit: Limit) {
+        self.farewell = Some(Farewell::new(limit));
+    }
+
+    /// The task of the connection, to be woken on a breach.
+    pub fn register(&mut self, task: &Waker) {
+        self.task = Some(task.clone());
+    }
+
+    /// A call was reset before it was answered.
+    pub fn reset(&mut self, now_ns: u64) {
+        if self.resets.exceeded(now_ns) {
+            self.breach.get_or_insert(Limit::ResetsPerConnection);
+            if let Some(task) = &self.task {
+                task.wake_by_ref();
+            }
+        }
+    }
+
+    /// What came from the client. False: it is to be cut.
+    fn read(&mut self, bytes: &[u8], now_ns: u64) -> bool {
+        self.heard_ns = now_ns;
+        let Self { inbound, answered, pings, allowance, breach, .. } = self;
+        // The task of the connection is the one that reads: it looks for a breach next.
+        inbound.walk(bytes, |frame| {
+            let is_ping = frame.kind == kind::PING && frame.flags & ACK == 0;
+            if is_ping && !std::mem::take(answered) && pings.exceeded(now_ns) {
+                breach.get_or_insert(Limit::PingsPerConnection);
+            }
+            if !allowance.received(&frame, now_ns) {
+                breach.get_or_insert(Limit::ControlFramesPerConnection);
+            }
+        });
+        breach.is_none()
+    }
+
+    fn written(&mut self, bytes: &[u8]) {
+        self.written += bytes.len() as u64;
+        self.taken += bytes.len();
+        if self.taken >= PROGRESS {
+            self.blocked(false); // less is progress only when nothing is left, which flushing tells
+        }
+        let Self { outbound, answered, last_headers, allowance, refusals, breach, heard_ns, .. } = self;
+        outbound.walk(bytes, |frame| {
+            match frame.kind {
+                kind::DATA => *answered = true,
+                kind::HEADERS => (*answered, *last_headers) = (true, frame.stream),
+                _ => {}
+            }
+            allowance.sent(&frame);
+            refusals.extend(Refusal::of(&frame, *last_headers));
+            if ends_for_error(&frame) && !allowance.erred(*heard_ns) {
+                breach.get_or_insert(Limit::ControlFramesPerConnection);
+            }
+        });
+    }
+
+    /// Sends the farewell, if there is one, as soon as no other frame is half sent.
+    fn poll_farewell(
+        &mut self,
+        transport: &mut (impl AsyncWrite + Unpin),
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<()>> {
+        let may_begin = self.outbound.is_between_frames();
+        while let Some(farewell) = self.farewell.as_mut().filter(|farewell| may_begin || farewell.begun) {
+            match ready!(Pin::new(&mut *transport).poll_write(cx, &farewell.rest))? {
+                0 => return Poll::Ready(Err(ErrorKind::WriteZero.into())),
+                sent => farewell.rest.advance(sent),
+            }
+            farewell.begun = true;
+            if farewell.rest.is_empty() {
+                self.farewell = None;
+            }
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    fn blocked(&mut self, blocked: bool) {
+        if !blocked {
+            self.blocked_ns = None;
+        } else if self.blocked_ns.is_none() {
+            (self.blocked_ns, self.taken) = (Some(now_ns()), 0);
+        }
+    }
+}
+
+/// A GOAWAY with a reason in words, which the HTTP/2 library has no means to send.
+struct Farewell {
+    rest: Bytes,
+    begun: bool,
+}
+
+impl Farewell {
+    fn new(limit: Limit) -> Self {
+        let text: &[u8] = match limit {
+            Limit::PingsPerConnection => b"too_many_pings", // this one makes clients of gRPC ping less often
+            Limit::ResetsPerConnection => b"too_many_resets",
+            Limit::ControlFramesPerConnection => b"too_many_control_frames",
+            _ => b"limit_reached",
+        };
+        let mut rest = Vec::with_capacity(HEADER + 8 + text.len());
+        rest.extend([0, 0, 8 + text.len() as u8, kind::GOAWAY, 0, 0, 0, 0, 0]);
+        rest.extend(EVERY_STREAM.to_be_bytes());
+        rest.extend(ENHANCE_YOUR_CALM.to_be_bytes());
+        rest.extend(text);
+        Self { rest: rest.into(), begun: false }
+    }
+}
+
+/// The conduct as the connection, its calls and its transport share it.
+#[derive(Clone)]
+pub struct SharedConduct(Arc<Mutex<Conduct>>);
+
+impl SharedConduct {
+    /// Shares it.
+    pub fn new(conduct: Conduct) -> Self {
+        Self(Arc::new(Mutex::new(conduct)))
+    }
+
+    /// Looks at it; all who do are tasks of one thread, so this never waits.
+    pub fn lock(&self) -> MutexGuard<'_, Conduct> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A transport that is watched.
+pub struct WatchedTransport<T = Transport> {
+    inner: T,
+    conduct: SharedConduct,
+    authority: Option<AuthorityFilter>,
+    /// Clients of a Unix socket share one host: who forwards for several may name any of them at any time.
+    always: bool,
+    /// Nothing more is read.
+    deaf: bool,
+}
+
+impl WatchedTransport {
+    /// Watches from here on; HTTP/2 has not begun.
+    pub fn new(inner: Transport, conduct: SharedConduct) -> Self {
+        let always = matches!(inner, Transport::Unix(_));
+        Self { inner, conduct, authority: Some(AuthorityFilter::default()), always, deaf: false }
+    }
+}
+
+impl<T: AsyncRead + Unpin> AsyncRead for WatchedTransport<T> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<Result<()>> {
+        if self.deaf {
+            return Poll::Pending; // its task is about to cut it
+        }
+        let before = buffer.filled().len();
+        let result = Pin::new(&mut self.inner).poll_read(cx, buffer);
+        let read = &mut buffer.filled_mut()[before..];
+        if !read.is_empty() {
+            let goes_on = self.conduct.lock().read(read, now_ns());
+            self.deaf = !goes_on;
+            if let Some(authority) = &mut self.authority {
+                authority.filter(read);
+            }
+            if !self.always {
+                self.authority.take_if(|authority| authority.is_needless());
+            }
+        }
+        result
+    }
+}
+
+impl<T: AsyncWrite + Unpin> AsyncWrite for WatchedTransport<T> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<Result<usize>> {
+        let Self { inner, conduct, .. } = &mut *self;
+        let mut conduct = conduct.lock();
+        ready!(conduct.poll_farewell(inner, cx))?;
+        let result = Pin::new(inner).poll_write(cx, bytes);
+        if result.is_pending() {
+            conduct.blocked(true);
+        }
+        if let Poll::Ready(Ok(written)) = result {
+            conduct.written(&bytes[..written]);
+        }
+        result
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        pieces: &[IoSlice<'_>],
+    ) -> Poll<Result<usize>> {
+        let Self { inner, conduct, .. } = &mut *self;
+        let mut conduct = conduct.lock();
+        ready!(conduct.poll_farewell(inner, cx))?;
+        let result = Pin::new(inner).poll_write_vectored(cx, pieces);
+        if result.is_pending() {
+            conduct.blocked(true);
+        }
+        if let Poll::Ready(Ok(mut written)) = result {
+            for piece in pieces {
+                let part = written.min(piece.len());
+                conduct.written(&piece[..part]);
+                written -= part;
+            }
+        }
+        result
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.inner.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<()>> {
+        let result = Pin::new(&mut self.inner).poll_flush(cx);
+        // Not only when pending: over TLS a write ends when its bytes lie in the session, and it is the flush that
+        // waits for the client and then tells that it took them.
+        self.conduct.lock().blocked(result.is_pending());
+        result
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<()>> {
+        Pin::new(&mut self.inner).poll_shutdown(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::measure::limits::NAMES;
+
+    fn conduct() -> Conduct {
+        let few = ["pings_per_connection", "resets_per_connection"];
+        let value = |name: &str| if few.contains(&name) { 2 } else { 1000 };
+        let limits = Limits::new(NAMES.iter().map(|name| (name.to_string(), value(name))));
+        let mut conduct = Conduct::new(&limits.unwrap());
+        conduct.read(&[0; PREFACE], 1);
+        conduct
+    }
+
+    fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+        let mut bytes = vec![0, 0, payload.len() as u8, kind, flags];
+        bytes.extend(stream.to_be_bytes());
+        bytes.extend(payload);
+        bytes
+    }
+
+    #[test]
+    fn pings_that_answer_nothing_are_a_breach() {
+        let mut conduct = conduct();
+        let ping = frame(kind::PING, 0, 0, &[0; 8]);
+        conduct.read(&[&ping[..], &ping[..]].concat(), 1);
+        assert_eq!(conduct.breach(), None);
+        conduct.read(&ping, 2);
+        assert_eq!(conduct.breach(), Some(Limit::PingsPerConnection));
+    }
+
+    #[test]
+    fn pings_that_answer_data_and_answers_to_pings_are_not_counted() {
+        let mut conduct = conduct();
+        for _ in 0..10 {
+            conduct.written(&frame(kind::DATA, 0, 1, &[0; 3]));
+            conduct.read(&frame(kind::PING, 0, 0, &[0; 8]), 1);
+            conduct.read(&frame(kind::PING, ACK, 0, &[0; 8]), 1);
+        }
+        assert_eq!(conduct.breach(), None);
+    }
+
+    #[test]
+    fn resets_are_a_breach_when_they_are_many() {
+        let mut conduct = conduct();
+        (0..2).for_each(|now| conduct.reset(now));
+        assert_eq!(conduct.breach(), None);
+        conduct.reset(3);
+        assert_eq!(conduct.breach(), Some(Limit::ResetsPerConnection));
+    }
+
+    /// Takes every write at once, as a TLS session does, and blocks on flushing as long as it is told to.
+    struct Session(Arc<Mutex<bool>>);
+
+    impl AsyncWrite for Session {
+        fn poll_write(self: Pin<&mut Self>, _: &mut Context<'_>, bytes: &[u8]) -> Poll<Result<usize>> {
+            Poll::Ready(Ok(bytes.len()))
+        }
+
+        fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Result<()>> {
+            if *self.0.lock().unwrap() { Poll::Pending } else { Poll::Ready(Ok(())) }
+        }
+
+        fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+    }
+
+    #[test]
+    fn a_client_that_took_what_was_flushed_blocks_no_longer() {
+        let (shared, blocks) = (SharedConduct::new(conduct()), Arc::new(Mutex::new(true)));
+        let mut transport = WatchedTransport {
+            inner: Session(blocks.clone()),
+            conduct: shared.clone(),
+            authority: None,
+            always: false,
+            deaf: false,
+        };
+        let cx = &mut Context::from_waker(Waker::noop());
+        assert!(Pin::new(&mut transport).poll_write(cx, &frame(kind::DATA, 0, 1, &[0; 3])).is_ready());
+        assert!(Pin::new(&mut transport).poll_flush(cx).is_pending());
+        assert!(shared.lock().blocked_ns().is_some());
+        *blocks.lock().unwrap() = false;
+        assert!(Pin::new(&mut transport).poll_flush(cx).is_ready());
+        assert_eq!(shared.lock().blocked_ns(), None);
+    }
+
+    #[test]
+    fn a_byte_now_and_then_is_no_progress() {
+        let mut conduct = conduct();
+        conduct.blocked(true);
+        conduct.written(&frame(kind::DATA, 0, 1, &[0; 200]));
+        assert!(conduct.blocked_ns().is_some());
+        (0..PROGRESS / 200).for_each(|_| conduct.written(&frame(kind::DATA, 0, 1, &[0; 200])));
+        assert_eq!(conduct.blocked_ns(), None);
+    }
+
+    #[test]
+    fn refusals_of_the_protocol_itself_are_seen() {
+        let mut conduct = conduct();
+        conduct.written(&frame(kind::RST_STREAM, 0, 9, &[0, 0, 0, 7]));
+        conduct.written(&frame(kind::HEADERS, 5, 11, &[0; 4]));
+        conduct.written(&frame(kind::RST_STREAM, 0, 11, &[0, 0, 0, 1]));
+        conduct.written(&frame(kind::RST_STREAM, 0, 13, &[0, 0, 0, 1]));
+        conduct.written(&frame(kind::GOAWAY, 0, 0, b"\0\0\0\x01\0\0\0\x0btoo_many_resets"));
+        let limits = [Limit::StreamsPerConnection, Limit::MetadataBytes].map(Refusal::Limit);
+        let resets = Refusal::Limit(Limit::ResetsPerConnection);
+        assert_eq!(conduct.take_refusals(), [limits[0], limits[1], Refusal::Protocol, resets]);
+        assert!(conduct.take_refusals().is_empty());
+        assert_eq!(conduct.breach(), None);
+    }
+
+    #[test]
+    fn frames_without_use_are_a_breach() {
+        let mut conduct = conduct();
+        let updates = frame(8, 0, 0, &[0, 0, 0, 1]).repeat(1000);
+        assert!(conduct.read(&updates, 1));
+        conduct.written(&frame(kind::DATA, 0, 1, &[0; 100]));
+        assert!(conduct.read(&updates[..4 * (HEADER + 4)], 1), "the answer justifies them");
+        assert!(!conduct.read(&updates, 2));
+        assert_eq!(conduct.breach(), Some(Limit::ControlFramesPerConnection));
+    }
+
+    #[test]
+    fn calls_that_end_for_the_clients_errors_are_a_breach_when_they_are_many() {
+        let mut conduct = conduct();
+        let errors = |code: u8| frame(kind::RST_STREAM, 0, 1, &[0, 0, 0, code]).repeat(251);
+        conduct.written(&errors(8));
+        assert_eq!(conduct.breach(), None, "cancelled by the door");
+        conduct.written(&errors(5));
+        assert_eq!(conduct.breach(), Some(Limit::ControlFramesPerConnection));
+    }
+
+    /// Takes so many bytes of each write.
+    struct Narrow(usize, Arc<Mutex<Vec<u8>>>);
+
+    impl AsyncWrite for Narrow {
+        fn poll_write(self: Pin<&mut Self>, _: &mut Context<'_>, bytes: &[u8]) -> Poll<Result<usize>> {
+            let taken = self.0.min(bytes.len());
+            self.1.lock().unwrap().extend(&bytes[..taken]);
+            Poll::Ready(Ok(taken))
+        }
+
+        fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+
+        fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+    }
+
+    #[test]
+    fn a_farewell_goes_between_frames() {
+        let (shared, sent) = (SharedConduct::new(conduct()), Arc::new(Mutex::new(Vec::new())));
+        let mut transport = WatchedTransport {
+            inner: Narrow(5, sent.clone()),
+            conduct: shared.clone(),
+            authority: None,
+            always: false,
+            deaf: false,
+        };
+        let cx = &mut Context::from_waker(Waker::noop());
+        let (data, last) = (frame(kind::DATA, 0, 1, b"data"), frame(kind::GOAWAY, 0, 0, &[0; 8]));
+        for mut left in [&data[..], &last] {
+            while !left.is_empty() {
+                let Poll::Ready(Ok(taken)) = Pin::new(&mut transport).poll_write(cx, left) else { panic!() };
+                left = &left[taken..];
+                if sent.lock().unwrap().len() == 5 {
+                    shared.lock().bid_farewell(Limit::PingsPerConnection);
+                }
+            }
+        }
+        let words = [&[0x7f, 0xff, 0xff, 0xff, 0, 0, 0, 11], &b"too_many_pings"[..]].concat();
+        let farewell = frame(kind::GOAWAY, 0, 0, &words);
+        assert_eq!(*sent.lock().unwrap(), [data, farewell, last].concat());
+    }
+}

@@ -1,0 +1,138 @@
+//! Inference requests that the door serves by itself, from the message to the answer. Whatever does not go well is not
+//! answered here: it is the engine's, as if it had just arrived.
+
+use crate::door::Core;
+use crate::fastpath::direct::Admission;
+use crate::fastpath::flight::{Flight, Landing};
+use crate::fastpath::parking::Parked;
+use crate::h2::answer::Answer;
+use crate::h2::body::Received;
+use crate::h2::call::Caller;
+use crate::h2::framing::{PREFIX, Prefix};
+use crate::h2::guest::{Guest, HandedOver, TRACEPARENT};
+use crate::h2::status::{Fault, code, pushback, trailers};
+use crate::measure::budget::Reservation;
+use crate::measure::clock::now_ns;
+use bytes::{BufMut, Bytes, BytesMut};
+use http::HeaderMap;
+use std::future::{Future, poll_fn};
+use std::task::Poll;
+use std::time::Duration;
+use tokio::time::sleep;
+
+/// What became of a request.
+pub enum Served {
+    /// It is answered.
+    Done,
+    /// It is the engine's.
+    Engine(HandedOver),
+}
+
+/// Serves a request if that was taught and granted.
+pub async fn serve(
+    core: &Core,
+    caller: &Caller,
+    received: Received,
+    (arrived_ns, deadline_ns): (u64, u64),
+    headers: &HeaderMap,
+    answer: &mut Answer,
+) -> Result<Served, Fault> {
+    let mut guest = match received {
+        Received::Upload(upload) => Guest::Upload(upload),
+        Received::Message(mut message) => {
+            let mut admission = core.direct.admit(&message.bytes, arrived_ns, deadline_ns, true);
+            let mut known_ns = 0;
+            if let Admission::Parked(parked) = admission {
+                known_ns = parked.deadline_ns();
+                message.settle();
+                admission = Box::pin(wait(parked, answer)).await?;
+            }
+            match admission {
+                Admission::Flight(flight) => Guest::Message(flight, message),
+                // Who has waited does not wait again.
+                Admission::Parked(_) => {
+                    return Ok(Served::Engine(HandedOver::untouched(message, arrived_ns, None)));
+                }
+                Admission::Engine(asked) => {
+                    let handed = HandedOver::untouched(message, arrived_ns, asked);
+                    return Ok(Served::Engine(HandedOver { deadline_ns: known_ns, ..handed }));
+                }
+                Admission::Late(text, late_ns) => {
+                    let mut trailers = trailers(code::RESOURCE_EXHAUSTED, &text);
+                    pushback(&mut trailers, late_ns);
+                    answer.finish(trailers);
+                    return Ok(Served::Done);
+                }
+            }
+        }
+    };
+    guest.note_parent(headers.get(TRACEPARENT));
+    if !guest.depart() {
+        return guest.hand_over(core, caller, 0).map(Served::Engine);
+    }
+    let landed = poll_fn(|cx| match guest.flight().poll(cx) {
+        Poll::Ready(landed) => Poll::Ready(Ok(landed)),
+        Poll::Pending => answer.poll_gone(cx).map(Err),
+    })
+    .await;
+    match landed {
+        Ok(Ok(Landing::Late)) => Err(Fault::status(code::DEADLINE_EXCEEDED, guest.into_flight().expire())),
+        Ok(Ok(Landing::Well)) => reply(core, guest.into_flight(), caller, answer).await,
+        Ok(Err(attempts)) => guest.hand_over(core, caller, attempts).map(Served::Engine),
+        Err(fault) => {
+            guest.into_flight().cancel();
+            Err(fault)
+        }
+    }
+}
+
+/// Until something becomes of a request that waits: its deadline and the going of its client included.
+async fn wait(mut parked: Box<Parked>, answer: &mut Answer) -> Result<Admission, Fault> {
+    let left_ns = parked.deadline_ns().saturating_sub(now_ns());
+    let mut expiry = (parked.deadline_ns() > 0).then(|| Box::pin(sleep(Duration::from_nanos(left_ns))));
+    let became = poll_fn(|cx| {
+        if let Poll::Ready(admission) = parked.poll(cx) {
+            return Poll::Ready(Ok(admission));
+        }
+        if expiry.as_mut().is_some_and(|expiry| expiry.as_mut().poll(cx).is_ready()) {
+            return Poll::Ready(Err(None));
+        }
+        answer.poll_gone(cx).map(|fault| Err(Some(fault)))
+    })
+    .await;
+    match became {
+        Ok(admission) => Ok(admission),
+        Err(None) => Err(Fault::status(code::DEADLINE_EXCEEDED, parked.expire())),
+        Err(Some(fault)) => {
+            parked.cancel();
+            Err(fault)
+        }
+    }
+}
+
+/// Answers, if there is memory for the answer; else the client is told that there is none.
+async fn reply(core: &Core, flight: Flight, caller: &Caller, answer: &mut Answer) -> Result<Served, Fault> {
+    let length = flight.answer_length();
+    let mut reservation = caller.answers.reserve();
+    let Some(prefix) = Prefix::encode(length).filter(|_| reservation.resize(PREFIX + length).is_ok()) else {
+        flight.finish(&caller.client); // the model has answered it
+        return Err(Fault::status(code::RESOURCE_EXHAUSTED, core.no_room()));
+    };
+    let mut frame = BytesMut::with_capacity(PREFIX + length);
+    frame.put_slice(&prefix);
+    flight.answer(&mut frame);
+    flight.finish(&caller.client);
+    answer.reply(held(frame, reservation)).await?;
+    Ok(Served::Done)
+}
+
+/// Bytes that give their memory back when the last part of them is dropped.
+pub fn held(frame: BytesMut, reservation: Reservation) -> Bytes {
+    struct Owner(BytesMut, #[allow(dead_code)] Reservation);
+    impl AsRef<[u8]> for Owner {
+        fn as_ref(&self) -> &[u8] {
+            &self.0
+        }
+    }
+    Bytes::from_owner(Owner(frame, reservation))
+}

@@ -1,0 +1,285 @@
+//! One streaming call. Python reads and writes messages one by one; on streams of inferences the door reads ahead of it
+//! and serves by itself what it was taught, between what it hands over.
+//!
+//! Three things go on side by side, in one task: reading, landing and writing. They are polled in this order whenever the
+//! task wakes, so that what one of them leaves behind is seen by the next at once; only what lies before it must be told.
+
+use crate::door::Core;
+use crate::fastpath::direct::{Admission, Asked};
+use crate::fastpath::flight::Flight;
+use crate::h2::answer::Answer;
+use crate::h2::body::{Begun, Received, RequestBody};
+use crate::h2::call::Caller;
+use crate::h2::guest::{Guest, HandedOver};
+use crate::h2::status::Fault;
+use crate::h2::underway::{Chunk, StreamWindow, Underway};
+use crate::handover::calls::End;
+use crate::handover::mailbox::{Event, Told};
+use crate::handover::ticket::Ticket;
+use crate::listen::quota::{Entered, Hold, Refusal};
+use crate::measure::clock::now_ns;
+use bytes::Bytes;
+use http::HeaderValue;
+use std::convert::Infallible;
+use std::future::poll_fn;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
+use tokio::sync::Notify;
+
+/// See the head of this file.
+pub struct Stream<'a> {
+    core: &'a Core,
+    caller: &'a Caller,
+    ticket: &'a Ticket,
+    /// The client's trace context.
+    parent: Option<&'a HeaderValue>,
+    deadline_ns: u64,
+    /// What may be under way, if it may be the door's own.
+    window: Option<StreamWindow>,
+    /// Whether its messages are requests that the client's quota bounds.
+    metered: bool,
+    underway: Mutex<Underway>,
+    /// Rung when what is under way has changed.
+    changed: Notify,
+}
+
+/// What is to be sent next.
+enum Order {
+    /// A message of Python's.
+    Message(Bytes),
+    /// Answers of the door's own.
+    Chunk(Chunk),
+    End(End),
+}
+
+impl<'a> Stream<'a> {
+    /// A stream that Python has been told of. `window`: what may be under way, if it may be the door's own; `metered`:
+    /// whether the client's quota bounds its messages.
+    pub fn new(
+        core: &'a Core,
+        caller: &'a Caller,
+        ticket: &'a Ticket,
+        parent: Option<&'a HeaderValue>,
+        deadline_ns: u64,
+        window: Option<StreamWindow>,
+        metered: bool,
+    ) -> Self {
+        let unused = StreamWindow { requests: 0, bytes: 0 };
+        let underway = Mutex::new(Underway::new(window.unwrap_or(unused)));
+        Self { core, caller, ticket, parent, deadline_ns, window, metered, underway, changed: Notify::new() }
+    }
+
+    /// Carries it to its end.
+    pub async fn serve(&self, body: &mut RequestBody, answer: &mut Answer) -> Result<(), Fault> {
+        let read = async {
+            match self.window {
+                Some(_) => self.read_ahead(body).await,
+                None => self.read_as_asked(body).await,
+            }
+        };
+        tokio::select! {
+            biased;
+            Err(fault) = read => Err(fault),
+            fault = poll_fn(|cx| self.poll_landing(cx)) => Err(fault),
+            end = self.write(answer) => end,
+        }
+    }
+
+    /// Looks at it; all who do are parts of one task, so this never waits.
+    fn underway(&self) -> MutexGuard<'_, Underway> {
+        self.underway.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    // --- reading
+
+    async fn read_as_asked(&self, body: &mut RequestBody) -> Result<Infallible, Fault> {
+        loop {
+            self.asked().await;
+            if !self.begins(body).await? {
+                self.tell(None);
+                continue;
+            }
+            let arrived_ns = now_ns();
+            let entered = if self.metered { self.caller.account.take(arrived_ns) } else { Ok(None) };
+            let (hold, refusal) = self.split(entered);
+            let message = body.next().await?;
+            if self.metered {
+                self.underway().told_as_asked(hold); // whose answer it is that comes next is known of no other
+            }
+            self.tell(Some(Told { message, arrived_ns, attempts: 0, deadline_ns: 0, refusal }));
+        }
+    }
+
+    /// Python is told the end of the client's side when nothing can be handed over any more: what it answers then is the
+    /// end of the stream.
+    async fn read_ahead(&self, body: &mut RequestBody) -> Result<Infallible, Fault> {
+        loop {
+            self.until(Underway::has_room).await;
+            if !self.begins(body).await? {
+                break;
+            }
+            self.take(body.next_of_its_own(&self.caller.account, self.deadline_ns).await?)?;
+        }
+        self.until(Underway::is_settled).await;
+        loop {
+            self.asked().await;
+            self.tell(None);
+        }
+    }
+
+    /// Whether a message is to be read. One that has begun to come is read to its end, whatever Python wants meanwhile.
+    async fn begins(&self, body: &mut RequestBody) -> Result<bool, Fault> {
+        tokio::select! {
+            biased;
+            () = self.stopped() => Ok(false),
+            begins = body.begins() => begins,
+        }
+    }
+
+    /// Serves a request or hands it over.
+    fn take(&self, begun: Begun) -> Result<(), Fault> {
+        let Begun { received, arrived_ns, entered } = begun;
+        let (hold, refusal) = self.split(entered);
+        let mut guest = match received {
+            Received::Upload(upload) => Guest::Upload(upload),
+            Received::Message(message) => {
+                let admitted =
+                    if refusal.is_none() { self.admit(&message.bytes, arrived_ns) } else { Err(None) };
+                match admitted {
+                    Ok(flight) => Guest::Message(flight, message),
+                    Err(asked) => {
+                        let untouched = HandedOver::untouched(message, arrived_ns, asked);
+                        self.underway().hand_over(HandedOver { hold, refusal, ..untouched });
+                        return Ok(());
+                    }
+                }
+            }
+        };
+        guest.note_parent(self.parent);
+        let departed = self.underway().depart(guest, hold, &self.caller.answers);
+        if let Err((guest, hold)) = departed {
+            let handed = guest.hand_over(self.core, self.caller, 0)?;
+            self.underway().hand_over(HandedOver { hold, ..handed });
+        }
+        Ok(())
+    }
+
+    /// What is held of a request, and why it is not to be served, which is told now and then.
+    fn split(&self, entered: Entered) -> (Option<Hold>, Option<Refusal>) {
+        entered.map_or_else(
+            |refusal| {
+                self.core.over_quota(self.caller.account.who(), &refusal);
+                (None, Some(refusal))
+            },
+            |hold| (hold, None),
+        )
+    }
+
+    fn admit(&self, message: &Bytes, arrived_ns: u64) -> Result<Box<Flight>, Option<Asked>> {
+        let direct = &self.core.direct;
+        if !direct.has_lessons() {
+            return Err(None);
+        }
+        // What would be late is refused in the stream or ends it, as its client wants: the engine's side knows how.
+        match direct.admit(message, arrived_ns, self.deadline_ns, false) {
+            Admission::Flight(flight) => Ok(flight),
+            Admission::Engine(asked) => Err(asked),
+            Admission::Late(..) | Admission::Parked(_) => Err(None),
+        }
+    }
+
+    async fn until(&self, holds: impl Fn(&Underway) -> bool) {
+        while !holds(&self.underway()) {
+            self.changed.notified().await;
+        }
+    }
+
+    /// Until Python asks for a message.
+    async fn asked(&self) {
+        poll_fn(|cx| {
+            self.ticket.slot.register(cx.waker());
+            if self.ticket.slot.take_read() { Poll::Ready(()) } else { Poll::Pending }
+        })
+        .await;
+    }
+
+    /// Until Python wants no more to be read.
+    async fn stopped(&self) {
+        poll_fn(|cx| {
+            self.ticket.slot.register(cx.waker());
+            if self.ticket.slot.is_stopped() { Poll::Ready(()) } else { Poll::Pending }
+        })
+        .await;
+    }
+
+    fn tell(&self, message: Option<Told>) {
+        self.ticket.slot.read_done();
+        self.ticket.tell(Event::Message(self.ticket.id, message));
+    }
+
+    // --- landing
+
+    /// Takes what workers are done with, and hands over what Python has asked for.
+    fn poll_landing(&self, cx: &mut Context<'_>) -> Poll<Fault> {
+        self.ticket.slot.register(cx.waker());
+        loop {
+            let failed = self.underway().poll_landed(cx, &self.caller.client);
+            let Poll::Ready((guest, hold, attempts)) = failed else { break };
+            match guest.hand_over(self.core, self.caller, attempts) {
+                Ok(handed) => self.underway().hand_over(HandedOver { hold, ..handed }),
+                Err(fault) => return Poll::Ready(fault),
+            }
+        }
+        while self.underway().has_handed() && self.ticket.slot.take_read() {
+            let told = self.underway().take_handed();
+            self.tell(told);
+        }
+        self.note_changes();
+        Poll::Pending
+    }
+
+    fn note_changes(&self) {
+        if self.underway().take_changed() {
+            self.changed.notify_one();
+        }
+    }
+
+    // --- writing
+
+    async fn write(&self, answer: &mut Answer) -> Result<(), Fault> {
+        loop {
+            match poll_fn(|cx| self.poll_order(cx, answer)).await? {
+                Order::Message(message) => {
+                    self.underway().answered();
+                    answer.send(message).await?;
+                    self.underway().answer_sent();
+                    self.ticket.slot.send_done();
+                    self.ticket.tell(Event::Sent(self.ticket.id));
+                }
+                Order::Chunk(chunk) => {
+                    let weight = chunk.weight();
+                    answer.send(chunk.into_bytes()).await?;
+                    self.underway().sent(weight);
+                }
+                Order::End(end) => return answer.end(end).await,
+            }
+            self.note_changes();
+        }
+    }
+
+    /// What is there to be sent; all messages before the end.
+    fn poll_order(&self, cx: &mut Context<'_>, answer: &mut Answer) -> Poll<Result<Order, Fault>> {
+        let slot = &self.ticket.slot;
+        slot.register(cx.waker());
+        if let Some(message) = slot.take_message() {
+            return Poll::Ready(Ok(Order::Message(message)));
+        }
+        if let Some(chunk) = self.underway().take_landed() {
+            return Poll::Ready(Ok(Order::Chunk(chunk)));
+        }
+        if let Some(end) = slot.take_end() {
+            return Poll::Ready(Ok(Order::End(end)));
+        }
+        answer.poll_gone(cx).map(Err)
+    }
+}

@@ -1,0 +1,241 @@
+//! What is under way on one stream: the requests that the door serves by itself, their answers until the client has taken
+//! them, and the requests that are Python's.
+//!
+//! All of them together are bounded by the window, whoever serves them: so many requests, and no more while the messages
+//! of those that are not served yet are so many bytes. Answers stand in the order in which their requests
+//! ended, as Python's do: a stream promises no other.
+
+use crate::fastpath::direct::Asked;
+use crate::fastpath::flight::{Flight, Landing};
+use crate::h2::framing::{PREFIX, Prefix};
+use crate::h2::guest::{Guest, HandedOver};
+use crate::h2::infer::held;
+use crate::handover::mailbox::Told;
+use crate::listen::quota::Hold;
+use crate::measure::budget::{Budget, Reservation};
+use bytes::{BufMut, Bytes, BytesMut};
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+use std::collections::VecDeque;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+/// Answers up to this many bytes are sent in one piece.
+const CHUNK: usize = 64 * 1024;
+/// A client that has left more than this untaken is slow: what else it asks for is the engine's, which holds it back.
+const SLOW: usize = 4 << 20;
+
+/// A request that the worker has, the memory for its answer, and what is held of its client's quota. Dropped before it
+/// landed, its client has gone.
+struct Aloft(Option<(Guest, Reservation, Option<Hold>)>);
+
+impl Future for Aloft {
+    type Output = (Guest, Reservation, Option<Hold>, Result<Landing, u32>);
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let Some((guest, ..)) = &mut self.0 else { return Poll::Pending };
+        let landed = ready!(guest.flight().poll(cx));
+        self.0.take().map_or(Poll::Pending, |(guest, room, hold)| Poll::Ready((guest, room, hold, landed)))
+    }
+}
+
+impl Drop for Aloft {
+    fn drop(&mut self) {
+        if let Some((guest, ..)) = self.0.take() {
+            guest.into_flight().cancel();
+        }
+    }
+}
+
+/// What is given back when Python has answered a request, and how long its message was.
+struct Answerable {
+    asked: Option<Asked>,
+    hold: Option<Hold>,
+    length: usize,
+}
+
+/// How much may be under way on one stream.
+#[derive(Clone, Copy, Debug)]
+pub struct StreamWindow {
+    /// Requests.
+    pub requests: usize,
+    /// Bytes of messages, beyond which no more are read.
+    pub bytes: usize,
+}
+
+/// Some answers, one after another.
+pub struct Chunk {
+    bytes: BytesMut,
+    room: Reservation,
+    answers: usize,
+}
+
+impl Chunk {
+    /// How many answers and bytes these are.
+    pub fn weight(&self) -> (usize, usize) {
+        (self.answers, self.bytes.len())
+    }
+
+    /// As they are sent.
+    pub fn into_bytes(self) -> Bytes {
+        held(self.bytes, self.room)
+    }
+}
+
+/// See the head of this file.
+pub struct Underway {
+    window: StreamWindow,
+    /// Of messages that workers and Python have.
+    bytes: usize,
+    aloft: FuturesUnordered<Aloft>,
+    landed: VecDeque<Chunk>,
+    /// Answers and bytes that have landed and were not sent.
+    unsent: (usize, usize),
+    handed: VecDeque<HandedOver>,
+    /// What Python was told and has not answered; which of its answers is whose does not matter.
+    told: VecDeque<Answerable>,
+    changed: bool,
+}
+
+impl Underway {
+    /// Nothing yet, and at most so much ever.
+    pub fn new(window: StreamWindow) -> Self {
+        Self {
+            window,
+            bytes: 0,
+            aloft: FuturesUnordered::new(),
+            landed: VecDeque::new(),
+            unsent: (0, 0),
+            handed: VecDeque::new(),
+            told: VecDeque::new(),
+            changed: false,
+        }
+    }
+
+    /// Whether one more request may be read: not while one waits for Python, which takes no more than its own window.
+    pub fn has_room(&self) -> bool {
+        let requests = self.aloft.len() + self.unsent.0 + self.told.len();
+        self.handed.is_empty() && requests < self.window.requests && self.bytes < self.window.bytes
+    }
+
+    /// Whether nothing can be handed over any more.
+    pub fn is_settled(&self) -> bool {
+        self.aloft.is_empty() && self.handed.is_empty()
+    }
+
+    /// Whether any of this has changed since the last time.
+    pub fn take_changed(&mut self) -> bool {
+        std::mem::take(&mut self.changed)
+    }
+
+    /// Gives a request to the worker, where its answer will find memory in `answers`; else it comes back.
+    pub fn depart(
+        &mut self,
+        mut guest: Guest,
+        hold: Option<Hold>,
+        answers: &Arc<Budget>,
+    ) -> Result<(), (Guest, Option<Hold>)> {
+        let length = guest.flight().streamed_length();
+        let mut room = answers.reserve();
+        let fits =
+            self.unsent.1 <= SLOW && Prefix::encode(length).is_some() && room.resize(PREFIX + length).is_ok();
+        if !fits || !guest.depart() {
+            return Err((guest, hold));
+        }
+        self.bytes += guest.length();
+        self.aloft.push(Aloft(Some((guest, room, hold))));
+        Ok(())
+    }
+
+    /// Takes the answers that are there, on behalf of `client`. Ready with a request that is the engine's, after so many
+    /// attempts: also one that is late, for which the engine has the words.
+    pub fn poll_landed(&mut self, cx: &mut Context<'_>, client: &str) -> Poll<(Guest, Option<Hold>, u32)> {
+        while let Poll::Ready(Some((guest, room, hold, landed))) = self.aloft.poll_next_unpin(cx) {
+            self.changed = true;
+            self.bytes -= guest.length();
+            match landed {
+                Ok(Landing::Well) => self.answer(guest.into_flight(), room, client),
+                Ok(Landing::Late) => return Poll::Ready((guest, hold, 0)),
+                Err(attempts) => return Poll::Ready((guest, hold, attempts)),
+            }
+        }
+        Poll::Pending
+    }
+
+    fn answer(&mut self, flight: Flight, room: Reservation, client: &str) {
+        let length = flight.streamed_length();
+        let Some(prefix) = Prefix::encode(length) else { return }; // looked at when it departed
+        let size = PREFIX + length;
+        match self.landed.back_mut() {
+            Some(last) if last.bytes.len() + size <= CHUNK => last.room.join(room),
+            _ => {
+                let bytes = BytesMut::with_capacity(size);
+                self.landed.push_back(Chunk { bytes, room, answers: 0 });
+            }
+        }
+        if let Some(chunk) = self.landed.back_mut() {
+            chunk.answers += 1;
+            chunk.bytes.put_slice(&prefix);
+            flight.streamed(&mut chunk.bytes);
+        }
+        self.unsent = (self.unsent.0 + 1, self.unsent.1 + size);
+        flight.finish(client);
+    }
+
+    /// The next answers to send.
+    pub fn take_landed(&mut self) -> Option<Chunk> {
+        self.landed.pop_front()
+    }
+
+    /// Answers of this weight were taken by the client.
+    pub fn sent(&mut self, (answers, bytes): (usize, usize)) {
+        self.unsent = (self.unsent.0 - answers, self.unsent.1 - bytes);
+        self.changed = true;
+    }
+
+    /// A request is Python's.
+    pub fn hand_over(&mut self, handed: HandedOver) {
+        self.handed.push_back(handed);
+        self.changed = true;
+    }
+
+    /// Whether a request waits for Python.
+    pub fn has_handed(&self) -> bool {
+        !self.handed.is_empty()
+    }
+
+    /// The next request that Python is told.
+    pub fn take_handed(&mut self) -> Option<Told> {
+        let HandedOver { message, arrived_ns, attempts, deadline_ns, asked, hold, refusal } =
+            self.handed.pop_front()?;
+        let length = message.bytes.len();
+        self.told.push_back(Answerable { asked, hold, length });
+        self.bytes += length;
+        self.changed = true;
+        Some(Told { message, arrived_ns, attempts, deadline_ns, refusal })
+    }
+
+    /// Python is told a request that it asked for itself.
+    pub fn told_as_asked(&mut self, hold: Option<Hold>) {
+        self.told.push_back(Answerable { asked: None, hold, length: 0 });
+    }
+
+    /// Python has answered one of those that it was told; how long the client takes over that is no work of the engine's.
+    pub fn answered(&mut self) {
+        if let Some(answered) = self.told.front_mut() {
+            drop((answered.asked.take(), answered.hold.take()));
+        }
+    }
+
+    /// The client has taken Python's answer.
+    pub fn answer_sent(&mut self) {
+        self.bytes -= self.told.pop_front().map_or(0, |answered| answered.length);
+        self.changed = true;
+    }
+}
+
+#[cfg(test)]
+#[path = "underway_tests.rs"]
+mod tests;

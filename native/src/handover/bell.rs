@@ -1,0 +1,145 @@
+//! Wakes the door's thread when Python has given it something to do: once for many things, and not at all while the
+//! thread is awake and will look by itself.
+//!
+//! The rule that no wake-up is lost: Python queues, then looks whether the thread sleeps; the thread says that it is
+//! about to sleep, then looks at the queue. Each does its two steps in that order, with a full fence between them, so
+//! at least one of them sees the other.
+
+use crate::handover::calls::Slot;
+use std::sync::atomic::{AtomicBool, Ordering::*, fence};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::Waker;
+
+/// What is to be looked at, and whether the thread must be woken for it.
+#[derive(Default)]
+pub struct Bell {
+    due: Mutex<Vec<Arc<Slot>>>,
+    pending: AtomicBool,
+    sleeping: AtomicBool,
+    thread: Mutex<Option<Waker>>,
+}
+
+impl Bell {
+    /// From Python: the task of this call has something to do.
+    pub fn ring(&self, slot: Arc<Slot>) {
+        self.due.lock().unwrap_or_else(PoisonError::into_inner).push(slot);
+        self.pending.store(true, Release);
+        fence(SeqCst);
+        if self.sleeping.load(Relaxed) && self.sleeping.swap(false, AcqRel) {
+            self.wake_thread();
+        }
+    }
+
+    /// Wakes the thread in any case, for things that are rare: to drain and to close.
+    pub fn wake_thread(&self) {
+        if let Some(waker) = self.thread.lock().unwrap_or_else(PoisonError::into_inner).as_ref() {
+            waker.wake_by_ref();
+        }
+    }
+
+    /// The root task of the thread leaves its waker here.
+    pub fn register(&self, waker: &Waker) {
+        let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
+        if !thread.as_ref().is_some_and(|known| known.will_wake(waker)) {
+            *thread = Some(waker.clone());
+        }
+    }
+
+    /// On the thread: wakes the tasks that have something to do. Cheap when there are none.
+    pub fn answer(&self) {
+        if !self.pending.load(Acquire) || !self.pending.swap(false, AcqRel) {
+            return;
+        }
+        let due = std::mem::take(&mut *self.due.lock().unwrap_or_else(PoisonError::into_inner));
+        for slot in due {
+            slot.wake();
+        }
+    }
+
+    /// On the thread, when it has nothing left to do. Tasks that this wakes keep it from sleeping.
+    pub fn before_sleep(&self) {
+        self.answer();
+        self.sleeping.store(true, SeqCst);
+        fence(SeqCst);
+        if self.pending.load(Acquire) {
+            self.sleeping.store(false, Relaxed);
+            self.answer();
+        }
+    }
+
+    /// On the thread, when it woke.
+    pub fn after_sleep(&self) {
+        self.sleeping.store(false, Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::handover::calls::Kind;
+    use crate::measure::budget::Budget;
+    use std::sync::atomic::AtomicUsize;
+    use std::task::Wake;
+
+    #[derive(Default)]
+    struct Count(AtomicUsize);
+
+    impl Wake for Count {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, SeqCst);
+        }
+    }
+
+    fn slot(task: &Arc<Count>) -> Arc<Slot> {
+        let slot = Slot::new(Kind::Unary, Budget::new(0));
+        slot.register(&Waker::from(task.clone()));
+        slot
+    }
+
+    #[test]
+    fn many_rings_wake_a_sleeping_thread_once() {
+        let (bell, thread, task) = (Bell::default(), Arc::<Count>::default(), Arc::<Count>::default());
+        bell.register(&Waker::from(thread.clone()));
+        bell.before_sleep();
+        (0..5).for_each(|_| bell.ring(slot(&task)));
+        assert_eq!((thread.0.load(SeqCst), task.0.load(SeqCst)), (1, 0));
+        bell.after_sleep();
+        bell.answer();
+        assert_eq!(task.0.load(SeqCst), 5);
+    }
+
+    #[test]
+    fn a_thread_that_is_awake_is_not_woken_but_looks_before_it_sleeps() {
+        let (bell, thread, task) = (Bell::default(), Arc::<Count>::default(), Arc::<Count>::default());
+        bell.register(&Waker::from(thread.clone()));
+        bell.ring(slot(&task));
+        assert_eq!((thread.0.load(SeqCst), task.0.load(SeqCst)), (0, 0));
+        bell.before_sleep();
+        assert_eq!((thread.0.load(SeqCst), task.0.load(SeqCst)), (0, 1));
+    }
+
+    #[test]
+    fn no_ring_is_lost_between_looking_and_sleeping() {
+        const RINGS: usize = 20_000;
+        let (bell, task) = (Arc::new(Bell::default()), Arc::<Count>::default());
+        let (ringer, rung) = (bell.clone(), task.clone());
+        let sleeper = std::thread::current();
+        struct Unpark(std::thread::Thread);
+        impl Wake for Unpark {
+            fn wake(self: Arc<Self>) {
+                self.0.unpark();
+            }
+        }
+        bell.register(&Waker::from(Arc::new(Unpark(sleeper))));
+        let other = std::thread::spawn(move || (0..RINGS).for_each(|_| ringer.ring(slot(&rung))));
+        while task.0.load(SeqCst) < RINGS {
+            let before = task.0.load(SeqCst);
+            bell.before_sleep();
+            if task.0.load(SeqCst) == before {
+                std::thread::park(); // forever, if a ring were lost
+            }
+            bell.after_sleep();
+        }
+        other.join().unwrap();
+    }
+}

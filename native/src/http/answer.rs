@@ -1,0 +1,165 @@
+//! HTTP answers that the door makes by itself, in the form of the edge's.
+
+use crate::fastpath::plan::Plan;
+use crate::http::json::put_string;
+use bytes::{BufMut, BytesMut};
+use std::fmt::Write;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// More than the head of any answer takes.
+pub const HEAD: usize = 320;
+
+/// What stands around the id in an answer, between what was taught.
+const ID: (&[u8], &[u8]) = (b"\"id\":\"", b"\",");
+
+/// What the edge says of itself, and the date, made anew every second.
+pub struct Signature {
+    server: String,
+    second: u64,
+    text: String,
+}
+
+impl Signature {
+    /// For a server of that name.
+    pub fn new(server: String) -> Self {
+        Self { server, second: u64::MAX, text: String::new() }
+    }
+
+    /// The last headers of an answer, and the empty line.
+    pub fn now(&mut self) -> &str {
+        let second = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+        if second != self.second {
+            self.second = second;
+            self.text = format!("Date: {}\r\nServer: {}\r\n\r\n", date(second), self.server);
+        }
+        &self.text
+    }
+}
+
+/// More than the body of an answer can be.
+pub fn longest(plan: &Plan, id: &[u8]) -> usize {
+    let described = plan.opening.len() + ID.0.len() + id.len() + ID.1.len() + plan.described.len();
+    let outputs = plan.outputs.iter().map(|output| {
+        let size = output.place.size;
+        output.prefix.len() + output.text.map_or(size, |number| size / number.size() * number.longest_text())
+    });
+    described + plan.closing.len() + outputs.sum::<usize>()
+}
+
+/// Writes the JSON of an answer, up to the first output in it if there is one.
+pub fn put_opening(plan: &Plan, id: &[u8], into: &mut Vec<u8>) {
+    into.extend_from_slice(&plan.opening);
+    if !id.is_empty() {
+        into.extend_from_slice(ID.0);
+        into.extend_from_slice(id); // of characters that need no escape
+        into.extend_from_slice(ID.1);
+    }
+    into.extend_from_slice(&plan.described);
+}
+
+/// The beginning of an answer with this JSON, with room for its binary tensors, which follow. The JSON is not kept beside
+/// the answer, which its client may take long to take.
+pub fn begin(plan: &Plan, json: Vec<u8>, signature: &mut Signature) -> BytesMut {
+    let body = json.len() + plan.raw_outputs().map(|place| place.size).sum::<usize>();
+    let mut answer = BytesMut::with_capacity(HEAD + body);
+    // Writing to memory cannot fail.
+    let _ = if plan.answers_text() {
+        write!(answer, "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n")
+    } else {
+        write!(
+            answer,
+            "HTTP/1.1 200 OK\r\nContent-Type: application/octet-stream\r\nInference-Header-Content-Length: {}\r\n",
+            json.len()
+        )
+    };
+    let _ = write!(answer, "Content-Length: {body}\r\n{}", signature.now());
+    answer.put_slice(&json);
+    answer
+}
+
+/// The answer to a request that would be late, and when it would be worth trying again.
+pub fn late(text: &str, after_ns: u64, signature: &mut Signature) -> BytesMut {
+    let milliseconds = after_ns.div_ceil(1_000_000).max(1);
+    let headers =
+        format!("Retry-After: {}\r\nRetry-After-Ms: {milliseconds}\r\n", milliseconds.div_ceil(1000));
+    refusal("429 Too Many Requests", &headers, text, signature)
+}
+
+/// The answer to a request whose deadline has passed.
+pub fn expired(text: &str, signature: &mut Signature) -> BytesMut {
+    refusal("504 Gateway Timeout", "", text, signature)
+}
+
+fn refusal(status: &str, headers: &str, text: &str, signature: &mut Signature) -> BytesMut {
+    let mut body = b"{\"error\": ".to_vec();
+    put_string(text, &mut body);
+    body.push(b'}');
+    let mut answer = BytesMut::with_capacity(HEAD + body.len());
+    let _ = write!(
+        answer,
+        "HTTP/1.1 {status}\r\n{headers}Content-Length: {}\r\nContent-Type: application/json\r\n{}",
+        body.len(),
+        signature.now()
+    );
+    answer.put_slice(&body);
+    answer
+}
+
+/// A time as HTTP writes it; days by Howard Hinnant's `civil_from_days`.
+fn date(second: u64) -> String {
+    const DAYS: [&str; 7] = ["Thu", "Fri", "Sat", "Sun", "Mon", "Tue", "Wed"];
+    const MONTHS: [&str; 12] =
+        ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
+    let (days, time) = (second / 86_400, second % 86_400);
+    let shifted = days + 719_468; // since the first of March of the year 0
+    let (era, day_of_era) = (shifted / 146_097, shifted % 146_097);
+    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let from_march = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * from_march + 2) / 5 + 1;
+    let month = (from_march + 2) % 12;
+    let year = era * 400 + year_of_era + u64::from(month < 2);
+    format!(
+        "{}, {day:02} {} {year:04} {:02}:{:02}:{:02} GMT",
+        DAYS[(days % 7) as usize],
+        MONTHS[month as usize],
+        time / 3600,
+        time / 60 % 60,
+        time % 60
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dates_are_those_of_http() {
+        for (second, text) in [
+            (0, "Thu, 01 Jan 1970 00:00:00 GMT"),
+            (784_111_777, "Sun, 06 Nov 1994 08:49:37 GMT"),
+            (951_782_399, "Mon, 28 Feb 2000 23:59:59 GMT"),
+            (951_782_400, "Tue, 29 Feb 2000 00:00:00 GMT"),
+            (1_735_689_599, "Tue, 31 Dec 2024 23:59:59 GMT"),
+            (4_107_542_400, "Mon, 01 Mar 2100 00:00:00 GMT"),
+        ] {
+            assert_eq!(date(second), text);
+        }
+    }
+
+    #[test]
+    fn who_is_refused_is_told_when_to_try_again() {
+        let mut signature = Signature::new("s".into());
+        let text = String::from_utf8(late("too \"late\"", 1_500_000_000, &mut signature).to_vec()).unwrap();
+        let (head, body) = text.split_once("\r\n\r\n").unwrap();
+        assert_eq!(body, r#"{"error": "too \"late\""}"#);
+        assert!(
+            head.starts_with("HTTP/1.1 429 Too Many Requests\r\nRetry-After: 2\r\nRetry-After-Ms: 1500\r\n")
+        );
+        assert!(
+            head.contains(&format!("\r\nContent-Length: {}\r\n", body.len()))
+                && head.ends_with("\r\nServer: s")
+        );
+        assert!(head.len() < HEAD);
+    }
+}

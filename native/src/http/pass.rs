@@ -1,0 +1,323 @@
+//! Carries bytes between a client and the edge, both ways, at the pace of whoever is slower.
+//!
+//! Nothing is changed on the way, so headers between two neighbours stay between these: the client's neighbour is the
+//! edge. Where the ends of request and response are known, the connection comes back for the next request; else it is
+//! a tunnel until one of the two ends it.
+
+use crate::door::Core;
+use crate::fastpath::direct::Asked;
+use crate::handover::mailbox::Event;
+use crate::http::client::{Client, ROOM};
+use crate::http::head::{self as http_head, Request};
+use crate::http::stream::Stream;
+use crate::listen::quota::{Account, Entry};
+use bytes::{Buf, BytesMut};
+use std::future::poll_fn;
+use std::io::{ErrorKind, Result};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::task::{Context, Poll};
+use tokio::net::UnixStream;
+use tokio::time::Instant;
+
+/// What is kept of one direction at most, besides what the kernel keeps.
+const HELD: usize = 64 * 1024;
+
+/// The door's end of a connection to the edge.
+pub struct Edge {
+    stream: Stream,
+    inbound: BytesMut,
+    ended: bool,
+    shut: bool,
+    deaf: bool,
+    /// When it was last needed.
+    pub used: Instant,
+    /// What its client may ask of the edge.
+    pub entry: Entry,
+}
+
+impl Edge {
+    /// Hands the edge a connection for the client at this address and of this name, which has this account. `attempts`: how
+    /// often a worker died with the first request on it.
+    pub fn open(
+        core: &Core,
+        (peer, name): (&Arc<str>, &Arc<str>),
+        attempts: u32,
+        account: &Arc<Account>,
+    ) -> Result<Self> {
+        let (ours, theirs) = std::os::unix::net::UnixStream::pair()?;
+        ours.set_nonblocking(true)?;
+        theirs.set_nonblocking(true)?;
+        let stream = Stream::Unix(UnixStream::from_std(ours)?);
+        let entry = Entry::new(account.clone());
+        core.mailbox.push(Event::Http(theirs.into(), peer.clone(), attempts, name.clone(), entry.clone()));
+        Ok(Self {
+            stream,
+            inbound: BytesMut::new(),
+            ended: false,
+            shut: false,
+            deaf: false,
+            used: Instant::now(),
+            entry,
+        })
+    }
+}
+
+/// What is still to come of a request and its response.
+struct Exchange {
+    request: usize,
+    /// None: its head has not come.
+    response: Option<usize>,
+    /// Until the response begins: how long the client takes over it is no work of the engine's.
+    asked: Option<Asked>,
+}
+
+/// How it went.
+pub enum Passed {
+    /// The next request can be looked at.
+    Whole,
+    /// The connection is over: the edge has ended it.
+    Over,
+    /// The client is not there any more.
+    Gone,
+}
+
+/// Carries a request whose end is known, at the front of what the client has sent, and its response. `asked` is held
+/// until both are through, or nobody knows where they end. `let_in`: its client's quota has been asked; `arrived_ns`: when
+/// it came, if that matters.
+pub async fn exchange(
+    core: &Core,
+    client: &mut Client,
+    edge: &mut Edge,
+    request: &Request,
+    asked: Option<Asked>,
+    let_in: bool,
+    arrived_ns: u64,
+) -> Passed {
+    core.http.passed.fetch_add(1, Relaxed);
+    let exchange = Exchange { request: request.head + request.body, response: None, asked };
+    edge.entry.note(let_in, arrived_ns);
+    let passed = carry(core, client, edge, Some(exchange)).await;
+    edge.entry.note(false, 0);
+    passed
+}
+
+/// Carries everything until one of the two ends it.
+pub async fn tunnel(core: &Core, client: &mut Client, edge: &mut Edge) -> Passed {
+    core.http.tunnels.fetch_add(1, Relaxed);
+    carry(core, client, edge, None).await
+}
+
+async fn carry(core: &Core, client: &mut Client, edge: &mut Edge, exchange: Option<Exchange>) -> Passed {
+    let mut flow = Flow { core, client, edge, exchange, blocked: false };
+    let passed = poll_fn(|cx| flow.poll(cx)).await;
+    edge.used = Instant::now();
+    passed.unwrap_or_else(|error| {
+        if error.kind() == ErrorKind::TimedOut {
+            core.http.stalled.fetch_add(1, Relaxed);
+        }
+        Passed::Gone
+    })
+}
+
+struct Flow<'a> {
+    core: &'a Core,
+    client: &'a mut Client,
+    edge: &'a mut Edge,
+    /// None: a tunnel.
+    exchange: Option<Exchange>,
+    /// The client has yet to take what was written, before more is.
+    blocked: bool,
+}
+
+impl Flow<'_> {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<Passed>> {
+        self.core.bell.answer(); // when the thread is too busy to sleep, nobody else does
+        self.core.direct.drain();
+        loop {
+            let mut moved = self.read_client(cx)?;
+            moved |= self.write_edge(cx);
+            moved |= self.read_edge(cx);
+            self.look_at_response();
+            moved |= self.write_client(cx)?;
+            let flushed = !self.blocked && self.client.poll_flush(cx)?.is_ready();
+            if self.edge.ended && self.edge.inbound.is_empty() && flushed {
+                return Poll::Ready(Ok(Passed::Over));
+            }
+            if matches!(self.exchange, Some(Exchange { request: 0, response: Some(0), .. })) && flushed {
+                return Poll::Ready(Ok(Passed::Whole));
+            }
+            if !moved {
+                return Poll::Pending;
+            }
+        }
+    }
+
+    /// From here on it is a tunnel.
+    fn let_go(&mut self) {
+        if self.exchange.take().is_some() {
+            self.core.http.tunnels.fetch_add(1, Relaxed);
+        }
+    }
+
+    fn read_client(&mut self, cx: &mut Context<'_>) -> Result<bool> {
+        if self.client.ended || self.client.inbound.len() >= HELD {
+            return match self.client.poll_hung_up(cx) {
+                Poll::Ready(()) => Err(ErrorKind::ConnectionReset.into()),
+                Poll::Pending => Ok(false),
+            };
+        }
+        match self.client.poll_read(cx, ROOM) {
+            Poll::Ready(read) => read?,
+            Poll::Pending => return Ok(false),
+        }
+        if self.client.ended {
+            self.let_go(); // what it means is the edge's to say
+        }
+        Ok(true)
+    }
+
+    fn write_edge(&mut self, cx: &mut Context<'_>) -> bool {
+        let Self { client, edge, exchange, .. } = self;
+        let bound = exchange.as_ref().map_or(usize::MAX, |exchange| exchange.request);
+        let mut sent = 0;
+        while !edge.deaf && sent < bound && !client.inbound.is_empty() {
+            match edge.stream.poll_write(cx, &mut (&mut client.inbound).take(bound - sent)) {
+                Poll::Ready(Ok(written)) => sent += written,
+                Poll::Ready(Err(_)) => edge.deaf = true,
+                Poll::Pending => break,
+            }
+        }
+        if let Some(exchange) = exchange {
+            exchange.request -= sent;
+        }
+        let mut moved = sent > 0;
+        if moved && (client.inbound.is_empty() || sent == bound) {
+            client.renew(); // the rest of a body may take its time, and so may the answer
+        }
+        if edge.deaf && !client.inbound.is_empty() {
+            client.release(); // nobody wants it; but the answer may yet come
+            moved = true;
+        }
+        if client.ended && client.inbound.is_empty() && !edge.shut {
+            edge.shut = edge.stream.poll_shutdown(cx).is_ready();
+        }
+        moved
+    }
+
+    fn read_edge(&mut self, cx: &mut Context<'_>) -> bool {
+        let edge = &mut *self.edge;
+        if edge.ended || edge.inbound.len() >= HELD {
+            return false;
+        }
+        match edge.stream.poll_read(cx, &mut edge.inbound, ROOM) {
+            Poll::Ready(read) => {
+                edge.ended = !matches!(read, Ok(1..));
+                true
+            }
+            Poll::Pending => false,
+        }
+    }
+
+    /// Learns from the response's head where its end is; it is held back until then.
+    fn look_at_response(&mut self) {
+        let Some(Exchange { response: response @ None, asked, .. }) = &mut self.exchange else { return };
+        match http_head::response(&self.edge.inbound) {
+            Some(Some(head)) => (*response, *asked) = (Some(head.head + head.body), None),
+            Some(None) => self.let_go(),
+            None if self.edge.ended => self.let_go(),
+            None => {}
+        }
+    }
+
+    fn write_client(&mut self, cx: &mut Context<'_>) -> Result<bool> {
+        let mut moved = false;
+        self.blocked = false;
+        loop {
+            let bound = match &self.exchange {
+                None => usize::MAX,
+                Some(Exchange { response: None | Some(0), .. }) => return Ok(moved),
+                Some(Exchange { response: Some(left), .. }) => *left,
+            };
+            if self.edge.inbound.is_empty() {
+                return Ok(moved);
+            }
+            let before = self.edge.inbound.len();
+            match self.client.poll_write(cx, &mut (&mut self.edge.inbound).take(bound)) {
+                Poll::Ready(written) => written?,
+                Poll::Pending => {
+                    self.blocked = true;
+                    return Ok(moved);
+                }
+            }
+            moved = true;
+            if let Some(Exchange { response: Some(left), .. }) = &mut self.exchange {
+                *left -= before - self.edge.inbound.len();
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::listen::listener::Socket;
+    use crate::listen::quota::Who;
+    use crate::measure::limits::{Limits, NAMES};
+    use std::collections::HashMap;
+    use std::time::Duration;
+    use tokio::io::AsyncReadExt;
+
+    const CAME: usize = 1 << 20; // more than sockets hold
+
+    #[tokio::test]
+    async fn what_the_edge_has_taken_holds_no_memory_while_the_rest_is_awaited() {
+        passed(CAME + 1, CAME).await;
+    }
+
+    #[tokio::test]
+    async fn what_the_edge_has_taken_holds_no_memory_while_the_answer_is_awaited() {
+        passed(CAME - 1, CAME - 1).await;
+    }
+
+    /// Of a request of so many bytes, of which, and of what is behind it, `CAME` have come, the edge takes so many.
+    async fn passed(request: usize, takes: usize) {
+        let limits = Limits::new(NAMES.iter().map(|name| (name.to_string(), 1 << 20))).unwrap();
+        let core = Core::new(limits, HashMap::new(), None).unwrap();
+        let (_client, socket) = UnixStream::pair().unwrap();
+        let mut client = Client::new(Socket::Unix(socket), Duration::from_secs(60));
+        client.inbound.resize(CAME, b'x');
+        let mut reservation = core.budget.reserve();
+        reservation.resize(CAME).unwrap();
+        client.reservation = Some(reservation);
+        let account = core.quotas.account(Who::Local, 0);
+        let mut edge = Edge::open(&core, (&"".into(), &"".into()), 0, &account).unwrap();
+        let theirs = core.mailbox.take().unwrap().into_iter().find_map(|event| match event {
+            Event::Http(theirs, ..) => Some(std::os::unix::net::UnixStream::from(theirs)),
+            _ => None,
+        });
+        let mut theirs = UnixStream::from_std(theirs.unwrap()).unwrap();
+        let exchange = Exchange { request, response: None, asked: None };
+        let mut flow = Flow {
+            core: &core,
+            client: &mut client,
+            edge: &mut edge,
+            exchange: Some(exchange),
+            blocked: false,
+        };
+        poll_fn(|cx| {
+            assert!(flow.poll(cx).is_pending());
+            Poll::Ready(())
+        })
+        .await;
+        assert_eq!(core.budget.used(), CAME as u64, "the edge has not taken all of it");
+        let mut taken = vec![0; takes];
+        tokio::select! {
+            biased;
+            read = theirs.read_exact(&mut taken) => assert_eq!(read.unwrap(), takes),
+            _ = poll_fn(|cx| flow.poll(cx)) => panic!("the end has not come"),
+        }
+        assert_eq!((core.budget.used(), flow.client.inbound.len()), (0, CAME - takes));
+        assert!(!flow.client.inbound.try_reclaim(CAME), "its memory is kept");
+    }
+}

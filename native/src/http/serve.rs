@@ -1,0 +1,323 @@
+//! HTTP requests that the door serves by itself, from the body to the answer. Whatever does not go well is the edge's, as
+//! it came.
+
+use crate::fastpath::admission::{Admission, Asked};
+use crate::fastpath::flight::{Flight, Landing, shown};
+use crate::http::admission::Shown;
+use crate::http::answer as http_answer;
+use crate::http::array::{Array, Step};
+use crate::http::client::ROOM;
+use crate::http::connection::Connection;
+use crate::http::front::Open;
+use crate::http::head::{HEAD, Infer, Request};
+use crate::http::json::Outline;
+use crate::http::upload::{UPLOAD, Upload};
+use crate::listen::quota::Refusal;
+use crate::measure::budget::Reservation;
+use crate::measure::clock::now_ns;
+use bytes::{Buf, Bytes, BytesMut};
+use std::future::poll_fn;
+use std::io::ErrorKind;
+use std::ops::Range;
+use std::sync::atomic::Ordering::Relaxed;
+use std::task::Poll;
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// How long the rest of a body may be on its way; the edge waits for longer ones.
+const BODY_PATIENCE: Duration = Duration::from_millis(250);
+/// What is read of requests behind the one that is being served.
+const AHEAD: usize = ROOM;
+/// What is read at a time of tensors that go into their slot.
+const PIECE: usize = 64 * 1024;
+/// Bytes of a tensor that are made text without a look at anybody else; whole elements.
+const WRITTEN: usize = 8 * 1024;
+
+/// What became of a request that the door might serve.
+pub(crate) enum Tried {
+    Answered,
+    /// It is the edge's, after so many attempts; the last is held until it has ended.
+    Edge(u32, Option<Asked>),
+    /// It was answered, and with it the connection ends.
+    Over,
+    Gone,
+}
+
+/// It is the edge's as it came.
+pub(crate) const EDGE: Tried = Tried::Edge(0, None);
+
+/// A request that the door serves, and what is needed to hand it over.
+struct Guest {
+    flight: Box<Flight>,
+    /// It is not among what the client has sent any more.
+    upload: Option<Upload>,
+    /// How much of it is.
+    held: usize,
+}
+
+impl Connection<'_> {
+    /// Refuses a request at the front of what the client has sent, because it asks too much; at once, before the rest of
+    /// it has come, which is then thrown away.
+    pub(crate) async fn refuse(&mut self, request: &Request, refusal: &Refusal) -> Tried {
+        let core = self.core;
+        core.over_quota(self.account.who(), refusal);
+        core.http.over_quota.fetch_add(1, Relaxed);
+        let text = format!("[request id: {}] {}", shown(b""), refusal.text);
+        let answer = http_answer::late(&text, refusal.wait_ns.unwrap_or(0), &mut self.front.signature());
+        let mut left = request.head + request.body;
+        let held = left.min(self.client.inbound.len());
+        let tried = self.answer(answer, held).await;
+        left -= held;
+        let until = Instant::now() + BODY_PATIENCE;
+        while left > 0 && matches!(tried, Tried::Answered) {
+            if !self.client.more(PIECE, until).await {
+                return Tried::Over;
+            }
+            let came = left.min(self.client.inbound.len());
+            self.client.inbound.advance(came);
+            left -= came;
+        }
+        tried
+    }
+
+    /// Serves a request at the front of what the client has sent, if that was taught and granted.
+    pub(crate) async fn serve(&mut self, request: &Request, infer: &Infer) -> Tried {
+        let core = self.core;
+        let bounded = infer.json <= self.front.json_bytes && request.body <= self.front.body_bytes;
+        if !bounded || !core.direct.has_lessons() || core.is_draining() {
+            return EDGE;
+        }
+        let _serving = Open::new(&core.http.serving);
+        let mut outline = std::mem::take(&mut self.outline);
+        let mut reservation = self.requests.reserve();
+        let tried = self.try_to_serve(request, infer, &mut outline, &mut reservation).await;
+        self.outline = outline;
+        if matches!(tried, Tried::Edge(..)) {
+            self.client.reservation = Some(reservation); // what was read of it is there until the edge has it
+        }
+        tried
+    }
+
+    async fn try_to_serve(
+        &mut self,
+        request: &Request,
+        infer: &Infer,
+        outline: &mut Outline,
+        reservation: &mut Reservation,
+    ) -> Tried {
+        let (core, arrived_ns, until) = (self.core, now_ns(), Instant::now() + BODY_PATIENCE);
+        let whole = request.head + request.body;
+        let json = request.head..request.head + infer.json;
+        let waits = json.end > HEAD && self.client.inbound.len() < json.end;
+        if (waits && reservation.resize(json.end).is_err()) || !self.client.fill(json.end, until).await {
+            return EDGE;
+        }
+        if !self.take_apart(infer, outline, json.clone()).await {
+            return EDGE;
+        }
+        let inbound = &self.client.inbound;
+        let id = Bytes::copy_from_slice(&inbound[json.clone()][outline.id.clone()]);
+        let (compress, compress_bytes) = (infer.compress, self.front.compress_bytes);
+        let tensors = json.end..whole;
+        let shown = Shown { outline, id, tensors, compress, compress_bytes, arrived_ns };
+        if inbound.len() < whole {
+            // What the door will not serve goes on at once, without waiting for all of it.
+            if !core.direct.knows(&shown) || reservation.resize(whole).is_err() {
+                return EDGE;
+            }
+            if whole - json.end >= UPLOAD
+                && let Some(flight) = core.direct.admit_http_upload(&shown)
+            {
+                return self.upload(flight, infer, outline, json, until).await;
+            }
+            if !self.client.fill(whole, until).await {
+                return EDGE;
+            }
+        }
+        match core.direct.admit_http(&shown) {
+            Admission::Engine(asked) => Tried::Edge(0, asked),
+            Admission::Parked(_) => EDGE, // which is never said of requests that come one by one
+            Admission::Flight(mut flight) => {
+                note_parent(&mut flight, infer);
+                if !self.read_texts(&flight, outline, json).await {
+                    return EDGE;
+                }
+                self.fly(Guest { flight, upload: None, held: whole }).await
+            }
+            Admission::Late(text, late_ns) => {
+                let answer = http_answer::late(&text, late_ns, &mut self.front.signature());
+                core.http.late.fetch_add(1, Relaxed);
+                self.answer(answer, whole).await
+            }
+        }
+    }
+
+    /// Copies the binary tensors into the slot as they arrive.
+    async fn upload(
+        &mut self,
+        mut flight: Box<Flight>,
+        infer: &Infer,
+        outline: &Outline,
+        json: Range<usize>,
+        until: Instant,
+    ) -> Tried {
+        note_parent(&mut flight, infer);
+        let end = json.end;
+        if !self.read_texts(&flight, outline, json).await {
+            return EDGE;
+        }
+        let mut upload = Upload::new(&flight, self.client.inbound.split_to(end));
+        loop {
+            let length = upload.missing().min(self.client.inbound.len());
+            upload.push(&flight, &self.client.inbound[..length]);
+            self.client.inbound.advance(length);
+            if upload.missing() == 0 {
+                break;
+            }
+            if !self.client.more(PIECE, until).await {
+                return self.hand_over(Guest { flight, upload: Some(upload), held: 0 }, 0);
+            }
+        }
+        self.core.http.uploads.fetch_add(1, Relaxed);
+        self.fly(Guest { flight, upload: Some(upload), held: 0 }).await
+    }
+
+    /// Finds what tells requests apart. False: the door serves none that are like this one.
+    async fn take_apart(&self, infer: &Infer, outline: &mut Outline, json: Range<usize>) -> bool {
+        let inbound = &self.client.inbound;
+        let json = &inbound[json];
+        if outline.begin(&inbound[infer.target.clone()], json).is_none() {
+            return false;
+        }
+        loop {
+            match outline.step(json) {
+                Step::More => self.breathe().await,
+                Step::Whole => return true,
+                Step::Strange => return false,
+            }
+        }
+    }
+
+    /// Reads the tensors that are JSON into the slot. False: they are the edge's to judge.
+    async fn read_texts(&self, flight: &Flight, outline: &Outline, json: Range<usize>) -> bool {
+        let mut bytes = Vec::new();
+        for ((place, number), data) in flight.plan().text_inputs().zip(&outline.data) {
+            let text = &self.client.inbound[json.clone()][data.clone()];
+            let mut array = Array::new(text, number, place.size / number.size());
+            let mut done = 0;
+            loop {
+                bytes.clear();
+                let step = array.step(&mut bytes);
+                if step == Step::Strange {
+                    return false;
+                }
+                flight.write(place.offset + done, &bytes); // never more than there is room for
+                done += bytes.len();
+                if step == Step::Whole {
+                    break;
+                }
+                self.breathe().await;
+            }
+        }
+        true
+    }
+
+    async fn fly(&mut self, mut guest: Guest) -> Tried {
+        let flight = &mut guest.flight;
+        let length = http_answer::HEAD + http_answer::longest(flight.plan(), flight.id());
+        let mut reservation = self.answers.reserve();
+        if reservation.resize(length).is_err() || !flight.depart(&self.client.inbound) {
+            return self.hand_over(guest, 0);
+        }
+        let (client, held) = (&mut self.client, guest.held);
+        let landed = poll_fn(|cx| match flight.poll(cx) {
+            Poll::Ready(landed) => Poll::Ready(Some(landed)),
+            Poll::Pending => client.poll_gone(cx, held + AHEAD).map(|()| None),
+        })
+        .await;
+        match landed {
+            Some(Ok(Landing::Late)) => {
+                let answer = http_answer::expired(&guest.flight.expire(), &mut self.front.signature());
+                self.core.http.expired.fetch_add(1, Relaxed);
+                return self.answer(answer, held).await;
+            }
+            Some(Ok(Landing::Well)) => {}
+            Some(Err(attempts)) => return self.hand_over(guest, attempts),
+            None => {
+                guest.flight.cancel();
+                return Tried::Gone;
+            }
+        }
+        let flight = guest.flight;
+        let json = self.written(&flight).await;
+        let mut answer = http_answer::begin(flight.plan(), json, &mut self.front.signature());
+        for place in flight.plan().raw_outputs() {
+            flight.read(place.offset, place.size, &mut answer);
+        }
+        self.core.http.json.fetch_add(flight.plan().has_text().into(), Relaxed);
+        flight.finish(&self.name);
+        self.core.http.answered.fetch_add(1, Relaxed);
+        self.answer(answer, held).await
+    }
+
+    /// The JSON of an answer.
+    async fn written(&self, flight: &Flight) -> Vec<u8> {
+        let plan = flight.plan();
+        let (mut json, mut raw) = (Vec::new(), BytesMut::new());
+        http_answer::put_opening(plan, flight.id(), &mut json);
+        for output in &plan.outputs {
+            let (Some(number), place) = (output.text, output.place) else { continue };
+            json.extend_from_slice(&output.prefix);
+            for done in (0..place.size).step_by(WRITTEN) {
+                if done > 0 {
+                    json.push(b',');
+                    self.breathe().await;
+                }
+                raw.clear();
+                flight.read(place.offset + done, WRITTEN.min(place.size - done), &mut raw);
+                number.write(&raw, &mut json);
+            }
+        }
+        if plan.writes_text() {
+            json.extend_from_slice(&plan.closing);
+        }
+        json
+    }
+
+    /// Lets others have the thread, and does what it does before it sleeps.
+    async fn breathe(&self) {
+        self.core.bell.answer();
+        self.core.direct.drain();
+        tokio::task::yield_now().await;
+    }
+
+    /// Leaves a request to the edge, as it came.
+    fn hand_over(&mut self, guest: Guest, attempts: u32) -> Tried {
+        if let Some(upload) = guest.upload {
+            let mut message = upload.restore(&guest.flight);
+            message.extend_from_slice(&self.client.inbound);
+            self.client.inbound = message;
+        }
+        Tried::Edge(attempts, None)
+    }
+
+    /// Sends the answer to a request of which the client's bytes hold so many, with which the door is then done.
+    async fn answer(&mut self, answer: BytesMut, held: usize) -> Tried {
+        self.client.inbound.advance(held);
+        match self.client.write(answer).await {
+            Ok(()) => Tried::Answered,
+            Err(error) => {
+                if error.kind() == ErrorKind::TimedOut {
+                    self.core.http.stalled.fetch_add(1, Relaxed);
+                }
+                Tried::Gone
+            }
+        }
+    }
+}
+
+fn note_parent(flight: &mut Flight, infer: &Infer) {
+    if let (Some(trace), Some(parent)) = (flight.trace(), &infer.parent) {
+        trace.note_parent(parent);
+    }
+}

@@ -1,0 +1,134 @@
+//! The byte streams of HTTP connections: a client's, over TCP, TLS or a Unix socket, and the edge's.
+
+use crate::listen::listener::Socket;
+use bytes::{Buf, BytesMut};
+use futures_util::FutureExt;
+use std::future::Future;
+use std::io::{BufRead, Error, ErrorKind, Result};
+use std::os::fd::{AsFd, OwnedFd};
+use std::pin::{Pin, pin};
+use std::task::{Context, Poll, ready};
+use tokio::io::unix::AsyncFd;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, Interest, ReadBuf};
+use tokio::net::{TcpStream, UnixStream};
+use tokio_rustls::server::TlsStream;
+
+/// What is read of a client over TLS before it is known that there is something to take memory for.
+const FIRST: usize = 1024;
+
+/// A stream of any kind.
+pub enum Stream {
+    /// TCP in the clear.
+    Tcp(TcpStream),
+    /// A Unix socket.
+    Unix(UnixStream),
+    /// TLS over TCP.
+    Tls(Box<TlsStream<TcpStream>>),
+}
+
+macro_rules! each {
+    ($self:expr, $stream:ident => $action:expr) => {
+        match $self {
+            Stream::Tcp($stream) => $action,
+            Stream::Unix($stream) => $action,
+            Stream::Tls($stream) => $action,
+        }
+    };
+}
+
+/// Of the socket below.
+macro_rules! each_socket {
+    ($self:expr, $socket:ident => $action:expr) => {
+        match $self {
+            Stream::Tcp($socket) => $action,
+            Stream::Unix($socket) => $action,
+            Stream::Tls(stream) => {
+                let $socket = stream.get_ref().0;
+                $action
+            }
+        }
+    };
+}
+
+impl From<Socket> for Stream {
+    fn from(socket: Socket) -> Self {
+        match socket {
+            Socket::Tcp(stream) => Self::Tcp(stream),
+            Socket::Unix(stream) => Self::Unix(stream),
+        }
+    }
+}
+
+impl From<TlsStream<TcpStream>> for Stream {
+    fn from(stream: TlsStream<TcpStream>) -> Self {
+        Self::Tls(Box::new(stream))
+    }
+}
+
+impl Stream {
+    /// Appends what has come, `room` bytes at most beyond what fits anyway; 0 at the end. Memory is only taken when
+    /// something is there. Over TLS the end must be said in its words: one that is not is an error.
+    pub fn poll_read(
+        &mut self,
+        cx: &mut Context<'_>,
+        into: &mut BytesMut,
+        room: usize,
+    ) -> Poll<Result<usize>> {
+        match self {
+            Self::Tcp(stream) => ready!(stream.poll_read_ready(cx))?,
+            Self::Unix(stream) => ready!(stream.poll_read_ready(cx))?,
+            Self::Tls(stream) => {
+                if !has_text(stream) {
+                    let mut first = [0; FIRST];
+                    let mut first = ReadBuf::new(&mut first);
+                    ready!(Pin::new(stream).poll_read(cx, &mut first))?;
+                    into.extend_from_slice(first.filled());
+                    return Poll::Ready(Ok(first.filled().len()));
+                }
+            }
+        }
+        into.reserve(room);
+        each!(self, stream => pin!(stream.read_buf(into)).poll(cx))
+    }
+
+    /// Sends from the front of `bytes`, or at least takes it; see `poll_flush`.
+    pub fn poll_write(&mut self, cx: &mut Context<'_>, bytes: &mut impl Buf) -> Poll<Result<usize>> {
+        let written = ready!(each!(self, stream => Pin::new(stream).poll_write(cx, bytes.chunk())))?;
+        bytes.advance(written);
+        Poll::Ready(Ok(written))
+    }
+
+    /// Sends what was taken: TLS keeps some.
+    pub fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<Result<()>> {
+        match self {
+            Self::Tls(stream) => Pin::new(stream).poll_flush(cx),
+            Self::Tcp(_) | Self::Unix(_) => Poll::Ready(Ok(())),
+        }
+    }
+
+    /// Whether the other side has closed altogether, and not only its own direction. A Unix socket tells at once; TCP tells
+    /// only by a reset.
+    pub fn is_hung_up(&self) -> bool {
+        let ready = each_socket!(self, socket => socket.ready(Interest::WRITABLE).now_or_never());
+        matches!(ready, Some(Ok(ready)) if ready.is_write_closed())
+    }
+
+    /// What is ready for writing when the other side has closed altogether or reset, and never else: a registration of
+    /// its own, for hang-ups and errors, because that of the stream is ready for good once one direction has ended.
+    pub fn watch(&self) -> Result<AsyncFd<OwnedFd>> {
+        let descriptor = each_socket!(self, socket => socket.as_fd().try_clone_to_owned())?;
+        // SAFETY: the registration owns the descriptor, which stays open until it is dropped.
+        unsafe { AsyncFd::register_with_interest(descriptor, Interest::PRIORITY) }.map_err(Error::from)
+    }
+
+    /// Says that no more will be sent.
+    pub fn poll_shutdown(&mut self, cx: &mut Context<'_>) -> Poll<Result<()>> {
+        each!(self, stream => Pin::new(stream).poll_shutdown(cx))
+    }
+}
+
+/// Whether something that has come was deciphered already, or cannot be, or there will be no more: the socket need not be
+/// asked.
+fn has_text(stream: &mut TlsStream<TcpStream>) -> bool {
+    !matches!(stream.get_mut().1.reader().fill_buf(), Err(error) if error.kind() == ErrorKind::WouldBlock)
+}

@@ -1,0 +1,494 @@
+//! One lane as the door sees it: the requests that it has given to one worker, and what became of them.
+//!
+//! The worker is not trusted: a completion counts only when it names a request that is in flight, by number and
+//! generation, and the times it tells are bounded by the door's own.
+
+use crate::fastpath::plan::Plan;
+use crate::lanes::memory::{Completion, DoorEnd, Submission, status};
+use crate::lanes::news::{Answered, Batches, News, Subject};
+use crate::lanes::outcome::{Outcome, Stages};
+use crate::lanes::price::{Price, endless};
+use crate::lanes::slots::{Slot, Slots};
+use bytes::Bytes;
+use std::sync::Arc;
+use std::task::Waker;
+
+/// Requests in flight at most, whatever was granted: as many as the rings hold.
+pub const DEPTH: u32 = 1024;
+
+/// Rows of a batch at most, where nothing is planned yet.
+const ROWS: u32 = 1 << 16;
+
+#[derive(Debug, PartialEq, Eq)]
+enum State {
+    Free,
+    /// Its tensors are being copied.
+    Filling,
+    /// The worker has it.
+    Running,
+    /// The worker has it, and its client has gone: it passes over it, unless it has begun it.
+    Abandoned,
+    /// It is over, and its call has not yet looked.
+    Over(Outcome),
+}
+
+struct Entry {
+    generation: u32,
+    state: State,
+    plan: Option<Arc<Plan>>,
+    slot: Option<Slot>,
+    arrived_ns: u64,
+    submitted_ns: u64,
+    /// How many were submitted before it.
+    sequence: u64,
+    charge_ns: u64,
+    price: Price,
+    waker: Option<Waker>,
+    /// Its client may take its time over its tensors.
+    arriving: bool,
+}
+
+/// What names a request in a lane.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ticket {
+    number: u32,
+    generation: u32,
+}
+
+impl Ticket {
+    fn wire(self) -> u64 {
+        u64::from(self.generation) << 32 | u64::from(self.number)
+    }
+
+    fn of_wire(wire: u64) -> Self {
+        Self { number: wire as u32, generation: (wire >> 32) as u32 }
+    }
+}
+
+/// A lane; see the head of this file.
+pub struct Lane {
+    /// Its id, the worker's.
+    pub id: u32,
+    /// The lanes with the same models.
+    pub group: u32,
+    /// Requests that may be in flight without asking; 0: none.
+    pub limit: u32,
+    /// The worker said what cannot be.
+    pub broken: bool,
+    /// Its process has ended; it stays until the last call has looked.
+    pub closed: bool,
+    end: DoorEnd,
+    entries: Vec<Entry>,
+    free: Vec<u32>,
+    used: u32,
+    /// Those of them that the worker has.
+    given: u32,
+    /// Those of them that are still coming.
+    arriving: u32,
+    charges_ns: u64,
+    /// Kind and price of the one submitted last.
+    last: (u32, Price),
+    latest_deadline_ns: u64,
+    /// Since when the batch that runs can have been running.
+    begun_ns: u64,
+    /// The longest batch of a kind that was submitted since the lane was idle.
+    longest_ns: u64,
+    submitted: u64,
+    /// Something was submitted since the worker was last woken.
+    unheard: bool,
+}
+
+impl Lane {
+    /// A lane without a grant.
+    pub fn new(id: u32, group: u32, end: DoorEnd) -> Self {
+        Self {
+            id,
+            group,
+            limit: 0,
+            broken: false,
+            closed: false,
+            end,
+            entries: Vec::new(),
+            free: Vec::new(),
+            used: 0,
+            given: 0,
+            arriving: 0,
+            charges_ns: 0,
+            last: (0, Price::default()),
+            latest_deadline_ns: 0,
+            submitted: 0,
+            begun_ns: 0,
+            longest_ns: 0,
+            unheard: false,
+        }
+    }
+
+    /// Requests that are not over, those of clients that have gone included.
+    pub fn in_flight(&self) -> u32 {
+        self.used
+    }
+
+    /// Requests that the worker has. Those whose tensors are still coming, for which a client may take its time, are no
+    /// work yet.
+    pub fn given(&self) -> u32 {
+        self.given
+    }
+
+    /// The work that the worker has at the published prices: all charges, and what may be left of the batch that runs, which
+    /// no charge covers.
+    pub fn work_ns(&self, now_ns: u64) -> u64 {
+        let passed_ns = now_ns.saturating_sub(self.begun_ns);
+        if self.given == 0 { 0 } else { self.charges_ns + self.longest_ns.saturating_sub(passed_ns) }
+    }
+
+    /// The work ahead of one more request of a kind.
+    pub fn ahead_ns(&self, kind: u32, price: Price, now_ns: u64) -> u64 {
+        self.work_ns(now_ns) + self.closes_ns(kind, price)
+    }
+
+    /// What the batch before wastes when a request does not join it, being of another kind, or of another plan.
+    fn closes_ns(&self, kind: u32, price: Price) -> u64 {
+        let (last, before) = self.last;
+        let joins = last == kind && before.batch_rows == price.batch_rows;
+        if self.given == 0 || joins { 0 } else { before.batch_ns }
+    }
+
+    /// Whether nothing in flight is due later than this.
+    pub fn is_latest(&self, deadline_ns: u64) -> bool {
+        deadline_ns >= self.latest_deadline_ns
+    }
+
+    /// Whether requests may be given to it, were there room, and most of what it has has come.
+    pub fn is_busy(&self) -> bool {
+        self.limit > 0 && !self.broken && !self.closed && self.arriving * 2 < self.used
+    }
+
+    /// Whether one more may be given to it.
+    pub fn has_room(&self) -> bool {
+        self.used < self.limit.min(DEPTH) && !self.broken && !self.closed
+    }
+
+    /// Since when the worker has something to do and has completed nothing; 0: it has nothing. A request that waits in a
+    /// long queue which moves is no sign of a worker that hangs.
+    pub fn owing_ns(&self) -> u64 {
+        if self.given == 0 { 0 } else { self.begun_ns }
+    }
+
+    /// Requests of a model that the worker may touch, or whose calls have not looked yet how they ended.
+    pub fn in_flight_of(&self, model: u32) -> usize {
+        let of_model = |entry: &&Entry| entry.plan.as_ref().is_some_and(|plan| plan.model == model);
+        // What is still coming and was forgotten meanwhile will never depart.
+        let open = |entry: &&Entry| match entry.state {
+            State::Filling => entry.plan.as_ref().is_some_and(|plan| plan.is_live()),
+            State::Running | State::Abandoned | State::Over(_) => true,
+            State::Free => false,
+        };
+        self.entries.iter().filter(open).filter(of_model).count()
+    }
+
+    /// Takes up a request whose tensors will be copied into `slot`.
+    pub fn reserve(&mut self, plan: &Arc<Plan>, slot: Slot, arrived_ns: u64, price: Price) -> Ticket {
+        let number = self.free.pop().unwrap_or_else(|| {
+            self.entries.push(Entry {
+                generation: 0,
+                state: State::Free,
+                plan: None,
+                slot: None,
+                arrived_ns: 0,
+                submitted_ns: 0,
+                sequence: 0,
+                charge_ns: 0,
+                price: Price::default(),
+                waker: None,
+                arriving: false,
+            });
+            self.entries.len() as u32 - 1
+        });
+        let entry = &mut self.entries[number as usize];
+        debug_assert_eq!(entry.state, State::Free);
+        entry.generation = entry.generation.wrapping_add(1);
+        entry.state = State::Filling;
+        entry.plan = Some(plan.clone());
+        entry.slot = Some(slot);
+        (entry.arrived_ns, entry.charge_ns, entry.price) = (arrived_ns, 0, price);
+        self.used += 1;
+        Ticket { number, generation: entry.generation }
+    }
+
+    /// Its tensors are yet to come.
+    pub fn await_rest(&mut self, ticket: Ticket) {
+        let entry = &mut self.entries[ticket.number as usize];
+        debug_assert!(entry.state == State::Filling && !entry.arriving);
+        entry.arriving = true;
+        self.arriving += 1;
+    }
+
+    /// Gives it to the worker, which `rouse` wakes. It is charged with its rows, with those that the batch before it
+    /// wastes when it does not fit, and with that whole batch where it does not join it. False when it no longer may be
+    /// given: the caller then forgets it.
+    pub fn submit(&mut self, ticket: Ticket, deadline_ns: u64, now_ns: u64) -> bool {
+        if self.limit == 0 || self.broken || self.closed {
+            return false;
+        }
+        let entry = &mut self.entries[ticket.number as usize];
+        let (Some(plan), Some(slot)) = (&entry.plan, entry.slot) else { return false };
+        if !plan.is_live() {
+            return false;
+        }
+        let submission = Submission {
+            ticket: ticket.wire(),
+            offset: slot.offset as u64,
+            out_offset: (slot.offset + plan.out_offset) as u64,
+            start_by_ns: deadline_ns
+                .saturating_sub(entry.price.own_ns(plan.rows))
+                .max(u64::from(deadline_ns > 0)),
+            plan: plan.plan,
+            rows: plan.rows,
+            batch_rows: entry.price.batch_rows,
+            ..Submission::default()
+        };
+        let (kind, rows, price) = (plan.kind, plan.rows, entry.price);
+        if !self.end.submit(&submission) {
+            return false;
+        }
+        self.unheard = true;
+        let charge_ns = price.charge(rows) + self.closes_ns(kind, price);
+        if self.given == 0 {
+            (self.begun_ns, self.longest_ns) = (now_ns, 0);
+        }
+        self.last = (kind, price);
+        self.longest_ns = self.longest_ns.max(price.batch_ns);
+        self.charges_ns += charge_ns;
+        self.given += 1;
+        let entry = &mut self.entries[ticket.number as usize];
+        entry.charge_ns = charge_ns;
+        entry.state = State::Running;
+        self.arriving -= u32::from(std::mem::take(&mut entry.arriving));
+        entry.submitted_ns = now_ns;
+        entry.sequence = self.submitted;
+        self.submitted += 1;
+        self.latest_deadline_ns = self.latest_deadline_ns.max(endless(deadline_ns));
+        true
+    }
+
+    /// Wakes the worker if it sleeps and something was submitted.
+    pub fn rouse(&mut self) {
+        if std::mem::take(&mut self.unheard) {
+            self.end.wake_worker();
+        }
+    }
+
+    /// The outcome, if it is over; else who is to be woken when it is.
+    pub fn poll(&mut self, ticket: Ticket, task: &Waker) -> Option<Outcome> {
+        let entry = &mut self.entries[ticket.number as usize];
+        if let State::Over(outcome) = entry.state {
+            return Some(outcome);
+        }
+        if !entry.waker.as_ref().is_some_and(|known| known.will_wake(task)) {
+            entry.waker = Some(task.clone());
+        }
+        None
+    }
+
+    /// Its call is done with it: the slot goes back as soon as the worker is done with it, too. True when the worker
+    /// still has it.
+    pub fn release(&mut self, ticket: Ticket, slots: &mut Slots) -> bool {
+        let entry = &mut self.entries[ticket.number as usize];
+        if entry.generation != ticket.generation {
+            return false;
+        }
+        match entry.state {
+            State::Running => {
+                entry.state = State::Abandoned;
+                entry.waker = None;
+                self.end.withdraw(entry.sequence as u32); // the ring counts as far
+                true
+            }
+            State::Filling | State::Over(_) => {
+                self.clear(ticket.number, slots);
+                false
+            }
+            State::Free | State::Abandoned => false,
+        }
+    }
+
+    fn clear(&mut self, number: u32, slots: &mut Slots) {
+        let entry = &mut self.entries[number as usize];
+        if let Some(slot) = entry.slot.take() {
+            slots.give(slot);
+        }
+        if !matches!(entry.state, State::Over(_)) {
+            self.used -= 1;
+        }
+        if entry.state == State::Abandoned {
+            self.given -= 1;
+            self.charges_ns -= entry.charge_ns;
+        }
+        entry.state = State::Free;
+        self.arriving -= u32::from(std::mem::take(&mut entry.arriving));
+        (entry.plan, entry.waker) = (None, None);
+        self.free.push(number);
+        if self.given == 0 {
+            self.latest_deadline_ns = 0;
+        }
+    }
+
+    fn over(&mut self, number: u32, outcome: Outcome) {
+        let entry = &mut self.entries[number as usize];
+        entry.state = State::Over(outcome);
+        self.used -= 1;
+        self.given -= 1;
+        self.charges_ns -= entry.charge_ns;
+        if self.given == 0 {
+            self.latest_deadline_ns = 0;
+        }
+        if let Some(waker) = self.entries[number as usize].waker.take() {
+            waker.wake();
+        }
+    }
+
+    /// Takes what the worker has completed; how many requests that were. What it cannot have completed does not count.
+    pub fn drain(&mut self, slots: &mut Slots, news: &mut News, now_ns: u64) -> u32 {
+        let mut ended = 0;
+        while !self.broken && !self.closed {
+            let Some(completion) = self.end.take() else { break };
+            if self.complete(&completion, slots, news, now_ns) {
+                ended += 1;
+                self.begun_ns = now_ns;
+            } else {
+                self.distrust(news);
+            }
+        }
+        if self.end.broken() && !self.broken {
+            self.distrust(news);
+        }
+        ended
+    }
+
+    /// Nothing that this worker says counts from here on; the engine has it killed, and `close` follows.
+    fn distrust(&mut self, news: &mut News) {
+        self.broken = true;
+        news.broken(self.id);
+    }
+
+    fn complete(&mut self, told: &Completion, slots: &mut Slots, news: &mut News, now_ns: u64) -> bool {
+        let ticket = Ticket::of_wire(told.ticket);
+        let Some(entry) = self.entries.get(ticket.number as usize) else { return false };
+        let running = matches!(entry.state, State::Running | State::Abandoned);
+        if entry.generation != ticket.generation || !running {
+            return false;
+        }
+        let Some(plan) = &entry.plan else { return false };
+        let subject: Subject = (plan.model, plan.kind, self.id);
+        let most = if entry.price.batch_rows == 0 { ROWS } else { entry.price.batch_rows };
+        if told.status == status::OK && !(plan.rows..=most.max(plan.rows)).contains(&told.batch_rows) {
+            return false;
+        }
+        let outcome = match told.status {
+            status::OK => {
+                let stages = stages(told, entry.arrived_ns, entry.submitted_ns, now_ns);
+                if told.first == 1 {
+                    let Stages { gather_ns, run_ns, scatter_ns, .. } = stages;
+                    news.batch(subject, told.batch_rows, Batches { count: 0, gather_ns, run_ns, scatter_ns });
+                }
+                Outcome::Ran(stages)
+            }
+            status::HAND_OVER => Outcome::HandOver { attempts: 0 },
+            status::EXPIRED => Outcome::Expired,
+            status::WITHDRAWN if entry.state == State::Abandoned => Outcome::Expired, // which nobody hears of
+            _ => return false,
+        };
+        if entry.state == State::Abandoned {
+            self.clear(ticket.number, slots);
+        } else {
+            self.over(ticket.number, outcome);
+        }
+        true
+    }
+
+    /// A request was answered; `who` are its id and its client.
+    pub fn answered(
+        &self,
+        ticket: Ticket,
+        stages: Stages,
+        who: (&Bytes, &str),
+        now_ns: u64,
+        news: &mut News,
+    ) {
+        let entry = &self.entries[ticket.number as usize];
+        let Some(plan) = &entry.plan else { return };
+        let total_ns = now_ns.saturating_sub(entry.arrived_ns);
+        let Stages { queue_ns, gather_ns, run_ns, scatter_ns } = stages;
+        let answered =
+            Answered { rows: plan.rows, stages_ns: [queue_ns, gather_ns, run_ns, scatter_ns, total_ns] };
+        news.answered((plan.model, plan.kind, self.id), who, &answered);
+    }
+
+    /// Its process has ended: what it had is handed over, and its memory is the door's again. The model of what it had had
+    /// for longest, and how many requests it had. Only those that may have been in the batch that ran count as tried: the
+    /// worker takes them in their order, and the others have nothing to do with its death.
+    pub fn close(&mut self, slots: &mut Slots) -> (Option<u32>, usize) {
+        self.closed = true;
+        self.limit = 0;
+        let mut had: Vec<u32> =
+            (0..self.entries.len() as u32).filter(|number| self.is_running(*number)).collect();
+        had.sort_by_key(|number| self.entries[*number as usize].sequence);
+        let first = had.first().and_then(|number| self.entries[*number as usize].plan.clone());
+        let (mut rows, mut bound, mut alike) = (0u32, u32::MAX, true);
+        for number in &had {
+            let entry = &self.entries[*number as usize];
+            let (Some(first), Some(plan)) = (&first, &entry.plan) else { continue };
+            let own = if entry.price.batch_rows == 0 { u32::MAX } else { entry.price.batch_rows };
+            bound = bound.min(own);
+            alike &= plan.kind == first.kind && (rows == 0 || rows.saturating_add(plan.rows) <= bound);
+            rows = rows.saturating_add(plan.rows);
+            if entry.state == State::Abandoned {
+                self.clear(*number, slots);
+            } else {
+                self.over(*number, Outcome::HandOver { attempts: u32::from(alike) });
+            }
+        }
+        (first.map(|plan| plan.model), had.len())
+    }
+
+    fn is_running(&self, number: u32) -> bool {
+        matches!(self.entries[number as usize].state, State::Running | State::Abandoned)
+    }
+
+    /// Whether no call needs it any more.
+    pub fn is_done(&self) -> bool {
+        self.closed && self.free.len() == self.entries.len()
+    }
+
+    /// The thread is about to sleep: completions must ring.
+    pub fn arm(&self) {
+        self.end.arm();
+    }
+
+    /// The thread is awake.
+    pub fn disarm(&self) {
+        self.end.disarm();
+    }
+
+    /// Whether there is something to take.
+    pub fn pending(&self) -> bool {
+        !self.broken && !self.closed && self.end.pending()
+    }
+}
+
+/// What the worker tells of times, as far as it can be true.
+fn stages(told: &Completion, arrived_ns: u64, submitted_ns: u64, now_ns: u64) -> Stages {
+    let started_ns = told.started_ns.clamp(submitted_ns, now_ns.max(submitted_ns));
+    let mut left = now_ns.saturating_sub(started_ns);
+    let mut bounded = |ns: u64| {
+        let ns = ns.min(left);
+        left -= ns;
+        ns
+    };
+    Stages {
+        queue_ns: started_ns.saturating_sub(arrived_ns),
+        gather_ns: bounded(told.gather_ns),
+        run_ns: bounded(told.run_ns),
+        scatter_ns: bounded(told.scatter_ns),
+    }
+}

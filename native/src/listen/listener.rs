@@ -1,0 +1,226 @@
+//! Listening sockets: checked when they are taken over, then accepting until the door drains. Until all of them are taken
+//! in, the door works with duplicates, so that whoever gave them still has them when that fails.
+
+use crate::door::Core;
+use crate::h2::connection;
+use crate::measure::limits::Limit;
+use std::future::poll_fn;
+use std::io::{Error, Result};
+use std::mem::size_of;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
+
+/// How long to wait when the kernel has no connection to give, for instance for want of descriptors.
+pub const BREATHER: Duration = Duration::from_millis(50);
+
+/// A socket that was checked and belongs to the door.
+pub struct ListeningSocket {
+    descriptor: OwnedFd,
+    family: libc::c_int,
+    /// As it was given.
+    number: RawFd,
+}
+
+/// An accepted connection.
+pub enum Socket {
+    /// Over TCP.
+    Tcp(TcpStream),
+    /// Over a Unix socket.
+    Unix(UnixStream),
+}
+
+fn option(descriptor: RawFd, name: libc::c_int) -> Result<libc::c_int> {
+    let mut value: libc::c_int = 0;
+    let mut length = size_of::<libc::c_int>() as libc::socklen_t;
+    // SAFETY: value and length are valid for what is asked.
+    let result = unsafe {
+        libc::getsockopt(descriptor, libc::SOL_SOCKET, name, (&raw mut value).cast(), &raw mut length)
+    };
+    if result == 0 { Ok(value) } else { Err(Error::last_os_error()) }
+}
+
+fn unfit(descriptor: RawFd, error: &Error) -> (i32, String) {
+    let code = error.raw_os_error().unwrap_or(libc::EINVAL);
+    (code, format!("descriptor {descriptor} cannot be a listener: {error}"))
+}
+
+fn check(descriptor: RawFd) -> std::result::Result<libc::c_int, (i32, String)> {
+    let failed = |error: Error| unfit(descriptor, &error);
+    let wrong = |what: &str| (libc::EINVAL, format!("descriptor {descriptor} {what}"));
+    // SAFETY: only asks for flags.
+    let flags = unsafe { libc::fcntl(descriptor, libc::F_GETFL) };
+    if flags < 0 {
+        return Err(failed(Error::last_os_error()));
+    }
+    if option(descriptor, libc::SO_ACCEPTCONN).map_err(failed)? == 0 {
+        return Err(wrong("does not listen: call listen() before giving it to the door"));
+    }
+    if flags & libc::O_NONBLOCK == 0 {
+        return Err(wrong("blocks: call setblocking(False) before giving it to the door"));
+    }
+    match option(descriptor, libc::SO_DOMAIN).map_err(failed)? {
+        family @ (libc::AF_INET | libc::AF_INET6 | libc::AF_UNIX) => Ok(family),
+        _ => Err(wrong("is neither a TCP nor a Unix socket")),
+    }
+}
+
+/// Duplicates of listening sockets: of all of them, or of none with an errno and a text that names the one that cannot be
+/// used. They stay the caller's until they are `left`.
+pub fn take_over(descriptors: &[RawFd]) -> std::result::Result<Vec<ListeningSocket>, (i32, String)> {
+    let mut taken = Vec::with_capacity(descriptors.len());
+    for (place, descriptor) in descriptors.iter().enumerate() {
+        if descriptors[..place].contains(descriptor) {
+            return Err((libc::EINVAL, format!("descriptor {descriptor} is given twice")));
+        }
+        let family = check(*descriptor)?;
+        // SAFETY: it is open, and stays so while this looks at it.
+        let duplicate = unsafe { BorrowedFd::borrow_raw(*descriptor) }.try_clone_to_owned();
+        taken.push(ListeningSocket {
+            descriptor: duplicate.map_err(|error| unfit(*descriptor, &error))?,
+            family,
+            number: *descriptor,
+        });
+    }
+    Ok(taken)
+}
+
+/// Closes what was taken over and taken in: it is the door's alone from here on.
+pub fn leave(descriptors: &[RawFd]) {
+    for descriptor in descriptors {
+        // SAFETY: it is open, was given once, and its owner has left it to us.
+        drop(unsafe { OwnedFd::from_raw_fd(*descriptor) });
+    }
+}
+
+/// A socket that the runtime listens on.
+pub enum Listener {
+    /// For TCP.
+    Tcp(TcpListener),
+    /// A Unix socket.
+    Unix(UnixListener),
+}
+
+impl Listener {
+    /// Takes it in; to be called within the runtime.
+    pub fn new(bound: ListeningSocket) -> Result<Self> {
+        let ListeningSocket { descriptor, family, number } = bound;
+        let taken = if family == libc::AF_UNIX {
+            UnixListener::from_std(descriptor.into()).map(Self::Unix)
+        } else {
+            TcpListener::from_std(descriptor.into()).map(Self::Tcp)
+        };
+        taken.map_err(|error| Error::new(error.kind(), format!("listening on descriptor {number}: {error}")))
+    }
+
+    /// The next connection, and its peer's address over TCP.
+    pub fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<Result<(Socket, Option<SocketAddr>)>> {
+        match self {
+            Self::Tcp(listener) => {
+                listener.poll_accept(cx).map_ok(|(stream, address)| (Socket::Tcp(stream), Some(address)))
+            }
+            Self::Unix(listener) => {
+                listener.poll_accept(cx).map_ok(|(stream, _)| (Socket::Unix(stream), None))
+            }
+        }
+    }
+}
+
+/// Accepts connections until the door drains. To be called within the runtime, which takes the descriptor in.
+pub fn accept(core: Arc<Core>, bound: ListeningSocket) -> Result<impl Future<Output = ()> + Send + 'static> {
+    let listener = Listener::new(bound)?;
+    Ok(async move {
+        let mut listening = None;
+        loop {
+            let accepted = poll_fn(|cx| {
+                listening.get_or_insert_with(|| core.connections.listen(cx.waker()));
+                if core.is_draining() { Poll::Ready(None) } else { listener.poll_accept(cx).map(Some) }
+            })
+            .await;
+            match accepted {
+                None => return,
+                Some(Ok((socket, address))) => welcome(&core, socket, address),
+                Some(Err(error)) if error.kind() == std::io::ErrorKind::ConnectionAborted => {}
+                Some(Err(_)) => {
+                    core.statistics.accept_failed();
+                    tokio::time::sleep(BREATHER).await;
+                }
+            }
+        }
+    })
+}
+
+fn welcome(core: &Arc<Core>, socket: Socket, address: Option<SocketAddr>) {
+    let bounds = [Limit::Connections, Limit::ConnectionsPerPeer].map(|limit| core.limits.get(limit));
+    let peer = address.map(|address| address.ip().to_canonical());
+    match core.connections.admit(bounds[0], bounds[1], peer) {
+        Ok(admission) => {
+            if let Socket::Tcp(stream) = &socket {
+                let _ = stream.set_nodelay(true); // fails only when the peer has left already
+            }
+            tokio::spawn(connection::serve(core.clone(), socket, peer_text(address).into(), admission));
+        }
+        Err(limit) => {
+            core.statistics.connection_refused();
+            core.statistics.strike(limit);
+        }
+    }
+}
+
+/// The address as gRPC writes it.
+fn peer_text(address: Option<SocketAddr>) -> String {
+    let Some(address) = address else { return "unix:".to_string() };
+    match address.ip().to_canonical() {
+        IpAddr::V4(ip) => format!("ipv4:{ip}:{}", address.port()),
+        IpAddr::V6(ip) => format!("ipv6:[{ip}]:{}", address.port()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::door::DoorThread;
+    use crate::measure::limits::{Limits, NAMES};
+    use std::collections::HashMap;
+    use std::os::fd::{AsRawFd, IntoRawFd};
+
+    #[test]
+    fn addresses_are_written_as_grpc_does() {
+        let text = |address: &str| peer_text(address.parse().ok());
+        assert_eq!(text("10.0.0.1:5"), "ipv4:10.0.0.1:5");
+        assert_eq!(text("[::1]:5"), "ipv6:[::1]:5");
+        assert_eq!(text("[::ffff:10.0.0.1]:5"), "ipv4:10.0.0.1:5");
+        assert_eq!(peer_text(None), "unix:");
+    }
+
+    #[test]
+    fn what_cannot_listen_is_named_and_not_taken() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let descriptor = listener.as_raw_fd();
+        let error = take_over(&[descriptor]).err().unwrap();
+        assert!(error.1.contains(&format!("descriptor {descriptor} blocks")), "{error:?}");
+        listener.set_nonblocking(true).unwrap();
+        assert!(take_over(&[descriptor, descriptor]).err().unwrap().1.contains("twice"));
+        let udp = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        assert!(take_over(&[descriptor, udp.as_raw_fd()]).is_err());
+        assert!(listener.local_addr().is_ok(), "still the caller's");
+        let given = listener.into_raw_fd();
+        assert_eq!(take_over(&[given]).ok().unwrap().len(), 1);
+        leave(&[given]);
+    }
+
+    #[test]
+    fn what_the_runtime_does_not_take_in_stays_the_callers() {
+        let limits = Limits::new(NAMES.iter().map(|name| (name.to_string(), 1 << 20))).unwrap();
+        let mut thread = DoorThread::start(Core::new(limits, HashMap::new(), None).unwrap(), vec![]).unwrap();
+        thread.close();
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        listener.set_nonblocking(true).unwrap();
+        let address = listener.local_addr().unwrap();
+        assert!(thread.listen(take_over(&[listener.as_raw_fd()]).unwrap()).is_err());
+        assert_eq!(listener.local_addr().unwrap(), address);
+    }
+}

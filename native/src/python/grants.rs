@@ -1,0 +1,203 @@
+//! What Python teaches and grants, and what it is told of requests that were served so.
+
+use crate::door::Core;
+use crate::fastpath::direct::Attached;
+use crate::fastpath::plan::Lesson;
+use crate::h2::underway::StreamWindow;
+use crate::http::head::is_inference;
+use crate::http::json::Outline;
+use crate::lanes::memory::{DoorEnd, LaneMemory};
+use crate::lanes::news::{Subject, Tally};
+use crate::lanes::price::Price;
+use crate::lanes::slots::Arena;
+use crate::lanes::trace::Trace;
+use pyo3::exceptions::{PyOSError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyList, PyTuple};
+use std::os::fd::{BorrowedFd, RawFd};
+use std::sync::Arc;
+
+/// Teaching and granting; see the stub of the package.
+#[pyclass(frozen, module = "edge_appliance_door")]
+pub struct Grants(pub Arc<Core>);
+
+#[pymethods]
+impl Grants {
+    #[pyo3(signature = (*, method, arena, arena_bytes, slots, bounds_ns, slow_ns))]
+    #[allow(clippy::too_many_arguments)]
+    fn attach(
+        &self,
+        method: u32,
+        arena: RawFd,
+        arena_bytes: usize,
+        slots: Vec<(usize, Vec<usize>)>,
+        bounds_ns: Vec<u64>,
+        slow_ns: u64,
+    ) -> PyResult<()> {
+        let arena = Arena::map(arena, arena_bytes)?;
+        let attached = Attached { arena, method };
+        self.0.direct.attach(attached, slots, bounds_ns, slow_ns).map_err(PyValueError::new_err)
+    }
+
+    fn open_lane(&self, lane: u32, group: u32, memory: RawFd, doorbell: RawFd) -> PyResult<()> {
+        let memory = Arc::new(LaneMemory::open(memory)?);
+        if doorbell < 0 {
+            return Err(PyOSError::new_err("the doorbell is no descriptor"));
+        }
+        // SAFETY: the caller holds the descriptor open during this call; it is only duplicated.
+        let doorbell = unsafe { BorrowedFd::borrow_raw(doorbell) }.try_clone_to_owned()?;
+        self.0.direct.open_lane(lane, group, DoorEnd::new(memory), doorbell).map_err(PyValueError::new_err)
+    }
+
+    fn close_lane(&self, lane: u32) -> (i64, usize) {
+        let (blamed, had) = self.0.direct.close_lane(lane);
+        (blamed.map_or(-1, i64::from), had)
+    }
+
+    fn grant(&self, lane: u32, limit: u32) -> bool {
+        self.0.direct.grant(lane, limit)
+    }
+
+    fn revoke(&self, lane: u32) -> bool {
+        self.0.direct.grant(lane, 0)
+    }
+
+    fn load(&self, lane: u32) -> (u32, u64, u64) {
+        self.0.direct.load(lane)
+    }
+
+    fn serve_stream(&self, method: u32, requests: usize, nbytes: usize) -> PyResult<()> {
+        let window = StreamWindow { requests, bytes: nbytes };
+        self.0.direct.serve_stream(method, window).map_err(PyValueError::new_err)
+    }
+
+    #[pyo3(signature = (head, *, plan, kind, model, group, rows, inputs, out_offset, span, opening, described, outputs,
+                        closing, late_text, default_timeout_ns, input_texts = Vec::new(), output_texts = Vec::new()))]
+    #[allow(clippy::too_many_arguments)]
+    fn teach(
+        &self,
+        head: Vec<u8>,
+        plan: u32,
+        kind: u32,
+        model: u32,
+        group: u32,
+        rows: u32,
+        inputs: Vec<(usize, usize)>,
+        out_offset: usize,
+        span: usize,
+        opening: Vec<u8>,
+        described: Vec<u8>,
+        outputs: Vec<(Vec<u8>, usize, usize)>,
+        closing: Vec<u8>,
+        late_text: String,
+        default_timeout_ns: u64,
+        input_texts: Vec<String>,
+        output_texts: Vec<String>,
+    ) -> PyResult<()> {
+        let lesson = Lesson {
+            plan,
+            kind,
+            model,
+            group,
+            rows,
+            inputs,
+            out_offset,
+            span,
+            opening,
+            described,
+            outputs,
+            input_texts,
+            output_texts,
+            closing,
+            late_text,
+            default_timeout_ns,
+        };
+        self.0.direct.teach(head, lesson).map_err(PyValueError::new_err)
+    }
+
+    #[staticmethod]
+    fn http_head<'py>(py: Python<'py>, target: &str, json: &[u8]) -> Option<Bound<'py, PyBytes>> {
+        let mut outline = Outline::default();
+        let known = is_inference(target.as_bytes()) && outline.read(target.as_bytes(), json).is_some();
+        known.then(|| PyBytes::new(py, &outline.key))
+    }
+
+    #[pyo3(signature = (model = None))]
+    fn forget(&self, model: Option<u32>) {
+        self.0.direct.forget(model);
+    }
+
+    #[pyo3(signature = (kind, charge_per_row_ns, batch_ns, margin_ns, batch_rows = 0))]
+    fn price(&self, kind: u32, charge_per_row_ns: u64, batch_ns: u64, margin_ns: u64, batch_rows: u32) {
+        self.0.direct.price(kind, Price { charge_per_row_ns, batch_ns, margin_ns, batch_rows });
+    }
+
+    fn forget_price(&self, kind: u32) {
+        self.0.direct.forget_price(kind);
+    }
+
+    fn in_flight(&self, model: u32) -> usize {
+        self.0.direct.in_flight_of(model)
+    }
+
+    fn parked(&self, model: u32) -> usize {
+        self.0.direct.parked_of(model)
+    }
+
+    fn sample(&self, one_in: u64) {
+        self.0.direct.sample(one_in);
+    }
+
+    fn traces<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyTuple>>> {
+        self.0.direct.traces().into_iter().map(|trace| traced(py, &trace)).collect()
+    }
+
+    fn thread(&self) -> i32 {
+        self.0.direct.thread()
+    }
+
+    fn free_slots(&self) -> Vec<usize> {
+        self.0.direct.free_slots()
+    }
+
+    fn news<'py>(&self, py: Python<'py>) -> PyResult<(Bound<'py, PyList>, Vec<u32>)> {
+        let (tallies, broken) = self.0.direct.news();
+        let told = PyList::empty(py);
+        for (subject, tally) in tallies {
+            told.append(told_of(py, subject, tally)?)?;
+        }
+        Ok((told, broken))
+    }
+}
+
+fn traced<'py>(py: Python<'py>, trace: &Trace) -> PyResult<Bound<'py, PyTuple>> {
+    let Trace { model, lane, rows, id, parent, arrived_ns, admitted_ns, dispatched_ns, stages, replied_ns } =
+        trace;
+    let taken_ns = arrived_ns + stages.queue_ns;
+    let ran_ns = taken_ns + stages.gather_ns;
+    let split_ns = ran_ns + stages.run_ns;
+    let ended_ns = split_ns + stages.scatter_ns;
+    let stamps =
+        [*arrived_ns, *admitted_ns, *dispatched_ns, taken_ns, ran_ns, split_ns, ended_ns, *replied_ns];
+    let stamps = PyTuple::new(py, stamps)?;
+    (model, lane, rows, PyBytes::new(py, id), PyBytes::new(py, parent), stamps).into_pyobject(py)
+}
+
+fn told_of<'py>(py: Python<'py>, subject: Subject, tally: Tally) -> PyResult<Bound<'py, PyTuple>> {
+    let (model, kind, lane) = subject;
+    let batches: Vec<_> = tally
+        .batches
+        .iter()
+        .map(|(rows, sums)| (*rows, sums.count, sums.gather_ns, sums.run_ns, sums.scatter_ns))
+        .collect();
+    let stages: Vec<_> =
+        tally.stages.iter().map(|histogram| (histogram.counts.clone(), histogram.sum_ns)).collect();
+    let slow: Vec<_> = tally
+        .slow
+        .iter()
+        .map(|slow| (PyBytes::new(py, &slow.id), slow.stages_ns.to_vec(), &slow.client))
+        .collect();
+    let Tally { requests, rows, refused, cancelled, expired, budget_ns, .. } = tally;
+    (model, kind, lane, requests, rows, batches, stages, refused, cancelled, expired, budget_ns, slow)
+        .into_pyobject(py)
+}

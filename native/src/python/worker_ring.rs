@@ -1,0 +1,431 @@
+//! The worker's side of its lane as Python sees it, and the daemon's hold on the memory of a lane.
+//!
+//! `WorkerRing` forms batches, lays their tensors out and tells their ends; what runs a batch is Python's business. What
+//! Python has prepared and kept here (`lanes/worker_runs.rs`) is called in a loop that otherwise stays out of the interpreter:
+//! after a halt every line of code is fetched anew, and Python's are many. One batch is out at a time. The arena is shared
+//! with the door and with other workers: no reference to its bytes is ever made, they are copied through raw pointers.
+
+use crate::lanes::memory::{self as lane_memory, Completion, MAIL, Submission, WorkerEnd, status};
+use crate::lanes::worker_plans::{Plan, Plans, Tensor, aligned};
+use crate::lanes::worker_runs::{Alone, Merged, Runs};
+use crate::measure::clock::now_ns;
+use pyo3::buffer::PyUntypedBuffer;
+use pyo3::exceptions::{PyOSError, PyRuntimeError, PyValueError};
+use pyo3::prelude::*;
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// The memory of one lane, held by the daemon; see the stub of the package.
+#[pyclass(frozen, module = "edge_appliance_door")]
+pub struct LaneMemory {
+    memory: lane_memory::LaneMemory,
+    doorbell: OwnedFd,
+}
+
+#[pymethods]
+impl LaneMemory {
+    #[new]
+    fn new() -> PyResult<Self> {
+        let memory = lane_memory::LaneMemory::create().map_err(PyOSError::new_err)?;
+        Ok(Self { memory, doorbell: lane_memory::doorbell().map_err(PyOSError::new_err)? })
+    }
+
+    fn fileno(&self) -> RawFd {
+        self.memory.fd()
+    }
+
+    fn doorbell(&self) -> RawFd {
+        self.doorbell.as_raw_fd()
+    }
+
+    fn mail(&self) {
+        self.memory.mail();
+    }
+}
+
+/// A request of the batch that is out.
+struct Request {
+    ticket: u64,
+    offset: usize,
+    out_offset: usize,
+    plan: Arc<Plan>,
+}
+
+/// The batch that is out. Empty: none is.
+#[derive(Default)]
+struct Batch {
+    requests: Vec<Request>,
+    rows: u32,
+    /// The least that one of them allows.
+    bound: u32,
+    started_ns: u64,
+}
+
+impl Batch {
+    /// Whether a request of this plan may run with those that are in it.
+    fn takes(&self, plan: &Plan, batch_rows: u32) -> bool {
+        self.requests.first().is_none_or(|first| {
+            let bound = first.plan.max_rows.min(self.bound).min(allowed(batch_rows));
+            plan.kind == first.plan.kind && self.rows.saturating_add(plan.rows) <= bound
+        })
+    }
+}
+
+fn allowed(batch_rows: u32) -> u32 {
+    if batch_rows == 0 { u32::MAX } else { batch_rows }
+}
+
+/// The worker's end of its lane; see the stub of the package. Prepared runs may be dropped by another thread while this
+/// one sleeps in `serve`, so they are not a part of what that holds.
+#[pyclass(frozen, module = "edge_appliance_door")]
+pub struct WorkerRing {
+    serving: Mutex<Serving>,
+    runs: Mutex<Runs>,
+}
+
+/// What only the thread that serves uses.
+struct Serving {
+    end: WorkerEnd,
+    arena: PyUntypedBuffer,
+    plans: Plans,
+    batch: Batch,
+    /// The batch that is out was formed by `serve`, and `take` has not told of it yet.
+    left: bool,
+    ended: Vec<Completion>,
+}
+
+/// What `serve` and `serve_one` tell: nothing was there.
+const NOTHING: u32 = 0;
+/// A batch is out for which no run is kept.
+const LEFT: u32 = 2;
+/// A batch ran.
+const RAN: u32 = 4;
+
+/// What a batch spent: gathering, running, scattering.
+type Spent = [u64; 3];
+
+/// What `take` gives: kind, plan, rows, count, offset, out_offset.
+type Taken = (u32, u32, u32, usize, usize, usize);
+
+#[pymethods]
+impl WorkerRing {
+    #[new]
+    fn new(memory_fd: RawFd, doorbell_fd: RawFd, arena: &Bound<'_, PyAny>) -> PyResult<Self> {
+        let memory = lane_memory::LaneMemory::open(memory_fd).map_err(PyOSError::new_err)?;
+        let arena = PyUntypedBuffer::get(arena)?;
+        if arena.readonly() || !arena.is_c_contiguous() {
+            return Err(PyValueError::new_err("the arena must be writable and contiguous"));
+        }
+        let serving = Serving {
+            end: WorkerEnd::new(memory, duplicate(doorbell_fd).map_err(PyOSError::new_err)?),
+            arena,
+            plans: Plans::default(),
+            batch: Batch { bound: u32::MAX, ..Batch::default() },
+            left: false,
+            ended: Vec::new(),
+        };
+        Ok(Self { serving: Mutex::new(serving), runs: Mutex::default() })
+    }
+
+    fn wait(&self, py: Python<'_>, timeout_ms: u64) -> PyResult<u32> {
+        Ok(self.serving()?.wait(py, timeout_ms))
+    }
+
+    fn learn(
+        &self,
+        plan: u32,
+        kind: u32,
+        rows: u32,
+        max_rows: u32,
+        input_sizes: Vec<usize>,
+        output_sizes: Vec<usize>,
+    ) -> PyResult<()> {
+        let plans = &mut self.serving()?.plans;
+        plans.learn(plan, kind, (rows, max_rows), &input_sizes, &output_sizes).map_err(PyValueError::new_err)
+    }
+
+    fn forget(&self, plan: u32) -> PyResult<()> {
+        let forgotten = self.serving()?.plans.forget(plan);
+        if let Some(forgotten) = forgotten {
+            let dropped = self.runs().split_off_plan(plan, forgotten.kind);
+            drop(dropped); // what ends with it is Python's, and no lock is held any more
+        }
+        Ok(())
+    }
+
+    fn take(&self) -> PyResult<Option<Taken>> {
+        let mut serving = self.serving()?;
+        if !std::mem::take(&mut serving.left) {
+            serving.none_is_out()?;
+            serving.form_batch();
+        }
+        let Some(first) = serving.batch.requests.first() else { return Ok(None) };
+        let (kind, count) = (first.plan.kind, serving.batch.requests.len());
+        Ok(Some((kind, first.plan.id, serving.batch.rows, count, first.offset, first.out_offset)))
+    }
+
+    fn gather(&self, address: usize, nbytes: usize) -> PyResult<()> {
+        self.serving()?.copy_batch(Direction::Gather, (address, nbytes)).map_err(PyValueError::new_err)
+    }
+
+    fn scatter(&self, address: usize, nbytes: usize) -> PyResult<()> {
+        self.serving()?.copy_batch(Direction::Scatter, (address, nbytes)).map_err(PyValueError::new_err)
+    }
+
+    fn complete(&self, status: u32, gather_ns: u64, run_ns: u64, scatter_ns: u64) -> PyResult<()> {
+        self.serving()?.complete(status, [gather_ns, run_ns, scatter_ns]);
+        Ok(())
+    }
+
+    fn keep_alone(&self, kind: u32, plan: u32, at: (usize, usize), run: Py<PyAny>) -> usize {
+        let mut runs = self.runs();
+        let replaced = runs.alone.insert((plan, at.0, at.1), Alone { kind, run });
+        let kept = runs.count();
+        drop(runs);
+        drop(replaced); // as above
+        kept
+    }
+
+    fn keep_merged(
+        &self,
+        kind: u32,
+        rows: u32,
+        source: (usize, usize),
+        place: (usize, usize),
+        run: Py<PyAny>,
+    ) -> usize {
+        let mut runs = self.runs();
+        let replaced = runs.merged.insert((kind, rows), Merged { source, place, run });
+        let kept = runs.count();
+        drop(runs);
+        drop(replaced); // as above
+        kept
+    }
+
+    #[pyo3(signature = (kind = None))]
+    fn drop_runs(&self, kind: Option<u32>) {
+        let dropped = match kind {
+            None => std::mem::take(&mut *self.runs()),
+            Some(kind) => self.runs().split_off(kind),
+        };
+        drop(dropped); // as above
+    }
+
+    fn serve(&self, py: Python<'_>, timeout_ms: u64) -> PyResult<u32> {
+        let mut serving = self.serving()?;
+        serving.none_is_out()?;
+        loop {
+            match self.step(py, &mut serving) {
+                RAN => {}
+                LEFT => return Ok(LEFT),
+                _ => match serving.wait(py, timeout_ms) {
+                    NOTHING => return Ok(NOTHING),
+                    flags if flags & MAIL != 0 => return Ok(MAIL),
+                    _ => {}
+                },
+            }
+        }
+    }
+
+    fn serve_one(&self, py: Python<'_>) -> PyResult<u32> {
+        let mut serving = self.serving()?;
+        serving.none_is_out()?;
+        Ok(self.step(py, &mut serving))
+    }
+}
+
+impl WorkerRing {
+    /// What the serving thread uses. Fails while it is in use: by another thread, or by a run that serves again.
+    fn serving(&self) -> PyResult<MutexGuard<'_, Serving>> {
+        self.serving.try_lock().map_err(|_| PyRuntimeError::new_err("the ring is in use"))
+    }
+
+    /// Never kept for long: neither while something runs nor while Python objects end.
+    fn runs(&self) -> MutexGuard<'_, Runs> {
+        self.runs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Forms a batch, and runs it if a run is kept for it: LEFT if there is none, NOTHING if nothing waits or mail goes
+    /// first. A run that fails hands its batch over, and what was kept for its kind is not called again.
+    fn step(&self, py: Python<'_>, serving: &mut Serving) -> u32 {
+        serving.form_batch();
+        let Some(first) = serving.batch.requests.first() else { return NOTHING };
+        let (kind, rows) = (first.plan.kind, serving.batch.rows);
+        let ran = if serving.batch.requests.len() == 1 {
+            let key = (first.plan.id, first.offset, first.out_offset);
+            let run = self.runs().alone.get(&key).map(|alone| alone.run.clone_ref(py));
+            run.map(|run| serving.run_alone(py, &run))
+        } else {
+            let merged = self.runs().merged.get(&(kind, rows)).map(|merged| merged.clone_ref(py));
+            merged.map(|merged| serving.run_merged(py, &merged))
+        };
+        match ran {
+            None => {
+                serving.left = true;
+                return LEFT;
+            }
+            Some(Ok(spent)) => serving.complete(status::OK, spent),
+            Some(Err(_)) => {
+                self.drop_runs(Some(kind)); // whatever it was, the run that follows says it
+                serving.complete(status::HAND_OVER, [0; 3]);
+            }
+        }
+        RAN
+    }
+}
+
+impl Serving {
+    fn none_is_out(&self) -> PyResult<()> {
+        if self.batch.requests.is_empty() {
+            return Ok(());
+        }
+        Err(PyRuntimeError::new_err("the batch before has not been completed"))
+    }
+
+    fn wait(&self, py: Python<'_>, timeout_ms: u64) -> u32 {
+        let end = &self.end;
+        match end.wait(Duration::ZERO) {
+            0 if timeout_ms > 0 => py.detach(|| end.wait(Duration::from_millis(timeout_ms))),
+            flags => flags,
+        }
+    }
+
+    fn run_alone(&self, py: Python<'_>, run: &Py<PyAny>) -> PyResult<Spent> {
+        run.call0(py)?;
+        Ok([0, now_ns().saturating_sub(self.batch.started_ns), 0])
+    }
+
+    fn run_merged(&self, py: Python<'_>, merged: &Merged) -> PyResult<Spent> {
+        let fits = PyValueError::new_err;
+        self.copy_batch(Direction::Gather, merged.source).map_err(fits)?;
+        let gathered_ns = now_ns();
+        merged.run.call0(py)?;
+        let ran_ns = now_ns();
+        self.copy_batch(Direction::Scatter, merged.place).map_err(fits)?;
+        let stages = [self.batch.started_ns, gathered_ns, ran_ns, now_ns()];
+        Ok(std::array::from_fn(|stage| stages[stage + 1].saturating_sub(stages[stage])))
+    }
+
+    fn complete(&mut self, status: u32, [gather_ns, run_ns, scatter_ns]: Spent) {
+        let Batch { rows: batch_rows, started_ns, .. } = self.batch;
+        self.end.complete(self.batch.requests.iter().enumerate().map(|(index, request)| Completion {
+            ticket: request.ticket,
+            status,
+            batch_rows,
+            first: u32::from(index == 0),
+            started_ns,
+            gather_ns,
+            run_ns,
+            scatter_ns,
+            ..Completion::default()
+        }));
+        self.batch.requests.clear();
+        (self.batch.rows, self.batch.bound, self.left) = (0, u32::MAX, false);
+    }
+
+    /// Takes what may run together from the front, unless there is mail; what cannot run is completed on the way.
+    fn form_batch(&mut self) {
+        let mut waiting = self.end.waiting();
+        // After `waiting`: a plan that was sent before one of these submissions is not overtaken by it.
+        if waiting == 0 || self.end.has_mail() {
+            return;
+        }
+        let now_ns = now_ns();
+        while waiting > 0 {
+            let submission = self.end.peek(0);
+            match self.judge(&submission, now_ns) {
+                Ok(request) if self.batch.takes(&request.plan, submission.batch_rows) => {
+                    self.batch.bound = self.batch.bound.min(allowed(submission.batch_rows));
+                    self.batch.rows += request.plan.rows;
+                    self.batch.requests.push(request);
+                }
+                Ok(_) => break,
+                Err(status) => self.ended.push(Completion {
+                    ticket: submission.ticket,
+                    status,
+                    started_ns: now_ns,
+                    ..Completion::default()
+                }),
+            }
+            self.end.advance(1);
+            waiting -= 1;
+        }
+        if !self.ended.is_empty() {
+            self.end.complete(self.ended.drain(..));
+        }
+        self.batch.started_ns = now_ns;
+    }
+
+    /// What is to run, or the status with which it ends at once.
+    fn judge(&self, submission: &Submission, now_ns: u64) -> Result<Request, u32> {
+        let &Submission { ticket, offset, out_offset, start_by_ns, rows, withdrawn, .. } = submission;
+        if withdrawn != 0 {
+            return Err(status::WITHDRAWN);
+        }
+        if start_by_ns != 0 && start_by_ns <= now_ns {
+            return Err(status::EXPIRED);
+        }
+        let before = self.batch.requests.last().filter(|request| request.plan.id == submission.plan);
+        let known = before.map(|request| &request.plan).or_else(|| self.plans.get(submission.plan));
+        let plan = known.ok_or(status::HAND_OVER)?;
+        if plan.rows != rows || !plan.fits(offset, out_offset, self.arena.len_bytes()) {
+            return Err(status::HAND_OVER);
+        }
+        // Neither is larger than the arena, which is in memory.
+        Ok(Request { ticket, offset: offset as usize, out_offset: out_offset as usize, plan: plan.clone() })
+    }
+
+    /// Copies between the places of the requests and memory where their tensors lie column after column, row after row.
+    fn copy_batch(&self, direction: Direction, (address, nbytes): (usize, usize)) -> Result<(), String> {
+        let requests = &self.batch.requests;
+        let columns = requests.first().map_or(0, |first| first.tensors(direction).0.len());
+        let mut position = 0;
+        for column in 0..columns {
+            for request in requests {
+                let (tensors, offset) = request.tensors(direction);
+                let Tensor { start, size } = tensors[column]; // those of a kind have as many columns
+                if nbytes.checked_sub(position).is_none_or(|room| room < size) {
+                    return Err(format!("the batch does not fit into {nbytes} bytes"));
+                }
+                let scratch = (address as *mut u8).wrapping_add(position);
+                let place = self.arena.buf_ptr().cast::<u8>().wrapping_add(offset + start);
+                let (from, to) = match direction {
+                    Direction::Gather => (place, scratch),
+                    Direction::Scatter => (scratch, place),
+                };
+                // SAFETY: `place` lies in the arena, which the buffer keeps mapped: `judge` has checked it. The caller
+                // vouches for `nbytes` from `address`, as memory of this process outside of the arena.
+                unsafe { std::ptr::copy_nonoverlapping(from, to, size) };
+                position += size;
+            }
+            position = aligned(position).unwrap_or(usize::MAX);
+        }
+        Ok(())
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Direction {
+    Gather,
+    Scatter,
+}
+
+impl Request {
+    /// Its tensors that go this way, and where they begin in the arena.
+    fn tensors(&self, direction: Direction) -> (&[Tensor], usize) {
+        match direction {
+            Direction::Gather => (&self.plan.inputs, self.offset),
+            Direction::Scatter => (&self.plan.outputs, self.out_offset),
+        }
+    }
+}
+
+fn duplicate(descriptor: RawFd) -> io::Result<OwnedFd> {
+    if descriptor < 0 {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    // SAFETY: it is only borrowed for this call; the kernel refuses a number that is no descriptor.
+    unsafe { BorrowedFd::borrow_raw(descriptor) }.try_clone_to_owned()
+}
