@@ -163,18 +163,18 @@ def ours(trace: Trace) -> int:
         while waiting:
             for action in residency.step(waiting.pop(), now_ns, ()):
                 match action:
-                    case port.Load() | port.Fill():
+                    case port.Load() | port.PageIn():
                         traced = trace.models[action.model]
                         paid_ns += traced.cost_ns
                         waiting.append(port.Done(action.model, traced.cost_ns, traced.bytes))
-                    case port.Hollow() | port.Drop():
+                    case port.EvictWeights() | port.Unload():
                         waiting.append(port.Done(action.model))
                     case port.Refuse():
                         raise AssertionError(f"{action} without a deadline")
 
     for model, traced in enumerate(trace.models):
         footprint = Footprint(traced.bytes, traced.bytes)
-        tell(port.Added(model, Form.HOLLOW, footprint, traced.cost_ns, traced.cost_ns), 0)
+        tell(port.Added(model, Form.WEIGHTS_EVICTED, footprint, traced.cost_ns, traced.cost_ns), 0)
     for request, (at_ns, model) in enumerate(trace.requests):
         if residency.form(model) is Form.RESIDENT:
             tell(port.Used(model, 1), at_ns)

@@ -89,7 +89,7 @@ class ResidencyZipf:
             at = min(len(times) * share // 100, len(times) - 1)
             samples.add(name, SETTING, f"p{share}", "ms", times[at] * 1e3)
         figures = _status(server)["residency"]
-        for key in ("misses", "loads", "fills", "hollowed", "dropped"):
+        for key in ("misses", "loads", "page_ins", "evictions", "unloads"):
             samples.add(name, SETTING, key, "", figures[key])
         samples.errors.extend(sorted(set(errors)))
         return len(errors)

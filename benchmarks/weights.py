@@ -1,4 +1,5 @@
-"""How fast weights come into memory: forks, hollow fills, cold starts, beside raw reads of the same bytes.
+"""How fast weights come into memory: forks, page-ins of evicted weights, cold starts, beside raw reads of the same
+bytes.
 
 Rounds are interleaved: each takes one sample of every way, on the same file, from a cold page cache where it says so.
 """
@@ -21,7 +22,7 @@ from benchmarks.transformers import embedding, transformer
 from benchmarks.worker_pool import TimedPool, timed_pool
 
 ROUNDS_MIN = 7
-HOLLOW, RAW, COLD = "hollow", "raw", "cold start"
+EVICTED, RAW, COLD = "evicted", "raw", "cold start"
 PACKED = LoadWish()
 QUICK = LoadWish(quick=True)
 PAGE_BYTES = 4096
@@ -99,7 +100,7 @@ class Forks:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HollowFills:
+class PageIns:
     """A packed session whose weights leave and come back, with and without verification: a transformer of so many
     ``megabytes``, or the embedding model."""
 
@@ -124,9 +125,9 @@ class HollowFills:
             if not loaded.packed:
                 samples.errors.append("the session is not that of the packed form")
             pool.run(worker, version)
-            pool.hollow(worker)
-            samples.add(HOLLOW, self._setting, "memory", "MiB", pool.private_mib(worker) - before)
-            nbytes = loaded.hollow_bytes // PAGE_BYTES * PAGE_BYTES
+            pool.evict_weights(worker)
+            samples.add(EVICTED, self._setting, "memory", "MiB", pool.private_mib(worker) - before)
+            nbytes = loaded.evictable_bytes // PAGE_BYTES * PAGE_BYTES
             with samples.watching_others():
                 for _ in range(rounds_of(bench)):
                     self._round(pool, worker, version, path, nbytes, samples)
@@ -138,14 +139,14 @@ class HollowFills:
     ) -> None:
         read_raw(path, nbytes, self._setting, samples)
         for verify, metric in ((False, "time"), (True, "time, verified")):
-            samples.add(HOLLOW, self._setting, "evict", "ms", pool.hollow(worker))
+            samples.add(EVICTED, self._setting, "evict", "ms", pool.evict_weights(worker))
             make_cold(path)
-            samples.add(HOLLOW, self._setting, metric, "ms", pool.fill(worker, verify=verify))
-            samples.add(HOLLOW, self._setting, "run", "ms", pool.run(worker, version))
+            samples.add(EVICTED, self._setting, metric, "ms", pool.page_in(worker, verify=verify))
+            samples.add(EVICTED, self._setting, "run", "ms", pool.run(worker, version))
         with Path(path).open("rb") as keeper, contextlib.closing(_Held(keeper.fileno(), nbytes)):
-            pool.hollow(worker)
-            samples.add(HOLLOW, self._setting, "warm refill", "ms", pool.fill(worker, verify=False))
-            pool.hollow(worker)
+            pool.evict_weights(worker)
+            samples.add(EVICTED, self._setting, "warm page-in", "ms", pool.page_in(worker, verify=False))
+            pool.evict_weights(worker)
 
     @property
     def _setting(self) -> str:
@@ -153,26 +154,26 @@ class HollowFills:
 
     def _verdicts(self, samples: Samples, nbytes: int) -> tuple[Verdict, ...]:
         size = f"{self.megabytes} MB"
-        fill = samples.median(HOLLOW, self._setting, "time")
-        verified = samples.median(HOLLOW, self._setting, "time, verified")
-        warm = samples.median(HOLLOW, self._setting, "warm refill")
+        fill = samples.median(EVICTED, self._setting, "time")
+        verified = samples.median(EVICTED, self._setting, "time, verified")
+        warm = samples.median(EVICTED, self._setting, "warm page-in")
         direct = samples.median(f"{RAW} {DIRECT}", self._setting, "time")
-        memory = samples.median(HOLLOW, self._setting, "memory")
+        memory = samples.median(EVICTED, self._setting, "memory")
         return (
             at_least(
-                f"speed of a cold fill over the best raw read, {size}",
+                f"speed of a cold page-in over the best raw read, {size}",
                 0.9,
                 ratio(best_raw(samples, self._setting), fill),
             ),
-            at_least(f"speed of a cold fill over O_DIRECT, {size}", 1.0, ratio(direct, fill)),
+            at_least(f"speed of a cold page-in over O_DIRECT, {size}", 1.0, ratio(direct, fill)),
             at_most(
                 f"a warm refill of 100 MB, {size}",
                 5.0,
                 "ms",
                 None if warm is None else warm / (nbytes / 1e8),
             ),
-            at_most(f"verified fill over plain fill, {size}", 1.15, "x", ratio(verified, fill)),
-            at_most(f"private memory of a hollow session, {size}", 3.0, "MiB", memory),
+            at_most(f"verified page-in over plain page-in, {size}", 1.15, "x", ratio(verified, fill)),
+            at_most(f"private memory of a session without weights, {size}", 3.0, "MiB", memory),
         )
 
 

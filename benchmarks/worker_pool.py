@@ -15,13 +15,13 @@ from appliance.workers.daemon.pool import WorkerPool
 from appliance.workers.port import (
     FormBuilt,
     LoadWish,
-    ModelFilled,
-    ModelHollowed,
     ModelLoaded,
     PoolEvent,
     Run,
     RunFinished,
     RunItem,
+    WeightsEvicted,
+    WeightsPagedIn,
     WorkerExited,
     WorkerSettings,
     WorkerStarted,
@@ -74,15 +74,15 @@ class TimedPool:
 
     def arrived(self) -> None:
         """After an early load: wait until all its weights are there."""
-        filled, _ = self._timed(ModelFilled, lambda: None)
+        filled, _ = self._timed(WeightsPagedIn, lambda: None)
         if filled.failure:
             raise PoolFailed(filled.failure)
 
-    def hollow(self, worker: int) -> float:
-        return self._timed(ModelHollowed, lambda: self._pool.hollow(worker, MODEL))[1]
+    def evict_weights(self, worker: int) -> float:
+        return self._timed(WeightsEvicted, lambda: self._pool.evict_weights(worker, MODEL))[1]
 
-    def fill(self, worker: int, *, verify: bool) -> float:
-        filled, took = self._timed(ModelFilled, lambda: self._pool.fill(worker, MODEL, verify))
+    def page_in(self, worker: int, *, verify: bool) -> float:
+        filled, took = self._timed(WeightsPagedIn, lambda: self._pool.page_in(worker, MODEL, verify))
         if filled.failure:
             raise PoolFailed(filled.failure)
         return took
@@ -136,7 +136,7 @@ class TimedPool:
                 event = await asyncio.wait_for(self._events.get(), EVENT_TIMEOUT_S)
                 if isinstance(event, kind):
                     return event
-                if not isinstance(event, ModelFilled):
+                if not isinstance(event, WeightsPagedIn):
                     raise PoolFailed(f"waited for {kind.__name__}, got {event}")
                 self._beside.append(event)
 

@@ -70,24 +70,24 @@ NO_SWAPS: Final = SwapFigures()
 
 class ResidencyFigures(NamedTuple):
     """Models in and out of memory. ``budget_bytes`` is for all of them and their workers, ``used_bytes`` are taken;
-    ``hollow_bytes`` are the weights of models whose sessions are kept without. Counts: ``misses`` requests for models
-    that were not in memory, of which ``refused`` did not wait; what was loaded, filled (and its bytes), hollowed and
-    dropped; weights that were ``verified`` as they came into memory, at whatever load or fill, their bytes, and those
-    that were ``not_as_stored``. ``waiting`` requests hold ``waiting_bytes`` now. ``problems`` are what cannot be as it
-    is configured."""
+    ``weights_evicted_bytes`` are the weights of models whose sessions are kept without. Counts: ``misses`` requests for
+    models that were not in memory, of which ``refused`` did not wait; what was loaded, paged in (and its bytes),
+    evicted (its weights) and unloaded; weights that were ``verified`` as they came into memory, whenever that was,
+    their bytes, and those that were ``not_as_stored``. ``waiting`` requests hold ``waiting_bytes`` now. ``problems``
+    are what cannot be as it is configured."""
 
     budget_bytes: int = 0
     used_bytes: int = 0
-    hollow_bytes: int = 0
+    weights_evicted_bytes: int = 0
     misses: int = 0
     refused: int = 0
     waiting: int = 0
     waiting_bytes: int = 0
     loads: int = 0
-    fills: int = 0
-    filled_bytes: int = 0
-    hollowed: int = 0
-    dropped: int = 0
+    page_ins: int = 0
+    paged_in_bytes: int = 0
+    evictions: int = 0
+    unloads: int = 0
     verified: int = 0
     verified_bytes: int = 0
     not_as_stored: int = 0

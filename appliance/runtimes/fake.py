@@ -13,8 +13,9 @@ Enabled only where the configuration names it. The version's parameter ``mode`` 
 - ``fork``: leaves a process behind with every run, which holds all that the worker has and never ends
 - ``eat_memory``: allocates ``bytes`` more with every run and keeps them
 - ``wrong``: writes the bytes ``say`` (hexadecimal) into the worker's lane, then goes on as identity
-- ``hollow_bytes`` as a parameter beside any mode: the session says that it can be hollowed, and that these are the
-  bytes; ``fill_fails`` gives the reason for which filling it fails, ``fill_gate`` is for that what ``gate`` is for runs
+- ``evictable_bytes`` as a parameter beside any mode: the session says that its weights can be evicted, and that these
+  are the bytes; ``page_in_fails`` gives the reason for which paging in fails, ``page_in_gate`` is for that what
+  ``gate`` is for runs
 - ``gate`` as a parameter beside any mode: while there is a named pipe at this path, each run first waits until somebody
   has opened it for writing and closed it again
 - ``scrawl``: does what ``scrawl`` names to the memory shared with the native door, provoked as ``crash`` is
@@ -73,7 +74,7 @@ class FakeSession:
         self._runs = 0
         self._eaten: list[bytearray] = []
         self.weights: FakeWeights | None = (
-            FakeWeights(version) if "hollow_bytes" in version.parameters else None
+            FakeWeights(version) if "evictable_bytes" in version.parameters else None
         )
         self.measurable = mode in ("identity", "delay")
         batch = (FREE,) if version.max_batch_size > 0 else ()
@@ -163,15 +164,15 @@ class FakeWeights:
     """Weights that are not there, and so neither leave nor come back."""
 
     def __init__(self, version: ModelVersion) -> None:
-        self.nbytes = int(version.parameters["hollow_bytes"])
-        self._reason = version.parameters.get("fill_fails", "")
-        self._gate = version.parameters.get("fill_gate", "")
+        self.nbytes = int(version.parameters["evictable_bytes"])
+        self._reason = version.parameters.get("page_in_fails", "")
+        self._gate = version.parameters.get("page_in_gate", "")
         self.closed = False
 
-    def hollow(self) -> None:
+    def evict_weights(self) -> None:
         """Nothing to do."""
 
-    def fill(self, *, verify: bool) -> None:
+    def page_in(self, *, verify: bool) -> None:
         """Wait and fail when told to."""
         if self._gate:
             _wait_at(self._gate)

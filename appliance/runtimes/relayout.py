@@ -1,9 +1,10 @@
 """Where the tensors of an ONNX file lie in the file beside it: found, laid out anew, and said in a copy of the graph.
 
 A runtime that saves packed weights puts each beside the original it was made from. Runs touch the packed ones only, so
-they are moved to the front: what a hollow session brings back is then one sequential read, and large pieces show in
-large pages. Written here because the boxes have no ``onnx``: the graph is copied field by field, and only the entries
-of external data are made anew. Bounded in size and depth; everything that is not understood is an error, never a guess.
+they are moved to the front: what a session without its weights brings back is then one sequential read, and large
+pieces show in large pages. Written here because the boxes have no ``onnx``: the graph is copied field by field, and
+only the entries of external data are made anew. Bounded in size and depth; everything that is not understood is an
+error, never a guess.
 """
 
 from __future__ import annotations

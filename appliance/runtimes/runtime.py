@@ -91,12 +91,12 @@ class Weights(Protocol):
 
     @property
     def nbytes(self) -> int:
-        """Bytes that ``hollow`` gives back."""
+        """Bytes that ``evict_weights`` gives back."""
 
-    def hollow(self) -> None:
-        """Let them leave memory. A run on hollow weights is slow, not wrong."""
+    def evict_weights(self) -> None:
+        """Let them leave memory. A run without them is slow, not wrong."""
 
-    def fill(self, *, verify: bool) -> None:
+    def page_in(self, *, verify: bool) -> None:
         """Bring them back, as fast as the disk can; ``verify``: hold them against their digests. Raises LoadFailed."""
 
 

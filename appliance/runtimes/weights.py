@@ -1,11 +1,11 @@
 """Weights of a model as mapped pages of one file: read ahead, verified, let go, brought back.
 
-A session whose tensors are mapped from a file can be *hollow*: the session stays, its pages go, and one sequential read
-brings them back at the speed of the disk, because large requests go to the disk and nothing is copied. One mapping of
-the file is populated (``MADV_POPULATE_READ``), step by step, and in each step those of the session that show it: the
-kernel keeps what it knows of reading ahead per mapping that was opened, and begins with small pages in each anew.
-A kernel before 5.14 has the pages touched instead. The digests of the pieces are computed in a second thread, one step
-behind the reading, and the last of them in both.
+A session whose tensors are mapped from a file can be without its weights: the session stays, its pages go, and one
+sequential read brings them back at the speed of the disk, because large requests go to the disk and nothing is copied.
+One mapping of the file is populated (``MADV_POPULATE_READ``), step by step, and in each step those of the session that
+show it: the kernel keeps what it knows of reading ahead per mapping that was opened, and begins with small pages in
+each anew. A kernel before 5.14 has the pages touched instead. The digests of the pieces are computed in a second
+thread, one step behind the reading, and the last of them in both.
 
 Nothing here knows a runtime. A file that is shorter than it was dies with SIGBUS when a page of it is touched; what is
 found here before is an error instead.
@@ -71,13 +71,13 @@ class MappedWeights:
             _want_large_pages(mapping.address, mapping.nbytes)
         self.nbytes = sum(mapping.nbytes for mapping in mappings)
 
-    def hollow(self) -> None:
+    def evict_weights(self) -> None:
         """Let all pages go. The next run brings those back that it touches, slowly."""
         for mapping in self._mappings:
             _LIBC.madvise(mapping.address, mapping.nbytes, mmap.MADV_DONTNEED)
         os.posix_fadvise(self._descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
 
-    def fill(self, *, verify: bool) -> None:
+    def page_in(self, *, verify: bool) -> None:
         """Bring all pages back. Raises LoadFailed when the file is not what it was, as far as that was verified."""
         _check_size(self._file, self._descriptor)
         if not self._file.size:
@@ -123,7 +123,7 @@ def read_ahead(
     progress: Callable[[int], None] = lambda done_bytes: None,
 ) -> None:
     """Bring the whole file into memory, beside a session that is being made of it. ``begin`` is called first in each
-    thread that this starts, ``progress`` with the bytes read so far. Raises LoadFailed as ``MappedWeights.fill``
+    thread that this starts, ``progress`` with the bytes read so far. Raises LoadFailed as ``MappedWeights.page_in``
     does."""
     try:
         descriptor = os.open(file.path, os.O_RDONLY | os.O_CLOEXEC)

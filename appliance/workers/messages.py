@@ -31,24 +31,24 @@ __all__ = [
     "MAX_MESSAGE_BYTES",
     "Build",
     "Built",
+    "EvictWeights",
+    "Evicted",
     "Exited",
     "Fetch",
-    "Fill",
-    "Filled",
     "Finished",
     "Forget",
     "Fork",
     "ForkFailed",
     "Forked",
     "FromWorker",
-    "Hollow",
-    "Hollowed",
     "Kill",
     "KillSent",
     "Learn",
     "Load",
     "Loaded",
     "MessageInvalid",
+    "PageIn",
+    "PagedIn",
     "Progress",
     "Ready",
     "Refused",
@@ -74,11 +74,11 @@ class Load(NamedTuple):
     wish: LoadWish = PLAIN_LOAD
 
 
-class Hollow(NamedTuple):
+class EvictWeights(NamedTuple):
     model: int
 
 
-class Fill(NamedTuple):
+class PageIn(NamedTuple):
     model: int
     verify: bool
 
@@ -105,8 +105,8 @@ class Stop(NamedTuple):
 
 
 # --- worker to daemon, one answer to each Load, Run and Fetch (but those that only forget), in their order, and beside
-# them one to each Load in the background, Hollow, Fill and Build, in theirs; before that of a Load that asked for it
-# comes, any number of times, how far it is
+# them one to each Load in the background, EvictWeights, PageIn and Build, in theirs; before that of a Load that asked
+# for it comes, any number of times, how far it is
 
 
 class Progress(NamedTuple):
@@ -122,7 +122,7 @@ class Loaded(NamedTuple):
     load_ns: int
     memory_bytes: int
     assessment: Assessment | None = None
-    hollow_bytes: int = 0
+    evictable_bytes: int = 0
     packed: bool = False
 
 
@@ -133,12 +133,12 @@ class Refused(NamedTuple):
     not_as_stored: bool = False
 
 
-class Hollowed(NamedTuple):
+class Evicted(NamedTuple):
     model: int
     ns: int
 
 
-class Filled(NamedTuple):
+class PagedIn(NamedTuple):
     model: int
     nbytes: int
     ns: int
@@ -211,15 +211,15 @@ class Exited(NamedTuple):
     status: int
 
 
-ToWorker = Load | Unload | Run | Fetch | Learn | Forget | Stop | Hollow | Fill | Build
-FromWorker = Loaded | Refused | Finished | Stored | Hollowed | Filled | Built | Progress
+ToWorker = Load | Unload | Run | Fetch | Learn | Forget | Stop | EvictWeights | PageIn | Build
+FromWorker = Loaded | Refused | Finished | Stored | Evicted | PagedIn | Built | Progress
 ToSupervisor = Fork | Kill
 FromSupervisor = Ready | Forked | ForkFailed | Exited | KillSent
 Message = ToWorker | FromWorker | ToSupervisor | FromSupervisor
 
 _TYPES: Final[Sequence[type]] = (
-    *(Load, Unload, Run, Fetch, Learn, Forget, Stop, Hollow, Fill, Build),
-    *(Loaded, Refused, Finished, Stored, Hollowed, Filled, Built, Progress),
+    *(Load, Unload, Run, Fetch, Learn, Forget, Stop, EvictWeights, PageIn, Build),
+    *(Loaded, Refused, Finished, Stored, Evicted, PagedIn, Built, Progress),
     *(Fork, Kill, Ready, Forked, ForkFailed, Exited, KillSent),
 )
 _KINDS: Final[Mapping[type, int]] = MappingProxyType({kind: number for number, kind in enumerate(_TYPES)})
@@ -288,7 +288,7 @@ def decode(
     return message
 
 
-TO_WORKER: Final = frozenset((Load, Unload, Run, Fetch, Learn, Forget, Stop, Hollow, Fill, Build))
-FROM_WORKER: Final = frozenset((Loaded, Refused, Finished, Stored, Hollowed, Filled, Built, Progress))
+TO_WORKER: Final = frozenset((Load, Unload, Run, Fetch, Learn, Forget, Stop, EvictWeights, PageIn, Build))
+FROM_WORKER: Final = frozenset((Loaded, Refused, Finished, Stored, Evicted, PagedIn, Built, Progress))
 TO_SUPERVISOR: Final = frozenset((Fork, Kill))
 FROM_SUPERVISOR: Final = frozenset((Ready, Forked, ForkFailed, Exited, KillSent))

@@ -123,7 +123,7 @@ class LoadWish(NamedTuple):
     @property
     def early(self) -> bool:
         """Whether it counts as loaded while its weights are still being read: it runs, and answers when they are all
-        there and verified, which ModelFilled tells. Not where somebody wants to see it run before."""
+        there and verified, which WeightsPagedIn tells. Not where somebody wants to see it run before."""
         return self.quick and not self.background and not self.assess
 
 
@@ -184,8 +184,8 @@ class ModelProgress(NamedTuple):
 
 class ModelLoaded(NamedTuple):
     """``seeds`` are measured (rows, nanoseconds) pairs from warm-up. ``memory_bytes`` is the process's growth.
-    ``assessment`` is None unless one was asked for. ``hollow_bytes`` is what hollowing gives back, 0 when the session
-    cannot be hollowed. ``packed``: it runs from the packed form that was built on this box."""
+    ``assessment`` is None unless one was asked for. ``evictable_bytes`` is what evicting its weights gives back, 0 when
+    that cannot be done. ``packed``: it runs from the packed form that was built on this box."""
 
     worker: int
     model: int
@@ -193,7 +193,7 @@ class ModelLoaded(NamedTuple):
     load_ns: int
     memory_bytes: int
     assessment: Assessment | None = None
-    hollow_bytes: int = 0
+    evictable_bytes: int = 0
     packed: bool = False
 
 
@@ -208,7 +208,7 @@ class ModelRefused(NamedTuple):
     not_as_stored: bool = False
 
 
-class ModelHollowed(NamedTuple):
+class WeightsEvicted(NamedTuple):
     """The weights of a model left memory; what is left of it is its session. Took ``ns``."""
 
     worker: int
@@ -216,7 +216,7 @@ class ModelHollowed(NamedTuple):
     ns: int
 
 
-class ModelFilled(NamedTuple):
+class WeightsPagedIn(NamedTuple):
     """The ``nbytes`` bytes of a model's weights are in memory (again). ``failure`` is for people, "" when all went
     well; else the weights are not what they should be, and the model must not run."""
 
@@ -268,7 +268,7 @@ class ExitCause(Enum):
 
 class WorkerExited(NamedTuple):
     """A worker is gone. ``batches`` were dispatched and unfinished, oldest (the running one) first; ``loading`` is the
-    model it was loading, filling, hollowing or building a form of, maybe beside the batches, or -1. ``detail`` is for
+    model it was loading, evicting, paging in or building a form of, maybe beside the batches, or -1. ``detail`` is for
     people, e.g. "killed by signal 11"."""
 
     worker: int
@@ -283,8 +283,8 @@ PoolEvent = (
     | ModelProgress
     | ModelLoaded
     | ModelRefused
-    | ModelHollowed
-    | ModelFilled
+    | WeightsEvicted
+    | WeightsPagedIn
     | FormBuilt
     | RunFinished
     | Fetched
@@ -325,8 +325,8 @@ class WorkerPort(Protocol):
     """What the engine asks of workers. Calls never block; whatever happens comes back as events.
 
     A worker has a line and an aside. Foreground loads, batches and fetches are answered in the order in which they were
-    asked; background loads, hollow, fill and build_form in theirs, one at a time, beside the line. Any of them may end
-    with WorkerExited instead.
+    asked; background loads, evict_weights, page_in and build_form in theirs, one at a time, beside the line. Any of
+    them may end with WorkerExited instead.
     """
 
     def start(self, worker: int, settings: WorkerSettings) -> None:
@@ -334,18 +334,18 @@ class WorkerPort(Protocol):
 
     def load(self, worker: int, model: int, version: ModelVersion, wish: LoadWish = PLAIN_LOAD) -> None:
         """Load a version under the id ``model``: ModelLoaded or ModelRefused follows, after any ModelProgress. After an
-        early one ModelFilled does, too, aside. A model that was loaded early may be loaded once more, in the
+        early one WeightsPagedIn does, too, aside. A model that was loaded early may be loaded once more, in the
         background: its session is exchanged when the new one is there, and stays when that one is refused."""
 
     def unload(self, worker: int, model: int) -> None:
         """Forget a loaded model; the caller sends no more batches for it."""
 
-    def hollow(self, worker: int, model: int) -> None:
-        """Let the weights of a loaded model leave memory: ModelHollowed follows. The caller sends no batches for it
-        until it has been filled again; one that runs all the same is only slow."""
+    def evict_weights(self, worker: int, model: int) -> None:
+        """Let the weights of a loaded model leave memory: WeightsEvicted follows. The caller sends no batches for it
+        until they have been paged in again; one that runs all the same is only slow."""
 
-    def fill(self, worker: int, model: int, verify: bool) -> None:
-        """Bring the weights of a hollow model back, in one sequential read: ModelFilled follows. ``verify``: hold each
+    def page_in(self, worker: int, model: int, verify: bool) -> None:
+        """Bring the weights of a model back, in one sequential read: WeightsPagedIn follows. ``verify``: hold each
         4 MiB against its digest beside the reading, where there are digests."""
 
     def build_form(self, worker: int, model: int, version: ModelVersion) -> None:

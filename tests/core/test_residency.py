@@ -21,7 +21,8 @@ LATE = 1_000 * SECOND
 
 
 class Rig:
-    """A Residency with a clock that is set by hand; models of 100 bytes, of which hollowing gives 90 back."""
+    """A Residency with a clock that is set by hand; models of 100 bytes, of which evicting their weights gives 90
+    back."""
 
     def __init__(self, budget: int, policy: ResidencyPolicy | None = None) -> None:
         self.residency = Residency(policy or ResidencyPolicy(), budget)
@@ -36,8 +37,8 @@ class Rig:
         self.wishes = [action.at_ns for action in actions if isinstance(action, port.WakeAt)]
         return [action for action in actions if not isinstance(action, port.WakeAt)]
 
-    def add(self, model: int, form: Form = Form.RESIDENT, bytes_: int = 100, hollow: int = 90) -> None:
-        footprint = Footprint(bytes_, hollow)
+    def add(self, model: int, form: Form = Form.RESIDENT, bytes_: int = 100, evictable: int = 90) -> None:
+        footprint = Footprint(bytes_, evictable)
         assert not self.tell(port.Added(model, form, footprint, 100 * MS, 10 * MS))
 
     def ask(self, model: int, request: int, within_ms: int = 10_000) -> list[Action]:
@@ -50,15 +51,15 @@ def test_a_resident_model_serves_at_once() -> None:
     assert rig.ask(1, 7) == [port.Serve(1, 7)]
 
 
-def test_a_hollow_model_is_filled_and_a_cold_one_loaded_and_then_both_waits_end() -> None:
+def test_evicted_weights_are_paged_in_and_a_cold_one_loaded_and_then_both_waits_end() -> None:
     rig = Rig(200)
-    rig.add(1, Form.HOLLOW)
+    rig.add(1, Form.WEIGHTS_EVICTED)
     rig.add(2, Form.COLD)
-    first, fill = rig.ask(1, 7)
+    first, page_in = rig.ask(1, 7)
     second, load = rig.ask(2, 8)
     assert isinstance(first, port.Wait)
     assert isinstance(second, port.Wait)
-    assert (fill, load) == (port.Fill(1, False), port.Load(2, False))
+    assert (page_in, load) == (port.PageIn(1, False), port.Load(2, False))
     assert [type(action) for action in rig.ask(1, 9)] == [port.Wait]
     assert rig.tell(port.Done(1, 10 * MS, 90)) == [port.Release(1, (7, 9))]
     assert rig.tell(port.Done(2, 100 * MS, 100)) == [port.Release(2, (8,))]
@@ -68,27 +69,27 @@ def test_weights_go_before_processes_and_what_is_used_least_goes_first() -> None
     rig = Rig(210)
     rig.add(1)
     rig.add(2)
-    rig.add(3, Form.HOLLOW)
+    rig.add(3, Form.WEIGHTS_EVICTED)
     rig.tell(port.Used(1, 50))
     rig.tell(port.Used(2, 5))
-    assert rig.ask(3, 7)[1:] == [port.Hollow(2)]
-    assert rig.tell(port.Done(2, MS)) == [port.Fill(3, False)]
+    assert rig.ask(3, 7)[1:] == [port.EvictWeights(2)]
+    assert rig.tell(port.Done(2, MS)) == [port.PageIn(3, False)]
 
 
 def test_a_process_goes_when_weights_are_not_enough() -> None:
     rig = Rig(110)
     rig.add(1)
     rig.add(2, Form.COLD)
-    assert rig.ask(2, 7)[1:] == [port.Hollow(1)]
+    assert rig.ask(2, 7)[1:] == [port.EvictWeights(1)]
     assert rig.tell(port.Done(1, MS)) == [port.Load(2, False)]
     rig.tell(port.Done(2, MS, 100))
-    assert rig.tell(port.BudgetChanged(100), after_ms=1_000) == [port.Drop(1)]
+    assert rig.tell(port.BudgetChanged(100), after_ms=1_000) == [port.Unload(1)]
 
 
 def test_nothing_pinned_in_use_kept_warm_or_just_loaded_is_put_out() -> None:
     rig = Rig(100, ResidencyPolicy(hold_factor=2.0))
-    rig.add(1, Form.COLD, hollow=0)
-    rig.add(2, Form.COLD, hollow=0)
+    rig.add(1, Form.COLD, evictable=0)
+    rig.add(2, Form.COLD, evictable=0)
     rig.tell(port.Kept(1, True, 0))
     rig.tell(port.Done(1, 100 * MS, 100))
     refused = rig.ask(2, 7)
@@ -100,13 +101,13 @@ def test_nothing_pinned_in_use_kept_warm_or_just_loaded_is_put_out() -> None:
     rig.in_use = {1}
     assert not rig.tell(port.Settle(), after_ms=200)
     rig.in_use = ()
-    assert rig.tell(port.Settle()) == [port.Drop(1)]
+    assert rig.tell(port.Settle()) == [port.Unload(1)]
     assert rig.tell(port.Done(1)) == [port.Load(2, False)]
     rig.tell(port.Done(2, 100 * MS, 100), after_ms=100)
     wait = rig.ask(1, 10)
     assert [type(action) for action in wait] == [port.Wait]
     assert not rig.tell(port.Settle(), after_ms=199)
-    assert rig.tell(port.Settle(), after_ms=2) == [port.Drop(2)]
+    assert rig.tell(port.Settle(), after_ms=2) == [port.Unload(2)]
 
 
 def test_too_short_a_deadline_is_refused_at_once_and_the_model_is_there_when_the_client_comes_back() -> None:
@@ -167,7 +168,7 @@ def test_what_is_held_for_the_time_being_stays_and_others_are_told_to_come_back(
     rig.tell(port.Kept(1, False, 0, held=True))
     refused = rig.ask(2, 7)
     assert refused == [port.Refuse(2, 7, Coldness.NO_ROOM, ResidencyPolicy().backoff_ns)]
-    assert rig.tell(port.Kept(1, False, 0)) == [port.Drop(1)], "the refused one may come back"
+    assert rig.tell(port.Kept(1, False, 0)) == [port.Unload(1)], "the refused one may come back"
 
 
 def test_what_is_held_is_brought_back_when_nobody_waits() -> None:
@@ -197,7 +198,7 @@ def test_who_withdraws_last_takes_the_load_that_was_not_begun_with_him() -> None
     assert rig.tell(port.Done(1, MS, 100)) == [port.Release(1, (1,))]
 
 
-def test_a_declined_hollowing_serves_who_asked_meanwhile() -> None:
+def test_a_declined_eviction_serves_who_asked_meanwhile() -> None:
     rig = Rig(110)
     rig.add(1)
     rig.add(2, Form.COLD)
@@ -211,7 +212,7 @@ def test_a_budget_that_shrinks_is_met_by_what_is_worth_least() -> None:
     for model in (1, 2, 3):
         rig.add(model)
         rig.tell(port.Used(model, model))
-    assert rig.tell(port.BudgetChanged(200)) == [port.Hollow(1), port.Hollow(2)]
+    assert rig.tell(port.BudgetChanged(200)) == [port.EvictWeights(1), port.EvictWeights(2)]
 
 
 def test_a_budget_that_shrinks_while_all_are_in_use_is_looked_at_again_until_somebody_is_idle() -> None:
@@ -224,7 +225,7 @@ def test_a_budget_that_shrinks_while_all_are_in_use_is_looked_at_again_until_som
         assert rig.wishes == [rig.now_ns + ResidencyPolicy().retry_ns]
         assert not rig.tell(port.Settle(), after_ms=5)
     rig.in_use = {1}
-    assert rig.tell(port.Settle(), after_ms=5) == [port.Hollow(2)]
+    assert rig.tell(port.Settle(), after_ms=5) == [port.EvictWeights(2)]
     assert not rig.tell(port.Done(2, MS))
     assert not rig.wishes, "it is within the budget"
 
@@ -248,7 +249,7 @@ def test_what_is_pinned_comes_as_soon_as_somebody_is_idle_whom_it_needs_to_leave
     rig.ask(1, 7)
     assert rig.wishes == [rig.now_ns + SECOND], "it is kept warm so long"
     rig.in_use = ()
-    assert rig.tell(port.Settle(), after_ms=1_000) == [port.Drop(1)]
+    assert rig.tell(port.Settle(), after_ms=1_000) == [port.Unload(1)]
     assert rig.tell(port.Done(1)) == [port.Load(2, True)]
 
 

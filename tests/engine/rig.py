@@ -80,11 +80,11 @@ class Rig(WithoutMemory):
     ) -> None:
         self.engine.pool_event(port.ModelLoaded(worker, model, (), 1, 1))
 
-    def hollow(self, worker: int, model: int) -> None:
-        self.engine.pool_event(port.ModelHollowed(worker, model, 1))
+    def evict_weights(self, worker: int, model: int) -> None:
+        self.engine.pool_event(port.WeightsEvicted(worker, model, 1))
 
-    def fill(self, worker: int, model: int, verify: bool) -> None:
-        self.engine.pool_event(port.ModelFilled(worker, model, 1, 1, ""))
+    def page_in(self, worker: int, model: int, verify: bool) -> None:
+        self.engine.pool_event(port.WeightsPagedIn(worker, model, 1, 1, ""))
 
     def build_form(self, worker: int, model: int, version: ModelVersion) -> None:
         self.engine.pool_event(port.FormBuilt(worker, model, "form", 1, 1, ""))

@@ -23,11 +23,11 @@ class SilentWorkers(WithoutMemory):
         self.asked.append("load")
         self.loads.append((worker, model, wish))
 
-    def hollow(self, worker: int, model: int) -> None:
-        self.asked.append("hollow")
+    def evict_weights(self, worker: int, model: int) -> None:
+        self.asked.append("evict_weights")
 
-    def fill(self, worker: int, model: int, verify: bool) -> None:
-        self.asked.append("fill")
+    def page_in(self, worker: int, model: int, verify: bool) -> None:
+        self.asked.append("page_in")
 
     def build_form(self, worker: int, model: int, version: ModelVersion) -> None:
         self.asked.append("build_form")

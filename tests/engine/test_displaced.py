@@ -29,7 +29,7 @@ class TwoVersionsWorld(SwapWorld):
     """Two models, of which the first has a second version beside the first; room for one, which ``m1`` has."""
 
     def __init__(self, fate: str) -> None:
-        terms = ResidencyTerms(ResidencyConfig(hollow=False), PROCESS_BYTES + 6_000)
+        terms = ResidencyTerms(ResidencyConfig(evict_weights=False), PROCESS_BYTES + 6_000)
         super().__init__(8, names=2, swap=SwapConfig(watch_s=0.1), residency=terms)
         self.outcomes: list[Any] = []
         self.tried = (CatalogVersion(model=self.next_version("m0", fate), fingerprint=""),)

@@ -53,15 +53,15 @@ def is_aside(name: str) -> bool:
     return name == "unloaded"
 
 
-@pytest.mark.parametrize("hollow", [True, False])
+@pytest.mark.parametrize("evict", [True, False])
 @pytest.mark.parametrize("weights", [90, 1])
-def test_mapped_weights_count_whether_or_not_they_can_be_let_go(hollow: bool, weights: int) -> None:
-    lodging = Lodging(ResidencyConfig(hollow=hollow), 100 * MB)
+def test_mapped_weights_count_whether_or_not_they_can_be_let_go(evict: bool, weights: int) -> None:
+    lodging = Lodging(ResidencyConfig(evict_weights=evict), 100 * MB)
     served = version(1, 10 * MB)
     lodging.measured(served, ModelLoaded(1, 1, (), 1, 10 * MB, None, weights * MB))
     footprint = lodging.footprint(served)
     assert footprint.bytes == (10 + weights) * MB + PROCESS_BYTES
-    assert footprint.hollow_bytes == (90 * MB if hollow and weights == 90 else 0)
+    assert footprint.evictable_bytes == (90 * MB if evict and weights == 90 else 0)
 
 
 def test_memory_is_kept_for_a_visitor_until_it_serves_and_then_for_what_it_replaced() -> None:
@@ -154,7 +154,7 @@ def test_what_a_version_cost_before_a_restart_is_what_is_expected_of_it() -> Non
 
     first, served = lodging(), version(1, 10 * MB)
     first.measured(served, ModelLoaded(1, 1, (), 5_000, 20 * MB, None, 60 * MB))
-    served.form = Form.HOLLOW
+    served.form = Form.WEIGHTS_EVICTED
     first.came_back(served, 300)
     again, later = lodging(), version(1, 10 * MB)
     assert not again.rest(later, 50 * MB), "its weights need not be there at first"
@@ -169,18 +169,18 @@ def test_what_a_version_cost_before_a_restart_is_what_is_expected_of_it() -> Non
     )
 
 
-@pytest.mark.parametrize(("fill", "kept"), [(False, (2_000, 0)), (True, (1_000, 5_000))])
-def test_each_measurement_of_a_cost_counts_for_a_part(fill: bool, kept: tuple[int, int]) -> None:
+@pytest.mark.parametrize(("page_in", "kept"), [(False, (2_000, 0)), (True, (1_000, 5_000))])
+def test_each_measurement_of_a_cost_counts_for_a_part(page_in: bool, kept: tuple[int, int]) -> None:
     records = MemoryRecords()
     costs, served = Costs(records, lambda model: ""), version(1, 10 * MB)
-    costs.took(served, 1_000, fill=fill)
+    costs.took(served, 1_000, page_in=page_in)
     assert costs.of(served) is None, "it was never measured"
     costs.loaded(served, ModelLoaded(1, 1, (), 1_000, MB))
-    costs.took(served, 5_000, fill=fill)
+    costs.took(served, 5_000, page_in=page_in)
     known = costs.of(served)
     assert known is not None
-    assert (known.load_ns, known.fill_ns) == kept
-    costs.took(served, kept[fill] + 100, fill=fill)
+    assert (known.load_ns, known.page_in_ns) == kept
+    costs.took(served, kept[page_in] + 100, page_in=page_in)
     assert costs.of(served) is known, "too little to be written"
 
 

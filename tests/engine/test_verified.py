@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from appliance.domain.model import ModelVersion, WeightsFile
-from appliance.engine.versions.verified import by_fill, by_load, by_refusal
-from appliance.workers.port import ModelFilled, ModelLoaded, ModelRefused
+from appliance.engine.versions.verified import by_load, by_page_in, by_refusal
+from appliance.workers.port import ModelLoaded, ModelRefused, WeightsPagedIn
 from tests.domain.sample import make_version
 
 FILE = WeightsFile(path="w", size=9, digest="ab", pieces=("ab",))
@@ -22,8 +22,8 @@ def test_a_load_counts_with_its_file_or_with_what_its_form_holds() -> None:
 
 
 def test_a_fill_counts_with_what_was_read_or_as_a_failure() -> None:
-    assert by_fill(VERSION, ModelFilled(1, 1, 5, 1, "")) == {"verified": 1, "verified_bytes": 5}
-    assert by_fill(VERSION, ModelFilled(1, 1, 0, 1, "rot")) == {"not_as_stored": 1}
+    assert by_page_in(VERSION, WeightsPagedIn(1, 1, 5, 1, "")) == {"verified": 1, "verified_bytes": 5}
+    assert by_page_in(VERSION, WeightsPagedIn(1, 1, 0, 1, "rot")) == {"not_as_stored": 1}
 
 
 def test_a_refusal_counts_if_the_weights_are_to_blame() -> None:
@@ -43,4 +43,4 @@ def test_a_refusal_counts_if_the_weights_are_to_blame() -> None:
 def test_what_cannot_be_verified_does_not_count(version: ModelVersion) -> None:
     assert by_load(version, ModelLoaded(1, 1, (), 1, 1)) == {}
     for failure in ("", "cannot be read"):
-        assert by_fill(version, ModelFilled(1, 1, 5, 1, failure)) == {}
+        assert by_page_in(version, WeightsPagedIn(1, 1, 5, 1, failure)) == {}

@@ -41,35 +41,35 @@ def all_ready(document: Any) -> bool:
     return all(entry["state"] == "READY" for entry in document["models"])
 
 
-def hollow_models(root: Path, count: int) -> None:
-    """Fake models of 64 MiB that hollowing gives back."""
+def evictable_models(root: Path, count: int) -> None:
+    """Fake models of 64 MiB that evicting their weights gives back."""
     for number in range(count):
-        write_fake(root, f"m{number}", hollow_bytes=64 * MIB)
+        write_fake(root, f"m{number}", evictable_bytes=64 * MIB)
 
 
 def budget(models: int) -> dict[str, Any]:
-    """Memory for so many of those, and for all of them hollow."""
+    """Memory for so many of those, and for all of them without weights."""
     return {**FAKE_SECTIONS, **ALONE, "residency": {"budget_bytes": (models * 64 + 60) * MIB}}
 
 
 @pytest.mark.every_door
-def test_a_hollow_model_is_ready_and_answers(serve: Serve, tmp_path: Path) -> None:
-    hollow_models(tmp_path, 4)
+def test_a_model_whose_weights_are_evicted_is_ready_and_answers(serve: Serve, tmp_path: Path) -> None:
+    evictable_models(tmp_path, 4)
     daemon = serve(tmp_path, budget(2))
     document = daemon.until("all ready", all_ready)
     forms = residency(document)
     assert sorted(forms.values()).count("resident") == 2
-    for name in [name for name, form in forms.items() if form == "hollow"]:
+    for name in [name for name, form in forms.items() if form == "weights_evicted"]:
         assert ask(daemon.grpc, name).as_numpy("y").tolist() == [[0, 1, 2, 3]]
     document = daemon.status()
-    assert document["residency"]["fills"] >= 1
+    assert document["residency"]["page_ins"] >= 1
     assert document["residency"]["used_bytes"] <= document["residency"]["budget_bytes"]
-    assert len(document["workers"]) == 4, "hollow models keep their processes"
+    assert len(document["workers"]) == 4, "models without weights keep their processes"
 
 
 @pytest.mark.every_door
 def test_models_that_push_each_other_out_answer_everything(serve: Serve, tmp_path: Path) -> None:
-    hollow_models(tmp_path, 5)
+    evictable_models(tmp_path, 5)
     daemon = serve(tmp_path, budget(2))
     daemon.until("all ready", all_ready)
     streams = [Stream(daemon.grpc, f"m{number}", threads=1, first=number) for number in range(5)]
@@ -81,11 +81,13 @@ def test_models_that_push_each_other_out_answer_everything(serve: Serve, tmp_pat
         stream.__exit__(None, None, None)
         assert set(stream.outcomes) == {"OK"}
         assert stream.wrong == 0
-    assert daemon.status()["residency"]["hollowed"] > 5
+    assert daemon.status()["residency"]["evictions"] > 5
 
 
-def test_a_worker_killed_while_hollow_or_filling_costs_nobody_an_answer(serve: Serve, tmp_path: Path) -> None:
-    hollow_models(tmp_path, 4)
+def test_a_worker_killed_while_weights_are_evicted_or_paged_in_costs_nobody_an_answer(
+    serve: Serve, tmp_path: Path
+) -> None:
+    evictable_models(tmp_path, 4)
     sections = {**budget(1), "supervisor": {"quarantine_after": 100}}
     daemon = serve(tmp_path, sections)
     daemon.until("all ready", all_ready)
@@ -94,7 +96,10 @@ def test_a_worker_killed_while_hollow_or_filling_costs_nobody_an_answer(serve: S
             one.wait_for(2)
             document = daemon.status()
             for worker in document["workers"]:
-                if worker["models"] and residency(document)[worker["models"][0].split("/")[0]] == "hollow":
+                if (
+                    worker["models"]
+                    and residency(document)[worker["models"][0].split("/")[0]] == "weights_evicted"
+                ):
                     os.kill(worker["pid"], signal.SIGKILL)
             other.wait_for(2)
     assert set(one.outcomes) == set(other.outcomes) == {"OK"}
@@ -132,7 +137,7 @@ def test_a_deadline_too_short_for_the_load_is_refused_at_once_and_says_when(
 
 
 def test_pins_stay(serve: Serve, tmp_path: Path) -> None:
-    hollow_models(tmp_path, 4)
+    evictable_models(tmp_path, 4)
     sections = budget(2)
     sections["residency"]["pins"] = ["m0"]
     daemon = serve(tmp_path, sections)
@@ -209,7 +214,7 @@ def test_a_large_model_comes_back_with_a_quick_session_and_is_given_the_fast_one
 
 @needs_native
 def test_a_model_that_comes_back_is_served_by_the_door_again(serve: Serve, tmp_path: Path) -> None:
-    hollow_models(tmp_path, 3)
+    evictable_models(tmp_path, 3)
     daemon = serve(tmp_path, {**budget(1), **NATIVE})
     daemon.until("all ready", all_ready)
     for turn in range(2):
@@ -225,19 +230,22 @@ def test_a_model_that_comes_back_is_served_by_the_door_again(serve: Serve, tmp_p
                     entry["granted"] >= wanted for entry in it["models"] if entry["name"] == name
                 ),
             )
-    assert daemon.status()["residency"]["fills"] >= 2
+    assert daemon.status()["residency"]["page_ins"] >= 2
 
 
-def test_a_version_that_is_hollow_is_replaced_like_any_other(serve: Serve, tmp_path: Path) -> None:
-    hollow_models(tmp_path, 3)
+def test_a_version_whose_weights_are_evicted_is_replaced_like_any_other(serve: Serve, tmp_path: Path) -> None:
+    evictable_models(tmp_path, 3)
     daemon = serve(tmp_path, {**budget(1), "swap": {"watch_s": 0.0}})
     document = daemon.until(
-        "one in memory, the others hollow",
-        lambda it: all_ready(it) and sorted(residency(it).values()) == ["hollow", "hollow", "resident"],
+        "one in memory, the others without weights",
+        lambda it: (
+            all_ready(it)
+            and sorted(residency(it).values()) == ["resident", "weights_evicted", "weights_evicted"]
+        ),
     )
-    away = next(name for name, form in residency(document).items() if form == "hollow")
+    away = next(name for name, form in residency(document).items() if form == "weights_evicted")
     with Stream(daemon.grpc, away, threads=2) as stream:
-        write_fake(tmp_path, away, hollow_bytes=64 * MIB, versions=(2,))
+        write_fake(tmp_path, away, evictable_bytes=64 * MIB, versions=(2,))
         shutil.rmtree(tmp_path / away / "1")
         daemon.signal(signal.SIGHUP)
         daemon.until(
@@ -253,7 +261,7 @@ def test_a_version_that_is_hollow_is_replaced_like_any_other(serve: Serve, tmp_p
 def test_a_load_that_dies_of_memory_costs_its_model_alone_and_not_for_ever(
     serve: Serve, tmp_path: Path
 ) -> None:
-    hollow_models(tmp_path, 1)
+    evictable_models(tmp_path, 1)
     write_transformer(tmp_path / "big", SIZES[10])
     swap = {"watch_s": 0.1, "retry_first_s": 0.5}
     daemon = serve(tmp_path, {**budget(1), "swap": swap, "residency": {"budget_bytes": 70 * MIB}})
@@ -269,7 +277,7 @@ def test_a_load_that_dies_of_memory_costs_its_model_alone_and_not_for_ever(
     with pytest.raises(InferenceServerException):
         client.infer("big", [feed], client_timeout=30.0)
     document = daemon.until("its end", lambda it: entry(it, "big")["state"] == "UNAVAILABLE")
-    assert document["residency"]["dropped"] + document["residency"]["hollowed"] >= 2, "the other made room"
+    assert document["residency"]["unloads"] + document["residency"]["evictions"] >= 2, "the other made room"
     assert ask(daemon.grpc, "m0").as_numpy("y").tolist() == [[0, 1, 2, 3]]
     resource.prlimit(zygote, resource.RLIMIT_DATA, limits)
     document = daemon.until("its return without anybody asking", all_ready)

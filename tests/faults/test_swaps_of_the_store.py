@@ -21,7 +21,7 @@ from models.generators.transformer import SIZES, write_transformer
 from tests.appliance_process import ApplianceProcess
 from tests.conftest import Serve
 
-ONE_HOLLOW = {("READY", "resident"), ("READY", "hollow")}
+ONE_EVICTED = {("READY", "resident"), ("READY", "weights_evicted")}
 SECTIONS = {
     "store": {"free_floor_bytes": 0},
     "packages": {"unsigned": "allow"},
@@ -141,7 +141,7 @@ def ask(daemon: ApplianceProcess, name: str) -> Any:
 
 
 @pytest.mark.parametrize("damage", ["flipped", "truncated"])
-def test_damage_in_a_packed_form_costs_a_hollow_model_its_form_and_nobody_an_answer(
+def test_damage_in_a_packed_form_costs_a_model_without_weights_its_form_and_nobody_an_answer(
     serve: Serve, state: Path, damage: str
 ) -> None:
     install(state, "u")
@@ -155,9 +155,10 @@ def test_damage_in_a_packed_form_costs_a_hollow_model_its_form_and_nobody_an_ans
     tight = {**SECTIONS, "residency": {"budget_bytes": budget_bytes}}
     daemon = serve(None, tight, arguments=arguments)
     document = daemon.until(
-        "one hollow", lambda now: {(e["state"], e["residency"]) for e in now["models"]} == ONE_HOLLOW
+        "one without weights",
+        lambda now: {(e["state"], e["residency"]) for e in now["models"]} == ONE_EVICTED,
     )
-    (away,) = [entry["name"] for entry in document["models"] if entry["residency"] == "hollow"]
+    (away,) = [entry["name"] for entry in document["models"] if entry["residency"] == "weights_evicted"]
     for weights in (state / "serve" / "forms").glob("*/weights.bin"):
         data = bytearray(weights.read_bytes())
         data[len(data) // 2] ^= 1

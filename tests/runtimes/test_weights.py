@@ -64,7 +64,7 @@ def mapped(file: WeightsFile, *parts: tuple[int, int]) -> Iterator[tuple[MappedW
 
 @pytest.mark.parametrize("advice", [22, 9999], ids=["populate", "an older kernel"])
 @pytest.mark.parametrize("verify", [False, True])
-def test_hollow_and_fill(
+def test_evict_and_page_in(
     file: WeightsFile, monkeypatch: pytest.MonkeyPatch, advice: int, verify: bool
 ) -> None:
     monkeypatch.setattr(weights, "_MADV_POPULATE_READ", advice)
@@ -72,9 +72,9 @@ def test_hollow_and_fill(
     with mapped(file, (0, whole)) as (found, (memory,)):
         assert found.nbytes == whole
         before = bytes(memory)
-        found.hollow()
+        found.evict_weights()
         assert rss_of(file) == 0
-        found.fill(verify=verify)
+        found.page_in(verify=verify)
         assert 0.9 * whole <= rss_of(file) <= whole, "but for what the kernel takes back at once"
         assert bytes(memory) == before
 
@@ -96,8 +96,8 @@ def test_large_pages_are_asked_for_where_a_session_has_mapped_the_file(file: Wei
 def test_only_what_is_mapped_is_read_and_pieces_of_it_are_verified_whole(file: WeightsFile) -> None:
     near, far = 4 * PAGE, 2 * PIECE_BYTES
     with mapped(file, (0, PAGE), (near, PAGE), (far, PAGE)) as (found, _):
-        found.hollow()
-        found.fill(verify=True)
+        found.evict_weights()
+        found.page_in(verify=True)
         assert rss_of(file) == 3 * PAGE
 
 
@@ -119,7 +119,7 @@ def test_pieces_between_mappings_that_lie_far_apart_are_not_verified(
         mapped(file, (0, PAGE), (2 * PIECE_BYTES, PAGE)) as (found, _),
         refused if checked else nullcontext(),
     ):
-        found.fill(verify=True)
+        found.page_in(verify=True)
 
 
 def test_a_small_gap_is_verified_even_where_it_is_a_piece_of_its_own(
@@ -133,7 +133,7 @@ def test_a_small_gap_is_verified_even_where_it_is_a_piece_of_its_own(
         mapped(file, (0, PAGE), (2 * PIECE_BYTES, PAGE)) as (found, _),
         pytest.raises(LoadFailed, match="piece 1 "),
     ):
-        found.fill(verify=True)
+        found.page_in(verify=True)
 
 
 def test_the_mappings_of_another_file_are_another_files(file: WeightsFile, tmp_path: Path) -> None:
@@ -161,8 +161,8 @@ def test_what_another_session_has_mapped_of_the_file_is_not_this_ones(file: Weig
         assert found is not None
         assert (first.nbytes, found.nbytes) == (3 * PAGE, 2 * PAGE)
         maps[0].close()
-        found.hollow()
-        found.fill(verify=True)
+        found.evict_weights()
+        found.page_in(verify=True)
         found.close()
         mine.close()
 
@@ -249,7 +249,7 @@ def test_rot_outside_of_what_is_mapped_is_left_to_the_scrub(file: WeightsFile) -
         target.seek(SIZE - 1)
         target.write(b"\0")
     with mapped(file, (0, PAGE)) as (found, _):
-        found.fill(verify=True)
+        found.page_in(verify=True)
 
 
 @pytest.mark.parametrize("size", [0, PAGE, SIZE - 1, SIZE + 1])

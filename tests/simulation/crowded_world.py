@@ -34,7 +34,7 @@ class LingeringWorkers(FatedWorkers):
     """Some take up to ``linger_ms`` to end when they are told to."""
 
     linger_ms = 80
-    hollow_bytes = 2 * PROCESS_BYTES
+    evictable_bytes = 2 * PROCESS_BYTES
 
     def stop(self, worker: int) -> None:
         self._stopping.add(worker)

@@ -41,7 +41,7 @@ from appliance.workers import port
 from appliance.workers.arena import Arena, ArenaConfig, aligned
 from tests.domain.sample import make_version
 from tests.simulation.engine_turns import EngineTurns
-from tests.simulation.scripted_workers import HOLLOW_BYTES, MS, ScriptedWorkers, World
+from tests.simulation.scripted_workers import EVICTABLE_BYTES, MS, ScriptedWorkers, World
 
 ARENA = ArenaConfig(classes=((4096, 64), (65536, 16)), memory_limit_bytes=1 << 20)
 
@@ -239,8 +239,8 @@ def _swap(rand: random.Random) -> SwapConfig:
 
 
 def _residency(rand: random.Random) -> ResidencyTerms:
-    """Memory for all models, or for some of them, with HOLLOW as a step between or without."""
-    config = ResidencyConfig(hollow=rand.choice((True, False)), retry_ns=500 * MS, early_bytes=1)
+    """Memory for all models, or for some of them, with evicted weights as a step between or without."""
+    config = ResidencyConfig(evict_weights=rand.choice((True, False)), retry_ns=500 * MS, early_bytes=1)
     return ResidencyTerms(config, rand.choice((1 << 62, 20 << 20, 14 << 20)))
 
 
@@ -267,7 +267,7 @@ def _model(rand: random.Random, name: str, version: int) -> ModelVersion:
         file_bytes=rand.choice((1000, 5000)),
         instance_count=rand.choice((1, 1, 2)),
     )
-    return replace(made, weights=rand.choice((None, WeightsFile(path="weights.bin", size=HOLLOW_BYTES))))
+    return replace(made, weights=rand.choice((None, WeightsFile(path="weights.bin", size=EVICTABLE_BYTES))))
 
 
 def main() -> None:

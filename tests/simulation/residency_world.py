@@ -33,8 +33,8 @@ class Weather:
     operator: float = 0.0
     budget_ms: tuple[int, int] = (20, 3_000)
     pinned: int = 0
-    hollow: tuple[float, ...] = (0.0, 0.8, 0.95)
-    """What hollowing gives back, as shares of a model's memory; drawn for each."""
+    evictable: tuple[float, ...] = (0.0, 0.8, 0.95)
+    """What evicting weights gives back, as shares of a model's memory; drawn for each."""
 
 
 class ResidencyWorld:
@@ -94,10 +94,10 @@ class ResidencyWorld:
         model = self.models
         self.models += 1
         size_bytes = int(self.weather.budget_bytes * self.random.uniform(0.02, 0.45))
-        hollow = int(size_bytes * self.random.choice(self.weather.hollow))
+        evictable = int(size_bytes * self.random.choice(self.weather.evictable))
         load_ns = int(self.random.uniform(10, 400)) * MILLISECOND
         self.costs[model] = load_ns, load_ns // self.random.choice((2, 4))
-        self.tell(port.Added(model, Form.COLD, Footprint(size_bytes, hollow), *self.costs[model]))
+        self.tell(port.Added(model, Form.COLD, Footprint(size_bytes, evictable), *self.costs[model]))
 
     def happen(self) -> None:
         chance = self.random.random
@@ -173,7 +173,7 @@ class ResidencyWorld:
             return
         tenant = self.tenant(action.model)
         match action:
-            case port.Hollow() | port.Drop():
+            case port.EvictWeights() | port.Unload():
                 over = (
                     isinstance(event, port.BudgetChanged | port.Measured | port.Settle) or self.above_before
                 )
@@ -182,16 +182,16 @@ class ResidencyWorld:
                 assert action.model not in self.in_use, action
                 assert over or tenant.available_ns <= self.now_ns, f"{action} while it is held"
                 assert action.model not in self.moves
-            case port.Load() | port.Fill():
+            case port.Load() | port.PageIn():
                 assert action.model not in self.moves
-                assert (tenant.form is Form.HOLLOW) == isinstance(action, port.Fill)
+                assert (tenant.form is Form.WEIGHTS_EVICTED) == isinstance(action, port.PageIn)
                 sums = self.residency.statistics()
                 assert sums.used_bytes <= sums.budget_bytes, f"{action} above the budget"
                 assert sums.arriving <= self.policy.loads_at_once
 
     def perform(self, action: Action) -> None:
         match action:
-            case port.Load() | port.Fill() | port.Hollow() | port.Drop():
+            case port.Load() | port.PageIn() | port.EvictWeights() | port.Unload():
                 self.moves[action.model] = action
                 self.later(self.takes_ns(action), lambda: self.finish(action))
             case port.Wait():
@@ -221,21 +221,21 @@ class ResidencyWorld:
         self.tell(port.Settle())
 
     def takes_ns(self, action: Action) -> int:
-        load_ns, fill_ns = self.costs[getattr(action, "model")]  # noqa: B009
+        load_ns, page_in_ns = self.costs[getattr(action, "model")]  # noqa: B009
         noise = 1 + self.weather.noise * self.random.uniform(-1, 1)
         match action:
             case port.Load():
                 return int(load_ns * noise)
-            case port.Fill():
-                return int(fill_ns * noise)
+            case port.PageIn():
+                return int(page_in_ns * noise)
         return MILLISECOND
 
-    def finish(self, action: port.Load | port.Fill | port.Hollow | port.Drop) -> None:
+    def finish(self, action: port.Load | port.PageIn | port.EvictWeights | port.Unload) -> None:
         model = action.model
         if self.moves.get(model) is not action:
             return
         del self.moves[model]
-        arriving = isinstance(action, port.Load | port.Fill)
+        arriving = isinstance(action, port.Load | port.PageIn)
         if self.random.random() < self.weather.fail:
             self.tell(port.Failed(model))
         elif not arriving and self.random.random() < self.weather.decline:

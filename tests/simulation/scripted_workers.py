@@ -13,7 +13,7 @@ from appliance.workers.arena import Arena, aligned
 from tests.workers.without_memory import WithoutMemory
 
 MS = 1_000_000
-HOLLOW_BYTES = 1 << 20
+EVICTABLE_BYTES = 1 << 20
 
 
 class World:
@@ -52,7 +52,8 @@ class World:
 class ScriptedWorkers(WithoutMemory):
     """Implements WorkerPort. ``trouble`` is the chance that a batch, a load or a start goes wrong.
 
-    Every model has HOLLOW_BYTES to give back; who runs a hollow one, or asks for what makes no sense, is told.
+    Every model has EVICTABLE_BYTES to give back; who runs one without weights, or asks for what makes no sense, is
+    told.
     """
 
     def __init__(
@@ -66,7 +67,7 @@ class ScriptedWorkers(WithoutMemory):
         self._holds: dict[int, dict[int, ModelVersion]] = {}
         self._loading: dict[int, list[int]] = {}
         self._aside: dict[int, list[tuple[int, Callable[[], None]]]] = {}
-        self._hollow: dict[int, set[int]] = {}
+        self._evict: dict[int, set[int]] = {}
         self._kept: dict[int, dict[int, tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]]] = {}
         self._pids = itertools.count(100)
         self.came_early = self.exchanged = 0
@@ -78,7 +79,7 @@ class ScriptedWorkers(WithoutMemory):
     def start(self, worker: int, settings: port.WorkerSettings) -> None:
         assert worker not in self._queues
         self._queues[worker], self._holds[worker], self._loading[worker], self._kept[worker] = [], {}, [], {}
-        self._aside[worker], self._hollow[worker] = [], set()
+        self._aside[worker], self._evict[worker] = [], set()
         self._later(worker, 2 * MS, lambda: self._emit(port.WorkerStarted(worker, next(self._pids))))
 
     def load(
@@ -99,9 +100,9 @@ class ScriptedWorkers(WithoutMemory):
             self._holds[worker][model] = version
             seeds = () if wish.quick else ((1, MS), (8, 2 * MS))
             proof = port.Assessment(0, (), 1, 10, MS, 2 * MS, "") if wish.assess else None
-            self._emit(port.ModelLoaded(worker, model, seeds, 5 * MS, 1000, proof, HOLLOW_BYTES))
+            self._emit(port.ModelLoaded(worker, model, seeds, 5 * MS, 1000, proof, EVICTABLE_BYTES))
             if wish.early:
-                self._beside(worker, model, 3 * MS, lambda: self._fill(worker, model))
+                self._beside(worker, model, 3 * MS, lambda: self._page_in(worker, model))
 
         if wish.background:
             self._beside(worker, model, 40 * MS, loaded)
@@ -112,26 +113,26 @@ class ScriptedWorkers(WithoutMemory):
 
     def unload(self, worker: int, model: int) -> None:
         self._holds.get(worker, {}).pop(model, None)
-        self._hollow.get(worker, set()).discard(model)
+        self._evict.get(worker, set()).discard(model)
 
-    def hollow(self, worker: int, model: int) -> None:
-        assert worker in self._queues, "hollow for a worker that does not live"
-        assert model in self._holds[worker], "hollow for a model the worker does not hold"
-        assert all(run.model != model for run in self._queues[worker]), "hollow for a model that runs"
-        self._hollow[worker].add(model)
-        self._beside(worker, model, MS, lambda: self._emit(port.ModelHollowed(worker, model, MS)))
+    def evict_weights(self, worker: int, model: int) -> None:
+        assert worker in self._queues, "eviction for a worker that does not live"
+        assert model in self._holds[worker], "eviction for a model the worker does not hold"
+        assert all(run.model != model for run in self._queues[worker]), "eviction for a model that runs"
+        self._evict[worker].add(model)
+        self._beside(worker, model, MS, lambda: self._emit(port.WeightsEvicted(worker, model, MS)))
 
-    def fill(self, worker: int, model: int, verify: bool) -> None:
-        assert worker in self._queues, "fill for a worker that does not live"
-        assert model in self._holds[worker], "fill for a model the worker does not hold"
+    def page_in(self, worker: int, model: int, verify: bool) -> None:
+        assert worker in self._queues, "page-in for a worker that does not live"
+        assert model in self._holds[worker], "page-in for a model the worker does not hold"
 
-        self._beside(worker, model, 3 * MS, lambda: self._fill(worker, model))
+        self._beside(worker, model, 3 * MS, lambda: self._page_in(worker, model))
 
-    def _fill(self, worker: int, model: int) -> None:
+    def _page_in(self, worker: int, model: int) -> None:
         failure = "scripted rot" if self._world.random.random() < self.trouble / 2 else ""
         if not failure:
-            self._hollow[worker].discard(model)
-        self._emit(port.ModelFilled(worker, model, HOLLOW_BYTES, 3 * MS, failure))
+            self._evict[worker].discard(model)
+        self._emit(port.WeightsPagedIn(worker, model, EVICTABLE_BYTES, 3 * MS, failure))
 
     def build_form(self, worker: int, model: int, version: ModelVersion) -> None:
         assert worker in self._queues, "a form for a worker that does not live"
@@ -141,14 +142,14 @@ class ScriptedWorkers(WithoutMemory):
             self._loading[worker].remove(model)
             failure = "scripted failure" if self._world.random.random() < self.trouble / 2 else ""
             self._emit(
-                port.FormBuilt(worker, model, "" if failure else "form", HOLLOW_BYTES, 50 * MS, failure)
+                port.FormBuilt(worker, model, "" if failure else "form", EVICTABLE_BYTES, 50 * MS, failure)
             )
 
         self._beside(worker, model, 50 * MS, built)
 
     def dispatch(self, worker: int, run: port.Run) -> None:
         assert worker in self._queues, "dispatch to a worker that does not live"
-        assert run.model not in self._hollow[worker], "dispatch for a hollow model"
+        assert run.model not in self._evict[worker], "dispatch for a model without weights"
         assert worker not in self._stopping, "dispatch to a worker that was told to stop"
         assert run.model in self._holds[worker], "dispatch for a model the worker does not hold"
         self._queues[worker].append(run)
@@ -238,7 +239,7 @@ class ScriptedWorkers(WithoutMemory):
     def _exit(self, worker: int, cause: port.ExitCause, loading: int) -> None:
         runs = self._queues.pop(worker)
         self._ended.add(worker)
-        for table in (self._holds, self._loading, self._kept, self._aside, self._hollow):
+        for table in (self._holds, self._loading, self._kept, self._aside, self._evict):
             table.pop(worker)
         self._stopping.discard(worker)
         self._emit(port.WorkerExited(worker, cause, tuple(run.batch for run in runs), loading, "scripted"))

@@ -65,7 +65,7 @@ def fate_of(version: ModelVersion) -> str:
 class FatedWorkers(ScriptedWorkers):
     """Workers whose models do what their fates say; nothing else goes wrong."""
 
-    hollow_bytes = 0
+    evictable_bytes = 0
 
     def __init__(self, world: World, arena: Arena, emit: object) -> None:
         super().__init__(world, arena, emit, 0.0)  # type: ignore[arg-type]
@@ -106,8 +106,9 @@ class FatedWorkers(ScriptedWorkers):
             p50 = 90 * MS if fate == "slower" else MS
             proof = port.Assessment(1, (), 1, 10, p50, p50 * 2, failure) if wish.assess else None
             packed = self.packs and self.built > 0
-            hollow = self.hollow_bytes
-            self._emit(port.ModelLoaded(worker, model, ((1, MS),), took, 1000, proof, hollow, packed))
+            self._emit(
+                port.ModelLoaded(worker, model, ((1, MS),), took, 1000, proof, self.evictable_bytes, packed)
+            )
 
         self._later(worker, took * (8 if fate == "hang_at_load" else 1), end)
 

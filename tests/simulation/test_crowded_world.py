@@ -23,16 +23,16 @@ CHUNK = 10
 
 @pytest.mark.parametrize("first", range(0, SEEDS, CHUNK))
 def test_what_serves_is_as_much_in_memory_as_it_is_known_to_be(first: int) -> None:
-    hollowed = rolled_back = 0
+    evicted = rolled_back = 0
     for seed in range(first, first + CHUNK):
         world = CrowdedWorld(seed)
         try:
             world.play(swaps=12)
         except Exception as error:
             raise AssertionError(f"replay with: python -m tests.simulation.crowded_world {seed}") from error
-        hollowed += world.engine.status().residency.hollowed
+        evicted += world.engine.status().residency.evictions
         rolled_back += sum(change.ending.value == "rolled back" for change in world.records.history(""))
-    assert hollowed > 0
+    assert evicted > 0
     assert rolled_back > 0
 
 
@@ -40,7 +40,7 @@ class FullWorld(SwapWorld):
     """Two models and room for both: one is swapped while a client waits for the other, which is out of memory."""
 
     def __init__(self) -> None:
-        terms = ResidencyTerms(ResidencyConfig(hollow=False), 2 * (PROCESS_BYTES + 5_000), lambda: 0)
+        terms = ResidencyTerms(ResidencyConfig(evict_weights=False), 2 * (PROCESS_BYTES + 5_000), lambda: 0)
         swap = SwapConfig(watch_s=0.2, canary_percent=0.0)
         super().__init__(8, names=2, swap=swap, residency=terms)
 
@@ -68,7 +68,7 @@ class LeavingWorld(SwapWorld):
     """Three models and room for three, of which one stays; the first is swapped, which takes the third's place."""
 
     def __init__(self, canary_percent: float) -> None:
-        config = ResidencyConfig(hollow=False, pins=("m1",))
+        config = ResidencyConfig(evict_weights=False, pins=("m1",))
         terms = ResidencyTerms(config, 3 * (PROCESS_BYTES + 5_000), lambda: 0)
         swap = SwapConfig(watch_s=5.0, canary_percent=canary_percent, stage_s=5.0)
         super().__init__(8, names=3, swap=swap, residency=terms)

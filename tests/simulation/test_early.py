@@ -13,7 +13,7 @@ from appliance.engine.control.residency_settings import ResidencyConfig, Residen
 from appliance.engine.control.swap_settings import SwapConfig
 from appliance.engine.versions.routes import Catalog, CatalogVersion
 from appliance.workers import port
-from tests.simulation.scripted_workers import HOLLOW_BYTES, MS
+from tests.simulation.scripted_workers import EVICTABLE_BYTES, MS
 from tests.simulation.swap_world import FatedWorkers, SwapWorld
 from tests.simulation.test_packed_forms import ask
 
@@ -47,13 +47,13 @@ class EarlyWorkers(FatedWorkers):
     def _came(self, worker: int, model: int, version: ModelVersion) -> None:
         self._holds[worker][model] = version
         self._emit(port.ModelLoaded(worker, model, (), 5 * MS, 1000))
-        self._beside(worker, model, 3 * MS, lambda: self._fill(worker, model))
+        self._beside(worker, model, 3 * MS, lambda: self._page_in(worker, model))
 
-    def _fill(self, worker: int, model: int) -> None:
+    def _page_in(self, worker: int, model: int) -> None:
         if self.rotten:
-            self._emit(port.ModelFilled(worker, model, 0, 3 * MS, "rot"))
+            self._emit(port.WeightsPagedIn(worker, model, 0, 3 * MS, "rot"))
         else:
-            super()._fill(worker, model)
+            super()._page_in(worker, model)
 
     def _exchanged(self, worker: int, model: int) -> None:
         self.exchanges[worker] += 1
@@ -68,7 +68,7 @@ class EarlyWorld(SwapWorld):
     workers: EarlyWorkers
 
     def __init__(self, packed_forms: bool = False) -> None:
-        config = ResidencyConfig(early_bytes=1, hollow=False)
+        config = ResidencyConfig(early_bytes=1, evict_weights=False)
         terms = ResidencyTerms(config, 2 * (PROCESS_BYTES + FAST_BYTES) + 100_000)
         swap = SwapConfig(watch_s=0.1, packed_forms=packed_forms)
         super().__init__(3, names=2, swap=swap, residency=terms)
@@ -133,7 +133,7 @@ def test_weights_count_as_verified_each_time_they_were_read(world: EarlyWorld) -
     assert verified(world) == (2, 2 * WEIGHTS_BYTES, 0), "both processes, at the first load"
     ask(world, world.large)
     world.run(5_000)
-    assert verified(world) == (6, 4 * WEIGHTS_BYTES + 2 * HOLLOW_BYTES, 0), "quick sessions and fast ones"
+    assert verified(world) == (6, 4 * WEIGHTS_BYTES + 2 * EVICTABLE_BYTES, 0), "quick sessions and fast ones"
     world.settle()
 
 

@@ -18,18 +18,21 @@ def test_rules_hold_in_a_storm(seed: int) -> None:
     assert world.ended.get("released")
 
 
-@pytest.mark.parametrize("hollow", [0.0, 1.0])
+@pytest.mark.parametrize("evictable", [0.0, 1.0])
 @pytest.mark.parametrize("seed", range(8))
-def test_who_was_told_to_wait_is_served_in_time_when_costs_are_as_measured(seed: int, hollow: float) -> None:
-    world = ResidencyWorld(seed, Weather(hollow=(hollow,)))
+def test_who_was_told_to_wait_is_served_in_time_when_costs_are_as_measured(
+    seed: int, evictable: float
+) -> None:
+    world = ResidencyWorld(seed, Weather(evictable=(evictable,)))
     world.run(400)
     assert world.ended["released"] > 50
     assert world.ended["refused"] > 2
     assert world.late == 0
 
 
-def test_what_is_left_of_hollow_models_and_noise_make_few_late() -> None:
-    """The shell of a hollow model that is asked for meanwhile cannot be had, although the forecast counted on it."""
+def test_what_is_left_of_evicted_models_and_noise_make_few_late() -> None:
+    """The shell of a model without weights that is asked for meanwhile cannot be had, although the forecast counted on
+    it."""
     worlds = [ResidencyWorld(seed, Weather(noise=0.3)) for seed in range(6)]
     for world in worlds:
         world.run(400)

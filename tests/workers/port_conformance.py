@@ -9,7 +9,7 @@ from appliance.domain.model import ModelVersion
 from appliance.workers import port
 from tests.workers.bench import fake
 
-ROOMY = fake(hollow_bytes=1 << 20)
+ROOMY = fake(evictable_bytes=1 << 20)
 
 
 class Workers(NamedTuple):
@@ -51,7 +51,7 @@ class PortConformance:
         event = self.loaded(workers, worker, 10)
         assert event.seeds
         assert event.assessment is None
-        assert event.hollow_bytes == 1 << 20
+        assert event.evictable_bytes == 1 << 20
         assert not event.packed
         self.stopped(workers, worker)
 
@@ -68,14 +68,14 @@ class PortConformance:
         worker = self.started(workers, 1)
         assert self.loaded(workers, worker, 10, port.LoadWish(quick=True)).seeds == ()
         filled = workers.event()
-        assert isinstance(filled, port.ModelFilled)
+        assert isinstance(filled, port.WeightsPagedIn)
         assert (filled.worker, filled.model, filled.failure) == (worker, 10, "")
         self.stopped(workers, worker)
 
     def test_what_came_early_is_loaded_once_more_in_the_background(self, workers: Workers) -> None:
         worker = self.started(workers, 1)
         self.loaded(workers, worker, 10, port.LoadWish(quick=True))
-        assert isinstance(workers.event(), port.ModelFilled)
+        assert isinstance(workers.event(), port.WeightsPagedIn)
         assert self.loaded(workers, worker, 10, port.LoadWish(background=True)).seeds
         self.stopped(workers, worker)
 
@@ -101,29 +101,29 @@ class PortConformance:
         assert stages == sorted(stages, key=order.index)
         self.stopped(workers, worker)
 
-    def test_hollow_and_fill(self, workers: Workers) -> None:
+    def test_evict_and_page_in(self, workers: Workers) -> None:
         worker = self.started(workers, 1)
         self.loaded(workers, worker, 10)
         for verify in (False, True):
-            workers.call(workers.port.hollow, worker, 10)
-            hollowed = workers.event()
-            assert isinstance(hollowed, port.ModelHollowed)
-            assert (hollowed.worker, hollowed.model) == (worker, 10)
-            workers.call(workers.port.fill, worker, 10, verify)
+            workers.call(workers.port.evict_weights, worker, 10)
+            evicted = workers.event()
+            assert isinstance(evicted, port.WeightsEvicted)
+            assert (evicted.worker, evicted.model) == (worker, 10)
+            workers.call(workers.port.page_in, worker, 10, verify)
             filled = workers.event()
-            assert isinstance(filled, port.ModelFilled)
+            assert isinstance(filled, port.WeightsPagedIn)
             assert (filled.worker, filled.model, filled.nbytes, filled.failure) == (worker, 10, 1 << 20, "")
-            assert min(hollowed.ns, filled.ns) >= 0
+            assert min(evicted.ns, filled.ns) >= 0
         self.stopped(workers, worker)
 
     def test_what_is_asked_aside_is_answered_in_order(self, workers: Workers) -> None:
         worker = self.started(workers, 1)
         self.loaded(workers, worker, 10)
-        workers.call(workers.port.hollow, worker, 10)
+        workers.call(workers.port.evict_weights, worker, 10)
         workers.call(workers.port.load, worker, 11, workers.version, port.LoadWish(background=True))
-        workers.call(workers.port.fill, worker, 10, False)
+        workers.call(workers.port.page_in, worker, 10, False)
         kinds = [type(workers.event()) for _ in range(3)]
-        assert kinds == [port.ModelHollowed, port.ModelLoaded, port.ModelFilled]
+        assert kinds == [port.WeightsEvicted, port.ModelLoaded, port.WeightsPagedIn]
         self.stopped(workers, worker)
 
     def test_a_foreground_load_does_not_wait_for_one_in_the_background(self, workers: Workers) -> None:

@@ -19,7 +19,7 @@ from appliance.domain.model import WeightsFile
 from appliance.domain.tensor import Datatype
 from appliance.workers.frames import FrameWriter
 from appliance.workers.lane import socket_pair
-from appliance.workers.messages import Filled, Finished, FromWorker, Loaded, Refused, Stored
+from appliance.workers.messages import Finished, FromWorker, Loaded, PagedIn, Refused, Stored
 from appliance.workers.port import (
     ERROR_CHARACTERS_MAX,
     ExitCause,
@@ -182,14 +182,14 @@ def test_the_time_of_an_early_load_s_weights_begins_when_it_has_loaded(
     clock.ahead_ns += (FOUR_MINUTES_MS + 1) * 1_000_000
     exited = bench.event(WorkerExited)
     assert (exited.cause, exited.loading) == (ExitCause.HUNG, MODEL)
-    assert exited.detail == f"a fill took longer than {FOUR_MINUTES_MS} ms"
+    assert exited.detail == f"a page-in took longer than {FOUR_MINUTES_MS} ms"
     bench.free(placed)
 
 
 def test_a_worker_that_fills_before_it_has_loaded_is_killed(shared_bench: Bench) -> None:
     bench = shared_bench
     worker = bench.start()
-    said = b"".join(FrameWriter().frame(each) for each in (Filled(MODEL, 1, 1, ""), Refused(MODEL, "no")))
+    said = b"".join(FrameWriter().frame(each) for each in (PagedIn(MODEL, 1, 1, ""), Refused(MODEL, "no")))
     model = bench.load(worker, fake("wrong", say=said.hex()))
     placed = bench.place([FOUR], [0])
 
@@ -200,7 +200,7 @@ def test_a_worker_that_fills_before_it_has_loaded_is_killed(shared_bench: Bench)
     bench.call(ask)
     exited = bench.event(WorkerExited)
     assert (exited.cause, exited.batches) == (ExitCause.NONSENSE, (BATCH,))
-    assert "filled before" in exited.detail
+    assert "paged in before" in exited.detail
     bench.free(placed)
 
 

@@ -9,15 +9,15 @@ from appliance.workers.daemon.obligations import Obligations
 from appliance.workers.messages import (
     Build,
     Built,
+    Evicted,
+    EvictWeights,
     Fetch,
-    Fill,
-    Filled,
     Finished,
     FromWorker,
-    Hollow,
-    Hollowed,
     Load,
     Loaded,
+    PagedIn,
+    PageIn,
     Progress,
     Refused,
     Run,
@@ -32,14 +32,14 @@ from appliance.workers.port import (
     ItemStatus,
     LoadStage,
     LoadWish,
-    ModelFilled,
-    ModelHollowed,
     ModelLoaded,
     ModelProgress,
     ModelRefused,
     RunFinished,
     RunItem,
     RunResult,
+    WeightsEvicted,
+    WeightsPagedIn,
 )
 from tests.workers.bench import fake
 
@@ -151,13 +151,13 @@ def test_measurements_that_cannot_be(owes: Obligations, message: Loaded) -> None
 
 def test_an_early_load_is_owed_a_fill_as_well(owes: Obligations) -> None:
     owes.owe_load(Load(9, fake(), LoadWish(quick=True)), 100, 200)
-    owes.owe_aside(Hollow(MODEL), 300)
+    owes.owe_aside(EvictWeights(MODEL), 300)
     assert (owes.in_line, owes.aside) == (1, 2)
     assert owes.settle(Loaded(9, (), 5, 6)) == ModelLoaded(WORKER, 9, (), 5, 6)
     with pytest.raises(MessageInvalid, match="not what it owes next"):
-        owes.settle(Hollowed(MODEL, 1))
-    assert owes.settle(Filled(9, 7, 8, "")) == ModelFilled(WORKER, 9, 7, 8, "")
-    assert owes.settle(Hollowed(MODEL, 1)) == ModelHollowed(WORKER, MODEL, 1)
+        owes.settle(Evicted(MODEL, 1))
+    assert owes.settle(PagedIn(9, 7, 8, "")) == WeightsPagedIn(WORKER, 9, 7, 8, "")
+    assert owes.settle(Evicted(MODEL, 1)) == WeightsEvicted(WORKER, MODEL, 1)
     assert len(owes) == 0
 
 
@@ -167,7 +167,7 @@ def test_a_batch_may_wait_for_the_weights_of_an_early_load(owes: Obligations) ->
     owes.owe_run(Run(1, 9, (ITEM,)))
     assert owes.overdue(220, 0) == ""
     assert owes.overdue(221, 0).startswith("a batch took longer")
-    owes.settle(Filled(9, 7, 8, ""))
+    owes.settle(PagedIn(9, 7, 8, ""))
     owes.settle(Finished(1, (RIGHT,), 1, 2, 3))
     owes.owe_run(Run(2, 9, (ITEM,)))
     assert owes.overdue(21, 0).startswith("a batch took longer")
@@ -178,15 +178,15 @@ def test_weights_are_not_filled_before_their_early_load_is_answered(
     owes: Obligations, early: Loaded | Refused
 ) -> None:
     owes.owe_load(Load(9, fake(), LoadWish(quick=True)), 100, 200)
-    with pytest.raises(MessageInvalid, match="model 9 is filled before it said that it is loaded"):
-        owes.settle(Filled(9, 7, 8, ""))
+    with pytest.raises(MessageInvalid, match="model 9 is paged in before it said that it is loaded"):
+        owes.settle(PagedIn(9, 7, 8, ""))
     owes.settle(early)
 
 
 def test_a_fill_that_was_asked_for_is_not_that_of_a_later_early_load(owes: Obligations) -> None:
-    owes.owe_aside(Fill(MODEL, True), 300)
+    owes.owe_aside(PageIn(MODEL, True), 300)
     owes.owe_load(Load(MODEL, fake(), LoadWish(quick=True)), 100, 200)
-    assert owes.settle(Filled(MODEL, 7, 8, "")) == ModelFilled(WORKER, MODEL, 7, 8, "")
+    assert owes.settle(PagedIn(MODEL, 7, 8, "")) == WeightsPagedIn(WORKER, MODEL, 7, 8, "")
     owes.settle(Refused(MODEL, "it is loaded already"))
     assert len(owes) == 0
 
@@ -199,15 +199,15 @@ def test_the_fill_of_an_early_load_begins_when_that_has_ended(owes: Obligations)
     assert (owes.overdue(0, 1 << 60), owes.loading(), owes.awaited.aside) == ("", 9, None)
     owes.settle(Loaded(9, (), 5, 6))
     assert owes.awaited.aside is not None
-    assert (owes.overdue(0, 200), owes.overdue(0, 201)) == ("", "a fill took longer than 0 ms")
+    assert (owes.overdue(0, 200), owes.overdue(0, 201)) == ("", "a page-in took longer than 0 ms")
 
 
 def test_an_early_load_that_is_refused_owes_nothing_more(owes: Obligations) -> None:
-    owes.owe_aside(Hollow(MODEL), 300)
+    owes.owe_aside(EvictWeights(MODEL), 300)
     owes.owe_load(Load(9, fake(), LoadWish(quick=True)), 100, 200)
     owes.settle(Refused(9, "no"))
     assert (owes.in_line, owes.aside) == (0, 1)
-    owes.settle(Hollowed(MODEL, 1))
+    owes.settle(Evicted(MODEL, 1))
 
 
 def test_an_old_load_that_is_refused_leaves_the_model_to_the_one_that_was_asked_for_after_it(
@@ -226,7 +226,7 @@ def test_an_old_load_that_is_refused_leaves_the_model_to_the_one_that_was_asked_
 def test_a_load_that_was_to_exchange_a_session_and_is_refused_leaves_the_model(owes: Obligations) -> None:
     owes.owe_load(Load(MODEL, fake(), LoadWish(quick=True)), 100, 200)
     owes.settle(Loaded(MODEL, (), 5, 6))
-    owes.settle(Filled(MODEL, 7, 8, ""))
+    owes.settle(PagedIn(MODEL, 7, 8, ""))
     owes.owe_load(Load(MODEL, fake(), LoadWish(background=True)), 100, 200)
     owes.settle(Refused(MODEL, "no"))
     owes.owe_run(Run(1, MODEL, (ITEM,)))
@@ -234,32 +234,32 @@ def test_a_load_that_was_to_exchange_a_session_and_is_refused_leaves_the_model(o
 
 def test_what_is_owed_aside_is_no_part_of_the_line(owes: Obligations) -> None:
     owes.owe_load(Load(9, fake(), LoadWish(background=True)), 100, 200)
-    owes.owe_aside(Fill(MODEL, True), 300)
+    owes.owe_aside(PageIn(MODEL, True), 300)
     owes.owe_run(Run(1, MODEL, (ITEM,)))
     assert (len(owes), owes.in_line, owes.aside, owes.batches(), owes.loading()) == (3, 1, 2, (1,), 9)
     assert owes.settle(Finished(1, (RIGHT,), 1, 2, 3)) == RunFinished(WORKER, 1, (RIGHT,), 1, 2, 3)
     assert owes.settle(Loaded(9, (), 5, 6)) == ModelLoaded(WORKER, 9, (), 5, 6)
     assert owes.loading() == MODEL
-    assert (owes.overdue(999, 300), owes.overdue(0, 301)) == ("", "a fill took longer than 0 ms")
-    assert owes.settle(Filled(MODEL, 7, 8, "rot")) == ModelFilled(WORKER, MODEL, 7, 8, "rot")
+    assert (owes.overdue(999, 300), owes.overdue(0, 301)) == ("", "a page-in took longer than 0 ms")
+    assert owes.settle(PagedIn(MODEL, 7, 8, "rot")) == WeightsPagedIn(WORKER, MODEL, 7, 8, "rot")
     assert (len(owes), owes.loading()) == (0, -1)
 
 
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
-        (Hollow(MODEL), Hollowed(MODEL + 1, 5)),
-        (Hollow(MODEL), Hollowed(MODEL, -1)),
-        (Hollow(MODEL), Filled(MODEL, 1, 1, "")),
-        (Fill(MODEL, False), Hollowed(MODEL, 1)),
-        (Fill(MODEL, False), Filled(MODEL, -1, 1, "")),
+        (EvictWeights(MODEL), Evicted(MODEL + 1, 5)),
+        (EvictWeights(MODEL), Evicted(MODEL, -1)),
+        (EvictWeights(MODEL), PagedIn(MODEL, 1, 1, "")),
+        (PageIn(MODEL, False), Evicted(MODEL, 1)),
+        (PageIn(MODEL, False), PagedIn(MODEL, -1, 1, "")),
         (Build(MODEL, fake()), Built(MODEL, "../etc", 1, 1, "")),
         (Build(MODEL, fake()), Built(MODEL, "", 1, 1, "")),
         (Build(MODEL, fake()), Loaded(MODEL, (), 1, 1)),
     ],
 )
 def test_answers_aside_that_cannot_be(
-    owes: Obligations, asked: Hollow | Fill | Build, said: Hollowed | Filled | Built | Loaded
+    owes: Obligations, asked: EvictWeights | PageIn | Build, said: Evicted | PagedIn | Built | Loaded
 ) -> None:
     owes.owe_aside(asked, 300)
     with pytest.raises(MessageInvalid):
@@ -300,7 +300,7 @@ AT_LENGTH = "x" * (REASON_CHARACTERS_MAX + 1)
         (Load(9, fake()), Refused(9, AT_LENGTH)),
         (Load(9, fake()), Loaded(9, ((1, 1),) * (SEEDS_MAX + 1), 1, 1)),
         (Load(9, fake(), LoadWish(assess=True)), Loaded(9, (), 1, 1, GOOD._replace(failure=AT_LENGTH))),
-        (Fill(MODEL, False), Filled(MODEL, 1, 1, AT_LENGTH)),
+        (PageIn(MODEL, False), PagedIn(MODEL, 1, 1, AT_LENGTH)),
         (Build(MODEL, fake()), Built(MODEL, "", 1, 1, AT_LENGTH)),
         (Build(MODEL, fake()), Built(MODEL, AT_LENGTH, 1, 1, "no")),
         (Fetch(50, 4096, 128), Stored(RunResult(50, ItemStatus.FAILED, (), (), 0, AT_LENGTH))),
@@ -311,7 +311,7 @@ AT_LENGTH = "x" * (REASON_CHARACTERS_MAX + 1)
     ],
 )
 def test_nobody_is_listened_to_at_any_length(
-    owes: Obligations, asked: Load | Fill | Build | Fetch | Run, said: FromWorker
+    owes: Obligations, asked: Load | PageIn | Build | Fetch | Run, said: FromWorker
 ) -> None:
     if isinstance(asked, Load):
         owes.owe_load(asked, 100, 200)

@@ -1,4 +1,4 @@
-"""Packed forms with real workers and ONNX Runtime: built, taken, hollowed; and what becomes of those that rot."""
+"""Packed forms with real workers and ONNX Runtime: built, taken, evicted; and what becomes of those that rot."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from tests.workers.bench import Bench
 from tests.workers.transformers import (
     DIGEST,
     answer,
-    fill,
+    evict_weights,
     flip_bit,
-    hollow,
     load,
+    page_in,
     private_bytes,
     read_version,
     stop,
@@ -61,7 +61,7 @@ def build(bench: Bench, version: ModelVersion) -> FormBuilt:
     return built
 
 
-def test_a_packed_form_answers_bit_for_bit_and_can_be_hollowed(
+def test_a_packed_form_answers_bit_for_bit_and_can_be_evicted(
     shared_bench: Bench, version: ModelVersion, forms: Path
 ) -> None:
     worker = shared_bench.start()
@@ -69,24 +69,24 @@ def test_a_packed_form_answers_bit_for_bit_and_can_be_hollowed(
     packed = load(shared_bench, worker, with_forms(version, forms), LoadWish(assess=True), 102)
     assert (plain.packed, packed.packed) == (False, True)
     assert version.weights is not None
-    assert packed.hollow_bytes > version.weights.size * 0.9
+    assert packed.evictable_bytes > version.weights.size * 0.9
     right = answer(shared_bench, worker, 101)
     assert answer(shared_bench, worker, 102) == right
     for verify in (True, False):
-        hollow(shared_bench, worker, 102)
-        assert fill(shared_bench, worker, verify=verify, model=102).failure == ""
+        evict_weights(shared_bench, worker, 102)
+        assert page_in(shared_bench, worker, verify=verify, model=102).failure == ""
         assert answer(shared_bench, worker, 102) == right
     stop(shared_bench, worker)
 
 
-def test_a_hollow_packed_form_costs_its_session_and_its_largest_batch(
+def test_an_evicted_packed_form_costs_its_session_and_its_largest_batch(
     shared_bench: Bench, version: ModelVersion, forms: Path
 ) -> None:
     worker = shared_bench.start()
     before = private_bytes(shared_bench.pids[worker])
     loaded = load(shared_bench, worker, with_forms(version, forms), LoadWish())
-    hollow(shared_bench, worker)
-    assert private_bytes(shared_bench.pids[worker]) - before < loaded.hollow_bytes / 2
+    evict_weights(shared_bench, worker)
+    assert private_bytes(shared_bench.pids[worker]) - before < loaded.evictable_bytes / 2
     stop(shared_bench, worker)
 
 

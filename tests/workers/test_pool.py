@@ -22,11 +22,11 @@ from appliance.workers.port import (
     ExitCause,
     Fetched,
     ItemStatus,
-    ModelHollowed,
     ModelLoaded,
     ModelRefused,
     RunFinished,
     Runner,
+    WeightsEvicted,
     WorkerExited,
     WorkerSettings,
 )
@@ -196,9 +196,9 @@ def test_a_worker_has_the_processor_that_it_is_given_until_it_is_asked_for_more_
     assert runner(bench, worker).confined, "a run lets it stay where it is"
     assert affinity(bench, worker) == {min(everywhere)}
     bench.event(RunFinished)
-    bench.call(bench.pool.hollow, worker, model)
+    bench.call(bench.pool.evict_weights, worker, model)
     assert affinity(bench, worker) == everywhere
-    bench.event(ModelHollowed)
+    bench.event(WeightsEvicted)
     assert bench.pool.confine(worker, min(everywhere))
     bench.call(bench.pool.unload, worker, other)
     assert affinity(bench, worker) == everywhere

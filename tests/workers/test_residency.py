@@ -16,11 +16,11 @@ from appliance.workers.daemon.process import EXIT_GRACE_NS
 from appliance.workers.port import (
     ExitCause,
     LoadWish,
-    ModelFilled,
     ModelLoaded,
     ModelRefused,
     PoolEvent,
     RunFinished,
+    WeightsPagedIn,
     WorkerExited,
     WorkerSettings,
 )
@@ -32,10 +32,10 @@ from tests.workers.transformers import (
     PIECES,
     REQUEST,
     answer,
-    fill,
+    evict_weights,
     flip_bit,
-    hollow,
     load,
+    page_in,
     private_bytes,
     stop,
     write_version,
@@ -51,46 +51,46 @@ def refused(bench: Bench, worker: int, version: ModelVersion, wish: LoadWish, ro
     return refusal.reason
 
 
-def test_hollow_lets_every_page_go_and_fill_brings_all_back(
+def test_evicting_lets_every_page_go_and_paging_in_brings_all_back(
     shared_bench: Bench, version: ModelVersion
 ) -> None:
     worker = shared_bench.start()
     pid, weights = shared_bench.pids[worker], version.weights
     assert weights is not None
     loaded = load(shared_bench, worker, version, QUICK)
-    assert weights.size - 4096 * 64 <= loaded.hollow_bytes <= weights.size
+    assert weights.size - 4096 * 64 <= loaded.evictable_bytes <= weights.size
     before = answer(shared_bench, worker, 100)
-    assert resident_bytes(pid, weights.path) >= loaded.hollow_bytes
+    assert resident_bytes(pid, weights.path) >= loaded.evictable_bytes
     for verify in (False, True):
-        hollow(shared_bench, worker)
+        evict_weights(shared_bench, worker)
         assert resident_bytes(pid, weights.path) == 0
-        filled = fill(shared_bench, worker, verify=verify)
-        assert (filled.nbytes, filled.failure) == (loaded.hollow_bytes, "")
-        assert resident_bytes(pid, weights.path) >= loaded.hollow_bytes
+        filled = page_in(shared_bench, worker, verify=verify)
+        assert (filled.nbytes, filled.failure) == (loaded.evictable_bytes, "")
+        assert resident_bytes(pid, weights.path) >= loaded.evictable_bytes
         assert answer(shared_bench, worker, 100) == before
     stop(shared_bench, worker)
 
 
-def test_a_run_on_hollow_weights_is_only_slow(shared_bench: Bench, version: ModelVersion) -> None:
+def test_a_run_on_evicted_weights_is_only_slow(shared_bench: Bench, version: ModelVersion) -> None:
     worker = shared_bench.start()
     load(shared_bench, worker, version, QUICK)
     before = answer(shared_bench, worker, 100)
-    hollow(shared_bench, worker)
+    evict_weights(shared_bench, worker)
     assert answer(shared_bench, worker, 100) == before
     stop(shared_bench, worker)
 
 
-def test_a_hollow_session_costs_little(shared_bench: Bench, version: ModelVersion) -> None:
+def test_a_session_without_weights_costs_little(shared_bench: Bench, version: ModelVersion) -> None:
     worker = shared_bench.start()
     before = private_bytes(shared_bench.pids[worker])
     load(shared_bench, worker, version, QUICK)
     answer(shared_bench, worker, 100)
-    hollow(shared_bench, worker)
+    evict_weights(shared_bench, worker)
     assert private_bytes(shared_bench.pids[worker]) - before < 3 << 20
     stop(shared_bench, worker)
 
 
-def test_one_model_of_a_shared_worker_is_hollowed_alone(shared_bench: Bench, tmp_path: Path) -> None:
+def test_one_model_of_a_shared_worker_is_evicted_alone(shared_bench: Bench, tmp_path: Path) -> None:
     first, second = (write_version(tmp_path, name) for name in ("first", "second"))
     assert first.weights is not None
     assert second.weights is not None
@@ -98,12 +98,12 @@ def test_one_model_of_a_shared_worker_is_hollowed_alone(shared_bench: Bench, tmp
     load(shared_bench, worker, first, QUICK, 101)
     load(shared_bench, worker, second, QUICK, 102)
     right = answer(shared_bench, worker, 102)
-    hollow(shared_bench, worker, 101)
+    evict_weights(shared_bench, worker, 101)
     pid = shared_bench.pids[worker]
     assert resident_bytes(pid, first.weights.path) == 0
     assert resident_bytes(pid, second.weights.path) > 0
     assert answer(shared_bench, worker, 102) == right
-    assert fill(shared_bench, worker, model=101).failure == ""
+    assert page_in(shared_bench, worker, model=101).failure == ""
     assert answer(shared_bench, worker, 101) == right
     stop(shared_bench, worker)
 
@@ -159,13 +159,13 @@ def test_only_what_came_early_is_exchanged(shared_bench: Bench, version: ModelVe
     stop(shared_bench, worker)
 
 
-def test_weights_inside_the_model_file_are_not_hollowed(shared_bench: Bench) -> None:
+def test_weights_inside_the_model_file_are_not_evicted(shared_bench: Bench) -> None:
     worker = shared_bench.start()
-    assert load(shared_bench, worker, fake(), QUICK).hollow_bytes == 0
-    hollow(shared_bench, worker)
-    assert fill(shared_bench, worker, verify=True).failure == ""
-    shared_bench.call(shared_bench.pool.fill, worker, 999, False)
-    assert shared_bench.event(ModelFilled).failure == "the model is not loaded"
+    assert load(shared_bench, worker, fake(), QUICK).evictable_bytes == 0
+    evict_weights(shared_bench, worker)
+    assert page_in(shared_bench, worker, verify=True).failure == ""
+    shared_bench.call(shared_bench.pool.page_in, worker, 999, False)
+    assert shared_bench.event(WeightsPagedIn).failure == "the model is not loaded"
     stop(shared_bench, worker)
 
 
@@ -201,7 +201,7 @@ def test_no_answer_of_an_early_load_leaves_before_its_weights_are_verified(
     shared_bench.dispatch(worker, 100, placed)
     shared_bench.event(ModelLoaded)
     events = [shared_bench.any_event() for _ in range(2)]
-    (filled,) = (event for event in events if isinstance(event, ModelFilled))
+    (filled,) = (event for event in events if isinstance(event, WeightsPagedIn))
     (finished,) = (event for event in events if isinstance(event, RunFinished))
     assert "piece 1 (bytes 4194304 to 8388608) is not what it was" in filled.failure
     assert finished.results[0].status.failed
@@ -210,7 +210,7 @@ def test_no_answer_of_an_early_load_leaves_before_its_weights_are_verified(
     stop(shared_bench, worker)
 
 
-def test_a_bit_flipped_while_mapped_is_found_by_the_next_verified_fill(
+def test_a_bit_flipped_while_mapped_is_found_by_the_next_verified_page_in(
     shared_bench: Bench, tmp_path: Path
 ) -> None:
     version = write_version(tmp_path)
@@ -218,11 +218,11 @@ def test_a_bit_flipped_while_mapped_is_found_by_the_next_verified_fill(
     assert len(version.weights.pieces) == PIECES
     worker = shared_bench.start()
     load(shared_bench, worker, version, QUICK)
-    hollow(shared_bench, worker)
+    evict_weights(shared_bench, worker)
     flip_bit(version.weights.path, version.weights.size - 5000)
-    assert fill(shared_bench, worker).failure == ""
-    hollow(shared_bench, worker)
-    assert "piece 2 (bytes 8388608 to" in fill(shared_bench, worker, verify=True).failure
+    assert page_in(shared_bench, worker).failure == ""
+    evict_weights(shared_bench, worker)
+    assert "piece 2 (bytes 8388608 to" in page_in(shared_bench, worker, verify=True).failure
     stop(shared_bench, worker)
 
 
@@ -232,9 +232,9 @@ def test_a_file_cut_short_under_a_mapping_ends_the_worker_alone(shared_bench: Be
     witness, worker = shared_bench.start(), shared_bench.start()
     model = shared_bench.load(witness, fake())
     load(shared_bench, worker, version, QUICK)
-    hollow(shared_bench, worker)
+    evict_weights(shared_bench, worker)
     os.truncate(version.weights.path, 4096)
-    assert "has 4096 bytes where" in fill(shared_bench, worker).failure
+    assert "has 4096 bytes where" in page_in(shared_bench, worker).failure
     placed = shared_bench.place([REQUEST], [0], capacity=2 * ANSWER_BYTES)
     batch = shared_bench.dispatch(worker, 100, placed)
     exited = shared_bench.event(WorkerExited)
@@ -280,17 +280,17 @@ def test_a_model_is_neither_closed_nor_loaded_anew_while_its_weights_come_back(
 ) -> None:
     """In a process that others share: it was put out, and is wanted again, before the disk has given them."""
     bench = shared_bench
-    version = fake(hollow_bytes=4096, fill_gate=tmp_path / "gate")
+    version = fake(evictable_bytes=4096, page_in_gate=tmp_path / "gate")
     worker = bench.start()
     other, model = bench.load(worker, fake()), bench.load(worker, version)
     placed = bench.place([FOUR], [0])
     with Gate(tmp_path / "gate") as gate:
-        bench.call(bench.pool.fill, worker, model, False)
+        bench.call(bench.pool.page_in, worker, model, False)
         gate.reached()
         bench.call(bench.pool.unload, worker, model)
         bench.run(worker, other, placed)  # which does not wait for them
         bench.call(bench.pool.load, worker, model, version)
-    assert bench.event(ModelFilled).failure == ""
+    assert bench.event(WeightsPagedIn).failure == ""
     assert bench.event(ModelLoaded).model == model
     bench.run(worker, model, placed)
     bench.free(placed)
@@ -310,11 +310,11 @@ def test_a_worker_that_is_told_to_stop_has_its_time_from_the_end_of_what_it_does
     monkeypatch.setattr(bench.pool, "_on_event", hear)
     worker = bench.start()
     with Gate(tmp_path / "gate") as filling:
-        load(bench, worker, fake(hollow_bytes=4096, fill_gate=tmp_path / "gate"), QUICK)
-        hollow(bench, worker)
-        bench.call(bench.pool.fill, worker, 100, False)
+        load(bench, worker, fake(evictable_bytes=4096, page_in_gate=tmp_path / "gate"), QUICK)
+        evict_weights(bench, worker)
+        bench.call(bench.pool.page_in, worker, 100, False)
         filling.reached()
         bench.call(bench.pool.stop, worker)
         clock.ahead_ns += EXIT_GRACE_NS + 1
-    assert bench.event(ModelFilled).failure == ""
+    assert bench.event(WeightsPagedIn).failure == ""
     assert bench.event(WorkerExited).detail == "exited with status 0"

@@ -14,9 +14,9 @@ from appliance.repository.settings import RepositoryConfig
 from appliance.workers.port import (
     ExitCause,
     LoadWish,
-    ModelFilled,
-    ModelHollowed,
     ModelLoaded,
+    WeightsEvicted,
+    WeightsPagedIn,
     WorkerExited,
 )
 from models.generators.transformer import SEQUENCE, SIZES, write_transformer
@@ -78,20 +78,20 @@ def load(bench: Bench, worker: int, version: ModelVersion, wish: LoadWish, model
     bench.call(bench.pool.load, worker, model, version, wish)
     loaded = bench.event(ModelLoaded)
     if wish.early:
-        filled = bench.event(ModelFilled)
+        filled = bench.event(WeightsPagedIn)
         size = 0 if version.weights is None else version.weights.size
         assert (filled.model, filled.nbytes, filled.failure) == (model, size, "")
     return loaded
 
 
-def hollow(bench: Bench, worker: int, model: int = 100) -> None:
-    bench.call(bench.pool.hollow, worker, model)
-    bench.event(ModelHollowed)
+def evict_weights(bench: Bench, worker: int, model: int = 100) -> None:
+    bench.call(bench.pool.evict_weights, worker, model)
+    bench.event(WeightsEvicted)
 
 
-def fill(bench: Bench, worker: int, *, verify: bool = False, model: int = 100) -> ModelFilled:
-    bench.call(bench.pool.fill, worker, model, verify)
-    return bench.event(ModelFilled)
+def page_in(bench: Bench, worker: int, *, verify: bool = False, model: int = 100) -> WeightsPagedIn:
+    bench.call(bench.pool.page_in, worker, model, verify)
+    return bench.event(WeightsPagedIn)
 
 
 def stop(bench: Bench, worker: int) -> None:

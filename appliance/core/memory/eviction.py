@@ -1,4 +1,4 @@
-"""Which models are put out, or made hollow, so that enough memory is free."""
+"""Which models are put out, or lose their weights, so that enough memory is free."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from appliance.core.memory.popularity import Worth
 
 
 class Step(NamedTuple):
-    """One way to free memory: ``model`` loses ``bytes``. ``hollow``: only its weights go."""
+    """One way to free memory: ``model`` loses ``bytes``. ``weights``: only those go."""
 
     worth: Worth
     model: int
     bytes: int
-    hollow: bool
+    weights: bool
 
 
 def choose(steps: Iterable[Step], missing_bytes: int) -> list[Step]:

@@ -12,7 +12,7 @@ FIRST_SPREAD = 0.5
 
 
 class LoadCost:
-    """Of one way (a load or a fill) of one model."""
+    """Of one way (a load or a page-in) of one model."""
 
     __slots__ = ("_mean_ns", "_spread_ns", "known")
 

@@ -3,13 +3,13 @@
 Rules it keeps: what is charged never passes the budget but by what operators, measurements or pins take of it; a pinned
 model is never put out, nor one with requests in flight or waiting, nor one that has just come (it stays as long as
 loading it took, so that the box does not only load) or was used within its keep-warm time. What is worth least per byte
-(``popularity``) goes first; making a model HOLLOW is one step, COLD another one with a price and bytes of its own, so
+(``popularity``) goes first; evicting its weights is one step, COLD another one with a price and bytes of its own, so
 that weights go before processes. A request for a model that is not RESIDENT waits if by the forecast
 (``forecast``, with upper quantiles of what was measured) it meets its deadline, and is refused at once if not; the
 model is then loaded all the same when nobody waits for another, because the client was told when to come back.
 
-It does not know what a load is, reads no clock, and trusts whoever drives it to answer every Load, Fill, Hollow and
-Drop by one Done, Declined or Failed.
+It does not know what a load is, reads no clock, and trusts whoever drives it to answer every Load, PageIn, EvictWeights
+and Drop by one Done, Declined or Failed.
 """
 
 from __future__ import annotations
@@ -147,8 +147,8 @@ class Residency:
 
     def _added(self, event: port.Added) -> None:
         assert event.model not in self._tenants
-        load, fill = LoadCost(event.load_ns), LoadCost(event.fill_ns)
-        tenant = Tenant(event.model, Form.COLD, event.footprint, load, fill)
+        load, page_in = LoadCost(event.load_ns), LoadCost(event.page_in_ns)
+        tenant = Tenant(event.model, Form.COLD, event.footprint, load, page_in)
         self._tenants[event.model] = tenant
         self._arrivals += 1
         tenant.arrival = self._arrivals
@@ -164,9 +164,9 @@ class Residency:
 
     def _describe(self, tenant: Tenant) -> None:
         """What the shadows play with: the step that is taken first."""
-        hollow = tenant.footprint.hollow_bytes
-        size_bytes = hollow or tenant.footprint.bytes
-        self._popularity.describe(tenant.model, self._mean_ns(tenant, bool(hollow)), size_bytes)
+        evictable = tenant.footprint.evictable_bytes
+        size_bytes = evictable or tenant.footprint.bytes
+        self._popularity.describe(tenant.model, self._mean_ns(tenant, bool(evictable)), size_bytes)
 
     def _become(self, tenant: Tenant, form: Form, move: Move, footprint: Footprint | None = None) -> None:
         """The one place where what a model takes changes."""
@@ -254,14 +254,14 @@ class Residency:
     def _done(self, event: port.Done, now_ns: int, actions: list[Action]) -> None:
         tenant = self._tenants[event.model]
         match tenant.move:
-            case Move.LOADING | Move.FILLING:
+            case Move.LOADING | Move.PAGING_IN:
                 self._learn(tenant, event)
                 self._arrived(tenant, now_ns, actions)
-            case Move.HOLLOWING:
+            case Move.EVICTING:
                 if event.ns:
                     self._leave.observe(event.ns)
-                self._become(tenant, Form.HOLLOW, Move.NONE)
-            case Move.DROPPING:
+                self._become(tenant, Form.WEIGHTS_EVICTED, Move.NONE)
+            case Move.UNLOADING:
                 self._become(tenant, Form.COLD, Move.NONE)
             case Move.NONE:
                 raise AssertionError(f"nothing was to be done with model {event.model}")
@@ -269,7 +269,7 @@ class Residency:
     def _learn(self, tenant: Tenant, event: port.Done) -> None:
         if not event.ns:
             return
-        (tenant.load if tenant.move is Move.LOADING else tenant.fill).observe(event.ns)
+        (tenant.load if tenant.move is Move.LOADING else tenant.page_in).observe(event.ns)
         if event.bytes:
             self._speed.observe(event.bytes, event.ns)
         self._describe(tenant)
@@ -353,16 +353,16 @@ class Residency:
         self._queue.pop(tenant.model, None)
         tenant.moving_since_ns = now_ns
         background = not tenant.waiting and tenant.wished_until_ns <= now_ns
-        if tenant.form is Form.HOLLOW:
-            self._become(tenant, Form.HOLLOW, Move.FILLING)
-            actions.append(port.Fill(tenant.model, background))
+        if tenant.form is Form.WEIGHTS_EVICTED:
+            self._become(tenant, Form.WEIGHTS_EVICTED, Move.PAGING_IN)
+            actions.append(port.PageIn(tenant.model, background))
         else:
             self._become(tenant, Form.COLD, Move.LOADING)
             actions.append(port.Load(tenant.model, background))
 
     def _bring_pinned(self, now_ns: int, in_use: Container[int], actions: list[Action]) -> None:
         """Nobody waits: load what is pinned, one after the other. Nothing else is fetched ahead: in the simulation the
-        gaps that evictions leave would be filled again and again with what nobody asks for."""
+        gaps that evictions leave would be used again and again with what nobody asks for."""
         absent = [each for each in self._tenants.values() if each.stays and not each.resident]
         tenant = next((each for each in absent if each.not_before_ns <= now_ns), None)
         if tenant is None:
@@ -407,12 +407,12 @@ class Residency:
         if not forced and sum(each.bytes_now for each in candidates) < missing:
             return
         steps = choose([step for each in candidates for step in self._steps_out(each)], missing)
-        dropped = {step.model for step in steps if not step.hollow}
+        dropped = {step.model for step in steps if not step.weights}
         for model in dict.fromkeys(step.model for step in steps):
             tenant = self._tenants[model]
             tenant.moving_since_ns = now_ns
-            self._become(tenant, tenant.form, Move.DROPPING if model in dropped else Move.HOLLOWING)
-            actions.append(port.Drop(model) if model in dropped else port.Hollow(model))
+            self._become(tenant, tenant.form, Move.UNLOADING if model in dropped else Move.EVICTING)
+            actions.append(port.Unload(model) if model in dropped else port.EvictWeights(model))
 
     def _evictable(self, tenant: Tenant, now_ns: int, in_use: Container[int]) -> bool:
         """Nothing but its hold may speak against putting it out."""
@@ -424,17 +424,17 @@ class Residency:
 
     def _steps_out(self, tenant: Tenant) -> Iterator[Step]:
         """The steps down of a model that is in memory, each with what it gives back and what it is worth not to take
-        it. To be dropped at once is both steps of a model that could be hollow."""
-        load_ns = self._mean_ns(tenant, filling=False)
-        hollow_bytes = tenant.footprint.hollow_bytes
-        fill_ns = min(self._mean_ns(tenant, filling=True), load_ns) if hollow_bytes else 0
+        it. To be dropped at once is both steps of a model whose weights could be evicted."""
+        load_ns = self._mean_ns(tenant, by_page_in=False)
+        evictable_bytes = tenant.footprint.evictable_bytes
+        page_in_ns = min(self._mean_ns(tenant, by_page_in=True), load_ns) if evictable_bytes else 0
         first: Worth | None = None
-        if hollow_bytes and tenant.form is Form.RESIDENT:
-            first = self._popularity.worth(tenant.model, fill_ns, hollow_bytes, tenant.arrival)
-            yield Step(first, tenant.model, hollow_bytes, True)
-        rest = tenant.footprint.bytes - hollow_bytes
+        if evictable_bytes and tenant.form is Form.RESIDENT:
+            first = self._popularity.worth(tenant.model, page_in_ns, evictable_bytes, tenant.arrival)
+            yield Step(first, tenant.model, evictable_bytes, True)
+        rest = tenant.footprint.bytes - evictable_bytes
         if rest:
-            worth = self._popularity.worth(tenant.model, load_ns - fill_ns, rest, tenant.arrival)
+            worth = self._popularity.worth(tenant.model, load_ns - page_in_ns, rest, tenant.arrival)
             yield Step(max(worth, first) if first else worth, tenant.model, rest, False)
 
     def _wake(self, now_ns: int, actions: list[Action]) -> None:
@@ -442,18 +442,18 @@ class Residency:
 
     # What it will take
 
-    def _mean_ns(self, tenant: Tenant, filling: bool) -> int:
-        cost = tenant.fill if filling else tenant.load
+    def _mean_ns(self, tenant: Tenant, by_page_in: bool) -> int:
+        cost = tenant.page_in if by_page_in else tenant.load
         if cost.known:
             return cost.mean_ns
-        size_bytes = tenant.footprint.hollow_bytes if filling else tenant.footprint.bytes
-        return self._speed.estimate_ns(size_bytes) + (0 if filling else ASSUMED_LOAD_NS)
+        size_bytes = tenant.footprint.evictable_bytes if by_page_in else tenant.footprint.bytes
+        return self._speed.estimate_ns(size_bytes) + (0 if by_page_in else ASSUMED_LOAD_NS)
 
     def _upper_ns(self, tenant: Tenant) -> int:
         """How long bringing it back takes, with few exceptions."""
-        filling = tenant.comes_by_fill
-        cost = tenant.fill if filling else tenant.load
-        return cost.upper_ns if cost.known else 2 * self._mean_ns(tenant, filling)
+        by_page_in = tenant.comes_by_page_in
+        cost = tenant.page_in if by_page_in else tenant.load
+        return cost.upper_ns if cost.known else 2 * self._mean_ns(tenant, by_page_in)
 
     @property
     def _leave_ns(self) -> int:

@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 
 class Form(Enum):
-    """How much of a model is in memory. HOLLOW: its session is kept, its weights are not; COLD: no process."""
+    """How much of a model is in memory. WEIGHTS_EVICTED: its session is kept, its weights are not; COLD: no process."""
 
     RESIDENT = "resident"
-    HOLLOW = "hollow"
+    WEIGHTS_EVICTED = "weights_evicted"
     COLD = "cold"
 
 
@@ -26,20 +26,21 @@ class Coldness(Enum):
 
 
 class Footprint(NamedTuple):
-    """Memory of a model while it is RESIDENT, and how much of it hollowing gives back (0: it cannot be hollowed)."""
+    """Memory of a model while it is RESIDENT, and how much of it evicting its weights gives back (0: that cannot
+    be)."""
 
     bytes: int
-    hollow_bytes: int
+    evictable_bytes: int
 
 
 class Added(NamedTuple):
-    """A model, as it is now. ``load_ns`` and ``fill_ns`` are what these took before (0: not known)."""
+    """A model, as it is now. ``load_ns`` and ``page_in_ns`` are what these took before (0: not known)."""
 
     model: int
     form: Form
     footprint: Footprint
     load_ns: int = 0
-    fill_ns: int = 0
+    page_in_ns: int = 0
 
 
 class Removed(NamedTuple):
@@ -119,13 +120,13 @@ class Done(NamedTuple):
 
 
 class Declined(NamedTuple):
-    """A model could not be hollowed or dropped: a request had come in meanwhile. It is as it was."""
+    """A model could not be evicted or unloaded: a request had come in meanwhile. It is as it was."""
 
     model: int
 
 
 class Failed(NamedTuple):
-    """A load or fill failed, or the process is gone: the model is COLD."""
+    """A load or page-in failed, or the process is gone: the model is COLD."""
 
     model: int
 
@@ -144,21 +145,21 @@ class Load(NamedTuple):
     background: bool
 
 
-class Fill(NamedTuple):
-    """HOLLOW to RESIDENT."""
+class PageIn(NamedTuple):
+    """WEIGHTS_EVICTED to RESIDENT."""
 
     model: int
     background: bool
 
 
-class Hollow(NamedTuple):
-    """RESIDENT to HOLLOW; from now on every request for it asks."""
+class EvictWeights(NamedTuple):
+    """RESIDENT to WEIGHTS_EVICTED; from now on every request for it asks."""
 
     model: int
 
 
-class Drop(NamedTuple):
-    """RESIDENT or HOLLOW to COLD: end its process; from now on every request for it asks."""
+class Unload(NamedTuple):
+    """RESIDENT or WEIGHTS_EVICTED to COLD: end its process; from now on every request for it asks."""
 
     model: int
 
@@ -201,4 +202,4 @@ class WakeAt(NamedTuple):
     at_ns: int
 
 
-Action = Load | Fill | Hollow | Drop | Serve | Wait | Refuse | Release | WakeAt
+Action = Load | PageIn | EvictWeights | Unload | Serve | Wait | Refuse | Release | WakeAt

@@ -13,13 +13,13 @@ class Move(Enum):
 
     NONE = "none"
     LOADING = "loading"
-    FILLING = "filling"
-    HOLLOWING = "hollowing"
-    DROPPING = "dropping"
+    PAGING_IN = "paging in"
+    EVICTING = "evicting"
+    UNLOADING = "unloading"
 
 
-ARRIVING = frozenset({Move.LOADING, Move.FILLING})
-LEAVING = frozenset({Move.HOLLOWING, Move.DROPPING})
+ARRIVING = frozenset({Move.LOADING, Move.PAGING_IN})
+LEAVING = frozenset({Move.EVICTING, Move.UNLOADING})
 
 
 class Tenant:
@@ -28,7 +28,7 @@ class Tenant:
     __slots__ = (
         "arrival",
         "failures",
-        "fill",
+        "page_in",
         "footprint",
         "form",
         "held",
@@ -45,12 +45,14 @@ class Tenant:
         "wished_until_ns",
     )
 
-    def __init__(self, model: int, form: Form, footprint: Footprint, load: LoadCost, fill: LoadCost) -> None:
+    def __init__(
+        self, model: int, form: Form, footprint: Footprint, load: LoadCost, page_in: LoadCost
+    ) -> None:
         self.model = model
         self.form = form
         self.footprint = footprint
         self.load = load
-        self.fill = fill
+        self.page_in = page_in
         self.move = Move.NONE
         self.moving_since_ns = 0
         self.arrival = 0
@@ -70,16 +72,16 @@ class Tenant:
         """Memory it takes, or will when it has arrived."""
         if self.form is Form.RESIDENT or self.move in ARRIVING:
             return self.footprint.bytes
-        if self.form is Form.HOLLOW:
-            return self.footprint.bytes - self.footprint.hollow_bytes
+        if self.form is Form.WEIGHTS_EVICTED:
+            return self.footprint.bytes - self.footprint.evictable_bytes
         return 0
 
     @property
     def bytes_leaving(self) -> int:
         """What is about to be given back."""
-        if self.move is Move.HOLLOWING:
-            return self.footprint.hollow_bytes
-        return self.bytes_now if self.move is Move.DROPPING else 0
+        if self.move is Move.EVICTING:
+            return self.footprint.evictable_bytes
+        return self.bytes_now if self.move is Move.UNLOADING else 0
 
     @property
     def bytes_missing(self) -> int:
@@ -110,8 +112,8 @@ class Tenant:
         return max(self.held_until_ns, self.used_ns + self.keep_warm_ns if self.keep_warm_ns else 0)
 
     @property
-    def comes_by_fill(self) -> bool:
-        """Whether it takes a fill, not a load, to have it RESIDENT again, from how it is or will be."""
-        if self.move is Move.DROPPING or self.form is Form.COLD:
+    def comes_by_page_in(self) -> bool:
+        """Whether it takes a page-in, not a load, to have it RESIDENT again, from how it is or will be."""
+        if self.move is Move.UNLOADING or self.form is Form.COLD:
             return False
-        return self.form is Form.HOLLOW or self.move is Move.HOLLOWING
+        return self.form is Form.WEIGHTS_EVICTED or self.move is Move.EVICTING

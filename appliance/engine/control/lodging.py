@@ -24,7 +24,7 @@ PROCESS_BYTES = 11 << 19
 less the model, were 5.5 MiB each."""
 VISITORS_MAX = 2
 """Versions for which others are put out so that they can prove themselves, at a time."""
-HOLLOW_PARTS = 3
+EVICTABLE_PARTS = 3
 """Weights that are a smaller part of what a model takes than one in so many do not pay being let go alone: an unpacked
 model that its runtime packed for itself."""
 SPARE_BYTES = 128 << 20
@@ -107,14 +107,14 @@ class Lodging:
         memory_bytes, load_ns = event.memory_bytes, event.load_ns
         if known is not None and known.packed == event.packed:
             memory_bytes, load_ns = max(known.memory_bytes, memory_bytes), max(known.load_ns, load_ns)
-        self._measured[served.id] = Measured(memory_bytes, event.hollow_bytes, load_ns, event.packed)
+        self._measured[served.id] = Measured(memory_bytes, event.evictable_bytes, load_ns, event.packed)
         if self._costs is not None:
             self._costs.loaded(served, event)
 
     def came_back(self, served: Served, ns: int) -> None:
         """It is about to be RESIDENT again, which took ``ns``."""
         if self._costs is not None:
-            self._costs.took(served, ns, fill=served.form is Form.HOLLOW)
+            self._costs.took(served, ns, page_in=served.form is Form.WEIGHTS_EVICTED)
 
     def settles(self, served: Served) -> bool:
         """Whether a version is to be looked after from now on."""
@@ -128,7 +128,7 @@ class Lodging:
     def _footprint(self, served: Served, measured: Measured) -> Footprint:
         memory_bytes, weights_bytes, *_ = measured
         processes = max(served.model.instance_count, 1)
-        pays = self._config.hollow and weights_bytes * HOLLOW_PARTS >= memory_bytes
+        pays = self._config.evict_weights and weights_bytes * EVICTABLE_PARTS >= memory_bytes
         total = (memory_bytes + PROCESS_BYTES) * processes + weights_bytes
         return Footprint(total, weights_bytes if pays else 0)
 
@@ -157,12 +157,12 @@ class Lodging:
         return self._measured[served.id].load_ns
 
     def costs_ns(self, served: Served) -> tuple[int, int]:
-        """How long loading it and filling it take, as far as is known (0: it is not)."""
+        """How long loading it and paging its weights in take, as far as is known (0: it is not)."""
         measured = self._measured[served.id]
         known = self._costs.of(served) if self._costs is not None else None
         if known is None or known.packed != measured.packed:
             return measured.load_ns, 0
-        return known.load_ns or measured.load_ns, known.fill_ns
+        return known.load_ns or measured.load_ns, known.page_in_ns
 
     def rest(self, served: Served, used_bytes: int) -> bool:
         """Whether there is no room now for a version that is known to serve, not even without its weights: then it is
@@ -170,8 +170,8 @@ class Lodging:
         if served.id in self._reserved:  # room is being made for it
             return False
         guess = self._guess(served)
-        need, hollow_bytes = self._footprint(served, guess)
-        least = need - hollow_bytes
+        need, evictable_bytes = self._footprint(served, guess)
+        least = need - evictable_bytes
         if used_bytes + least <= self.left_bytes or need > self._budget_bytes:
             return False
         self._measured[served.id] = guess
@@ -370,7 +370,7 @@ class Lodging:
         if served.id not in self._measured or served.form is Form.COLD:
             return 0
         footprint = self.footprint(served)
-        return footprint.bytes - (footprint.hollow_bytes if served.form is Form.HOLLOW else 0)
+        return footprint.bytes - (footprint.evictable_bytes if served.form is Form.WEIGHTS_EVICTED else 0)
 
 
 def megabytes(size_bytes: int) -> str:

@@ -1,9 +1,10 @@
 """Models in and out of memory: carries out what ``core/memory/residency`` decides, and keeps the requests that wait.
 
-A version is looked after from the moment it serves; it stays READY for clients whether or not it is in memory. One that
-is not RESIDENT is closed for the scheduler, and the door forgets its lessons, so that every request for it comes here.
-HOLLOW keeps its workers and its place in them; COLD ends them. Versions on their way to serving are not looked after,
-but memory is kept for them (``lodging``). One owner: the engine, which calls from turns and ``submit``.
+A version is looked after from the moment it serves; it stays READY for clients whether or not it is in memory. One
+that is not RESIDENT is closed for the scheduler, and the door forgets its lessons, so that every request for it comes
+here. One whose weights are evicted keeps its workers and its place in them; COLD ends them. Versions on their way to
+serving are not looked after, but memory is kept for them (``lodging``). One owner: the engine, which calls from turns
+and ``submit``.
 """
 
 from __future__ import annotations
@@ -28,17 +29,17 @@ from appliance.engine.requests.outcome import not_ready
 from appliance.engine.requests.request import Request
 from appliance.engine.requests.waiting_room import WaitingRoom
 from appliance.engine.versions.routes import Routes, Served
-from appliance.engine.versions.verified import by_fill, by_load, by_refusal
+from appliance.engine.versions.verified import by_load, by_page_in, by_refusal
 from appliance.telemetry.meter import Result
 from appliance.workers.arena import Arena
 from appliance.workers.port import (
     LoadWish,
-    ModelFilled,
-    ModelHollowed,
     ModelLoaded,
     ModelProgress,
     ModelRefused,
     PoolEvent,
+    WeightsEvicted,
+    WeightsPagedIn,
     WorkerExited,
     WorkerPort,
 )
@@ -91,7 +92,7 @@ class Residence:
         self._tenants: dict[int, Served] = {}
         self._answered: dict[int, int] = {}
         self._pending: dict[int, set[int]] = {}
-        """Workers that have yet to do what was asked of them for a model: hollow, fill, or end."""
+        """Workers that have yet to do what was asked for a model."""
         self._draining: list[Served] = []
         self._failures: dict[int, int] = {}
         self._moved_ns: dict[int, int] = {}
@@ -245,11 +246,11 @@ class Residence:
             match action:
                 case port.Load():
                     self._load(self._tenants[action.model], now_ns)
-                case port.Fill():
-                    self._fill(self._tenants[action.model], now_ns)
-                case port.Hollow():
-                    self._hollow(self._tenants[action.model], now_ns)
-                case port.Drop():
+                case port.PageIn():
+                    self._page_in(self._tenants[action.model], now_ns)
+                case port.EvictWeights():
+                    self._evict(self._tenants[action.model], now_ns)
+                case port.Unload():
                     self._drop(self._tenants[action.model], now_ns)
                 case port.Release():
                     self._release(action)
@@ -282,32 +283,32 @@ class Residence:
         self._renewals.asked(served, now_ns)
         self._roster.bring(served, now_ns, quick=quick)
 
-    def _fill(self, served: Served, now_ns: int) -> None:
-        self._count(fills=1)
+    def _page_in(self, served: Served, now_ns: int) -> None:
+        self._count(page_ins=1)
         self._moved_ns[served.id] = now_ns
         holders = self._groups.holders(served)
         self._pending[served.id] = set(holders)
         for worker in holders:
-            self._workers.fill(worker, served.id, self._config.verify)
+            self._workers.page_in(worker, served.id, self._config.verify)
         if not holders:
             self._fail(served, now_ns)
 
-    def _hollow(self, served: Served, now_ns: int) -> None:
+    def _evict(self, served: Served, now_ns: int) -> None:
         holders = self._groups.holders(served)
         if self._running(served.id):
             self._tell(port.Declined(served.id), now_ns)
             return
-        self._count(hollowed=1)
+        self._count(evictions=1)
         self._roster.send_away(served)
         self._pending[served.id] = set(holders)
         for worker in holders:
-            self._workers.hollow(worker, served.id)
+            self._workers.evict_weights(worker, served.id)
 
     def _drop(self, served: Served, now_ns: int) -> None:
         if self._running(served.id):
             self._tell(port.Declined(served.id), now_ns)
             return
-        self._count(dropped=1)
+        self._count(unloads=1)
         self._roster.send_away(served)
         self._draining.append(served)
         self._soon()
@@ -344,10 +345,10 @@ class Residence:
                 self._groups.refused(event)
                 if not self._refused(event, now_ns):
                     self._roster.model_refused(event, now_ns)
-            case ModelHollowed():
-                self._hollowed(event, now_ns)
-            case ModelFilled():
-                self._filled(event, now_ns)
+            case WeightsEvicted():
+                self._evicted(event, now_ns)
+            case WeightsPagedIn():
+                self._paged_in(event, now_ns)
         # What is said of one may open others that come back and that its process holds already.
         for each in self._groups.members(event.worker):
             if each.id in self._tenants and each.opened and each.form is Form.COLD:
@@ -380,18 +381,18 @@ class Residence:
         self._tell(port.Measured(served.id, self._lodging.footprint(served)), now_ns)
         self._tell(port.Done(served.id, took_ns, size_bytes), now_ns)
 
-    def _hollowed(self, event: ModelHollowed, now_ns: int) -> None:
+    def _evicted(self, event: WeightsEvicted, now_ns: int) -> None:
         """A worker let the weights go."""
         served = self._answering(event.model, event.worker)
         if served is not None:
-            served.form = Form.HOLLOW
+            served.form = Form.WEIGHTS_EVICTED
             self._tell(port.Done(served.id, event.ns), now_ns)
 
-    def _filled(self, event: ModelFilled, now_ns: int) -> None:
+    def _paged_in(self, event: WeightsPagedIn, now_ns: int) -> None:
         """A worker has the weights again, or not as they should be."""
         served = self._tenants.get(event.model)
         if served is not None and (self._config.verify or self._renewals.awaits(event.model, event.worker)):
-            self._count(**by_fill(served.model, event))
+            self._count(**by_page_in(served.model, event))
         if served is not None and event.failure:
             if event.worker in self._pending.get(event.model, ()):
                 self._come_anew(served, event.failure, now_ns)
@@ -401,7 +402,7 @@ class Residence:
             self._workers.load(event.worker, served.id, served.model, LoadWish(background=True))
         elif self._answering(event.model, event.worker) is not None and served is not None:
             self._roster.take_back(served)
-            self._count(filled_bytes=event.nbytes)
+            self._count(paged_in_bytes=event.nbytes)
             took_ns = now_ns - self._moved_ns.pop(served.id, now_ns)
             self._arrived(served, now_ns, took_ns, event.nbytes)
 
@@ -481,13 +482,13 @@ class Residence:
     def figures(self) -> ResidencyFigures:
         """For people, as of now."""
         sums = self._residency.statistics()
-        hollow = [served for served in self._tenants.values() if served.form is Form.HOLLOW]
+        evicted = [served for served in self._tenants.values() if served.form is Form.WEIGHTS_EVICTED]
         return self._figures._replace(
             used_bytes=sums.used_bytes + self._lodging.others_bytes,
             problems=self._problems,
             waiting=sums.waiting_requests,
             waiting_bytes=sums.waiting_bytes,
-            hollow_bytes=sum(self._lodging.footprint(served).hollow_bytes for served in hollow),
+            weights_evicted_bytes=sum(self._lodging.footprint(served).evictable_bytes for served in evicted),
         )
 
     def _pinned_beside(self, served: Served | None) -> int:

@@ -26,7 +26,7 @@ class ResidencyConfig(ResidencyPolicy):
         default=512 << 20,
         metadata={"min": 0, "unit": "bytes", "help": "memory for everything else, where budget_bytes is 0"},
     )
-    hollow: bool = field(
+    evict_weights: bool = field(
         default=True,
         metadata={"help": "keep the sessions of models whose weights leave memory, where that is possible"},
     )

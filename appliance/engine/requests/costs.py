@@ -1,7 +1,7 @@
 """What bringing versions into memory cost on this box: measured, and kept across restarts with what they proved.
 
 Without it the first decisions after a start rest on guesses from files. A measurement counts for a quarter, and only
-what changes by an eighth is written: these are estimates, and disks of boxes wear. Owner: the lodging.
+what changes by an eighth is written: these are estimates, and disks of boxes wear. Owner: the model cache.
 """
 
 from __future__ import annotations
@@ -38,21 +38,23 @@ class Costs:
             served,
             Cost(
                 memory_bytes=event.memory_bytes,
-                weights_bytes=event.hollow_bytes,
+                weights_bytes=event.evictable_bytes,
                 load_ns=known.load_ns if known is not None else event.load_ns,
-                fill_ns=known.fill_ns if known is not None else 0,
+                page_in_ns=known.page_in_ns if known is not None else 0,
                 packed=event.packed,
             ),
         )
 
-    def took(self, served: Served, ns: int, *, fill: bool) -> None:
+    def took(self, served: Served, ns: int, *, page_in: bool) -> None:
         """It came back to memory, all of it or its weights alone, in ``ns``."""
         known = self.of(served)
         if known is None or ns <= 0:
             return
-        before_ns = known.fill_ns if fill else known.load_ns
+        before_ns = known.page_in_ns if page_in else known.load_ns
         after_ns = before_ns + (ns - before_ns) // SHARE if before_ns else ns
-        self._keep(served, known._replace(fill_ns=after_ns) if fill else known._replace(load_ns=after_ns))
+        self._keep(
+            served, known._replace(page_in_ns=after_ns) if page_in else known._replace(load_ns=after_ns)
+        )
 
     def _keep(self, served: Served, cost: Cost) -> None:
         known = self.of(served)

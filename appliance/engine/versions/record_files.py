@@ -99,8 +99,8 @@ class FileRecords:
 
     def _take_costs(self, document: Mapping[str, Any]) -> None:
         for identity, box, packed, *numbers in document["costs"]:
-            memory_bytes, weights_bytes, load_ns, fill_ns = (max(int(number), 0) for number in numbers)
-            cost = Cost(memory_bytes, weights_bytes, load_ns, fill_ns, packed=bool(packed))
+            memory_bytes, weights_bytes, load_ns, page_in_ns = (max(int(number), 0) for number in numbers)
+            cost = Cost(memory_bytes, weights_bytes, load_ns, page_in_ns, packed=bool(packed))
             self._known.weigh(str(identity), str(box), cost)
 
     def _take_seats(self, document: Mapping[str, Any]) -> None:

@@ -86,7 +86,7 @@ class Cost(NamedTuple):
     memory_bytes: int
     weights_bytes: int
     load_ns: int
-    fill_ns: int = 0
+    page_in_ns: int = 0
     packed: bool = False
 
 

@@ -1,7 +1,7 @@
 """What was verified of weights as they came into memory, by what workers say of it. Pure.
 
 Weights lie in a file of their own and come with the digests of their pieces where their package was installed; nothing
-else can be verified. A load verifies always, a fill where it was asked to.
+else can be verified. A load verifies always, a page-in where it was asked to.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Final
 
 from appliance.domain.model import ModelVersion
-from appliance.workers.port import ModelFilled, ModelLoaded, ModelRefused
+from appliance.workers.port import ModelLoaded, ModelRefused, WeightsPagedIn
 
 NOTHING: Final[Mapping[str, int]] = MappingProxyType({})
 
@@ -21,11 +21,11 @@ def by_load(version: ModelVersion, event: ModelLoaded) -> Mapping[str, int]:
     has of its own."""
     if version.weights is None or not _can_be(version):
         return NOTHING
-    size = event.hollow_bytes if event.packed else version.weights.size
+    size = event.evictable_bytes if event.packed else version.weights.size
     return {"verified": 1, "verified_bytes": size}
 
 
-def by_fill(version: ModelVersion, event: ModelFilled) -> Mapping[str, int]:
+def by_page_in(version: ModelVersion, event: WeightsPagedIn) -> Mapping[str, int]:
     """What to count of weights that were read for a session that is there."""
     if not _can_be(version):
         return NOTHING

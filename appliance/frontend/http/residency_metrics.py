@@ -28,18 +28,28 @@ def residency_families(status: EngineStatus, labels: Sequence[str]) -> Iterator[
             figures.used_bytes,
         ),
         (
-            "appliance_residency_hollow_bytes",
+            "appliance_residency_weights_evicted_bytes",
             "gauge",
-            "Weights that hollow models left.",
-            figures.hollow_bytes,
+            "Weights that models in memory are without.",
+            figures.weights_evicted_bytes,
         ),
         ("appliance_residency_waiting_requests", "gauge", "Requests that wait for models.", figures.waiting),
         ("appliance_residency_waiting_bytes", "gauge", "Bytes of those requests.", figures.waiting_bytes),
         ("appliance_residency_misses_total", "counter", "Requests for models not in memory.", figures.misses),
         ("appliance_residency_refused_total", "counter", "Those that did not wait.", figures.refused),
         ("appliance_residency_loads_total", "counter", "Models loaded to serve again.", figures.loads),
-        ("appliance_residency_fills_total", "counter", "Hollow models filled.", figures.fills),
-        ("appliance_residency_filled_bytes_total", "counter", "Bytes read for that.", figures.filled_bytes),
+        (
+            "appliance_residency_page_ins_total",
+            "counter",
+            "Models whose weights came back.",
+            figures.page_ins,
+        ),
+        (
+            "appliance_residency_paged_in_bytes_total",
+            "counter",
+            "Bytes read for that.",
+            figures.paged_in_bytes,
+        ),
         (
             "appliance_weights_verified_total",
             "counter",
@@ -61,8 +71,8 @@ def residency_families(status: EngineStatus, labels: Sequence[str]) -> Iterator[
     ):
         yield Family(name, kind, meaning, [sample(name, "", value)])
     name = "appliance_residency_evictions_total"
-    evictions = (("hollow", figures.hollowed), ("cold", figures.dropped))
-    lines = [sample(name, f'to="{form}"', count) for form, count in evictions]
+    evictions = ((Form.WEIGHTS_EVICTED, figures.evictions), (Form.COLD, figures.unloads))
+    lines = [sample(name, f'to="{form.value}"', count) for form, count in evictions]
     yield Family(name, "counter", "Models that left memory, and how far.", lines)
 
 

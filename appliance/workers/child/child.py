@@ -1,6 +1,6 @@
 """A worker process: takes messages from its lane, one after the other, until it is told to stop or the daemon is gone.
 
-What may take long and is not needed for the next batch is done aside: loads in the background, hollowing, filling,
+What may take long and is not needed for the next batch is done aside: loads in the background, evicting, paging in,
 building packed forms. Nothing that a model or a request does wrong ends it by an exception; only signals and limits do.
 """
 
@@ -26,15 +26,15 @@ from appliance.workers.lane import LaneClosed, WorkerLane
 from appliance.workers.messages import (
     Build,
     Built,
+    Evicted,
+    EvictWeights,
     Fetch,
-    Fill,
-    Filled,
     Finished,
     FromWorker,
-    Hollow,
-    Hollowed,
     Load,
     Loaded,
+    PagedIn,
+    PageIn,
     Progress,
     Refused,
     Run,
@@ -107,10 +107,10 @@ class Worker:
                 self._errands.submit(message.model, partial(self._unload, message.model))
             else:
                 self._unload(message.model)
-        elif isinstance(message, Hollow):
-            self._aside(message.model, partial(self._hollow, message.model))
-        elif isinstance(message, Fill):
-            self._aside(message.model, partial(self._fill, message))
+        elif isinstance(message, EvictWeights):
+            self._aside(message.model, partial(self._evict, message.model))
+        elif isinstance(message, PageIn):
+            self._aside(message.model, partial(self._page_in, message))
         elif isinstance(message, Build):
             self._aside(message.model, partial(self._build, message))
 
@@ -174,36 +174,36 @@ class Worker:
         if load.wish.early and isinstance(opened, Opened):
             self._aside(load.model, partial(self._arrived, load.model, opened.arrival))
 
-    def _arrived(self, model: int, arrival: Arrival) -> Filled:
+    def _arrived(self, model: int, arrival: Arrival) -> PagedIn:
         problem = arrival.finish()
         failure = "" if problem is None else _reason("the weights", problem)
-        return Filled(model, 0 if failure else arrival.nbytes, arrival.took_ns, failure)
+        return PagedIn(model, 0 if failure else arrival.nbytes, arrival.took_ns, failure)
 
     def _load_aside(self, load: Load) -> Loaded | Refused:
         opened = self._load(load)
         return opened.said if isinstance(opened, Opened) else opened
 
-    def _hollow(self, model: int) -> Hollowed:
+    def _evict(self, model: int) -> Evicted:
         begin = time.monotonic_ns()
         loaded = self._models.get(model)
         if loaded is not None and loaded.session.weights is not None:
-            loaded.session.weights.hollow()
-        return Hollowed(model, time.monotonic_ns() - begin)
+            loaded.session.weights.evict_weights()
+        return Evicted(model, time.monotonic_ns() - begin)
 
-    def _fill(self, fill: Fill) -> Filled:
+    def _page_in(self, asked: PageIn) -> PagedIn:
         begin = time.monotonic_ns()
-        loaded = self._models.get(fill.model)
+        loaded = self._models.get(asked.model)
         weights = None if loaded is None else loaded.session.weights
         nbytes, failure = 0, ""
         try:
             if loaded is None:
                 failure = "the model is not loaded"
             elif weights is not None:
-                weights.fill(verify=fill.verify)
+                weights.page_in(verify=asked.verify)
                 nbytes = weights.nbytes
         except Exception as problem:  # noqa: BLE001 - as for a load
             failure = _reason("the weights", problem)
-        return Filled(fill.model, nbytes, time.monotonic_ns() - begin, failure)
+        return PagedIn(asked.model, nbytes, time.monotonic_ns() - begin, failure)
 
     def _build(self, build: Build) -> Built:
         begin = time.monotonic_ns()

@@ -117,10 +117,10 @@ class Loader:
             trim_heap()
         session = proven.model.session
         grown = max(private_bytes(os.getpid()) - before, 0) + session.memory()
-        hollow_bytes = 0 if session.weights is None else session.weights.nbytes
+        evictable_bytes = 0 if session.weights is None else session.weights.nbytes
         took = time.monotonic_ns() - begin
         said = Loaded(
-            load.model, measured.seeds, took, grown, measured.assessment, hollow_bytes, proven.packed
+            load.model, measured.seeds, took, grown, measured.assessment, evictable_bytes, proven.packed
         )
         return Opened(proven.model, said, proven.arrival)
 
@@ -210,7 +210,7 @@ class Loader:
             if problem is not None:
                 raise LoadFailed(f"{version.key}: {problem}") from problem
             if session.weights is not None:
-                session.weights.fill(verify=False)  # the pages are there; its page tables are not
+                session.weights.page_in(verify=False)  # the pages are there; its page tables are not
         except BaseException:
             session.close()
             raise

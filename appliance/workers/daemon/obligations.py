@@ -17,15 +17,15 @@ from appliance.workers.daemon.answers import ModelContract, check_failure
 from appliance.workers.messages import (
     Build,
     Built,
+    Evicted,
+    EvictWeights,
     Fetch,
-    Fill,
-    Filled,
     Finished,
     FromWorker,
-    Hollow,
-    Hollowed,
     Load,
     Loaded,
+    PagedIn,
+    PageIn,
     Progress,
     Refused,
     Run,
@@ -38,25 +38,27 @@ from appliance.workers.port import (
     Fetched,
     FormBuilt,
     ItemStatus,
-    ModelFilled,
-    ModelHollowed,
     ModelLoaded,
     ModelProgress,
     ModelRefused,
     PoolEvent,
     RunFinished,
     RunItem,
+    WeightsEvicted,
+    WeightsPagedIn,
 )
 
-Aside = Hollow | Fill | Build
-_ANSWERS: Final[Mapping[type, type[Aside]]] = MappingProxyType({Hollowed: Hollow, Filled: Fill, Built: Build})
+Aside = EvictWeights | PageIn | Build
+_ANSWERS: Final[Mapping[type, type[Aside]]] = MappingProxyType(
+    {Evicted: EvictWeights, PagedIn: PageIn, Built: Build}
+)
 _NAMES: Final[Mapping[type, str]] = MappingProxyType(
     {
         Run: "a batch",
         Fetch: "a fetch",
         Load: "a load",
-        Hollow: "hollowing",
-        Fill: "a fill",
+        EvictWeights: "an eviction",
+        PageIn: "a page-in",
         Build: "a packed form",
     }
 )
@@ -65,7 +67,7 @@ _PLAIN_NAME: Final = re.compile(r"[0-9a-z][0-9a-z-]{0,199}")
 
 class _Owed(NamedTuple):
     """``contract`` is None for what gives no outputs and for a fetch of something that was never held. ``after`` is the
-    early load that a fill belongs to and begins with the end of."""
+    early load that a page-in belongs to and begins with the end of."""
 
     asked: Run | Load | Fetch | Aside
     contract: ModelContract | None
@@ -116,7 +118,8 @@ class Obligations:
 
     @property
     def awaited(self) -> Awaited:
-        """What an answer is awaited of. A fill whose early load is still owed has not begun, nor has what follows."""
+        """What an answer is awaited of. A page-in whose early load is still owed has not begun, nor has what
+        follows."""
         aside = self._aside[0] if self._aside else None
         if aside is not None and self._waits_for_load(aside):
             aside = None
@@ -135,7 +138,7 @@ class Obligations:
         return tuple(owed.asked.batch for owed in self._owed if type(owed.asked) is Run)
 
     def loading(self) -> int:
-        """The model that is being loaded, hollowed, filled or packed right now, or -1."""
+        """The model that is being loaded, evicted, paged in or packed right now, or -1."""
         for owed in self.awaited:
             if owed is not None and not isinstance(owed.asked, Run | Fetch):
                 return owed.asked.model
@@ -148,8 +151,8 @@ class Obligations:
         line = self._aside if load.wish.background else self._owed
         line.append(_Owed(load, None, load_timeout_ns))
         if load.wish.early:
-            fill = Fill(load.model, load.wish.verify)
-            self._aside.append(_Owed(fill, None, 2 * load_timeout_ns, load))
+            page_in = PageIn(load.model, load.wish.verify)
+            self._aside.append(_Owed(page_in, None, 2 * load_timeout_ns, load))
 
     def owe_aside(self, asked: Aside, timeout_ns: int) -> None:
         """Something was asked for that is done beside the line."""
@@ -159,7 +162,7 @@ class Obligations:
         """A batch was given. One of a model whose weights are still arriving may wait for them."""
         contract, timeout_ns = self._models[run.model]
         for owed in self._aside:
-            if type(owed.asked) is Fill and owed.asked.model == run.model:
+            if type(owed.asked) is PageIn and owed.asked.model == run.model:
                 timeout_ns += owed.timeout_ns
         self._owed.append(_Owed(run, contract, timeout_ns))
 
@@ -192,7 +195,7 @@ class Obligations:
         elif isinstance(message, Loaded | Refused):
             event = self._loaded(owed, message)
         else:
-            assert isinstance(message, Hollowed | Filled | Built)
+            assert isinstance(message, Evicted | PagedIn | Built)
             event = self._done_aside(owed, message)
         line.popleft()
         return event
@@ -255,7 +258,7 @@ class Obligations:
             _check_reason(message.reason)
             self._refused(asked)
             return ModelRefused(self._worker, *message)
-        below = min(message.load_ns, message.memory_bytes, message.hollow_bytes) < 0
+        below = min(message.load_ns, message.memory_bytes, message.evictable_bytes) < 0
         if below or any(min(seed) < 1 for seed in message.seeds):
             raise MessageInvalid("measurements below zero")
         if len(message.seeds) > SEEDS_MAX:
@@ -283,8 +286,8 @@ class Obligations:
         return owed.after is not None and any(each.asked is owed.after for each in self._owed)
 
     def _done_aside(
-        self, owed: _Owed, message: Hollowed | Filled | Built
-    ) -> ModelHollowed | ModelFilled | FormBuilt:
+        self, owed: _Owed, message: Evicted | PagedIn | Built
+    ) -> WeightsEvicted | WeightsPagedIn | FormBuilt:
         asked = owed.asked
         if not isinstance(asked, _ANSWERS[type(message)]) or asked.model != message.model:
             raise MessageInvalid(
@@ -292,15 +295,15 @@ class Obligations:
             )
         if self._waits_for_load(owed):
             raise MessageInvalid(
-                f"said that model {message.model} is filled before it said that it is loaded"
+                f"said that model {message.model} is paged in before it said that it is loaded"
             )
-        if message.ns < 0 or (not isinstance(message, Hollowed) and message.nbytes < 0):
+        if message.ns < 0 or (not isinstance(message, Evicted) and message.nbytes < 0):
             raise MessageInvalid("measurements below zero")
-        if isinstance(message, Hollowed):
-            return ModelHollowed(self._worker, *message)
+        if isinstance(message, Evicted):
+            return WeightsEvicted(self._worker, *message)
         _check_reason(message.failure)
-        if isinstance(message, Filled):
-            return ModelFilled(self._worker, *message)
+        if isinstance(message, PagedIn):
+            return WeightsPagedIn(self._worker, *message)
         if not (message.name == "" if message.failure else _is_plain_name(message.name)):
             raise MessageInvalid("a packed form under a name that is none")
         return FormBuilt(self._worker, *message)

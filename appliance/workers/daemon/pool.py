@@ -24,19 +24,19 @@ from appliance.workers.daemon.supervision import Supervisor
 from appliance.workers.lane import LaneBlocked, LaneClosed, SocketDaemonLane, socket_pair
 from appliance.workers.messages import (
     Build,
+    EvictWeights,
     Exited,
     Fetch,
-    Fill,
     Forget,
     Forked,
     ForkFailed,
     FromSupervisor,
     FromWorker,
-    Hollow,
     KillSent,
     Learn,
     Load,
     MessageInvalid,
+    PageIn,
     Run,
     Stop,
     ToWorker,
@@ -163,13 +163,13 @@ class WorkerPool:
         state.owes.owe_load(load, self._load_timeout_ns(wish.background), run_timeout_ns)
         self._expect(state, aside=wish.background)
 
-    def hollow(self, worker: int, model: int) -> None:
+    def evict_weights(self, worker: int, model: int) -> None:
         """Let a model's weights leave memory."""
-        self._ask_aside(worker, Hollow(model), background=False)
+        self._ask_aside(worker, EvictWeights(model), background=False)
 
-    def fill(self, worker: int, model: int, verify: bool) -> None:
+    def page_in(self, worker: int, model: int, verify: bool) -> None:
         """Bring a model's weights back."""
-        self._ask_aside(worker, Fill(model, verify), background=False)
+        self._ask_aside(worker, PageIn(model, verify), background=False)
 
     def build_form(self, worker: int, model: int, version: ModelVersion) -> None:
         """Build a packed form."""
