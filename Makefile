@@ -69,7 +69,7 @@ bench: $(TEST_STAMP) ## measure, beside the peers that are installed (python -m 
 fuzz: ## fuzz what the native door reads from the network (needs Rust's cargo and a C++ compiler)
 	native/fuzz/fuzz.sh run $(FUZZ) $(MINUTES)
 
-wheel: $(TEST_STAMP) ## build dist/*.whl: the scheduler compiled where there is a C compiler, else as it is
+wheel: $(TEST_STAMP) ## build dist/*.whl
 	$(BIN)/python -m hatchling build -t wheel
 
 install-test: $(TEST_STAMP)

@@ -5,10 +5,6 @@ lane that is free next gives its batch back, as many requests as left arrive, an
 and then a client goes away. Only the steps are timed. Two mixes: every model with a lane of its own, and ten
 models sharing each group of two lanes. Deadlines are drawn at random, so that half of the arrivals overtake
 others and admission has to look.
-
-It measures the scheduler that it imports and says which that is: interpreted from the sources, compiled from
-an installed wheel. ``--compiled`` compiles the sources of this tree aside (``compiled_scheduler.py``) and
-measures both in turns, each in processes of their own, so that a busy neighbour meets both.
 """
 
 from __future__ import annotations
@@ -19,15 +15,11 @@ import heapq
 import json
 import platform
 import random
-import statistics
-import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
-from pathlib import Path
 
-import appliance.core.scheduling.scheduler
 from appliance.core.scheduling import events as on
 from appliance.core.scheduling.actions import Action, Dispatch, Dropped, Expired, Refused
 from appliance.core.scheduling.scheduler import Scheduler, SchedulingConfig
@@ -37,17 +29,12 @@ from appliance.domain.model import Batching
 MILLISECOND = 1_000_000
 MAX_BATCHES = (1, 4, 8, 16)
 MIXES = ("own", "shared")
-KINDS = ("interpreted", "compiled")
-ROUNDS = 5
-"""How often ``--compiled`` measures each row with each kind; the round of median speed is shown."""
-ROOT = Path(__file__).resolve().parents[1]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Speed:
     """One row of the result. Times are of single steps."""
 
-    scheduler: str
     mix: str
     queued: int
     events: int
@@ -115,7 +102,6 @@ class Load:
             self._turn()
         ordered = sorted(self.durations)
         return Speed(
-            scheduler=kind(),
             mix=self.mix,
             queued=self._present,
             events=len(ordered),
@@ -201,40 +187,11 @@ def counting_ns(iterations: int = 1_000_000) -> float:
     return (time.perf_counter_ns() - started) / iterations
 
 
-def kind() -> str:
-    """Which scheduler this process has imported."""
-    source = (appliance.core.scheduling.scheduler.__file__ or "").endswith(".py")
-    return KINDS[0] if source else KINDS[1]
-
-
-def measure_here(options: argparse.Namespace) -> Iterable[Speed]:
-    """Every row with the scheduler of this process."""
+def measure_all(options: argparse.Namespace) -> Iterable[Speed]:
+    """Every row."""
     for mix in options.mix:
         for queued in options.queued:
             yield measure(mix, queued, options.models, options.events, options.seed)
-
-
-def measure_both(options: argparse.Namespace) -> Iterable[Speed]:
-    """Every row with both kinds, in turns."""
-    for mix in options.mix:
-        for queued in options.queued:
-            rounds = [[_measure_apart(each, mix, queued, options) for each in KINDS] for _ in range(ROUNDS)]
-            for rows in zip(*rounds, strict=True):
-                middle = statistics.median_low(row.events_per_second for row in rows)
-                yield next(row for row in rows if row.events_per_second == middle)
-
-
-def _measure_apart(wanted: str, mix: str, queued: int, options: argparse.Namespace) -> Speed:
-    """One row in a process of its own."""
-    module = "benchmarks.scheduler_speed"
-    start = ["-m", module] if wanted == KINDS[0] else ["compiled_scheduler.py", module]
-    numbers = {"queued": queued, "models": options.models, "events": options.events, "seed": options.seed}
-    words = [word for name, number in numbers.items() for word in (f"--{name}", str(number))]
-    command = [sys.executable, *start, "--json", "--mix", mix, *words]
-    done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, check=True, text=True)
-    row = Speed(**json.loads(done.stdout)["speeds"][0])
-    assert row.scheduler == wanted, f"measured the {row.scheduler} scheduler instead of the {wanted} one"
-    return row
 
 
 def main() -> int:
@@ -246,28 +203,19 @@ def main() -> int:
     parser.add_argument("--events", type=int, default=200_000)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--json", action="store_true")
-    parser.add_argument(
-        "--compiled", action="store_true", help="compile the scheduler, and measure it both ways"
-    )
     options = parser.parse_args()
-    if options.compiled:
-        from compiled_scheduler import obstacle
-
-        if missing := obstacle():
-            parser.error(f"the scheduler cannot be compiled: {missing}")
-    how: Callable[[argparse.Namespace], Iterable[Speed]] = measure_both if options.compiled else measure_here
-    rows = list(how(options))
+    rows = list(measure_all(options))
     if options.json:
         about = {"python": platform.python_version(), "counting_ns": round(counting_ns(), 1)}
         print(json.dumps(about | {"speeds": [asdict(row) for row in rows]}, indent=2))
         return 0
     print(
-        f"{'scheduler':12}{'mix':7}{'queued':>9}{'events/s':>11}{'p50 us':>9}{'p99 us':>9}{'p99.9 us':>10}{'max us':>9}"
+        f"{'mix':7}{'queued':>9}{'events/s':>11}{'p50 us':>9}{'p99 us':>9}{'p99.9 us':>10}{'max us':>9}"
         f"{'refused':>9}"
     )
     for row in rows:
         print(
-            f"{row.scheduler:12}{row.mix:7}{row.queued:9,}{row.events_per_second:11,}{row.p50_us:9.1f}{row.p99_us:9.1f}"
+            f"{row.mix:7}{row.queued:9,}{row.events_per_second:11,}{row.p50_us:9.1f}{row.p99_us:9.1f}"
             f"{row.p999_us:10.1f}{row.max_us:9.1f}{row.refused / max(row.arrivals, 1):9.1%}"
         )
     print(f"one turn of a counting loop on this core, now: {counting_ns():.0f} ns")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import platform
-from importlib.util import find_spec
 
 from appliance import __version__
 from appliance.cli.failure import Exit
@@ -29,19 +28,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print version, kind of scheduler and the door that serves by default, or one line per part."""
-    print(f"appliance {__version__}\nscheduler: {_scheduler()}\ngRPC door: {_door()}")
+    """Print the version and the door that serves by default, or one line per part."""
+    print(f"appliance {__version__}\ngRPC door: {_door()}")
     if arguments.all:
         print(f"python {platform.python_version()}\nsystem {platform.platform()}")
         for package in PACKAGES:
             _print_package(package)
     return Exit.OK
-
-
-def _scheduler() -> str:
-    """Whether the import system finds a compiled module before its source."""
-    spec = find_spec("appliance.core.scheduling.scheduler")
-    return "interpreted" if spec is None or (spec.origin or "").endswith(".py") else "compiled"
 
 
 def _door() -> str:
