@@ -1,7 +1,7 @@
 """What a hostile worker writes into the memory that it shares with the native door; for the fake runtime alone.
 
-The layout is that of ``native/src/lanes/rings.rs``: five words on cache lines of their own, then the ring of submissions and
-the ring of completions.
+The layout is that of ``native/src/lanes/rings.rs``: five words on cache lines of their own, then the ring
+of submissions and the ring of completions.
 """
 
 from __future__ import annotations

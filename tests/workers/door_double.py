@@ -1,7 +1,7 @@
 """The native door's end of a lane's memory, written in Python: submits requests and collects their ends.
 
-The layout is that of ``native/src/lanes/rings.rs``: words on cache lines of their own (submitted, completed, mail, asleep,
-armed), the ring of submissions, the ring of completions.
+The layout is that of ``native/src/lanes/rings.rs``: words on cache lines of their own (submitted, completed,
+mail, asleep, armed), the ring of submissions, the ring of completions.
 """
 
 from __future__ import annotations

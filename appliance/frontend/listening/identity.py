@@ -1,7 +1,7 @@
 """Who a TLS client is, by its certificate, and who may come: as the native door has it. Pure.
 
-The rules are those of ``native/src/listen/identity.rs``, and tests hold both to the same names. The certificate was verified
-before: what is read here was signed by an authority that the operator trusts.
+The rules are those of ``native/src/listen/identity.rs``, and tests hold both to the same names. The
+certificate was verified before: what is read here was signed by an authority that the operator trusts.
 """
 
 from __future__ import annotations
