@@ -14,7 +14,7 @@ from appliance.cli.activity import Activity, WorkerActivity
 from appliance.cli.failure import printable
 from appliance.cli.snapshot import ModelSnapshot, Snapshot
 from appliance.cli.text_table import Column, TextTable, wrapped
-from appliance.engine.versions.version_status import with_next_try
+from appliance.engine.versions.wording import with_next_try
 
 STATE_STYLES: Mapping[str, str] = {
     "READY": "green",

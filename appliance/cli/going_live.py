@@ -9,7 +9,8 @@ from typing import Any, Final
 
 from appliance.cli.store_session import bytes_text
 from appliance.cli.trial_words import trial_words
-from appliance.engine.versions.version_status import COMING, NEVER_FITS
+from appliance.core.rollout.reasons import Outlook
+from appliance.engine.port import NEVER
 
 STEPS: Final[Mapping[str, tuple[float, str]]] = MappingProxyType(
     {
@@ -71,7 +72,7 @@ def whereabouts(
         return Stranded(reason="the appliance does not want it; did another change come after this one?")
     reason = entry["reason"]
     if entry["state"] == "READY":
-        if reason.startswith(COMING):
+        if _is_coming(entry):
             return OnItsWay(share=STEPS["waiting"][0], text=reason)
         untried = entry.get("untried", "")  # an appliance of an earlier release does not say it
         remark = f"went live without the configured trial: {untried}" if untried else ""
@@ -79,6 +80,18 @@ def whereabouts(
     if entry["state"] != "LOADING":
         return Stranded(reason=reason or f"it is {entry['state'].lower()}")
     return _stage(entry, trial)
+
+
+def _is_coming(entry: Mapping[str, Any]) -> bool:
+    """Whether what was asked for last may still take the place of what serves."""
+    outlook = Outlook(
+        entry.get("outlook", Outlook.AS_WANTED)
+    )  # an appliance of an earlier release does not say it
+    return outlook.is_coming and _waiting(entry) != NEVER
+
+
+def _waiting(entry: Mapping[str, Any]) -> str:
+    return str(entry.get("waiting", ""))
 
 
 def loading_of(document: Mapping[str, Any], name: str) -> OnItsWay | None:
@@ -95,7 +108,7 @@ def _stage(entry: Mapping[str, Any], trial: bool) -> Whereabouts:
         text = f"{word}: {', '.join(trial_words(found))}"
         return Arrived(text=f"is on trial ({text})") if trial else OnItsWay(share=share, text=text)
     loading = entry["loading"]
-    if loading is None and entry["reason"].startswith(NEVER_FITS):
+    if loading is None and _waiting(entry) == NEVER:
         return Stranded(reason=entry["reason"])
     if loading is None:
         share, word = STEPS["waiting"]

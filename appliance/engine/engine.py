@@ -209,7 +209,7 @@ class Engine:
 
     def index(self, ready_only: bool) -> tuple[IndexEntry, ...]:
         """See EnginePort."""
-        return self._routes.index(ready_only, self._roster.reason_of)
+        return self._routes.index(ready_only, self._roster.said_of)
 
     def statistics(self, name: str, version: str) -> tuple[VersionStatistics, ...]:
         """See EnginePort."""

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final, NamedTuple, Protocol
 
+from appliance.core.rollout.reasons import Outlook
 from appliance.domain.errors import ApplianceError
 from appliance.domain.inference import Outcome, RequestHead, RequestPlan
 from appliance.domain.model import ModelVersion, VersionState
@@ -17,17 +18,22 @@ from appliance.telemetry.meter import VersionStatistics
 from appliance.telemetry.trace import Trace
 
 Buffer = bytes | memoryview
+NEVER: Final = "never fits"
+"""What a version waits for that memory has no room for as long as nothing else is configured."""
 NO_HEADERS: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IndexEntry:
-    """A version in the repository index. ``reason`` says why it is not READY (empty when it is)."""
+    """A version in the repository index. ``reason`` says, in words, why it is not READY, or what there is to say of it
+    while it is; ``outlook`` and ``waiting`` say it to programs, see VersionStatus."""
 
     name: str
     version: str
     state: VersionState
     reason: str
+    outlook: Outlook = Outlook.AS_WANTED
+    waiting: str = ""
 
 
 class LaneUse(NamedTuple):
@@ -142,7 +148,9 @@ class VersionStatus:
     because of that (0: it is not), ``run_p50_ns`` and ``run_p99_ns`` as assessed (0: it was not), ``fallen_back``
     requests that failed on it and that the version before has answered; ``trust`` is who vouches for its package (see
     ModelVersion), ``load_ns`` how long its last load took, ``loading`` how far the one is that is under way;
-    ``untried`` why it went live without the trial that is configured ("": it did not)."""
+    ``outlook`` what it is, while it serves, to what is wanted in its place; ``waiting`` what it waits for, or what is
+    to serve in its place does ("memory", "trial", or NEVER; "": nothing); ``untried`` why it went live without the
+    trial that is configured ("": it did not)."""
 
     name: str
     version: int
@@ -163,6 +171,8 @@ class VersionStatus:
     trust: str = ""
     load_ns: int = 0
     loading: LoadStatus | None = None
+    outlook: Outlook = Outlook.AS_WANTED
+    waiting: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

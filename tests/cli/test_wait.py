@@ -23,9 +23,10 @@ from appliance.cli.main import main
 from appliance.cli.model import wait
 from appliance.cli.model.wait import listening
 from appliance.cli.snapshot import DEFAULT_URL, parse, understood
+from appliance.core.rollout.reasons import Outlook
 from appliance.engine.control.trial import TRYING
-from appliance.engine.port import TrialStatus
-from appliance.engine.versions.version_status import NEVER_FITS, STILL_PREVIOUS
+from appliance.engine.port import NEVER, TrialStatus
+from appliance.engine.versions.wording import STILL_PREVIOUS
 from appliance.frontend.http.status_document import status_document
 from appliance.workers.port import LoadStage
 from tests.cli.conftest import Pack, Run
@@ -113,16 +114,20 @@ def test_whoever_waits_is_told_for_what() -> None:
 
 
 def test_whoever_waits_for_what_can_never_be_is_told_at_once() -> None:
-    never = f"{NEVER_FITS}: it needs about 101.7 MB, and residency.budget_bytes is 30.0 MB"
-    assert at(document(reason=never)) == Stranded(reason=never)
+    never = "can never fit into memory: it needs about 101.7 MB, and residency.budget_bytes is 30.0 MB"
+    assert at(document(reason=never, waiting=NEVER)) == Stranded(reason=never)
 
 
 def test_the_previous_file_is_not_what_was_asked_for() -> None:
     still = STILL_PREVIOUS
     waits = f"{still} waits for memory: another version is tried above the budget"
-    assert at(document(state="READY", reason=waits)) == OnItsWay(share=0.0, text=waits)
+    waiting: dict[str, Any] = {"state": "READY", "reason": waits, "outlook": Outlook.SUCCESSOR_WAITS}
+    assert at(document(**waiting, waiting="memory")) == OnItsWay(share=0.0, text=waits)
+    assert at(document(**waiting, waiting=NEVER)) == Stranded(reason=waits)
     for end in ("failed: golden case 'a'", "was rolled back: it crashed"):
-        assert at(document(state="READY", reason=f"{still} {end}")) == Stranded(reason=f"{still} {end}")
+        reason = f"{still} {end}"
+        found = at(document(state="READY", reason=reason, outlook=Outlook.SUCCESSOR_FAILED))
+        assert found == Stranded(reason=reason)
 
 
 def test_what_stands_where_the_appliance_is_not() -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from appliance.core.rollout.reasons import Failed
 from appliance.domain.errors import ApplianceError, InvalidRequest, NotReady, QueueFull
 from appliance.domain.model import VersionState
 from appliance.engine.requests.accounts import Accounts
@@ -33,7 +34,7 @@ def served() -> Served:
         fingerprint="",
         meter=VersionMeter("m", 3),
         state=VersionState.UNAVAILABLE,
-        reason="quarantined after repeated crashes",
+        refusal=Failed(why="quarantined after repeated crashes"),
     )
 
 

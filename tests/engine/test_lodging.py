@@ -23,7 +23,7 @@ from appliance.engine.requests.costs import Costs
 from appliance.engine.versions.diversion import Diversion
 from appliance.engine.versions.records import Cost, MemoryRecords
 from appliance.engine.versions.routes import Served
-from appliance.engine.versions.version_status import NEVER_FITS
+from appliance.engine.versions.wording import wait_text
 from appliance.telemetry.meter import VersionMeter
 from appliance.workers.port import ModelLoaded
 from tests.domain.sample import make_version
@@ -42,6 +42,11 @@ def serving(lodging: Lodging, number: int, size_bytes: int) -> Served:
     served.state = VersionState.READY
     lodging.measured(served, ModelLoaded(1, number, (), 1, size_bytes - PROCESS_BYTES))
     return served
+
+
+def said(room: Room) -> str:
+    assert room.reason is not None
+    return wait_text(room.reason)
 
 
 def nothing(name: str) -> None:
@@ -192,20 +197,20 @@ def test_a_version_that_room_is_made_for_does_not_rest_meanwhile() -> None:
     assert not lodging.ask(coming, None, Stay(used_bytes, 0), 0).there
     assert not lodging.rest(coming, used_bytes), "what is kept for it is its own"
     late = lodging.ask(coming, None, Stay(used_bytes, 0), PATIENCE_NS)
-    assert "is in use" in late.reason
+    assert "is in use" in said(late)
     assert lodging.rest(coming, used_bytes), "nobody made room"
 
 
 def test_what_never_fits_says_why_and_takes_nothing() -> None:
     lodging = Lodging(ResidencyConfig(), 100 * MB)
     large, small = version(1, 120 * MB), version(2, 50 * MB)
-    large.reason = lodging.ask(large, None, NOBODY, 0).reason
-    assert large.reason.startswith(f"{NEVER_FITS}: it needs about 120.0 MB, and ")
+    large.waiting = lodging.ask(large, None, NOBODY, 0).reason
+    assert large.reason.startswith("can never fit into memory: it needs about 120.0 MB, and ")
     assert list(lodging.problems([large, small], {}, is_aside)) == [f"m/1 {large.reason}"]
-    small.reason = lodging.ask(small, None, Stay(60 * MB, 60 * MB), 0).reason
+    small.waiting = lodging.ask(small, None, Stay(60 * MB, 60 * MB), 0).reason
     assert not list(lodging.problems([small], {}, is_aside)), "a trial ends"
     beside_pins = lodging.ask(version(2, 50 * MB), None, Stay(60 * MB, 60 * MB), 0)
-    assert "residency.pins and versions on trial keep 60.0 MB" in beside_pins.reason
+    assert "residency.pins and versions on trial keep 60.0 MB" in said(beside_pins)
     assert beside_pins.again_ns > 0
     assert lodging.left_bytes == 100 * MB
 
@@ -214,7 +219,7 @@ def test_one_version_at_a_time_is_tried_above_the_budget_if_the_machine_has_the_
     spare = [60 * MB]
     lodging = Lodging(ResidencyConfig(), 100 * MB, lambda: spare[0])
     old, new, other = serving(lodging, 1, 60 * MB), version(2, 60 * MB), version(3, 60 * MB)
-    assert "too little to try it above the budget" in lodging.ask(new, old, NOBODY, 0).reason
+    assert "too little to try it above the budget" in said(lodging.ask(new, old, NOBODY, 0))
     spare[0] += SPARE_BYTES
     assert lodging.ask(new, old, NOBODY, 1).there
     assert lodging.ask(new, old, NOBODY, 2).there
@@ -234,7 +239,7 @@ def test_memory_that_nobody_gives_is_not_kept_for_ever() -> None:
     assert lodging.ask(new, None, Stay(80 * MB, 0), 0) == KEPT
     assert lodging.left_bytes == 50 * MB
     given_up = lodging.ask(new, None, Stay(80 * MB, 0), PATIENCE_NS)
-    assert "is in use" in given_up.reason
+    assert "is in use" in said(given_up)
     assert given_up.again_ns > PATIENCE_NS
     assert lodging.left_bytes == 100 * MB
 

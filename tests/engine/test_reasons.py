@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from appliance.domain.model import ModelVersion
 from appliance.engine.versions.routes import Catalog, CatalogVersion
-from appliance.engine.versions.version_status import COMING
 from appliance.workers import port
 from tests.domain.sample import make_version
 from tests.engine.rig import Rig
@@ -50,22 +49,30 @@ class Loads(Rig):
         assert entry.reason == status.reason
         return entry.reason
 
+    @property
+    def outlook(self) -> str:
+        """What programs are told, in the index as in the status."""
+        (entry,), (status,) = self.engine.index(ready_only=False), self.engine.status().versions
+        assert (entry.outlook, entry.waiting) == (status.outlook, status.waiting)
+        return entry.outlook.value
+
 
 def test_a_reload_says_how_it_stands_until_it_serves() -> None:
     rig = Loads()
     assert rig.told == ""
     rig.want("b")
     assert rig.told == f"{STILL} is loading"
-    assert rig.told.startswith(COMING)
+    assert rig.outlook == "successor loads"
     rig.end_load(reason="it is broken")
     assert rig.told == f"{STILL} failed: it is broken"
-    assert not rig.told.startswith(COMING)
+    assert rig.outlook == "successor failed"
     rig.want("b")
     assert rig.told == f"{STILL} failed: it is broken", "nobody asked for it again"
     rig.want("c")
     assert rig.told == f"{STILL} is loading", "of another file that is no news"
     rig.end_load()
     assert rig.told == ""
+    assert rig.outlook == "as wanted"
 
 
 def test_nothing_is_wrong_with_what_is_wanted_again_after_another_file_failed() -> None:

@@ -10,6 +10,7 @@ from appliance.domain.errors import InvalidRequest, NotReady, UnknownModel
 from appliance.domain.model import VersionState
 from appliance.engine.versions.diversion import Diversion
 from appliance.engine.versions.routes import Routes, Served
+from appliance.engine.versions.wording import Said
 from appliance.telemetry.meter import VersionMeter
 from tests.domain.sample import make_version
 
@@ -106,9 +107,9 @@ def test_the_index_lists_versions_and_problems_in_order() -> None:
     table.set_problems({("a", ""): "nothing here"})
     index = [
         (entry.name, entry.version, entry.state.value, entry.reason)
-        for entry in table.index(False, lambda each: each.reason)
+        for entry in table.index(False, lambda each: Said(each.reason))
     ]
     assert index == [
         ("a", "", "UNAVAILABLE", "nothing here"), ("m", "2", "LOADING", ""), ("m", "10", "READY", ""),
     ]  # fmt: skip
-    assert [entry.version for entry in table.index(True, lambda each: each.reason)] == ["10"]
+    assert [entry.version for entry in table.index(True, lambda each: Said(each.reason))] == ["10"]

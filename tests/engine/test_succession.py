@@ -19,6 +19,7 @@ from appliance.engine.control.succession import Succession
 from appliance.engine.control.swaps import default_terms
 from appliance.engine.versions.records import Ending
 from appliance.engine.versions.routes import Routes, Served
+from appliance.engine.versions.wording import Said
 from appliance.telemetry.meter import Result, VersionMeter
 from appliance.workers.port import FormBuilt, WorkerSettings
 from tests.domain.sample import make_version
@@ -148,9 +149,9 @@ def test_a_form_that_fails_is_no_trouble_of_the_version_that_serves_without_it(
     packed = rig.version(1, "a", VersionState.LOADING)
     packed.artifact = Artifact.PACKED
     rig.census.incoming["m", 1] = packed
-    assert rig.census.reason_of(formed) == ""
+    assert rig.census.said_of(formed) == Said()
     rig.succession.give_up(packed, "it answers wrongly", 0)
-    assert rig.census.reason_of(formed) == ""
+    assert rig.census.said_of(formed) == Said()
 
 
 @pytest.mark.parametrize(("packed", "crashed"), [(False, False), (True, False), (False, True)])

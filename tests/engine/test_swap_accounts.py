@@ -29,7 +29,6 @@ def test_which_version_served(ending: Ending, serving: bool, told: tuple[int, in
         fingerprint="",
         meter=VersionMeter("m", 3),
         state=VersionState.READY,
-        reason="",
     )
     SwapAccounts(records, lambda: 7).note(served, ending, "why", before=2, serving=serving)
     (change,) = records.history("m")

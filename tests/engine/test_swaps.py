@@ -8,6 +8,8 @@ from dataclasses import replace
 import pytest
 
 from appliance.core.memory.residency_port import Form
+from appliance.core.memory.waits import WaitsForOvercommit
+from appliance.core.rollout.reasons import WaitReason
 from appliance.core.rollout.version import Artifact
 from appliance.domain.inference import RequestHead, TensorHead
 from appliance.domain.model import VersionState
@@ -74,8 +76,8 @@ class Stage:
     def current(self, name: str) -> Served | None:
         return self.ready[-1] if self.ready else None
 
-    def waits(self, candidate: Candidate, reason: str) -> None:
-        candidate.served.reason = reason
+    def waits(self, candidate: Candidate, reason: WaitReason | None) -> None:
+        candidate.served.waiting = reason
 
     def loading_aside(self) -> set[int]:
         return set()
@@ -153,7 +155,7 @@ def test_that_a_version_was_found_given_up_is_said_once() -> None:
 def test_a_try_takes_as_long_as_since_its_load_began() -> None:
     records = MemoryRecords()
     stage = Stage(records)
-    stage.room = Room(False, "waits for memory", 1)
+    stage.room = Room(False, WaitsForOvercommit(), 1)
     stage.swaps.add(version(1), None, None, background=False, now_ns=0)
     stage.swaps.start(0)
     stage.room = THERE
@@ -169,7 +171,7 @@ def test_what_was_rejected_counts_as_fallen() -> None:
 
 def test_a_version_that_begins_to_rest_lets_the_one_that_waits_for_it_be_tried() -> None:
     stage = Stage(proven(1))
-    stage.room = Room(False, "waits for memory")
+    stage.room = Room(False, WaitsForOvercommit())
     resting, tried = version(1), version(2)
     stage.swaps.add(resting, None, None, background=False, now_ns=0)
     wish = TrialWish(canary_percent=50.0, hold=True)
@@ -298,7 +300,7 @@ def test_a_load_that_is_abandoned_gives_its_try_back_unless_it_crashed(crashed: 
 def test_what_never_began_has_no_try_to_give_back() -> None:
     records = MemoryRecords([("m/1@d", Standing(2, "", NOW_MS))])
     stage = Stage(records)
-    stage.room = Room(False, "waits for memory", 1)
+    stage.room = Room(False, WaitsForOvercommit(), 1)
     served = version(1)
     stage.swaps.add(served, None, None, background=False, now_ns=0)
     stage.swaps.start(0)

@@ -9,11 +9,12 @@ import pytest
 
 from appliance.core.rollout.version import Artifact
 from appliance.domain.model import VersionState, WeightsFile
-from appliance.engine.control.lodging import PROCESS_BYTES, megabytes
+from appliance.engine.control.lodging import PROCESS_BYTES
 from appliance.engine.control.residency_settings import ResidencyConfig, ResidencyTerms
 from appliance.engine.control.swap_settings import SwapConfig, TrialWish
 from appliance.engine.versions.records import Change, Ending
 from appliance.engine.versions.routes import Catalog, CatalogVersion
+from appliance.engine.versions.wording import megabytes
 from appliance.workers import port
 from tests.simulation.scripted_workers import MS
 from tests.simulation.swap_world import REFUSED_ANEW, SOUND, SwapWorld, version_of

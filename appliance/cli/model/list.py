@@ -18,7 +18,7 @@ from appliance.cli.failure import CommandFailed, Exit, printable
 from appliance.cli.going_live import TRIALS
 from appliance.cli.model.wait import find_appliance
 from appliance.cli.snapshot import Source, add_url
-from appliance.engine.versions.version_status import with_next_try
+from appliance.engine.versions.wording import with_next_try
 from appliance.store.catalog import Catalog
 
 UNSIGNED = "unsigned"

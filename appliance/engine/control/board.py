@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+from appliance.core.rollout.reasons import WaitReason
 from appliance.engine.control.candidate import Candidate
 from appliance.engine.versions.routes import Served
 
@@ -15,8 +16,8 @@ class Board(Protocol):
     def start(self, fresh: Sequence[Served], now_ns: int, *, alone: bool) -> None:
         """Give them workers and load them."""
 
-    def waits(self, candidate: Candidate, reason: str) -> None:
-        """It waits for memory; ``reason`` says why that may never come, "" when it will."""
+    def waits(self, candidate: Candidate, reason: WaitReason | None) -> None:
+        """It waits for what may never come, or no more."""
 
     def loading_aside(self) -> set[int]:
         """The ids of versions that load in the background, whether or not anybody waits for them any more."""

@@ -6,6 +6,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum
 
+from appliance.core.rollout.reasons import WaitReason, WaitsForServing, WaitsForTrialOf, WaitsForWanted
 from appliance.domain.errors import ApplianceError
 from appliance.domain.inference import RequestHead
 from appliance.domain.model import ModelVersion
@@ -78,17 +79,17 @@ class Candidate:
     @property
     def stuck(self) -> bool:
         """Whether it waits for memory that there may never be."""
-        return not self.chosen and bool(self.served.reason)
+        return not self.chosen and self.served.waiting is not None
 
     @property
-    def waits_for(self) -> str:
-        """What keeps its trial from beginning, in words."""
+    def waits_for(self) -> WaitReason:
+        """What keeps its trial from beginning."""
         if self.before is None:
-            return "waits for a version that serves, to be tried beside it"
+            return WaitsForServing()
         diversion = self.before.diversion
         if diversion is None:
-            return "waits for the trial of the version that is wanted to end"
-        return f"waits for the trial of version {diversion.served.model.version} to end"
+            return WaitsForWanted()
+        return WaitsForTrialOf(version=diversion.served.model.version)
 
     @property
     def may_rest(self) -> bool:

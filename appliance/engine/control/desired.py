@@ -15,13 +15,14 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
+from appliance.core.rollout.reasons import Outlook
 from appliance.domain.errors import InvalidRequest, NotReady, OperatorError, Problem, Stopping, UnknownModel
 from appliance.domain.model import VersionState
 from appliance.engine.control.swap_settings import TrialWish
 from appliance.engine.engine import Engine
 from appliance.engine.versions.records import Records
 from appliance.engine.versions.routes import Catalog, CatalogProblem, CatalogVersion
-from appliance.engine.versions.version_status import ON_TRIAL, STILL_PREVIOUS
+from appliance.engine.versions.wording import given_by_hand
 from appliance.repository.directory import RepositoryScan
 from appliance.repository.model_directory import ModelReading
 from appliance.repository.settings import RepositoryConfig
@@ -34,8 +35,8 @@ from appliance.sources.watcher import Watcher
 from appliance.store.catalog import Trial, TrialMode
 from appliance.telemetry.notify import notify
 
-AS_ASKED: Final = ("", f"{STILL_PREVIOUS} {ON_TRIAL}")
-"""Reasons of a version that is READY with which it is as it was asked for, or is about to be."""
+AS_ASKED: Final = frozenset({Outlook.AS_WANTED, Outlook.SUCCESSOR_ON_TRIAL, Outlook.BY_HAND})
+"""Of a version that is READY, with which it is as it was asked for, or is about to be."""
 
 TIDY_S: Final = 1.0
 """How often it is looked whether versions have left whose files were given and are not wanted any more."""
@@ -205,9 +206,7 @@ class Desired:
             for name, version in self._selection.given(found)
         ]
         versions = (
-            replace(each, trial=None, note=given_by_hand(each.model.name))
-            if self._selection.is_given(each.model.name)
-            else each
+            replace(each, trial=None, by_hand=True) if self._selection.is_given(each.model.name) else each
             for each in catalog.versions
         )
         return replace(catalog, versions=tuple(versions), aside=(*aside, *passed_over))
@@ -301,18 +300,9 @@ class Desired:
             end()
         index = self._engine.index(ready_only=False)
         entries = [entry for entry in index if entry.name == name and entry.version in asked]
-        as_asked = (*AS_ASKED, given_by_hand(name))
-        if not any(entry.state is VersionState.READY and entry.reason in as_asked for entry in entries):
+        if not any(entry.state is VersionState.READY and entry.outlook in AS_ASKED for entry in entries):
             reasons = "; ".join(entry.reason for entry in entries if entry.reason)
             raise NotReady(f"failed to load '{name}': {reasons or 'it was unloaded meanwhile'}")
-
-
-def given_by_hand(name: str) -> str:
-    """The reason of all versions of a model that is served as somebody gave it."""
-    return (
-        f"loaded by hand with other settings or files, which stay until 'appliance model load {name}' without any "
-        "takes them back, or the appliance starts anew"
-    )
 
 
 def standing(found: RepositoryScan, standing_in: Mapping[str, ModelReading]) -> RepositoryScan:

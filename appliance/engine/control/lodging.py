@@ -12,11 +12,20 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
 from appliance.core.memory.residency_port import Footprint, Form, Kept
+from appliance.core.memory.waits import (
+    Budget,
+    NeverFits,
+    WaitsBesidePins,
+    WaitsForIdle,
+    WaitsForMachine,
+    WaitsForMemory,
+    WaitsForOvercommit,
+)
 from appliance.domain.model import VersionState
 from appliance.engine.control.residency_settings import ResidencyConfig
 from appliance.engine.requests.costs import Costs
 from appliance.engine.versions.routes import Served
-from appliance.engine.versions.version_status import NEVER_FITS
+from appliance.engine.versions.wording import budget_text, megabytes, wait_text
 from appliance.workers.port import ModelLoaded
 
 PROCESS_BYTES = 11 << 19
@@ -35,7 +44,6 @@ PAUSE_NS: Final = 10_000_000_000
 """Before it is tried again for such a version."""
 LOOK_NS: Final = 1_000_000_000
 """How often it is looked whether what does not fit would."""
-MB: Final = 1_000_000
 
 
 class Measured(NamedTuple):
@@ -56,12 +64,12 @@ class Stay(NamedTuple):
 
 
 class Room(NamedTuple):
-    """Whether there is memory to load a version. ``reason`` says of one that waits for what may never come why;
+    """Whether there is memory to load a version. ``reason`` says of one that waits for what may never come for what;
     ``again_ns`` is when to ask again (0: at the next turn). ``kept``: it is kept for it until it is there, from others,
     too, so that it has to be asked for whoever else waits."""
 
     there: bool
-    reason: str = ""
+    reason: WaitsForMemory | None = None
     again_ns: int = 0
     kept: bool = False
 
@@ -200,14 +208,15 @@ class Lodging:
         """What there is when nothing is on its way."""
         return self._budget_bytes
 
+    def budget(self, kept_bytes: int) -> Budget:
+        """What there is, of which so much cannot be had."""
+        return Budget(
+            bytes=self._budget_bytes, configured=bool(self._config.budget_bytes), kept_bytes=kept_bytes
+        )
+
     def budget_in_words(self, pinned_bytes: int) -> str:
         """The budget, and what cannot be had of it."""
-        budget = f"residency.budget_bytes is {megabytes(self._budget_bytes)}"
-        if not self._config.budget_bytes:
-            budget = f"there is memory for models of {megabytes(self._budget_bytes)}"
-        if pinned_bytes:
-            budget += f", of which residency.pins and versions on trial keep {megabytes(pinned_bytes)}"
-        return budget
+        return budget_text(self.budget(pinned_bytes))
 
     def problems(
         self, versions: Iterable[Served], kept: Mapping[Served, Kept], is_aside: Callable[[str], bool]
@@ -219,8 +228,8 @@ class Lodging:
         serving: list[tuple[Served, int]] = []
         hopeless: list[str] = []
         for served in versions:
-            if served.state is VersionState.LOADING and served.reason.startswith(NEVER_FITS):
-                hopeless.append(f"{served.key} {served.reason}")
+            if served.state is VersionState.LOADING and isinstance(served.waiting, NeverFits):
+                hopeless.append(f"{served.key} {wait_text(served.waiting)}")
             measured = served.id in self._measured
             size_bytes = self.footprint(served).bytes if measured else self._expected_bytes(served)
             if served.state is VersionState.READY and measured:
@@ -272,30 +281,23 @@ class Lodging:
             return KEPT
         need = self._reserved[served.id]
         self._give_up(served.id)
-        reason = f"waits for memory: it needs about {megabytes(need)}, and what could leave memory is in use"
-        return Room(False, reason, now_ns + PAUSE_NS)
+        return Room(False, WaitsForIdle(need_bytes=need), now_ns + PAUSE_NS)
 
     def _above(
         self, served: Served, before: Served | None, need: int, beside: int, stay: Stay, now_ns: int
     ) -> Room:
         """It does not fit, whoever leaves."""
-        budget = self.budget_in_words(stay.pinned_bytes)
         if before is None:
             never = need > self._budget_bytes
-            begin = NEVER_FITS if never else "waits for memory"
-            budget = self.budget_in_words(0) if never else budget
-            return Room(False, f"{begin}: it needs about {megabytes(need)}, and {budget}", now_ns + LOOK_NS)
+            wait = NeverFits if never else WaitsBesidePins
+            budget = self.budget(0 if never else stay.pinned_bytes)
+            return Room(False, wait(need_bytes=need, budget=budget), now_ns + LOOK_NS)
         if self._guests or self._kept_above:
-            return Room(
-                False, "waits for memory: another version is tried above the budget", now_ns + LOOK_NS
-            )
+            return Room(False, WaitsForOvercommit(), now_ns + LOOK_NS)
         spare = self._spare_bytes()
         if spare < need + SPARE_BYTES:
-            reason = (
-                f"waits for memory: it needs about {megabytes(need)} beside the {megabytes(beside)} of the version "
-                f"that serves; {budget}, and the machine has {megabytes(spare)} left, too little to try it above the "
-                "budget"
-            )
+            budget = self.budget(stay.pinned_bytes)
+            reason = WaitsForMachine(need_bytes=need, beside_bytes=beside, left_bytes=spare, budget=budget)
             return Room(False, reason, now_ns + LOOK_NS)
         self._guests[served.id] = need
         self._beside[served.id] = before
@@ -371,8 +373,3 @@ class Lodging:
             return 0
         footprint = self.footprint(served)
         return footprint.bytes - (footprint.evictable_bytes if served.form is Form.WEIGHTS_EVICTED else 0)
-
-
-def megabytes(size_bytes: int) -> str:
-    """For people."""
-    return f"{size_bytes / MB:,.1f} MB"

@@ -106,7 +106,7 @@ class Retries:
         if trying is None:
             return False
         served = self._routes.find(trying.model.name, trying.model.version)
-        if served is None or (served.state is VersionState.LOADING and served.reason):
+        if served is None or (served.state is VersionState.LOADING and served.waiting is not None):
             return False  # it waits for memory that may never come
         return self._swaps.status(served) is not None
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
 
+from appliance.core.rollout.reasons import Failed
 from appliance.core.rollout.version import Artifact
 from appliance.core.scheduling.events import Event
 from appliance.domain.model import ModelVersion, VersionState
@@ -24,6 +25,7 @@ from appliance.engine.control.swaps import SwapTerms
 from appliance.engine.port import VersionStatus
 from appliance.engine.versions.routes import Catalog, CatalogVersion, Routes, Served
 from appliance.engine.versions.version_status import version_status
+from appliance.engine.versions.wording import Said, refusal_text
 from appliance.telemetry.meter import VersionMeter
 from appliance.workers.port import (
     ExitCause,
@@ -93,7 +95,7 @@ class Roster:
         if not self._applied:
             self._applied = True
             self.swaps.accounts.found_withdrawn({name for name, _ in wanted} | self._census.troubled.keys())
-        self._census.notes = {key: entry.note for key, entry in wanted.items() if entry.note}
+        self._census.by_hand = frozenset(key for key, entry in wanted.items() if entry.by_hand)
         for entry in wanted.values():
             self._go_back(entry, now_ns)
         for served in list(self._routes.all()):
@@ -167,14 +169,14 @@ class Roster:
         if current is not None and serving and failed is not None and failed.is_of(entry):
             if not self._may_try_again(failed, entry, asked):
                 self._census.failed[key] = failed
-                self._census.setbacks[key] = f"failed: {failed.reason}"
+                self._census.setbacks[key] = Failed(why=failed.reason)
                 return
             asked = asked or _repaired(failed, entry)
         accounts = self.swaps.accounts
         fallen = self.swaps.tries.fallen(entry.identity) or accounts.was_withdrawn(model.name)
         if asked:
             self.swaps.tries.forgive(entry.identity)
-        refusal = "" if again else self.swaps.tries.refusal(entry.identity)
+        refusal = None if again else self.swaps.tries.refusal(entry.identity)
         served = Served(
             id=self._census.take_id(),
             model=model,
@@ -183,7 +185,7 @@ class Roster:
             meter=VersionMeter(model.name, model.version) if current is None or serving else current.meter,
         )
         if refusal:
-            accounts.found_given_up(served, refusal)
+            accounts.found_given_up(served, refusal_text(refusal))
         if refusal and current is not None and serving:
             self._census.setbacks[key] = refusal
             return
@@ -192,7 +194,7 @@ class Roster:
         else:
             self._succession.place_route(served, now_ns)
         if refusal:
-            served.state, served.reason = VersionState.UNAVAILABLE, refusal
+            served.state, served.refusal = VersionState.UNAVAILABLE, refusal
             return
         self._census.served[served.id] = served
         before = current if serving else self._routes.current(model.name)
@@ -350,9 +352,9 @@ class Roster:
         """The version with model id ``model``."""
         return self._census.served.get(model)
 
-    def reason_of(self, served: Served) -> str:
+    def said_of(self, served: Served) -> Said:
         """See Census."""
-        return self._census.reason_of(served)
+        return self._census.said_of(served)
 
     def key_of(self, model: int) -> str | None:
         """See Census."""
@@ -365,7 +367,7 @@ class Roster:
         return tuple(
             version_status(
                 served,
-                reason=self._census.reason_of(served),
+                said=self._census.said_of(served),
                 queued=queued.get(served.id, 0),
                 running=running.get(served.id, 0),
                 workers=self._groups.holders(served),

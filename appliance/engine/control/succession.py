@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from appliance.core.rollout.reasons import Failed, RolledBack, WaitReason
 from appliance.core.rollout.version import Artifact
 from appliance.core.scheduling.events import Event, ModelClosed, ModelOpened
 from appliance.domain.model import Batching, VersionState
@@ -21,6 +22,7 @@ from appliance.engine.control.placement import PlacementConfig
 from appliance.engine.control.swap_settings import TrialWish
 from appliance.engine.control.swaps import Swaps, SwapTerms
 from appliance.engine.versions.routes import Routes, Served, tombstone
+from appliance.engine.versions.wording import wait_text
 from appliance.telemetry.meter import VersionMeter
 from appliance.workers.port import WorkerPort, WorkerSettings
 
@@ -111,17 +113,17 @@ class Succession:
         """See Board."""
         self.groups.place(fresh, now_ns, alone=alone)
 
-    def waits(self, candidate: Candidate, reason: str) -> None:
+    def waits(self, candidate: Candidate, reason: WaitReason | None) -> None:
         """See Board."""
-        served = candidate.served
-        if not (reason or served.reason):
-            return
-        packed = served.artifact is Artifact.PACKED
-        if not served.reason:
-            self._report("packed form waits" if packed else "version waits", model=served.key, reason=reason)
-        if bool(served.reason) != bool(reason):
+        served, before = candidate.served, candidate.served.waiting
+        if before is None and reason is not None:
+            packed = served.artifact is Artifact.PACKED
+            self._report(
+                "packed form waits" if packed else "version waits", model=served.key, reason=wait_text(reason)
+            )
+        served.waiting = reason
+        if (before is None) is not (reason is None):
             self._routes.touch()
-        served.reason = reason
 
     def loading_aside(self) -> set[int]:
         """See Board."""
@@ -147,7 +149,7 @@ class Succession:
 
     def _take_over(self, served: Served, now_ns: int) -> None:
         """It is READY; where other files had its name and version until now, they leave."""
-        served.state, served.reason = VersionState.READY, ""
+        served.state, served.waiting = VersionState.READY, None
         key = (served.model.name, served.model.version)
         if self._census.incoming.get(key) is not served:
             return
@@ -171,14 +173,14 @@ class Succession:
         self.forms.refuse(served, reason)
         if candidate.crashed:
             self.close(served)
-        stone = tombstone(served, self._census.take_id(), f"rolled back: {reason}")
+        stone = tombstone(served, self._census.take_id(), RolledBack(why=reason))
         if before.state is VersionState.UNLOADING:
-            before.state, before.reason = VersionState.READY, ""
+            before.state, before.refusal = VersionState.READY, None
         if before.key == served.key:
             stone = before
             if served.artifact is Artifact.AS_PACKAGED:
                 key = (served.model.name, served.model.version)
-                self._census.setbacks[key] = f"was rolled back: {reason}"
+                self._census.setbacks[key] = RolledBack(why=reason)
         elif self._routes.find(before.model.name, before.model.version) is not before:
             before.retiring = True
             self.place_route(before, now_ns)
@@ -235,7 +237,7 @@ class Succession:
         if self.swaps.broke(served, reason, now_ns):
             self.close(served)  # what waits for it is for the other now
             return
-        served.state, served.reason = VersionState.UNAVAILABLE, reason
+        served.state, served.refusal = VersionState.UNAVAILABLE, Failed(why=reason)
         self._report("version unavailable", model=served.key, reason=reason)
         if form and not served.quick:  # that session runs from no form
             self.forms.refuse(served, reason)
@@ -248,7 +250,7 @@ class Succession:
             self._census.served.pop(served.id, None)
             if served.artifact is Artifact.AS_PACKAGED:
                 self._census.failed[key] = served
-                self._census.setbacks[key] = f"failed: {reason}"
+                self._census.setbacks[key] = Failed(why=reason)
         self.swaps.given_up(served, reason, now_ns, noted=noted)
         self.retire(now_ns)
         self._routes.touch()

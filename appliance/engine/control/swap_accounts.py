@@ -9,7 +9,7 @@ from typing import Any, Final
 from appliance.engine.port import SwapFigures
 from appliance.engine.versions.records import Change, Ending, Records
 from appliance.engine.versions.routes import Served
-from appliance.engine.versions.version_status import next_try
+from appliance.engine.versions.wording import next_try
 
 GIVEN_UP: Final = frozenset({Ending.GIVEN_UP, Ending.REFUSED, Ending.ROLLED_BACK, Ending.POSTPONED})
 """Endings by which a version does not serve."""

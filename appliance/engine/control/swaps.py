@@ -186,7 +186,7 @@ class Swaps:
     def _take_place(self, candidate: Candidate, now_ns: int) -> None:
         """Begin its trial, or say what it waits for."""
         candidate.parked = not self._has_its_place(candidate)
-        self._board.waits(candidate, candidate.waits_for if candidate.parked else "")
+        self._board.waits(candidate, candidate.waits_for if candidate.parked else None)
         if not candidate.parked:
             self._assess(candidate, now_ns)
 

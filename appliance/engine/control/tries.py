@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from appliance.core.rollout.reasons import OutOfTries, Refusal, Rejected
 from appliance.domain.digest import is_digest
 from appliance.engine.control.swap_settings import SwapConfig
 from appliance.engine.versions.records import Records, Standing
@@ -25,15 +26,15 @@ class Tries:
         self._config = config
         self.wall_ms = wall_ms
 
-    def refusal(self, identity: str) -> str:
-        """Why a version is not tried; "" when it may be."""
+    def refusal(self, identity: str) -> Refusal | None:
+        """Why a version is not tried; None when it may be."""
         standing = self._records.standing(identity)
         again = _again(identity)
         if standing.rejected:
-            return f"is not tried again: {standing.rejected}; {again}"
+            return Rejected(why=standing.rejected, again=again)
         if standing.tries >= self._config.tries:
-            return f"was tried {standing.tries} times and did not prove itself; swap.tries allows no more; {again}"
-        return ""
+            return OutOfTries(tries=standing.tries, again=again)
+        return None
 
     def fallen(self, identity: str) -> bool:
         """Whether it was tried or given up since it was proven last, or not to be tried again."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from appliance.core.memory.residency_port import Coldness, Refuse
 from appliance.domain.errors import CapacityError, ModelAway, QueueFull
-from appliance.engine.control.lodging import megabytes
+from appliance.engine.versions.wording import megabytes
 
 
 def refusal(name: str, action: Refuse, size_bytes: int, budget: str) -> CapacityError:

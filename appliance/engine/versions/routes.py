@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from appliance.core.memory.residency_port import Form
+from appliance.core.rollout.reasons import Refusal, WaitReason
 from appliance.core.rollout.version import Artifact
 from appliance.domain.errors import InvalidRequest, NotReady, UnknownModel
 from appliance.domain.inference import RequestPlan
@@ -20,6 +21,7 @@ from appliance.engine.control.swap_settings import TrialWish
 from appliance.engine.port import IndexEntry
 from appliance.engine.requests.expectation import Expectations
 from appliance.engine.versions.records import record_key
+from appliance.engine.versions.wording import Said, refusal_text, wait_text
 from appliance.telemetry.meter import VersionMeter
 from appliance.workers.port import Assessment, ModelProgress
 
@@ -33,12 +35,12 @@ MAX_VERSION = (1 << 63) - 1
 class CatalogVersion:
     """A version that is wanted. ``fingerprint`` changes when its files do, also where they are the same as before: a
     package that was repaired. ``trial`` is what it has to go through before it serves; None: what the configuration
-    says. ``note`` is said of it as its reason while it serves as it is wanted."""
+    says. ``by_hand``: somebody gave it, whatever is installed."""
 
     model: ModelVersion
     fingerprint: str
     trial: TrialWish | None = None
-    note: str = ""
+    by_hand: bool = False
 
     @property
     def identity(self) -> str:
@@ -74,7 +76,7 @@ class Catalog:
 class Served:
     """One version with everything the engine knows of it. ``id`` is its model id towards scheduler and workers.
 
-    ``reason`` says why it is not READY; of one that is, the census says what there is to say.
+    ``waiting`` is what it waits for before it can serve, ``refusal`` why it never will.
     ``group`` is -1 until it is placed. ``opened``: the scheduler takes requests for it. ``retiring``: it serves until
     what replaces it is ready. ``expectations`` are how much room its outputs will take; ``live`` counts requests that
     are not done. ``identity`` is that of its CatalogVersion, ``artifact`` what it is to run from, for which it has
@@ -94,7 +96,8 @@ class Served:
     fingerprint: str
     meter: VersionMeter
     state: VersionState = VersionState.LOADING
-    reason: str = ""
+    waiting: WaitReason | None = None
+    refusal: Refusal | None = None
     group: int = -1
     opened: bool = False
     retiring: bool = False
@@ -136,6 +139,13 @@ class Served:
         return self.model == entry.model and self.identity == entry.identity
 
     @property
+    def reason(self) -> str:
+        """Why it is not READY, in words."""
+        if self.refusal is not None:
+            return refusal_text(self.refusal)
+        return wait_text(self.waiting) if self.waiting is not None else ""
+
+    @property
     def record_key(self) -> str:
         """Under what name it has its records."""
         return record_key(self.identity, self.artifact)
@@ -159,7 +169,7 @@ def not_ready(name: str, version: int, why: str = "") -> NotReady:
     return error
 
 
-def tombstone(served: Served, number: int, reason: str) -> Served:
+def tombstone(served: Served, number: int, refusal: Refusal) -> Served:
     """What stands in the table of names, under the id ``number``, for a version that serves no more."""
     return Served(
         id=number,
@@ -169,7 +179,7 @@ def tombstone(served: Served, number: int, reason: str) -> Served:
         artifact=served.artifact,
         meter=served.meter,
         state=VersionState.UNAVAILABLE,
-        reason=reason,
+        refusal=refusal,
         retiring=served.retiring,
     )
 
@@ -300,16 +310,18 @@ class Routes:
             raise error
         return current
 
-    def index(self, ready_only: bool, reason_of: Callable[[Served], str]) -> tuple[IndexEntry, ...]:
+    def index(self, ready_only: bool, said_of: Callable[[Served], Said]) -> tuple[IndexEntry, ...]:
         """All versions known, by name and version."""
         entries = [
             IndexEntry(
                 name=served.model.name,
                 version=str(served.model.version),
                 state=served.state,
-                reason=reason_of(served),
+                reason=said.reason,
+                outlook=said.outlook,
+                waiting=said.waiting,
             )
-            for served in self.all()
+            for served, said in ((served, said_of(served)) for served in self.all())
         ]
         known = {(entry.name, entry.version) for entry in entries}
         entries.extend(
@@ -323,7 +335,7 @@ class Routes:
 
 def _waiting(versions: Iterable[Served]) -> str:
     """Why those do not serve that could, in the words behind an error."""
-    known = [each for each in versions if each.state is VersionState.LOADING and each.reason]
+    known = [each for each in versions if each.state is VersionState.LOADING and each.waiting is not None]
     return "".join(f"; version {each.model.version} {each.reason}" for each in known)
 
 

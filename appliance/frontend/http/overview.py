@@ -34,6 +34,8 @@ def _idle(entry: IndexEntry) -> VersionStatus:
         version=version,
         state=entry.state,
         reason=entry.reason,
+        outlook=entry.outlook,
+        waiting=entry.waiting,
         queued=0,
         running=0,
         workers=(),

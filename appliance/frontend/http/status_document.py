@@ -68,6 +68,8 @@ def model_document(version: VersionStatus) -> dict[str, Json]:
         "version": version.version,
         "state": version.state.value,
         "reason": version.reason,
+        "outlook": version.outlook.value,
+        "waiting": version.waiting,
         "trust": version.trust,
         "residency": version.residency,
         "queued": version.queued,

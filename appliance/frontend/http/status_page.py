@@ -17,7 +17,7 @@ from typing import Final, Self
 from appliance import __version__
 from appliance.domain.model import VersionState
 from appliance.engine.port import EngineStatus, ResidencyFigures, VersionStatus, WorkerStatus
-from appliance.engine.versions.version_status import with_next_try
+from appliance.engine.versions.wording import with_next_try
 from appliance.frontend.http.status_document import batch_mean
 from appliance.telemetry.meter import HistogramValue, Result, Stage
 

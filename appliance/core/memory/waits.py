@@ -1,0 +1,58 @@
+"""Why there is no memory to load a version now, as data: who reads it decides by its kind, and people are told in words
+elsewhere."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budget:
+    """What all models together may take, ``configured`` by an operator or measured, and what of it cannot be had: what
+    pins and versions on trial keep."""
+
+    bytes: int
+    configured: bool
+    kept_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NeverFits:
+    """It takes more than there is, as long as nothing else is configured."""
+
+    need_bytes: int
+    budget: Budget
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WaitsBesidePins:
+    """It does not fit beside what stays in memory whatever comes."""
+
+    need_bytes: int
+    budget: Budget
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WaitsForIdle:
+    """All that could leave memory for it is in use."""
+
+    need_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WaitsForOvercommit:
+    """Another version is tried above the budget, which is for one at a time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WaitsForMachine:
+    """It does not fit beside the version that it replaces, and the machine has too little left to try it above the
+    budget."""
+
+    need_bytes: int
+    beside_bytes: int
+    left_bytes: int
+    budget: Budget
+
+
+WaitsForMemory = NeverFits | WaitsBesidePins | WaitsForIdle | WaitsForOvercommit | WaitsForMachine
