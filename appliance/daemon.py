@@ -27,7 +27,8 @@ from appliance.domain.errors import OperatorError, WorkerError
 from appliance.engine.control.desired import Desired
 from appliance.engine.control.residency_settings import ResidencyTerms
 from appliance.engine.control.swaps import SwapTerms
-from appliance.engine.engine import Engine
+from appliance.engine.engine import Engine, EngineTerms
+from appliance.engine.environment import Shell
 from appliance.engine.port import IndexEntry
 from appliance.engine.requests.costs import Costs
 from appliance.engine.ticker import Ticker
@@ -157,7 +158,7 @@ class Daemon:
             config.grpc,
             log,
             partial(self._on_failure, "the native door"),
-            self._engine.direct,
+            self._engine.leases,
             self._tracer,
             self._quotas,
         )
@@ -366,21 +367,25 @@ class Daemon:
     def _make_engine(self) -> Engine:
         config, premises = self._config, Premises(this_cpu())
         return Engine(
-            config=config.engine,
-            placement=config.placement,
-            supervisor=config.supervisor,
+            terms=EngineTerms(
+                engine=config.engine,
+                placement=config.placement,
+                supervisor=config.supervisor,
+                swap=SwapTerms(config.swap, self._records, premises),
+                residency=_residency(config, Costs(self._records, premises)),
+            ),
             scheduler=Scheduler(config.scheduling),
             arena=self._arena,
             pool=self._pool,
             settings=config.workers.settings_for,
-            clock=time.monotonic_ns,
-            wall_ms=wall_ms,
-            pace=self._ticker,
-            memory_of=MemorySamples(time.monotonic_ns).private_bytes,
-            log=self._log,
-            tracer=self._tracer,
-            swap=SwapTerms(config.swap, self._records, premises),
-            residency=_residency(config, Costs(self._records, premises)),
+            shell=Shell(
+                clock=time.monotonic_ns,
+                wall_ms=wall_ms,
+                pace=self._ticker,
+                memory_of=MemorySamples(time.monotonic_ns).private_bytes,
+                log=self._log,
+                tracer=self._tracer,
+            ),
         )
 
     def _open_records(self) -> Records:

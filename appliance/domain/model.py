@@ -166,3 +166,18 @@ class VersionState(Enum):
     UNAVAILABLE = "UNAVAILABLE"
     LOADING = "LOADING"
     UNLOADING = "UNLOADING"
+
+
+def interchangeable(one: ModelVersion, other: ModelVersion) -> bool:
+    """Whether a request for either can be answered by the other, its tensors lying where they lie."""
+    return not unlike(one, other)
+
+
+def unlike(one: ModelVersion, other: ModelVersion) -> str:
+    """What keeps requests for one from being answered by the other, with its verb; "": nothing does."""
+    if one.inputs != other.inputs:
+        return "inputs are"
+    outputs = [[(spec.name, spec.datatype) for spec in each.outputs] for each in (one, other)]
+    if outputs[0] != outputs[1]:
+        return "outputs are"
+    return "batch dimensions are" if (one.max_batch_size > 0) != (other.max_batch_size > 0) else ""

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from appliance.domain.errors import ApplianceError
 from appliance.domain.model import ModelVersion
-from appliance.engine.requests.request import Request
 from appliance.telemetry.meter import Result
+from appliance.telemetry.request_line import LoggedRequest
+from appliance.telemetry.trace import Tracer
 
 
 class RequestLog(Protocol):
     """Where failed and slow requests are written, one line each."""
 
     def request(
-        self, *, request: Request, result: Result, error: ApplianceError | None, total_ns: int
+        self, *, request: LoggedRequest, result: Result, error: ApplianceError | None, total_ns: int
     ) -> None:
         """Write the line; must not raise."""
 
@@ -57,3 +59,16 @@ class Pace(Protocol):
 
     def broken(self, error: BaseException) -> None:
         """The engine's state can no longer be trusted: no more turns."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shell:
+    """What surrounds an engine. ``clock`` is monotonic, in nanoseconds; ``wall_ms`` is the wall clock in milliseconds:
+    for people, and for pauses that outlive the process. ``memory_of`` knows the bytes of a process by its pid."""
+
+    clock: Callable[[], int]
+    wall_ms: Callable[[], int]
+    pace: Pace
+    log: RequestLog
+    memory_of: Callable[[int], int]
+    tracer: Tracer | None = None

@@ -23,6 +23,23 @@ NEVER: Final = "never fits"
 NO_HEADERS: Final[Mapping[str, str]] = MappingProxyType({})
 
 
+class Submission(NamedTuple):
+    """A request as a front end gives it to the engine, but for its tensors. ``deadline_ns`` is the transport's own
+    deadline or NO_DEADLINE. ``on_done`` is called exactly once, later, never from inside ``submit``. ``attempts``: how
+    often workers died with it already; ``client``: the caller, by its certificate (empty: that is not known);
+    ``trace``: where to note how it goes; ``headers``: those of ``wanted_headers`` that it brought."""
+
+    plan: RequestPlan
+    request_id: str
+    arrived_ns: int
+    deadline_ns: int
+    on_done: Callable[[Outcome], None]
+    attempts: int = 0
+    client: str = ""
+    trace: Trace | None = None
+    headers: Mapping[str, str] = NO_HEADERS
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IndexEntry:
     """A version in the repository index. ``reason`` says, in words, why it is not READY, or what there is to say of it
@@ -234,25 +251,9 @@ class EnginePort(Protocol):
         """Whether there is memory now for the tensors of a request and of its answer, which ``submit`` would take. True
         also where that would refuse it for another reason."""
 
-    def submit(
-        self,
-        plan: RequestPlan,
-        tensors: Sequence[Buffer],
-        *,
-        request_id: str,
-        arrived_ns: int,
-        deadline_ns: int,
-        on_done: Callable[[Outcome], None],
-        attempts: int = 0,
-        client: str = "",
-        trace: Trace | None = None,
-        headers: Mapping[str, str] = NO_HEADERS,
-    ) -> int:
+    def submit(self, submission: Submission, tensors: Sequence[Buffer]) -> int:
         """Take a request; ``tensors`` are raw bytes in the *request's* input order (sizes already checked against
-        the plan), copied before this returns. ``deadline_ns`` is the transport's own deadline or NO_DEADLINE.
-        ``on_done`` is called exactly once, later, never from inside this call. ``attempts``: how often workers died
-        with it already; ``client``: who asks, by its certificate (empty: that is not known); ``trace``: where to
-        note how it goes; ``headers``: those of ``wanted_headers`` that it brought. Returns a handle.
+        the plan), copied before this returns. Returns a handle.
 
         Raises what refuses the request at once, before its tensors are copied; ``on_done`` is then never called:
         NotReady (the plan's version is no longer the one that serves), Stopping, QueueFull, DeadlineUnreachable,

@@ -10,7 +10,8 @@ from appliance.core.scheduling.settings import SchedulingConfig
 from appliance.domain.model import ModelVersion
 from appliance.engine.control.placement import PlacementConfig
 from appliance.engine.control.supervisor import SupervisorConfig
-from appliance.engine.engine import Engine
+from appliance.engine.engine import Engine, EngineTerms
+from appliance.engine.environment import Shell
 from appliance.engine.settings import EngineConfig
 from appliance.engine.versions.routes import Catalog, CatalogVersion
 from appliance.workers import port
@@ -32,18 +33,16 @@ class Rig(WithoutMemory):
         self.runs: list[port.Run] = []
         self._worker = 0
         self.engine = Engine(
-            config=EngineConfig(),
-            placement=PlacementConfig(),
-            supervisor=SupervisorConfig(),
+            terms=EngineTerms(
+                engine=EngineConfig(), placement=PlacementConfig(), supervisor=SupervisorConfig()
+            ),
             scheduler=Scheduler(scheduling or SchedulingConfig()),
             arena=self.arena,
             pool=self,
             settings=lambda number: port.WorkerSettings(1, (), 0),
-            clock=self.clock,
-            wall_ms=lambda: 0,
-            pace=self,
-            memory_of=lambda pid: 0,
-            log=SilentLog(),
+            shell=Shell(
+                clock=self.clock, wall_ms=lambda: 0, pace=self, memory_of=lambda pid: 0, log=SilentLog()
+            ),
         )
         self.engine.apply(Catalog(versions=(CatalogVersion(model=model, fingerprint=""),)))
         self.turns()

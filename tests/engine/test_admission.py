@@ -13,6 +13,7 @@ from appliance.domain.errors import ApplianceError, DeadlineExpired, QueueFull, 
 from appliance.domain.inference import NO_DEADLINE, RequestHead, RequestPlan, TensorHead
 from appliance.domain.tensor import Datatype, TensorSpec
 from appliance.domain.validation import plan_request
+from appliance.engine.port import Submission
 from appliance.telemetry.meter import Result
 from appliance.workers.arena import ArenaConfig
 from tests.domain.sample import make_version
@@ -48,12 +49,14 @@ def submit(
 ) -> list[Any]:
     outcomes, done = outcomes_of(rig)
     rig.engine.submit(
-        plan(rig),
+        Submission(
+            plan(rig),
+            request_id="",
+            arrived_ns=rig.engine.now_ns() if arrived_ns is None else arrived_ns,
+            deadline_ns=deadline_ns,
+            on_done=done,
+        ),
         [tensor],
-        request_id="",
-        arrived_ns=rig.engine.now_ns() if arrived_ns is None else arrived_ns,
-        deadline_ns=deadline_ns,
-        on_done=done,
     )
     return outcomes
 

@@ -10,6 +10,7 @@ import tracemalloc
 
 from appliance.domain.inference import NO_DEADLINE, Answer
 from appliance.domain.tensor import Datatype, TensorSpec
+from appliance.engine.port import Submission
 from appliance.frontend.grpc.codec import InferCodec
 from appliance.frontend.grpc.envelope import EnvelopeLimits
 from appliance.frontend.grpc.wire_pb import inference_pb2 as pb
@@ -42,9 +43,15 @@ def test_600_kilobytes_in_and_out_take_one_copy_each() -> None:
         envelope = codec.open(message)
         intake = codec.intake(envelope)
         rig.engine.submit(
-            intake.planned.plan, intake.tensors, request_id="", arrived_ns=rig.engine.now_ns(),
-            deadline_ns=NO_DEADLINE, on_done=done,
-        )  # fmt: skip
+            Submission(
+                intake.planned.plan,
+                request_id="",
+                arrived_ns=rig.engine.now_ns(),
+                deadline_ns=NO_DEADLINE,
+                on_done=done,
+            ),
+            intake.tensors,
+        )
         _, peak_in = tracemalloc.get_traced_memory()
         rig.turns()
         (item,) = rig.runs[0].items

@@ -11,6 +11,7 @@ from appliance.domain.errors import Cancelled, RunFailed
 from appliance.domain.inference import NO_DEADLINE, Answer, RequestHead, TensorHead
 from appliance.domain.validation import plan_request
 from appliance.engine.control.swap_settings import SwapConfig, TrialWish
+from appliance.engine.port import Submission
 from appliance.engine.versions.routes import Catalog, CatalogVersion
 from appliance.telemetry.meter import Result
 from appliance.workers import port
@@ -39,9 +40,15 @@ class ShadowRig(Rig):
         """Of whoever serves; gives the request's handle. Its run and that of its twin are on their way then."""
         head = RequestHead(model_name="m", model_version="", inputs=(TensorHead("x", "FP32", (1, 4)),))
         handle = self.engine.submit(
-            plan_request(self.engine.resolve("m", ""), head), [bytes(16)], request_id="",
-            arrived_ns=self.engine.now_ns(), deadline_ns=NO_DEADLINE, on_done=self.ended.append,
-        )  # fmt: skip
+            Submission(
+                plan_request(self.engine.resolve("m", ""), head),
+                request_id="",
+                arrived_ns=self.engine.now_ns(),
+                deadline_ns=NO_DEADLINE,
+                on_done=self.ended.append,
+            ),
+            [bytes(16)],
+        )
         self.turns()
         return handle
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -12,6 +13,7 @@ from appliance.domain.validation import plan_request
 from appliance.engine.control.lodging import PROCESS_BYTES
 from appliance.engine.control.residency_settings import ResidencyConfig, ResidencyTerms
 from appliance.engine.control.swap_settings import SwapConfig
+from appliance.engine.port import Submission
 from appliance.engine.requests.displaced import Displaced
 from appliance.engine.requests.request import Request
 from appliance.engine.versions.routes import CatalogVersion, Served
@@ -49,9 +51,11 @@ class TwoVersionsWorld(SwapWorld):
         """One more."""
         plan = plan_request(self.engine.resolve(name, ""), head_of(name))
         self.engine.submit(
-            plan, [bytes(8)], request_id="", arrived_ns=self.world.now, deadline_ns=deadline_ns,
-            on_done=self._ended,
-        )  # fmt: skip
+            Submission(
+                plan, request_id="", arrived_ns=self.world.now, deadline_ns=deadline_ns, on_done=self._ended
+            ),
+            [bytes(8)],
+        )
 
     def _ended(self, outcome: Any) -> None:
         self.outcomes.append(outcome)
@@ -91,18 +95,16 @@ def test_who_would_be_late_then_is_told_when_to_come_back() -> None:
 
 def test_who_is_cancelled_before_it_is_known_what_serves_waits_for_nothing() -> None:
     outcomes: list[Any] = []
-    displaced = Displaced(
-        reroute=lambda request: False,
-        follow=lambda request: True,
-        wait=lambda request, now_ns: None,
-        end=lambda request, error, result: outcomes.append(error),
-        soon=lambda: None,
-    )
+    rerouting = SimpleNamespace(reroute=lambda request: False, follow=lambda request: True)
+    completion = SimpleNamespace(end=lambda request, error, result: outcomes.append(error))
+    pace, cold = SimpleNamespace(soon=lambda: None), SimpleNamespace(ask=lambda *asked: None)
+    displaced = Displaced(cast(Any, rerouting), cast(Any, completion), cast(Any, pace))
     model = version_of("m", 1, SOUND)
     served = Served(id=1, model=model, fingerprint="", meter=VersionMeter("m", 1))
-    request = Request(1, plan_request(model, head_of("m")), served, "", 0, NO_DEADLINE, outcomes.append)
+    submission = Submission(plan_request(model, head_of("m")), "", 0, NO_DEADLINE, outcomes.append)
+    request = Request(1, submission, served, NO_DEADLINE)
     displaced.add(request)
     request.cancelled = True
-    displaced.settle(0)
-    displaced.settle(0)
+    displaced.settle(cast(Any, cold), 0)
+    displaced.settle(cast(Any, cold), 0)
     assert [type(outcome) for outcome in outcomes] == [Cancelled]

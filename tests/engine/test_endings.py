@@ -18,7 +18,9 @@ from appliance.domain.tensor import Datatype, TensorSpec
 from appliance.domain.validation import plan_request
 from appliance.engine.control.placement import PlacementConfig
 from appliance.engine.control.supervisor import SupervisorConfig
-from appliance.engine.engine import Engine
+from appliance.engine.engine import Engine, EngineTerms
+from appliance.engine.environment import Shell
+from appliance.engine.port import Submission
 from appliance.engine.settings import EngineConfig
 from appliance.engine.ticker import Ticker
 from appliance.engine.versions.routes import Catalog, CatalogVersion
@@ -50,9 +52,11 @@ def plan_for(engine: Engine) -> RequestPlan:
 
 def ask(engine: Engine, done: Any) -> int:
     return engine.submit(
-        plan_for(engine), [bytes(BYTES)], request_id="", arrived_ns=engine.now_ns(), deadline_ns=NO_DEADLINE,
-        on_done=done,
-    )  # fmt: skip
+        Submission(
+            plan_for(engine), request_id="", arrived_ns=engine.now_ns(), deadline_ns=NO_DEADLINE, on_done=done
+        ),
+        [bytes(BYTES)],
+    )
 
 
 # --- with real workers
@@ -72,11 +76,15 @@ async def engine() -> AsyncIterator[Engine]:
     arena, ticker = Arena(SMALL_ARENA), Ticker(loop, broken)
     pool = WorkerPool(arena, WorkersConfig(), loop, tell, ("fake",))
     made = Engine(
-        config=EngineConfig(), placement=PlacementConfig(), supervisor=SupervisorConfig(),
-        scheduler=Scheduler(SchedulingConfig()), arena=arena, pool=pool,
-        settings=WorkersConfig().settings_for, clock=time.monotonic_ns, wall_ms=lambda: 0, pace=ticker,
-        memory_of=lambda pid: 0, log=SilentLog(),
-    )  # fmt: skip
+        terms=EngineTerms(engine=EngineConfig(), placement=PlacementConfig(), supervisor=SupervisorConfig()),
+        scheduler=Scheduler(SchedulingConfig()),
+        arena=arena,
+        pool=pool,
+        settings=WorkersConfig().settings_for,
+        shell=Shell(
+            clock=time.monotonic_ns, wall_ms=lambda: 0, pace=ticker, memory_of=lambda pid: 0, log=SilentLog()
+        ),
+    )
     await pool.open()
     ticker.attach(made)
     ready = asyncio.Event()

@@ -11,7 +11,8 @@ from appliance.domain.errors import QueueFull
 from appliance.domain.inference import NO_DEADLINE, RequestHead, RequestPlan, TensorHead
 from appliance.domain.tensor import Datatype, TensorSpec
 from appliance.domain.validation import plan_request
-from appliance.engine.requests.expectation import FIRST_GUESS_BYTES, KEPT, Expectations
+from appliance.engine.port import Submission
+from appliance.engine.versions.expectation import FIRST_GUESS_BYTES, KEPT, Expectations
 from appliance.workers.arena import ArenaConfig
 from tests.domain.sample import make_version
 from tests.engine.rig import Rig, outcomes_of
@@ -46,7 +47,10 @@ def submit(rig: Rig, plan: RequestPlan, tensor: bytes) -> list[Any]:
             outcome.release()
 
     rig.engine.submit(
-        plan, [tensor], request_id="", arrived_ns=rig.engine.now_ns(), deadline_ns=NO_DEADLINE, on_done=ended
+        Submission(
+            plan, request_id="", arrived_ns=rig.engine.now_ns(), deadline_ns=NO_DEADLINE, on_done=ended
+        ),
+        [tensor],
     )
     return outcomes
 

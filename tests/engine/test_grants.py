@@ -11,8 +11,9 @@ from appliance.core.scheduling.actions import Grant, Revoke
 from appliance.domain.inference import NO_DEADLINE, RequestHead, TensorHead
 from appliance.domain.model import ModelVersion
 from appliance.domain.validation import plan_request
-from appliance.engine.control.openings import LOOK_NS
 from appliance.engine.fastpath.direct import DirectDoor, Tally
+from appliance.engine.fastpath.lanes import OFFER_NS
+from appliance.engine.port import Submission
 from appliance.engine.settings import EngineConfig
 from appliance.engine.versions.routes import Catalog, CatalogVersion
 from appliance.workers.port import LaneMemory, Learn
@@ -64,7 +65,7 @@ class RingRig(Rig):
 
 def test_prices_of_models_that_are_gone_are_forgotten() -> None:
     rig, door = RingRig(make_version("m", 1)), DoorDouble()
-    assert rig.engine.direct.attach(cast(DirectDoor, door), 0)
+    assert rig.engine.leases.attach(cast(DirectDoor, door), 0)
     known = set()
     for version in (1, 2, 3):
         model = make_version("m", version)
@@ -73,7 +74,7 @@ def test_prices_of_models_that_are_gone_are_forgotten() -> None:
         served = rig.engine.resolve("m", "")
         assert served.version == version
         head = RequestHead(model_name="m", model_version="", inputs=(TensorHead("x", "FP32", (1, 4)),))
-        taught = rig.engine.direct.teach(plan_request(served, head), ((1, 2),))
+        taught = rig.engine.leases.teach(plan_request(served, head), ((1, 2),))
         assert taught is not None
         rig.turns()
         assert taught.kind in door.prices
@@ -140,7 +141,7 @@ class Shortage(LaneRig):
         self.now_ns = 1_000_000_000_000
         super().__init__(make_version("m", 1))
         self.door = FullDoor()
-        assert self.engine.direct.attach(cast(DirectDoor, self.door), 0)
+        assert self.engine.leases.attach(cast(DirectDoor, self.door), 0)
         twice = make_version("m", 2, instance_count=2)
         self.engine.apply(Catalog(versions=(CatalogVersion(model=twice, fingerprint=""),)))
         self.turns()
@@ -153,12 +154,12 @@ class Shortage(LaneRig):
 
     def later(self) -> None:
         """When lanes are offered again."""
-        self.now_ns += LOOK_NS
+        self.now_ns += OFFER_NS
         self.turns()
 
     def under_grant(self) -> list[bool]:
         """What the figures say of each lane."""
-        return [self.engine.direct.use(lane)[1] for lane in self.lanes]
+        return [self.engine.leases.use(lane)[1] for lane in self.lanes]
 
 
 def test_lanes_for_which_no_descriptor_was_left_are_granted_when_there_are_some() -> None:
@@ -174,19 +175,19 @@ def test_lanes_for_which_no_descriptor_was_left_are_granted_when_there_are_some(
     rig.door.room = 1
     rig.later()
     assert rig.door.granted == dict.fromkeys(rig.lanes, limit)
-    rig.engine.direct.perform(Revoke(rig.lanes[0]))
+    rig.engine.leases.perform(Revoke(rig.lanes[0]))
     assert rig.door.granted[rig.lanes[0]] == 0
 
 
 def test_what_was_revoked_or_has_ended_before_there_was_a_descriptor_is_not_granted() -> None:
     rig = Shortage()
     revoked, ended = rig.lanes
-    rig.engine.direct.perform(Revoke(revoked))
-    rig.engine.direct.worker_exited(ended)
+    rig.engine.leases.perform(Revoke(revoked))
+    rig.engine.leases.worker_exited(ended)
     rig.door.room = 2
     rig.later()
     assert rig.door.granted == {revoked: 0}
-    rig.engine.direct.perform(Grant(revoked))
+    rig.engine.leases.perform(Grant(revoked))
     assert rig.door.granted[revoked] > 0
 
 
@@ -218,11 +219,11 @@ class AskedRig(LaneRig):
 
 def test_idle_lanes_cost_no_look_at_what_was_taught() -> None:
     rig, door = AskedRig(make_version("m", 1)), IdleDoor()
-    assert rig.engine.direct.attach(cast(DirectDoor, door), 0)
+    assert rig.engine.leases.attach(cast(DirectDoor, door), 0)
     rig.engine.apply(Catalog(versions=(CatalogVersion(model=make_version("m", 2), fingerprint=""),)))
     rig.turns()
     head = RequestHead(model_name="m", model_version="", inputs=(TensorHead("x", "FP32", (1, 4)),))
-    assert rig.engine.direct.teach(plan_request(rig.engine.resolve("m", ""), head), ((1, 2),)) is not None
+    assert rig.engine.leases.teach(plan_request(rig.engine.resolve("m", ""), head), ((1, 2),)) is not None
     before = rig.asked
     rig.turns()
     assert rig.asked == before
@@ -268,14 +269,14 @@ class Box:
 
     def __init__(self) -> None:
         self.rig, self.door = StillRig(make_version("m", 1)), CountingDoor()
-        assert self.rig.engine.direct.attach(cast(DirectDoor, self.door), 0)
+        assert self.rig.engine.leases.attach(cast(DirectDoor, self.door), 0)
         versions = tuple(
             CatalogVersion(model=make_version(f"m{number}", 1), fingerprint="") for number in range(6)
         )
         self.rig.engine.apply(Catalog(versions=versions))
         self.rig.turns()
         assert len(self.door.groups) == 6 == len(set(self.door.groups.values()))
-        self.rig.engine.direct.collect()
+        self.rig.engine.leases.collect()
         self.rig.turns()
         self.door.asked.clear()
 
@@ -284,12 +285,10 @@ class Box:
         plan = plan_request(self.rig.engine.resolve(name, ""), head)
         engine = self.rig.engine
         engine.submit(
-            plan,
+            Submission(
+                plan, request_id="", arrived_ns=engine.now_ns(), deadline_ns=NO_DEADLINE, on_done=print
+            ),
             [bytes(16)],
-            request_id="",
-            arrived_ns=engine.now_ns(),
-            deadline_ns=NO_DEADLINE,
-            on_done=print,
         )
 
     def tally(self, lane: int) -> Tally:
@@ -310,18 +309,18 @@ def test_news_look_at_lanes_that_they_are_about_and_at_those_that_had_work() -> 
     busy, told, *_ = box.door.groups
     box.door.loads[busy] = 2, 1_000, 1
     box.door.tallies.append(box.tally(busy))
-    box.rig.engine.direct.told()
+    box.rig.engine.leases.told()
     assert box.door.asked == [busy]
     box.door.asked.clear()
     box.door.tallies.append(box.tally(told))
-    box.rig.engine.direct.told()
+    box.rig.engine.leases.told()
     assert sorted(box.door.asked) == sorted((busy, told))
     box.door.asked.clear()
     del box.door.loads[busy]
-    box.rig.engine.direct.told()
+    box.rig.engine.leases.told()
     assert box.door.asked == [busy], "until it has drained"
     box.door.asked.clear()
-    box.rig.engine.direct.told()
+    box.rig.engine.leases.told()
     assert not box.door.asked
 
 
@@ -333,21 +332,21 @@ def test_turns_of_a_box_that_has_nothing_to_do_look_at_no_lane() -> None:
 
 def test_a_lane_that_a_dead_worker_leaves_work_to_is_looked_at_before() -> None:
     rig, door = StillRig(make_version("m", 1)), CountingDoor()
-    assert rig.engine.direct.attach(cast(DirectDoor, door), 0)
+    assert rig.engine.leases.attach(cast(DirectDoor, door), 0)
     twice = make_version("n", 1, instance_count=2)
     rig.engine.apply(Catalog(versions=(CatalogVersion(model=twice, fingerprint=""),)))
     rig.turns()
     dead, other = door.groups
     door.asked.clear()
-    assert rig.engine.direct.worker_exited(dead) == (-1, 0)
+    assert rig.engine.leases.worker_exited(dead) == (-1, 0)
     assert sorted(door.asked) == [dead, other]
-    assert rig.engine.direct.worker_exited(dead) == (-1, 0)
+    assert rig.engine.leases.worker_exited(dead) == (-1, 0)
     assert len(door.asked) == 2, "it is known no more"
 
 
 def test_whether_models_are_in_flight_costs_no_look_at_lanes() -> None:
     box = Box()
-    direct = box.rig.engine.direct
+    direct = box.rig.engine.leases
     box.door.tallies.append(box.tally(next(iter(box.door.groups))))
     assert not any(direct.in_flight(model) for model in range(9))
     assert not box.door.asked

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from appliance.engine.control.hangs import LOOK_NS, LOOKS_MIN, Hangs, longest_run_ns
 from appliance.engine.control.swap_settings import SwapConfig
 from appliance.engine.control.trial import Figures, Seen
-from appliance.engine.requests.hangs import LOOK_NS, LOOKS_MIN, Hangs, longest_run_ns
 from appliance.engine.versions.routes import Served
 from appliance.telemetry import meter
 from appliance.telemetry.meter import VersionMeter
@@ -29,7 +29,9 @@ class Rig:
         self.batch = 5
         served = SimpleNamespace(run_bound_ns=bound_ns)
         batches: Any = SimpleNamespace(oldest=lambda: [(3, self.batch, served)])
-        self.hangs = Hangs(batches, lambda worker: self.alone, lambda *what: self.killed.append(what))
+        groups: Any = SimpleNamespace(is_alone=lambda worker: self.alone)
+        pool: Any = SimpleNamespace(kill=lambda *what: self.killed.append(what))
+        self.hangs = Hangs(batches, groups, pool)
 
     def looks(self, count: int, start_ns: int, step_ns: int = LOOK_NS) -> int:
         for number in range(count):

@@ -6,8 +6,8 @@ import struct
 
 from appliance.domain.inference import Answer, OutputTensor
 from appliance.domain.tensor import Datatype
-from appliance.engine.control.likeness import kept, unlikeness
 from appliance.engine.control.swap_settings import SwapConfig
+from appliance.engine.requests.similarity import kept, unlikeness
 from tests.domain.sample import make_version
 
 CONFIG = SwapConfig(tolerance_absolute=0.01, tolerance_relative=0.0)

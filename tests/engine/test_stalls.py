@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import cast
 
 import pytest
 
 from appliance.domain.model import ModelVersion
+from appliance.engine.environment import Pace
 from appliance.engine.fastpath.direct import DirectDoor
-from appliance.engine.requests.stalls import LOOK_NS, Stalls
+from appliance.engine.fastpath.stalls import LOOK_NS, Stalls
 from appliance.engine.versions.routes import Served
 from appliance.telemetry.meter import VersionMeter
 from appliance.workers.port import ExitCause
@@ -41,7 +43,7 @@ class Stage:
         self.workers = Workers()
         self.asked: list[int] = []
         self.looked: list[int] = []
-        self.stalls = Stalls(self.workers, self.asked.append)
+        self.stalls = Stalls(self.workers, cast(Pace, SimpleNamespace(at=self.asked.append)))
 
     def load(self, lane: int) -> tuple[int, int, int]:
         self.looked.append(lane)

@@ -183,9 +183,9 @@ def test_a_swap_of_one_model_is_forgotten_for_no_other(serve: Serve, tmp_path: P
 
 SHORTAGE = """
 import os, resource
-from appliance.engine.control.openings import Openings
+from appliance.engine.fastpath.lanes import Lanes
 
-def taken(self, *lane, real=Openings._taken):
+def taken(self, *lane, real=Lanes._taken):
     if not os.path.exists({path!r}):
         return real(self, *lane)
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -195,7 +195,7 @@ def taken(self, *lane, real=Openings._taken):
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
-Openings._taken = taken
+Lanes._taken = taken
 """
 """While there is a file, the door finds no descriptor for a lane."""
 

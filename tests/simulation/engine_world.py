@@ -33,7 +33,9 @@ from appliance.engine.control.residency_settings import ResidencyConfig, Residen
 from appliance.engine.control.supervisor import SupervisorConfig
 from appliance.engine.control.swap_settings import SwapConfig
 from appliance.engine.control.swaps import SwapTerms
-from appliance.engine.engine import Engine
+from appliance.engine.engine import Engine, EngineTerms
+from appliance.engine.environment import Shell
+from appliance.engine.port import Submission
 from appliance.engine.settings import EngineConfig
 from appliance.engine.versions.records import MemoryRecords
 from appliance.engine.versions.routes import Catalog, CatalogProblem, CatalogVersion
@@ -77,20 +79,26 @@ class EngineWorld(EngineTurns):
         )
         self.scheduler = Scheduler(SchedulingConfig())
         self.engine = Engine(
-            config=EngineConfig(shapes_per_model=3),
-            placement=PlacementConfig(max_processes=world.random.choice((1, 2, 8)), share_below_bytes=2000),
-            supervisor=SupervisorConfig(),
+            terms=EngineTerms(
+                engine=EngineConfig(shapes_per_model=3),
+                placement=PlacementConfig(
+                    max_processes=world.random.choice((1, 2, 8)), share_below_bytes=2000
+                ),
+                supervisor=SupervisorConfig(),
+                swap=SwapTerms(_swap(world.random), MemoryRecords(), lambda model: ""),
+                residency=_residency(world.random),
+            ),
             scheduler=self.scheduler,
             arena=self.arena,
             pool=self.workers,
             settings=lambda number: port.WorkerSettings(1, (), 0),
-            clock=lambda: world.now,
-            wall_ms=lambda: world.random.randrange(-3_600_000, 3_600_000),
-            pace=self,
-            memory_of=lambda pid: 0,
-            log=SilentLog(),
-            swap=SwapTerms(_swap(world.random), MemoryRecords(), lambda model: ""),
-            residency=_residency(world.random),
+            shell=Shell(
+                clock=lambda: world.now,
+                wall_ms=lambda: world.random.randrange(-3_600_000, 3_600_000),
+                pace=self,
+                memory_of=lambda pid: 0,
+                log=SilentLog(),
+            ),
         )
         self._base = _address(self.arena.view(0, 1))
         self.pending: dict[int, int] = {}
@@ -151,9 +159,15 @@ class EngineWorld(EngineTurns):
         self._inside_submit = True
         try:
             handle = engine.submit(
-                plan, [bytes(plan.inputs[0].nbytes)], request_id=str(tag), arrived_ns=self.world.now,
-                deadline_ns=deadline, on_done=lambda outcome: self._done(tag, outcome),
-            )  # fmt: skip
+                Submission(
+                    plan,
+                    request_id=str(tag),
+                    arrived_ns=self.world.now,
+                    deadline_ns=deadline,
+                    on_done=lambda outcome: self._done(tag, outcome),
+                ),
+                [bytes(plan.inputs[0].nbytes)],
+            )
         except ApplianceError as refusal:
             self._count(refusal)
             return

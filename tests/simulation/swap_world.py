@@ -32,7 +32,9 @@ from appliance.engine.control.residency_settings import ResidencyTerms
 from appliance.engine.control.supervisor import SupervisorConfig
 from appliance.engine.control.swap_settings import SwapConfig
 from appliance.engine.control.swaps import SwapTerms
-from appliance.engine.engine import Engine
+from appliance.engine.engine import Engine, EngineTerms
+from appliance.engine.environment import Shell
+from appliance.engine.port import Submission
 from appliance.engine.settings import EngineConfig
 from appliance.engine.versions.records import MemoryRecords
 from appliance.engine.versions.routes import Catalog, CatalogVersion
@@ -186,20 +188,24 @@ class SwapWorld(EngineTurns):
         self.workers = self.workers_type(world, self.arena, self._tell)
         self.scheduler = Scheduler(SchedulingConfig())
         self.engine = Engine(
-            config=EngineConfig(),
-            placement=PlacementConfig(max_processes=rand.choice((2, 64)), share_below_bytes=2000),
-            supervisor=SupervisorConfig(),
+            terms=EngineTerms(
+                engine=EngineConfig(),
+                placement=PlacementConfig(max_processes=rand.choice((2, 64)), share_below_bytes=2000),
+                supervisor=SupervisorConfig(),
+                swap=SwapTerms(self.config, self.records, lambda model: self.box),
+                residency=self._residency or ResidencyTerms(),
+            ),
             scheduler=self.scheduler,
             arena=self.arena,
             pool=self.workers,
             settings=lambda number: port.WorkerSettings(1, (), 0),
-            clock=lambda: world.now,
-            wall_ms=self.wall_ms,
-            pace=self,
-            memory_of=lambda pid: 0,
-            log=SilentLog(),
-            swap=SwapTerms(self.config, self.records, lambda model: self.box),
-            residency=self._residency,
+            shell=Shell(
+                clock=lambda: world.now,
+                wall_ms=self.wall_ms,
+                pace=self,
+                memory_of=lambda pid: 0,
+                log=SilentLog(),
+            ),
         )
 
     def reboot(self, dark_ns: int = 0) -> None:
@@ -268,9 +274,15 @@ class SwapWorld(EngineTurns):
         plan, tag = plan_request(model, head), next(self._tags)
         self.pending.add(tag)
         self.engine.submit(
-            plan, [bytes(8 * rows)], request_id=str(tag), arrived_ns=self.world.now, deadline_ns=NO_DEADLINE,
-            on_done=partial(self._done, tag),
-        )  # fmt: skip
+            Submission(
+                plan,
+                request_id=str(tag),
+                arrived_ns=self.world.now,
+                deadline_ns=NO_DEADLINE,
+                on_done=partial(self._done, tag),
+            ),
+            [bytes(8 * rows)],
+        )
 
     def _done(self, tag: int, outcome: Outcome) -> None:
         self.pending.remove(tag)

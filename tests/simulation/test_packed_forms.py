@@ -14,6 +14,7 @@ from appliance.domain.validation import plan_request
 from appliance.engine.control.lodging import PROCESS_BYTES
 from appliance.engine.control.residency_settings import ResidencyConfig, ResidencyTerms
 from appliance.engine.control.swap_settings import SwapConfig
+from appliance.engine.port import Submission
 from appliance.workers import port
 from tests.simulation.scripted_workers import MS
 from tests.simulation.swap_world import FatedWorkers, SwapWorld
@@ -135,6 +136,12 @@ def ask(world: SwapWorld, model: ModelVersion) -> None:
     """A request whose outcome does not matter."""
     head = RequestHead(model_name=model.name, model_version="", inputs=(TensorHead("x", "FP32", (1, 2)),))
     world.engine.submit(
-        plan_request(model, head), [bytes(8)], request_id="", arrived_ns=world.world.now,
-        deadline_ns=NO_DEADLINE, on_done=_forgotten,
-    )  # fmt: skip
+        Submission(
+            plan_request(model, head),
+            request_id="",
+            arrived_ns=world.world.now,
+            deadline_ns=NO_DEADLINE,
+            on_done=_forgotten,
+        ),
+        [bytes(8)],
+    )

@@ -9,7 +9,7 @@ from enum import Enum
 from appliance.core.rollout.reasons import WaitReason, WaitsForServing, WaitsForTrialOf, WaitsForWanted
 from appliance.domain.errors import ApplianceError
 from appliance.domain.inference import RequestHead
-from appliance.domain.model import ModelVersion
+from appliance.domain.model import interchangeable, unlike
 from appliance.domain.validation import plan_request
 from appliance.engine.control.trial import TRYING, Figures, Seen, Stage, Trial
 from appliance.engine.port import TrialStatus
@@ -192,21 +192,6 @@ def figures_of(of: VersionMeter, fallen_back: int) -> Figures:
         frozen.results[Result.FAILED] + fallen_back,
         frozen.stages[meter.Stage.RUN].counts,
     )
-
-
-def interchangeable(one: ModelVersion, other: ModelVersion) -> bool:
-    """Whether a request for either can be answered by the other, its tensors lying where they lie."""
-    return not unlike(one, other)
-
-
-def unlike(one: ModelVersion, other: ModelVersion) -> str:
-    """What keeps requests for one from being answered by the other, with its verb; "": nothing does."""
-    if one.inputs != other.inputs:
-        return "inputs are"
-    outputs = [[(spec.name, spec.datatype) for spec in each.outputs] for each in (one, other)]
-    if outputs[0] != outputs[1]:
-        return "outputs are"
-    return "batch dimensions are" if (one.max_batch_size > 0) != (other.max_batch_size > 0) else ""
 
 
 def run_ns(served: Served, rows: int) -> int:

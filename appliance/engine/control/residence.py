@@ -21,7 +21,7 @@ from appliance.engine.control.lodging import Lodging, Room, Stay
 from appliance.engine.control.renewals import Renewals, comes_quickly
 from appliance.engine.control.residency_settings import ResidencyTerms
 from appliance.engine.control.roster import Roster
-from appliance.engine.fastpath.grants import Grants
+from appliance.engine.fastpath.leases import Leases
 from appliance.engine.port import Buffer, ResidencyFigures
 from appliance.engine.requests.away import refusal
 from appliance.engine.requests.outcome import not_ready
@@ -62,7 +62,7 @@ class Residence:
         routes: Routes,
         roster: Roster,
         workers: WorkerPort,
-        direct: Grants,
+        direct: Leases,
         arena: Arena,
         end: Callable[[Request, ApplianceError, Result], None],
         proceed: Callable[[Request], None],
@@ -110,11 +110,11 @@ class Residence:
         """A request for a version that the scheduler does not have: it waits with its tensors, or why not. None: it has
         waited before, for another version, and they are where they were."""
         served = request.served
-        if served.id not in self._tenants or request.is_twin:
+        if served.id not in self._tenants or request.is_mirrored:
             return not_ready(request.plan.model), Result.UNAVAILABLE
         self._sample(now_ns)
         self._count(misses=tensors is not None)
-        asked = port.Asked(served.id, request.handle, request.deadline_ns, sum(request.sizes))
+        asked = port.Asked(served.id, request.handle, request.deadline_ns, request.memory.nbytes)
         actions = self._residency.step(asked, now_ns, self._in_use)
         answer, *others = actions
         assert isinstance(answer, port.Wait | port.Refuse), "what is in memory is open"

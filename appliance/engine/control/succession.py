@@ -16,11 +16,11 @@ from appliance.engine.control.candidate import Candidate
 from appliance.engine.control.census import Census
 from appliance.engine.control.forms import Forms
 from appliance.engine.control.groups import Groups
-from appliance.engine.control.layout import merges
 from appliance.engine.control.lodging import Room
 from appliance.engine.control.placement import PlacementConfig
 from appliance.engine.control.swap_settings import TrialWish
 from appliance.engine.control.swaps import Swaps, SwapTerms
+from appliance.engine.versions.layout import merges
 from appliance.engine.versions.routes import Routes, Served, tombstone
 from appliance.engine.versions.wording import wait_text
 from appliance.telemetry.meter import VersionMeter

@@ -11,10 +11,11 @@ from typing import Final, NamedTuple
 
 from appliance.core.memory.residency_port import Form
 from appliance.domain.inference import RequestHead
-from appliance.domain.model import ModelVersion
+from appliance.domain.model import ModelVersion, interchangeable
 from appliance.engine.control import trial as on
 from appliance.engine.control.board import Board
-from appliance.engine.control.candidate import Candidate, Step, interchangeable, run_ns
+from appliance.engine.control.candidate import Candidate, Step, run_ns
+from appliance.engine.control.hangs import longest_run_ns
 from appliance.engine.control.launches import Launches
 from appliance.engine.control.lodging import Room
 from appliance.engine.control.swap_accounts import SwapAccounts
@@ -22,7 +23,6 @@ from appliance.engine.control.swap_settings import SwapConfig, TrialWish, config
 from appliance.engine.control.trial import TRYING, Stage, Trial
 from appliance.engine.control.tries import Tries
 from appliance.engine.port import SwapFigures, TrialStatus
-from appliance.engine.requests.hangs import longest_run_ns
 from appliance.engine.versions.records import Ending, MemoryRecords, Proof, Records
 from appliance.engine.versions.routes import Served, identity_of
 from appliance.workers.port import LoadWish, ModelLoaded

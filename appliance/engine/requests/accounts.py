@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from appliance.domain.errors import ApplianceError, InvalidRequest, NotReady
 from appliance.domain.inference import Answer, Outcome
 from appliance.engine.environment import RequestLog
 from appliance.engine.requests.outcome import result_of
 from appliance.engine.requests.request import Request
-from appliance.engine.versions.routes import Routes, Served
+from appliance.engine.versions.routes import Routes
 from appliance.telemetry.meter import Result
 
 
@@ -29,20 +29,20 @@ class Accounts:
         """``request`` ended at ``now_ns`` with ``outcome``."""
         total_ns = now_ns - request.arrived_ns
         meter = request.served.meter
-        detour = request.detour
-        twin = detour is not None and detour.twin is request
-        if detour is not None and twin and detour.unseen is not None:
-            meter = detour.unseen
-        if request.trace is not None:
-            request.trace.ended(request, result, None if isinstance(outcome, Answer) else outcome, now_ns)
+        mirrored = request.is_mirrored
+        if mirrored and request.mirror is not None:
+            meter = request.mirror.split.unseen
+        trace = request.submission.trace
+        if trace is not None:
+            trace.ended(request, result, None if isinstance(outcome, Answer) else outcome, now_ns)
         if isinstance(outcome, Answer):
             queue_ns = request.dispatched_ns - request.arrived_ns
             meter.succeeded(request.plan.rows, queue_ns, request.stages_ns, total_ns, self._wall_ms())
-            if self._slow_ns and total_ns > self._slow_ns and not twin:
+            if self._slow_ns and total_ns > self._slow_ns and not mirrored:
                 self._log.request(request=request, result=result, error=None, total_ns=total_ns)
             return
         meter.ended(result, total_ns)
-        if not twin:
+        if not mirrored:
             self._log.request(request=request, result=result, error=outcome, total_ns=total_ns)
 
     def rejected(self, error: ApplianceError, request_id: str, client: str) -> None:
@@ -54,7 +54,3 @@ class Accounts:
         self._log.rejected(
             model=name, version=version, request_id=request_id, client=client, result=result, error=error
         )
-
-    def slow(self, served: Served, request_id: str, client: str, stages_ns: Sequence[int]) -> None:
-        """A request that the door served by itself took long; ``stages_ns``: queue, gather, run, scatter, in all."""
-        self._log.slow(model=served.model, request_id=request_id, client=client, stages_ns=stages_ns)

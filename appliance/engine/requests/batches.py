@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 
 from appliance.core.scheduling.actions import Dispatch
 from appliance.core.scheduling.events import BatchFinished, CancelRequested
-from appliance.engine.requests.request import Request
+from appliance.engine.requests.request import Batch, Request
 from appliance.engine.versions.routes import Served
 from appliance.workers.port import Run, RunFinished, RunResult
 
@@ -17,45 +17,42 @@ class Batches:
     """By batch id. ``given`` counts the requests that each worker got so far."""
 
     def __init__(self) -> None:
-        self._batches: dict[int, tuple[tuple[Request, ...], Served, int]] = {}
+        self._batches: dict[int, tuple[Batch, tuple[Request, ...]]] = {}
         self.given: dict[int, int] = {}
 
     def go(self, action: Dispatch, requests: tuple[Request, ...], now_ns: int) -> Run:
-        """``requests`` are given to a worker; what that is told."""
+        """Give ``requests`` to a worker; what that is told."""
         served = requests[0].served
-        rows = 0
+        batch = Batch(action.lane, served, now_ns)
         for request in requests:
             if request.attempts:
                 served.meter.retried()
             request.attempts += 1
             request.held = True
-            request.dispatched_ns = now_ns
-            request.worker = action.lane
-            rows += request.plan.rows
-        self._batches[action.batch] = (requests, served, rows)
+            request.batch = batch
+            batch.rows += request.plan.rows
+        self._batches[action.batch] = (batch, requests)
         self.given[action.lane] = self.given.get(action.lane, 0) + len(requests)
         return Run(action.batch, served.id, tuple([request.item() for request in requests]))
 
     def back(self, event: RunFinished, finished: list[tuple[Request, RunResult]]) -> BatchFinished:
-        """A batch came back: its requests are added to ``finished``; what the scheduler is told."""
-        requests, served, rows = self._batches.pop(event.batch)
-        stages = (event.gather_ns, event.run_ns, event.scatter_ns)
-        served.meter.batch_finished(rows, *stages)
+        """Take a batch back: its requests are added to ``finished``; what the scheduler is told."""
+        batch, requests = self._batches.pop(event.batch)
+        batch.stages_ns = stages = (event.gather_ns, event.run_ns, event.scatter_ns)
+        batch.served.meter.batch_finished(batch.rows, *stages)
         ok = True
         for request, result in zip(requests, event.results, strict=True):
-            request.stages_ns = stages
-            request.batch_rows = rows
             ok = ok and not result.status.failed
             finished.append((request, result))
         return BatchFinished(event.batch, ok, sum(stages))
 
     def lost(self, worker: int, batches: Iterable[int]) -> list[CancelRequested]:
-        """They ended with their worker, which touches their requests' memory no more; what the scheduler is told when
-        it has queued these once more: nobody waits for some of them any longer."""
+        """Drop batches that ended with their worker, which touches their requests' memory no more; what the scheduler
+        is told when it has queued these once more: nobody waits for some of them any longer."""
         self.given.pop(worker, None)
         cancelled: list[CancelRequested] = []
-        for batch in batches:
-            requests, _, _ = self._batches.pop(batch)
+        for number in batches:
+            _, requests = self._batches.pop(number)
             for request in requests:
                 request.held = False
                 if request.cancelled:
@@ -65,18 +62,18 @@ class Batches:
     def oldest(self) -> Iterator[tuple[int, int, Served]]:
         """Of each worker that has any, the batch that was given first, and the version that it is for."""
         told: set[int] = set()
-        for batch, (requests, served, _) in self._batches.items():
-            if (worker := requests[0].worker) not in told:
-                told.add(worker)
-                yield worker, batch, served
+        for number, (batch, _) in self._batches.items():
+            if batch.worker not in told:
+                told.add(batch.worker)
+                yield batch.worker, number, batch.served
 
     def model_of(self, batch: int) -> int:
         """The model version that a batch is for."""
-        return self._batches[batch][1].id
+        return self._batches[batch][0].served.id
 
     def running_by_model(self) -> Counter[int]:
         """How many requests of each model version run."""
         running: Counter[int] = Counter()
-        for requests, served, _ in self._batches.values():
-            running[served.id] += len(requests)
+        for batch, requests in self._batches.values():
+            running[batch.served.id] += len(requests)
         return running

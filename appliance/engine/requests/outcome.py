@@ -85,14 +85,10 @@ def end_of(request: Request, action: Ended) -> tuple[ApplianceError, Result]:
             assert_never(action)
 
 
-def late_text(model_name: str) -> str:
-    return f"request for model '{model_name}' cannot be served before its deadline"
-
-
 def refusal(request: Request, action: actions.Refused) -> ApplianceError:
     name = request.plan.model.name
     if action.reason is actions.Refusal.DEADLINE:
-        return DeadlineUnreachable(late_text(name), action.retry_after_ns)
+        return DeadlineUnreachable(routes.late_text(name), action.retry_after_ns)
     if action.reason in (actions.Refusal.NO_LANE, actions.Refusal.UNKNOWN):
         return not_ready(request.plan.model)
     return QueueFull(

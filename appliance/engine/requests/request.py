@@ -1,153 +1,184 @@
-"""A request inside the engine: where its tensors lie and how far it came. Owner: the engine."""
+"""A request inside the engine: what it asks, where its tensors lie, how far it came. Owner: the engine."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import Final
 
-from appliance.domain.inference import Answer, Outcome, OutputTensor, RequestPlan
-from appliance.engine.port import Buffer
-from appliance.engine.requests.expectation import UNKNOWN, Expectation
+from appliance.domain.inference import Answer, OutputTensor, RequestPlan
+from appliance.engine.port import Buffer, Submission
+from appliance.engine.requests.memory import RequestMemory
+from appliance.engine.requests.similarity import Kept
+from appliance.engine.versions.diversion import Diversion
+from appliance.engine.versions.expectation import UNKNOWN, Expectation
 from appliance.engine.versions.routes import Served
-from appliance.telemetry.trace import Trace
-from appliance.workers.arena import Arena, Slot, aligned
+from appliance.workers.arena import Arena, aligned
 from appliance.workers.port import RunItem, RunResult
 
-if TYPE_CHECKING:
-    from appliance.engine.requests.detours import Detour
+NOT_RUN: Final = (0, 0, 0)
+
+
+class Batch:
+    """Requests that a worker was given together. ``stages_ns`` are gather, run and scatter, once it came back."""
+
+    __slots__ = ("dispatched_ns", "rows", "served", "stages_ns", "worker")
+
+    def __init__(self, worker: int, served: Served, dispatched_ns: int) -> None:
+        self.worker = worker
+        self.served = served
+        self.dispatched_ns = dispatched_ns
+        self.rows = 0
+        self.stages_ns = NOT_RUN
+
+    @property
+    def is_back(self) -> bool:
+        """Whether it ran to its end."""
+        return self.stages_ns is not NOT_RUN
+
+
+class Mirror:
+    """What a request and its ``copy``, which runs on a version on trial by ``plan``, share: whichever is answered first
+    leaves what is compared in ``kept``."""
+
+    __slots__ = ("copy", "kept", "plan", "split")
+
+    def __init__(self, split: Diversion, plan: RequestPlan) -> None:
+        self.split = split
+        self.plan = plan
+        self.copy: Request | None = None
+        self.kept: Kept | None = None
 
 
 class Request:
-    """One accepted request. ``held``: a worker may touch its memory. ``done``: its outcome was given. ``detour`` is
-    None but for the few that concern a version on trial."""
+    """One accepted request; ``telemetry`` reads it as a Traced. ``held``: a worker may touch its memory. ``done``: its
+    outcome was given. ``batch`` is the one that it was given to a worker in last. ``mirror`` is what it has to do with
+    a version whose answers are only compared; ``fell_from`` is a version that it failed on before."""
 
     __slots__ = (
-        "arrived_ns",
         "attempts",
-        "batch_rows",
+        "batch",
         "cancelled",
-        "client",
         "deadline_ns",
-        "detour",
-        "dispatched_ns",
         "done",
+        "fell_from",
         "handle",
         "held",
         "layout",
-        "on_done",
-        "out_capacity",
-        "out_offset",
-        "out_slot",
+        "memory",
+        "mirror",
         "plan",
-        "request_id",
         "served",
         "shape",
-        "sizes",
-        "slot",
-        "stages_ns",
-        "trace",
-        "worker",
-    )  # fmt: skip
+        "submission",
+    )
 
-    def __init__(
-        self,
-        handle: int,
-        plan: RequestPlan,
-        served: Served,
-        request_id: str,
-        arrived_ns: int,
-        deadline_ns: int,
-        on_done: Callable[[Outcome], None],
-    ) -> None:
+    def __init__(self, handle: int, submission: Submission, served: Served, deadline_ns: int) -> None:
         self.handle = handle
-        self.plan = plan
-        self.layout = served.layout(plan)
+        self.submission = submission
+        self.plan = submission.plan
         self.served = served
-        self.request_id = request_id
-        self.arrived_ns = arrived_ns
+        self.layout = served.layout(submission.plan)
         self.deadline_ns = deadline_ns
-        self.on_done = on_done
         self.shape = -1
-        self.slot: Slot | None = None
-        self.sizes: tuple[int, ...] = ()
-        self.out_offset = 0
-        self.out_capacity = 0
-        self.out_slot: Slot | None = None
-        self.dispatched_ns = 0
-        self.batch_rows = 0
-        self.stages_ns = (0, 0, 0)
-        self.worker = -1
-        self.attempts = 0
-        self.client = ""
-        self.trace: Trace | None = None
-        self.detour: Detour | None = None
-        self.held = False
-        self.cancelled = False
-        self.done = False
+        self.memory = RequestMemory()
+        self.attempts = submission.attempts
+        self.batch: Batch | None = None
+        self.mirror: Mirror | None = None
+        self.fell_from: Served | None = None
+        self.held = self.cancelled = self.done = False
+
+    # --- as telemetry reads it
+
+    @property
+    def request_id(self) -> str:
+        """The caller's id, or ""."""
+        return self.submission.request_id
+
+    @property
+    def client(self) -> str:
+        """The caller, by its certificate, or ""."""
+        return self.submission.client
+
+    @property
+    def arrived_ns(self) -> int:
+        """When it came in."""
+        return self.submission.arrived_ns
+
+    @property
+    def worker(self) -> int:
+        """The worker that had it last; -1: none."""
+        return -1 if self.batch is None else self.batch.worker
+
+    @property
+    def dispatched_ns(self) -> int:
+        """When a worker got it last; 0: never."""
+        return 0 if self.batch is None else self.batch.dispatched_ns
+
+    @property
+    def stages_ns(self) -> tuple[int, int, int]:
+        """Gather, run and scatter of its batch."""
+        return NOT_RUN if self.batch is None else self.batch.stages_ns
+
+    @property
+    def batch_rows(self) -> int:
+        """Rows of the batch that it ran in; 0: it has not."""
+        return self.batch.rows if self.batch is not None and self.batch.is_back else 0
+
+    # --- what it is for
 
     def aim(self, plan: RequestPlan, served: Served) -> None:
-        """It is for ``served`` from now on, by ``plan``; its tensors lie as they lay."""
+        """Have it be for ``served`` from now on, by ``plan``; its tensors lie as they lay."""
         self.plan, self.served = plan, served
         self.layout = served.layout(plan)
 
     @property
-    def is_twin(self) -> bool:
+    def is_mirrored(self) -> bool:
         """Whether it only runs for comparison with another."""
-        return self.detour is not None and self.detour.twin is self
+        return self.mirror is not None and self.mirror.copy is self
+
+    # --- its tensors
 
     def measure(self, tensors: Sequence[Buffer]) -> None:
         """Note how many bytes each input of the model has; one that is left out has none."""
-        self.sizes = self.layout.sizes or tuple(map(len, self._ordered(tensors)))
+        self.memory.sizes = self.layout.sizes or tuple(map(len, self._ordered(tensors)))
 
     def _ordered(self, tensors: Sequence[Buffer]) -> list[Buffer]:
         return [tensors[planned.source] if planned.source >= 0 else b"" for planned in self.plan.inputs]
 
     def store(self, arena: Arena, tensors: Sequence[Buffer]) -> bool:
-        """Copy the raw inputs, measured before, into one slot with room for the outputs behind them; False when there
-        is no room."""
-        ordered, inputs = self._ordered(tensors), self._input_bytes()
-        slot = arena.allocate(inputs + self._room_for_outputs(arena))
-        if slot is None:
-            return False
-        self.slot = slot
-        view = arena.view(slot.offset, inputs)
-        position = 0
-        for tensor, size in zip(ordered, self.sizes, strict=True):
-            view[position : position + size] = tensor
-            position += aligned(size)
-        self.place_outputs(arena)
-        return True
+        """Copy the raw inputs, measured before, into memory; False when there is no room."""
+        room = self._room_for_outputs(arena)
+        return self.memory.store(arena, self._ordered(tensors), self._input_bytes(), room)
+
+    def fits(self, arena: Arena) -> bool:
+        """Whether there is room for it now, measured before."""
+        return arena.has_room(self._input_bytes() + self._room_for_outputs(arena))
 
     def place_outputs(self, arena: Arena) -> None:
-        """Its outputs are to go behind its inputs, as they were at first; a place of their own is given back."""
-        slot, inputs = self.slot, self._input_bytes()
-        assert slot is not None
-        if self.out_slot is not None:
-            arena.free(self.out_slot)
-            self.out_slot = None
-        self.out_offset, self.out_capacity = slot.offset + inputs, slot.size - inputs
+        """Have its outputs go behind its inputs, as they were to at first."""
+        self.memory.place_outputs(arena, self._input_bytes())
 
     def item(self) -> RunItem:
         """What the worker needs to know."""
-        layout, slot = self.layout, self.slot
-        assert slot is not None
+        layout, memory = self.layout, self.memory
+        assert memory.slot is not None
         return RunItem(
             self.handle,
             self.plan.rows,
             layout.shapes,
-            self.sizes,
-            slot.offset,
+            memory.sizes,
+            memory.slot.offset,
             layout.wanted,
-            self.out_offset,
-            self.out_capacity,
+            memory.out_offset,
+            memory.out_capacity,
         )
 
     def answer(self, arena: Arena, result: RunResult) -> Answer:
         """The outputs where the worker left them, in the order in which they were asked for."""
         plan = self.plan
         model, wanted = plan.model, self.layout.wanted
-        view = arena.view(self.out_offset, self.out_capacity)
+        view = arena.view(self.memory.out_offset, self.memory.out_capacity)
         position = 0
         tensors: list[OutputTensor] = []
         for index, shape, size in zip(wanted, result.shapes, result.sizes, strict=True):
@@ -163,13 +194,9 @@ class Request:
         if self.layout.output_span == UNKNOWN:
             self._expectation().learn(self.layout.wanted, self.plan.rows, sizes)
 
-    def fits(self, arena: Arena) -> bool:
-        """Whether ``store`` would find room now; measured before."""
-        return arena.has_room(self._input_bytes() + self._room_for_outputs(arena))
-
     def _input_bytes(self) -> int:
         layout = self.layout
-        return layout.input_span if layout.sizes else sum(map(aligned, self.sizes))
+        return layout.input_span if layout.sizes else sum(map(aligned, self.memory.sizes))
 
     def _room_for_outputs(self, arena: Arena) -> int:
         """Bytes: exact where the graph fixes it, else what should be enough, or where there is no room for that, the
@@ -184,12 +211,9 @@ class Request:
         return expectation.least_span(layout.wanted, rows)
 
     def _expectation(self) -> Expectation:
-        return self.layout.expectation or self.served.expectations.of(self.plan, sum(self.sizes))
+        return self.layout.expectation or self.served.expectations.of(self.plan, self.memory.nbytes)
 
     def free(self, arena: Arena) -> None:
         """Give the memory back; the worker must not hold it any more."""
         assert not self.held
-        for slot in (self.slot, self.out_slot):
-            if slot is not None:
-                arena.free(slot)
-        self.slot = self.out_slot = None
+        self.memory.free(arena)

@@ -16,10 +16,10 @@ from appliance.core.rollout.version import Artifact
 from appliance.domain.errors import InvalidRequest, NotReady, UnknownModel
 from appliance.domain.inference import RequestPlan
 from appliance.domain.model import ModelVersion, VersionState
-from appliance.engine.control.layout import LAYOUTS_KEPT, Layout, layout_of
 from appliance.engine.control.swap_settings import TrialWish
 from appliance.engine.port import IndexEntry
-from appliance.engine.requests.expectation import Expectations
+from appliance.engine.versions.expectation import Expectations
+from appliance.engine.versions.layout import LAYOUTS_KEPT, Layout, layout_of
 from appliance.engine.versions.records import record_key
 from appliance.engine.versions.wording import Said, refusal_text, wait_text
 from appliance.telemetry.meter import VersionMeter
@@ -167,6 +167,11 @@ def not_ready(name: str, version: int, why: str = "") -> NotReady:
     error = NotReady(f"Request for unknown model: '{name}' version {version} is not at ready state{why}")
     error.model = (name, version)
     return error
+
+
+def late_text(model_name: str) -> str:
+    """What a request is told that cannot be served in time, whoever refuses it."""
+    return f"request for model '{model_name}' cannot be served before its deadline"
 
 
 def tombstone(served: Served, number: int, refusal: Refusal) -> Served:

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple, TypeVar
 
 from appliance.domain.errors import ApplianceError, DeadlineExpired, QuotaExceeded
 from appliance.domain.inference import NO_DEADLINE, Answer, Outcome
-from appliance.engine.port import NO_HEADERS, Buffer, EnginePort
+from appliance.engine.port import NO_HEADERS, Buffer, EnginePort, Submission
 from appliance.frontend.grpc.codec import InferCodec, Intake, PlannedHead
 from appliance.frontend.grpc.envelope import Envelope, EnvelopeLimits, request_id_text
 from appliance.frontend.grpc.response import ResponseForm
@@ -161,9 +161,8 @@ class Inference:
         """Give a checked call to the engine; gives its handle. ``attempts``: how often workers died with it already;
         ``arrived_ns``: when it arrived, 0 for now. Raises Refused."""
         try:
-            return self.engine.submit(
-                call.intake.planned.plan,
-                call.intake.tensors,
+            submission = Submission(
+                plan=call.intake.planned.plan,
                 request_id=call.request_id,
                 arrived_ns=arrived_ns or self.engine.now_ns(),
                 deadline_ns=deadline_ns,
@@ -173,6 +172,7 @@ class Inference:
                 trace=call.caller.trace,
                 headers=call.caller.headers,
             )
+            return self.engine.submit(submission, call.intake.tensors)
         except ApplianceError as error:
             self._answered(call.caller)
             raise self.refused(error, call.request_id) from error

@@ -17,7 +17,7 @@ from appliance.domain.errors import ApplianceError, MessageTooLarge
 from appliance.domain.inference import NO_DEADLINE, Answer, Outcome
 from appliance.domain.validation import plan_request
 from appliance.engine.fastpath.front import HttpFront
-from appliance.engine.port import NO_HEADERS, Buffer, EnginePort
+from appliance.engine.port import NO_HEADERS, Buffer, EnginePort, Submission
 from appliance.frontend.http.body import Body, BodyReader, HeldBody
 from appliance.frontend.http.compression import fold, response_encoding
 from appliance.frontend.http.config import HttpConfig
@@ -76,9 +76,8 @@ class Pending:
     ) -> None:
         self._engine = engine
         self._future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
-        self._handle = engine.submit(
-            planned.plan,
-            tensors,
+        submission = Submission(
+            plan=planned.plan,
             request_id=exchange.request_id,
             arrived_ns=exchange.arrived_ns,
             deadline_ns=NO_DEADLINE,
@@ -88,6 +87,7 @@ class Pending:
             client=exchange.client,
             headers=exchange.headers,
         )
+        self._handle = engine.submit(submission, tensors)
 
     def _done(self, outcome: Outcome) -> None:
         if not self._future.done():

@@ -9,7 +9,8 @@ from appliance.domain.errors import ApplianceError, Cancelled, InvalidRequest, N
 from appliance.domain.inference import Answer, Outcome, OutputTensor, RequestHead, RequestPlan
 from appliance.domain.model import ModelVersion, VersionState
 from appliance.domain.validation import plan_request
-from appliance.engine.port import NO_HEADERS, Buffer, EngineStatus, IndexEntry
+from appliance.engine import port
+from appliance.engine.port import Buffer, EngineStatus, IndexEntry
 from appliance.telemetry.meter import VersionMeter, VersionStatistics
 from appliance.telemetry.trace import Trace
 
@@ -82,26 +83,23 @@ class EngineDouble:
     def plan(self, head: RequestHead) -> RequestPlan:
         return plan_request(self.resolve(head.model_name, head.model_version), head)
 
-    def submit(
-        self,
-        plan: RequestPlan,
-        tensors: Sequence[Buffer],
-        *,
-        request_id: str,
-        arrived_ns: int,
-        deadline_ns: int,
-        on_done: Callable[[Outcome], None],
-        attempts: int = 0,
-        client: str = "",
-        trace: Trace | None = None,
-        headers: Mapping[str, str] = NO_HEADERS,
-    ) -> int:
+    def submit(self, submission: port.Submission, tensors: Sequence[Buffer]) -> int:
         if self.refuse_submit is not None:
             raise self.refuse_submit
         copied = tuple(bytes(tensor) for tensor in tensors)
-        self.headers.append(headers)
+        self.headers.append(submission.headers)
+        given = submission
         self.submissions.append(
-            Submission(plan, copied, request_id, deadline_ns, on_done, client, trace, attempts)
+            Submission(
+                given.plan,
+                copied,
+                given.request_id,
+                given.deadline_ns,
+                given.on_done,
+                given.client,
+                given.trace,
+                given.attempts,
+            )
         )
         return len(self.submissions) - 1
 

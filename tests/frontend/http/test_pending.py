@@ -8,6 +8,7 @@ import weakref
 from typing import Any, cast
 
 from appliance.domain.errors import ApplianceError, RunFailed
+from appliance.engine.port import Submission
 from appliance.frontend.http.inference import Exchange, Pending
 
 
@@ -17,8 +18,8 @@ class EngineDouble:
     def __init__(self) -> None:
         self.on_done: Any = None
 
-    def submit(self, *_: object, on_done: Any, **__: object) -> int:
-        self.on_done = on_done
+    def submit(self, submission: Submission, tensors: object) -> int:
+        self.on_done = submission.on_done
         return 1
 
 

@@ -8,14 +8,14 @@ looked at in ``grants``. Owner: the turn.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from appliance.engine.control.candidate import Candidate
+from appliance.engine.control.groups import Groups
 from appliance.engine.control.swap_settings import SwapConfig
 from appliance.engine.requests.batches import Batches
 from appliance.telemetry.meter import HistogramValue
-from appliance.workers.port import ExitCause
+from appliance.workers.port import ExitCause, WorkerPort
 
 LOOK_NS: Final = 100_000_000
 LOOKS_MIN: Final = 5
@@ -31,17 +31,12 @@ class _Seen(NamedTuple):
 
 
 class Hangs:
-    """``alone`` says of a worker whether it has one version and loads nothing; ``kill`` ends it."""
+    """Ends workers whose batches do not end. Only a worker that has one version and loads nothing is looked at."""
 
-    def __init__(
-        self,
-        batches: Batches,
-        alone: Callable[[int], bool],
-        kill: Callable[[int, ExitCause], None],
-    ) -> None:
+    def __init__(self, batches: Batches, groups: Groups, pool: WorkerPort) -> None:
         self._batches = batches
-        self._alone = alone
-        self._kill = kill
+        self._groups = groups
+        self._pool = pool
         self._seen: dict[int, _Seen] = {}
         self._due_ns = 0
 
@@ -52,14 +47,14 @@ class Hangs:
         self._due_ns = now_ns + LOOK_NS
         before, self._seen = self._seen, {}
         for worker, batch, served in self._batches.oldest():
-            if not served.run_bound_ns or not self._alone(worker):
+            if not served.run_bound_ns or not self._groups.is_alone(worker):
                 continue
             known = before.get(worker)
             if known is None or known.batch != batch:
                 known = _Seen(batch, now_ns, 0)
             self._seen[worker] = known._replace(looks=known.looks + 1)
             if known.looks >= LOOKS_MIN and now_ns - known.since_ns > served.run_bound_ns:
-                self._kill(worker, ExitCause.HUNG)
+                self._pool.kill(worker, ExitCause.HUNG)
 
 
 def longest_run_ns(candidate: Candidate, config: SwapConfig) -> int:

@@ -5,50 +5,45 @@ Owner: the engine. Outcomes are given out after a turn, so that workers are busy
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Final
 
 from appliance.domain.errors import Cancelled, DeadlineExpired, InvalidRequest, QueueFull, RunFailed
 from appliance.domain.inference import Answer, Outcome
 from appliance.engine.requests.accounts import Accounts
+from appliance.engine.requests.mirroring import Mirroring
 from appliance.engine.requests.outcome import died
 from appliance.engine.requests.request import Request
-from appliance.engine.requests.shapes import Shapes
+from appliance.engine.requests.rerouting import Rerouting
+from appliance.engine.requests.table import RequestTable
 from appliance.telemetry.meter import Result
 from appliance.workers import port as workers
-from appliance.workers.arena import Arena
 
 ATTEMPTS_MAX: Final = 2
 """How often a request is given to a worker before it ends with one that dies."""
 
 
-class Endings:
-    """``requests`` are all that have no outcome yet. ``elsewhere`` takes a request that failed to a version that may
-    do better, if there is one; ``again`` queues one that lies in memory once more."""
+class Completion:
+    """Takes back what workers give, and gives outcomes out."""
 
     def __init__(
         self,
         *,
-        arena: Arena,
         pool: workers.WorkerPort,
         accounts: Accounts,
-        shapes: Shapes,
-        requests: dict[int, Request],
-        elsewhere: Callable[[Request], bool],
-        again: Callable[[Request], None],
+        table: RequestTable,
+        rerouting: Rerouting,
+        mirroring: Mirroring,
     ) -> None:
-        self._arena = arena
         self._pool = pool
         self._accounts = accounts
-        self._shapes = shapes
-        self._requests = requests
-        self._elsewhere = elsewhere
-        self._again = again
+        self._table = table
+        self._rerouting = rerouting
+        self._mirroring = mirroring
         self._outcomes: list[tuple[Request, Outcome, Result]] = []
         self._fetching: dict[int, Request] = {}
 
     def finish(self, request: Request, result: workers.RunResult, now_ns: int) -> None:
-        """A worker gave it back."""
+        """Take a request back from a worker."""
         request.held = False
         if request.cancelled:
             if result.status is workers.ItemStatus.TOO_LARGE:
@@ -62,14 +57,14 @@ class Endings:
             self.end(request, DeadlineExpired("Request timeout expired while it ran"), Result.EXPIRED)
         else:
             request.learn_output_bytes(result.sizes)
-            self.end(request, request.answer(self._arena, result), Result.SUCCESS)
+            self.end(request, request.answer(self._table.arena, result), Result.SUCCESS)
 
     def cancelled(self, request: Request) -> None:
-        """Nobody waits for its outcome."""
+        """End a request for whose outcome nobody waits."""
         self.end(request, Cancelled("Request cancelled"), Result.CANCELLED)
 
     def _failed(self, request: Request, result: workers.RunResult) -> None:
-        if self._elsewhere(request):
+        if self._rerouting.elsewhere(request):
             return
         if result.status is workers.ItemStatus.INVALID:
             self.end(request, InvalidRequest(result.error), Result.INVALID)
@@ -78,47 +73,45 @@ class Endings:
         self.end(request, RunFailed(text), Result.FAILED)
 
     def _fetch(self, request: Request, result: workers.RunResult) -> None:
-        """The outputs are larger than expected: give them a place of their own."""
-        request.place_outputs(self._arena)
-        request.out_slot = self._arena.allocate(result.needed)
-        if request.out_slot is not None:
+        """Find outputs that are larger than expected a place of their own, and have them stored there."""
+        memory, arena = request.memory, self._table.arena
+        request.place_outputs(arena)
+        if memory.make_room(arena, result.needed):
             request.held = True
             self._fetching[request.handle] = request
-            request.out_offset, request.out_capacity = request.out_slot.offset, request.out_slot.size
-            self._pool.fetch(
-                request.worker, workers.Fetch(request.handle, request.out_offset, request.out_capacity)
-            )
+            fetch = workers.Fetch(request.handle, memory.out_offset, memory.out_capacity)
+            self._pool.fetch(request.worker, fetch)
             return
         self._forget(request)
         text = f"Exceeds maximum queue size: no memory for {result.needed} bytes of outputs"
         self.end(request, QueueFull(text), Result.REFUSED)
 
     def _forget(self, request: Request) -> None:
-        """Nobody wants the outputs that its worker holds."""
+        """Have the worker drop the outputs that it holds."""
         self._pool.fetch(request.worker, workers.Fetch(request.handle, 0, 0))
 
     def fetched(self, event: workers.Fetched) -> Request | None:
-        """Its outputs lie where they should; None when nobody waits for them."""
+        """The request whose outputs lie where they should; None when nobody waits for them."""
         return self._fetching.pop(event.result.ticket, None)
 
     def lost(self, worker: int) -> None:
-        """A worker ended that was to store outputs once more: what it took along runs again, where that can help. To be
-        told after ``finish`` of all that it gave back."""
+        """Run again, where that can help, what a worker took along that was to store outputs once more. To be told
+        after ``finish`` of all that it gave back."""
         for request in [request for request in self._fetching.values() if request.worker == worker]:
             del self._fetching[request.handle]
             request.held = False
-            request.place_outputs(self._arena)
+            request.place_outputs(self._table.arena)
             if request.cancelled:
                 self.cancelled(request)
-            elif self._elsewhere(request):
+            elif self._rerouting.elsewhere(request):
                 continue
             elif request.attempts < ATTEMPTS_MAX:
-                self._again(request)
+                self._table.queue(request)
             else:
                 self.end(request, died(request), Result.FAILED)
 
     def end(self, request: Request, outcome: Outcome, result: Result) -> None:
-        """This is its outcome."""
+        """Give it this outcome, after the turn."""
         assert not request.done
         request.done = True
         self._outcomes.append((request, outcome, result))
@@ -129,14 +122,13 @@ class Endings:
             return False
         outcomes, self._outcomes = self._outcomes, []
         for request, outcome, result in outcomes:
-            del self._requests[request.handle]
-            if request.shape >= 0:
-                self._shapes.give(request.shape)
-            request.served.live -= 1
-            if request.detour is not None:
-                request.detour.ended(request, outcome)
+            self._table.end(request)
+            answered = isinstance(outcome, Answer)
+            if request.fell_from is not None and answered:
+                request.fell_from.fallen_back += 1
+            self._mirroring.ended(request, outcome)
             self._accounts.ended(request, outcome, result, now_ns)
-            if not isinstance(outcome, Answer):
-                request.free(self._arena)
-            request.on_done(outcome)
+            if not answered:
+                request.free(self._table.arena)
+            request.submission.on_done(outcome)
         return True

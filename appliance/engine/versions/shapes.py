@@ -7,21 +7,21 @@ first. Owner: the engine.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable
 
-from appliance.core.scheduling.events import Event, ShapeClosed, ShapeOpened
+from appliance.core.scheduling.events import ShapeClosed, ShapeOpened
 from appliance.domain.inference import RequestPlan
-from appliance.engine.control.layout import merges
+from appliance.engine.inbox import Inbox
+from appliance.engine.versions.layout import merges
 from appliance.engine.versions.routes import Served
 
 ShapeKey = tuple[int, tuple[tuple[int, ...] | None, ...]]
 
 
 class Shapes:
-    """Gives shape ids out and takes them back. ``feed`` takes the scheduler's events."""
+    """Gives shape ids out and takes them back."""
 
-    def __init__(self, feed: Callable[[Event], None], limit: int) -> None:
-        self._feed = feed
+    def __init__(self, inbox: Inbox, limit: int) -> None:
+        self._inbox = inbox
         self._limit = limit
         self._next = 0
         self._of: dict[int, OrderedDict[ShapeKey, int]] = {}
@@ -51,7 +51,7 @@ class Shapes:
         """The version is gone from the scheduler; its shapes go with it, those that have requests when these end."""
         for shape in self._of.pop(model, {}).values():
             if self._live.pop(shape, None) == 0:
-                self._feed(ShapeClosed(shape))
+                self._inbox.put(ShapeClosed(shape))
 
     def _open(
         self, served: Served, shapes: OrderedDict[ShapeKey, int], key: ShapeKey, merging: bool, rows: int
@@ -62,7 +62,7 @@ class Shapes:
         self._live[self._next] = 0
         shapes[key] = self._next
         seeds = served.seeds if merging else tuple((1, ns) for seeded, ns in served.seeds if seeded == rows)
-        self._feed(ShapeOpened(self._next, served.id, seeds if _fixed(served) else ()))
+        self._inbox.put(ShapeOpened(self._next, served.id, seeds if _fixed(served) else ()))
         return self._next
 
     def _close_oldest(self, shapes: OrderedDict[ShapeKey, int]) -> None:
@@ -70,7 +70,7 @@ class Shapes:
             if self._live[shape] == 0:
                 del shapes[key]
                 del self._live[shape]
-                self._feed(ShapeClosed(shape))
+                self._inbox.put(ShapeClosed(shape))
                 return
 
 

@@ -4,9 +4,10 @@ hangs (``hangs``). Looked at now and then, and only as long as something is in f
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
+from appliance.engine.environment import Pace
 from appliance.engine.fastpath.direct import DirectDoor
 from appliance.engine.versions.routes import Served
 from appliance.workers.port import ExitCause, WorkerPort
@@ -20,11 +21,11 @@ the engine looks late itself, as on a machine that stood still."""
 
 
 class Stalls:
-    """``at`` asks for a turn, and a look, at a time."""
+    """Looks at times that it asks for itself."""
 
-    def __init__(self, workers: WorkerPort, at: Callable[[int], None]) -> None:
+    def __init__(self, workers: WorkerPort, pace: Pace) -> None:
         self._workers = workers
-        self._at = at
+        self._pace = pace
         self._look_ns = 0
         self._asked = False
         """Whether there is a turn at ``_look_ns``."""
@@ -51,7 +52,7 @@ class Stalls:
 
     def _ask(self) -> None:
         self._asked = True
-        self._at(self._look_ns)
+        self._pace.at(self._look_ns)
 
     def _bounds(self, groups: Collection[int], taught: Iterable[Served]) -> dict[int, Bound]:
         there: dict[int, dict[int, Served]] = {group: {} for group in groups}

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from appliance.domain.inference import RequestPlan
 from appliance.domain.model import ModelVersion
-from appliance.engine.requests.expectation import UNKNOWN, Expectation, Expectations, row_bytes
+from appliance.engine.versions.expectation import UNKNOWN, Expectation, Expectations, row_bytes
 from appliance.workers.arena import aligned
 from appliance.workers.port import Shape
 

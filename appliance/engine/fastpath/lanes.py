@@ -1,0 +1,115 @@
+"""The lanes that the front end shares with workers: which it has, which are leased, which have work.
+
+The front end may have no descriptor left for a lane: it is offered that again, now and then, and until it takes it, all
+that the lane gets comes by the engine. Owner: the leases.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from appliance.engine.fastpath.direct import DirectDoor
+from appliance.workers.port import WorkerPort
+
+OFFER_NS: Final = 1_000_000_000
+"""How often lanes are offered again: after turns, because where there are none nobody asks for anything."""
+
+
+class Lanes:
+    """By the id of the worker whose lane it is. ``limit`` bounds the requests in flight on a leased lane."""
+
+    def __init__(self, workers: WorkerPort, limit: int) -> None:
+        self._workers = workers
+        self._limit = limit
+        self._door: DirectDoor | None = None
+        self.groups: dict[int, int] = {}
+        """The group of each lane that the front end knows, or is to know."""
+        self._members: dict[int, list[int]] = {}
+        """The lanes of each group."""
+        self._leased: set[int] = set()
+        """As the scheduler has it: a lane that the front end has yet to take is leased to it then."""
+        self.busy: set[int] = set()
+        """Lanes that had work when the scheduler was told last: it is told of them until they have drained."""
+        self.answered: dict[int, int] = {}
+        """Requests answered under leases."""
+        self._missing: dict[int, int] = {}
+        """The groups of lanes that the front end has yet to take."""
+        self._offer_ns = 0
+
+    def attach(self, door: DirectDoor) -> None:
+        """Name the front end that takes lanes from here on."""
+        self._door = door
+
+    def open(self, lane: int, group: int) -> bool:
+        """Whether the lane has anything to share with the front end, which has it from now on, or as soon as it can."""
+        if self._door is None or self._workers.memory(lane) is None:
+            return False
+        if not self._taken(self._door, lane, group):
+            self._missing[lane] = group
+        self.groups[lane] = group
+        self._members.setdefault(group, []).append(lane)
+        return True
+
+    def forget(self, lane: int) -> None:
+        """Drop a lane whose worker's process has ended."""
+        group = self.groups.pop(lane)
+        self._members[group].remove(lane)
+        if not self._members[group]:
+            del self._members[group]
+        self.answered.pop(lane, None)
+        self._missing.pop(lane, None)
+
+    def of(self, group: int) -> Iterable[int]:
+        """The lanes of a group."""
+        return self._members.get(group, ())
+
+    def at_work(self, group: int) -> list[int]:
+        """The lanes of a group on which something may be in flight."""
+        return [lane for lane in self.of(group) if lane in self._leased or lane in self.busy]
+
+    def lease(self, lane: int) -> None:
+        """Let the front end give the lane requests by itself."""
+        assert self._door is not None, "a lease without a front end"
+        self._leased.add(lane)
+        self._door.grant(lane, self._limit)
+
+    def revoke(self, lane: int) -> None:
+        """End the lease: nothing more is given to the lane once this has returned."""
+        assert self._door is not None, "a lease without a front end"
+        self._door.revoke(lane)
+        self._leased.discard(lane)
+
+    def is_leased(self, lane: int) -> bool:
+        """Whether the front end may give it requests now."""
+        return lane in self._leased and lane not in self._missing
+
+    def count(self, lane: int, requests: int) -> None:
+        """Count requests that were answered on the lane."""
+        if lane in self.groups:
+            self.answered[lane] = self.answered.get(lane, 0) + requests
+
+    def offer(self, now_ns: int) -> None:
+        """Offer again, from time to time, what the front end has not taken yet."""
+        if self._door is None or not self._missing or now_ns < self._offer_ns:
+            return
+        self._offer_ns = now_ns + OFFER_NS
+        taken: list[int] = []
+        for lane, group in self._missing.items():
+            if not self._taken(self._door, lane, group):
+                break  # nor will there be a descriptor for the next
+            taken.append(lane)
+        for lane in taken:
+            del self._missing[lane]
+            if lane in self._leased:
+                self._door.grant(lane, self._limit)
+
+    def _taken(self, door: DirectDoor, lane: int, group: int) -> bool:
+        memory = self._workers.memory(lane)
+        if memory is None:
+            return False
+        try:
+            door.open_lane(lane, group, memory.fileno(), memory.doorbell())
+        except (OSError, ValueError):
+            return False  # no descriptor is left for it, or the front end is closed
+        return True

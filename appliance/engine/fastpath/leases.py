@@ -1,0 +1,229 @@
+"""What the front end may do by itself: it is given request templates and leases of lanes, and tells what it did.
+
+The scheduler says which lane is leased and when that ends. One owner: the engine.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from appliance.core.scheduling import actions, events
+from appliance.domain.inference import RequestPlan
+from appliance.engine.environment import Shell
+from appliance.engine.fastpath.direct import DirectDoor, Taught
+from appliance.engine.fastpath.lanes import Lanes
+from appliance.engine.fastpath.stalls import Stalls
+from appliance.engine.fastpath.templates import Templates
+from appliance.engine.fastpath.usage import Usage
+from appliance.engine.inbox import Inbox
+from appliance.engine.port import SlotUse
+from appliance.engine.settings import EngineConfig
+from appliance.telemetry.meter import BOUNDS_NS
+from appliance.workers.arena import Arena
+from appliance.workers.port import Shape, WorkerPort
+
+TURN_NS: Final = 10_000_000
+"""Within this after news the engine takes a turn, also when nothing is queued that they concern."""
+STOCK_SHARE: Final = 8
+"""The part of the arena that the front end's own slots may take."""
+SLOT_SHARE: Final = 4
+"""The part of the arena's slots of one size that they may be: the engine needs some, if only to see each head once."""
+
+
+class Leases:
+    """Implements DirectEngine. Without a front end that can serve by itself it does nothing."""
+
+    def __init__(
+        self,
+        *,
+        config: EngineConfig,
+        arena: Arena,
+        workers: WorkerPort,
+        shell: Shell,
+        inbox: Inbox,
+        templates: Templates,
+        usage: Usage,
+        lanes: Lanes,
+    ) -> None:
+        self._config = config
+        self._arena = arena
+        self._workers = workers
+        self._shell = shell
+        self._inbox = inbox
+        self._templates = templates
+        self._usage = usage
+        self._lanes = lanes
+        self._stalls = Stalls(workers, shell.pace)
+        self._door: DirectDoor | None = None
+        self._stocked: list[tuple[int, int]] = []
+        """Sizes of the front end's slots, and how many there are."""
+        self._turn_ns = 0
+        """When the turn is, at the latest, that news have asked for last."""
+
+    # --- the front end's side (DirectEngine)
+
+    def attach(self, door: DirectDoor, method: int) -> bool:
+        """See DirectEngine."""
+        if not self._workers.rings or not self._config.grant_limit:
+            return False
+        slots = self._stock()
+        door.attach(
+            method=method,
+            arena=self._arena.fd,
+            arena_bytes=self._arena.size,
+            slots=slots,
+            bounds_ns=BOUNDS_NS,
+            slow_ns=self._config.slow_request_ms * 1_000_000,
+        )
+        self._stocked = [(size, len(offsets)) for size, offsets in slots]
+        self._templates.fit_into(max((size for size, offsets in slots if offsets), default=0))
+        if self._shell.tracer is not None:
+            door.sample(self._shell.tracer.one_in)
+        self._door = door
+        self._lanes.attach(door)
+        return True
+
+    def _stock(self) -> list[tuple[int, list[int]]]:
+        """Slots for the front end, which keeps them: as many as are wanted, within its share of the arena."""
+        left = self._arena.statistics().limit_bytes // STOCK_SHARE
+        stock = []
+        for size, wanted in self._config.grant_slots:
+            slots = [
+                self._arena.allocate(size)
+                for _ in range(min(wanted, left // size, self._arena.slots_for(size) // SLOT_SHARE))
+            ]
+            offsets = [slot.offset for slot in slots if slot is not None]
+            left -= size * len(offsets)
+            stock.append((size, offsets))
+        return stock
+
+    def teach(self, plan: RequestPlan, shapes: Sequence[Shape]) -> Taught | None:
+        """See DirectEngine."""
+        return self._templates.make(plan, shapes)
+
+    def told(self) -> None:
+        """See DirectEngine. Figures are learned on the spot. A turn comes at once only if something is queued that they
+        concern: whoever waits for more than that looks from time to time, or asks."""
+        door = self._door
+        if door is None:
+            return
+        now_ns = self._shell.clock()
+        for event in self._usage.fetch(door, self._lanes.busy):
+            self._inbox.scheduler.step(event, now_ns)  # these have nothing done
+        self.look(now_ns)
+        if self._inbox.scheduler.unsettled:
+            self._shell.pace.soon()
+        elif now_ns >= self._turn_ns:
+            self._turn_ns = now_ns + TURN_NS
+            self._shell.pace.at(self._turn_ns)
+
+    # --- the engine's side
+
+    def note(self, event: events.Event) -> events.Event:
+        """Take in what the scheduler is about to be told of lanes and models; gives what it is to be told."""
+        if self._door is None:
+            return event
+        if type(event) is events.LaneOpened and self._lanes.open(event.lane, event.group):
+            self._templates.tell(event.lane, event.group)
+            return event._replace(grantable=True)
+        if type(event) is events.LaneClosed:
+            self._lanes.revoke(event.lane)
+            self._lanes.busy.discard(event.lane)
+        elif type(event) is events.ModelClosed:
+            self._door.forget(event.model)
+            self.collect()
+            self._templates.forget(event.model, self._door)
+        return event
+
+    def worker_exited(self, worker: int) -> tuple[int, int]:
+        """Drop the lane of a process that has ended: gives the model of the request that it had had for longest (-1:
+        none), and how many it had. They come back as requests of their own."""
+        group = self._lanes.groups.get(worker)
+        if self._door is None or group is None:
+            return -1, 0
+        self._fetch(self._lanes.of(group))  # what it had may run on another of them
+        self._lanes.forget(worker)
+        return self._door.close_lane(worker)
+
+    def forget(self, model: int | None = None) -> None:
+        """Have the front end ask again: what requests for a model mean, or all, may have changed."""
+        if self._door is not None:
+            self._door.forget(model)
+
+    def perform(self, action: actions.Grant | actions.Revoke) -> None:
+        """Do what the scheduler decided."""
+        if type(action) is actions.Grant:
+            self._lanes.lease(action.lane)
+            return
+        self._lanes.revoke(action.lane)
+        self._fetch((action.lane,))
+
+    def refresh(self, group: int) -> None:
+        """Tell the scheduler what is in flight in a group, before it decides about a request. What began there since
+        may not have been told."""
+        if lanes := self._lanes.at_work(group):
+            self._fetch(lanes)
+
+    def collect(self) -> None:
+        """Fetch what the front end has to tell; the next turn takes it into account."""
+        self._fetch(self._lanes.busy)
+
+    def _fetch(self, lanes: Iterable[int]) -> None:
+        if self._door is not None:
+            self._inbox.extend(self._usage.fetch(self._door, lanes))
+
+    def look(self, now_ns: int) -> None:
+        """End a turn: name prices that have changed, end workers that hang, offer lanes that are missing."""
+        door = self._door
+        if door is None:
+            return
+        self._templates.name_prices(door)
+        self._stalls.look(door, self._lanes.groups, self._templates.served(), now_ns)
+        self._lanes.offer(now_ns)
+
+    # --- for people
+
+    def in_flight(self, model: int) -> int:
+        """Requests of a model that the front end has not answered yet."""
+        return 0 if self._door is None else self._door.in_flight(model)
+
+    def is_through(self, model: int) -> bool:
+        """Whether the front end has answered all requests of a model, which have been booked then."""
+        if self.in_flight(model):
+            return False
+        self.collect()
+        return True
+
+    def running_by_model(self) -> Counter[int]:
+        """How many requests of each model version the front end has in flight."""
+        door = self._door
+        if door is None or not any(door.load(lane)[0] for lane in self._lanes.groups):
+            return Counter()
+        return Counter({model: door.in_flight(model) for model in self._templates.models()})
+
+    def parked_by_model(self) -> Counter[int]:
+        """How many requests of each model version wait at the front end."""
+        door = self._door
+        if door is None:
+            return Counter()
+        return Counter({model: count for model in self._templates.models() if (count := door.parked(model))})
+
+    def slots(self) -> tuple[SlotUse, ...]:
+        """The front end's slots, by size."""
+        if self._door is None:
+            return ()
+        free = self._door.free_slots()
+        return tuple(
+            SlotUse(size, count, count - left)
+            for (size, count), left in zip(self._stocked, free, strict=True)
+        )
+
+    def idle_bytes(self) -> int:
+        """Bytes of the arena that the front end keeps and does not use now."""
+        return sum(slots.size_bytes * (slots.slots - slots.used) for slots in self.slots())
+
+    def use(self, lane: int) -> tuple[int, bool]:
+        """How many requests were answered on a lane under leases, and whether it is leased now."""
+        return self._lanes.answered.get(lane, 0), self._lanes.is_leased(lane)

@@ -1,0 +1,95 @@
+"""All requests that have no outcome yet, and the way of one of them to the scheduler. Owner: the engine."""
+
+from __future__ import annotations
+
+from appliance.core.scheduling import events
+from appliance.domain.inference import RequestPlan
+from appliance.engine.fastpath.leases import Leases
+from appliance.engine.inbox import Inbox
+from appliance.engine.requests.request import Request
+from appliance.engine.versions.routes import Served
+from appliance.engine.versions.shapes import Shapes
+from appliance.workers.arena import Arena
+
+
+class RequestTable:
+    """By handle. ``arena`` is the memory that their tensors lie in; ``admitted`` counts all that came so far."""
+
+    def __init__(self, *, arena: Arena, shapes: Shapes, leases: Leases, inbox: Inbox) -> None:
+        self.arena = arena
+        self._shapes = shapes
+        self._leases = leases
+        self._inbox = inbox
+        self._requests: dict[int, Request] = {}
+        self._last_handle = 0
+        self.admitted = 0
+
+    def __len__(self) -> int:
+        return len(self._requests)
+
+    def __getitem__(self, handle: int) -> Request:
+        return self._requests[handle]
+
+    def get(self, handle: int) -> Request | None:
+        """The request with this handle; None when it has its outcome."""
+        return self._requests.get(handle)
+
+    def take_handle(self) -> int:
+        """A handle never used before."""
+        self._last_handle += 1
+        return self._last_handle
+
+    def begin(self, request: Request) -> None:
+        """Count a request that was queued: from now on it will have an outcome."""
+        self._requests[request.handle] = request
+        request.served.live += 1
+
+    def end(self, request: Request) -> None:
+        """Drop a request that has its outcome."""
+        del self._requests[request.handle]
+        self.leave_shape(request)
+        request.served.live -= 1
+
+    # --- to the scheduler
+
+    def take_shape(self, request: Request) -> None:
+        """Have it be known to the scheduler by its shape."""
+        request.shape = self._shapes.take(request.served, request.plan)
+
+    def leave_shape(self, request: Request) -> None:
+        """Give its shape back, if it has one."""
+        if request.shape >= 0:
+            self._shapes.give(request.shape)
+            request.shape = -1
+
+    def arrival(self, request: Request) -> events.Arrived:
+        """The event that queues it, with what it needs to be ordered; what is in flight beside it is told first."""
+        self._leases.refresh(request.served.group)
+        plan = request.plan
+        return events.Arrived(
+            request.handle,
+            request.shape,
+            (plan.rows or 1) if request.layout.merging else 1,
+            request.memory.nbytes,
+            plan.head.priority,
+            request.deadline_ns,
+            plan.head.timeout_us,
+            request.attempts > 0,
+        )
+
+    def queue(self, request: Request) -> None:
+        """Queue it at the scheduler's next step; its tensors are in memory."""
+        if request.shape < 0:
+            self.take_shape(request)
+        self._inbox.put(self.arrival(request))
+
+    def withdraw(self, request: Request) -> None:
+        """Take it back from the scheduler at its next step: nobody waits for it."""
+        self._inbox.put(events.CancelRequested(request.handle))
+
+    def aim(self, request: Request, plan: RequestPlan, served: Served) -> None:
+        """Have it count for another version, by ``plan``; it is not queued there yet."""
+        self.leave_shape(request)
+        request.served.live -= 1
+        served.live += 1
+        request.aim(plan, served)

@@ -1,0 +1,127 @@
+"""What a turn is made of: taking in all that came, deciding, giving workers their work, and only then ending requests.
+
+Workers are told first, so that they are busy again before answers are encoded. Owner: the engine.
+"""
+
+from __future__ import annotations
+
+from appliance.engine.control.hangs import Hangs
+from appliance.engine.control.residence import Residence
+from appliance.engine.control.roster import Roster
+from appliance.engine.fastpath.leases import Leases
+from appliance.engine.inbox import Inbox
+from appliance.engine.requests.batches import Batches
+from appliance.engine.requests.completion import Completion
+from appliance.engine.requests.dispatch import Dispatch
+from appliance.engine.requests.mirroring import Mirroring
+from appliance.engine.requests.request import Request
+from appliance.workers import port as workers
+
+
+class Turn:
+    """The parts of an engine at work, in the order that a turn needs them."""
+
+    def __init__(
+        self,
+        *,
+        inbox: Inbox,
+        roster: Roster,
+        residence: Residence,
+        leases: Leases,
+        dispatch: Dispatch,
+        completion: Completion,
+        mirroring: Mirroring,
+        hangs: Hangs,
+    ) -> None:
+        self._inbox = inbox
+        self._roster = roster
+        self._residence = residence
+        self._leases = leases
+        self._dispatch = dispatch
+        self._completion = completion
+        self._mirroring = mirroring
+        self._hangs = hangs
+        self._news: list[workers.PoolEvent] = []
+        self._left_queued = 0
+
+    @property
+    def may_wait(self) -> bool:
+        """Whether the next turn could dispatch something new, and no worker came back to older requests: then company
+        for its batches is worth an instant."""
+        return self._inbox.scheduler.unsettled and not (self._news and self._left_queued)
+
+    def pool_event(self, event: workers.PoolEvent) -> None:
+        """Take in at the next turn that something happened to a worker."""
+        self._news.append(event)
+
+    def take(self, now_ns: int) -> None:
+        """Take a turn."""
+        finished, ended = self._take_news(now_ns)
+        self.take_mirrored()
+        self._roster.tick(now_ns)
+        self._residence.tick(now_ns)
+        self._dispatch.step(now_ns)
+        self._dispatch.settle(now_ns)
+        self._left_queued = self._inbox.scheduler.queued
+        self._leases.look(now_ns)
+        self._hangs.look(now_ns)
+        for request, result in finished:
+            self._completion.finish(request, result, now_ns)
+        for worker in ended:
+            self._completion.lost(worker)
+
+    def settle(self, now_ns: int) -> None:
+        """End the turn: it is known now what serves."""
+        self._dispatch.settle_displaced(self._residence, now_ns)
+
+    def hand_out(self, now_ns: int) -> bool:
+        """Give out the outcomes that turns left; whether there were any."""
+        return self._completion.hand_out(now_ns)
+
+    @property
+    def batches(self) -> Batches:
+        """To be asked only."""
+        return self._dispatch.batches
+
+    @property
+    def has_more(self) -> bool:
+        """Whether something came in meanwhile, for another turn."""
+        return bool(self._inbox or self._news)
+
+    def take_mirrored(self) -> None:
+        """Tell the rollout what became of mirrored requests."""
+        report = self._mirroring.report()
+        for served, difference in report.compared:
+            self._roster.swaps.compared(served, difference)
+        self._roster.swaps.accounts.count(shadow_requests=report.mirrored, shadow_dropped=report.left_out)
+
+    def _take_news(self, now_ns: int) -> tuple[list[tuple[Request, workers.RunResult]], list[int]]:
+        """What came back, and which workers have ended."""
+        news, self._news = self._news, []
+        finished: list[tuple[Request, workers.RunResult]] = []
+        ended: list[int] = []
+        for event in news:
+            if type(event) is workers.RunFinished:
+                self._inbox.put(self._dispatch.batches.back(event, finished))
+            elif type(event) is workers.Fetched:
+                request = self._completion.fetched(event)
+                if request is not None:
+                    finished.append((request, event.result))
+            elif type(event) is workers.WorkerStarted:
+                self._roster.worker_started(event)
+            elif type(event) is workers.FormBuilt:
+                self._roster.form_built(event, now_ns)
+            elif type(event) is workers.WorkerExited:
+                self._worker_exited(event, now_ns)
+                ended.append(event.worker)
+            else:
+                self._residence.news(event, now_ns)
+        return finished, ended
+
+    def _worker_exited(self, event: workers.WorkerExited, now_ns: int) -> None:
+        batches = self._dispatch.batches
+        blamed, had = self._leases.worker_exited(event.worker)
+        away = self._residence.exiting(event)
+        self._roster.worker_exited(event, batches.model_of, blamed, had, now_ns)
+        self._residence.exited(event, away, now_ns)
+        self._inbox.extend(batches.lost(event.worker, event.batches))
