@@ -30,13 +30,6 @@ class EngineConfig:
             "help": "requests that the native door may have in flight to one worker by itself; 0: none",
         },
     )
-    share_processor: bool = field(
-        default=True,
-        metadata={
-            "help": "while many requests of small models come, have their workers run on the processor of the native "
-            "door's thread"
-        },
-    )
     grant_slots: tuple[tuple[int, int], ...] = field(
         default=((4 << 10, 1024), (64 << 10, 128), (1 << 20, 32)),
         metadata={

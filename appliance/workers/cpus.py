@@ -1,4 +1,4 @@
-"""Which CPUs threads can be bound to on this machine, what is wrong with configured sets of them, and the binding."""
+"""Which CPUs threads can be bound to on this machine, and what is wrong with configured sets of them."""
 
 from __future__ import annotations
 
@@ -36,33 +36,3 @@ def usable_cpus() -> frozenset[int]:
     thread.start()
     thread.join()
     return frozenset(found)
-
-
-def bound_to(thread: int) -> frozenset[int]:
-    """Where a thread may run; nowhere when it is gone."""
-    with suppress(OSError):
-        return frozenset(os.sched_getaffinity(thread))
-    return frozenset()
-
-
-def bind(thread: int, cpu: int) -> bool:
-    """Whether a thread runs on this CPU only from now on. One that may not run wherever the main thread of this process
-    may is left alone: somebody has given it a place."""
-    if bound_to(thread) == bound_to(os.getpid()):
-        with suppress(OSError):
-            os.sched_setaffinity(thread, {cpu})
-            return True
-    return False
-
-
-def unbind(thread: int, cpu: int) -> None:
-    """Let a thread that was bound to this CPU run wherever the main thread of this process may, unless somebody has
-    given it another place since."""
-    usual = bound_to(os.getpid())
-    if bound_to(thread) not in ({cpu}, usual):
-        return
-    with suppress(OSError):
-        # The kernel keeps what was asked for, and so a cpuset that is widened later counts.
-        os.sched_setaffinity(thread, range(MAX_CPUS))
-        if bound_to(thread) != usual:
-            os.sched_setaffinity(thread, usual)

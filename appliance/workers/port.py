@@ -300,14 +300,6 @@ class WorkerSettings(NamedTuple):
     memory_limit_bytes: int
 
 
-class Runner(NamedTuple):
-    """The thread that runs a worker's requests: what it has used of processors so far, in nanoseconds, and whether it
-    is on the one that it was given."""
-
-    ran_ns: int
-    confined: bool
-
-
 class LaneMemory(Protocol):
     """The memory that a worker and the native door share; ``edge_appliance_door`` has the implementation."""
 
@@ -374,14 +366,6 @@ class WorkerPort(Protocol):
 
     def memory(self, worker: int) -> LaneMemory | None:
         """What the worker shares with the native door; None when it shares nothing or is gone."""
-
-    def runner(self, worker: int) -> Runner | None:
-        """The thread that runs its requests; None when it may not be moved, or is gone."""
-
-    def confine(self, worker: int, processor: int) -> bool:
-        """Have that thread run on this processor only, until the worker is asked for anything beside runs; -1: wherever
-        it might before. One that has a processor, owes anything, or may not be moved, stays where it is. Whether it was
-        bound."""
 
     def stop(self, worker: int) -> None:
         """End the worker after what it holds; WorkerExited(STOPPED) follows."""

@@ -204,7 +204,6 @@ impl DoorThread {
         let served = core.clone();
         let thread = std::thread::Builder::new().name("door".into()).spawn(move || {
             block_signals();
-            served.direct.served_by(thread_number());
             // What can be caught was caught in its task; this is the last resort: say so instead of falling silent.
             if std::panic::catch_unwind(AssertUnwindSafe(|| serve(&served, runtime))).is_err() {
                 served.statistics.panicked();
@@ -317,11 +316,6 @@ fn serve(core: &Arc<Core>, runtime: Runtime) {
         Poll::Pending
     }));
     drop(runtime); // with all tasks: calls that are open tell that they are gone
-}
-
-fn thread_number() -> i32 {
-    // SAFETY: a call without pointers.
-    unsafe { libc::gettid() }
 }
 
 /// Signals are for Python's thread, whose system calls they are meant to interrupt.

@@ -36,9 +36,6 @@ class DoorDouble:
     def news(self) -> tuple[Sequence[object], Sequence[int]]:
         return (), ()
 
-    def thread(self) -> int:
-        return 0
-
     def in_flight(self, model: int) -> int:
         return 0
 

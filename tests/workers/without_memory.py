@@ -22,11 +22,5 @@ class WithoutMemory:
     def forget(self, worker: int, plans: tuple[int, ...]) -> None:
         raise AssertionError("nothing was learned")
 
-    def runner(self, worker: int) -> port.Runner | None:
-        return None
-
-    def confine(self, worker: int, processor: int) -> bool:
-        raise AssertionError("it may not be moved")
-
     def run_timeout_ns(self, version: ModelVersion) -> int:
         return 10_000_000_000

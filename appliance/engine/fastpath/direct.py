@@ -95,9 +95,6 @@ class DirectDoor(Protocol):
         """The traced requests that were answered since this was asked: model, lane, rows, request id, ``traceparent``
         of the client, and the stamps of a Trace."""
 
-    def thread(self) -> int:
-        """The kernel's number of the thread that serves; 0: there is none yet."""
-
     def free_slots(self) -> list[int]:
         """How many of its slots are free, by size."""
 

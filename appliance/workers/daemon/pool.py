@@ -49,7 +49,6 @@ from appliance.workers.port import (
     LoadWish,
     ModelRefused,
     PoolEvent,
-    Runner,
     WorkerExited,
     WorkerSettings,
     WorkerStarted,
@@ -136,8 +135,7 @@ class WorkerPool:
             reason = f"no worker could be started: {problem}"
             self._on_event(WorkerExited(worker, ExitCause.DIED, (), -1, reason))
             return
-        movable = settings.threads == 1 and not settings.cpus
-        self._workers[worker] = WorkerProcess(worker, SocketDaemonLane(ours), memory, movable=movable)
+        self._workers[worker] = WorkerProcess(worker, SocketDaemonLane(ours), memory)
         self._supervisor.fork(worker, settings, theirs, memory)
 
     def load(self, worker: int, model: int, version: ModelVersion, wish: LoadWish = PLAIN_LOAD) -> None:
@@ -153,7 +151,6 @@ class WorkerPool:
             )
             self._on_event(ModelRefused(worker, model, reason))
             return
-        state.roam()
         load = Load(model, _for_worker(version), wish)
         try:
             self._say(state, load)
@@ -179,7 +176,6 @@ class WorkerPool:
         """Forget a model."""
         state = self._workers.get(worker)
         if state is not None:
-            state.roam()
             state.owes.forget_model(model)
             self._send(state, Unload(model))
 
@@ -228,22 +224,11 @@ class WorkerPool:
         state = self._workers.get(worker)
         return None if state is None else state.memory
 
-    def runner(self, worker: int) -> Runner | None:
-        """Its thread."""
-        state = self._workers.get(worker)
-        return None if state is None else state.runner()
-
-    def confine(self, worker: int, processor: int) -> bool:
-        """Give its thread a processor."""
-        state = self._workers.get(worker)
-        return state is not None and state.confine(processor)
-
     def stop(self, worker: int) -> None:
         """End the worker after what it holds."""
         state = self._workers.get(worker)
         if state is None or state.stopping or state.cause is not None:
             return
-        state.roam()
         state.stopping = True
         if self._supervisor.withdraw(worker):
             state.cause = ExitCause.STOPPED
@@ -279,7 +264,6 @@ class WorkerPool:
         """Ask for something that is done beside the line. A worker that is gone has said so by WorkerExited."""
         state = self._workers.get(worker)
         if state is not None:
-            state.roam()
             state.owes.owe_aside(message, self._load_timeout_ns(background))
             self._ask(state, message, aside=True)
 
@@ -362,7 +346,6 @@ class WorkerPool:
         """Have the worker killed for ``cause``. What it finished before counts, unless it talked nonsense."""
         if state.cause is not None:
             return
-        state.roam()
         state.cause = cause
         state.detail = detail
         state.since_ns = time.monotonic_ns()

@@ -323,9 +323,6 @@ class Grants:
     def parked(self, model: int) -> int:
         """Requests of a model that wait at the door for a grant or for Python. They are nobody's in flight."""
 
-    def thread(self) -> int:
-        """The kernel's number of the thread that serves; 0 before ``Door.start``."""
-
     def free_slots(self) -> list[int]:
         """How many slots of each size are free."""
 

@@ -21,7 +21,7 @@ use crate::measure::ids::ById;
 use bytes::Bytes;
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering::*};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::*};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use tokio::sync::{Notify, mpsc, oneshot};
 
@@ -135,8 +135,6 @@ pub struct Direct {
     state: Mutex<State>,
     taught: AtomicBool,
     pub(crate) in_flight: AtomicUsize,
-    /// The kernel's number of the door's thread.
-    thread: AtomicI32,
     hang: mpsc::UnboundedSender<Doorbell>,
     hung: Mutex<Option<mpsc::UnboundedReceiver<Doorbell>>>,
     /// Woken when there is something to tell.
@@ -167,7 +165,6 @@ impl Default for Direct {
             }),
             taught: AtomicBool::new(false),
             in_flight: AtomicUsize::new(0),
-            thread: AtomicI32::new(0),
             herald: Notify::new(),
         }
     }
@@ -318,22 +315,12 @@ impl Direct {
         self.state().traces.take()
     }
 
-    /// The kernel's number of the thread that serves; 0: there is none yet.
-    pub fn thread(&self) -> i32 {
-        self.thread.load(Relaxed)
-    }
-
     /// Slots of each size that are free.
     pub fn free_slots(&self) -> Vec<usize> {
         self.state().slots.free()
     }
 
     // --- on the thread
-
-    /// The kernel's number of the thread that serves.
-    pub(crate) fn served_by(&self, thread: i32) {
-        self.thread.store(thread, Relaxed);
-    }
 
     /// So many requests in flight have ended.
     pub(crate) fn count(&self, ended: usize) {

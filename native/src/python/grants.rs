@@ -152,10 +152,6 @@ impl Grants {
         self.0.direct.traces().into_iter().map(|trace| traced(py, &trace)).collect()
     }
 
-    fn thread(&self) -> i32 {
-        self.0.direct.thread()
-    }
-
     fn free_slots(&self) -> Vec<usize> {
         self.0.direct.free_slots()
     }
