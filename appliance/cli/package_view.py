@@ -11,24 +11,19 @@ from rich.table import Table
 from rich.text import Text
 
 from appliance.cli.failure import printable
-from appliance.cli.flow_json import flow_json
-from appliance.cli.flow_view import Detail, FlowDrawing
 from appliance.cli.store_session import bytes_text
 from appliance.domain.golden import GoldenSet
 from appliance.domain.manifest import Manifest, Port, TensorEntry, promise_text
 from appliance.package.inspection import Inspection
 from appliance.package.trust import Verdict
-from appliance.repository.data_flow import tensor_bytes
 
 _DIGEST_SHOWN = 16
 
 
-def view(found: Inspection, tensors: int, detail: Detail) -> RenderableType:
-    """Everything, with the ``tensors`` largest tensors and the graph in such ``detail``."""
+def view(found: Inspection, tensors: int) -> RenderableType:
+    """Everything, with the ``tensors`` largest tensors."""
     manifest = found.manifest
     parts: list[RenderableType] = [_facts(found), _files(manifest), _ports(manifest)]
-    if detail is not Detail.NONE:
-        parts.append(_graph(found, detail))
     if found.graph is not None:
         parts.append(_operators(found.graph.operators))
     if manifest.tensors:
@@ -40,7 +35,7 @@ def view(found: Inspection, tensors: int, detail: Detail) -> RenderableType:
 
 
 def as_json(found: Inspection) -> dict[str, Any]:
-    """The same as plain JSON values, with all tensors, and with the nodes and edges where the flow was read."""
+    """The same as plain JSON values, with all tensors."""
     graph, golden = found.graph, found.golden
     return {
         "bytes": found.size,
@@ -56,7 +51,6 @@ def as_json(found: Inspection) -> dict[str, Any]:
                 {"domain": domain, "operator": name, "count": count}
                 for (domain, name), count in _by_count(graph.operators)
             ],
-            **({} if found.flow is None else {"flow": flow_json(found.flow)}),
         },
         "golden": None
         if golden is None
@@ -108,15 +102,6 @@ def _signature(verdict: Verdict) -> str:
     if verdict.right is None:
         return f"{verdict.keyid} (not trusted here)"
     return f"{verdict.keyid} ({'right' if verdict.right else 'WRONG'}, {verdict.label})"
-
-
-def _graph(found: Inspection, detail: Detail) -> RenderableType:
-    if found.flow is None:
-        return Text(f"\ngraph: cannot be drawn: {printable(found.no_flow)}" if found.no_flow else "")
-    main = found.flow.main
-    weights = sum(map(tensor_bytes, main.tensors.values()))
-    title = f"\ngraph ({len(main.nodes)} nodes, {bytes_text(weights)} of tensors)"
-    return Group(Text(title, "italic"), FlowDrawing(flow=found.flow, detail=detail))
 
 
 def _table(title: str, *columns: str) -> Table:

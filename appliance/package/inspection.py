@@ -19,8 +19,6 @@ from appliance.package.container import blob_places
 from appliance.package.reader import CHUNK_BYTES, PackageReader
 from appliance.package.trust import Trust, judge
 from appliance.package.verification import Policy, opened
-from appliance.repository.data_flow import DataFlow
-from appliance.repository.onnx_flow import read_flow
 from appliance.repository.onnx_graph import read_graph
 from appliance.repository.onnx_summary import GraphSummary
 
@@ -28,25 +26,23 @@ from appliance.repository.onnx_summary import GraphSummary
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inspection:
     """A package as far as it is shown. ``graph`` and ``golden`` are None where it has none that can be read;
-    ``problems`` say why. ``flow`` is None where it was not asked for, and where ``no_flow`` says why."""
+    ``problems`` say why."""
 
     size: int
     digest: str
     manifest: Manifest
     trust: Trust
     graph: GraphSummary | None
-    flow: DataFlow | None
-    no_flow: str
     golden: GoldenSet | None
     problems: tuple[Problem, ...]
 
 
-def inspect_package(path: Path, policy: Policy, *, flow: bool = False) -> Inspection:
-    """Look into the package at ``path``, with ``flow`` at the data flow of its graph, too. Raises PackageInvalid when
-    its manifest cannot be read, OSError when the file cannot."""
+def inspect_package(path: Path, policy: Policy) -> Inspection:
+    """Look into the package at ``path``. Raises PackageInvalid when its manifest cannot be read, OSError when the file
+    cannot."""
     with opened(path) as file:
         reader = PackageReader(file, path.name)
-        contents = _Contents(file.fileno(), reader, flow)
+        contents = _Contents(file.fileno(), reader)
         size = os.fstat(file.fileno()).st_size
         problems: list[Problem] = []
         if size != reader.total_bytes:
@@ -73,8 +69,6 @@ def inspect_package(path: Path, policy: Policy, *, flow: bool = False) -> Inspec
             manifest=reader.manifest,
             trust=trust,
             graph=graph,
-            flow=contents.flow,
-            no_flow=contents.no_flow,
             golden=golden,
             problems=tuple(problems),
         )
@@ -83,10 +77,7 @@ def inspect_package(path: Path, policy: Policy, *, flow: bool = False) -> Inspec
 class _Contents:
     """Contents of a package file, by their places in it."""
 
-    def __init__(self, descriptor: int, reader: PackageReader, wants_flow: bool) -> None:
-        self.flow: DataFlow | None = None
-        self.no_flow = ""
-        self._wants_flow = wants_flow
+    def __init__(self, descriptor: int, reader: PackageReader) -> None:
         self._descriptor = descriptor
         size = None if reader.signatures is None else len(reader.signatures)
         self._places = blob_places(reader.manifest, len(reader.manifest_bytes), size)
@@ -111,13 +102,8 @@ class _Contents:
         return b"".join(parts)
 
     def graph(self, entry: FileEntry, policy: Policy) -> GraphSummary:
-        """The graph file, summed up; its flow is kept beside it."""
+        """The graph file, summed up."""
         descriptor = os.memfd_create("graph", os.MFD_CLOEXEC)
         with open(descriptor, "w+b", buffering=0) as file:
             file.write(self.bytes_of(entry, policy.repository.firewall.max_graph_bytes))
-            graph = read_graph(descriptor, policy.repository.firewall)
-            try:
-                self.flow = read_flow(descriptor, policy.repository.firewall) if self._wants_flow else None
-            except ArtefactError as error:
-                self.no_flow = str(error)
-            return graph
+            return read_graph(descriptor, policy.repository.firewall)

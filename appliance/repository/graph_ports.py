@@ -67,12 +67,6 @@ _KIND_NAMES: Final = MappingProxyType(
 )
 
 
-def element_name(number: int) -> str:
-    """ONNX's number of an element type as the wire calls it, or as people do where the wire has no such type."""
-    wire = _WIRE_TYPES.get(number)
-    return wire.name if wire is not None else _OTHER_TYPES.get(number, f"type {number}")
-
-
 def wire_datatype(port: GraphPort) -> Datatype | None:
     """The protocol's datatype for a tensor, or None when it has none."""
     return _WIRE_TYPES.get(port.element_type)

@@ -35,9 +35,8 @@ class PortReader:
         self._walk = walk
         self._texts = texts
 
-    def read(self, span: Span, *, strict: bool = True) -> GraphPort:
-        """ValueInfoProto. Raises ArtefactError for a name that is not UTF-8; without ``strict`` its bytes are
-        replaced."""
+    def read(self, span: Span) -> GraphPort:
+        """ValueInfoProto. Raises ArtefactError for a name that is not UTF-8."""
         name = b""
         types: list[bytes] = []
         for key, value, end in self._walk.fields(span):
@@ -47,7 +46,7 @@ class PortReader:
                 types.append(self._texts.raw(span.source, value, end))
         kind, element_type, dims = self._type(b"".join(types))  # joined pieces parse as one message
         try:
-            text = name.decode(errors="strict" if strict else "replace")
+            text = name.decode()
             return GraphPort(name=text, kind=kind, element_type=element_type, dims=dims)
         except UnicodeDecodeError:
             raise ArtefactError(f"has an input or output whose name is not UTF-8: {name[:200]!r}") from None

@@ -1,5 +1,5 @@
-"""Show what a package holds: what it says of itself, who signed it, files, inputs and outputs, the graph as a drawing,
-operators, tensors, golden set. Weights are not read and nothing is judged; 'appliance model verify' does that. What is
+"""Show what a package holds: what it says of itself, who signed it, files, inputs and outputs, operators, tensors,
+golden set. Weights are not read and nothing is judged; 'appliance model verify' does that. What is
 found to be wrong all the same is told below, and the status says so.
 """
 
@@ -24,14 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="how many tensors, the largest first (default: 20)",
     )
-    parser.add_argument(
-        "--graph",
-        choices=("none", "folded", "blocks", "full"),
-        default="folded",
-        help="how the graph is drawn: equal blocks that follow one another as one line, with one of them below, or "
-        "all nodes (default: folded)",
-    )
-    parser.add_argument("--json", action="store_true", help="print JSON, with all tensors, nodes and edges")
+    parser.add_argument("--json", action="store_true", help="print JSON, with all tensors")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -40,20 +33,17 @@ def run(arguments: argparse.Namespace) -> int:
     from appliance.package.inspection import inspect_package
 
     try:
-        found = inspect_package(
-            arguments.package, package_policy.policy_of(arguments), flow=arguments.graph != "none"
-        )
+        found = inspect_package(arguments.package, package_policy.policy_of(arguments))
     except PackageInvalid as error:
         problems = list(map(str, error.problems))
         raise CommandFailed(f"'{arguments.package}' is no package:", Exit.REFUSED, lines=problems) from error
     except OSError as error:
         raise CommandFailed(f"'{arguments.package}' cannot be read: {error.strerror}") from error
     from appliance.cli import text_table
-    from appliance.cli.flow_view import Detail
     from appliance.cli.package_view import as_json, view
 
     if arguments.json:
         print(json.dumps(as_json(found), indent=2))
     else:
-        text_table.output().print(view(found, arguments.tensors, Detail(arguments.graph)))
+        text_table.output().print(view(found, arguments.tensors))
     return Exit.REFUSED if found.problems else Exit.OK
