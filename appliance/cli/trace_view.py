@@ -38,7 +38,7 @@ def view(traced: TracedRequest) -> RenderableType:
 def _heading(traced: TracedRequest) -> Iterator[Text]:
     fields = traced.attributes
     arrived = datetime.fromtimestamp(traced.arrived_ns / 1e9, UTC).isoformat(timespec="milliseconds")
-    model = f"{fields.get('appliance.domain.model', '?')}/{fields.get('appliance.domain.model.version', '?')}"
+    model = f"{fields.get('appliance.model', '?')}/{fields.get('appliance.model.version', '?')}"
     named = f"request '{traced.request_id}'" if traced.request_id else "a request without id"
     yield Text(
         printable(f"{model}, {named}, at {arrived}, {_microseconds(traced.total_ns)} us"), style="bold"

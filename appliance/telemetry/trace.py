@@ -259,8 +259,8 @@ def _described(
 ) -> dict[str, str | int]:
     return {
         "appliance.request.id": request_id[:TEXT_MAX],
-        "appliance.domain.model": model.name,
-        "appliance.domain.model.version": model.version,
+        "appliance.model": model.name,
+        "appliance.model.version": model.version,
         "appliance.path": path,
         "appliance.worker": worker,
         "appliance.rows": rows,

@@ -21,8 +21,8 @@ def line(request_id: str, *, at_ms: int = 0, error: str = "", path: str = "grant
     stamps = [start + 10_000 * step for step in (0, 1, 2, 3, 4, 5, 6, 10)]
     attributes: dict[str, str | int] = {
         "appliance.request.id": request_id,
-        "appliance.domain.model": "digits",
-        "appliance.domain.model.version": 2,
+        "appliance.model": "digits",
+        "appliance.model.version": 2,
         "appliance.path": path,
         "appliance.worker": 4,
         "appliance.rows": 1,

@@ -75,7 +75,7 @@ def test_every_traced_request_tells_all_its_stages(
         assert stamps == sorted(stamps)
         assert before_ns <= stamps[0] <= stamps[-1] <= time.time_ns()
         assert all(a["endTimeUnixNano"] == b["startTimeUnixNano"] for a, b in pairwise(below))
-        assert (facts(root)["appliance.domain.model"], facts(root)["appliance.outcome"]) == ("m", "success")
+        assert (facts(root)["appliance.model"], facts(root)["appliance.outcome"]) == ("m", "success")
     (model,) = [model for model in daemon.status()["models"] if model["name"] == "m"]
     paths = Counter(facts(root)["appliance.path"] for root, *_ in told.values())
     assert (paths["granted"], paths["asked"]) == (model["granted"], MANY - model["granted"])
