@@ -1,8 +1,8 @@
 """A table of commands: finds the one that was asked for, loads only its module, turns failures into one sentence.
 
-Start-up is part of the manners of a command line, so nothing is imported before it is known to be needed. A module of
-a command has ``add_arguments(parser)`` and ``run(arguments)``; one of a group of commands has ``TABLE``. What one
-argument leaves open and another one says, functions settle that are its parser's default for ``settle``.
+A module that is a command has ``add_arguments(parser)`` and ``run(arguments)``, and its docstring is what ``--help``
+says; one of several commands has a ``Command`` for each. What one argument leaves open and another one says, functions
+settle that are its parser's default for ``settle``.
 """
 
 from __future__ import annotations
@@ -14,36 +14,58 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from importlib import import_module
-from keyword import iskeyword
-from typing import cast
+from typing import NamedTuple
 
 from appliance import __version__
 from appliance.cli.failure import EXIT_HELP, CommandFailed, Exit
 
-Command = Callable[[argparse.Namespace], int]
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Command:
+    """A command: what its help says of it, how its arguments are declared, what it does for its exit status."""
+
+    about: str
+    add_arguments: Callable[[argparse.ArgumentParser], None]
+    run: Callable[[argparse.Namespace], int]
+
+
+class Entry(NamedTuple):
+    """A line of a table: what is said of the command, and its place, ``MODULE`` or ``MODULE:NAME``, or the table of the
+    commands below it."""
+
+    text: str
+    place: str | CommandTable
+
+    def load(self) -> Command:
+        """The command, from its module."""
+        assert isinstance(self.place, str)
+        name, _, attribute = self.place.partition(":")
+        module = import_module(name)
+        if not attribute:
+            return Command(about=module.__doc__ or "", add_arguments=module.add_arguments, run=module.run)
+        command = getattr(module, attribute)
+        assert isinstance(command, Command)
+        return command
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandTable:
-    """Commands by name with what they do, as ``program NAME``. Their modules are in ``package`` (with an underscore
-    after a name that Python keeps for itself), or where ``groups`` says for those that are tables themselves."""
+    """Commands by name, as ``program NAME``."""
 
     program: str
     about: str
-    package: str
-    commands: Mapping[str, str]
-    groups: Mapping[str, str]
+    commands: Mapping[str, Entry]
 
     def run(self, words: Sequence[str]) -> int:
         """Run one command; gives its exit status."""
         if not words or words[0] not in self.commands:
             return self._no_command(words)
         name = words[0]
-        if name in self.groups:
-            table: CommandTable = import_module(self.groups[name]).TABLE
-            return table.run(words[1:])
+        entry = self.commands[name]
+        if isinstance(entry.place, CommandTable):
+            return entry.place.run(words[1:])
         try:
-            status = self._run(name, words[1:])
+            status = self._run(name, entry, words[1:])
             sys.stdout.flush()
             return status
         except CommandFailed as failure:
@@ -55,24 +77,24 @@ class CommandTable:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return Exit.OK
 
-    def _run(self, name: str, words: Sequence[str]) -> int:
-        module = import_module(f"{self.package}.{name}{'_' * iskeyword(name)}")
+    def _run(self, name: str, entry: Entry, words: Sequence[str]) -> int:
+        command = entry.load()
         parser = argparse.ArgumentParser(
             prog=f"{self.program} {name}",
-            description=module.__doc__,
+            description=command.about,
             epilog=EXIT_HELP,
             formatter_class=argparse.RawDescriptionHelpFormatter,
             allow_abbrev=False,  # '--timeout' of one command is in seconds, '--timeout-ms' of another is not
         )
-        module.add_arguments(parser)
+        command.add_arguments(parser)
         arguments = parser.parse_args(words)
         for settle in vars(arguments).pop("settle", ()):
             settle(parser, arguments)
-        return cast(Command, module.run)(arguments)
+        return command.run(arguments)
 
     def _no_command(self, words: Sequence[str]) -> int:
         width = max(map(len, self.commands))
-        listing = "\n".join(f"  {name:{width}}  {text}" for name, text in self.commands.items())
+        listing = "\n".join(f"  {name:{width}}  {entry.text}" for name, entry in self.commands.items())
         parser = argparse.ArgumentParser(
             prog=self.program,
             usage=f"{self.program} COMMAND ... ({self.program} COMMAND --help says more)",

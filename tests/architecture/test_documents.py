@@ -7,7 +7,7 @@ import tomllib
 from pathlib import Path
 
 from appliance import __version__
-from appliance.cli.main import COMMANDS
+from appliance.cli.main import TABLE
 from tests.architecture.sources import ROOT, name_of
 
 TEXT_SUFFIXES = frozenset(
@@ -78,7 +78,7 @@ def test_the_readme_uses_commands_that_exist() -> None:
         r"^\s*(?:\$ )?(?:\.venv/bin/)?appliance ([a-z]\w*)", (ROOT / "README.md").read_text(), re.MULTILINE
     )
     assert commands
-    assert set(commands) <= set(COMMANDS)
+    assert set(commands) <= set(TABLE.commands)
 
 
 def test_the_changelog_knows_this_version() -> None:

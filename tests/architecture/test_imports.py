@@ -15,13 +15,17 @@ LEVELS: Mapping[str, int] = {
     "binding": 0, "domain": 0, "durable": 0,
     "core/scheduling": 1, "repository": 1, "runtimes": 1, "telemetry": 1, "store": 1, "frontend/listening": 1,
     "core/memory": 2, "workers": 2, "package": 2, "frontend/quota": 2,
-    "core/rollout": 3, "workers/child": 3, "workers/daemon": 3, "sources": 3, "tools": 3, "maintenance": 3,
+    "core/rollout": 3, "workers/child": 3, "workers/daemon": 3, "sources": 3, "maintenance": 3,
     "engine": 4,
     "frontend": 5,
     "config": 6,
     "rereading": 7,
     "daemon": 8,
     "cli": 9,
+    "tools": 10,
+    "tools/packaging": 11, "tools/variants": 11,
+    "tools/evaluation": 12,
+    "tools/commands": 13,
 }  # fmt: skip
 """Rooms of one level do not import one another, but for the words of level 0. A folder that is not named here belongs
 to the room above it."""
@@ -32,7 +36,11 @@ VENDORS: Mapping[str, tuple[str, ...]] = {
     "blake3": ("appliance/domain/digest.py",),
     "cryptography": ("appliance/package/keys.py",),
     "edge_appliance_door": ("appliance/frontend/native/", "appliance/workers/child/ring_lane.py"),
-    "google": ("appliance/frontend/grpc/", "appliance/cli/oip_client.py", "appliance/package/weights.py"),
+    "google": (
+        "appliance/frontend/grpc/",
+        "appliance/cli/oip_client.py",
+        "appliance/tools/packaging/weights.py",
+    ),
     "grpc": (
         "appliance/frontend/grpc/grpcio_door.py",
         "appliance/cli/oip_client.py",
@@ -47,17 +55,15 @@ VENDORS: Mapping[str, tuple[str, ...]] = {
         "appliance/workers/child/warmup.py",
         "appliance/tools/",
         "appliance/cli/array.py",
-        "appliance/cli/model/case_files.py",
-        "appliance/package/proof.py",
     ),
-    "onnx": ("appliance/package/weights.py", "appliance/runtimes/onnx_variants.py"),
+    "onnx": ("appliance/tools/packaging/weights.py", "appliance/tools/variants/conversion.py"),
     "onnxruntime": (
         "appliance/runtimes/onnx.py",
-        "appliance/runtimes/onnx_variants.py",
-        "appliance/package/proof.py",
+        "appliance/tools/variants/conversion.py",
+        "appliance/tools/packaging/equivalence.py",
     ),
     "prometheus_client": ("appliance/telemetry/prometheus.py",),
-    "rich": ("appliance/cli/",),
+    "rich": ("appliance/cli/", "appliance/tools/commands/"),
     "securesystemslib": ("appliance/package/keys.py", "appliance/package/trust.py"),
     "structlog": ("appliance/telemetry/log.py",),
     "uvloop": ("appliance/daemon.py",),
@@ -164,14 +170,18 @@ def test_nothing_is_pickled() -> None:
     ("module", "absent"),
     [
         ("appliance.core.scheduling.scheduler", {"asyncio", "logging", "grpc", "numpy"}),
-        ("appliance.daemon", {"onnxruntime", "onnx", "numpy", "rich", "PIL", "appliance.runtimes.onnx"}),
+        (
+            "appliance.daemon",
+            {"onnxruntime", "onnx", "numpy", "rich", "PIL", "appliance.runtimes.onnx", "appliance.tools"},
+        ),
         ("appliance.config", {"onnxruntime", "numpy", "rich", "uvloop"}),
         (
             "appliance.workers.child.zygote",
-            {"grpc", "aiohttp", "asyncio", "structlog", "prometheus_client", "rich"},
+            {"grpc", "aiohttp", "asyncio", "structlog", "prometheus_client", "rich", "appliance.tools"},
         ),
         ("appliance.repository.directory", {"asyncio", "grpc", "google", "onnx", "numpy"}),
-        ("appliance.cli.main", {"grpc", "rich", "asyncio", "numpy"}),
+        ("appliance.cli.main", {"grpc", "rich", "asyncio", "numpy", "appliance.tools"}),
+        ("appliance.cli.serve", {"numpy", "onnx", "appliance.tools"}),
     ],
 )
 def test_what_importing_a_module_does_not_load(module: str, absent: set[str]) -> None:

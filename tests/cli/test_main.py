@@ -10,7 +10,7 @@ import pytest
 
 from appliance import __version__
 from appliance.cli.failure import Exit
-from appliance.cli.main import COMMANDS, TABLE, main
+from appliance.cli.main import STORE, TABLE, main
 
 
 def loaded_by(*words: str) -> set[str]:
@@ -41,7 +41,7 @@ def test_version_of_everything(capsys: pytest.CaptureFixture[str]) -> None:
 def test_no_command_shows_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([]) == Exit.USAGE
     shown = capsys.readouterr().out
-    assert all(command in shown for command in COMMANDS)
+    assert all(command in shown for command in TABLE.commands)
     assert "exit status" in shown
 
 
@@ -50,10 +50,18 @@ def test_an_unknown_command_names_the_nearest(capsys: pytest.CaptureFixture[str]
     assert "did you mean 'status'" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("command", [name for name in COMMANDS if name not in TABLE.groups])
-def test_each_command_has_help_with_exit_statuses(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    "words",
+    [
+        *([name] for name, entry in TABLE.commands.items() if isinstance(entry.place, str)),
+        *(["store", name] for name in STORE.commands),
+    ],
+)
+def test_each_command_has_help_with_exit_statuses(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit) as ended:
-        main([command, "--help"])
+        main([*words, "--help"])
     assert ended.value.code == Exit.OK
     assert "exit status" in capsys.readouterr().out
 

@@ -9,15 +9,14 @@ from pathlib import Path
 import pytest
 
 from appliance.cli.failure import Exit
-from appliance.cli.main import main
-from appliance.cli.model_command import COMMANDS
+from appliance.cli.main import MODEL, main
 from appliance.package.keys import KINDS, read_public_key
 
 
 def test_no_command_shows_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["model"]) == Exit.USAGE
     shown = capsys.readouterr().out
-    assert all(command in shown for command in COMMANDS)
+    assert all(command in shown for command in MODEL.commands)
     assert "exit status" in shown
     assert "appliance model COMMAND" in shown
 
@@ -27,7 +26,7 @@ def test_an_unknown_command_names_the_nearest(capsys: pytest.CaptureFixture[str]
     assert "appliance model: 'keygne' is not a command; did you mean 'keygen'" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("command", list(COMMANDS))
+@pytest.mark.parametrize("command", list(MODEL.commands))
 def test_each_command_has_help_with_exit_statuses(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["model", command, "--help"])

@@ -18,13 +18,13 @@ import pytest
 
 from appliance.cli.failure import Exit
 from appliance.cli.main import main
-from appliance.cli.model import pack
 from appliance.domain.errors import ArtefactError
 from appliance.domain.golden import GoldenSet, write_golden
 from appliance.domain.manifest import LatencyPromise
 from appliance.package.reader import open_package
 from appliance.package.writer import write_package
-from appliance.runtimes.onnx_variants import make_variant
+from appliance.tools.commands import pack
+from appliance.tools.variants.conversion import make_variant
 from tests.architecture.sources import ROOT
 from tests.package.archives import packed
 from tests.package.onnx_models import MODELS, layers

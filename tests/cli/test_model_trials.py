@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from appliance.cli.main import main
-from appliance.cli.model import optimise
-from appliance.cli.model.case_files import CASE_FILE_BYTES_MAX
 from appliance.domain.golden import Tolerance, read_golden, read_tensors, tensor_data, write_golden
 from appliance.repository.directory import RepositoryConfig, scan
-from appliance.tools.trials import Candidate, Comparison, OutputAccuracy
+from appliance.tools.commands import optimise
+from appliance.tools.commands.case_files import CASE_FILE_BYTES_MAX
+from appliance.tools.evaluation.jobs import Candidate, Comparison, OutputAccuracy
 from models.make_digits import HOME
 from tests.tools.models import mlp_home, wide_model, write
 
@@ -237,8 +237,8 @@ def test_what_is_beyond_all_numbers_is_null_in_json(
     found = Comparison(
         cases=1, candidates=(Candidate(method="original"), Candidate(method="fp16", accuracy=(far,)))
     )
-    monkeypatch.setattr(optimise, "compare", lambda wish, progress: found)
-    monkeypatch.setattr(optimise, "convert", lambda wish, progress: None)
+    monkeypatch.setattr(optimise, "compare", lambda job, progress: found)
+    monkeypatch.setattr(optimise, "convert", lambda job, progress: None)
     capsys.readouterr()
     assert main(["model", "optimise", str(path), "--dry-run", "--json", "--method", "fp16"]) == 1
     half = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)["candidates"][1]

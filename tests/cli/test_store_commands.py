@@ -14,8 +14,7 @@ from typing import Any
 import pytest
 
 from appliance.cli.failure import Exit
-from appliance.cli.main import main
-from appliance.cli.store_command import COMMANDS
+from appliance.cli.main import STORE, main
 from appliance.core.rollout.version import Artifact
 from appliance.domain.digest import digest_of
 from appliance.domain.manifest import Opset, RuntimeNeed
@@ -264,7 +263,7 @@ def test_references_that_are_none(appliance: Run, words: tuple[str, ...]) -> Non
 @pytest.mark.parametrize(
     "words",
     [
-        *(("store", command) for command in COMMANDS),
+        *(("store", command) for command in STORE.commands),
         ("model", "rollback", "digits"),
         ("model", "want", "digits/1"),
         ("model", "pin", "digits/1"),

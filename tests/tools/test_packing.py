@@ -20,16 +20,16 @@ from appliance.domain.errors import ArtefactError, ModelInvalid, PackageInvalid
 from appliance.domain.golden import GoldenCase, GoldenSet, GoldenTensor, read_golden, write_golden
 from appliance.domain.manifest import LatencyPromise, Manifest
 from appliance.domain.tensor import Datatype
-from appliance.package.config_text import packed_config
-from appliance.package.packing import Labels, lay_out, open_from, promised_before
-from appliance.package.proof import prove
 from appliance.package.reader import PackageReader
-from appliance.package.skeleton import SELF, read_skeleton
-from appliance.package.source import find_source, plain_name
-from appliance.package.weights import PAGE_BYTES
 from appliance.package.writer import write_package
 from appliance.repository.directory import RepositoryConfig, scan
 from appliance.repository.firewall_settings import FirewallConfig
+from appliance.tools.packaging.config_text import packed_config
+from appliance.tools.packaging.equivalence import prove
+from appliance.tools.packaging.packing import Labels, lay_out, open_from, promised_before
+from appliance.tools.packaging.skeleton import SELF, read_skeleton
+from appliance.tools.packaging.source import find_source, plain_name
+from appliance.tools.packaging.weights import PAGE_BYTES
 from models.generate import MODELS as SAMPLES
 from models.generate import Expectation, write_model
 from tests.package.onnx_models import MODELS, layers, model, save_outside, tensor, values

@@ -1,6 +1,6 @@
-"""What a trial is asked for and what it tells: values, and their form between the two processes, which is JSON.
+"""Jobs of evaluation and their results: values, and their form between the two processes, which is JSON.
 
-Every wish has the ``repository`` settings by which its source may be served.
+Every job has the ``repository`` settings by which its source may be served.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ ORIGINAL: Final = "original"
 
 T = TypeVar("T")
 Progress = Callable[[int, int, str], None]
-"""Told how far a trial is: steps done, steps in all, what is done next."""
+"""Told how far a job is: steps done, steps in all, what is done next."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MeasureWish:
+class MeasureJob:
     """Load a version and run it. ``rows`` are batch sizes (empty: 1, 2, 4 ... up to the largest). ``shapes`` give
     sizes to inputs with free dimensions, without the batch."""
 
@@ -64,7 +64,7 @@ class Measurement:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GoldenWish:
+class GoldenJob:
     """Answer the cases in the folder ``cases`` (the form of a golden set, where inputs stand in for outputs), or
     ``random`` ones of ``rows`` rows, and write the set into ``folder``. ``promise``: None for none, 0 us for what is
     measured times ``margin_percent`` / 100."""
@@ -96,7 +96,7 @@ class GoldenMade:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ConvertWish:
+class ConvertJob:
     """Write a variant of the version into the file ``target``."""
 
     source: str
@@ -113,7 +113,7 @@ class Converted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CompareWish:
+class CompareJob:
     """Hold model files (by method; the original is ``source`` itself) against the golden set of the version.
     ``budget_ms`` 0: speed is not measured."""
 
@@ -170,10 +170,10 @@ class Comparison:
 
 
 def to_plain(value: Any) -> dict[str, object]:
-    """A wish or a result as plain values; what is None is left out."""
+    """A job or a result as plain values; what is None is left out."""
     return asdict(value, dict_factory=lambda pairs: {key: each for key, each in pairs if each is not None})
 
 
 def from_plain(kind: type[T], document: Mapping[str, object]) -> T:
     """The value of class ``kind`` that ``document`` says. Raises ConfigInvalid."""
-    return bind(kind, document, "trial")
+    return bind(kind, document, "job")

@@ -16,7 +16,7 @@ from appliance.domain.manifest import Measured
 from appliance.domain.model import ModelVersion
 from appliance.package.claims import RUNTIME
 from appliance.package.conformity import installed_release
-from appliance.tools.trials import Measurement
+from appliance.tools.evaluation.jobs import Measurement
 
 CPU_FILE = Path("/proc/cpuinfo")
 CPU_KEY = "model name"

@@ -15,8 +15,8 @@ from appliance.cli.failure import CommandFailed, Exit, printable
 from appliance.domain.errors import ApplianceError, ConfigInvalid, ModelInvalid
 from appliance.domain.golden import Tolerance
 from appliance.repository.settings import RepositoryConfig
+from appliance.tools.evaluation.jobs import Progress
 from appliance.tools.subject import Subject, find_subject
-from appliance.tools.trials import Progress
 
 _SHAPE: Final = re.compile(r"(.+)=(\d+(?:,\d+)*)")
 _TOLERANCE: Final = re.compile(r"(.+)=([^,=]+)(?:,([^,=]+))?")

@@ -9,8 +9,8 @@ from typing import Final, NamedTuple
 from appliance.domain.model import ModelVersion
 from appliance.runtimes.alignment import aligned
 from appliance.runtimes.runtime import Feed, Place, Region, Runtime, RuntimeSettings, Session
-from appliance.tools.requests import Request, rows_of
-from appliance.tools.trials import Speed
+from appliance.tools.evaluation.inputs import Inputs, rows_of
+from appliance.tools.evaluation.jobs import Speed
 from appliance.workers.region import Scratch
 from appliance.workers.signature import check_signature
 
@@ -31,7 +31,7 @@ class Answer(NamedTuple):
 
 
 class Runner:
-    """One session; ``load_ns`` is how long it took to make. Owner: the trial's process."""
+    """One session; ``load_ns`` is how long it took to make. Owner: the process of the job."""
 
     def __init__(self, runtime: Runtime, version: ModelVersion, threads: int = 1) -> None:
         begin = time.monotonic_ns()
@@ -40,23 +40,23 @@ class Runner:
         self.version = version
         check_signature(version, self._session)
 
-    def answer(self, request: Request) -> tuple[Answer, ...]:
+    def answer(self, inputs: Inputs) -> tuple[Answer, ...]:
         """All outputs, in the order of the version. Raises InvalidRequest and RunFailed."""
-        region, feeds, place = self._lay_out(request, 0)
+        region, feeds, place = self._lay_out(inputs, 0)
         produced = self._session.run(region, feeds, self._wanted(), place)
         assert produced.parts is not None
         return tuple(
             Answer(shape, bytes(part)) for shape, part in zip(produced.shapes, produced.parts, strict=True)
         )
 
-    def measure(self, request: Request, budget_ns: int) -> Speed:
+    def measure(self, inputs: Inputs, budget_ns: int) -> Speed:
         """Runs until the budget is spent."""
-        return speed(rows_of(self.version, request), self.prepared(request)(budget_ns, RUNS_MIN))
+        return speed(rows_of(self.version, inputs), self.prepared(inputs)(budget_ns, RUNS_MIN))
 
-    def prepared(self, request: Request) -> Round:
-        """The request laid out and run a few times, so that what comes then is what runs take."""
-        room = sum(aligned(len(each.raw)) for each in self.answer(request))
-        region, feeds, place = self._lay_out(request, room)
+    def prepared(self, inputs: Inputs) -> Round:
+        """Lay the inputs out and run them a few times, so that later runs take what runs take."""
+        room = sum(aligned(len(each.raw)) for each in self.answer(inputs))
+        region, feeds, place = self._lay_out(inputs, room)
         wanted = self._wanted()
 
         def once() -> int:
@@ -83,9 +83,9 @@ class Runner:
     def _wanted(self) -> tuple[int, ...]:
         return tuple(range(len(self.version.outputs)))
 
-    def _lay_out(self, request: Request, room: int) -> tuple[Region, tuple[Feed | None, ...], Place]:
-        """The request in memory of its own, with ``room`` bytes for outputs behind it."""
-        tensors = [request.get(spec.name) for spec in self.version.inputs]
+    def _lay_out(self, inputs: Inputs, room: int) -> tuple[Region, tuple[Feed | None, ...], Place]:
+        """Lay the inputs out in memory of its own, with ``room`` bytes for outputs behind it."""
+        tensors = [inputs.get(spec.name) for spec in self.version.inputs]
         inside = sum(aligned(len(each.raw)) for each in tensors if each is not None)
         region = Scratch().at_least(inside + room)
         feeds: list[Feed | None] = []

@@ -13,18 +13,18 @@ import pytest
 from appliance.domain.errors import ArtefactError
 from appliance.domain.golden import EXACT, Tolerance, read_golden, read_tensors, tensor_data, write_golden
 from appliance.domain.manifest import LatencyPromise
-from appliance.tools.process import compare, convert, make_golden, measure
-from appliance.tools.trials import (
+from appliance.tools.evaluation.jobs import (
     METHODS,
-    CompareWish,
-    ConvertWish,
-    GoldenWish,
+    CompareJob,
+    ConvertJob,
+    GoldenJob,
+    MeasureJob,
     Measurement,
-    MeasureWish,
     from_plain,
     to_plain,
 )
-from appliance.tools.variant_home import next_version
+from appliance.tools.evaluation.process import compare, convert, make_golden, measure
+from appliance.tools.variants.output import next_version
 from models.generators.bert_graph import sentence_encoder
 from tests.models.encoders import small_encoder
 from tests.tools.models import mlp_home, noisy_model, wide_model, write
@@ -41,16 +41,16 @@ def _tell(steps: Steps):  # type: ignore[no-untyped-def]
     return lambda done, total, text: steps.append((done, total, text))
 
 
-def _golden(source: Path, **wish: object) -> str:
+def _golden(source: Path, **job: object) -> str:
     folder = str((source.parent if source.is_file() else source / "1") / "golden")
-    values = {"random": 3, "seed": 5, "default": Tolerance(absolute=1e-5), **wish}
-    made = make_golden(GoldenWish(source=str(source), folder=folder, **values), _tell([]))  # type: ignore[arg-type]
+    values = {"random": 3, "seed": 5, "default": Tolerance(absolute=1e-5), **job}
+    made = make_golden(GoldenJob(source=str(source), folder=folder, **values), _tell([]))  # type: ignore[arg-type]
     return made.path
 
 
 def test_a_golden_set_holds_what_the_model_answers(tmp_path: Path, steps: Steps) -> None:
     source = write(tmp_path / "net.onnx", wide_model())
-    wish = GoldenWish(
+    job = GoldenJob(
         source=str(source),
         folder=str(tmp_path / "golden"),
         random=2,
@@ -60,7 +60,7 @@ def test_a_golden_set_holds_what_the_model_answers(tmp_path: Path, steps: Steps)
         promise=LatencyPromise(rows=4, p99_us=0),
         budget_ms=5,
     )
-    made = make_golden(wish, _tell(steps))
+    made = make_golden(job, _tell(steps))
     golden = read_golden(made.path)
     assert made.cases == len(golden.cases) == 2
     assert [each[2] for each in steps] == ["loading", "case random-7", "case random-8", "measuring 4 rows"]
@@ -89,23 +89,23 @@ def test_more_cases_than_a_set_holds_are_refused_before_they_are_run(tmp_path: P
     source = write(tmp_path / "net.onnx", wide_model())
     path = Path(_golden(source))
     before = path.read_bytes()
-    wish = GoldenWish(source=str(source), folder=str(path.parent), random=1_025)
+    job = GoldenJob(source=str(source), folder=str(path.parent), random=1_025)
     with pytest.raises(ArtefactError, match="at most 1,024 cases; 1,025 are asked for"):
-        make_golden(wish, _tell(steps))
+        make_golden(job, _tell(steps))
     assert [each[2] for each in steps] == ["loading"]
     assert path.read_bytes() == before
 
 
 def test_a_measurement(tmp_path: Path, steps: Steps) -> None:
     home = mlp_home(tmp_path)
-    found = measure(MeasureWish(source=str(home), rows=(1, 4), budget_ms=5), _tell(steps))
+    found = measure(MeasureJob(source=str(home), rows=(1, 4), budget_ms=5), _tell(steps))
     assert [each.rows for each in found.speeds] == [1, 4]
     assert all(0 < each.best_ns <= each.p50_ns <= each.p99_ns for each in found.speeds)
     assert found.first_answer_ns > found.load_ns > 0
     assert found.inputs == "random values"
     assert steps[-1] == (2, 3, "4 rows")
     with pytest.raises(ArtefactError, match="batches of 1 to 32 rows"):
-        measure(MeasureWish(source=str(home), rows=(33,)), _tell([]))
+        measure(MeasureJob(source=str(home), rows=(33,)), _tell([]))
 
 
 def test_variants_are_held_against_the_golden_set(tmp_path: Path) -> None:
@@ -114,13 +114,13 @@ def test_variants_are_held_against_the_golden_set(tmp_path: Path) -> None:
     files = {}
     for method in METHODS:
         target = tmp_path / f"{method}.onnx"
-        converted = convert(ConvertWish(source=str(source), method=method, target=str(target)), _tell([]))
+        converted = convert(ConvertJob(source=str(source), method=method, target=str(target)), _tell([]))
         assert converted.file_bytes == target.stat().st_size
         files[method] = str(target)
     (tmp_path / "broken.onnx").write_bytes(b"\x08\x08")
     files["broken"] = str(tmp_path / "broken.onnx")
-    wish = CompareWish(source=str(source), files=files, classes=("y",), budget_ms=10)
-    found = compare(wish, _tell([]))
+    job = CompareJob(source=str(source), files=files, classes=("y",), budget_ms=10)
+    found = compare(job, _tell([]))
     by_method = {each.method: each for each in found.candidates}
     assert list(by_method) == ["original", *METHODS, "broken"]
     assert by_method["original"].holds
@@ -136,7 +136,7 @@ def test_variants_are_held_against_the_golden_set(tmp_path: Path) -> None:
         assert [each.rows for each in by_method[method].speeds] == [1, 16]
     half = by_method["fp16"].accuracy[0]
     assert half.absolute < by_method["int8-dynamic"].accuracy[0].absolute
-    loose = compare(replace(wish, tolerances={"y": Tolerance(absolute=0.2)}), _tell([]))
+    loose = compare(replace(job, tolerances={"y": Tolerance(absolute=0.2)}), _tell([]))
     assert all(each.holds for each in loose.candidates if each.method != "broken")
 
 
@@ -144,7 +144,7 @@ def test_a_model_without_anything_to_quantise_has_no_int8_variant(tmp_path: Path
     source = write(tmp_path / "net.onnx", noisy_model())
     with pytest.raises(ArtefactError, match="no operator of the model takes INT8"):
         convert(
-            ConvertWish(source=str(source), method="int8-dynamic", target=str(tmp_path / "t.onnx")), _tell([])
+            ConvertJob(source=str(source), method="int8-dynamic", target=str(tmp_path / "t.onnx")), _tell([])
         )
 
 
@@ -155,10 +155,10 @@ def test_variants_of_a_transformer(tmp_path: Path) -> None:
     files = {}
     for method in ("int8-dynamic", "int8-static"):
         files[method] = str(tmp_path / f"{method}.onnx")
-        convert(ConvertWish(source=str(source), method=method, target=files[method]), _tell([]))
+        convert(ConvertJob(source=str(source), method=method, target=files[method]), _tell([]))
     tolerances = {"sentence_embedding": Tolerance(absolute=0.1)}
-    wish = CompareWish(source=str(source), files=files, tolerances=tolerances, budget_ms=1)
-    found = compare(wish, _tell([]))
+    job = CompareJob(source=str(source), files=files, tolerances=tolerances, budget_ms=1)
+    found = compare(job, _tell([]))
     assert [each.holds for each in found.candidates] == [True, True, True]
     assert found.candidates[1].file_bytes < found.candidates[0].file_bytes
 
@@ -166,7 +166,7 @@ def test_variants_of_a_transformer(tmp_path: Path) -> None:
 def test_comparing_needs_a_golden_set(tmp_path: Path) -> None:
     source = write(tmp_path / "net.onnx", wide_model())
     with pytest.raises(ArtefactError, match="has no golden cases"):
-        compare(CompareWish(source=str(source), files={}), _tell([]))
+        compare(CompareJob(source=str(source), files={}), _tell([]))
 
 
 def test_a_golden_set_that_no_longer_holds_is_seen(tmp_path: Path) -> None:
@@ -176,7 +176,7 @@ def test_a_golden_set_that_no_longer_holds_is_seen(tmp_path: Path) -> None:
     tensors = bytearray(read_tensors(path, golden))
     tensors[golden.cases[1].outputs[0].offset + 3] ^= 0x40
     write_golden(str(tmp_path / "golden"), replace(golden, tolerances={"y": EXACT}), bytes(tensors))
-    (original,) = compare(CompareWish(source=str(source), files={}, budget_ms=1), _tell([])).candidates
+    (original,) = compare(CompareJob(source=str(source), files={}, budget_ms=1), _tell([])).candidates
     assert not original.holds
     assert "case 'random-6' has 1 of 4 values outside" in original.accuracy[0].reason
 
@@ -184,18 +184,18 @@ def test_a_golden_set_that_no_longer_holds_is_seen(tmp_path: Path) -> None:
 def test_a_process_that_dies_is_told_as_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = write(tmp_path / "net.onnx", wide_model())
     killer = tmp_path / "python"
-    killer.write_text("#!/bin/sh\nread -r wish\necho 'last words' >&2\nkill -SEGV $$\n")
+    killer.write_text("#!/bin/sh\nread -r job\necho 'last words' >&2\nkill -SEGV $$\n")
     killer.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(killer))
     with pytest.raises(ArtefactError, match="was ended by SIGSEGV: last words"):
-        measure(MeasureWish(source=str(source)), _tell([]))
+        measure(MeasureJob(source=str(source)), _tell([]))
 
 
-def test_wishes_and_results_travel_as_plain_values() -> None:
-    wish = GoldenWish(source="s", folder="f", shapes={"x": (1, 2)}, tolerances={"y": Tolerance(relative=0.5)})
-    assert from_plain(GoldenWish, to_plain(wish)) == wish
-    promised = replace(wish, promise=LatencyPromise(rows=2, p99_us=0))
-    assert from_plain(GoldenWish, to_plain(promised)) == promised
+def test_jobs_and_results_travel_as_plain_values() -> None:
+    job = GoldenJob(source="s", folder="f", shapes={"x": (1, 2)}, tolerances={"y": Tolerance(relative=0.5)})
+    assert from_plain(GoldenJob, to_plain(job)) == job
+    promised = replace(job, promise=LatencyPromise(rows=2, p99_us=0))
+    assert from_plain(GoldenJob, to_plain(promised)) == promised
     found = Measurement(load_ns=1, first_answer_ns=2, memory_bytes=3, inputs="", speeds=())
     assert from_plain(Measurement, to_plain(found)) == found
 

@@ -1,4 +1,4 @@
-"""Requests to try a version with: golden cases, their rows repeated, or seeded random values."""
+"""Inputs to run a version with: golden cases, their rows repeated, or seeded random values."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class Tensor(NamedTuple):
     raw: bytes
 
 
-Request = Mapping[str, Tensor]
+Inputs = Mapping[str, Tensor]
 
 
-def golden_request(tensors: memoryview, case: GoldenCase) -> Request:
+def golden_inputs(tensors: memoryview, case: GoldenCase) -> Inputs:
     """The inputs of a case."""
     return {
         each.name: Tensor(each.datatype, each.shape, bytes(tensor_data(tensors, each)))
@@ -32,9 +32,9 @@ def golden_request(tensors: memoryview, case: GoldenCase) -> Request:
     }
 
 
-def random_request(
+def random_inputs(
     version: ModelVersion, rows: int, shapes: Mapping[str, tuple[int, ...]], seed: int
-) -> Request:
+) -> Inputs:
     """Values that depend on the seed only: normally distributed numbers, integers 0 and 1 (valid in vocabularies and
     masks), strings of eight digits. Raises ArtefactError for a free dimension that ``shapes`` does not fix."""
     generator = np.random.default_rng(seed)
@@ -45,18 +45,18 @@ def random_request(
     }
 
 
-def with_rows(version: ModelVersion, request: Request, rows: int) -> Request:
-    """The request with its rows repeated or cut to ``rows``; as it is where the model takes no batches."""
+def with_rows(version: ModelVersion, inputs: Inputs, rows: int) -> Inputs:
+    """The inputs with their rows repeated or cut to ``rows``; as they are where the model takes no batches."""
     if version.max_batch_size == 0:
-        return request
-    return {name: _with_rows(tensor, rows) for name, tensor in request.items()}
+        return inputs
+    return {name: _with_rows(tensor, rows) for name, tensor in inputs.items()}
 
 
-def rows_of(version: ModelVersion, request: Request) -> int:
-    """How many rows a request has; 1 where the model takes no batches or no inputs."""
+def rows_of(version: ModelVersion, inputs: Inputs) -> int:
+    """How many rows the inputs have; 1 where the model takes no batches or no inputs."""
     if version.max_batch_size == 0:
         return 1
-    return next((tensor.shape[0] for tensor in request.values()), 1)
+    return next((tensor.shape[0] for tensor in inputs.values()), 1)
 
 
 def _random_tensor(

@@ -1,8 +1,8 @@
-"""Proves that two forms of a model answer alike, bit for bit, for random inputs: a program of its own.
+"""Compare the answers of two forms of a model, bit for bit, for random inputs: a program of its own.
 
-``python -m appliance.package.proof SOURCE PACKED`` writes one JSON object: {"proven": N} after N requests that gave
-equal bytes, {"differs": TEXT} when one did not, {"unproven": TEXT} when nothing could be compared. In a process of its
-own, because it loads models, and whoever packs should neither wait for the runtime's import nor die with it.
+``python -m appliance.tools.packaging.equivalence SOURCE PACKED`` writes one JSON object: {"proven": N} after N requests
+that gave equal bytes, {"differs": TEXT} when one did not, {"unproven": TEXT} when nothing could be compared. In a
+process of its own, because it loads models, and packing should neither wait for the runtime's import nor die with it.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Proof:
 def prove(source: str, packed: Path) -> Proof:
     """Compare the model files ``source`` and ``packed`` in a child. Raises ModelInvalid when they differ."""
     environment = {**os.environ, "ORT_DISABLE_TELEMETRY": "1"}
-    command = [sys.executable, "-m", "appliance.package.proof", source, str(packed)]
+    command = [sys.executable, "-m", "appliance.tools.packaging.equivalence", source, str(packed)]
     try:
         done = subprocess.run(command, capture_output=True, env=environment, timeout=SECONDS_MAX, check=False)
         said = json.loads(done.stdout.decode().rpartition("\n")[2] or "null")

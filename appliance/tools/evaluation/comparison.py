@@ -22,18 +22,18 @@ from appliance.domain.tensor import element_count
 from appliance.repository.settings import RepositoryConfig
 from appliance.runtimes.numeric_difference import numeric_difference
 from appliance.runtimes.runtime import Runtime
-from appliance.tools.requests import Request, golden_request, with_rows
-from appliance.tools.runner import Answer, Runner, speed
-from appliance.tools.subject import find_subject
-from appliance.tools.trials import (
+from appliance.tools.evaluation.inputs import Inputs, golden_inputs, with_rows
+from appliance.tools.evaluation.jobs import (
     ORIGINAL,
     Candidate,
-    CompareWish,
+    CompareJob,
     Comparison,
     OutputAccuracy,
     Progress,
     Speed,
 )
+from appliance.tools.evaluation.runner import Answer, Runner, speed
+from appliance.tools.subject import find_subject
 
 ROUNDS: Final = 9
 BATCH_ROWS_MAX: Final = 16
@@ -47,27 +47,27 @@ class _Entry:
     runner: Runner
 
 
-def compare(wish: CompareWish, version: ModelVersion, runtime: Runtime, progress: Progress) -> Comparison:
+def compare(job: CompareJob, version: ModelVersion, runtime: Runtime, progress: Progress) -> Comparison:
     """All candidates, the original first; one that cannot be loaded or run says why. Raises ArtefactError when there
     is no golden set that can be used."""
     golden = read_golden(version.golden) if version.golden else None
     if golden is None or not golden.cases:
         raise ArtefactError(f"{version.key} has no golden cases; make some with 'appliance model golden'")
     tensors = read_tensors(version.golden, golden)
-    judge = _Judge(golden, tensors, wish)
-    files = {ORIGINAL: version.path, **wish.files}
+    judge = _Judge(golden, tensors, job)
+    files = {ORIGINAL: version.path, **job.files}
     entries: list[_Entry] = []
     broken: list[Candidate] = []
     for number, (method, path) in enumerate(files.items()):
         progress(number, len(files) + ROUNDS, f"answers of {method}")
-        found = _tried(method, replace(version, path=path), runtime, judge, wish.repository)
+        found = _tried(method, replace(version, path=path), runtime, judge, job.repository)
         if isinstance(found, _Entry):
             entries.append(found)
         else:
             broken.append(found)
-    request = golden_request(tensors, golden.cases[0])
-    measured = entries if wish.budget_ms else []
-    speeds = _speeds(measured, version, request, wish.budget_ms * 1_000_000, progress, len(files))
+    inputs = golden_inputs(tensors, golden.cases[0])
+    measured = entries if job.budget_ms else []
+    speeds = _speeds(measured, version, inputs, job.budget_ms * 1_000_000, progress, len(files))
     done = [replace(each.said, speeds=tuple(speeds.get(each.said.method, ()))) for each in entries] + broken
     order = list(files)
     return Comparison(
@@ -101,7 +101,7 @@ def variant_bytes(path: str) -> int:
 def _speeds(
     entries: Sequence[_Entry],
     version: ModelVersion,
-    request: Request,
+    inputs: Inputs,
     budget_ns: int,
     progress: Progress,
     before: int,
@@ -110,7 +110,7 @@ def _speeds(
     largest = min(version.max_batch_size, BATCH_ROWS_MAX) or 1
     sizes = sorted({1, largest})
     rounds = {
-        (entry.said.method, rows): entry.runner.prepared(with_rows(version, request, rows))
+        (entry.said.method, rows): entry.runner.prepared(with_rows(version, inputs, rows))
         for rows in sizes
         for entry in entries
     }
@@ -128,16 +128,16 @@ def _speeds(
 class _Judge:
     """Compares answers with the golden ones, over all cases."""
 
-    def __init__(self, golden: GoldenSet, tensors: memoryview, wish: CompareWish) -> None:
+    def __init__(self, golden: GoldenSet, tensors: memoryview, job: CompareJob) -> None:
         self._golden = golden
         self._tensors = tensors
-        self._wish = wish
+        self._job = job
 
     def accuracy(self, runner: Runner) -> tuple[OutputAccuracy, ...]:
         """What each output of the version is worth. Raises what runs raise."""
         worth: dict[str, OutputAccuracy] = {}
         for case in self._golden.cases:
-            answers = runner.answer(golden_request(self._tensors, case))
+            answers = runner.answer(golden_inputs(self._tensors, case))
             for name, accuracy in self._case(case, runner.version, answers):
                 worth[name] = accuracy if name not in worth else _sum(worth[name], accuracy)
         return tuple(worth.values())
@@ -152,11 +152,11 @@ class _Judge:
             found = Values(datatype=datatypes[right.name], shape=answer.shape, raw=answer.raw)
             wanted = Values(datatype=right.datatype, shape=right.shape, raw=tensor_data(self._tensors, right))
             told = numeric_difference(found, wanted, self._tolerance(right.name))
-            same, tops = _same_tops(found, wanted) if right.name in self._wish.classes else (0, 0)
+            same, tops = _same_tops(found, wanted) if right.name in self._job.classes else (0, 0)
             yield right.name, _accuracy(right.name, case.name, told, same, tops)
 
     def _tolerance(self, output: str) -> Tolerance:
-        return self._wish.tolerances.get(output, self._golden.tolerance(output))
+        return self._job.tolerances.get(output, self._golden.tolerance(output))
 
 
 def _accuracy(output: str, case: str, told: Difference, same: int, tops: int) -> OutputAccuracy:

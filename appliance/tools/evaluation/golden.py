@@ -22,71 +22,71 @@ from appliance.domain.golden import (
 )
 from appliance.domain.manifest import LatencyPromise
 from appliance.domain.model import ModelVersion
-from appliance.tools.requests import Request, golden_request, random_request, rows_of, with_rows
-from appliance.tools.runner import Runner
-from appliance.tools.trials import GoldenMade, GoldenWish, Progress, Speed
+from appliance.tools.evaluation.inputs import Inputs, golden_inputs, random_inputs, rows_of, with_rows
+from appliance.tools.evaluation.jobs import GoldenJob, GoldenMade, Progress, Speed
+from appliance.tools.evaluation.runner import Runner
 
 NS_PER_US: Final = 1_000
 
 
 class _Case(NamedTuple):
     name: str
-    request: Request
+    inputs: Inputs
 
 
-def make_golden(wish: GoldenWish, runner: Runner, progress: Progress) -> GoldenMade:
+def make_golden(job: GoldenJob, runner: Runner, progress: Progress) -> GoldenMade:
     """Answer every case twice (an answer that is not the same again has no place in a golden set), measure the
     promise, write. Raises ArtefactError and what runs raise."""
     version = runner.version
-    total = _count(wish)
+    total = _count(job)
     file = TensorFile()
     made = []
-    for number, case in enumerate(_cases(wish, version)):
+    for number, case in enumerate(_cases(job, version)):
         progress(number, total, f"case {case.name}")
         made.append(_answered(case, runner, file))
-    tolerances = _tolerances(wish, version)
-    promise, measured = _promise(wish, runner, progress)
+    tolerances = _tolerances(job, version)
+    promise, measured = _promise(job, runner, progress)
     golden = GoldenSet(
         cases=tuple(made),
         tolerances=tolerances,
         promise=promise,
-        note=f"random values of seed {wish.seed}" if wish.random else "given inputs",
+        note=f"random values of seed {job.seed}" if job.random else "given inputs",
     )
     wrong = misfits(golden, version.inputs, version.outputs, version.max_batch_size)
     if wrong:
         raise ArtefactError("; ".join(wrong))
     data = file.data()
     try:
-        write_golden(wish.folder, golden, data)
+        write_golden(job.folder, golden, data)
     except OSError as error:
         raise ArtefactError(
-            f"the golden set cannot be written into {wish.folder}: {error.strerror}"
+            f"the golden set cannot be written into {job.folder}: {error.strerror}"
         ) from error
-    path = f"{wish.folder}/{SET_FILE.rpartition('/')[2]}"
+    path = f"{job.folder}/{SET_FILE.rpartition('/')[2]}"
     return GoldenMade(path=path, cases=len(made), tensors_bytes=len(data), promise=promise, measured=measured)
 
 
-def _count(wish: GoldenWish) -> int:
+def _count(job: GoldenJob) -> int:
     """Cases there will be. Raises ArtefactError when they are more than a set holds."""
-    count = wish.random + (len(read_golden(wish.cases).cases) if wish.cases else 0)
+    count = job.random + (len(read_golden(job.cases).cases) if job.cases else 0)
     if count > CASES_MAX:
         raise ArtefactError(f"a golden set holds at most {CASES_MAX:,} cases; {count:,} are asked for")
     return count
 
 
-def _cases(wish: GoldenWish, version: ModelVersion) -> Iterator[_Case]:
-    if wish.cases:
-        given = read_golden(wish.cases)
-        tensors = read_tensors(wish.cases, given)
+def _cases(job: GoldenJob, version: ModelVersion) -> Iterator[_Case]:
+    if job.cases:
+        given = read_golden(job.cases)
+        tensors = read_tensors(job.cases, given)
         for case in given.cases:
-            yield _Case(case.name, golden_request(tensors, case))
-    for number in range(wish.random):
-        request = random_request(version, wish.rows, wish.shapes, wish.seed + number)
-        yield _Case(f"random-{wish.seed + number}", request)
+            yield _Case(case.name, golden_inputs(tensors, case))
+    for number in range(job.random):
+        inputs = random_inputs(version, job.rows, job.shapes, job.seed + number)
+        yield _Case(f"random-{job.seed + number}", inputs)
 
 
 def _answered(case: _Case, runner: Runner, file: TensorFile) -> GoldenCase:
-    answers, again = runner.answer(case.request), runner.answer(case.request)
+    answers, again = runner.answer(case.inputs), runner.answer(case.inputs)
     for spec, one, other in zip(runner.version.outputs, answers, again, strict=True):
         if one != other:
             raise ArtefactError(
@@ -95,7 +95,7 @@ def _answered(case: _Case, runner: Runner, file: TensorFile) -> GoldenCase:
     return GoldenCase(
         name=case.name,
         inputs=tuple(
-            file.add(name, tensor.datatype, tensor.shape, tensor.raw) for name, tensor in case.request.items()
+            file.add(name, tensor.datatype, tensor.shape, tensor.raw) for name, tensor in case.inputs.items()
         ),
         outputs=tuple(
             file.add(spec.name, spec.datatype, answer.shape, answer.raw)
@@ -104,29 +104,29 @@ def _answered(case: _Case, runner: Runner, file: TensorFile) -> GoldenCase:
     )
 
 
-def _tolerances(wish: GoldenWish, version: ModelVersion) -> Mapping[str, Tolerance]:
+def _tolerances(job: GoldenJob, version: ModelVersion) -> Mapping[str, Tolerance]:
     """Numbers are held to the default unless told otherwise; all else is exact."""
-    unknown = set(wish.tolerances) - {spec.name for spec in version.outputs}
+    unknown = set(job.tolerances) - {spec.name for spec in version.outputs}
     if unknown:
         raise ArtefactError(f"the model has no output '{min(unknown)}' to give a tolerance to")
     return {
-        spec.name: wish.tolerances.get(spec.name, wish.default if spec.datatype in FLOATS else EXACT)
+        spec.name: job.tolerances.get(spec.name, job.default if spec.datatype in FLOATS else EXACT)
         for spec in version.outputs
     }
 
 
 def _promise(
-    wish: GoldenWish, runner: Runner, progress: Progress
+    job: GoldenJob, runner: Runner, progress: Progress
 ) -> tuple[LatencyPromise | None, Speed | None]:
     """Measured on the first case."""
-    if wish.promise is None:
+    if job.promise is None:
         return None, None
-    progress(0, 1, f"measuring {wish.promise.rows} rows")
-    first = next(_cases(wish, runner.version))
-    asked = with_rows(runner.version, first.request, wish.promise.rows)
-    measured = runner.measure(asked, wish.budget_ms * 1_000_000)
-    if wish.promise.p99_us:
-        return wish.promise, measured
-    p99_us = -(-measured.p99_ns * wish.margin_percent // (100 * NS_PER_US))
+    progress(0, 1, f"measuring {job.promise.rows} rows")
+    first = next(_cases(job, runner.version))
+    asked = with_rows(runner.version, first.inputs, job.promise.rows)
+    measured = runner.measure(asked, job.budget_ms * 1_000_000)
+    if job.promise.p99_us:
+        return job.promise, measured
+    p99_us = -(-measured.p99_ns * job.margin_percent // (100 * NS_PER_US))
     rows = rows_of(runner.version, asked)
     return LatencyPromise(rows=rows, p99_us=max(p99_us, 1)), measured

@@ -20,13 +20,13 @@ from typing import Final
 
 from appliance.domain.errors import ArtefactError, ModelInvalid, Problem
 from appliance.domain.golden import SET_FILE, TENSORS_NAME
-from appliance.package.config_text import changed_config
-from appliance.package.source import CONFIG_FILE, ModelSource, find_source, plain_name
 from appliance.repository.model_directory import read_model_directory
 from appliance.repository.onnx_graph import read_graph
 from appliance.repository.pbtxt import parse
 from appliance.repository.settings import RepositoryConfig
 from appliance.repository.warmup_config import WARMUP_DIRECTORY
+from appliance.tools.packaging.config_text import changed_config
+from appliance.tools.packaging.source import CONFIG_FILE, ModelSource, find_source, plain_name
 
 MODEL_FILE: Final = "model.onnx"
 EXPORTS: Final = ("model.onnx", "onnx/model.onnx")

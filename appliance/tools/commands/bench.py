@@ -11,8 +11,8 @@ import argparse
 import os
 
 from appliance.cli.failure import Exit
-from appliance.cli.model.cost_file import benched, to_json
-from appliance.cli.model.trial_run import (
+from appliance.cli.package_policy import repository_of
+from appliance.tools.commands.options import (
     add_shapes,
     add_source,
     natural,
@@ -20,9 +20,9 @@ from appliance.cli.model.trial_run import (
     sentences,
     subject_of,
 )
-from appliance.cli.package_policy import repository_of
-from appliance.tools.process import measure
-from appliance.tools.trials import MeasureWish
+from appliance.tools.evaluation.cost_file import benched, to_json
+from appliance.tools.evaluation.jobs import MeasureJob
+from appliance.tools.evaluation.process import measure
 
 BUDGET_MS = 1_000
 
@@ -51,7 +51,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Measure and show."""
     settings = repository_of(arguments.config)
     subject = subject_of(arguments.source, settings)
-    wish = MeasureWish(
+    job = MeasureJob(
         source=os.path.abspath(arguments.source),
         rows=arguments.rows,
         shapes=dict(arguments.shape),
@@ -60,13 +60,13 @@ def run(arguments: argparse.Namespace) -> int:
         repository=settings,
     )
     with sentences(), progress_shown("measuring", quiet=arguments.json) as progress:
-        found = measure(wish, progress)
+        found = measure(job, progress)
     if arguments.json:
         print(to_json(benched(subject.version, found, arguments.threads)))
         return Exit.OK
     from rich.console import Console
 
-    from appliance.cli.model.trial_view import measurement_view
+    from appliance.tools.commands.views import measurement_view
 
     Console().print(measurement_view(subject.version, found))
     return Exit.OK

@@ -13,9 +13,9 @@ from appliance.cli.failure import Exit
 from appliance.cli.main import main
 from appliance.domain.errors import ModelInvalid
 from appliance.domain.manifest import path_problem
-from appliance.package.config_text import changed_config
-from appliance.package.importing import DROPPED, import_model
 from appliance.repository.directory import RepositoryConfig, scan
+from appliance.tools.packaging.config_text import changed_config
+from appliance.tools.packaging.importing import DROPPED, import_model
 from tests.package.onnx_models import layers, save_outside
 from tests.repository.onnx_files import model_of, port
 

@@ -1,8 +1,8 @@
-"""The process in which models are loaded and tried: ``python -m appliance.tools.child ACTION``.
+"""The process in which models are loaded and tried: ``python -m appliance.tools.evaluation.child ACTION``.
 
-The wish comes on standard input, as JSON; on standard output go lines of JSON: {"progress": [done, total, text]}, then
+The job comes on standard input, as JSON; on standard output go lines of JSON: {"progress": [done, total, text]}, then
 {"result": {...}} or {"refused": text}. A process of its own, because a model can hang, crash or take all memory, and
-what one trial has left behind must not count for the next.
+what one job has left behind must not count for the next.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ from appliance.domain.errors import ApplianceError, ArtefactError
 from appliance.domain.golden import read_golden, read_tensors
 from appliance.domain.model import ModelVersion
 from appliance.runtimes.runtime import Runtime, open_runtimes
-from appliance.tools.comparison import compare
-from appliance.tools.golden_maker import make_golden
-from appliance.tools.requests import Request, golden_request, random_request, with_rows
-from appliance.tools.runner import Runner
-from appliance.tools.subject import find_subject
-from appliance.tools.trials import (
-    CompareWish,
+from appliance.tools.evaluation.comparison import compare
+from appliance.tools.evaluation.golden import make_golden
+from appliance.tools.evaluation.inputs import Inputs, golden_inputs, random_inputs, with_rows
+from appliance.tools.evaluation.jobs import (
+    CompareJob,
     Comparison,
     Converted,
-    ConvertWish,
+    ConvertJob,
+    GoldenJob,
     GoldenMade,
-    GoldenWish,
+    MeasureJob,
     Measurement,
-    MeasureWish,
     Progress,
     from_plain,
     to_plain,
 )
+from appliance.tools.evaluation.runner import Runner
+from appliance.tools.subject import find_subject
 from appliance.workers.confinement import die_with_parent
 from appliance.workers.memory import private_bytes
 
@@ -45,13 +45,13 @@ ROWS_MAX: Final = 32
 
 
 def main(arguments: list[str]) -> int:
-    """Try one thing; 0 also when it is refused, since that was said."""
+    """Do one job; 0 also when it is refused, since that was said."""
     die_with_parent(os.getppid())
     answers = os.dup(1)
     os.dup2(2, 1)  # what libraries print is not an answer
-    action, wish = arguments[0], json.load(sys.stdin)
+    action, job = arguments[0], json.load(sys.stdin)
     try:
-        said: Mapping[str, object] = {"result": to_plain(_ACTIONS[action](wish, _teller(answers)))}
+        said: Mapping[str, object] = {"result": to_plain(_ACTIONS[action](job, _teller(answers)))}
     except (ApplianceError, MemoryError) as problem:
         said = {"refused": str(problem) or type(problem).__name__}
     _say(answers, said)
@@ -73,40 +73,40 @@ def _runtime() -> Runtime:
 
 
 def _measure(plain: Mapping[str, object], progress: Progress) -> Measurement:
-    wish = from_plain(MeasureWish, plain)
-    version = find_subject(Path(wish.source), wish.repository).version
-    request, inputs = _request(wish, version)
+    job = from_plain(MeasureJob, plain)
+    version = find_subject(Path(job.source), job.repository).version
+    inputs, origin = _inputs(job, version)
     runtime = _runtime()
-    sizes = wish.rows or _sizes(version.max_batch_size)
+    sizes = job.rows or _sizes(version.max_batch_size)
     progress(0, len(sizes) + 1, "loading")
     before, begin = private_bytes(os.getpid()), time.monotonic_ns()
-    runner = Runner(runtime, version, wish.threads)
-    runner.answer(request)
+    runner = Runner(runtime, version, job.threads)
+    runner.answer(inputs)
     first_ns = time.monotonic_ns() - begin
     speeds = []
     for number, rows in enumerate(sizes):
         progress(number + 1, len(sizes) + 1, f"{rows} rows")
-        speeds.append(runner.measure(with_rows(version, request, rows), wish.budget_ms * 1_000_000))
+        speeds.append(runner.measure(with_rows(version, inputs, rows), job.budget_ms * 1_000_000))
     return Measurement(
         load_ns=runner.load_ns,
         first_answer_ns=first_ns,
         memory_bytes=max(private_bytes(os.getpid()) - before, 0),
-        inputs=inputs,
+        inputs=origin,
         speeds=tuple(speeds),
     )
 
 
-def _request(wish: MeasureWish, version: ModelVersion) -> tuple[Request, str]:
+def _inputs(job: MeasureJob, version: ModelVersion) -> tuple[Inputs, str]:
     """One row to run, and what it is."""
     largest = max(version.max_batch_size, 1)
-    if any(not 1 <= rows <= largest for rows in wish.rows):
+    if any(not 1 <= rows <= largest for rows in job.rows):
         raise ArtefactError(f"{version.key} takes batches of 1 to {largest} rows")
-    golden = read_golden(version.golden) if version.golden and not wish.shapes else None
+    golden = read_golden(version.golden) if version.golden and not job.shapes else None
     if golden is not None and golden.cases:
         case = golden.cases[0]
-        request = golden_request(read_tensors(version.golden, golden), case)
-        return with_rows(version, request, 1), f"golden case '{case.name}'"
-    return random_request(version, 1, wish.shapes, 0), "random values"
+        inputs = golden_inputs(read_tensors(version.golden, golden), case)
+        return with_rows(version, inputs, 1), f"golden case '{case.name}'"
+    return random_inputs(version, 1, job.shapes, 0), "random values"
 
 
 def _sizes(largest: int) -> tuple[int, ...]:
@@ -116,33 +116,33 @@ def _sizes(largest: int) -> tuple[int, ...]:
 
 
 def _golden(plain: Mapping[str, object], progress: Progress) -> GoldenMade:
-    wish = from_plain(GoldenWish, plain)
-    subject = find_subject(Path(wish.source), wish.repository)
+    job = from_plain(GoldenJob, plain)
+    subject = find_subject(Path(job.source), job.repository)
     progress(0, 1, "loading")
-    return make_golden(wish, Runner(_runtime(), subject.version), progress)
+    return make_golden(job, Runner(_runtime(), subject.version), progress)
 
 
 def _convert(plain: Mapping[str, object], progress: Progress) -> Converted:
-    wish = from_plain(ConvertWish, plain)
-    version = find_subject(Path(wish.source), wish.repository).version
-    from appliance.runtimes.onnx_variants import array_of, make_variant
+    job = from_plain(ConvertJob, plain)
+    version = find_subject(Path(job.source), job.repository).version
+    from appliance.tools.variants.conversion import array_of, make_variant
 
-    progress(0, 1, f"making {wish.method}")
+    progress(0, 1, f"making {job.method}")
     calibration: list[Mapping[str, Any]] = []
     if version.golden:
         golden = read_golden(version.golden)
         tensors = read_tensors(version.golden, golden)
         calibration = [
-            {name: array_of(*tensor) for name, tensor in golden_request(tensors, case).items()}
+            {name: array_of(*tensor) for name, tensor in golden_inputs(tensors, case).items()}
             for case in golden.cases
         ]
-    make_variant(version.path, wish.method, wish.target, calibration)
-    return Converted(file_bytes=os.path.getsize(wish.target))
+    make_variant(version.path, job.method, job.target, calibration)
+    return Converted(file_bytes=os.path.getsize(job.target))
 
 
 def _compare(plain: Mapping[str, object], progress: Progress) -> Comparison:
-    wish = from_plain(CompareWish, plain)
-    return compare(wish, find_subject(Path(wish.source), wish.repository).version, _runtime(), progress)
+    job = from_plain(CompareJob, plain)
+    return compare(job, find_subject(Path(job.source), job.repository).version, _runtime(), progress)
 
 
 _ACTIONS: Final[Mapping[str, Callable[[Mapping[str, object], Progress], Any]]] = {

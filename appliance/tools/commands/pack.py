@@ -28,8 +28,8 @@ from appliance.cli.version_number import version_number
 
 if TYPE_CHECKING:
     from appliance.domain.manifest import LatencyPromise, Manifest, Measured
-    from appliance.package.proof import Proof
-    from appliance.package.source import ModelSource
+    from appliance.tools.packaging.equivalence import Proof
+    from appliance.tools.packaging.source import ModelSource
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -90,10 +90,10 @@ def run(arguments: argparse.Namespace) -> int:
 def _pack(arguments: argparse.Namespace) -> int:
     from appliance.domain.manifest_codec import encode
     from appliance.package.claims import GRAPH_FILE
-    from appliance.package.packing import Labels, lay_out, open_from, promised_before
-    from appliance.package.proof import Proof, prove
-    from appliance.package.source import find_source
     from appliance.package.writer import replacing, write_package
+    from appliance.tools.packaging.equivalence import Proof, prove
+    from appliance.tools.packaging.packing import Labels, lay_out, open_from, promised_before
+    from appliance.tools.packaging.source import find_source
 
     signers = signing.signers_of(arguments)
     settings = package_policy.repository_of(arguments.config)
@@ -146,8 +146,8 @@ def _text(said: str) -> str:
 def _measured(file: Path | None) -> Measured | None:
     if file is None:
         return None
-    from appliance.cli.model.cost_file import read_cost
     from appliance.domain.errors import ConfigInvalid
+    from appliance.tools.evaluation.cost_file import read_cost
 
     try:
         return read_cost(file)

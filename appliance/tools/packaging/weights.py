@@ -24,8 +24,8 @@ from appliance.domain.digest import Digester
 from appliance.domain.errors import ArtefactError
 from appliance.domain.manifest import ELEMENT_BITS, TensorEntry
 from appliance.package.claims import WEIGHTS_FILE
-from appliance.package.skeleton import SELF, read_skeleton
 from appliance.repository.model_files import ModelFile, ModelHome
+from appliance.tools.packaging.skeleton import SELF, read_skeleton
 
 LEAST_BYTES: Final = 1024
 PAGE_BYTES: Final = 4096

@@ -18,7 +18,11 @@ from pathlib import Path
 
 from appliance.cli.failure import CommandFailed, Exit
 from appliance.cli.model.target import add_output
-from appliance.cli.model.trial_run import (
+from appliance.cli.package_policy import repository_of
+from appliance.domain.errors import ArtefactError
+from appliance.domain.golden import Tolerance
+from appliance.repository.settings import RepositoryConfig
+from appliance.tools.commands.options import (
     add_source,
     add_tolerances,
     as_mapping,
@@ -28,23 +32,19 @@ from appliance.cli.model.trial_run import (
     sentences,
     subject_of,
 )
-from appliance.cli.package_policy import repository_of
-from appliance.domain.errors import ArtefactError
-from appliance.domain.golden import Tolerance
-from appliance.repository.settings import RepositoryConfig
-from appliance.tools.process import compare, convert
-from appliance.tools.subject import Subject
-from appliance.tools.trials import (
+from appliance.tools.evaluation.jobs import (
     METHODS,
     ORIGINAL,
     Candidate,
-    CompareWish,
+    CompareJob,
     Comparison,
-    ConvertWish,
+    ConvertJob,
     Progress,
     to_plain,
 )
-from appliance.tools.variant_home import copy_home, next_version, write_variant
+from appliance.tools.evaluation.process import compare, convert
+from appliance.tools.subject import Subject
+from appliance.tools.variants.output import copy_home, next_version, write_variant
 
 BUDGET_MS = 3_000
 
@@ -97,12 +97,12 @@ def run(arguments: argparse.Namespace) -> int:
     source = os.path.abspath(arguments.source)
     with tempfile.TemporaryDirectory() as folder, sentences():
         with progress_shown("variants", quiet=arguments.json) as progress:
-            alone = CompareWish(
+            alone = CompareJob(
                 source=source, files={}, tolerances=tolerances, budget_ms=0, repository=settings
             )
             _check_original(compare(alone, progress))
             files, failed = _converted(source, arguments.method or list(METHODS), folder, settings, progress)
-            wish = CompareWish(
+            job = CompareJob(
                 source=source,
                 files=files,
                 tolerances=tolerances,
@@ -110,7 +110,7 @@ def run(arguments: argparse.Namespace) -> int:
                 budget_ms=arguments.budget_ms,
                 repository=settings,
             )
-            found = _with_failed(compare(wish, progress), failed)
+            found = _with_failed(compare(job, progress), failed)
         _check_original(found)
         written = {} if arguments.dry_run else _written(subject, found, files, arguments, tolerances)
     _show(arguments, version.key, found, written)
@@ -134,7 +134,7 @@ def _converted(
     for method in dict.fromkeys(methods):
         path = os.path.join(folder, f"{method}.onnx")
         try:
-            convert(ConvertWish(source=source, method=method, target=path, repository=settings), progress)
+            convert(ConvertJob(source=source, method=method, target=path, repository=settings), progress)
             files[method] = path
         except ArtefactError as error:
             failed[method] = str(error)
@@ -197,7 +197,7 @@ def _show(arguments: argparse.Namespace, key: str, found: Comparison, written: M
         return
     from rich.console import Console
 
-    from appliance.cli.model.trial_view import comparison_view
+    from appliance.tools.commands.views import comparison_view
 
     Console().print(comparison_view(key, found, written))
 

@@ -1,4 +1,4 @@
-"""Has something tried in a process of its own, and tells how it ended."""
+"""Do jobs of evaluation in a process of its own, and tell how each ended."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from appliance.domain.errors import ArtefactError
-from appliance.tools.trials import (
-    CompareWish,
+from appliance.tools.evaluation.jobs import (
+    CompareJob,
     Comparison,
     Converted,
-    ConvertWish,
+    ConvertJob,
+    GoldenJob,
     GoldenMade,
-    GoldenWish,
+    MeasureJob,
     Measurement,
-    MeasureWish,
     Progress,
     from_plain,
     to_plain,
@@ -40,28 +40,28 @@ ENVIRONMENT: Final[Mapping[str, str]] = {
 T = TypeVar("T")
 
 
-def measure(wish: MeasureWish, progress: Progress) -> Measurement:
+def measure(job: MeasureJob, progress: Progress) -> Measurement:
     """What a version costs. Raises ArtefactError when it cannot be loaded or run, here and below."""
-    return _try("measure", wish, Measurement, progress)
+    return _try("measure", job, Measurement, progress)
 
 
-def make_golden(wish: GoldenWish, progress: Progress) -> GoldenMade:
+def make_golden(job: GoldenJob, progress: Progress) -> GoldenMade:
     """Write a golden set."""
-    return _try("golden", wish, GoldenMade, progress)
+    return _try("golden", job, GoldenMade, progress)
 
 
-def convert(wish: ConvertWish, progress: Progress) -> Converted:
+def convert(job: ConvertJob, progress: Progress) -> Converted:
     """Write a variant."""
-    return _try("convert", wish, Converted, progress)
+    return _try("convert", job, Converted, progress)
 
 
-def compare(wish: CompareWish, progress: Progress) -> Comparison:
+def compare(job: CompareJob, progress: Progress) -> Comparison:
     """Hold variants against the original."""
-    return _try("compare", wish, Comparison, progress)
+    return _try("compare", job, Comparison, progress)
 
 
-def _try(action: str, wish: object, kind: type[T], progress: Progress) -> T:
-    command = [sys.executable, "-m", "appliance.tools.child", action]
+def _try(action: str, job: object, kind: type[T], progress: Progress) -> T:
+    command = [sys.executable, "-m", "appliance.tools.evaluation.child", action]
     last = ""
     with tempfile.TemporaryFile() as errors:
         with subprocess.Popen(
@@ -76,7 +76,7 @@ def _try(action: str, wish: object, kind: type[T], progress: Progress) -> T:
             assert child.stdout is not None
             try:
                 with suppress(BrokenPipeError), child.stdin as end:
-                    json.dump(to_plain(wish), end)
+                    json.dump(to_plain(job), end)
                 for line in child.stdout:
                     last = line
                     if "progress" in (said := json.loads(line)):
@@ -101,7 +101,7 @@ def _result(last: str, kind: type[T], status: int, errors: str) -> T:
 
 def _environment() -> dict[str, str]:
     environment = {**os.environ, **ENVIRONMENT}
-    root = Path(__file__).resolve().parents[2]
+    root = Path(__file__).resolve().parents[3]
     if root != Path(sysconfig.get_path("purelib")).resolve():  # run from a source tree
         inherited = environment.get("PYTHONPATH")
         environment["PYTHONPATH"] = f"{root}{os.pathsep}{inherited}" if inherited else str(root)

@@ -15,7 +15,12 @@ from pathlib import Path
 
 from appliance.cli.failure import CommandFailed, Exit, printable
 from appliance.cli.model.target import add_output
-from appliance.cli.model.trial_run import (
+from appliance.cli.package_policy import repository_of
+from appliance.domain.golden import SET_FILE
+from appliance.domain.manifest import LatencyPromise
+from appliance.domain.model import ModelVersion
+from appliance.repository.settings import RepositoryConfig
+from appliance.tools.commands.options import (
     add_shapes,
     add_source,
     add_tolerances,
@@ -26,13 +31,8 @@ from appliance.cli.model.trial_run import (
     sentences,
     subject_of,
 )
-from appliance.cli.package_policy import repository_of
-from appliance.domain.golden import SET_FILE
-from appliance.domain.manifest import LatencyPromise
-from appliance.domain.model import ModelVersion
-from appliance.repository.settings import RepositoryConfig
-from appliance.tools.process import make_golden
-from appliance.tools.trials import GoldenMade, GoldenWish, to_plain
+from appliance.tools.evaluation.jobs import GoldenJob, GoldenMade, to_plain
+from appliance.tools.evaluation.process import make_golden
 
 RANDOM_CASES = 4
 SEED = 1
@@ -96,19 +96,19 @@ def run(arguments: argparse.Namespace) -> int:
             f"'{folder}' has a golden set; replace it with --force, or write elsewhere with --out"
         )
     with tempfile.TemporaryDirectory() as drafts, sentences():
-        wish = _wish(arguments, subject.version, os.path.abspath(folder), drafts, settings)
+        job = _job(arguments, subject.version, os.path.abspath(folder), drafts, settings)
         with progress_shown("golden set", quiet=arguments.json) as progress:
-            made = make_golden(wish, progress)
+            made = make_golden(job, progress)
     print(json.dumps(to_plain(made)) if arguments.json else _sentence(made))
     return Exit.OK
 
 
-def _wish(
+def _job(
     arguments: argparse.Namespace, version: ModelVersion, folder: str, drafts: str, settings: RepositoryConfig
-) -> GoldenWish:
+) -> GoldenJob:
     given = 0
     if arguments.case or arguments.input:
-        from appliance.cli.model.case_files import write_cases
+        from appliance.tools.commands.case_files import write_cases
 
         given = write_cases(version, arguments.case, arguments.input, drafts)
     random = arguments.random if arguments.random is not None else 0 if given else RANDOM_CASES
@@ -117,7 +117,7 @@ def _wish(
     promise = None
     if arguments.promise is not None:
         promise = LatencyPromise(rows=arguments.promise_rows, p99_us=arguments.promise)
-    return GoldenWish(
+    return GoldenJob(
         source=os.path.abspath(arguments.source),
         folder=folder,
         cases=os.path.join(drafts, SET_FILE.rpartition("/")[2]) if given else "",

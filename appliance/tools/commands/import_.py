@@ -34,7 +34,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Import, and tell what is otherwise than in the source."""
     from appliance.domain.errors import ArtefactError, ModelInvalid
     from appliance.domain.manifest import NAME_RULE, is_name
-    from appliance.package.importing import import_model
+    from appliance.tools.packaging.importing import import_model
 
     if arguments.name is not None and not is_name(arguments.name):
         raise CommandFailed(f"--name '{arguments.name}' is not {NAME_RULE}")

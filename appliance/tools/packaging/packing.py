@@ -33,14 +33,14 @@ from appliance.domain.manifest import (
 from appliance.domain.manifest_codec import FILE as MANIFEST_FILE
 from appliance.domain.model import ModelVersion
 from appliance.package.claims import GRAPH_FILE, WEIGHTS_FILE, manifest_port
-from appliance.package.config_text import packed_config
-from appliance.package.runtime_need import runtime_need
-from appliance.package.source import CONFIG_FILE, ModelSource, plain_name
-from appliance.package.weights import split_model
 from appliance.repository.model_directory import read_model_directory
 from appliance.repository.onnx_graph import read_graph
 from appliance.repository.onnx_summary import GraphSummary
 from appliance.repository.settings import RepositoryConfig
+from appliance.tools.packaging.config_text import packed_config
+from appliance.tools.packaging.runtime_need import runtime_need
+from appliance.tools.packaging.source import CONFIG_FILE, ModelSource, plain_name
+from appliance.tools.packaging.weights import split_model
 
 CHUNK_BYTES: Final = 4 << 20
 

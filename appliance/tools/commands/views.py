@@ -10,7 +10,7 @@ from rich.text import Text
 
 from appliance.cli.failure import printable
 from appliance.domain.model import ModelVersion
-from appliance.tools.trials import ORIGINAL, Candidate, Comparison, Measurement, OutputAccuracy
+from appliance.tools.evaluation.jobs import ORIGINAL, Candidate, Comparison, Measurement, OutputAccuracy
 
 NS_PER_MS = 1e6
 NS_PER_S = 1e9

@@ -1,0 +1,1 @@
+"""The commands of the tools, below ``appliance model``: arguments, progress, tables."""
