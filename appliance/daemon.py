@@ -21,7 +21,8 @@ from typing import Any
 
 import uvloop
 
-from appliance.config import ApplianceConfig
+from appliance.config.grpc import DoorKind
+from appliance.config.tree import ApplianceConfig
 from appliance.core.scheduling.scheduler import Scheduler
 from appliance.domain.errors import OperatorError, WorkerError
 from appliance.engine.control.desired import Desired
@@ -44,7 +45,6 @@ from appliance.frontend.choice import (
     make_quotas,
     passed_over,
 )
-from appliance.frontend.grpc.door import DoorKind
 from appliance.frontend.http.edge import HttpEdge
 from appliance.frontend.listening.descriptors import (
     descriptor_limit,
@@ -70,7 +70,7 @@ from appliance.workers.arena import Arena
 from appliance.workers.daemon.machine import memory_bytes, spare_bytes
 from appliance.workers.daemon.pool import WorkerPool
 from appliance.workers.memory import MemorySamples
-from appliance.workers.port import PoolEvent
+from appliance.workers.port import PoolEvent, worker_settings
 from appliance.workers.priority import SHORT_TURN_NS, take_turns
 
 EXIT_OK = 0
@@ -377,7 +377,7 @@ class Daemon:
             scheduler=Scheduler(config.scheduling),
             arena=self._arena,
             pool=self._pool,
-            settings=config.workers.settings_for,
+            settings=partial(worker_settings, config.workers),
             shell=Shell(
                 clock=time.monotonic_ns,
                 wall_ms=wall_ms,

@@ -10,7 +10,7 @@ import asyncio
 import time
 from collections.abc import Callable
 
-from appliance.config import ApplianceConfig
+from appliance.config.tree import ApplianceConfig
 from appliance.engine.control.desired import Desired
 from appliance.frontend.grpc.door import FrontDoor
 from appliance.frontend.http.edge import HttpEdge

@@ -21,10 +21,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 
+from appliance.config.residency import ResidencyPolicy
 from appliance.core.memory import residency_port as port
 from appliance.core.memory.residency import Residency
 from appliance.core.memory.residency_port import Footprint, Form
-from appliance.core.scheduling.settings import ResidencyPolicy
 from benchmarks.residency_traces import Trace
 
 NEVER = 1 << 62

@@ -20,9 +20,10 @@ import time
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 
+from appliance.config.scheduling import SchedulingConfig
 from appliance.core.scheduling import events as on
 from appliance.core.scheduling.actions import Action, Dispatch, Dropped, Expired, Refused
-from appliance.core.scheduling.scheduler import Scheduler, SchedulingConfig
+from appliance.core.scheduling.scheduler import Scheduler
 from appliance.domain.inference import NO_DEADLINE
 from appliance.domain.model import Batching
 

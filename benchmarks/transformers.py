@@ -9,12 +9,12 @@ from pathlib import Path
 import numpy as np
 import onnxruntime
 
+from appliance.config.repository import RepositoryConfig
 from appliance.domain.digest import PIECE_BYTES, Digester, digest_of
 from appliance.domain.golden import GoldenCase, GoldenSet, TensorFile, Tolerance, write_golden
 from appliance.domain.model import ModelVersion, WeightsFile
 from appliance.domain.tensor import Datatype
 from appliance.repository.model_directory import read_model_directory
-from appliance.repository.settings import RepositoryConfig
 from benchmarks.cache import ROOT, cache_directory
 from benchmarks.models import ModelsUnavailable
 

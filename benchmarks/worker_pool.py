@@ -7,10 +7,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
+from appliance.config.arena import ArenaConfig
+from appliance.config.workers import WorkersConfig
 from appliance.domain.model import ModelVersion
 from appliance.domain.tensor import FREE, byte_size
 from appliance.runtimes.alignment import aligned
-from appliance.workers.arena import Arena, ArenaConfig
+from appliance.workers.arena import Arena
 from appliance.workers.daemon.pool import WorkerPool
 from appliance.workers.port import (
     FormBuilt,
@@ -26,7 +28,6 @@ from appliance.workers.port import (
     WorkerSettings,
     WorkerStarted,
 )
-from appliance.workers.settings import WorkersConfig
 
 EVENT_TIMEOUT_S = 300.0
 OUTPUT_BYTES = 1 << 20

@@ -11,11 +11,12 @@ import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from appliance import config as configuration
+from appliance import configuration
 from appliance.cli import source
 from appliance.cli.config_listing import as_plain, as_toml
 from appliance.cli.failure import CommandFailed, Exit, printable
-from appliance.config import ApplianceConfig
+from appliance.config import loading
+from appliance.config.tree import ApplianceConfig
 from appliance.domain.errors import ConfigInvalid, Problem
 
 
@@ -49,7 +50,7 @@ def _check(file: Path, overrides: Mapping[str, object]) -> int:
 
 def _show(file: Path | None, json_wanted: bool) -> int:
     try:
-        config = configuration.load(file, checked=False) if file else ApplianceConfig()
+        config = loading.load(file) if file else ApplianceConfig()
     except ConfigInvalid as error:
         problems = map(str, error.problems)
         raise CommandFailed("the configuration has problems:", Exit.REFUSED, lines=problems) from error

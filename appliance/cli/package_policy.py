@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 from appliance.cli.failure import CommandFailed
 
 if TYPE_CHECKING:
-    from appliance.config import ApplianceConfig
+    from appliance.config.repository import RepositoryConfig
+    from appliance.config.tree import ApplianceConfig
     from appliance.package.keys import PublicKey
     from appliance.package.verification import Policy
-    from appliance.repository.settings import RepositoryConfig
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -30,9 +30,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def policy_of(arguments: argparse.Namespace) -> Policy:
     """By what packages are judged: without keys and configuration, signatures are told and not judged."""
     from appliance.cli import store_session
+    from appliance.config.packages import Unsigned
     from appliance.domain.errors import OperatorError
     from appliance.package.keys import read_public_key
-    from appliance.package.settings import Unsigned
     from appliance.package.verification import Policy
 
     try:
@@ -49,8 +49,7 @@ def policy_of(arguments: argparse.Namespace) -> Policy:
 def trusted_keys(file: Path | None, config: ApplianceConfig) -> list[PublicKey]:
     """The keys that the configuration from ``file`` trusts. Fails with all that cannot be had."""
     from appliance.domain.errors import Problem
-    from appliance.package.keys import read_public_key
-    from appliance.package.settings import key_problems
+    from appliance.package.keys import key_problems, read_public_key
 
     paths = config.packages.trusted_keys
     problems = [
@@ -70,15 +69,15 @@ def add_repository(parser: argparse.ArgumentParser) -> None:
 
 def repository_of(file: Path | None) -> RepositoryConfig:
     """What may be served, but for what each box sets for models that say nothing."""
-    from appliance.repository.settings import RepositoryConfig
+    from appliance.config.repository import RepositoryConfig
 
     if file is None:
         return RepositoryConfig()
-    from appliance import config as configuration
+    from appliance.config import loading
     from appliance.domain.errors import ConfigInvalid
 
     try:
-        repository = configuration.load(file, checked=False).repository
+        repository = loading.load(file).repository
     except ConfigInvalid as error:
         raise CommandFailed("the configuration has problems:", lines=map(str, error.problems)) from error
     return replace(repository, default_max_batch_size=RepositoryConfig().default_max_batch_size)

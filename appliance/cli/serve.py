@@ -11,16 +11,16 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from appliance import config as configuration
+from appliance import configuration
 from appliance.cli import source
 from appliance.cli.failure import CommandFailed, printable
-from appliance.config import ApplianceConfig
+from appliance.config.grpc import DoorConfig, DoorKind
+from appliance.config.log import LogFormat
+from appliance.config.tree import ApplianceConfig
 from appliance.domain.address import parse_address
 from appliance.domain.errors import ConfigInvalid
 from appliance.domain.model import VersionState
-from appliance.frontend.grpc.door import DoorConfig, DoorKind
 from appliance.frontend.listening.certificates import bearer_of
-from appliance.telemetry.log import LogFormat
 
 if TYPE_CHECKING:
     from appliance.daemon import Started

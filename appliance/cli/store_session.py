@@ -13,9 +13,9 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
-from appliance import config as configuration
 from appliance.cli.failure import CommandFailed, Exit
-from appliance.config import ApplianceConfig
+from appliance.config import loading
+from appliance.config.tree import ApplianceConfig
 from appliance.domain.errors import (
     ApplianceError,
     CatalogInvalid,
@@ -63,7 +63,7 @@ def _settle(required: bool, parser: argparse.ArgumentParser, arguments: argparse
 def configured(arguments: argparse.Namespace) -> ApplianceConfig:
     """The configuration; whether this machine could serve with it is not asked."""
     with told():
-        return configuration.load(arguments.config, checked=False)
+        return loading.load(arguments.config)
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from appliance.cli.failure import CommandFailed, Exit
 from appliance.cli.traced_request import TracedRequest, traced_request
-from appliance.telemetry.trace import FILE
+from appliance.config.trace import FILE
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

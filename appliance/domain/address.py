@@ -10,11 +10,16 @@ import os
 import socket
 import stat
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from ipaddress import IPv4Address, IPv6Address, ip_address
+from typing import Final, NamedTuple
 
 from appliance.domain.errors import AddressUnavailable
 
 _UNIX = "unix:"
+_UPPER: Final = ((1 << 64) - 1) << 64
+
+UNIX: Final = "unix"
+"""The client that all are who come over Unix sockets."""
 
 
 class Address(NamedTuple):
@@ -111,3 +116,17 @@ def _check_path(path: str) -> None:
         except ConnectionRefusedError:
             return
     raise OSError(98, os.strerror(98))
+
+
+def address_of(host: str) -> str | None:
+    """The client at a network address: an IPv4 address, or the network of an IPv6 one, since whoever has one of these
+    has all; UNIX as it is; None for what is neither."""
+    if host == UNIX:
+        return host
+    try:
+        address = ip_address(host)
+    except ValueError:
+        return None
+    if isinstance(address, IPv4Address):
+        return str(address)
+    return str(address.ipv4_mapped or IPv6Address(int(address) & _UPPER))

@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass, field
 from itertools import islice
 from typing import Any, Final, NoReturn
 
-from appliance.binding import bind
+from appliance.domain.binding import bind
 from appliance.domain.digest import digest_of, is_digest
 from appliance.domain.errors import ArtefactError, ConfigInvalid, InvalidRequest, ModelInvalid, Problem
 from appliance.domain.manifest import LatencyPromise

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any, Final
 
-from appliance.binding import bind
+from appliance.domain.binding import bind
 from appliance.domain.errors import ConfigInvalid, PackageInvalid, Problem
 from appliance.domain.manifest import FILES_MAX, FORMAT, PORTS_MAX, TENSORS_MAX, Manifest, manifest_problems
 

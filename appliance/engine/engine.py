@@ -14,6 +14,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
+from appliance.config.engine import EngineConfig
+from appliance.config.placement import PlacementConfig
+from appliance.config.supervisor import SupervisorConfig
 from appliance.core.scheduling import events
 from appliance.core.scheduling.scheduler import Scheduler
 from appliance.domain.errors import ApplianceError, InvalidRequest, NotReady, UnknownModel
@@ -22,11 +25,9 @@ from appliance.domain.model import ModelVersion, VersionState
 from appliance.domain.validation import plan_request
 from appliance.engine.control.hangs import Hangs
 from appliance.engine.control.lodging import Room
-from appliance.engine.control.placement import PlacementConfig
 from appliance.engine.control.residence import Residence
 from appliance.engine.control.residency_settings import ResidencyTerms
 from appliance.engine.control.roster import Roster
-from appliance.engine.control.supervisor import SupervisorConfig
 from appliance.engine.control.swaps import SwapTerms, default_terms
 from appliance.engine.environment import Shell
 from appliance.engine.fastpath.lanes import Lanes
@@ -43,7 +44,6 @@ from appliance.engine.requests.displaced import Displaced
 from appliance.engine.requests.mirroring import Mirroring
 from appliance.engine.requests.rerouting import Rerouting
 from appliance.engine.requests.table import RequestTable
-from appliance.engine.settings import EngineConfig
 from appliance.engine.turn import Turn
 from appliance.engine.versions.routes import Catalog, Routes, Served
 from appliance.engine.versions.shapes import Shapes

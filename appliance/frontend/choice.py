@@ -8,16 +8,18 @@ from dataclasses import fields
 from importlib.util import find_spec
 from typing import Final
 
+from appliance.config.control import ControlConfig
+from appliance.config.grpc import DoorConfig, DoorKind
+from appliance.config.listening import OWN_USER, inherits
+from appliance.config.quotas import QuotasConfig
 from appliance.domain.errors import OperatorError
 from appliance.engine.fastpath.direct import DirectEngine
 from appliance.engine.port import EnginePort
-from appliance.frontend.grpc.control import ControlConfig, ControlHandlers, ModelControl
-from appliance.frontend.grpc.door import DoorConfig, DoorKind, FrontDoor, LogControl
-from appliance.frontend.listening.settings import OWN_USER, inherits
+from appliance.frontend.grpc.control import ControlHandlers, ModelControl
+from appliance.frontend.grpc.door import FrontDoor, LogControl
 from appliance.frontend.native.package import PACKAGE, native_problem
 from appliance.frontend.quota.quotas import Quotas
 from appliance.frontend.quota.rule import Registry
-from appliance.frontend.quota.settings import QuotasConfig
 from appliance.telemetry.trace import Tracer
 from appliance.workers.port import LaneMemory
 

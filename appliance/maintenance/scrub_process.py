@@ -10,9 +10,9 @@ import sys
 import time
 from pathlib import Path
 
+from appliance.config.store import StoreConfig
 from appliance.domain.errors import OperatorError
 from appliance.store.scrub import Scrub
-from appliance.store.settings import StoreConfig
 from appliance.workers.confinement import die_with_parent, ignore_terminal_signals, rename
 from appliance.workers.priority import yield_disk, yield_processor
 

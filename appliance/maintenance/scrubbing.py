@@ -11,9 +11,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from appliance.config.store import StoreConfig
 from appliance.domain.errors import OperatorError
 from appliance.store.scrub import ScrubRecord, due_s, read_record
-from appliance.store.settings import StoreConfig
 
 S_PER_H: Final = 3600
 RETRY_S: Final = 600.0

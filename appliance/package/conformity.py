@@ -12,6 +12,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Final
 
+from appliance.config.repository import RepositoryConfig
 from appliance.domain.errors import ArtefactError, ModelInvalid, Problem
 from appliance.domain.golden import SET_FILE, TENSORS_NAME, read_golden
 from appliance.domain.manifest import LatencyPromise, Manifest, RuntimeNeed, promise_text
@@ -21,7 +22,6 @@ from appliance.package.claims import RUNTIME, manifest_opsets, manifest_port
 from appliance.repository.model_directory import read_model_directory
 from appliance.repository.onnx_graph import read_graph
 from appliance.repository.onnx_summary import ExternalData, GraphSummary
-from appliance.repository.settings import RepositoryConfig
 
 DISTRIBUTIONS: Final = (RUNTIME, f"{RUNTIME}-gpu")
 

@@ -7,7 +7,7 @@ same name wherever it is read. ECDSA (P-256, P-384, P-521), Ed25519 and RSA (PSS
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -27,6 +27,7 @@ from appliance.domain.errors import OperatorError
 
 KEY_BYTES_MAX: Final = 64 << 10
 RSA_BITS_MIN: Final = 2048
+TRUSTED_KEYS_MAX: Final = 64
 HSM_SCHEME: Final = "hsm:"
 MODULE_VARIABLE: Final = "PYKCS11LIB"
 
@@ -53,6 +54,17 @@ class PublicKey:
     scheme: str
     label: str
     key: Key
+
+
+def key_problems(paths: Sequence[str]) -> Iterator[str]:
+    """What keeps the files from being public keys."""
+    if len(paths) > TRUSTED_KEYS_MAX:
+        yield f"has {len(paths)} entries; the limit is {TRUSTED_KEYS_MAX}"
+    for path in paths[:TRUSTED_KEYS_MAX]:
+        try:
+            read_public_key(Path(path))
+        except OperatorError as error:
+            yield str(error)
 
 
 def read_public_key(path: Path) -> PublicKey:

@@ -19,10 +19,10 @@ from securesystemslib.dsse import Envelope
 from securesystemslib.exceptions import Error as LibraryError
 from securesystemslib.signer import Signature, Signer
 
+from appliance.config.packages import Unsigned
 from appliance.domain.errors import OperatorError, PackageInvalid, Problem
 from appliance.package.container import SIGNATURE_NAME
 from appliance.package.keys import PublicKey
-from appliance.package.settings import Unsigned
 
 PAYLOAD_TYPE: Final = "application/vnd.edge-appliance.manifest+json;version=1"
 SIGNATURES_MAX: Final = 32

@@ -18,15 +18,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from appliance.config.packages import Unsigned
+from appliance.config.repository import RepositoryConfig
 from appliance.domain.errors import PackageInvalid, Problem
 from appliance.domain.manifest import FileEntry, Manifest
 from appliance.package.conformity import conformity_problems
 from appliance.package.keys import PublicKey
 from appliance.package.reader import CHUNK_BYTES, Blob, PackageReader
-from appliance.package.settings import Unsigned
 from appliance.package.tensor_sums import TensorSums, tensors_in
 from appliance.package.trust import Trust, judge
-from appliance.repository.settings import RepositoryConfig
 
 PROBLEMS_MAX: Final = 1000
 

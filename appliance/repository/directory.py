@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from appliance.config.repository import RepositoryConfig
 from appliance.domain.errors import ConfigInvalid, Problem
 from appliance.repository.model_directory import (
     BrokenVersion,
@@ -21,9 +22,8 @@ from appliance.repository.model_directory import (
     printable,
     read_model_directory,
 )
-from appliance.repository.settings import RepositoryConfig
 
-__all__ = ["BrokenVersion", "RepositoryConfig", "RepositoryScan", "ServableVersion", "scan"]
+__all__ = ["BrokenVersion", "RepositoryScan", "ServableVersion", "scan"]
 
 _PASSED_OVER: Final = (".", "_")
 

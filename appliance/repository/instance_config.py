@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
+from appliance.config.repository import RepositoryConfig
 from appliance.repository.section import Section
-from appliance.repository.settings import RepositoryConfig
 
 _UNOFFERED: Final = MappingProxyType(
     {

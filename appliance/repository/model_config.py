@@ -13,13 +13,13 @@ from pathlib import PurePosixPath
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
+from appliance.config.repository import RepositoryConfig
 from appliance.domain.model import RUN_TIMEOUT_PARAMETER, Batching, VersionChoice, VersionPolicy
 from appliance.repository.batching_config import read_batching
 from appliance.repository.findings import Findings, Place
 from appliance.repository.instance_config import ONE_INSTANCE, Instances, read_instances
 from appliance.repository.pbtxt import Message
 from appliance.repository.section import INT64_MAX, Section
-from appliance.repository.settings import RepositoryConfig
 from appliance.repository.tensor_config import TensorConfig, read_input, read_output
 from appliance.repository.versions import LATEST
 from appliance.repository.warmup_config import WARMUPS_MAX, WarmupConfig, read_warmup

@@ -15,12 +15,13 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Final
 
+from appliance.config.firewall import FirewallConfig
+from appliance.config.repository import RepositoryConfig
 from appliance.domain.errors import ArtefactError, Problem
 from appliance.domain.model import ModelVersion, WeightsFile
 from appliance.repository.agreement import Agreement, agree, from_config_alone
 from appliance.repository.external_files import external_files
 from appliance.repository.findings import PROBLEMS_MAX, Findings, Place
-from appliance.repository.firewall_settings import FirewallConfig
 from appliance.repository.golden_files import golden_files
 from appliance.repository.label_files import read_labels
 from appliance.repository.model_config import (
@@ -36,7 +37,6 @@ from appliance.repository.onnx_firewall import graph_flaws
 from appliance.repository.onnx_graph import GraphSummary, read_graph
 from appliance.repository.pbtxt import PbtxtError, parse
 from appliance.repository.section import INT64_MAX
-from appliance.repository.settings import RepositoryConfig
 from appliance.repository.versions import wanted_versions
 from appliance.repository.warmup_config import plan_warmup, warmup_files
 

@@ -16,8 +16,8 @@ from pathlib import PurePosixPath
 from types import MappingProxyType
 from typing import Final
 
+from appliance.config.firewall import FirewallConfig
 from appliance.domain.errors import ArtefactError
-from appliance.repository.firewall_settings import FirewallConfig
 from appliance.repository.onnx_graph import FLAWS_MAX, STANDARD_DOMAIN
 from appliance.repository.onnx_summary import (
     ExternalData,

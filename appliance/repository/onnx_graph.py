@@ -17,8 +17,8 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
+from appliance.config.firewall import FirewallConfig
 from appliance.domain.errors import ArtefactError
-from appliance.repository.firewall_settings import FirewallConfig
 from appliance.repository.onnx_ports import PortReader
 from appliance.repository.onnx_schema import (
     ATTRIBUTE_NAME,

@@ -11,7 +11,8 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from appliance.repository.directory import RepositoryConfig, RepositoryScan, listing, merged
+from appliance.config.repository import RepositoryConfig
+from appliance.repository.directory import RepositoryScan, listing, merged
 from appliance.repository.model_directory import ModelReading
 from appliance.sources.reading import read_model
 from appliance.sources.signature import Signature, signature_of

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import traceback
 
+from appliance.config.repository import RepositoryConfig
 from appliance.domain.errors import Problem
 from appliance.repository.model_directory import (
     BrokenVersion,
@@ -15,7 +16,6 @@ from appliance.repository.model_directory import (
     printable,
     read_model_directory,
 )
-from appliance.repository.settings import RepositoryConfig
 
 
 def read_model(

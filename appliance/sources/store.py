@@ -11,11 +11,13 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from appliance.config.repository import RepositoryConfig
+from appliance.config.store import StoreConfig
 from appliance.domain.errors import OperatorError, PackageInvalid, Problem
 from appliance.domain.manifest import FileEntry
 from appliance.domain.manifest_codec import decode
 from appliance.domain.model import FormRoom
-from appliance.repository.directory import RepositoryConfig, RepositoryScan, merged
+from appliance.repository.directory import RepositoryScan, merged
 from appliance.repository.model_directory import BrokenVersion, ModelReading, ServableVersion
 from appliance.sources.reading import read_model
 from appliance.sources.source import Look
@@ -23,7 +25,6 @@ from appliance.store.catalog import Catalog, CatalogModel, InstalledVersion, Tri
 from appliance.store.layout import CATALOG, FORMS, MANIFEST, view_root
 from appliance.store.reading import read_catalog
 from appliance.store.running import RunningRecord, RunningVersion
-from appliance.store.settings import StoreConfig
 from appliance.workers.forms import remove_forms
 
 Stamp = tuple[int, int, int]

@@ -13,10 +13,10 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Final, TypeVar
 
+from appliance.config.reload import ReloadConfig
 from appliance.domain.errors import OperatorError, Stopping
 from appliance.repository.directory import RepositoryScan
 from appliance.sources.notices import Notices
-from appliance.sources.settings import ReloadConfig
 from appliance.sources.source import Look, Source
 from appliance.workers.priority import USUAL_TURN_NS, take_turns
 

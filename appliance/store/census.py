@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+from appliance.config.store import StoreConfig
 from appliance.domain.errors import StoreFull
 from appliance.durable import Folder
 from appliance.store.blobs import BlobShelf
@@ -20,7 +21,6 @@ from appliance.store.forms import FormShelf
 from appliance.store.garbage import Garbage, find_garbage
 from appliance.store.room import Lacking, Leaving, Tenancy, plan_room
 from appliance.store.running import Running, RunningVersion, read_incumbents, read_running
-from appliance.store.settings import StoreConfig
 from appliance.store.trouble import told
 from appliance.store.views import ViewShelf
 

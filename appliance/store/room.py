@@ -13,10 +13,10 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from appliance.config.store import StoreConfig
 from appliance.store.catalog import Catalog, InstalledVersion
 from appliance.store.eviction import Candidate, choose
 from appliance.store.forms import StoredForm
-from appliance.store.settings import StoreConfig
 
 SHORTEST_AGE_S = 60.0
 """Ages below are taken as this: clocks are stepped, and installs come in bursts."""

@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
+from appliance.config.store import StoreConfig
 from appliance.domain.digest import is_digest
 from appliance.durable import RealFolder, WriterLock, read_whole, replace_file
 from appliance.store.blobs import BlobShelf, Progress, unnoticed
@@ -21,7 +22,6 @@ from appliance.store.catalog import Catalog
 from appliance.store.inspection import blobs_of
 from appliance.store.layout import SCRUB, SCRUB_LOCK
 from appliance.store.reading import read_catalog
-from appliance.store.settings import StoreConfig
 
 FORMAT: Final = 1
 RECORD_BYTES_MAX: Final = 64 << 20

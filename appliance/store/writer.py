@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+from appliance.config.store import StoreConfig
 from appliance.domain.digest import digest_of
 from appliance.domain.errors import (
     ApplianceError,
@@ -54,7 +55,6 @@ from appliance.store.layout import (
 from appliance.store.loss import Rebuilt, check_any_remains, check_may_begin, counted
 from appliance.store.room import Lacking, Leaving
 from appliance.store.running import Running, RunningVersion, read_incumbents, read_running
-from appliance.store.settings import StoreConfig
 from appliance.store.trouble import told
 from appliance.store.views import ViewShelf
 

@@ -14,11 +14,11 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
-from enum import Enum
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
+from appliance.config.log import LogConfig, LogFormat, LogLevel
 from appliance.domain.errors import InvalidRequest, OperatorError, Unsupported
 from appliance.domain.model import ModelVersion
 from appliance.telemetry.meter import Result
@@ -52,23 +52,6 @@ MAX_TEXT: Final = 2_000
 TIME_FORMAT: Final = "ISO8601"
 
 
-class LogFormat(Enum):
-    """How a line looks. AUTO is CONSOLE on a terminal and JSON elsewhere."""
-
-    AUTO = "auto"
-    CONSOLE = "console"
-    JSON = "json"
-
-
-class LogLevel(Enum):
-    """The least urgent level that is written."""
-
-    DEBUG = "debug"
-    INFO = "info"
-    WARNING = "warning"
-    ERROR = "error"
-
-
 def file_problems(file: str) -> Iterator[str]:
     """What keeps ``file`` from being appended to and, unless it is a device or a pipe, from being moved away when it is
     full. Creates nothing; empty is standard error."""
@@ -84,32 +67,6 @@ def file_problems(file: str) -> Iterator[str]:
         yield f"directory '{folder}' is not writable; allow it, or give a file in another one"
     elif os.path.exists(file) and not os.access(file, os.W_OK):
         yield f"'{file}' is not writable; allow it, or give another file"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogConfig:
-    """The ``[log]`` section."""
-
-    format: LogFormat = field(
-        default=LogFormat.AUTO, metadata={"help": "console for people, json for machines, auto by terminal"}
-    )
-    level: LogLevel = field(default=LogLevel.INFO, metadata={"help": "least urgent level that is written"})
-    file: str = field(
-        default="", metadata={"help": "file to append to; empty: standard error", "check": file_problems}
-    )
-    max_file_bytes: int = field(
-        default=64 << 20,
-        metadata={"min": 4096, "unit": "bytes", "help": "the file moves to NAME.1 at this size"},
-    )
-    request_lines_per_s: int = field(
-        default=200, metadata={"min": 0, "help": "lines about requests in a second at most; 0: no bound"}
-    )
-    library_lines_per_s: int = field(
-        default=20, metadata={"min": 0, "help": "lines by libraries in a second at most; 0: no bound"}
-    )
-    queue_lines: int = field(
-        default=10_000, metadata={"min": 1, "help": "lines that may wait to be written; more are dropped"}
-    )
 
 
 _URGENT: Final = frozenset({Result.FAILED})

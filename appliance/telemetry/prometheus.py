@@ -6,24 +6,10 @@ The families of models and workers are written by ``exposition``, which says why
 from __future__ import annotations
 
 import platform
-from dataclasses import dataclass, field
 
 from prometheus_client import CollectorRegistry, Gauge, GCCollector, ProcessCollector, generate_latest
 
 from appliance import __version__
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MetricsConfig:
-    """The ``[metrics]`` section: what ``/metrics`` says."""
-
-    triton_names: bool = field(
-        default=False, metadata={"help": "add the nv_inference_* names that Triton dashboards use"}
-    )
-    stage_histograms: bool = field(
-        default=True,
-        metadata={"help": "a latency histogram per stage (queue, gather, run, scatter) and version"},
-    )
 
 
 class ProcessMetrics:

@@ -11,11 +11,11 @@ import os
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Protocol
 
 from appliance import __version__
+from appliance.config.trace import TraceConfig
 from appliance.domain.errors import OperatorError, Unsupported
 from appliance.domain.identity import SERVER_NAME
 from appliance.domain.model import ModelVersion
@@ -25,7 +25,6 @@ from appliance.telemetry.request_line import LineBudget, LoggedRequest
 from appliance.telemetry.sink import FileTarget, Sink
 from appliance.telemetry.trace_metrics import TraceFigures
 
-FILE: Final = "traces.jsonl"
 SPAN: Final = "infer"
 """What a request is called in its trace."""
 TRACEPARENT: Final = "traceparent"
@@ -34,35 +33,6 @@ TELL_NS: Final = 10_000_000_000
 """Between two lines of the log that tell how many traces were left out."""
 TEXT_MAX: Final = 256
 """Characters of what clients choose, such as ids."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TraceConfig:
-    """The ``[trace]`` section."""
-
-    one_in: int = field(
-        default=0,
-        metadata={
-            "min": 0,
-            "help": "trace one request in so many, and those whose client says so by a W3C traceparent; 0: none",
-        },
-    )
-    file: str = field(
-        default=FILE,
-        metadata={
-            "help": "file to append traces to, a line of OTLP JSON for each; 'appliance trace' reads it"
-        },
-    )
-    max_file_bytes: int = field(
-        default=64 << 20,
-        metadata={"min": 4096, "unit": "bytes", "help": "the file moves to NAME.1 at this size"},
-    )
-    traces_per_s: int = field(
-        default=100, metadata={"min": 1, "help": "traces written in a second at most; more are left out"}
-    )
-    queue_lines: int = field(
-        default=1_000, metadata={"min": 1, "help": "traces that may wait to be written; more are dropped"}
-    )
 
 
 class Traced(LoggedRequest, Protocol):

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Final
 
+from appliance.config.repository import RepositoryConfig
 from appliance.domain.errors import ArtefactError, ModelInvalid
 from appliance.domain.golden import GOLDEN_DIRECTORY
 from appliance.domain.model import ModelVersion
@@ -20,7 +21,6 @@ from appliance.repository.model_directory import CONFIG_FILE, read_model_directo
 from appliance.repository.model_files import ModelHome
 from appliance.repository.onnx_firewall import graph_flaws
 from appliance.repository.onnx_graph import read_graph
-from appliance.repository.settings import RepositoryConfig
 
 FIRST_VERSION: Final = 1
 _NUMBER: Final = re.compile(r"[1-9][0-9]{0,18}")

@@ -22,7 +22,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
-from appliance.binding import bind
+from appliance.domain.binding import bind
 from appliance.domain.digest import digest_of
 from appliance.domain.errors import ArtefactError, ConfigInvalid
 from appliance.domain.model import ModelVersion, WeightsFile

@@ -9,6 +9,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import Final, NamedTuple, Protocol
 
+from appliance.config.workers import WorkersConfig
 from appliance.domain.model import ModelVersion
 
 Shape = tuple[int, ...]
@@ -298,6 +299,21 @@ class WorkerSettings(NamedTuple):
     threads: int
     cpus: tuple[int, ...]
     memory_limit_bytes: int
+
+
+def worker_settings(config: WorkersConfig, number: int) -> WorkerSettings:
+    """Settings of the ``number``-th worker."""
+    cpus = config.cpus[number % len(config.cpus)] if config.cpus else ()
+    return WorkerSettings(config.threads, cpus, config.memory_limit_bytes)
+
+
+class PoolStatistics(NamedTuple):
+    """``workers`` alive, ``in_flight`` answers awaited, supervisor's process number (0: none) and restarts."""
+
+    workers: int
+    in_flight: int
+    supervisor_pid: int
+    supervisor_restarts: int
 
 
 class LaneMemory(Protocol):

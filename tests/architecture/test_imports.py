@@ -12,20 +12,21 @@ import pytest
 from tests.architecture.sources import ROOT, Import, imports_of, name_of, python_files
 
 LEVELS: Mapping[str, int] = {
-    "binding": 0, "domain": 0, "durable": 0,
-    "core/scheduling": 1, "repository": 1, "runtimes": 1, "telemetry": 1, "store": 1, "frontend/listening": 1,
-    "core/memory": 2, "workers": 2, "package": 2, "frontend/quota": 2,
-    "core/rollout": 3, "workers/child": 3, "workers/daemon": 3, "sources": 3, "maintenance": 3,
-    "engine": 4,
-    "frontend": 5,
-    "config": 6,
-    "rereading": 7,
-    "daemon": 8,
-    "cli": 9,
-    "tools": 10,
-    "tools/packaging": 11, "tools/variants": 11,
-    "tools/evaluation": 12,
-    "tools/commands": 13,
+    "domain": 0, "durable": 0,
+    "config": 1,
+    "core/scheduling": 2, "repository": 2, "runtimes": 2, "telemetry": 2, "store": 2, "frontend/listening": 2,
+    "core/memory": 3, "workers": 3, "package": 3, "frontend/quota": 3,
+    "core/rollout": 4, "workers/child": 4, "workers/daemon": 4, "sources": 4, "maintenance": 4,
+    "engine": 5,
+    "frontend": 6,
+    "configuration": 7,
+    "rereading": 8,
+    "daemon": 9,
+    "cli": 10,
+    "tools": 11,
+    "tools/packaging": 12, "tools/variants": 12,
+    "tools/evaluation": 13,
+    "tools/commands": 14,
 }  # fmt: skip
 """Rooms of one level do not import one another, but for the words of level 0. A folder that is not named here belongs
 to the room above it."""
@@ -174,7 +175,7 @@ def test_nothing_is_pickled() -> None:
             "appliance.daemon",
             {"onnxruntime", "onnx", "numpy", "rich", "PIL", "appliance.runtimes.onnx", "appliance.tools"},
         ),
-        ("appliance.config", {"onnxruntime", "numpy", "rich", "uvloop"}),
+        ("appliance.configuration", {"onnxruntime", "numpy", "rich", "uvloop"}),
         (
             "appliance.workers.child.zygote",
             {"grpc", "aiohttp", "asyncio", "structlog", "prometheus_client", "rich", "appliance.tools"},
@@ -189,6 +190,19 @@ def test_what_importing_a_module_does_not_load(module: str, absent: set[str]) ->
     command = [sys.executable, "-c", program]
     done = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)
     assert not absent & set(done.stdout.split())
+
+
+def test_the_configuration_loads_none_of_its_owners() -> None:
+    """Every section and the whole tree, for a process that is no daemon."""
+    modules = sorted(path.stem for path in (ROOT / "appliance" / "config").glob("*.py"))
+    program = f"import sys; from appliance.config import {', '.join(m for m in modules if m != '__init__')}"
+    command = [sys.executable, "-c", f"{program}; print(*sys.modules)"]
+    done = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)
+    loaded = set(done.stdout.split())
+    ours = {module for module in loaded if module.startswith("appliance.")}
+    assert ours
+    assert {module.split(".")[1] for module in ours} == {"config", "domain"}
+    assert not loaded & {"asyncio", "grpc", "aiohttp", "structlog", "prometheus_client", "cryptography"}
 
 
 def test_only_the_daemon_and_the_store_commands_look_at_the_wall_clock() -> None:

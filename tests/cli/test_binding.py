@@ -9,7 +9,7 @@ from typing import Literal
 
 import pytest
 
-from appliance.binding import PROBLEMS_MAX, bind
+from appliance.domain.binding import PROBLEMS_MAX, bind
 from appliance.domain.errors import ConfigInvalid
 
 

@@ -8,24 +8,24 @@ from pathlib import Path
 
 import pytest
 
-from appliance import config as configuration
 from appliance.cli.config_listing import as_plain, as_toml
 from appliance.cli.failure import Exit
 from appliance.cli.main import main
-from appliance.config import ApplianceConfig
+from appliance.config import loading
+from appliance.config.tree import ApplianceConfig
 from appliance.domain.errors import ConfigInvalid
 
 
 def test_the_listing_reads_back_as_the_same_tree() -> None:
-    assert configuration.parse(as_toml(ApplianceConfig()), "listing") == ApplianceConfig()
+    assert loading.parse(as_toml(ApplianceConfig()), "listing") == ApplianceConfig()
 
 
 def test_a_changed_tree_reads_back_too() -> None:
     text = 'models = "m\\u00fc\\"x"\n[log]\nformat = "json"\n[arena]\nclasses = [[4096, 2]]\n'
-    config = configuration.parse(text, "text")
+    config = loading.parse(text, "text")
     assert config.models == 'm\u00fc"x'
     assert config.arena.classes == ((4096, 2),)
-    assert configuration.parse(as_toml(config), "listing") == config
+    assert loading.parse(as_toml(config), "listing") == config
 
 
 def test_check_accepts_what_show_prints(
@@ -58,7 +58,7 @@ def test_show_json_is_the_tree(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert main(["config", "show", str(file), "--json"]) == Exit.OK
     shown = json.loads(capsys.readouterr().out)
     assert shown["engine"]["slow_request_ms"] == 7
-    assert shown == as_plain(configuration.load(file, checked=False))
+    assert shown == as_plain(loading.load(file))
 
 
 @pytest.mark.parametrize("content", [b"[grpc\n", b"a = \n", b"\xff\xfe"])
@@ -66,7 +66,7 @@ def test_what_is_not_toml_is_one_problem(tmp_path: Path, content: bytes) -> None
     file = tmp_path / "bad.toml"
     file.write_bytes(content)
     with pytest.raises(ConfigInvalid) as caught:
-        configuration.load(file)
+        loading.load(file)
     assert len(caught.value.problems) == 1
     assert str(file) in str(caught.value)
 

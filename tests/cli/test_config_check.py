@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from appliance import config as configuration
-from appliance.binding import bind
+from appliance import configuration
 from appliance.cli.failure import Exit
 from appliance.cli.main import main
-from appliance.config import ApplianceConfig
+from appliance.config.tree import ApplianceConfig
+from appliance.domain.binding import bind
 from appliance.domain.errors import ConfigInvalid
 from appliance.workers.cpus import cpu_problems, usable_cpus
 

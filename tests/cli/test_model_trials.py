@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 from appliance.cli.main import main
+from appliance.config.repository import RepositoryConfig
 from appliance.domain.golden import Tolerance, read_golden, read_tensors, tensor_data, write_golden
-from appliance.repository.directory import RepositoryConfig, scan
+from appliance.repository.directory import scan
 from appliance.tools.commands import optimise
 from appliance.tools.commands.case_files import CASE_FILE_BYTES_MAX
 from appliance.tools.evaluation.jobs import Candidate, Comparison, OutputAccuracy

@@ -13,10 +13,10 @@ import pytest
 from appliance.cli.failure import CommandFailed, Exit
 from appliance.cli.main import main
 from appliance.cli.serve import add_arguments, configured, example, welcome
+from appliance.config.grpc import DoorConfig, DoorKind
+from appliance.config.log import LogFormat
 from appliance.domain.model import VersionState
 from appliance.engine.port import IndexEntry
-from appliance.frontend.grpc.door import DoorConfig, DoorKind
-from appliance.telemetry.log import LogFormat
 
 if TYPE_CHECKING:
     from tests.appliance_process import ApplianceProcess

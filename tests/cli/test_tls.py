@@ -11,7 +11,7 @@ import pytest
 from appliance.cli.failure import Exit
 from appliance.cli.main import main
 from appliance.cli.serve import tls_words
-from appliance.frontend.grpc.door import DoorConfig
+from appliance.config.grpc import DoorConfig
 from tests.conftest import Serve
 from tests.doors import needs_native
 from tests.frontend.grpc.certificate_files import Pair, make_authority, make_named, make_signed

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from google.protobuf.json_format import MessageToDict, ParseDict
 
+from appliance.config.repository import RepositoryConfig
 from appliance.domain.model import ModelVersion, VersionChoice, VersionPolicy, Warmup, WarmupInput
 from appliance.domain.tensor import Datatype, TensorSpec
 from appliance.frontend.grpc import metadata as door
 from appliance.frontend.grpc.wire_pb import model_config_pb2 as config_pb
 from appliance.frontend.http import metadata as http
 from appliance.repository.directory import scan
-from appliance.repository.settings import RepositoryConfig
 from tests.domain.sample import EVERYTHING, make_version
 
 MODELS = Path(__file__).parents[2] / "models"

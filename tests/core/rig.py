@@ -5,9 +5,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from appliance.config.scheduling import SchedulingConfig
 from appliance.core.scheduling import events as on
 from appliance.core.scheduling.actions import Action, Dispatch, WakeAt
-from appliance.core.scheduling.scheduler import Scheduler, SchedulingConfig
+from appliance.core.scheduling.scheduler import Scheduler
 from appliance.domain.inference import NO_DEADLINE
 from appliance.domain.model import Batching
 

@@ -7,9 +7,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from appliance.config.scheduling import SchedulingConfig
 from appliance.core.scheduling import events as on
 from appliance.core.scheduling.actions import Dispatch, Refused
-from appliance.core.scheduling.scheduler import Scheduler, SchedulingConfig
+from appliance.core.scheduling.scheduler import Scheduler
 from appliance.domain.inference import NO_DEADLINE
 from appliance.domain.model import Batching, QueuePolicy, TimeoutAction
 

@@ -6,6 +6,7 @@ from collections.abc import Container
 
 import pytest
 
+from appliance.config.residency import ResidencyPolicy
 from appliance.core.memory import residency_port as port
 from appliance.core.memory.eviction import Step, choose
 from appliance.core.memory.forecast import Queued, arrival_ns
@@ -13,7 +14,6 @@ from appliance.core.memory.load_cost import LoadCost, LoadSpeed
 from appliance.core.memory.popularity import Popularity
 from appliance.core.memory.residency import Residency
 from appliance.core.memory.residency_port import Action, Coldness, Footprint, Form
-from appliance.core.scheduling.settings import ResidencyPolicy
 
 MS = 1_000_000
 SECOND = 1_000_000_000

@@ -5,17 +5,18 @@ from __future__ import annotations
 import time
 from typing import Any
 
+from appliance.config.arena import ArenaConfig
+from appliance.config.engine import EngineConfig
+from appliance.config.placement import PlacementConfig
+from appliance.config.scheduling import SchedulingConfig
+from appliance.config.supervisor import SupervisorConfig
 from appliance.core.scheduling.scheduler import Scheduler
-from appliance.core.scheduling.settings import SchedulingConfig
 from appliance.domain.model import ModelVersion
-from appliance.engine.control.placement import PlacementConfig
-from appliance.engine.control.supervisor import SupervisorConfig
 from appliance.engine.engine import Engine, EngineTerms
 from appliance.engine.environment import Shell
-from appliance.engine.settings import EngineConfig
 from appliance.engine.versions.routes import Catalog, CatalogVersion
 from appliance.workers import port
-from appliance.workers.arena import Arena, ArenaConfig
+from appliance.workers.arena import Arena
 from tests.simulation.engine_world import SilentLog
 from tests.workers.without_memory import WithoutMemory
 

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from appliance.core.scheduling.settings import SchedulingConfig
+from appliance.config.arena import ArenaConfig
+from appliance.config.scheduling import SchedulingConfig
 from appliance.domain.errors import ApplianceError, DeadlineExpired, QueueFull, Stopping
 from appliance.domain.inference import NO_DEADLINE, RequestHead, RequestPlan, TensorHead
 from appliance.domain.tensor import Datatype, TensorSpec
 from appliance.domain.validation import plan_request
 from appliance.engine.port import Submission
 from appliance.telemetry.meter import Result
-from appliance.workers.arena import ArenaConfig
 from tests.domain.sample import make_version
 from tests.engine.rig import Rig, outcomes_of
 

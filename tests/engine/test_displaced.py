@@ -7,12 +7,13 @@ from typing import Any, cast
 
 import pytest
 
+from appliance.config.residency import ResidencyConfig
+from appliance.config.swap import SwapConfig
 from appliance.domain.errors import Cancelled, DeadlineExpired, ModelAway
 from appliance.domain.inference import NO_DEADLINE, Answer, RequestHead, TensorHead
 from appliance.domain.validation import plan_request
 from appliance.engine.control.lodging import PROCESS_BYTES
-from appliance.engine.control.residency_settings import ResidencyConfig, ResidencyTerms
-from appliance.engine.control.swap_settings import SwapConfig
+from appliance.engine.control.residency_settings import ResidencyTerms
 from appliance.engine.port import Submission
 from appliance.engine.requests.displaced import Displaced
 from appliance.engine.requests.request import Request

@@ -5,30 +5,32 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator
+from functools import partial
 from typing import Any
 
 import pytest
 
+from appliance.config.engine import EngineConfig
+from appliance.config.placement import PlacementConfig
+from appliance.config.scheduling import SchedulingConfig
+from appliance.config.supervisor import SupervisorConfig
+from appliance.config.workers import WorkersConfig
 from appliance.core.scheduling.scheduler import Scheduler
-from appliance.core.scheduling.settings import SchedulingConfig
 from appliance.domain.errors import Cancelled, WorkerDied
 from appliance.domain.inference import NO_DEADLINE, Answer, RequestHead, RequestPlan, TensorHead
 from appliance.domain.model import ModelVersion
 from appliance.domain.tensor import Datatype, TensorSpec
 from appliance.domain.validation import plan_request
-from appliance.engine.control.placement import PlacementConfig
-from appliance.engine.control.supervisor import SupervisorConfig
 from appliance.engine.engine import Engine, EngineTerms
 from appliance.engine.environment import Shell
 from appliance.engine.port import Submission
-from appliance.engine.settings import EngineConfig
 from appliance.engine.ticker import Ticker
 from appliance.engine.versions.routes import Catalog, CatalogVersion
 from appliance.workers import port
 from appliance.workers.arena import Arena
 from appliance.workers.child.execution import HELD_ITEMS_MAX
 from appliance.workers.daemon.pool import WorkerPool
-from appliance.workers.settings import WorkersConfig
+from appliance.workers.port import worker_settings
 from tests.domain.sample import make_version
 from tests.engine.rig import Rig, outcomes_of
 from tests.simulation.engine_world import SilentLog
@@ -80,7 +82,7 @@ async def engine() -> AsyncIterator[Engine]:
         scheduler=Scheduler(SchedulingConfig()),
         arena=arena,
         pool=pool,
-        settings=WorkersConfig().settings_for,
+        settings=partial(worker_settings, WorkersConfig()),
         shell=Shell(
             clock=time.monotonic_ns, wall_ms=lambda: 0, pace=ticker, memory_of=lambda pid: 0, log=SilentLog()
         ),

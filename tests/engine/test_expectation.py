@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
+from appliance.config.arena import ArenaConfig
 from appliance.domain.errors import QueueFull
 from appliance.domain.inference import NO_DEADLINE, RequestHead, RequestPlan, TensorHead
 from appliance.domain.tensor import Datatype, TensorSpec
 from appliance.domain.validation import plan_request
 from appliance.engine.port import Submission
 from appliance.engine.versions.expectation import FIRST_GUESS_BYTES, KEPT, Expectations
-from appliance.workers.arena import ArenaConfig
 from tests.domain.sample import make_version
 from tests.engine.rig import Rig, outcomes_of
 

@@ -7,6 +7,7 @@ import os
 from collections.abc import Sequence
 from typing import cast
 
+from appliance.config.engine import EngineConfig
 from appliance.core.scheduling.actions import Grant, Revoke
 from appliance.domain.inference import NO_DEADLINE, RequestHead, TensorHead
 from appliance.domain.model import ModelVersion
@@ -14,7 +15,6 @@ from appliance.domain.validation import plan_request
 from appliance.engine.fastpath.direct import DirectDoor, Tally
 from appliance.engine.fastpath.lanes import OFFER_NS
 from appliance.engine.port import Submission
-from appliance.engine.settings import EngineConfig
 from appliance.engine.versions.routes import Catalog, CatalogVersion
 from appliance.workers.port import LaneMemory, Learn
 from tests.domain.sample import make_version

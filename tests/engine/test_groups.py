@@ -5,9 +5,9 @@ from __future__ import annotations
 import itertools
 from dataclasses import replace
 
+from appliance.config.placement import PlacementConfig
 from appliance.core.scheduling.events import Event, LaneClosed
 from appliance.engine.control.groups import Groups
-from appliance.engine.control.placement import PlacementConfig
 from appliance.engine.versions.routes import Served
 from appliance.telemetry.meter import VersionMeter
 from appliance.workers.port import LoadWish, ModelLoaded, WorkerSettings

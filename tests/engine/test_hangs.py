@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from appliance.config.swap import SwapConfig
 from appliance.engine.control.hangs import LOOK_NS, LOOKS_MIN, Hangs, longest_run_ns
-from appliance.engine.control.swap_settings import SwapConfig
 from appliance.engine.control.trial import Figures, Seen
 from appliance.engine.versions.routes import Served
 from appliance.telemetry import meter

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import struct
 
+from appliance.config.swap import SwapConfig
 from appliance.domain.inference import Answer, OutputTensor
 from appliance.domain.tensor import Datatype
-from appliance.engine.control.swap_settings import SwapConfig
 from appliance.engine.requests.similarity import kept, unlikeness
 from tests.domain.sample import make_version
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from appliance.config.residency import ResidencyConfig
 from appliance.core.memory.residency_port import Form, Kept
 from appliance.domain.model import VersionState
 from appliance.engine.control.lodging import (
@@ -17,7 +18,6 @@ from appliance.engine.control.lodging import (
     Room,
     Stay,
 )
-from appliance.engine.control.residency_settings import ResidencyConfig
 from appliance.engine.control.swap_settings import TrialWish
 from appliance.engine.requests.costs import Costs
 from appliance.engine.versions.diversion import Diversion

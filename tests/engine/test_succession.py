@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
+from appliance.config.placement import PlacementConfig
 from appliance.core.memory.residency_port import Form
 from appliance.core.rollout.version import Artifact
 from appliance.domain.model import VersionState, WeightsFile
 from appliance.engine.control.census import Census
 from appliance.engine.control.lodging import THERE
-from appliance.engine.control.placement import PlacementConfig
 from appliance.engine.control.succession import Succession
 from appliance.engine.control.swaps import default_terms
 from appliance.engine.versions.records import Ending

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from appliance.engine.control.supervisor import SECOND_NS, Supervisor, SupervisorConfig, culprit_of
+from appliance.config.supervisor import SupervisorConfig
+from appliance.engine.control.supervisor import SECOND_NS, Supervisor, culprit_of
 from appliance.workers.port import ExitCause, WorkerExited
 
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from appliance.config.swap import SwapConfig
 from appliance.core.memory.residency_port import Form
 from appliance.core.memory.waits import WaitsForOvercommit
 from appliance.core.rollout.reasons import WaitReason
@@ -16,7 +17,7 @@ from appliance.domain.model import VersionState
 from appliance.domain.tensor import Datatype, TensorSpec
 from appliance.engine.control.candidate import Candidate
 from appliance.engine.control.lodging import THERE, Room
-from appliance.engine.control.swap_settings import SwapConfig, TrialWish
+from appliance.engine.control.swap_settings import TrialWish
 from appliance.engine.control.swaps import Swaps, SwapTerms
 from appliance.engine.versions.history import unfit
 from appliance.engine.versions.records import Ending, MemoryRecords, Proof, Standing

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from appliance.engine.control.swap_settings import SwapConfig, TrialWish
+from appliance.config.swap import SwapConfig
+from appliance.engine.control.swap_settings import TrialWish
 from appliance.engine.control.trial import (
     OVER,
     SECOND_NS,

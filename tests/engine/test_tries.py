@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from appliance.engine.control.swap_settings import SwapConfig
+from appliance.config.swap import SwapConfig
 from appliance.engine.control.tries import Tries, pause_ms
 from appliance.engine.versions.records import MemoryRecords, Standing
 from appliance.engine.versions.wording import refusal_text

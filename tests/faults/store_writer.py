@@ -10,10 +10,10 @@ import os
 import sys
 from pathlib import Path
 
+from appliance.config.store import StoreConfig
 from appliance.domain.errors import StoreRefused
 from appliance.package.reader import open_package
 from appliance.store.arrival import Arrival
-from appliance.store.settings import StoreConfig
 from appliance.store.writer import StoreWriter, open_store
 
 MARK = "/the-store-begins-here"

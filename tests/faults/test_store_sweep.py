@@ -23,10 +23,10 @@ from random import Random
 
 import pytest
 
+from appliance.config.store import StoreConfig
 from appliance.domain.digest import digest_of
 from appliance.package.writer import write_package
 from appliance.store.catalog import Catalog
-from appliance.store.settings import StoreConfig
 from appliance.store.writer import open_store
 from tests.domain.manifests import manifest_of
 from tests.faults.store_writer import MARK, STEPS

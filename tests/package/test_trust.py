@@ -15,10 +15,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from appliance.config import load
+from appliance.config.packages import PackagesConfig, Unsigned
+from appliance.configuration import load
 from appliance.domain.errors import ConfigInvalid, OperatorError, PackageInvalid
 from appliance.package.keys import KINDS, PublicKey, make_key, open_signer, public_pem, read_public_key
-from appliance.package.settings import PackagesConfig, Unsigned
 from appliance.package.trust import PAYLOAD_TYPE, judge, sign
 
 MANIFEST = b'{"a":"manifest"}'

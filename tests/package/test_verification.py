@@ -14,12 +14,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from appliance.config.packages import Unsigned
 from appliance.domain.digest import digest_of
 from appliance.domain.golden import GoldenSet, encode_golden
 from appliance.domain.manifest import LatencyPromise, Manifest, Opset, Port, RuntimeNeed
 from appliance.domain.manifest_codec import encode
 from appliance.package.keys import make_key, open_signer, public_key_of
-from appliance.package.settings import Unsigned
 from appliance.package.trust import sign
 from appliance.package.verification import Policy, Verification, verify_package
 from appliance.package.writer import write_package

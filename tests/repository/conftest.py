@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from onnx import ModelProto
 
-from appliance.repository.directory import RepositoryConfig, RepositoryScan, scan
+from appliance.config.repository import RepositoryConfig
+from appliance.repository.directory import RepositoryScan, scan
 from tests.repository.onnx_files import plain_model, write_version
 
 ReadModel = Callable[..., RepositoryScan]

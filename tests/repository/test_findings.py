@@ -6,8 +6,9 @@ from pathlib import Path
 
 from onnx import FunctionProto, TensorProto
 
+from appliance.config.repository import RepositoryConfig
 from appliance.domain.errors import Problem
-from appliance.repository.directory import RepositoryConfig, scan
+from appliance.repository.directory import scan
 from appliance.repository.findings import (
     NAMES_MAX,
     PROBLEMS_MAX,

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from appliance.config.repository import RepositoryConfig
 from appliance.domain.golden import (
     GoldenCase,
     GoldenSet,
@@ -19,7 +20,7 @@ from appliance.domain.golden import (
     write_golden,
 )
 from appliance.domain.tensor import Datatype, TensorSpec
-from appliance.repository.directory import RepositoryConfig, RepositoryScan, scan
+from appliance.repository.directory import RepositoryScan, scan
 from tests.repository.onnx_files import plain_model, write_version
 from tests.repository.outcomes import only_problem, served
 

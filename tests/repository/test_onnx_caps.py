@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
+from appliance.config.firewall import FirewallConfig
 from appliance.domain.errors import ArtefactError
-from appliance.repository.firewall_settings import FirewallConfig
 from appliance.repository.onnx_firewall import graph_flaws
 from appliance.repository.onnx_graph import GraphSummary, read_graph
 from tests.repository.onnx_files import copying, model_of, part, plain_model, port, summary

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from onnx import ModelProto, SparseTensorProto, TensorProto, helper, numpy_helper
 
-from appliance.repository.firewall_settings import FirewallConfig
+from appliance.config.firewall import FirewallConfig
 from appliance.repository.onnx_firewall import graph_flaws
 from tests.repository.onnx_files import copying, model_of, part, plain_model, port, summary
 

@@ -14,9 +14,10 @@ from onnx import (
     helper,
 )
 
+from appliance.config.firewall import FirewallConfig
+from appliance.config.repository import RepositoryConfig
 from appliance.domain.errors import ArtefactError
-from appliance.repository.directory import RepositoryConfig, scan
-from appliance.repository.firewall_settings import FirewallConfig
+from appliance.repository.directory import scan
 from appliance.repository.onnx_firewall import REFUSED_OPERATORS, graph_flaws, reference_flaws
 from models.generate import MODELS
 from models.generators.package import Expectation

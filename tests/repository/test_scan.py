@@ -14,8 +14,9 @@ from pathlib import Path
 
 import pytest
 
+from appliance.config.repository import RepositoryConfig
 from appliance.domain.errors import ConfigInvalid
-from appliance.repository.directory import RepositoryConfig, RepositoryScan, scan
+from appliance.repository.directory import RepositoryScan, scan
 from appliance.repository.model_directory import read_model_directory
 from models.generate import MODELS, write_model
 from models.generators.package import Expectation
@@ -408,7 +409,8 @@ SCAN_WITHOUT_RIGHTS = """
 import os, sys
 from pathlib import Path
 from appliance.domain.errors import ConfigInvalid
-from appliance.repository.directory import RepositoryConfig, scan
+from appliance.config.repository import RepositoryConfig
+from appliance.repository.directory import scan
 if os.geteuid() == 0:
     os.setgroups([])
     os.setgid(65534)

@@ -15,14 +15,15 @@ import sys
 from contextlib import suppress
 from functools import partial
 
+from appliance.config.residency import ResidencyConfig
+from appliance.config.swap import SwapConfig
 from appliance.core.memory.residency_port import Form
 from appliance.core.memory.tenant import Move
 from appliance.domain.errors import InvalidRequest, ModelAway, RunFailed
 from appliance.domain.inference import Answer, Outcome
 from appliance.domain.model import ModelVersion, VersionState
 from appliance.engine.control.lodging import PROCESS_BYTES
-from appliance.engine.control.residency_settings import ResidencyConfig, ResidencyTerms
-from appliance.engine.control.swap_settings import SwapConfig
+from appliance.engine.control.residency_settings import ResidencyTerms
 from tests.simulation.scripted_workers import MS
 from tests.simulation.swap_world import NEVER_SERVES, REFUSED_TWICE, SOUND, FatedWorkers, SwapWorld, fate_of
 

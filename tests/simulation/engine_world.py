@@ -21,26 +21,28 @@ import sys
 from dataclasses import replace
 from typing import Any
 
+from appliance.config.arena import ArenaConfig
+from appliance.config.engine import EngineConfig
+from appliance.config.placement import PlacementConfig
+from appliance.config.residency import ResidencyConfig
+from appliance.config.scheduling import SchedulingConfig
+from appliance.config.supervisor import SupervisorConfig
+from appliance.config.swap import SwapConfig
 from appliance.core.scheduling.scheduler import Scheduler
-from appliance.core.scheduling.settings import SchedulingConfig
 from appliance.domain.errors import ApplianceError
 from appliance.domain.inference import NO_DEADLINE, Answer, Outcome, RequestHead, TensorHead
 from appliance.domain.model import Batching, ModelVersion, WeightsFile
 from appliance.domain.tensor import Datatype, TensorSpec
 from appliance.domain.validation import plan_request
-from appliance.engine.control.placement import PlacementConfig
-from appliance.engine.control.residency_settings import ResidencyConfig, ResidencyTerms
-from appliance.engine.control.supervisor import SupervisorConfig
-from appliance.engine.control.swap_settings import SwapConfig
+from appliance.engine.control.residency_settings import ResidencyTerms
 from appliance.engine.control.swaps import SwapTerms
 from appliance.engine.engine import Engine, EngineTerms
 from appliance.engine.environment import Shell
 from appliance.engine.port import Submission
-from appliance.engine.settings import EngineConfig
 from appliance.engine.versions.records import MemoryRecords
 from appliance.engine.versions.routes import Catalog, CatalogProblem, CatalogVersion
 from appliance.workers import port
-from appliance.workers.arena import Arena, ArenaConfig, aligned
+from appliance.workers.arena import Arena, aligned
 from tests.domain.sample import make_version
 from tests.simulation.engine_turns import EngineTurns
 from tests.simulation.scripted_workers import EVICTABLE_BYTES, MS, ScriptedWorkers, World

@@ -8,9 +8,10 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from appliance.config.scheduling import SchedulingConfig
 from appliance.core.scheduling import events as on
 from appliance.core.scheduling.actions import Action, Dispatch, Expired, Refused, WakeAt
-from appliance.core.scheduling.scheduler import Scheduler, SchedulingConfig
+from appliance.core.scheduling.scheduler import Scheduler
 from appliance.domain.model import Batching
 
 MILLISECOND = 1_000_000

@@ -15,8 +15,8 @@ import random
 import sys
 from functools import partial
 
+from appliance.config.swap import SwapConfig
 from appliance.domain.model import VersionState
-from appliance.engine.control.swap_settings import SwapConfig
 from appliance.engine.control.tries import pause_ms
 from appliance.engine.versions.records import Standing
 from tests.simulation.scripted_workers import MS, World

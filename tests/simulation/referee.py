@@ -11,9 +11,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
 
+from appliance.config.scheduling import SchedulingConfig
 from appliance.core.scheduling import actions as do
 from appliance.core.scheduling import events as on
-from appliance.core.scheduling.settings import SchedulingConfig
 from appliance.domain.inference import NO_DEADLINE
 from appliance.domain.model import Batching, TimeoutAction
 

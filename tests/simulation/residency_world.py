@@ -8,11 +8,11 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from appliance.config.residency import ResidencyPolicy
 from appliance.core.memory import residency_port as port
 from appliance.core.memory.residency import Residency
 from appliance.core.memory.residency_port import Action, Event, Footprint, Form
 from appliance.core.memory.tenant import ARRIVING, LEAVING, Move, Tenant
-from appliance.core.scheduling.settings import ResidencyPolicy
 
 MILLISECOND = 1_000_000
 SECOND = 1_000_000_000

@@ -13,9 +13,10 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from appliance.config.scheduling import SchedulingConfig
 from appliance.core.scheduling import events as on
 from appliance.core.scheduling.actions import Action, Dispatch, WakeAt
-from appliance.core.scheduling.scheduler import Scheduler, SchedulingConfig
+from appliance.core.scheduling.scheduler import Scheduler
 from appliance.domain.inference import NO_DEADLINE
 from appliance.domain.model import Batching, QueuePolicy, TimeoutAction
 from tests.simulation.referee import Referee, Scope

@@ -21,25 +21,26 @@ from collections import Counter
 from dataclasses import replace
 from functools import partial
 
+from appliance.config.arena import ArenaConfig
+from appliance.config.engine import EngineConfig
+from appliance.config.placement import PlacementConfig
+from appliance.config.scheduling import SchedulingConfig
+from appliance.config.supervisor import SupervisorConfig
+from appliance.config.swap import SwapConfig
 from appliance.core.scheduling.scheduler import Scheduler
-from appliance.core.scheduling.settings import SchedulingConfig
 from appliance.domain.inference import NO_DEADLINE, Answer, Outcome, RequestHead, TensorHead
 from appliance.domain.model import ModelVersion, VersionState
 from appliance.domain.tensor import Datatype, TensorSpec
 from appliance.domain.validation import plan_request
-from appliance.engine.control.placement import PlacementConfig
 from appliance.engine.control.residency_settings import ResidencyTerms
-from appliance.engine.control.supervisor import SupervisorConfig
-from appliance.engine.control.swap_settings import SwapConfig
 from appliance.engine.control.swaps import SwapTerms
 from appliance.engine.engine import Engine, EngineTerms
 from appliance.engine.environment import Shell
 from appliance.engine.port import Submission
-from appliance.engine.settings import EngineConfig
 from appliance.engine.versions.records import MemoryRecords
 from appliance.engine.versions.routes import Catalog, CatalogVersion
 from appliance.workers import port
-from appliance.workers.arena import Arena, ArenaConfig
+from appliance.workers.arena import Arena
 from tests.domain.sample import make_version
 from tests.simulation.engine_turns import EngineTurns
 from tests.simulation.engine_world import SilentLog

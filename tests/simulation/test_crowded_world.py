@@ -6,11 +6,12 @@ from contextlib import suppress
 
 import pytest
 
+from appliance.config.residency import ResidencyConfig
+from appliance.config.swap import SwapConfig
 from appliance.domain.errors import ModelAway
 from appliance.domain.model import ModelVersion
 from appliance.engine.control.lodging import PROCESS_BYTES
-from appliance.engine.control.residency_settings import ResidencyConfig, ResidencyTerms
-from appliance.engine.control.swap_settings import SwapConfig
+from appliance.engine.control.residency_settings import ResidencyTerms
 from appliance.workers import port
 from tests.simulation.crowded_world import CrowdedWorld
 from tests.simulation.scripted_workers import MS

@@ -7,10 +7,11 @@ from dataclasses import replace
 
 import pytest
 
+from appliance.config.residency import ResidencyConfig
+from appliance.config.swap import SwapConfig
 from appliance.domain.model import ModelVersion, WeightsFile
 from appliance.engine.control.lodging import PROCESS_BYTES
-from appliance.engine.control.residency_settings import ResidencyConfig, ResidencyTerms
-from appliance.engine.control.swap_settings import SwapConfig
+from appliance.engine.control.residency_settings import ResidencyTerms
 from appliance.engine.versions.routes import Catalog, CatalogVersion
 from appliance.workers import port
 from tests.simulation.scripted_workers import EVICTABLE_BYTES, MS

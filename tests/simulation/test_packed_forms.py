@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from appliance.config.residency import ResidencyConfig
+from appliance.config.swap import SwapConfig
 from appliance.domain.inference import NO_DEADLINE, Answer, Outcome, RequestHead, TensorHead
 from appliance.domain.model import ModelVersion, WeightsFile
 from appliance.domain.validation import plan_request
 from appliance.engine.control.lodging import PROCESS_BYTES
-from appliance.engine.control.residency_settings import ResidencyConfig, ResidencyTerms
-from appliance.engine.control.swap_settings import SwapConfig
+from appliance.engine.control.residency_settings import ResidencyTerms
 from appliance.engine.port import Submission
 from appliance.workers import port
 from tests.simulation.scripted_workers import MS

@@ -6,10 +6,11 @@ from collections import Counter
 
 import pytest
 
+from appliance.config.residency import ResidencyConfig
+from appliance.config.swap import SwapConfig
 from appliance.domain.model import VersionState
 from appliance.engine.control.lodging import PROCESS_BYTES
-from appliance.engine.control.residency_settings import ResidencyConfig, ResidencyTerms
-from appliance.engine.control.swap_settings import SwapConfig
+from appliance.engine.control.residency_settings import ResidencyTerms
 from tests.simulation.scripted_workers import MS
 from tests.simulation.swap_world import SwapWorld
 

@@ -10,14 +10,14 @@ from typing import Any, cast
 
 import pytest
 
+from appliance.config.reload import ReloadConfig
+from appliance.config.repository import RepositoryConfig
 from appliance.domain.errors import Stopping
 from appliance.engine.control.desired import Desired
 from appliance.engine.engine import Engine
 from appliance.engine.versions.records import MemoryRecords
 from appliance.repository.directory import RepositoryScan
-from appliance.repository.settings import RepositoryConfig
 from appliance.sources.directory import DirectorySource
-from appliance.sources.settings import ReloadConfig
 
 
 class SlowSource(DirectorySource):

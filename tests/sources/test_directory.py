@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from appliance.config.repository import RepositoryConfig
 from appliance.domain.errors import ConfigInvalid
 from appliance.repository.model_directory import ModelReading, read_model_directory
-from appliance.repository.settings import RepositoryConfig
 from appliance.sources import reading
 from appliance.sources.directory import DirectorySource
 from appliance.sources.source import Look

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from appliance.config.repository import RepositoryConfig
 from appliance.domain.errors import InvalidRequest, NotReady
-from appliance.repository.directory import RepositoryConfig, RepositoryScan, scan
+from appliance.repository.directory import RepositoryScan, scan
 from appliance.sources.directory import DirectorySource
 from appliance.sources.overlay import Overlay, path_problems
 from appliance.sources.selection import Selection

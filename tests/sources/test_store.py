@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from appliance.config.repository import RepositoryConfig
+from appliance.config.store import StoreConfig
 from appliance.domain.errors import OperatorError, StoreBusy
 from appliance.domain.model import FormRoom, ModelVersion
 from appliance.engine.control.desired import trial_wish
-from appliance.repository.directory import RepositoryConfig
 from appliance.repository.model_directory import ServableVersion
 from appliance.sources.source import Look
 from appliance.sources.store import StoreSource
@@ -19,7 +20,6 @@ from appliance.store.catalog import Catalog, Trial, TrialMode
 from appliance.store.layout import FORMS, view_root
 from appliance.store.reading import read_catalog
 from appliance.store.running import RunningVersion, read_running
-from appliance.store.settings import StoreConfig
 from appliance.store.writer import StoreWriter, open_store
 from appliance.workers.forms import REFUSED_FILE
 from tests.repository.onnx_files import external_tensor, model_of, plain_model, port

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from appliance.config.reload import ReloadConfig
+from appliance.config.repository import RepositoryConfig
 from appliance.domain.errors import OperatorError
 from appliance.repository.directory import RepositoryScan
-from appliance.repository.settings import RepositoryConfig
 from appliance.sources import watcher
 from appliance.sources.directory import DirectorySource
-from appliance.sources.settings import ReloadConfig
 from appliance.sources.source import Look
 from appliance.sources.watcher import Watcher
 from appliance.workers.priority import SHORT_TURN_NS, USUAL_TURN_NS, take_turns, turn_ns

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from appliance.store.settings import StoreConfig
+from appliance.config.store import StoreConfig
 from appliance.store.writer import StoreWriter
 
 NO_FLOOR = StoreConfig(free_floor_bytes=0)

@@ -11,16 +11,16 @@ from pathlib import Path
 
 import pytest
 
+from appliance.config.repository import RepositoryConfig
+from appliance.config.store import StoreConfig
 from appliance.domain.digest import digest_of
 from appliance.domain.errors import StoreFull, StoreUnavailable
-from appliance.repository.settings import RepositoryConfig
 from appliance.sources.source import Look
 from appliance.sources.store import StoreSource
 from appliance.store.layout import BLOBS, INCOMING, blob_path
 from appliance.store.reading import read_catalog
 from appliance.store.running import read_running
 from appliance.store.scrub import Scrub
-from appliance.store.settings import StoreConfig
 from appliance.store.writer import open_store
 from tests.repository.onnx_files import plain_model
 from tests.store.arrivals import arrival, assert_served, contents_of

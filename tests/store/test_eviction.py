@@ -8,10 +8,10 @@ from itertools import combinations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from appliance.config.store import StoreConfig
 from appliance.store.catalog import Catalog, CatalogModel, Trial, TrialMode
 from appliance.store.eviction import Candidate, choose
 from appliance.store.room import candidates, kept_blobs
-from appliance.store.settings import StoreConfig
 from tests.store.catalogs import stored_version
 
 DIGESTS = "abcdefgh"

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from appliance.config.store import StoreConfig
 from appliance.domain.digest import digest_of
 from appliance.domain.errors import BlobMismatch, PackageInvalid, Problem, StoreFull, StoreUnavailable
 from appliance.store.arrival import Arrival
 from appliance.store.catalog import Catalog
 from appliance.store.layout import BLOBS, FORMS
 from appliance.store.running import Running, RunningRecord, RunningVersion
-from appliance.store.settings import StoreConfig
 from appliance.store.writer import StoreWriter, open_store
 from tests.store.arrivals import arrival, assert_served, contents_of, lying
 from tests.store.stores import NO_FLOOR, blobs_in

@@ -15,6 +15,7 @@ from random import Random
 
 import pytest
 
+from appliance.config.store import StoreConfig
 from appliance.domain.digest import digest_of
 from appliance.domain.errors import ApplianceError, StoreRefused, StoreUnavailable
 from appliance.durable import READ_ONLY, NewFile, read_whole
@@ -23,7 +24,6 @@ from appliance.store.catalog_codec import decode
 from appliance.store.inspection import inspect
 from appliance.store.layout import CATALOG, blob_path, view_path
 from appliance.store.running import Running
-from appliance.store.settings import StoreConfig
 from appliance.store.writer import StoreWriter
 from tests.store.arrivals import arrival
 from tests.store.volatile_disk import VolatileDisk

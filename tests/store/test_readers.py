@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from appliance.config.store import StoreConfig
 from appliance.domain.digest import digest_of
 from appliance.domain.errors import ArtefactError
 from appliance.durable import RealFolder
@@ -13,7 +14,6 @@ from appliance.store.catalog import InstalledVersion
 from appliance.store.inspection import inspect
 from appliance.store.layout import view_path
 from appliance.store.reading import read_catalog
-from appliance.store.settings import StoreConfig
 from appliance.store.writer import open_store
 from tests.store.arrivals import arrival
 
@@ -21,7 +21,7 @@ ROUNDS = 12
 PROGRAM = """
 import sys
 from pathlib import Path
-from appliance.store.settings import StoreConfig
+from appliance.config.store import StoreConfig
 from appliance.store.writer import open_store
 from tests.store.arrivals import arrival
 for round in range(int(sys.argv[2])):

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from appliance.config.store import StoreConfig
 from appliance.domain.digest import digest_of
 from appliance.domain.errors import StoreBusy, StoreFull, StoreUnavailable
 from appliance.engine.versions.record_files import FileRecords
 from appliance.store.layout import INCUMBENTS, RUNNING
 from appliance.store.running import Running, RunningRecord, RunningVersion, read_incumbents, read_running
-from appliance.store.settings import StoreConfig
 from appliance.store.writer import open_store
 from tests.store.arrivals import arrival, contents_of
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from appliance.config.store import StoreConfig
 from appliance.domain.errors import StoreBusy
 from appliance.store.layout import SCRUB, blob_path
 from appliance.store.scrub import Damage, Scrub, ScrubRecord, decode, due_s, encode, noted, read_record
-from appliance.store.settings import StoreConfig
 from appliance.store.writer import open_store
 from tests.store.arrivals import arrival, contents_of
 

@@ -15,6 +15,7 @@ from typing import Self
 
 import pytest
 
+from appliance.config.store import StoreConfig
 from appliance.domain.digest import PIECE_BYTES, Digester, digest_of
 from appliance.domain.errors import BlobMismatch
 from appliance.domain.manifest import FileEntry, Manifest
@@ -24,7 +25,6 @@ from appliance.store.arrival import Arrival
 from appliance.store.inspection import inspect
 from appliance.store.layout import blob_path, view_path
 from appliance.store.running import Running
-from appliance.store.settings import StoreConfig
 from appliance.store.writer import StoreWriter
 from tests.domain.manifests import manifest_of
 from tests.store.arrivals import contents_of

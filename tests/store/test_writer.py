@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from appliance.config.repository import RepositoryConfig
 from appliance.domain.digest import digest_of
 from appliance.domain.errors import (
     ApplianceError,
@@ -27,7 +28,6 @@ from appliance.domain.errors import (
 )
 from appliance.domain.manifest_codec import encode as encode_manifest
 from appliance.repository.directory import scan
-from appliance.repository.settings import RepositoryConfig
 from appliance.store.arrival import Stream
 from appliance.store.catalog import Trial, TrialMode
 from appliance.store.layout import CATALOG, INCOMING, LOCK, VIEWS, blob_path, view_root
@@ -179,7 +179,7 @@ def test_nothing_is_collected_while_nobody_knows_what_runs(store: StoreWriter, s
 def test_a_second_writer_is_told_who_the_first_is(store: StoreWriter, state: Path) -> None:
     program = (
         "import sys\nfrom pathlib import Path\nfrom appliance.domain.errors import StoreBusy\n"
-        "from appliance.store.settings import StoreConfig\nfrom appliance.store.writer import open_store\n"
+        "from appliance.config.store import StoreConfig\nfrom appliance.store.writer import open_store\n"
         "try:\n    with open_store(Path(sys.argv[1]), StoreConfig()): pass\n"
         "except StoreBusy as error: print(error.pid, error)\n"
     )

@@ -15,9 +15,10 @@ from typing import Any
 
 import pytest
 
+from appliance.config.log import LogConfig, LogFormat, LogLevel
 from appliance.domain.errors import InvalidRequest, OperatorError, QueueFull, Unsupported
 from appliance.domain.inference import RequestHead, RequestPlan
-from appliance.telemetry.log import LogConfig, LogControl, LogFormat, LogLevel, configure
+from appliance.telemetry.log import LogControl, configure
 from appliance.telemetry.meter import Result
 from appliance.telemetry.request_line import LineBudget
 from appliance.telemetry.sink import DescriptorTarget, FileTarget, Sink

@@ -12,11 +12,12 @@ from typing import Any
 
 import pytest
 
+from appliance.config.trace import TraceConfig
 from appliance.domain.errors import OperatorError, QueueFull
 from appliance.telemetry.meter import Result
 from appliance.telemetry.otlp import STAGES, parent_of, stages
 from appliance.telemetry.sink import FileTarget, Sink
-from appliance.telemetry.trace import TraceConfig, Tracer, open_tracer
+from appliance.telemetry.trace import Tracer, open_tracer
 from tests.domain.sample import make_version
 from tests.telemetry.test_log import ended
 

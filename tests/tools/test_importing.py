@@ -11,9 +11,10 @@ import pytest
 
 from appliance.cli.failure import Exit
 from appliance.cli.main import main
+from appliance.config.repository import RepositoryConfig
 from appliance.domain.errors import ModelInvalid
 from appliance.domain.manifest import path_problem
-from appliance.repository.directory import RepositoryConfig, scan
+from appliance.repository.directory import scan
 from appliance.tools.packaging.config_text import changed_config
 from appliance.tools.packaging.importing import DROPPED, import_model
 from tests.package.onnx_models import layers, save_outside

@@ -15,6 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
+from appliance.config.firewall import FirewallConfig
+from appliance.config.repository import RepositoryConfig
 from appliance.domain.digest import digest_of
 from appliance.domain.errors import ArtefactError, ModelInvalid, PackageInvalid
 from appliance.domain.golden import GoldenCase, GoldenSet, GoldenTensor, read_golden, write_golden
@@ -22,8 +24,7 @@ from appliance.domain.manifest import LatencyPromise, Manifest
 from appliance.domain.tensor import Datatype
 from appliance.package.reader import PackageReader
 from appliance.package.writer import write_package
-from appliance.repository.directory import RepositoryConfig, scan
-from appliance.repository.firewall_settings import FirewallConfig
+from appliance.repository.directory import scan
 from appliance.tools.packaging.config_text import packed_config
 from appliance.tools.packaging.equivalence import prove
 from appliance.tools.packaging.packing import Labels, lay_out, open_from, promised_before

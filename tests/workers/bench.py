@@ -14,10 +14,12 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from appliance.config.arena import ArenaConfig
+from appliance.config.workers import WorkersConfig
 from appliance.domain.model import ModelVersion
 from appliance.domain.tensor import Datatype, TensorSpec, encode_bytes, split_bytes
 from appliance.runtimes.alignment import aligned
-from appliance.workers.arena import Arena, ArenaConfig, Slot
+from appliance.workers.arena import Arena, Slot
 from appliance.workers.daemon.pool import WorkerPool
 from appliance.workers.port import (
     Fetch,
@@ -32,7 +34,6 @@ from appliance.workers.port import (
     WorkerSettings,
     WorkerStarted,
 )
-from appliance.workers.settings import WorkersConfig
 
 EVENT_TIMEOUT_S = 30.0
 PLAIN = WorkerSettings(threads=1, cpus=(), memory_limit_bytes=0)

@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from appliance.config.arena import ArenaConfig
 from appliance.domain.errors import ConfigInvalid
-from appliance.workers.arena import ALIGNMENT, Arena, ArenaConfig, Slot
+from appliance.workers.arena import ALIGNMENT, Arena, Slot
 
 KIB, MIB = 1 << 10, 1 << 20
 CONFIG = ArenaConfig(

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import numpy as np
 
+from appliance.config.repository import RepositoryConfig
 from appliance.domain.digest import Digester
 from appliance.domain.model import ModelVersion, WeightsFile
 from appliance.repository.model_directory import read_model_directory
-from appliance.repository.settings import RepositoryConfig
 from appliance.workers.port import (
     ExitCause,
     LoadWish,

@@ -14,16 +14,16 @@ from appliance.cli import package_policy, store_session
 from appliance.cli.failure import CommandFailed, Exit, printable
 from appliance.cli.model import wait
 from appliance.cli.progress_bar import progress_bar
+from appliance.config.packages import Unsigned
+from appliance.config.repository import RepositoryConfig
 from appliance.domain.errors import PackageInvalid, Problem
 from appliance.domain.manifest import Manifest
 from appliance.package.conformity import conformity_problems
 from appliance.package.reader import PackageReader, open_package
-from appliance.package.settings import Unsigned
 from appliance.package.tensor_sums import SummedStream, tensors_in
 from appliance.package.trust import judge
 from appliance.package.verification import Policy
 from appliance.repository.model_directory import read_model_directory
-from appliance.repository.settings import RepositoryConfig
 from appliance.store.arrival import Arrival
 from appliance.store.evicted import eviction_words
 from appliance.store.layout import view_root

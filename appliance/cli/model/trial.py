@@ -13,7 +13,7 @@ import argparse
 from appliance.cli import store_session
 from appliance.cli.failure import CommandFailed, Exit, printable
 from appliance.cli.model import wait
-from appliance.engine.control.swap_settings import header_problems
+from appliance.config.swap import header_problems
 from appliance.store.catalog import Trial, TrialMode
 
 

@@ -11,11 +11,11 @@ from pathlib import Path
 
 from appliance.cli import store_session
 from appliance.cli.failure import Exit
+from appliance.config.store import StoreConfig
 from appliance.durable import RealFolder, is_held
 from appliance.store.census import census_of
 from appliance.store.garbage import Garbage
 from appliance.store.layout import LOCK
-from appliance.store.settings import StoreConfig
 from appliance.store.trouble import told
 
 

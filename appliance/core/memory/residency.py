@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterator
 from itertools import takewhile
 
+from appliance.config.residency import ResidencyPolicy
 from appliance.core.memory import residency_port as port
 from appliance.core.memory.eviction import Step, choose
 from appliance.core.memory.forecast import Queued, arrival_ns
@@ -24,7 +25,6 @@ from appliance.core.memory.load_cost import LoadCost, LoadSpeed
 from appliance.core.memory.popularity import Popularity, Worth
 from appliance.core.memory.residency_port import Action, Coldness, Event, Footprint, Form
 from appliance.core.memory.tenant import ARRIVING, LEAVING, Move, Tenant
-from appliance.core.scheduling.settings import ResidencyPolicy
 from appliance.core.scheduling.statistics import ResidencyStatistics
 
 SECOND = 1_000_000_000

@@ -16,6 +16,7 @@ from __future__ import annotations
 from statistics import NormalDist
 from typing import assert_never
 
+from appliance.config.scheduling import SchedulingConfig
 from appliance.core.scheduling import events as on
 from appliance.core.scheduling import grants
 from appliance.core.scheduling.actions import (
@@ -46,10 +47,7 @@ from appliance.core.scheduling.integrity import check_grants, check_group
 from appliance.core.scheduling.profile import ServiceTime
 from appliance.core.scheduling.queue import Waiting
 from appliance.core.scheduling.register import Register
-from appliance.core.scheduling.settings import SchedulingConfig
 from appliance.core.scheduling.statistics import SchedulerStatistics, lane_statistics, shape_statistics
-
-__all__ = ["Scheduler", "SchedulingConfig"]
 
 DEVIATIONS_PER_MEAN_DEVIATION = 1.2533
 """Standard deviation over mean absolute deviation of a normal distribution."""

@@ -15,6 +15,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
+from appliance.config.reload import ReloadConfig
+from appliance.config.repository import RepositoryConfig
 from appliance.core.rollout.reasons import Outlook
 from appliance.domain.errors import InvalidRequest, NotReady, OperatorError, Problem, Stopping, UnknownModel
 from appliance.domain.model import VersionState
@@ -25,11 +27,9 @@ from appliance.engine.versions.routes import Catalog, CatalogProblem, CatalogVer
 from appliance.engine.versions.wording import given_by_hand
 from appliance.repository.directory import RepositoryScan
 from appliance.repository.model_directory import ModelReading
-from appliance.repository.settings import RepositoryConfig
 from appliance.sources.overlay import Overlay
 from appliance.sources.reading import read_model
 from appliance.sources.selection import Selection
-from appliance.sources.settings import ReloadConfig
 from appliance.sources.source import Source
 from appliance.sources.watcher import Watcher
 from appliance.store.catalog import Trial, TrialMode

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from appliance.config.placement import PlacementConfig
 from appliance.core.scheduling.events import Event, GroupClosed, GroupOpened, LaneClosed, LaneOpened
 from appliance.domain.model import VersionState
-from appliance.engine.control.placement import GroupLoad, Placement, PlacementConfig, place
+from appliance.engine.control.placement import GroupLoad, Placement, place
 from appliance.engine.control.workforce import Group, Worker
 from appliance.engine.port import LaneUse, WorkerStatus
 from appliance.engine.versions.routes import Served

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
+from appliance.config.swap import SwapConfig
 from appliance.engine.control.candidate import Candidate
 from appliance.engine.control.groups import Groups
-from appliance.engine.control.swap_settings import SwapConfig
 from appliance.engine.requests.batches import Batches
 from appliance.telemetry.meter import HistogramValue
 from appliance.workers.port import ExitCause, WorkerPort

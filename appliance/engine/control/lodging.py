@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
+from appliance.config.residency import ResidencyConfig
 from appliance.core.memory.residency_port import Footprint, Form, Kept
 from appliance.core.memory.waits import (
     Budget,
@@ -22,7 +23,6 @@ from appliance.core.memory.waits import (
     WaitsForOvercommit,
 )
 from appliance.domain.model import VersionState
-from appliance.engine.control.residency_settings import ResidencyConfig
 from appliance.engine.requests.costs import Costs
 from appliance.engine.versions.routes import Served
 from appliance.engine.versions.wording import budget_text, megabytes, wait_text

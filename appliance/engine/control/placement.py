@@ -8,22 +8,10 @@ one box. Versions for a GPU always share one process per device, because a CUDA 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
+from appliance.config.placement import PlacementConfig
 from appliance.domain.model import ModelVersion
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlacementConfig:
-    """Limits of sharing."""
-
-    max_processes: int = field(
-        default=32, metadata={"min": 1, "help": "worker processes before small models start to share one"}
-    )
-    share_below_bytes: int = field(
-        default=4 << 20,
-        metadata={"min": 0, "unit": "bytes", "help": "only model files below this size may share"},
-    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
 
+from appliance.config.placement import PlacementConfig
+from appliance.config.supervisor import SupervisorConfig
 from appliance.core.rollout.reasons import Failed
 from appliance.core.rollout.version import Artifact
 from appliance.core.scheduling.events import Event
@@ -17,10 +19,9 @@ from appliance.domain.model import ModelVersion, VersionState
 from appliance.engine.control.census import Census
 from appliance.engine.control.groups import Groups
 from appliance.engine.control.lodging import Room
-from appliance.engine.control.placement import PlacementConfig
 from appliance.engine.control.retries import Retries
 from appliance.engine.control.succession import Succession
-from appliance.engine.control.supervisor import Supervisor, SupervisorConfig, culprit_of
+from appliance.engine.control.supervisor import Supervisor, culprit_of
 from appliance.engine.control.swaps import SwapTerms
 from appliance.engine.port import VersionStatus
 from appliance.engine.versions.routes import Catalog, CatalogVersion, Routes, Served

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from appliance.config.placement import PlacementConfig
 from appliance.core.rollout.reasons import Failed, RolledBack, WaitReason
 from appliance.core.rollout.version import Artifact
 from appliance.core.scheduling.events import Event, ModelClosed, ModelOpened
@@ -17,7 +18,6 @@ from appliance.engine.control.census import Census
 from appliance.engine.control.forms import Forms
 from appliance.engine.control.groups import Groups
 from appliance.engine.control.lodging import Room
-from appliance.engine.control.placement import PlacementConfig
 from appliance.engine.control.swap_settings import TrialWish
 from appliance.engine.control.swaps import Swaps, SwapTerms
 from appliance.engine.versions.layout import merges

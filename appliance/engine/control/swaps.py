@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
+from appliance.config.swap import SwapConfig
 from appliance.core.memory.residency_port import Form
 from appliance.domain.inference import RequestHead
 from appliance.domain.model import ModelVersion, interchangeable
@@ -19,7 +20,7 @@ from appliance.engine.control.hangs import longest_run_ns
 from appliance.engine.control.launches import Launches
 from appliance.engine.control.lodging import Room
 from appliance.engine.control.swap_accounts import SwapAccounts
-from appliance.engine.control.swap_settings import SwapConfig, TrialWish, configured_trial
+from appliance.engine.control.swap_settings import TrialWish, configured_trial
 from appliance.engine.control.trial import TRYING, Stage, Trial
 from appliance.engine.control.tries import Tries
 from appliance.engine.port import SwapFigures, TrialStatus

@@ -11,7 +11,8 @@ from __future__ import annotations
 from enum import Enum
 from typing import Final, NamedTuple
 
-from appliance.engine.control.swap_settings import SwapConfig, TrialWish
+from appliance.config.swap import SwapConfig
+from appliance.engine.control.swap_settings import TrialWish
 from appliance.telemetry.meter import HistogramValue
 
 SECOND_NS: Final = 1_000_000_000

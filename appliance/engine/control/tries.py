@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from appliance.config.swap import SwapConfig
 from appliance.core.rollout.reasons import OutOfTries, Refusal, Rejected
 from appliance.domain.digest import is_digest
-from appliance.engine.control.swap_settings import SwapConfig
 from appliance.engine.versions.records import Records, Standing
 
 DOUBLINGS_MAX: Final = 30

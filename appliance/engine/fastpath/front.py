@@ -12,8 +12,8 @@ from typing import Protocol
 
 from appliance.domain.inference import RequestPlan
 from appliance.domain.tensor import Datatype
+from appliance.frontend.listening.access import UnixAccess
 from appliance.frontend.listening.certificates import Certificates
-from appliance.frontend.listening.settings import UnixAccess
 from appliance.frontend.quota.quotas import Account
 from appliance.workers.port import Shape
 

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Final
 
+from appliance.config.engine import EngineConfig
 from appliance.core.scheduling import actions, events
 from appliance.domain.inference import RequestPlan
 from appliance.engine.environment import Shell
@@ -19,7 +20,6 @@ from appliance.engine.fastpath.templates import Templates
 from appliance.engine.fastpath.usage import Usage
 from appliance.engine.inbox import Inbox
 from appliance.engine.port import SlotUse
-from appliance.engine.settings import EngineConfig
 from appliance.telemetry.meter import BOUNDS_NS
 from appliance.workers.arena import Arena
 from appliance.workers.port import Shape, WorkerPort

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
+from appliance.config.swap import SwapConfig
 from appliance.domain.inference import Answer, Outcome, RequestPlan
-from appliance.engine.control.swap_settings import SwapConfig
 from appliance.engine.environment import Pace
 from appliance.engine.port import Submission
 from appliance.engine.requests.request import Mirror, Request

@@ -11,8 +11,8 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Final
 
-from appliance.binding import bind
 from appliance.core.rollout.version import Artifact
+from appliance.domain.binding import bind
 from appliance.domain.errors import ConfigInvalid
 from appliance.engine.versions.records import CHANGES_KEPT, Change, Ending, of_record_key, record_key
 

@@ -7,50 +7,20 @@ content of a file of the model, PATH being relative to its directory.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Final, Protocol
 
 from google.protobuf import json_format, text_format
 from google.protobuf.message import DecodeError
 
 from appliance.domain.errors import InvalidRequest
-from appliance.frontend.grpc.door import MEBIBYTE, SERVICE
+from appliance.frontend.grpc.door import SERVICE
 from appliance.frontend.grpc.wire_pb import inference_pb2 as pb
 from appliance.frontend.grpc.wire_pb import model_config_pb2
 
 CONFIG: Final = "config"
 FILE: Final = "file:"
 UNLOAD_DEPENDENTS: Final = "unload_dependents"
-
-
-def socket_problems(path: str) -> Iterator[str]:
-    """What keeps ``path`` from being a socket's."""
-    if path and (not path.startswith("/") or len(path.encode()) > 100):
-        yield f"'{path}' must be an absolute path of at most 100 bytes"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ControlConfig:
-    """The ``[control]`` section."""
-
-    socket: str = field(
-        default="",
-        metadata={
-            "help": "Unix socket on which the local operator may load and unload models over gRPC; only the user that "
-            "runs the appliance can reach it; empty: off",
-            "check": socket_problems,
-        },
-    )
-    max_message_bytes: int = field(
-        default=256 * MEBIBYTE,
-        metadata={
-            "min": 1024,
-            "max": (1 << 31) - 1,
-            "unit": "bytes",
-            "help": "largest message there: files of a model travel in it",
-        },
-    )
 
 
 class ModelControl(Protocol):

@@ -21,16 +21,18 @@ os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 import grpc
 from grpc import aio
 
+from appliance.config.grpc import DoorConfig, DoorKind
+from appliance.config.listening import inherits
 from appliance.domain.address import Address, check_free, parse_address, unavailable
 from appliance.domain.errors import AddressUnavailable, OperatorError, QuotaExceeded
 from appliance.engine.port import EnginePort
 from appliance.frontend.grpc.control import ControlHandlers
-from appliance.frontend.grpc.door import DoorConfig, DoorKind, DoorStatistics, LogControl
+from appliance.frontend.grpc.door import DoorStatistics, LogControl
 from appliance.frontend.grpc.failure import status_for
 from appliance.frontend.grpc.inference import NOBODY, Refused
 from appliance.frontend.grpc.services import INFER, INFER_STREAM, AnswerMessage, ServeStream, Services, Terms
 from appliance.frontend.grpc.status import Status
-from appliance.frontend.listening.settings import UnixAccess, inherits, unix_access
+from appliance.frontend.listening.access import UnixAccess, unix_access
 from appliance.frontend.listening.sockets import give_to_group, masked
 from appliance.frontend.quota.quotas import Account, Quotas
 from appliance.telemetry.door_metrics import DoorFigures

@@ -11,8 +11,9 @@ from typing import Final, NamedTuple
 
 from google.protobuf import descriptor_pb2
 
+from appliance.config.grpc import DoorConfig
 from appliance.engine.port import EnginePort
-from appliance.frontend.grpc.door import SERVICE, DoorConfig, DoorStatistics, LogControl
+from appliance.frontend.grpc.door import SERVICE, DoorStatistics, LogControl
 from appliance.frontend.grpc.envelope import EnvelopeLimits
 from appliance.frontend.grpc.handlers import Handlers
 from appliance.frontend.grpc.health_service import FILE as HEALTH_FILE

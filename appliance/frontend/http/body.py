@@ -13,9 +13,9 @@ from typing import NamedTuple
 from aiohttp import web
 from aiohttp.web_protocol import RequestPayloadError
 
+from appliance.config.http import HttpConfig
 from appliance.domain.errors import InvalidRequest, MessageTooLarge, QueueFull
 from appliance.frontend.http.compression import request_encoding, unfold
-from appliance.frontend.http.config import HttpConfig
 from appliance.frontend.http.status import HttpRefusal
 
 Body = bytes | bytearray

@@ -20,8 +20,8 @@ from aiohttp import HttpVersion, HttpVersion11, web
 from aiohttp.http_exceptions import LineTooLong
 from aiohttp.streams import EMPTY_PAYLOAD, StreamReader
 
+from appliance.config.http import HttpConfig
 from appliance.domain.identity import SERVER_NAME
-from appliance.frontend.http.config import HttpConfig
 from appliance.frontend.http.peers import Peers
 from appliance.frontend.http.status import CLIENT_CLOSED_REQUEST, HttpRefusal
 from appliance.frontend.http.unread import UnreadAnswers

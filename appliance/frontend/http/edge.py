@@ -15,12 +15,13 @@ from functools import partial
 
 from aiohttp import web
 
+from appliance.config.http import HttpConfig, HttpNative
+from appliance.config.metrics import MetricsConfig
 from appliance.domain.errors import ApplianceError, OperatorError
 from appliance.domain.identity import SERVER_NAME
 from appliance.engine.fastpath.front import FrontFigures, FrontTerms, HttpFront
 from appliance.engine.port import EnginePort
 from appliance.frontend.http.body import BodyReader
-from appliance.frontend.http.config import HttpConfig, HttpNative
 from appliance.frontend.http.connection import (
     SPEAKS_TLS,
     SWEEP_S,
@@ -38,12 +39,11 @@ from appliance.frontend.http.protocol_api import ProtocolHandler
 from appliance.frontend.http.router import RouteHandler, Router
 from appliance.frontend.http.status import error_response
 from appliance.frontend.http.status_handler import StatusHandler
+from appliance.frontend.listening.access import unix_access
 from appliance.frontend.listening.certificates import bearer_of, read_certificates, server_context
-from appliance.frontend.listening.settings import unix_access
 from appliance.frontend.listening.sockets import Listeners, inherited
 from appliance.frontend.quota.quotas import Account, Quotas
 from appliance.telemetry.door_metrics import DoorFigures
-from appliance.telemetry.prometheus import MetricsConfig
 from appliance.telemetry.store_metrics import StoreFigures
 from appliance.telemetry.trace import Tracer
 

@@ -13,6 +13,7 @@ from typing import Final
 
 from aiohttp import web
 
+from appliance.config.http import HttpConfig
 from appliance.domain.errors import ApplianceError, MessageTooLarge
 from appliance.domain.inference import NO_DEADLINE, Answer, Outcome
 from appliance.domain.validation import plan_request
@@ -20,7 +21,6 @@ from appliance.engine.fastpath.front import HttpFront
 from appliance.engine.port import NO_HEADERS, Buffer, EnginePort, Submission
 from appliance.frontend.http.body import Body, BodyReader, HeldBody
 from appliance.frontend.http.compression import fold, response_encoding
-from appliance.frontend.http.config import HttpConfig
 from appliance.frontend.http.connection import (
     account_of,
     check_unread,

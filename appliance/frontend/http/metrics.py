@@ -13,6 +13,7 @@ from typing import Final
 
 from aiohttp import web
 
+from appliance.config.metrics import MetricsConfig
 from appliance.domain.model import VersionState
 from appliance.engine.port import EnginePort, EngineStatus, SlotUse, VersionStatus, WorkerStatus
 from appliance.frontend.http.compression import compressor, response_encoding
@@ -23,7 +24,7 @@ from appliance.frontend.http.swap_metrics import swap_families
 from appliance.frontend.quota.quotas import Quotas
 from appliance.telemetry.door_metrics import DoorFigures, door_families
 from appliance.telemetry.exposition import CONTENT_TYPE, Family, exposition, label_text, sample
-from appliance.telemetry.prometheus import MetricsConfig, ProcessMetrics
+from appliance.telemetry.prometheus import ProcessMetrics
 from appliance.telemetry.store_metrics import StoreFigures, store_families
 from appliance.telemetry.trace import Tracer
 from appliance.telemetry.trace_metrics import trace_family

@@ -11,8 +11,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from appliance.config.listening import TlsSettings
 from appliance.domain.errors import OperatorError
-from appliance.frontend.listening.settings import TlsSettings
 
 
 class Certificates(NamedTuple):

@@ -12,9 +12,10 @@ import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final, NamedTuple, TypeVar
 
+from appliance.config.listening import SYSTEMD, inherits
 from appliance.domain.address import Address, check_free, parse_address, unavailable
 from appliance.domain.errors import AddressUnavailable
-from appliance.frontend.listening.settings import SYSTEMD, UnixAccess, inherits
+from appliance.frontend.listening.access import UnixAccess
 
 T = TypeVar("T")
 

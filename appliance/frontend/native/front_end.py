@@ -13,21 +13,22 @@ from typing import Final
 
 from edge_appliance_door import Door, LaneMemory, Tls
 
+from appliance.config.grpc import DoorConfig, DoorKind
+from appliance.config.quotas import QuotasConfig
 from appliance.domain.errors import OperatorError
 from appliance.engine.fastpath.direct import DirectEngine
 from appliance.engine.fastpath.front import HttpFront
 from appliance.engine.port import EnginePort
-from appliance.frontend.grpc.door import DoorConfig, DoorKind, DoorStatistics, LogControl
+from appliance.frontend.grpc.door import DoorStatistics, LogControl
 from appliance.frontend.grpc.services import Services
+from appliance.frontend.listening.access import unix_access
 from appliance.frontend.listening.certificates import bearer_of, read_certificates
-from appliance.frontend.listening.settings import unix_access
 from appliance.frontend.listening.sockets import Listeners, inherited
 from appliance.frontend.native.dispatch import Dispatch, Methods
 from appliance.frontend.native.http import NativeFront
 from appliance.frontend.native.limits import PROTOCOL, SETTINGS, limits_of
 from appliance.frontend.native.quotas import clients_of, native_quotas
 from appliance.frontend.quota.quotas import Quotas
-from appliance.frontend.quota.settings import QuotasConfig
 from appliance.telemetry.door_metrics import DoorFigures
 from appliance.telemetry.trace import Tracer
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Final
 
-from appliance.frontend.grpc.door import DoorConfig
+from appliance.config.grpc import DoorConfig
 
 PING_PERIOD_S: Final = 10.0
 PING_STRIKES: Final = 2

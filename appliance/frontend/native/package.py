@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from appliance.frontend.grpc.door import DoorConfig
+from appliance.config.grpc import DoorConfig
 from appliance.frontend.native.limits import limits_of
 
 PACKAGE: Final = "edge_appliance_door"

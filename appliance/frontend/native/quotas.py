@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 from edge_appliance_door import Quotas as Clients
 
+from appliance.config.quotas import QuotasConfig
 from appliance.frontend.quota.quotas import Quotas
-from appliance.frontend.quota.settings import QuotasConfig
 
 
 def native_quotas(config: QuotasConfig, report: Callable[..., None]) -> Quotas:

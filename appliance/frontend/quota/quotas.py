@@ -8,18 +8,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
+from appliance.config.quotas import ClientQuota, QuotasConfig
+from appliance.domain.address import UNIX, address_of
 from appliance.domain.errors import QuotaExceeded
-from appliance.frontend.quota.rule import (
-    LET_IN,
-    LET_IN_BEFORE,
-    STRANGERS,
-    UNBOUNDED,
-    UNIX,
-    Refusals,
-    Terms,
-    address_of,
-)
-from appliance.frontend.quota.settings import ClientQuota, QuotasConfig
+from appliance.frontend.quota.rule import LET_IN, LET_IN_BEFORE, STRANGERS, UNBOUNDED, Refusals, Terms
 
 _NS: Final = 1_000_000_000
 

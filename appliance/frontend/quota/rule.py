@@ -12,9 +12,10 @@ The native door does the same arithmetic (``native/src/listen/quota.rs``); a tes
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Final, NamedTuple
 
+from appliance.config.quotas import CLIENTS
+from appliance.domain.address import UNIX, address_of
 from appliance.frontend.listening.identity import Identity, admits
 
 LET_IN: Final = 0
@@ -23,17 +24,12 @@ LET_IN_BEFORE: Final = -2
 """Answers of ``Account.take``; above zero: nanoseconds until the next token. What whoever carried the request has let
 in is not to be given back."""
 
-UNIX: Final = "unix"
-"""The client that all are who come over Unix sockets."""
 STRANGERS: Final = "*"
 """Those who found no room of their own. Figures of all that are not named have this label."""
-CLIENTS: Final = 4096
-"""So many clients are told apart where nobody said how many."""
 TELL_NS: Final = 10_000_000_000
 """So seldom a client's refusals are told at most."""
 SWEEP_NS: Final = 100_000_000
 """So seldom idle clients are looked for at most, where there is no room for another."""
-_UPPER: Final = ((1 << 64) - 1) << 64
 
 
 class Terms(NamedTuple):
@@ -57,20 +53,6 @@ class Refusals(NamedTuple):
     label: str
     rate: int
     in_flight: int
-
-
-def address_of(host: str) -> str | None:
-    """The client at a network address: an IPv4 address, or the network of an IPv6 one, since whoever has one of these
-    has all; UNIX as it is; None for what is neither."""
-    if host == UNIX:
-        return host
-    try:
-        address = ip_address(host)
-    except ValueError:
-        return None
-    if isinstance(address, IPv4Address):
-        return str(address)
-    return str(address.ipv4_mapped or IPv6Address(int(address) & _UPPER))
 
 
 class Account:

@@ -16,10 +16,10 @@ from pathlib import Path
 from appliance.cli.failure import CommandFailed, Exit, printable
 from appliance.cli.model.target import add_output
 from appliance.cli.package_policy import repository_of
+from appliance.config.repository import RepositoryConfig
 from appliance.domain.golden import SET_FILE
 from appliance.domain.manifest import LatencyPromise
 from appliance.domain.model import ModelVersion
-from appliance.repository.settings import RepositoryConfig
 from appliance.tools.commands.options import (
     add_shapes,
     add_source,

@@ -19,9 +19,9 @@ from pathlib import Path
 from appliance.cli.failure import CommandFailed, Exit
 from appliance.cli.model.target import add_output
 from appliance.cli.package_policy import repository_of
+from appliance.config.repository import RepositoryConfig
 from appliance.domain.errors import ArtefactError
 from appliance.domain.golden import Tolerance
-from appliance.repository.settings import RepositoryConfig
 from appliance.tools.commands.options import (
     add_source,
     add_tolerances,

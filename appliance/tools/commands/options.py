@@ -12,9 +12,9 @@ from typing import Final
 
 from appliance.cli import package_policy
 from appliance.cli.failure import CommandFailed, Exit, printable
+from appliance.config.repository import RepositoryConfig
 from appliance.domain.errors import ApplianceError, ConfigInvalid, ModelInvalid
 from appliance.domain.golden import Tolerance
-from appliance.repository.settings import RepositoryConfig
 from appliance.tools.evaluation.jobs import Progress
 from appliance.tools.subject import Subject, find_subject
 

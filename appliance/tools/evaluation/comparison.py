@@ -14,12 +14,12 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from appliance.config.repository import RepositoryConfig
 from appliance.domain.difference import FLOATS, Difference, Values, floats
 from appliance.domain.errors import ApplianceError, ArtefactError
 from appliance.domain.golden import GoldenCase, GoldenSet, Tolerance, read_golden, read_tensors, tensor_data
 from appliance.domain.model import ModelVersion
 from appliance.domain.tensor import element_count
-from appliance.repository.settings import RepositoryConfig
 from appliance.runtimes.numeric_difference import numeric_difference
 from appliance.runtimes.runtime import Runtime
 from appliance.tools.evaluation.inputs import Inputs, golden_inputs, with_rows

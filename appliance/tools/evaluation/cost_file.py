@@ -10,7 +10,7 @@ import platform
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from appliance.binding import bind
+from appliance.domain.binding import bind
 from appliance.domain.errors import ConfigInvalid, Problem
 from appliance.domain.manifest import Measured
 from appliance.domain.model import ModelVersion

@@ -9,10 +9,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final, TypeVar
 
-from appliance.binding import bind
+from appliance.config.repository import RepositoryConfig
+from appliance.domain.binding import bind
 from appliance.domain.golden import EXACT, Tolerance
 from appliance.domain.manifest import LatencyPromise
-from appliance.repository.settings import RepositoryConfig
 
 METHODS: Final[Mapping[str, str]] = {
     "int8-dynamic": "weights as INT8, activations quantised while it runs",

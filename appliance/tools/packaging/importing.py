@@ -18,12 +18,12 @@ from pathlib import Path, PurePosixPath
 from types import MappingProxyType
 from typing import Final
 
+from appliance.config.repository import RepositoryConfig
 from appliance.domain.errors import ArtefactError, ModelInvalid, Problem
 from appliance.domain.golden import SET_FILE, TENSORS_NAME
 from appliance.repository.model_directory import read_model_directory
 from appliance.repository.onnx_graph import read_graph
 from appliance.repository.pbtxt import parse
-from appliance.repository.settings import RepositoryConfig
 from appliance.repository.warmup_config import WARMUP_DIRECTORY
 from appliance.tools.packaging.config_text import changed_config
 from appliance.tools.packaging.source import CONFIG_FILE, ModelSource, find_source, plain_name

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO, Final
 
+from appliance.config.repository import RepositoryConfig
 from appliance.domain.digest import Digester
 from appliance.domain.errors import ArtefactError, ModelInvalid, PackageInvalid, Problem
 from appliance.domain.golden import SET_FILE, GoldenSet, encode_golden, read_golden, write_golden
@@ -36,7 +37,6 @@ from appliance.package.claims import GRAPH_FILE, WEIGHTS_FILE, manifest_port
 from appliance.repository.model_directory import read_model_directory
 from appliance.repository.onnx_graph import read_graph
 from appliance.repository.onnx_summary import GraphSummary
-from appliance.repository.settings import RepositoryConfig
 from appliance.tools.packaging.config_text import packed_config
 from appliance.tools.packaging.runtime_need import runtime_need
 from appliance.tools.packaging.source import CONFIG_FILE, ModelSource, plain_name

@@ -15,13 +15,13 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Final
 
+from appliance.config.repository import RepositoryConfig
 from appliance.domain.errors import ArtefactError, ModelInvalid, Problem
 from appliance.domain.golden import SET_FILE, TENSORS_NAME
 from appliance.repository.findings import Findings, Place
 from appliance.repository.model_config import MODEL_FILE, ModelConfig, no_config, read_model_config
 from appliance.repository.model_files import ModelFile, ModelHome
 from appliance.repository.pbtxt import PbtxtError, parse
-from appliance.repository.settings import RepositoryConfig
 from appliance.repository.warmup_config import WARMUP_DIRECTORY
 
 CONFIG_FILE: Final = "config.pbtxt"

@@ -16,6 +16,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
+from appliance.config.workers import WorkersConfig
 from appliance.domain.model import RUN_TIMEOUT_PARAMETER, ModelVersion
 from appliance.workers.arena import Arena
 from appliance.workers.daemon.obligations import Aside
@@ -49,11 +50,11 @@ from appliance.workers.port import (
     LoadWish,
     ModelRefused,
     PoolEvent,
+    PoolStatistics,
     WorkerExited,
     WorkerSettings,
     WorkerStarted,
 )
-from appliance.workers.settings import PoolStatistics, WorkersConfig
 
 NS_PER_MS: Final = 1_000_000
 WATCH_INTERVAL_S: Final = 0.05

@@ -19,7 +19,7 @@ from typing import Any
 import grpc
 import pytest
 
-from appliance.frontend.grpc.door import DoorConfig
+from appliance.config.grpc import DoorConfig
 from appliance.frontend.listening.certificates import bearer_of
 from tests.appliance_process import ApplianceProcess
 from tests.conformance.grpc.streaming import Sending, ask

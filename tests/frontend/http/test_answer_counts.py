@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import pytest
 from aiohttp import web
 
-from appliance.frontend.http.config import HttpConfig
+from appliance.config.http import HttpConfig
 from appliance.frontend.http.connection import Handler, HttpServer
 from tests.appliance_process import ApplianceProcess
 from tests.doors import Sections

@@ -9,6 +9,7 @@ from prometheus_client import CollectorRegistry, Metric, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 
+from appliance.config.metrics import MetricsConfig
 from appliance.frontend.http.metrics import HttpStatistics, engine_families, http_families
 from appliance.frontend.http.quota_metrics import quota_families
 from appliance.frontend.quota.quotas import QuotaFigures
@@ -16,7 +17,7 @@ from appliance.frontend.quota.rule import Refusals
 from appliance.telemetry.door_metrics import FAMILIES, HANDSHAKES, DoorFigures, door_families
 from appliance.telemetry.exposition import Family, exposition, sample
 from appliance.telemetry.meter import BOUNDS_NS, Result, Stage
-from appliance.telemetry.prometheus import MetricsConfig, ProcessMetrics
+from appliance.telemetry.prometheus import ProcessMetrics
 from appliance.telemetry.trace_metrics import TraceFigures, trace_family
 from appliance.telemetry.version_metrics import labelled
 from tests.frontend.http.documented import code_words, table_rows

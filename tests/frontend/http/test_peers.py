@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from appliance.frontend.grpc.door import DoorConfig
-from appliance.frontend.http.config import HttpConfig
+from appliance.config.grpc import DoorConfig
+from appliance.config.http import HttpConfig
 from appliance.frontend.http.peers import Peers, network_of
 
 

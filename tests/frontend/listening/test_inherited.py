@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from appliance.config import load
+from appliance.config.listening import shared_sockets
+from appliance.configuration import load
 from appliance.domain.errors import ConfigInvalid
-from appliance.frontend.listening.settings import shared_sockets
 from models.generate import write_model
 from tests.appliance_process import to_toml
 from tests.doors import Sections

@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from appliance.config import load
+from appliance.config.listening import mode_problems
+from appliance.configuration import load
 from appliance.domain.errors import AddressUnavailable, ConfigInvalid
-from appliance.frontend.listening.settings import UnixAccess, group_problems, mode_problems, unix_access
+from appliance.frontend.listening.access import UnixAccess, group_problems, unix_access
 from appliance.frontend.listening.sockets import Listeners
 from tests.appliance_process import ApplianceProcess
 from tests.doors import needs_native

@@ -11,7 +11,8 @@ from typing import Any, cast
 
 import pytest
 
-from appliance.core.scheduling.settings import SchedulingConfig
+from appliance.config.scheduling import SchedulingConfig
+from appliance.config.trace import TraceConfig
 from appliance.domain.errors import Cancelled, QueueFull, RunFailed
 from appliance.domain.inference import NO_DEADLINE
 from appliance.frontend.grpc.envelope import EnvelopeLimits
@@ -20,7 +21,7 @@ from appliance.frontend.grpc.inference import Caller, Inference, Refused
 from appliance.frontend.grpc.status import Code
 from appliance.frontend.grpc.wire_pb import inference_pb2 as pb
 from appliance.frontend.native.calls import KEPT_BYTES_MAX, InferCalls
-from appliance.telemetry.trace import TraceConfig, Tracer
+from appliance.telemetry.trace import Tracer
 from tests.domain.sample import make_version
 from tests.engine.rig import Rig as EngineRig
 from tests.frontend.grpc.engine_double import EngineDouble

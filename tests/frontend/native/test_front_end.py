@@ -14,8 +14,9 @@ import grpc
 import pytest
 from grpc import aio
 
+from appliance.config.grpc import DoorConfig, DoorKind
 from appliance.domain.errors import Cancelled, OperatorError, RunFailed
-from appliance.frontend.grpc.door import DoorConfig, DoorKind, FrontDoor
+from appliance.frontend.grpc.door import FrontDoor
 from appliance.frontend.grpc.failure import BROKEN
 from appliance.frontend.grpc.response import varint
 from appliance.frontend.grpc.services import INFER, INFER_STREAM

@@ -11,13 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from appliance.config import load
+from appliance.config import loading
+from appliance.config.grpc import DoorConfig, DoorKind
+from appliance.config.listening import client_name_problems, inherits
+from appliance.configuration import load
 from appliance.domain.errors import ConfigInvalid, OperatorError
 from appliance.frontend import choice
 from appliance.frontend.choice import chosen, door_problems, idle_settings, passed_over
-from appliance.frontend.grpc.door import DoorConfig, DoorKind
 from appliance.frontend.listening.certificates import bearer_of, certificate_problems, read_certificates
-from appliance.frontend.listening.settings import client_name_problems, inherits
 from appliance.frontend.native.limits import SETTINGS, limits_of
 from appliance.frontend.native.package import PACKAGE, native_problem
 from tests.architecture.sources import ROOT
@@ -176,7 +177,7 @@ def test_what_does_not_go_together_is_told(tmp_path: Path, section: str, words: 
     file = tmp_path / "c.toml"
     file.write_text(f"[grpc]\n{section}\n")
     with pytest.raises(ConfigInvalid, match=words) as told:
-        load(file, checked=False)
+        loading.load(file)
     assert all(problem.key.startswith("grpc") for problem in told.value.problems)
 
 
@@ -185,7 +186,7 @@ def test_all_that_does_not_go_together_is_told_at_once_of_both_ports(tmp_path: P
     wrong = "tls_key = 'a'\ntls_client_ca = 'b'\n"
     file.write_text(f"[grpc]\n{wrong}max_messages_bytes = 2048\n[http]\n{wrong}tls_client_names = ['a']\n")
     with pytest.raises(ConfigInvalid) as told:
-        load(file, checked=False)
+        loading.load(file)
     texts = {problem.key: problem.text for problem in told.value.problems}
     for section in ("grpc", "http"):
         assert "go together" in texts[section]

@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from appliance.config.quotas import ClientQuota, QuotasConfig
+from appliance.domain.address import address_of
 from appliance.frontend.quota.quotas import Clients, default_terms, terms_of
-from appliance.frontend.quota.rule import IN_FLIGHT, LET_IN, Registry, Terms, address_of
-from appliance.frontend.quota.settings import ClientQuota, QuotasConfig
+from appliance.frontend.quota.rule import IN_FLIGHT, LET_IN, Registry, Terms
 from tests.doors import needs_native
 
 MS = 1_000_000

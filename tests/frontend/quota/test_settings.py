@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from appliance import config as configuration
+from appliance import configuration
 from appliance.cli.config_listing import as_toml
+from appliance.config import loading
+from appliance.config.quotas import ClientQuota
 from appliance.domain.errors import ConfigInvalid
-from appliance.frontend.quota.settings import ClientQuota
 
 EVERYTHING = """
 models = "MODELS"
@@ -76,7 +77,7 @@ def test_what_is_shown_can_be_read_again(tmp_path: Path) -> None:
     config = configuration.load(path)
     assert config.quotas.clients["10.0.0.1"] == ClientQuota(requests_per_s=30.0, burst=60)
     shown = as_toml(config)
-    assert configuration.parse(shown, "shown") == config
+    assert loading.parse(shown, "shown") == config
 
 
 def test_what_is_wrong_elsewhere_keeps_nobody_from_new_quotas(tmp_path: Path) -> None:

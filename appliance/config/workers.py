@@ -1,11 +1,8 @@
-"""How workers run, and what the pool tells about itself; values only."""
+"""The ``[workers]`` section of the configuration."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-
-from appliance.workers.cpus import cpu_problems
-from appliance.workers.port import WorkerSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,7 +19,6 @@ class WorkersConfig:
         metadata={
             "help": "processor sets, given to workers in turn, such as [[0], [1]]; empty: any",
             "shape": "a list of lists of CPU numbers, such as [[0], [1]]",
-            "check": cpu_problems,
         },
     )
     run_timeout_ms: int = field(
@@ -36,18 +32,3 @@ class WorkersConfig:
     memory_limit_bytes: int = field(
         default=0, metadata={"min": 0, "unit": "bytes", "help": "private memory of one worker; 0: unbounded"}
     )
-
-    def settings_for(self, number: int) -> WorkerSettings:
-        """Settings of the ``number``-th worker."""
-        cpus = self.cpus[number % len(self.cpus)] if self.cpus else ()
-        return WorkerSettings(self.threads, cpus, self.memory_limit_bytes)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PoolStatistics:
-    """``workers`` alive, ``in_flight`` answers awaited, supervisor's process number (0: none) and restarts."""
-
-    workers: int
-    in_flight: int
-    supervisor_pid: int
-    supervisor_restarts: int

@@ -1,10 +1,10 @@
-"""The engine's section of the configuration."""
+"""The ``[engine]`` section of the configuration."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from appliance.workers.arena import class_problems
+from appliance.config.arena import class_problems
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

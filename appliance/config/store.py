@@ -1,4 +1,4 @@
-"""The store's section of the configuration."""
+"""The ``[store]`` section of the configuration."""
 
 from __future__ import annotations
 

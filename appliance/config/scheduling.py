@@ -1,4 +1,4 @@
-"""Bounds and constants of the scheduler and of residency; values only."""
+"""The ``[scheduling]`` section of the configuration."""
 
 from __future__ import annotations
 
@@ -59,47 +59,4 @@ class SchedulingConfig:
     probe_after_refusals: int = field(
         default=64,
         metadata={"min": 0, "help": "refusals in a row after which one request is tried anyway; 0: never"},
-    )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ResidencyPolicy:
-    """Bounds of loading and waiting."""
-
-    loads_at_once: int = field(
-        default=2, metadata={"min": 1, "help": "models that are loaded at the same time while requests wait"}
-    )
-    waiting_requests_max: int = field(
-        default=1_000, metadata={"min": 0, "help": "requests that wait for models to be loaded"}
-    )
-    waiting_bytes_max: int = field(
-        default=256 << 20,
-        metadata={
-            "min": 0,
-            "unit": "bytes",
-            "help": "input bytes of requests that wait for models to be loaded",
-        },
-    )
-    hold_factor: float = field(
-        default=1.0,
-        metadata={
-            "min": 0,
-            "max": 100,
-            "help": "how many times its load time a model stays after it was loaded",
-        },
-    )
-    retry_ns: int = field(
-        default=5_000_000,
-        metadata={
-            "min": 1,
-            "unit": "ns",
-            "help": "how often a load looks for room when all models are in use",
-        },
-    )
-    backoff_ns: int = field(
-        default=1_000_000_000,
-        metadata={"min": 1, "unit": "ns", "help": "pause after failed loads of a model; doubled by each"},
-    )
-    backoff_ns_max: int = field(
-        default=60_000_000_000, metadata={"min": 1, "unit": "ns", "help": "longest pause after failed loads"}
     )

@@ -1,4 +1,5 @@
-"""What an operator sets about quotas: a default for every client, and numbers of their own for those that are named."""
+"""The ``[quotas]`` section of the configuration: a default for every client, and numbers of their own for
+those that are named."""
 
 from __future__ import annotations
 
@@ -7,12 +8,20 @@ from dataclasses import dataclass, field
 from ipaddress import ip_network
 from typing import Final
 
-from appliance.frontend.listening.settings import client_name_problems
-from appliance.frontend.quota.rule import CLIENTS, UNIX, address_of
+from appliance.config.listening import client_name_problems
+from appliance.domain.address import address_of
 
 RATE_MAX: Final = 1_000_000.0
+
+
 COUNT_MAX: Final = 1_000_000
+CLIENTS: Final = 4096
+"""So many clients are told apart where nobody said how many."""
+
+
 _RATE: Final = {"min": 0, "max": RATE_MAX}
+
+
 _COUNT: Final = {"min": 0, "max": COUNT_MAX}
 
 
@@ -126,6 +135,3 @@ class QuotasConfig:
 def certified_names(config: QuotasConfig) -> Iterator[str]:
     """The named clients that only a certificate can tell."""
     return (name for name in config.clients if address_of(name) is None)
-
-
-__all__ = ["UNIX", "ClientQuota", "QuotasConfig", "certified_names", "client_problems"]

@@ -1,16 +1,18 @@
-"""What an operator sets about a port, in the same terms for every section of the configuration that has one."""
+"""What an operator sets about a port, in the same terms for every section of the configuration that has
+one."""
 
 from __future__ import annotations
 
-import grp
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, Protocol
 
 from appliance.domain.address import address_problems
 
 SYSTEMD: Final = "systemd"
 """An address that stands for the sockets that the service manager opened; ``systemd:NAME`` for those of one name."""
+
+
 OWN_USER: Final = "0600"
 """The mode of Unix sockets that nobody opened up: the user that the appliance runs as, and root."""
 
@@ -37,13 +39,6 @@ class TlsSettings(Protocol):
     @property
     def tls_client_names(self) -> tuple[str, ...]:
         """Who may come; none: everybody with a certificate."""
-
-
-class UnixAccess(NamedTuple):
-    """Who may connect to a Unix socket: its permission bits, and its group (-1: that of the process)."""
-
-    mode: int = 0o600
-    group: int = -1
 
 
 def inherits(address: str) -> bool:
@@ -101,38 +96,20 @@ def mode_problems(mode: str) -> Iterator[str]:
         yield f"with mode '{mode}' nobody could connect, which takes the right to write; give one such as '0660'"
 
 
-def group_problems(group: str) -> Iterator[str]:
-    """Why ``group`` cannot be that of a Unix socket; "" stands for that of the process."""
-    try:
-        _group_of(group)
-    except KeyError:
-        yield f"'{group}' is no group of this machine; give the name of one, or its number"
-
-
-def unix_access(mode: str, group: str) -> UnixAccess:
-    """What two settings without problems mean. Raises KeyError for a group that there is not any more."""
-    return UnixAccess(int(mode, 8), _group_of(group))
-
-
-def _group_of(group: str) -> int:
-    if not group:
-        return -1
-    return int(group) if group.isascii() and group.isdecimal() else grp.getgrnam(group).gr_gid
-
-
 REUSE_PORT: Final[Mapping[str, Any]] = MappingProxyType(
     {"help": "let other servers listen on the same port; the kernel deals connections out among them"}
 )
+
+
 UNIX_MODE: Final[Mapping[str, Any]] = MappingProxyType(
     {
         "help": "permissions of Unix sockets that are made here, in octal: who may write may connect",
         "check": mode_problems,
     }
 )
+
+
 UNIX_GROUP: Final[Mapping[str, Any]] = MappingProxyType(
-    {
-        "help": "group of these sockets, one of the appliance's user; empty: the one that it runs with",
-        "check": group_problems,
-    }
+    {"help": "group of these sockets, one of the appliance's user; empty: the one that it runs with"}
 )
 """Metadata of the settings ``reuse_port``, ``unix_mode`` and ``unix_group`` of a port's section."""

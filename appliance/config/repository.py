@@ -1,10 +1,10 @@
-"""The repository's section of the configuration."""
+"""The ``[repository]`` section of the configuration."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from appliance.repository.firewall_settings import FirewallConfig
+from appliance.config.firewall import FirewallConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,5 @@
-"""The firewall's section of the configuration: what a graph may hold before a runtime is given it."""
+"""The ``[repository.firewall]`` section of the configuration: what a graph may hold before a runtime is given
+it."""
 
 from __future__ import annotations
 

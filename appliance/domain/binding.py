@@ -1,7 +1,7 @@
 """Binds tables of plain values, such as a TOML file's, to frozen dataclasses by their type hints.
 
-Pure, but for the checks that fields bring along. Reports every problem of a table at once, each with its key path:
-unknown keys with the nearest known one, wrong types, values that a field's metadata forbids: ``min``, ``max``,
+Pure, but for the checks that fields or callers bring along. Reports every problem of a table at once, each with its key
+path: unknown keys with the nearest known one, wrong types, values that a field's metadata forbids: ``min``, ``max``,
 ``choices``, and ``check``, a function from the bound value to texts that say what is wrong with it. ``shape`` says in
 words what a nested list must be; ``unit`` and ``help`` are for people. Understands bool, int, float, str, enums,
 literals, tuples, string-keyed mappings, optional values and dataclasses.
@@ -10,7 +10,7 @@ literals, tuples, string-keyed mappings, optional values and dataclasses.
 from __future__ import annotations
 
 import types
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import MISSING, Field, fields, is_dataclass
 from difflib import get_close_matches
@@ -20,6 +20,8 @@ from typing import Any, Final, Literal, TypeVar, Union, cast, get_args, get_orig
 from appliance.domain.errors import ConfigInvalid, Problem
 
 T = TypeVar("T")
+Check = Callable[[Any], Iterator[str]]
+NO_CHECKS: Final[Mapping[str, Check]] = types.MappingProxyType({})
 SHOWN_MAX: Final = 200  # characters of a value in a problem
 KEY_MAX: Final = 300  # characters of the path of one
 PROBLEMS_MAX: Final = 1_000  # in one table
@@ -32,11 +34,18 @@ class _Wrong(Exception):
     """A value that cannot be bound; its problems are already noted."""
 
 
-def bind(section: type[T], table: Mapping[str, object], file: str, *, checked: bool = True) -> T:
+def bind(
+    section: type[T],
+    table: Mapping[str, object],
+    file: str,
+    *,
+    checked: bool = True,
+    checks: Mapping[str, Check] = NO_CHECKS,
+) -> T:
     """The dataclass ``section`` with the values of ``table``; what the table leaves out keeps its default. ``file``
-    is named in the problems. ``checked`` also asks the fields' ``check``, which may depend on this machine. Raises
-    ConfigInvalid with all problems."""
-    binder = _Binder(file, checked)
+    is named in the problems. ``checked`` also asks the fields' ``check``, and ``checks``, by the key path of a field,
+    what the caller wants to know about its value. Raises ConfigInvalid with all problems."""
+    binder = _Binder(file, checked, checks)
     try:
         bound = binder.section(section, table, "")
     except _Wrong:
@@ -49,9 +58,10 @@ def bind(section: type[T], table: Mapping[str, object], file: str, *, checked: b
 class _Binder:
     """Notes problems while it walks a table: the first PROBLEMS_MAX, and that there are more."""
 
-    def __init__(self, file: str, checked: bool) -> None:
+    def __init__(self, file: str, checked: bool, checks: Mapping[str, Check]) -> None:
         self._file = file
         self._checked = checked
+        self._checks = checks
         self._noted = 0
         self.problems: list[Problem] = []
 
@@ -101,8 +111,10 @@ class _Binder:
     def _check(self, metadata: Mapping[str, Any], value: object, key: str) -> None:
         """Note what the field's own check says. A value may be unfit and bound all the same, so that checks of other
         values are still asked."""
-        if self._checked and "check" in metadata and value is not MISSING:
-            for text in metadata["check"](value):
+        if not self._checked or value is MISSING:
+            return
+        for check in (metadata.get("check"), self._checks.get(key)):
+            for text in check(value) if check else ():
                 self._note(key, text)
 
     def _built(self, section: type, values: Mapping[str, object], path: str) -> object:

@@ -1,4 +1,4 @@
-"""What an operator may set about the HTTP edge: addresses and a bound for everything a client can make large
+"""The ``[http]`` section of the configuration: addresses and a bound for everything a client can make large
 or slow."""
 
 from __future__ import annotations
@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum
 
-from appliance.frontend.listening.settings import (
+from appliance.config.listening import (
     OWN_USER,
     REUSE_PORT,
     UNIX_GROUP,

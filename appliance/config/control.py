@@ -1,0 +1,37 @@
+"""The ``[control]`` section of the configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from appliance.config.grpc import MEBIBYTE
+
+
+def socket_problems(path: str) -> Iterator[str]:
+    """What keeps ``path`` from being a socket's."""
+    if path and (not path.startswith("/") or len(path.encode()) > 100):
+        yield f"'{path}' must be an absolute path of at most 100 bytes"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControlConfig:
+    """The ``[control]`` section."""
+
+    socket: str = field(
+        default="",
+        metadata={
+            "help": "Unix socket on which the local operator may load and unload models over gRPC; only the user that "
+            "runs the appliance can reach it; empty: off",
+            "check": socket_problems,
+        },
+    )
+    max_message_bytes: int = field(
+        default=256 * MEBIBYTE,
+        metadata={
+            "min": 1024,
+            "max": (1 << 31) - 1,
+            "unit": "bytes",
+            "help": "largest message there: files of a model travel in it",
+        },
+    )

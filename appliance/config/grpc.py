@@ -1,0 +1,196 @@
+"""The ``[grpc]`` section of the configuration."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+from appliance.config.listening import (
+    OWN_USER,
+    REUSE_PORT,
+    UNIX_GROUP,
+    UNIX_MODE,
+    client_name_problems,
+    listening_problems,
+    tls_contradictions,
+)
+
+MEBIBYTE = 1 << 20
+
+
+class DoorKind(Enum):
+    """Implementations of the door. AUTO is NATIVE where it was built and GRPCIO elsewhere."""
+
+    AUTO = "auto"
+    NATIVE = "native"
+    GRPCIO = "grpcio"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DoorConfig:
+    """The ``[grpc]`` section. Sizes are bytes, times seconds. An address is ``host:port``, ``[v6 address]:port`` (port
+    0 takes a free one), ``unix:/path``, ``systemd`` or ``systemd:NAME``; no address turns the door off. Raises
+    ValueError where settings contradict one another."""
+
+    door: DoorKind = field(
+        default=DoorKind.AUTO,
+        metadata={
+            "help": "which gRPC server: native ('make door' builds it), grpcio, or auto: native where it was built"
+        },
+    )
+    addresses: tuple[str, ...] = field(
+        default=("127.0.0.1:8001",),
+        metadata={
+            "help": "where to listen: host:port, [v6]:port or unix:/path; with the native door also systemd[:NAME], "
+            "for sockets that the service manager opened",
+            "check": listening_problems,
+        },
+    )
+    reuse_port: bool = field(default=False, metadata=REUSE_PORT)
+    unix_mode: str = field(default=OWN_USER, metadata=UNIX_MODE)
+    unix_group: str = field(default="", metadata=UNIX_GROUP)
+    tls_certificate: str = field(
+        default="",
+        metadata={"help": "PEM file of the server's certificate chain, for TCP (native door); empty: no TLS"},
+    )
+    tls_key: str = field(
+        default="", metadata={"help": "PEM file of the certificate's private key (native door)"}
+    )
+    tls_client_ca: str = field(
+        default="",
+        metadata={
+            "help": "PEM file of authorities; clients must then show a certificate that one of them signed "
+            "(native door)"
+        },
+    )
+    tls_client_names: tuple[str, ...] = field(
+        default=(),
+        metadata={
+            "help": "who may come with such a certificate: the first URI among its alternative names, else the first "
+            "DNS name, else, without any alternative names, the common name; with :// in it only such a URI; *. at the "
+            "front stands for one label of a DNS name; empty: everybody (native door)",
+            "check": client_name_problems,
+        },
+    )
+    max_message_bytes: int = field(
+        default=64 * MEBIBYTE,
+        metadata={"min": 1024, "max": (1 << 31) - 1, "unit": "bytes", "help": "largest request message"},
+    )
+    max_messages_bytes: int = field(
+        default=256 * MEBIBYTE,
+        metadata={
+            "min": 1024,
+            "unit": "bytes",
+            "help": "all request messages in memory together, and metadata beyond 1 KiB, half of it over one "
+            "connection; more are refused; as much again for answers that clients have not taken yet (native door)",
+        },
+    )
+    max_head_bytes: int = field(
+        default=4 * MEBIBYTE,
+        metadata={
+            "min": 1024,
+            "unit": "bytes",
+            "help": "largest part of a request outside of its raw tensors; typed contents count, and hold up other "
+            "requests while they are read, so large tensors belong into raw_input_contents",
+        },
+    )
+    max_tensors: int = field(
+        default=1024, metadata={"min": 1, "help": "inputs, and outputs, that one request may name"}
+    )
+    max_metadata_bytes: int = field(
+        default=16_384, metadata={"min": 1024, "unit": "bytes", "help": "largest metadata of one RPC"}
+    )
+    max_concurrent_streams: int = field(
+        default=4096, metadata={"min": 1, "help": "RPCs under way on one connection"}
+    )
+    max_connections: int = field(
+        default=8192, metadata={"min": 1, "help": "open connections; more are closed at once (native door)"}
+    )
+    max_connections_per_peer: int = field(
+        default=1024,
+        metadata={
+            "min": 1,
+            "help": "open connections from one IPv4 address or IPv6 network of 64 bits; more are closed at once; raise "
+            "it where many clients come from one address, as from behind a proxy (native door)",
+        },
+    )
+    stream_window: int = field(
+        default=256,
+        metadata={
+            "min": 1,
+            "help": "requests under way on one ModelStreamInfer; more are read when answers left",
+        },
+    )
+    stream_window_bytes: int = field(
+        default=64 * MEBIBYTE,
+        metadata={
+            "min": 1,
+            "unit": "bytes",
+            "help": "request messages under way on one ModelStreamInfer beyond which no more are read until answers "
+            "left",
+        },
+    )
+    keepalive_s: float = field(
+        default=60.0,
+        metadata={"min": 1, "unit": "s", "help": "ping a connection that was silent for this long"},
+    )
+    keepalive_timeout_s: float = field(
+        default=20.0,
+        metadata={"min": 1, "unit": "s", "help": "close a connection that leaves a ping unanswered"},
+    )
+    client_ping_interval_s: float = field(
+        default=10.0,
+        metadata={"min": 0.1, "unit": "s", "help": "clients that ping more often are disconnected"},
+    )
+    max_connection_age_s: float = field(
+        default=0.0,
+        metadata={"min": 0, "unit": "s", "help": "ask clients to reconnect after this time; 0: never"},
+    )
+    handshake_timeout_s: float = field(
+        default=10.0,
+        metadata={"min": 0.1, "unit": "s", "help": "from a new connection to the end of its handshakes"},
+    )
+    body_stall_s: float = field(
+        default=30.0,
+        metadata={
+            "min": 0.1,
+            "unit": "s",
+            "help": "time in which a client must send 64 KiB of a message that it has begun, or its rest "
+            "(native door)",
+        },
+    )
+    write_stall_s: float = field(
+        default=30.0,
+        metadata={
+            "min": 0.1,
+            "unit": "s",
+            "help": "time in which a client must take 64 KiB of its answer, or its rest (native door)",
+        },
+    )
+    max_resets_per_10s: int = field(
+        default=20_000,
+        metadata={
+            "min": 1,
+            "help": "unanswered RPCs that one connection may cancel in ten seconds; more close it (native door)",
+        },
+    )
+    max_control_frames_per_10s: int = field(
+        default=10_000,
+        metadata={
+            "min": 1000,
+            "unit": "frames",
+            "help": "HTTP/2 frames that carry nothing (settings, window updates, priorities, empty data, unknown ones) "
+            "that one connection may send in ten seconds beyond those that its RPCs and their bytes justify; more "
+            "close it (native door)",
+        },
+    )
+
+    def __post_init__(self) -> None:
+        problems = list(tls_contradictions(self))
+        if self.max_messages_bytes < self.max_message_bytes:
+            problems.append(
+                f"max_messages_bytes is {self.max_messages_bytes}, less than one message of max_message_bytes, "
+                f"{self.max_message_bytes}; raise the one or lower the other"
+            )
+        if problems:
+            raise ValueError("; ".join(problems))

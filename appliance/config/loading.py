@@ -1,0 +1,125 @@
+"""How a configuration file becomes the tree: TOML, with what the command line says in its place.
+
+Whether this machine can serve so is asked by checks that the caller brings along (``appliance.configuration`` has
+them), since they need the components' code.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Final
+
+from appliance.config.contradictions import contradictions
+from appliance.config.tree import ApplianceConfig
+from appliance.domain.binding import Check, bind
+from appliance.domain.errors import ConfigInvalid, Problem
+
+Table = Mapping[str, object]
+
+COMMAND_LINE: Final = "command line"
+NOTHING: Final[Table] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checks:
+    """Whether a configuration fits a machine. ``settings``: by key, what is wrong with one value; ``whole``: keys and
+    what is wrong with them, asked of a tree that is right otherwise."""
+
+    settings: Mapping[str, Check]
+    whole: tuple[Callable[[ApplianceConfig], Iterator[tuple[str, str]]], ...]
+
+
+def load(path: Path | None, overrides: Table = NOTHING, checks: Checks | None = None) -> ApplianceConfig:
+    """What ``path`` says (None: nothing), with ``overrides`` in its place: a table of the same form, from the command
+    line. Without ``checks``, what fits together is not asked either. Raises ConfigInvalid with everything that is
+    wrong."""
+    file = "configuration" if path is None else str(path)
+    said = NOTHING if path is None else _beside(path.parent, _table(_text(path), file))
+    try:
+        return _bound(_one_source(_merged(said, overrides)), file, checks)
+    except ConfigInvalid as error:
+        raise ConfigInvalid(_placed(problem, overrides) for problem in error.problems) from None
+
+
+def reload(path: Path | None, overrides: Table, section: str, checks: Checks) -> ApplianceConfig:
+    """As ``load``, for the sake of one ``section``: what is wrong elsewhere keeps nobody from what that one says.
+    Raises ConfigInvalid with everything that is wrong if any of it concerns that section, or the file cannot be read.
+    """
+    try:
+        return load(path, overrides, checks)
+    except ConfigInvalid as error:
+        if any(problem.key.partition(".")[0] in ("", section) for problem in error.problems):
+            raise
+        try:
+            return load(path, overrides)
+        except ConfigInvalid:
+            raise error from None
+
+
+def parse(text: str, file: str) -> ApplianceConfig:
+    """Read TOML ``text``; ``file`` is named in problems. Raises ConfigInvalid."""
+    return _bound(_table(text, file), file, None)
+
+
+def _bound(table: Table, file: str, checks: Checks | None) -> ApplianceConfig:
+    if checks is None:
+        return bind(ApplianceConfig, table, file, checked=False)
+    config = bind(ApplianceConfig, table, file, checks=checks.settings)
+    unfit = [*contradictions(config), *(found for check in checks.whole for found in check(config))]
+    if unfit:
+        raise ConfigInvalid(Problem(file=file, key=key, text=text) for key, text in unfit)
+    return config
+
+
+def _one_source(table: Table) -> Table:
+    """Naming the store means not to serve the default directory."""
+    return {"models": "", **table} if table.get("state_dir") else table
+
+
+def _merged(table: Table, overrides: Table) -> Table:
+    merged = dict(table)
+    for key, value in overrides.items():
+        section = table.get(key, NOTHING)
+        if not isinstance(value, Mapping):
+            merged[key] = value
+        elif isinstance(section, Mapping):
+            merged[key] = {**section, **value}
+    return merged
+
+
+def _beside(folder: Path, table: Table) -> Table:
+    """The table with the files of keys where the configuration means them: relative to the ``folder`` it is in."""
+    packages = table.get("packages")
+    keys = packages.get("trusted_keys") if isinstance(packages, Mapping) else None
+    if not isinstance(packages, Mapping) or not isinstance(keys, list):
+        return table
+    found = [str(folder / key) if isinstance(key, str) else key for key in keys]
+    return {**table, "packages": {**packages, "trusted_keys": found}}
+
+
+def _placed(problem: Problem, overrides: Table) -> Problem:
+    """The problem with the command line named for what was said there."""
+    section, _, key = problem.key.partition(".")
+    over = overrides.get(section, NOTHING)
+    here = not isinstance(over, Mapping) or key.partition("[")[0] in over
+    return replace(problem, file=COMMAND_LINE) if here else problem
+
+
+def _table(text: str, file: str) -> Table:
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigInvalid([Problem(file=file, key="", text=f"is not TOML: {error}")]) from error
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
+        text = f"cannot be read: {reason}"
+        raise ConfigInvalid([Problem(file=str(path), key="", text=text)]) from error

@@ -1,0 +1,90 @@
+"""The whole configuration as one frozen tree; each component is given its own section."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from appliance.config.arena import ArenaConfig
+from appliance.config.control import ControlConfig
+from appliance.config.daemon import DaemonConfig
+from appliance.config.engine import EngineConfig
+from appliance.config.grpc import DoorConfig
+from appliance.config.http import HttpConfig
+from appliance.config.log import LogConfig
+from appliance.config.metrics import MetricsConfig
+from appliance.config.packages import PackagesConfig
+from appliance.config.placement import PlacementConfig
+from appliance.config.quotas import QuotasConfig
+from appliance.config.reload import ReloadConfig
+from appliance.config.repository import RepositoryConfig
+from appliance.config.residency import ResidencyConfig
+from appliance.config.scheduling import SchedulingConfig
+from appliance.config.store import StoreConfig
+from appliance.config.supervisor import SupervisorConfig
+from appliance.config.swap import SwapConfig
+from appliance.config.trace import TraceConfig
+from appliance.config.workers import WorkersConfig
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApplianceConfig:
+    """Everything an operator may set. ``models`` and ``state_dir`` are relative to the working directory."""
+
+    models: str = field(
+        default="models",
+        metadata={"help": "directory that holds NAME/VERSION/model.onnx"},
+    )
+    state_dir: str = field(
+        default="",
+        metadata={
+            "help": "serve the store in this directory, which 'appliance model install' fills, in the place of models"
+        },
+    )
+    daemon: DaemonConfig = field(default_factory=DaemonConfig, metadata={"help": "stopping"})
+    reload: ReloadConfig = field(
+        default_factory=ReloadConfig, metadata={"help": "models that change while the appliance runs"}
+    )
+    control: ControlConfig = field(
+        default_factory=ControlConfig, metadata={"help": "the local operator's socket"}
+    )
+    repository: RepositoryConfig = field(
+        default_factory=RepositoryConfig, metadata={"help": "reading the model directory"}
+    )
+    packages: PackagesConfig = field(
+        default_factory=PackagesConfig, metadata={"help": "which model packages may be installed"}
+    )
+    store: StoreConfig = field(default_factory=StoreConfig, metadata={"help": "the store of model versions"})
+    grpc: DoorConfig = field(default_factory=DoorConfig, metadata={"help": "the gRPC door"})
+    http: HttpConfig = field(default_factory=HttpConfig, metadata={"help": "the HTTP edge"})
+    quotas: QuotasConfig = field(
+        default_factory=QuotasConfig,
+        metadata={"help": "how much each client may ask, over gRPC and HTTP together"},
+    )
+    engine: EngineConfig = field(default_factory=EngineConfig, metadata={"help": "deadlines and shapes"})
+    scheduling: SchedulingConfig = field(
+        default_factory=SchedulingConfig, metadata={"help": "queues and planning"}
+    )
+    placement: PlacementConfig = field(
+        default_factory=PlacementConfig, metadata={"help": "which models share a worker process"}
+    )
+    supervisor: SupervisorConfig = field(
+        default_factory=SupervisorConfig, metadata={"help": "crashing workers"}
+    )
+    swap: SwapConfig = field(default_factory=SwapConfig, metadata={"help": "versions that replace others"})
+    residency: ResidencyConfig = field(
+        default_factory=ResidencyConfig, metadata={"help": "which models are in memory"}
+    )
+    workers: WorkersConfig = field(default_factory=WorkersConfig, metadata={"help": "worker processes"})
+    arena: ArenaConfig = field(
+        default_factory=ArenaConfig, metadata={"help": "shared memory between daemon and workers"}
+    )
+    metrics: MetricsConfig = field(default_factory=MetricsConfig, metadata={"help": "Prometheus metrics"})
+    trace: TraceConfig = field(
+        default_factory=TraceConfig, metadata={"help": "traces of single requests, for OpenTelemetry"}
+    )
+    log: LogConfig = field(default_factory=LogConfig, metadata={"help": "the log"})
+
+    @property
+    def place(self) -> str:
+        """Where the models are, for people."""
+        return self.state_dir or self.models

@@ -1,0 +1,93 @@
+"""Whether this machine can serve as a configuration says: the checks of the components, and files read with them.
+
+Composition only: imported by the daemon's starter and ``config check``. ``appliance.config`` has the values alone.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Final
+
+from appliance.config import loading
+from appliance.config.http import HttpNative
+from appliance.config.loading import Checks
+from appliance.config.tree import ApplianceConfig
+from appliance.frontend.choice import door_problems, front_problems
+from appliance.frontend.listening.access import group_problems
+from appliance.frontend.listening.certificates import certificate_problems
+from appliance.runtimes.runtime import known_runtimes
+from appliance.telemetry.log import file_problems
+from appliance.workers.cpus import cpu_problems
+
+
+def directory_problems(models: str) -> Iterator[str]:
+    """What keeps the model directory from being read; "" stands for none."""
+    if not models:
+        return
+    try:
+        with os.scandir(models):
+            pass
+    except (OSError, ValueError) as error:
+        reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
+        yield (
+            f"'{models}' cannot be read: {reason}; give a directory that holds NAME/VERSION/model.onnx, "
+            "or the state directory of a store (state_dir)"
+        )
+
+
+def state_problems(state_dir: str) -> Iterator[str]:
+    """What keeps the store from being served; "" stands for none."""
+    if state_dir and not os.path.isdir(state_dir):
+        yield f"'{state_dir}' is no directory; make it, or let 'appliance model install' do so"
+
+
+def trusted_key_problems(paths: Sequence[str]) -> Iterator[str]:
+    """What keeps files from being public keys; without any, the library that reads them is not needed."""
+    if paths:
+        from appliance.package.keys import key_problems
+
+        yield from key_problems(paths)
+
+
+def runtime_problems(config: ApplianceConfig) -> Iterator[tuple[str, str]]:
+    """Runtimes that are not installed."""
+    known = known_runtimes()
+    for name in sorted(set(config.repository.runtimes) - set(known)):
+        yield "repository.runtimes", f"no runtime '{name}' is installed; known here: {', '.join(known)}"
+
+
+def trace_problems(config: ApplianceConfig) -> Iterator[tuple[str, str]]:
+    """What keeps traces from being written."""
+    if config.trace.one_in and config.trace.file:
+        yield from (("trace.file", text) for text in file_problems(config.trace.file))
+
+
+def port_problems(config: ApplianceConfig) -> Iterator[tuple[str, str]]:
+    """What keeps the front end from listening as it is told to."""
+    if config.grpc.addresses:
+        for key, text in (*door_problems(config.grpc), *certificate_problems(config.grpc)):
+            yield f"grpc.{key}", text
+    if config.http.addresses:
+        yield from ((f"http.{key}", text) for key, text in certificate_problems(config.http))
+        if config.http.native is HttpNative.ON:
+            yield from (("http.native", f"is on, but {text}") for text in front_problems(config.grpc))
+
+
+CHECKS: Final = Checks(
+    settings={
+        "models": directory_problems,
+        "state_dir": state_problems,
+        "packages.trusted_keys": trusted_key_problems,
+        "grpc.unix_group": group_problems,
+        "http.unix_group": group_problems,
+        "workers.cpus": cpu_problems,
+        "log.file": file_problems,
+    },
+    whole=(runtime_problems, trace_problems, port_problems),
+)
+"""Every question that is asked of this machine before anything starts."""
+
+load: Final = partial(loading.load, checks=CHECKS)
+reload: Final = partial(loading.reload, checks=CHECKS)
