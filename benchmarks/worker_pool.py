@@ -10,8 +10,7 @@ from typing import TypeVar
 from appliance.config.arena import ArenaConfig
 from appliance.config.workers import WorkersConfig
 from appliance.domain.model import ModelVersion
-from appliance.domain.tensor import FREE, byte_size
-from appliance.runtimes.alignment import aligned
+from appliance.domain.tensor import FREE, aligned, byte_size
 from appliance.workers.arena import Arena
 from appliance.workers.daemon.pool import WorkerPool
 from appliance.workers.port import (

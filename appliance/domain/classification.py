@@ -6,16 +6,13 @@ prints them; integers print as integers. Equal scores come in index order; NaN i
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Sequence
 from heapq import nlargest
 from math import isnan
 
 from appliance.domain.errors import InvalidRequest
 from appliance.domain.inference import OutputTensor
-from appliance.domain.tensor import Datatype, encode_bytes
-
-_FLOATS = frozenset({Datatype.FP16, Datatype.FP32, Datatype.FP64, Datatype.BF16})
+from appliance.domain.tensor import FLOATS, Datatype, encode_bytes, numbers
 
 
 def classify(output: OutputTensor, top: int, *, batched: bool, labels: Sequence[str] = ()) -> OutputTensor:
@@ -24,7 +21,7 @@ def classify(output: OutputTensor, top: int, *, batched: bool, labels: Sequence[
     a BYTES output."""
     if output.datatype is Datatype.BYTES:
         raise InvalidRequest(f"output '{output.name}' holds BYTES and cannot be classified")
-    scores = _scores(output)
+    scores = numbers(output.data, output.datatype, len(output.data) // output.datatype.size)
     rows = output.shape[0] if batched and output.shape else 1
     classes = len(scores) // rows if rows else 0
     kept = min(top, classes)
@@ -35,17 +32,8 @@ def classify(output: OutputTensor, top: int, *, batched: bool, labels: Sequence[
     return OutputTensor(output.name, Datatype.BYTES, shape, encode_bytes(words))
 
 
-def _scores(output: OutputTensor) -> Sequence[float]:
-    count = len(output.data) // output.datatype.size
-    if output.datatype is Datatype.BF16:
-        halves = struct.unpack(f"<{count}H", output.data)
-        return struct.unpack(f"<{count}f", struct.pack(f"<{count}I", *(half << 16 for half in halves)))
-    values: tuple[float, ...] = struct.unpack(f"<{count}{output.datatype.code}", output.data)
-    return values
-
-
 def _row_words(scores: Sequence[float], kept: int, datatype: Datatype, labels: Sequence[str]) -> list[bytes]:
-    spelled = "{:f}" if datatype in _FLOATS else "{:d}"
+    spelled = "{:f}" if datatype in FLOATS else "{:d}"
     words: list[bytes] = []
     for index in nlargest(kept, range(len(scores)), key=lambda index: _rank(scores[index])):
         word = f"{spelled.format(scores[index])}:{index}"

@@ -16,6 +16,8 @@ from appliance.domain.errors import InvalidRequest
 MAX_RANK = 8
 MAX_BYTES = 1 << 62
 FREE = -1
+ALIGNMENT = 64
+"""Tensors that follow each other in memory begin at multiples of so many bytes."""
 
 _LENGTH = struct.Struct("<I")
 
@@ -49,6 +51,9 @@ class Datatype(Enum):
     def config_name(self) -> str:
         """Name in ``model_config.proto``, e.g. ``TYPE_FP32`` (BYTES is ``TYPE_STRING`` there)."""
         return "TYPE_STRING" if self is Datatype.BYTES else f"TYPE_{self.wire}"
+
+
+FLOATS = frozenset({Datatype.FP16, Datatype.FP32, Datatype.FP64, Datatype.BF16})
 
 
 def parse_datatype(wire: str) -> Datatype:
@@ -122,3 +127,16 @@ def split_bytes(raw: memoryview) -> Iterator[memoryview]:
             )
         yield raw[position : position + length]
         position += length
+
+
+def numbers(raw: memoryview | bytes, datatype: Datatype, count: int) -> Sequence[float]:
+    """The values of ``count`` raw elements of a datatype other than BYTES."""
+    if datatype is not Datatype.BF16:
+        return struct.unpack(f"<{count}{datatype.code}", raw)
+    halves = struct.unpack(f"<{count}H", raw)
+    return struct.unpack(f"<{count}f", struct.pack(f"<{count}I", *(half << 16 for half in halves)))
+
+
+def aligned(nbytes: int) -> int:
+    """``nbytes`` rounded up to the next multiple of ALIGNMENT."""
+    return (nbytes + ALIGNMENT - 1) & -ALIGNMENT

@@ -18,7 +18,7 @@ Enabled only where the configuration names it. The version's parameter ``mode`` 
   ``gate`` is for runs
 - ``gate`` as a parameter beside any mode: while there is a named pipe at this path, each run first waits until somebody
   has opened it for writing and closed it again
-- ``scrawl``: does what ``scrawl`` names to the memory shared with the native door, provoked as ``crash`` is
+- ``ring_fault``: injects ``fault`` into the memory shared with the native front end, provoked as ``crash`` is
 """
 
 from __future__ import annotations
@@ -34,10 +34,9 @@ from typing import Final
 
 from appliance.domain.errors import LoadFailed, RunFailed
 from appliance.domain.model import ModelVersion
-from appliance.domain.tensor import FREE, TensorSpec
-from appliance.runtimes.alignment import aligned
+from appliance.domain.tensor import FREE, TensorSpec, aligned
+from appliance.runtimes.ring_faults import inject_ring_fault
 from appliance.runtimes.runtime import Feed, Place, Port, Produced, Region, RuntimeSettings, Session
-from appliance.runtimes.scrawl import scrawl
 
 LANE_DESCRIPTOR: Final = 3
 """Where a worker's lane is: the only descriptor it has but the standard ones."""
@@ -132,8 +131,8 @@ class FakeSession:
             _hang()
         elif self._mode == "fail" and self._is_provoked(source, feeds):
             raise RunFailed("told to fail")
-        elif self._mode == "scrawl" and self._is_provoked(source, feeds):
-            scrawl(self._parameters.get("scrawl", "stranger"))
+        elif self._mode == "ring_fault" and self._is_provoked(source, feeds):
+            inject_ring_fault(self._parameters.get("fault", "stranger"))
         elif self._mode == "fork":
             if os.fork() == 0:
                 _hang()

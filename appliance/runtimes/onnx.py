@@ -21,8 +21,7 @@ from onnxruntime.capi import onnxruntime_pybind11_state as native
 
 from appliance.domain.errors import ApplianceError, InvalidRequest, LoadFailed, RunFailed
 from appliance.domain.model import ModelVersion
-from appliance.domain.tensor import Datatype, element_count
-from appliance.runtimes.alignment import aligned
+from appliance.domain.tensor import Datatype, aligned, element_count
 from appliance.runtimes.relayout import relay
 from appliance.runtimes.runtime import (
     Feed,

@@ -16,7 +16,7 @@ from typing import Final
 
 from appliance.config.arena import PAGE_BYTES, ArenaConfig, class_problems
 from appliance.domain.errors import ConfigInvalid, Problem
-from appliance.runtimes.alignment import ALIGNMENT, aligned
+from appliance.domain.tensor import ALIGNMENT, aligned
 
 __all__ = ["ALIGNMENT", "Arena", "ArenaStatistics", "Slot", "aligned"]
 

@@ -346,7 +346,7 @@ def _write_models(root: Path) -> None:
     write_fake(root, "quick")
     write_fake(root, "slow", mode="delay", delay_ms=10, batched=False)
     write_fake(root, "crashing", mode="crash", magic=POISON)
-    write_fake(root, "lying", mode="scrawl", scrawl="stranger", magic=POISON)
+    write_fake(root, "lying", mode="ring_fault", fault="stranger", magic=POISON)
     write_fake(root, "failing", mode="fail", magic=POISON)
     write_fake(root, "changing")
     write_fake(root, "hasty", mode="delay", delay_ms=10, batched=False)

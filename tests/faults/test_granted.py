@@ -153,7 +153,7 @@ def test_a_model_that_fails_under_grants_fails_in_the_same_words(serve: Serve, t
 def test_a_worker_that_writes_rubbish_into_its_ring_harms_itself(
     serve: Serve, tmp_path: Path, what: str
 ) -> None:
-    write_fake(tmp_path, "liar", mode="scrawl", scrawl=what, magic=66, run_timeout_ms=500)
+    write_fake(tmp_path, "liar", mode="ring_fault", fault=what, magic=66, run_timeout_ms=500)
     write_fake(tmp_path, "neighbour")
     daemon = serve(tmp_path)
     teach(daemon, "liar", "neighbour")
@@ -173,7 +173,7 @@ def test_a_worker_that_writes_rubbish_into_its_ring_harms_itself(
 
 
 def test_a_worker_that_spoils_its_doorbell_harms_nobody_else(serve: Serve, tmp_path: Path) -> None:
-    write_fake(tmp_path, "liar", mode="scrawl", scrawl="doorbell", magic=66, run_timeout_ms=500)
+    write_fake(tmp_path, "liar", mode="ring_fault", fault="doorbell", magic=66, run_timeout_ms=500)
     write_fake(tmp_path, "neighbour")
     daemon = serve(tmp_path)
     teach(daemon, "liar", "neighbour")

@@ -13,8 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from appliance.domain.model import ModelVersion
-from appliance.domain.tensor import Datatype
-from appliance.runtimes.alignment import aligned
+from appliance.domain.tensor import Datatype, aligned
 from appliance.runtimes.runtime import Feed, Place, Produced, Region, Runtime, RuntimeSettings, Session
 from appliance.workers.region import region_of
 from tests.runtimes.onnx_reference import Array, make_array

@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 from appliance.config.arena import ArenaConfig
 from appliance.config.workers import WorkersConfig
 from appliance.domain.model import ModelVersion
-from appliance.domain.tensor import Datatype, TensorSpec, encode_bytes, split_bytes
-from appliance.runtimes.alignment import aligned
+from appliance.domain.tensor import Datatype, TensorSpec, aligned, encode_bytes, split_bytes
 from appliance.workers.arena import Arena, Slot
 from appliance.workers.daemon.pool import WorkerPool
 from appliance.workers.port import (

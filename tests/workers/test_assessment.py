@@ -12,8 +12,7 @@ import pytest
 from appliance.domain.golden import GoldenCase, GoldenSet, TensorFile, Tolerance, write_golden
 from appliance.domain.manifest import LatencyPromise
 from appliance.domain.model import ModelVersion
-from appliance.domain.tensor import Datatype, encode_bytes
-from appliance.runtimes.alignment import aligned
+from appliance.domain.tensor import Datatype, aligned, encode_bytes
 from appliance.runtimes.fake import FakeSession
 from appliance.runtimes.runtime import Feed, Place, Produced, Region
 from appliance.workers.child.assessment import WARM_RUNS, assess

@@ -11,8 +11,7 @@ from typing import NamedTuple
 import pytest
 
 from appliance.domain.errors import RunFailed
-from appliance.domain.tensor import Datatype
-from appliance.runtimes.alignment import aligned
+from appliance.domain.tensor import Datatype, aligned
 from appliance.runtimes.fake import FakeSession
 from appliance.runtimes.runtime import Feed, Place, Produced, Region
 from appliance.workers.child import granted

@@ -13,8 +13,7 @@ import numpy as np
 import pytest
 
 from appliance.domain.model import ModelVersion
-from appliance.domain.tensor import Datatype
-from appliance.runtimes.alignment import aligned
+from appliance.domain.tensor import Datatype, aligned
 from appliance.workers.lane import LaneClosed, SocketDaemonLane, socket_pair
 from appliance.workers.messages import Run, ToWorker
 from appliance.workers.port import ExitCause, LaneMemory, Learn, RunFinished, WorkerExited

@@ -8,10 +8,10 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from appliance.config.swap import SwapConfig
-from appliance.domain.difference import FLOATS, Values, difference
 from appliance.domain.golden import Tolerance
 from appliance.domain.inference import Answer
-from appliance.domain.tensor import Datatype, byte_size
+from appliance.domain.output_difference import Values, difference
+from appliance.domain.tensor import FLOATS, Datatype, byte_size
 
 BLOCKS: Final = 16
 WIDEST: Final = 8

@@ -15,12 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from appliance.config.repository import RepositoryConfig
-from appliance.domain.difference import FLOATS, Difference, Values, floats
 from appliance.domain.errors import ApplianceError, ArtefactError
 from appliance.domain.golden import GoldenCase, GoldenSet, Tolerance, read_golden, read_tensors, tensor_data
 from appliance.domain.model import ModelVersion
-from appliance.domain.tensor import element_count
-from appliance.runtimes.numeric_difference import numeric_difference
+from appliance.domain.output_difference import Difference, Values
+from appliance.domain.tensor import FLOATS, element_count, numbers
+from appliance.runtimes.numpy_difference import numpy_difference
 from appliance.runtimes.runtime import Runtime
 from appliance.tools.evaluation.inputs import Inputs, golden_inputs, with_rows
 from appliance.tools.evaluation.jobs import (
@@ -151,7 +151,7 @@ class _Judge:
             answer = given[right.name]
             found = Values(datatype=datatypes[right.name], shape=answer.shape, raw=answer.raw)
             wanted = Values(datatype=right.datatype, shape=right.shape, raw=tensor_data(self._tensors, right))
-            told = numeric_difference(found, wanted, self._tolerance(right.name))
+            told = numpy_difference(found, wanted, self._tolerance(right.name))
             same, tops = _same_tops(found, wanted) if right.name in self._job.classes else (0, 0)
             yield right.name, _accuracy(right.name, case.name, told, same, tops)
 
@@ -194,5 +194,5 @@ def _same_tops(found: Values, right: Values) -> tuple[int, int]:
 
 
 def _rows(values: Values) -> NDArray[np.float64]:
-    numbers = floats(values.raw, values.datatype, element_count(values.shape))
-    return np.asarray(numbers, np.float64).reshape(-1, values.shape[-1])
+    flat = numbers(values.raw, values.datatype, element_count(values.shape))
+    return np.asarray(flat, np.float64).reshape(-1, values.shape[-1])

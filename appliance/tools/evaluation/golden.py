@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
 
-from appliance.domain.difference import FLOATS
 from appliance.domain.errors import ArtefactError
 from appliance.domain.golden import (
     CASES_MAX,
@@ -22,6 +21,7 @@ from appliance.domain.golden import (
 )
 from appliance.domain.manifest import LatencyPromise
 from appliance.domain.model import ModelVersion
+from appliance.domain.tensor import FLOATS
 from appliance.tools.evaluation.inputs import Inputs, golden_inputs, random_inputs, rows_of, with_rows
 from appliance.tools.evaluation.jobs import GoldenJob, GoldenMade, Progress, Speed
 from appliance.tools.evaluation.runner import Runner

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from appliance.domain.model import ModelVersion
-from appliance.runtimes.alignment import aligned
+from appliance.domain.tensor import aligned
 from appliance.runtimes.runtime import Feed, Place, Region, Runtime, RuntimeSettings, Session
 from appliance.tools.evaluation.inputs import Inputs, rows_of
 from appliance.tools.evaluation.jobs import Speed

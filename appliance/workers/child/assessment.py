@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
-from appliance.domain.difference import Values
 from appliance.domain.errors import ApplianceError, AssessmentFailed, LoadFailed, RunFailed
 from appliance.domain.golden import (
     GoldenCase,
@@ -24,9 +23,9 @@ from appliance.domain.golden import (
 )
 from appliance.domain.manifest import LatencyPromise
 from appliance.domain.model import ModelVersion
-from appliance.domain.tensor import Datatype, element_count, encode_bytes, split_bytes
-from appliance.runtimes.alignment import aligned
-from appliance.runtimes.numeric_difference import numeric_difference
+from appliance.domain.output_difference import Values
+from appliance.domain.tensor import Datatype, aligned, element_count, encode_bytes, split_bytes
+from appliance.runtimes.numpy_difference import numpy_difference
 from appliance.runtimes.runtime import Feed, Place, Produced, Region
 from appliance.workers.child.execution import LoadedModel
 from appliance.workers.child.stopwatch import Stopwatch
@@ -107,7 +106,7 @@ def compare_answers(model: LoadedModel, reference: LoadedModel) -> None:
         ]
         found, right = (_answer_values(version, each) for each in answers)
         for spec, one, other in zip(version.outputs, found, right, strict=True):
-            difference = numeric_difference(one, other, NEARLY)
+            difference = numpy_difference(one, other, NEARLY)
             if not difference.held:
                 raise LoadFailed(f"{version.key}: output '{spec.name}' {difference.reason}")
 
@@ -175,7 +174,7 @@ def _run_case(model: LoadedModel, golden: Golden, case: GoldenCase) -> Iterable[
         values = Values(
             datatype=expected.datatype, shape=expected.shape, raw=tensor_data(golden.tensors, expected)
         )
-        difference = numeric_difference(
+        difference = numpy_difference(
             Values(datatype=spec.datatype, shape=shape, raw=part), values, golden.set.tolerance(spec.name)
         )
         if not difference.held:

@@ -14,8 +14,7 @@ from typing import Final, NamedTuple
 
 from appliance.domain.errors import InvalidRequest, RunFailed
 from appliance.domain.model import ModelVersion
-from appliance.domain.tensor import Datatype
-from appliance.runtimes.alignment import aligned
+from appliance.domain.tensor import Datatype, aligned
 from appliance.runtimes.runtime import Feed, Place, Produced, Region, Session
 from appliance.workers.messages import Finished
 from appliance.workers.port import (

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, Protocol
 
-from appliance.runtimes.alignment import aligned
+from appliance.domain.tensor import aligned
 from appliance.runtimes.runtime import Feed, Place, Produced, Region
 from appliance.workers.child.execution import SCRATCH_KEPT_BYTES, LoadedModel
 from appliance.workers.port import Learn, Shape

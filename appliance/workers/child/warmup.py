@@ -15,8 +15,7 @@ import numpy as np
 
 from appliance.domain.errors import ApplianceError, LoadFailed
 from appliance.domain.model import ModelVersion, Warmup, WarmupInput
-from appliance.domain.tensor import FREE, Datatype, byte_size, element_count, encode_bytes
-from appliance.runtimes.alignment import aligned
+from appliance.domain.tensor import FREE, Datatype, aligned, byte_size, element_count, encode_bytes
 from appliance.runtimes.runtime import Region
 from appliance.workers.child.execution import Executor, LoadedModel
 from appliance.workers.child.stopwatch import Stopwatch

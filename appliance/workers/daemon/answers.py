@@ -10,8 +10,7 @@ from typing import Final
 
 from appliance.domain.errors import InvalidRequest
 from appliance.domain.model import ModelVersion
-from appliance.domain.tensor import byte_size, element_count
-from appliance.runtimes.alignment import aligned
+from appliance.domain.tensor import aligned, byte_size, element_count
 from appliance.workers.codec import MessageInvalid
 from appliance.workers.port import ERROR_CHARACTERS_MAX, ItemStatus, Run, RunItem, RunResult, Shape
 

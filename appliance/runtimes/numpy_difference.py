@@ -1,4 +1,4 @@
-"""``difference`` for large tensors, with numpy: the same values, the same words; for workers, not for the daemon."""
+"""``output_difference`` for large tensors, with numpy: the same values, the same words; for workers, not for the daemon."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from appliance.domain.difference import FLOATS, Difference, Values, difference, form_reason, outside_reason
 from appliance.domain.golden import Tolerance
-from appliance.domain.tensor import Datatype, element_count
+from appliance.domain.output_difference import Difference, Values, difference, form_reason, outside_reason
+from appliance.domain.tensor import FLOATS, Datatype, element_count
 
 PLAIN_VALUES_MAX: Final = 64
 
 
-def numeric_difference(found: Values, right: Values, tolerance: Tolerance) -> Difference:
+def numpy_difference(found: Values, right: Values, tolerance: Tolerance) -> Difference:
     """How ``found`` differs from ``right``, as ``difference`` tells it."""
     if element_count(right.shape) <= PLAIN_VALUES_MAX or right.datatype is Datatype.BYTES:
         return difference(found, right, tolerance)

@@ -2,21 +2,19 @@
 
 Rules kept here: integers, truth values and strings are equal or not; a number is near enough when
 ``|found - right| <= absolute + relative * |right|``; NaN is near NaN only, an infinity near itself only; a different
-datatype or shape is wrong as a whole. ``runtimes/numeric_difference`` gives the same for large tensors. Pure.
+datatype or shape is wrong as a whole. ``runtimes/numpy_difference`` gives the same for large tensors. Pure.
 """
 
 from __future__ import annotations
 
 import math
-import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from appliance.domain.golden import Tolerance
-from appliance.domain.tensor import Datatype, element_count, split_bytes
+from appliance.domain.tensor import FLOATS, Datatype, element_count, numbers, split_bytes
 
-FLOATS: Final = frozenset({Datatype.FP16, Datatype.FP32, Datatype.FP64, Datatype.BF16})
 SHOWN_CHARACTERS: Final = 40
 
 
@@ -62,10 +60,11 @@ def difference(found: Values, right: Values, tolerance: Tolerance) -> Difference
     if right.datatype is Datatype.BYTES:
         return _of_equals(list(split_bytes(memoryview(found.raw))), list(split_bytes(memoryview(right.raw))))
     if right.datatype not in FLOATS:
-        code = f"<{values}{right.datatype.code}"
-        return _of_equals(struct.unpack(code, found.raw), struct.unpack(code, right.raw))
+        return _of_equals(
+            numbers(found.raw, right.datatype, values), numbers(right.raw, right.datatype, values)
+        )
     return _of_floats(
-        floats(found.raw, right.datatype, values), floats(right.raw, right.datatype, values), tolerance
+        numbers(found.raw, right.datatype, values), numbers(right.raw, right.datatype, values), tolerance
     )
 
 
@@ -78,14 +77,6 @@ def form_reason(found: Values, right: Values) -> str | None:
     if right.datatype is not Datatype.BYTES and len(found.raw) != len(right.raw):
         return f"has {len(found.raw)} bytes instead of {len(right.raw)}"
     return None
-
-
-def floats(raw: memoryview | bytes, datatype: Datatype, count: int) -> Sequence[float]:
-    """The values of raw floating-point numbers."""
-    if datatype is not Datatype.BF16:
-        return struct.unpack(f"<{count}{datatype.code}", raw)
-    halves = struct.unpack(f"<{count}H", raw)
-    return struct.unpack(f"<{count}f", struct.pack(f"<{count}I", *(half << 16 for half in halves)))
 
 
 def excess(found: float, right: float, tolerance: Tolerance) -> float:

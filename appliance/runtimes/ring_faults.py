@@ -1,4 +1,5 @@
-"""What a hostile worker writes into the memory that it shares with the native door; for the fake runtime alone.
+"""Faults injected into the memory that a worker shares with the native front end, as a hostile worker would; for the
+fake runtime alone.
 
 The layout is that of ``native/src/lanes/rings.rs``: five words on cache lines of their own, then the ring
 of submissions and the ring of completions.
@@ -32,8 +33,8 @@ _TICKET: Final = struct.Struct("<Q")
 _COMPLETION: Final = struct.Struct("<QIIQQQQQQ")
 
 
-def scrawl(what: str) -> None:
-    """Write something that cannot be and wait to be killed for it; ``doorbell`` only spoils the doorbell and returns.
+def inject_ring_fault(fault: str) -> None:
+    """Write something that cannot be and wait to be killed for it; ``doorbell`` only fills its counter and returns.
 
     - ``count``: more completions than there are submissions
     - ``stranger``: the completion of a ticket that there never was
@@ -44,32 +45,32 @@ def scrawl(what: str) -> None:
 
     Raises OSError in a worker without such memory.
     """
-    if what == "doorbell":
-        spoil_doorbell()
+    if fault == "doorbell":
+        _fill_doorbell()
         return
     with mmap.mmap(MEMORY_DESCRIPTOR, _BYTES) as memory:
         (done,) = _COUNT.unpack_from(memory, _COMPLETED)
         ticket = _ticket(memory, _SUBMISSIONS, done)
-        if what == "count":
+        if fault == "count":
             _publish(memory, done + 2 * _RING)
-        elif what == "stranger":
+        elif fault == "stranger":
             _complete(memory, done, 77 << 32 | 4_000_000, 0)
-        elif what == "older":
+        elif fault == "older":
             _complete(memory, done, _ticket(memory, _COMPLETIONS, done - 1), 0)
-        elif what == "status":
+        elif fault == "status":
             _complete(memory, done, ticket, 99)
-        elif what == "twice":
+        elif fault == "twice":
             _complete(memory, done, ticket, 0)
             _complete(memory, done + 1, ticket, 0)
-        elif what == "noise":
+        elif fault == "noise":
             memory[:] = random.Random(7).randbytes(_BYTES)
         else:
-            raise ValueError(f"nothing is known of '{what}'")
+            raise ValueError(f"unknown ring fault '{fault}'")
         os.write(DOORBELL_DESCRIPTOR, _TICKET.pack(1))
         time.sleep(HANG_S)
 
 
-def spoil_doorbell() -> None:
+def _fill_doorbell() -> None:
     """Fill the counter behind the doorbell, so that nobody's ring can be added to it."""
     os.set_blocking(DOORBELL_DESCRIPTOR, False)
     with suppress(BlockingIOError):

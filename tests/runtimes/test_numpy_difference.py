@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from appliance.domain.difference import Difference, Values, difference
 from appliance.domain.golden import EXACT, Tolerance
+from appliance.domain.output_difference import Difference, Values, difference
 from appliance.domain.tensor import Datatype, encode_bytes
-from appliance.runtimes.numeric_difference import PLAIN_VALUES_MAX, numeric_difference
+from appliance.runtimes.numpy_difference import PLAIN_VALUES_MAX, numpy_difference
 
 NAN, INF = math.nan, math.inf
 LOOSE = Tolerance(absolute=0.5, relative=0.1)
@@ -93,7 +93,7 @@ def test_another_shape_or_type_is_wrong_as_a_whole() -> None:
         told = difference(found, right, LOOSE)
         assert (told.outside, told.absolute, told.held) == (2, INF, False)
         assert "instead of" in told.reason
-        assert numeric_difference(found, right, LOOSE) == told
+        assert numpy_difference(found, right, LOOSE) == told
 
 
 def test_halves() -> None:
@@ -111,7 +111,7 @@ def test_both_ways_agree_on_floating_point(pairs: list[tuple[float, float]], pad
         pairs = pairs + [(5.0, 5.0)] * PLAIN_VALUES_MAX
     found, right = (fp32([pair[side] for pair in pairs]) for side in (0, 1))
     for tolerance in (EXACT, LOOSE):
-        assert numeric_difference(found, right, tolerance) == difference(found, right, tolerance)
+        assert numpy_difference(found, right, tolerance) == difference(found, right, tolerance)
 
 
 @pytest.mark.parametrize("datatype", [each for each in Datatype if each.size], ids=lambda each: each.wire)
@@ -121,12 +121,12 @@ def test_both_ways_agree_on_every_datatype(datatype: Datatype) -> None:
     found = bytearray(right)
     found[100 * datatype.size] ^= 1
     one, other = (Values(datatype=datatype, shape=(count,), raw=bytes(raw)) for raw in (found, right))
-    told = numeric_difference(one, other, EXACT)
+    told = numpy_difference(one, other, EXACT)
     assert (told.outside, told.worst) == (1, 100)
     assert told == difference(one, other, EXACT)
-    assert numeric_difference(other, other, EXACT) == difference(other, other, EXACT)
+    assert numpy_difference(other, other, EXACT) == difference(other, other, EXACT)
 
 
 def test_an_empty_output_is_near_enough() -> None:
     assert difference(fp32([]), fp32([]), EXACT).held
-    assert numeric_difference(fp32([]), fp32([]), EXACT).held
+    assert numpy_difference(fp32([]), fp32([]), EXACT).held
