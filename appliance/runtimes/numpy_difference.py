@@ -1,4 +1,4 @@
-"""``output_difference`` for large tensors, with numpy: the same values, the same words; for workers, not for the daemon."""
+"""``output_difference`` for large tensors, with numpy: the same values, the same words. For workers, not the daemon."""
 
 from __future__ import annotations
 
