@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final, NamedTuple, Protocol
 
+from appliance.core.rollout.phase import Phase
 from appliance.core.rollout.reasons import Outlook
 from appliance.domain.errors import ApplianceError
 from appliance.domain.inference import Outcome, RequestHead, RequestPlan
@@ -165,9 +166,9 @@ class VersionStatus:
     because of that (0: it is not), ``run_p50_ns`` and ``run_p99_ns`` as assessed (0: it was not), ``fallen_back``
     requests that failed on it and that the version before has answered; ``trust`` is who vouches for its package (see
     ModelVersion), ``load_ns`` how long its last load took, ``loading`` how far the one is that is under way;
-    ``outlook`` what it is, while it serves, to what is wanted in its place; ``waiting`` what it waits for, or what is
-    to serve in its place does ("memory", "trial", or NEVER; "": nothing); ``untried`` why it went live without the
-    trial that is configured ("": it did not)."""
+    ``phase`` how far its life has come, ``outlook`` what it is, while it serves, to what is wanted in its place;
+    ``waiting`` what it waits for, or what is to serve in its place does ("memory", "trial", or NEVER; "": nothing);
+    ``untried`` why it went live without the trial that is configured ("": it did not)."""
 
     name: str
     version: int
@@ -190,6 +191,7 @@ class VersionStatus:
     loading: LoadStatus | None = None
     outlook: Outlook = Outlook.AS_WANTED
     waiting: str = ""
+    phase: Phase = Phase.FAILED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

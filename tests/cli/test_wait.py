@@ -23,8 +23,8 @@ from appliance.cli.main import main
 from appliance.cli.model import wait
 from appliance.cli.model.wait import listening
 from appliance.cli.snapshot import DEFAULT_URL, parse, understood
+from appliance.core.rollout.phase import TRIAL_STAGES
 from appliance.core.rollout.reasons import Outlook
-from appliance.engine.control.trial import TRYING
 from appliance.engine.port import NEVER, TrialStatus
 from appliance.engine.versions.wording import STILL_PREVIOUS
 from appliance.frontend.http.status_document import status_document
@@ -59,7 +59,7 @@ def test_every_stage_has_its_place_in_order() -> None:
     assert list(STEPS) == [
         "waiting",
         *(s.value for s in LoadStage),
-        *sorted((s.value for s in TRYING), reverse=True),
+        *sorted(TRIAL_STAGES, reverse=True),
     ]
     shares = [share for share, _ in STEPS.values()]
     assert shares == sorted(set(shares))

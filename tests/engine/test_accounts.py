@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from appliance.core.rollout.phase import Phase
 from appliance.core.rollout.reasons import Failed
 from appliance.domain.errors import ApplianceError, InvalidRequest, NotReady, QueueFull
-from appliance.domain.model import VersionState
 from appliance.engine.requests.accounts import Accounts
 from appliance.engine.versions.routes import Routes, Served
 from appliance.telemetry.meter import Result, VersionMeter
@@ -33,7 +33,7 @@ def served() -> Served:
         model=make_version("m", 3),
         fingerprint="",
         meter=VersionMeter("m", 3),
-        state=VersionState.UNAVAILABLE,
+        phase=Phase.FAILED,
         refusal=Failed(why="quarantined after repeated crashes"),
     )
 

@@ -8,7 +8,7 @@ import pytest
 
 from appliance.config.residency import ResidencyConfig
 from appliance.core.memory.residency_port import Form, Kept
-from appliance.domain.model import VersionState
+from appliance.core.rollout.phase import Phase
 from appliance.engine.control.lodging import (
     KEPT,
     PATIENCE_NS,
@@ -39,7 +39,7 @@ def version(number: int, size_bytes: int) -> Served:
 
 def serving(lodging: Lodging, number: int, size_bytes: int) -> Served:
     served = version(number, size_bytes)
-    served.state = VersionState.READY
+    served.phase = Phase.LIVE
     lodging.measured(served, ModelLoaded(1, number, (), 1, size_bytes - PROCESS_BYTES))
     return served
 
@@ -78,7 +78,7 @@ def test_memory_is_kept_for_a_visitor_until_it_serves_and_then_for_what_it_repla
     assert lodging.left_bytes == 70 * MB
     assert lodging.protects(old.id)
     assert lodging.ask(new, old, Stay(70 * MB, 0), 1) == Room(True)
-    new.state, old.state = VersionState.READY, VersionState.UNLOADING
+    new.phase, old.phase = Phase.LIVE, Phase.STANDBY
     assert lodging.release({1: old, 2: new}.get, nothing)
     assert not lodging.protects(old.id)
     assert (lodging.left_bytes, lodging.others_bytes) == (60 * MB, 40 * MB)
@@ -90,10 +90,10 @@ def test_what_was_kept_is_there_again_when_it_has_left_or_is_looked_after() -> N
     lodging = Lodging(ResidencyConfig(), 100 * MB)
     old, new = serving(lodging, 1, 40 * MB), version(2, 30 * MB)
     assert lodging.ask(new, old, Stay(40 * MB, 0), 0).there
-    new.state, old.state = VersionState.READY, VersionState.UNLOADING
+    new.phase, old.phase = Phase.LIVE, Phase.STANDBY
     assert lodging.release({1: old, 2: new}.get, nothing)
     assert not lodging.forget_gone({1: old}.get)
-    old.state = VersionState.READY
+    old.phase = Phase.LIVE
     assert not lodging.forget_gone({1: old}.get), "it is about to be counted with what serves"
     assert lodging.left_bytes == 60 * MB
     assert lodging.forget_gone(lambda model: None)
@@ -105,7 +105,7 @@ def test_what_leaves_counts_until_it_has_left() -> None:
     unwanted, away = serving(lodging, 1, 40 * MB), serving(lodging, 2, 30 * MB)
     away.form = Form.COLD
     for each in (unwanted, away):
-        each.state = VersionState.UNLOADING
+        each.phase = Phase.DRAINING
     assert lodging.release({1: unwanted, 2: away}.get, nothing)
     assert (lodging.left_bytes, lodging.others_bytes) == (60 * MB, 40 * MB)
     assert lodging.forget_gone({2: away}.get)
@@ -119,7 +119,7 @@ def test_what_was_tried_and_is_abandoned_counts_until_it_has_left() -> None:
         assert lodging.ask(each, old, Stay(30 * MB, 0), 0).there
     lodging.measured(new, ModelLoaded(1, 2, (), 1, 25 * MB - PROCESS_BYTES))
     assert lodging.left_bytes == 70 * MB
-    new.state = never.state = VersionState.UNLOADING
+    new.phase = never.phase = Phase.DRAINING
     assert lodging.release({1: old, 2: new, 3: never}.get, lambda name: old)
     assert lodging.left_bytes == 80 * MB, "what was kept for it, and nothing for what was not loaded"
 
@@ -131,9 +131,9 @@ def test_what_is_gone_back_from_is_no_reason_to_put_out_what_it_is_gone_back_to(
     old, new = serving(lodging, 1, 60 * MB), version(2, 60 * MB if spare_bytes else 10 * MB)
     assert lodging.ask(new, old, Stay(60 * MB, 0), 0).there
     lodging.measured(new, ModelLoaded(1, 2, (), 1, 70 * MB - PROCESS_BYTES))
-    new.state, old.state = VersionState.READY, VersionState.UNLOADING
+    new.phase, old.phase = Phase.LIVE, Phase.STANDBY
     lodging.release({1: old, 2: new}.get, lambda name: new)
-    new.state, old.state = VersionState.UNLOADING, VersionState.READY
+    new.phase, old.phase = Phase.DRAINING, Phase.LIVE
     lodging.release({1: old, 2: new}.get, lambda name: old)
     assert lodging.left_bytes == (100 * MB if spare_bytes else 60 * MB)
     assert lodging.others_bytes == (70 * MB if spare_bytes else 40 * MB)
@@ -146,7 +146,7 @@ def test_a_version_that_is_larger_than_was_guessed_is_not_put_out_for_what_it_re
     old, new = serving(lodging, 1, 60 * MB), version(2, 10 * MB)
     assert lodging.ask(new, old, Stay(60 * MB, 0), 0).there
     lodging.measured(new, ModelLoaded(1, 2, (), 1, 70 * MB - PROCESS_BYTES))
-    new.state, old.state = VersionState.READY, VersionState.UNLOADING
+    new.phase, old.phase = Phase.LIVE, Phase.STANDBY
     lodging.release({1: old, 2: new}.get, nothing)
     assert lodging.left_bytes == 70 * MB
 
@@ -225,7 +225,7 @@ def test_one_version_at_a_time_is_tried_above_the_budget_if_the_machine_has_the_
     assert lodging.ask(new, old, NOBODY, 2).there
     assert (lodging.left_bytes, lodging.others_bytes) == (100 * MB, 60 * MB)
     assert not lodging.ask(other, old, NOBODY, 3).there
-    new.state, old.state = VersionState.READY, VersionState.UNLOADING
+    new.phase, old.phase = Phase.LIVE, Phase.STANDBY
     serving(lodging, 2, 60 * MB)
     lodging.release({1: old, 2: new, 3: other}.get, nothing)
     assert not lodging.ask(other, new, NOBODY, 4).there, "what it replaced is still there"

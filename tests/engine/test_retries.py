@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from appliance.domain.model import VersionState
+from appliance.core.rollout.phase import Phase
 from appliance.engine.control.retries import Retries
 from appliance.engine.control.swap_settings import TrialWish
 from appliance.engine.versions.routes import CatalogVersion, Routes, Served
@@ -29,7 +29,7 @@ def test_a_try_takes_what_is_wanted_by_then() -> None:
     served = Served(
         id=1, model=first.model, fingerprint="damaged", identity=first.identity, meter=VersionMeter("m", 1)
     )
-    served.state = VersionState.UNAVAILABLE
+    served.phase = Phase.FAILED
     routes.put(served)
     retries.want([first])
     retries.plan(0)

@@ -6,8 +6,8 @@ from typing import cast
 
 import pytest
 
+from appliance.core.rollout.phase import Phase
 from appliance.domain.errors import InvalidRequest, NotReady, UnknownModel
-from appliance.domain.model import VersionState
 from appliance.engine.versions.diversion import Diversion
 from appliance.engine.versions.routes import Routes, Served
 from appliance.engine.versions.wording import Said
@@ -15,13 +15,13 @@ from appliance.telemetry.meter import VersionMeter
 from tests.domain.sample import make_version
 
 
-def served(version: int, state: VersionState = VersionState.READY, name: str = "m") -> Served:
+def served(version: int, phase: Phase = Phase.LIVE, name: str = "m") -> Served:
     return Served(
         id=version,
         model=make_version(name, version),
         fingerprint="",
         meter=VersionMeter(name, version),
-        state=state,
+        phase=phase,
     )
 
 
@@ -33,7 +33,7 @@ def routes(*entries: Served) -> Routes:
 
 
 def test_without_a_version_the_latest_ready_one_serves() -> None:
-    table = routes(served(1), served(2), served(3, VersionState.LOADING))
+    table = routes(served(1), served(2), served(3, Phase.LOADING))
     assert table.resolve("m", "").model.version == 2
     assert table.resolve("m", "1").model.version == 1
 
@@ -42,7 +42,7 @@ def test_a_version_that_fails_later_falls_back_to_the_older_one() -> None:
     newest = served(2)
     table = routes(served(1), newest)
     generation = table.generation
-    newest.state = VersionState.UNAVAILABLE
+    newest.phase = Phase.FAILED
     table.touch()
     assert table.resolve("m", "").model.version == 1
     assert table.generation > generation
@@ -55,13 +55,13 @@ def test_only_those_are_told_of_whose_requests_go_elsewhere() -> None:
     for each in (one, other):
         table.put(each)
     assert told == [[("m", 1)], [("other", 7)]]
-    two = served(2, VersionState.LOADING)
+    two = served(2, Phase.LOADING)
     table.put(two)
     table.set_problems({("broken", ""): "not ONNX"})
     one.retiring = True
     table.touch()
     assert told[2:] == [[], [], []], "it loads; another is broken; it serves as long as nothing else does"
-    two.state = VersionState.READY
+    two.phase = Phase.LIVE
     table.touch()
     assert told[5:] == [[("m", 1), ("m", 2)]]
     two.diversion = cast(Diversion, object())
@@ -95,7 +95,7 @@ def test_a_retiring_version_serves_only_until_another_can() -> None:
 def test_what_cannot_be_resolved_is_told_apart(
     name: str, version: str, error: type[Exception], text: str
 ) -> None:
-    table = routes(served(1), served(3, VersionState.LOADING), served(1, VersionState.LOADING, "loading"))
+    table = routes(served(1), served(3, Phase.LOADING), served(1, Phase.LOADING, "loading"))
     table.set_problems({("broken", ""): "no versions"})
     with pytest.raises(error) as caught:
         table.resolve(name, version)
@@ -103,7 +103,7 @@ def test_what_cannot_be_resolved_is_told_apart(
 
 
 def test_the_index_lists_versions_and_problems_in_order() -> None:
-    table = routes(served(10), served(2, VersionState.LOADING))
+    table = routes(served(10), served(2, Phase.LOADING))
     table.set_problems({("a", ""): "nothing here"})
     index = [
         (entry.name, entry.version, entry.state.value, entry.reason)

@@ -11,8 +11,9 @@ import pytest
 
 from appliance.config.placement import PlacementConfig
 from appliance.core.memory.residency_port import Form
+from appliance.core.rollout.phase import Phase
 from appliance.core.rollout.version import Artifact
-from appliance.domain.model import VersionState, WeightsFile
+from appliance.domain.model import WeightsFile
 from appliance.engine.control.census import Census
 from appliance.engine.control.lodging import THERE
 from appliance.engine.control.succession import Succession
@@ -54,7 +55,7 @@ class Rig:
             closed=lambda group: None,
         )
 
-    def version(self, number: int, files: str, state: VersionState) -> Served:
+    def version(self, number: int, files: str, phase: Phase) -> Served:
         model = make_version("m", number)
         served = Served(
             id=self.census.take_id(),
@@ -62,7 +63,7 @@ class Rig:
             fingerprint=files,
             identity=f"m/{number}@{files}",
             meter=VersionMeter("m", number),
-            state=state,
+            phase=phase,
         )
         self.census.served[served.id] = served
         return served
@@ -74,14 +75,15 @@ def rig() -> Rig:
 
 
 def test_other_files_of_a_version_that_begin_out_of_memory_take_its_place(rig: Rig) -> None:
-    old, new = rig.version(1, "a", VersionState.READY), rig.version(1, "b", VersionState.LOADING)
+    old, new = rig.version(1, "a", Phase.LIVE), rig.version(1, "b", Phase.QUEUED)
     old.meter.ended(Result.REFUSED, 1)
     rig.routes.put(old)
     rig.census.incoming["m", 1] = new
     new.form = Form.COLD
+    new.enter(Phase.LIVE)
     rig.succession.rest([new], 0)
     assert rig.routes.find("m", 1) is new
-    assert (new.state, old.state) == (VersionState.READY, VersionState.UNLOADING)
+    assert (new.phase, old.phase) == (Phase.LIVE, Phase.DRAINING)
     assert not rig.census.incoming
     assert new.meter is old.meter, "what was counted of the version goes on"
     rig.succession.let_go(1)
@@ -89,25 +91,26 @@ def test_other_files_of_a_version_that_begin_out_of_memory_take_its_place(rig: R
 
 
 def test_a_version_that_is_alone_with_its_name_rests_where_it_stands(rig: Rig) -> None:
-    served = rig.version(1, "a", VersionState.LOADING)
+    served = rig.version(1, "a", Phase.QUEUED)
     rig.routes.put(served)
+    served.enter(Phase.LIVE)
     rig.succession.rest([served], 0)
     assert rig.routes.find("m", 1) is served
-    assert served.state is VersionState.READY
+    assert served.phase is Phase.LIVE
     assert not rig.census.leaving
 
 
 @pytest.mark.parametrize(
     ("state", "other", "told"),
     [
-        (VersionState.READY, None, [(Ending.WITHDRAWN, 1, 0)]),
-        (VersionState.UNAVAILABLE, None, []),
-        (VersionState.READY, VersionState.READY, []),
+        (Phase.LIVE, None, [(Ending.WITHDRAWN, 1, 0)]),
+        (Phase.FAILED, None, []),
+        (Phase.LIVE, Phase.LIVE, []),
     ],
     ids=["the_last_that_served", "none_served", "another_serves"],
 )
 def test_a_model_that_is_not_wanted_any_more_has_that_in_its_history(
-    rig: Rig, state: VersionState, other: VersionState | None, told: list[tuple[Ending, int, int]]
+    rig: Rig, state: Phase, other: Phase | None, told: list[tuple[Ending, int, int]]
 ) -> None:
     unwanted = rig.version(1, "a", state)
     unwanted.retiring = True
@@ -124,7 +127,7 @@ def test_a_model_that_is_not_wanted_any_more_has_that_in_its_history(
 @pytest.fixture
 def formed(rig: Rig, tmp_path: Path) -> Served:
     """A version that serves, for which there may be a form."""
-    served = rig.version(1, "a", VersionState.READY)
+    served = rig.version(1, "a", Phase.LIVE)
     weights = WeightsFile(path="w", size=1)
     served.model = replace(served.model, forms=str(tmp_path), digest=DIGEST, weights=weights)
     rig.routes.put(served)
@@ -146,7 +149,7 @@ def test_a_version_that_is_given_up_costs_its_form_unless_it_ran_from_none(
 def test_a_form_that_fails_is_no_trouble_of_the_version_that_serves_without_it(
     rig: Rig, formed: Served
 ) -> None:
-    packed = rig.version(1, "a", VersionState.LOADING)
+    packed = rig.version(1, "a", Phase.QUEUED)
     packed.artifact = Artifact.PACKED
     rig.census.incoming["m", 1] = packed
     assert rig.census.said_of(formed) == Said()
@@ -197,7 +200,7 @@ def test_a_form_is_built_again_when_all_of_its_version_was_gone_meanwhile(rig: R
     assert rig.workers.asked.count("build_form") == 1, "it is still here, from its form"
     rig.succession.leave(packed, 1)
     rig.succession.let_go(1)
-    again = rig.version(1, "a", VersionState.READY)
+    again = rig.version(1, "a", Phase.LIVE)
     again.model = formed.model
     rig.routes.put(again)
     build(rig, again)

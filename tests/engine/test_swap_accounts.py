@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from appliance.domain.model import VersionState
+from appliance.core.rollout.phase import Phase
 from appliance.engine.control.swap_accounts import SwapAccounts
 from appliance.engine.versions.records import Change, Ending, MemoryRecords
 from appliance.engine.versions.routes import Served
@@ -28,7 +28,7 @@ def test_which_version_served(ending: Ending, serving: bool, told: tuple[int, in
         model=make_version("m", 3),
         fingerprint="",
         meter=VersionMeter("m", 3),
-        state=VersionState.READY,
+        phase=Phase.LIVE,
     )
     SwapAccounts(records, lambda: 7).note(served, ending, "why", before=2, serving=serving)
     (change,) = records.history("m")

@@ -13,7 +13,6 @@ from appliance.core.memory.waits import WaitsForOvercommit
 from appliance.core.rollout.reasons import WaitReason
 from appliance.core.rollout.version import Artifact
 from appliance.domain.inference import RequestHead, TensorHead
-from appliance.domain.model import VersionState
 from appliance.domain.tensor import Datatype, TensorSpec
 from appliance.engine.control.candidate import Candidate
 from appliance.engine.control.lodging import THERE, Room
@@ -63,16 +62,11 @@ class Stage:
             served.opened = True
             self.swaps.opened(served, now_ns)
 
-    def _serve(self, served: Served) -> None:
-        served.state = VersionState.READY
-        self.ready.append(served)
-
     def flip(self, candidate: Candidate, now_ns: int) -> None:
-        self._serve(candidate.served)
+        self.ready.append(candidate.served)
 
     def rest(self, resting: Sequence[Served], now_ns: int) -> None:
-        for served in resting:
-            self._serve(served)
+        self.ready += resting
 
     def current(self, name: str) -> Served | None:
         return self.ready[-1] if self.ready else None
@@ -104,7 +98,7 @@ def test_a_proven_version_that_comes_back_after_it_was_given_up_is_fit_again(res
     stage = Stage(records)
     stage.resting = resting
     served = version(1)
-    stage.swaps.given_up(served, "quarantined", 0, noted=False)
+    stage.swaps.given_up(served, served.phase, "quarantined", 0, noted=False)
     assert unfit(records.history("m")) == {1}
     fallen = stage.swaps.tries.fallen(served.identity)
     stage.swaps.add(served, None, None, background=False, now_ns=0, fallen=fallen)
@@ -136,7 +130,7 @@ def test_a_form_that_failed_says_nothing_of_the_version_that_serves_without_it(s
     stage.swaps.start(0)
     if serves:
         stage.swaps.add(packed, served, TrialWish(), background=True, now_ns=0)
-    stage.swaps.given_up(packed, "it crashed twice", 0, noted=False)
+    stage.swaps.given_up(packed, packed.phase, "it crashed twice", 0, noted=False)
     assert stage.swaps.tries.fallen(served.identity) == (not serves)
 
 
@@ -230,9 +224,9 @@ def test_what_waits_for_a_trial_says_so_and_goes_on_when_that_ends(how: str) -> 
     assert (stage_of(stage, tried), stage_of(stage, waiting)) == ("canary", "loading")
     assert waiting.reason == "waits for the trial of version 3 to end"
     if how == "it is given up":
-        stage.swaps.given_up(tried, "quarantined", 1, noted=False)
+        stage.swaps.given_up(tried, tried.phase, "quarantined", 1, noted=False)
     else:
-        stage.swaps.gone(tried, 1)
+        stage.swaps.gone(tried, tried.phase, 1)
     stage.swaps.tick(1)
     assert (stage_of(stage, waiting), waiting.reason) == ("canary", "")
 
@@ -274,7 +268,7 @@ def test_what_waits_for_a_trial_has_its_try_back_when_it_leaves(how: str) -> Non
     assert records.standing(waiting.identity).tries == 1
     records.add_try(waiting.identity, NOW_MS, again=False)
     if how == "it is no longer wanted":
-        stage.swaps.gone(waiting, 1)
+        stage.swaps.gone(waiting, waiting.phase, 1)
     else:
         stage.swaps.spare()
         stage.swaps.spare()
@@ -294,7 +288,7 @@ def test_a_load_that_is_abandoned_gives_its_try_back_unless_it_crashed(crashed: 
     assert records.standing(served.identity).tries == 1, "a load may be what the box does not survive"
     if crashed:
         stage.swaps.crashed(served, "died", 1)
-    stage.swaps.gone(served, 1)
+    stage.swaps.gone(served, served.phase, 1)
     assert records.standing(served.identity).tries == crashed
 
 
@@ -305,7 +299,7 @@ def test_what_never_began_has_no_try_to_give_back() -> None:
     served = version(1)
     stage.swaps.add(served, None, None, background=False, now_ns=0)
     stage.swaps.start(0)
-    stage.swaps.gone(served, 1)
+    stage.swaps.gone(served, served.phase, 1)
     assert records.standing(served.identity).tries == 2
 
 

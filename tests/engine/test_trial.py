@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from appliance.config.swap import SwapConfig
+from appliance.core.rollout.phase import Phase
 from appliance.engine.control.swap_settings import TrialWish
 from appliance.engine.control.trial import (
     OVER,
@@ -21,7 +22,6 @@ from appliance.engine.control.trial import (
     Orphaned,
     Recalled,
     Seen,
-    Stage,
     Trial,
     Wished,
 )
@@ -54,31 +54,31 @@ def trial(
 
 def test_the_whole_way() -> None:
     way = trial()
-    assert way.step(GOOD, 1) is Stage.SHADOW
+    assert way.step(GOOD, 1) is Phase.MIRRORED
     way.step(Seen(NONE, OLD), 1)
     for _ in range(10):
-        assert way.step(Compared(""), 2) is Stage.SHADOW
-    assert way.step(Seen(NONE, OLD), SECOND_NS // 2) is Stage.SHADOW, "not long enough"
-    assert way.step(Seen(NONE, OLD), 2 * SECOND_NS) is Stage.CANARY
+        assert way.step(Compared(""), 2) is Phase.MIRRORED
+    assert way.step(Seen(NONE, OLD), SECOND_NS // 2) is Phase.MIRRORED, "not long enough"
+    assert way.step(Seen(NONE, OLD), 2 * SECOND_NS) is Phase.SPLIT
     way.step(Seen(NONE, OLD), 2 * SECOND_NS)
-    assert way.step(Seen(figures(9), OLD), 4 * SECOND_NS) is Stage.CANARY, "not enough"
-    assert way.step(Seen(figures(10), OLD), 4 * SECOND_NS) is Stage.WATCH
+    assert way.step(Seen(figures(9), OLD), 4 * SECOND_NS) is Phase.SPLIT, "not enough"
+    assert way.step(Seen(figures(10), OLD), 4 * SECOND_NS) is Phase.WATCHED
     way.step(Seen(figures(10), OLD), 4 * SECOND_NS)
-    assert way.step(Seen(figures(99), OLD), 33 * SECOND_NS) is Stage.WATCH
-    assert way.step(Seen(figures(99), OLD), 34 * SECOND_NS) is Stage.PROVEN
-    assert way.step(Crashed("late"), 35 * SECOND_NS) is Stage.PROVEN
+    assert way.step(Seen(figures(99), OLD), 33 * SECOND_NS) is Phase.WATCHED
+    assert way.step(Seen(figures(99), OLD), 34 * SECOND_NS) is Phase.LIVE
+    assert way.step(Crashed("late"), 35 * SECOND_NS) is Phase.LIVE
 
 
 def test_without_shares_it_is_only_watched_and_without_a_watch_it_is_proven() -> None:
-    assert trial(TrialWish()).step(GOOD, 1) is Stage.WATCH
-    assert trial(TrialWish(), replace(CONFIG, watch_s=0)).step(GOOD, 1) is Stage.PROVEN
+    assert trial(TrialWish()).step(GOOD, 1) is Phase.WATCHED
+    assert trial(TrialWish(), replace(CONFIG, watch_s=0)).step(GOOD, 1) is Phase.LIVE
 
 
 def test_shares_need_a_version_before_with_the_same_tensors() -> None:
-    assert trial(before=False).step(GOOD, 1) is Stage.WATCH
+    assert trial(before=False).step(GOOD, 1) is Phase.WATCHED
     alien = Trial(CONFIG, FULL, before=True, comparable=False, now_ns=0)
-    assert alien.step(GOOD, 1) is Stage.WATCH
-    assert trial(before=False, proven=True).step(GOOD, 1) is Stage.PROVEN
+    assert alien.step(GOOD, 1) is Phase.WATCHED
+    assert trial(before=False, proven=True).step(GOOD, 1) is Phase.LIVE
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_shares_need_a_version_before_with_the_same_tensors() -> None:
 )
 def test_a_version_that_fails_its_assessment_goes_no_further(event: Event, words: str) -> None:
     way = trial()
-    assert way.step(event, 1) is Stage.FAILED
+    assert way.step(event, 1) is Phase.FAILED
     assert words in way.reason
 
 
@@ -112,113 +112,115 @@ def test_a_trial_is_left_out_where_one_is_wished_and_requests_cannot_go_to_eithe
 
 
 def test_a_version_as_slow_as_is_allowed_goes_on() -> None:
-    assert trial().step(Assessed("", 3_000, 1_000), 1) is Stage.SHADOW
-    assert trial().step(Assessed("", 10**9, 0), 1) is Stage.SHADOW, "nothing to compare with"
+    assert trial().step(Assessed("", 3_000, 1_000), 1) is Phase.MIRRORED
+    assert trial().step(Assessed("", 10**9, 0), 1) is Phase.MIRRORED, "nothing to compare with"
 
 
 def test_too_many_different_answers_end_the_shadow_at_once() -> None:
     way = trial()
     way.step(GOOD, 1)
-    assert way.step(Compared("is far off"), 2) is Stage.SHADOW, "one of ten may"
-    assert way.step(Compared("is far off"), 3) is Stage.FAILED
+    assert way.step(Compared("is far off"), 2) is Phase.MIRRORED, "one of ten may"
+    assert way.step(Compared("is far off"), 3) is Phase.FAILED
     assert "2 of 2" in way.reason
     assert "is far off" in way.reason
 
 
-def at(stage: Stage) -> Trial:
-    """A trial in that stage, its figures begun."""
-    wish = {Stage.SHADOW: FULL, Stage.CANARY: TrialWish(canary_percent=10), Stage.WATCH: TrialWish()}[stage]
+def at(phase: Phase) -> Trial:
+    """A trial in that phase, its figures begun."""
+    wish = {Phase.MIRRORED: FULL, Phase.SPLIT: TrialWish(canary_percent=10), Phase.WATCHED: TrialWish()}[
+        phase
+    ]
     way = trial(wish)
-    assert way.step(GOOD, 1) is stage
+    assert way.step(GOOD, 1) is phase
     way.step(Seen(NONE, OLD), 1)
     return way
 
 
-@pytest.mark.parametrize("stage", [Stage.SHADOW, Stage.CANARY, Stage.WATCH])
-def test_failures_beyond_those_of_before_end_it_before_everything_was_seen(stage: Stage) -> None:
-    way = at(stage)
-    assert way.step(Seen(figures(0, 1), OLD), 2) is stage, "one of ten may"
-    assert way.step(Seen(figures(0, 2), OLD), 3) is Stage.FAILED
+@pytest.mark.parametrize("phase", [Phase.MIRRORED, Phase.SPLIT, Phase.WATCHED])
+def test_failures_beyond_those_of_before_end_it_before_everything_was_seen(phase: Phase) -> None:
+    way = at(phase)
+    assert way.step(Seen(figures(0, 1), OLD), 2) is phase, "one of ten may"
+    assert way.step(Seen(figures(0, 2), OLD), 3) is Phase.FAILED
     assert "swap.error_percent" in way.reason
 
 
 def test_failures_that_the_version_before_had_as_well_are_no_reason() -> None:
-    way = at(Stage.WATCH)
+    way = at(Phase.WATCHED)
     bad_before = Figures(1_000, 1_000, OLD.runs)
-    assert way.step(Seen(figures(100, 60), bad_before), 2) is Stage.WATCH
-    assert way.step(Seen(figures(100, 200), bad_before), 3) is Stage.FAILED
+    assert way.step(Seen(figures(100, 60), bad_before), 2) is Phase.WATCHED
+    assert way.step(Seen(figures(100, 200), bad_before), 3) is Phase.FAILED
 
 
-@pytest.mark.parametrize("stage", [Stage.SHADOW, Stage.CANARY, Stage.WATCH])
-def test_slow_runs_end_it_once_there_are_enough(stage: Stage) -> None:
-    way = at(stage)
-    assert way.step(Seen(figures(9, bucket=20), OLD), 2) is stage
-    assert way.step(Seen(figures(10, bucket=20), OLD), 3) is Stage.FAILED
+@pytest.mark.parametrize("phase", [Phase.MIRRORED, Phase.SPLIT, Phase.WATCHED])
+def test_slow_runs_end_it_once_there_are_enough(phase: Phase) -> None:
+    way = at(phase)
+    assert way.step(Seen(figures(9, bucket=20), OLD), 2) is phase
+    assert way.step(Seen(figures(10, bucket=20), OLD), 3) is Phase.FAILED
     assert "swap.latency_factor" in way.reason
 
 
-@pytest.mark.parametrize("stage", [Stage.SHADOW, Stage.CANARY, Stage.WATCH])
-def test_a_crash_ends_it(stage: Stage) -> None:
-    way = at(stage)
-    assert way.step(Crashed("killed by signal 11"), 2) is Stage.FAILED
+@pytest.mark.parametrize("phase", [Phase.MIRRORED, Phase.SPLIT, Phase.WATCHED])
+def test_a_crash_ends_it(phase: Phase) -> None:
+    way = at(phase)
+    assert way.step(Crashed("killed by signal 11"), 2) is Phase.FAILED
     assert "signal 11" in way.reason
 
 
 def test_a_crash_while_it_loads_is_for_others_to_judge() -> None:
-    assert trial().step(Crashed("x"), 1) is Stage.LOADING
+    assert trial().step(Crashed("x"), 1) is Phase.LOADING
 
 
 def test_a_quiet_model_is_not_on_trial_for_ever() -> None:
-    way = at(Stage.CANARY)
-    assert way.step(Seen(NONE, OLD), 59 * SECOND_NS) is Stage.CANARY
-    assert way.step(Seen(NONE, OLD), 61 * SECOND_NS) is Stage.WATCH
+    way = at(Phase.SPLIT)
+    assert way.step(Seen(NONE, OLD), 59 * SECOND_NS) is Phase.SPLIT
+    assert way.step(Seen(NONE, OLD), 61 * SECOND_NS) is Phase.WATCHED
 
 
 def test_what_is_held_stays_on_trial_until_the_wish_changes() -> None:
     way = trial(TrialWish(canary_percent=10, hold=True))
     way.step(GOOD, 1)
     way.step(Seen(NONE, OLD), 1)
-    assert way.step(Seen(figures(99), OLD), 500 * SECOND_NS) is Stage.CANARY
-    assert way.step(Wished(TrialWish(canary_percent=10)), 500 * SECOND_NS) is Stage.CANARY
-    assert way.step(Seen(figures(99), OLD), 501 * SECOND_NS) is Stage.WATCH
+    assert way.step(Seen(figures(99), OLD), 500 * SECOND_NS) is Phase.SPLIT
+    assert way.step(Wished(TrialWish(canary_percent=10)), 500 * SECOND_NS) is Phase.SPLIT
+    assert way.step(Seen(figures(99), OLD), 501 * SECOND_NS) is Phase.WATCHED
 
 
 def test_a_trial_that_nobody_wishes_any_more_is_over_at_once() -> None:
     """An operator who wants the version does not wait for requests that will not come."""
     way = trial(TrialWish(canary_percent=10, hold=True))
-    assert way.step(GOOD, 1) is Stage.CANARY
-    assert way.step(Seen(NONE, OLD), 2) is Stage.CANARY
+    assert way.step(GOOD, 1) is Phase.SPLIT
+    assert way.step(Seen(NONE, OLD), 2) is Phase.SPLIT
     way.step(Wished(TrialWish()), 2)
-    assert way.step(Seen(NONE, OLD), 3) is Stage.WATCH
+    assert way.step(Seen(NONE, OLD), 3) is Phase.WATCHED
 
 
 def test_another_wish_leads_to_the_stage_that_it_asks_for() -> None:
     way = trial(TrialWish(canary_percent=10, hold=True))
-    assert way.step(GOOD, 1) is Stage.CANARY
-    assert way.step(Wished(TrialWish(canary_percent=50, header="h", value="v", hold=True)), 2) is Stage.CANARY
+    assert way.step(GOOD, 1) is Phase.SPLIT
+    assert way.step(Wished(TrialWish(canary_percent=50, header="h", value="v", hold=True)), 2) is Phase.SPLIT
     assert (way.share_percent, way.header) == (50, "h: v")
-    assert way.step(Wished(TrialWish(shadow_percent=20, hold=True)), 3) is Stage.SHADOW
+    assert way.step(Wished(TrialWish(shadow_percent=20, hold=True)), 3) is Phase.MIRRORED
     assert (way.share_percent, way.header) == (20, "")
 
 
 def test_what_is_only_to_be_tried_never_serves_for_want_of_a_trial() -> None:
     held = Trial(CONFIG, TrialWish(canary_percent=10, hold=True), before=True, comparable=False, now_ns=0)
-    assert held.step(GOOD, 1) is Stage.FAILED
+    assert held.step(GOOD, 1) is Phase.FAILED
     assert "cannot be tried" in held.reason
-    assert trial(TrialWish(hold=True)).step(GOOD, 1) is Stage.FAILED
-    assert trial(TrialWish(header="h", value="v", hold=True)).step(GOOD, 1) is Stage.CANARY
+    assert trial(TrialWish(hold=True)).step(GOOD, 1) is Phase.FAILED
+    assert trial(TrialWish(header="h", value="v", hold=True)).step(GOOD, 1) is Phase.SPLIT
     late = trial(TrialWish(canary_percent=10, hold=True), before=False)
     late.replaces(comparable=True)
-    assert late.step(GOOD, 1) is Stage.CANARY
+    assert late.step(GOOD, 1) is Phase.SPLIT
 
 
 def test_going_back_and_being_left_alone() -> None:
-    way = at(Stage.WATCH)
-    assert way.step(Recalled("asked"), 2) is Stage.FAILED
+    way = at(Phase.WATCHED)
+    assert way.step(Recalled("asked"), 2) is Phase.FAILED
     assert way.reason == "asked"
-    alone = at(Stage.CANARY)
-    assert alone.step(Orphaned(), 2) is Stage.WATCH
-    assert alone.step(Seen(figures(0, 99), NONE), 3) is Stage.WATCH, "there is nothing to go back to"
+    alone = at(Phase.SPLIT)
+    assert alone.step(Orphaned(), 2) is Phase.WATCHED
+    assert alone.step(Seen(figures(0, 99), NONE), 3) is Phase.WATCHED, "there is nothing to go back to"
 
 
 EVENTS = st.one_of(
@@ -233,10 +235,10 @@ EVENTS = st.one_of(
 
 @given(st.lists(EVENTS, max_size=60), st.booleans())
 def test_it_never_goes_back_and_says_why_it_failed(events: list[Event], before: bool) -> None:
-    way, order, now = trial(before=before), list(Stage), 0
+    way, order, now = trial(before=before), list(Phase), 0
     for event in events:
-        was, now = way.stage, now + SECOND_NS
-        stage = way.step(event, now)
-        assert order.index(stage) >= order.index(was)
-        assert was not in OVER or stage is was
-        assert bool(way.reason) == (stage is Stage.FAILED)
+        was, now = way.phase, now + SECOND_NS
+        phase = way.step(event, now)
+        assert order.index(phase) >= order.index(was)
+        assert was not in OVER or phase is was
+        assert bool(way.reason) == (phase is Phase.FAILED)

@@ -188,10 +188,11 @@ class SwapWorld(EngineTurns):
         self.arena = Arena(ARENA)
         self.workers = self.workers_type(world, self.arena, self._tell)
         self.scheduler = Scheduler(SchedulingConfig())
+        self.max_processes = rand.choice((2, 64))
         self.engine = Engine(
             terms=EngineTerms(
                 engine=EngineConfig(),
-                placement=PlacementConfig(max_processes=rand.choice((2, 64)), share_below_bytes=2000),
+                placement=PlacementConfig(max_processes=self.max_processes, share_below_bytes=2000),
                 supervisor=SupervisorConfig(),
                 swap=SwapTerms(self.config, self.records, lambda model: self.box),
                 residency=self._residency or ResidencyTerms(),

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass, field
-from enum import Enum
 
+from appliance.core.rollout.phase import CHOSEN, SERVING, TRIED, Phase, stage_of
 from appliance.core.rollout.reasons import WaitReason, WaitsForServing, WaitsForTrialOf, WaitsForWanted
 from appliance.domain.errors import ApplianceError
 from appliance.domain.inference import RequestHead
 from appliance.domain.model import interchangeable, unlike
 from appliance.domain.validation import plan_request
-from appliance.engine.control.trial import TRYING, Figures, Seen, Stage, Trial
+from appliance.engine.control.trial import Figures, Seen, Trial
 from appliance.engine.port import TrialStatus
 from appliance.engine.versions.diversion import Diversion
 from appliance.engine.versions.routes import Served
@@ -21,27 +21,16 @@ from appliance.telemetry.meter import Result, VersionMeter
 NOTHING = Figures(0, 0, (0,) * (len(meter.BOUNDS_NS) + 1))
 
 
-class Step(Enum):
-    """How far it is on its way to a worker."""
-
-    WAITING = 0
-    COUNTING = 1
-    COUNTED = 2
-    STARTED = 3
-
-
 @dataclass(slots=True, kw_only=True, eq=False)
 class Candidate:
     """``before`` is what it would replace; ``background``: nobody waits for it; ``known``: it was proven here before.
 
     ``again``: it had been given up, and nothing else of its model serves; ``fallen``: its history says last that it was
-    given up or withdrawn, and not yet that it serves again. ``chosen``: it has one of the places for loading;
-    ``began_ns`` is when its load began; ``again_ns``: when to ask for memory for it again; ``kept``: that is kept for
-    it; ``problem``: why it is not even started. ``counted``: its try is, and was not given back. ``parked``: it is
-    loaded and waits for its place beside a version, see ``waits_for``. ``shown`` is the stage that has been acted on,
-    ``live``: it serves. ``blameless``: that it does not is not its fault. ``reference`` are the figures of ``before``
-    when it stopped serving; ``unseen`` counts shadow requests, ``missed`` those it refused as invalid that ``before``
-    would have taken.
+    given up or withdrawn, and not yet that it serves again. ``began_ns`` is when its load began; ``again_ns``: when to
+    ask for memory for it again; ``kept``: that is kept for it; ``problem``: why it is not even started. ``counted``:
+    its try is, and was not given back. ``blameless``: that it does not serve is not its fault. ``reference`` are the
+    figures of ``before`` when it stopped serving; ``unseen`` counts shadow requests, ``missed`` those it refused as
+    invalid that ``before`` would have taken.
     """
 
     served: Served
@@ -51,19 +40,14 @@ class Candidate:
     known: bool = False
     again: bool = False
     fallen: bool = False
-    step: Step = Step.WAITING
-    chosen: bool = False
     began_ns: int | None = None
     again_ns: int = 0
     kept: bool = False
     problem: str = ""
     counted: bool = False
     due_ns: int = 0
-    parked: bool = False
-    live: bool = False
     crashed: bool = False
     blameless: bool = False
-    shown: Stage = Stage.LOADING
     reference: Figures | None = None
     missed: int = 0
     unseen: VersionMeter = field(init=False)
@@ -72,14 +56,24 @@ class Candidate:
         self.unseen = VersionMeter(self.served.model.name, self.served.model.version)
 
     @property
+    def phase(self) -> Phase:
+        """How far it has come."""
+        return self.served.phase
+
+    @property
+    def live(self) -> bool:
+        """Whether it serves."""
+        return self.phase in SERVING
+
+    @property
     def occupies(self) -> bool:
         """Whether it takes one of the places for loading in the background."""
-        return self.background and self.chosen and not self.served.opened
+        return self.background and self.phase in CHOSEN
 
     @property
     def stuck(self) -> bool:
         """Whether it waits for memory that there may never be."""
-        return not self.chosen and self.served.waiting is not None
+        return self.phase is Phase.QUEUED and self.served.waiting is not None
 
     @property
     def waits_for(self) -> WaitReason:
@@ -113,7 +107,7 @@ class Candidate:
     @property
     def keeps_before(self) -> bool:
         """Whether ``before`` may be gone back to."""
-        return self.live and self.before is not None and self.trial.stage is Stage.WATCH
+        return self.phase is Phase.WATCHED and self.before is not None
 
     def diversion(self) -> Diversion:
         """What leads requests to it in its present stage."""
@@ -122,20 +116,16 @@ class Candidate:
             self.served,
             trial.wish,
             trial.share_percent,
-            shadow=trial.stage is Stage.SHADOW,
+            shadow=trial.phase is Phase.MIRRORED,
             unseen=self.unseen,
         )
 
     def seen(self) -> Seen:
         """Its figures, and those of the version before."""
-        if self.trial.stage is Stage.SHADOW:
+        if self.trial.phase is Phase.MIRRORED:
             return Seen(figures_of(self.unseen, 0), self.figures_before())
         mine = figures_of(self.served.meter, self.served.fallen_back + self.missed)
         return Seen(mine, self.reference if self.reference is not None else self.figures_before())
-
-    def go_live(self) -> None:
-        """It serves from now on."""
-        self.live, self.served.untried = True, self.untried
 
     def refused(self, head: RequestHead) -> None:
         """A request that named no version is not one for it. Where a trial would have shown that before, the version
@@ -154,9 +144,9 @@ class Candidate:
 
     def status(self) -> TrialStatus:
         """For people."""
-        figures = self.seen().new if self.shown in TRYING or self.live else NOTHING
+        figures = self.seen().new if self.phase in TRIED else NOTHING
         return TrialStatus(
-            stage=self.shown.value,
+            stage=stage_of(self.phase),
             before=self.before.model.version if self.before is not None else 0,
             percent=self.trial.share_percent,
             header=self.trial.header,

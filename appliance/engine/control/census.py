@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from appliance.core.rollout.phase import SERVING, UNLOADED
 from appliance.core.rollout.reasons import Outlook, Refusal
 from appliance.core.rollout.version import Artifact
-from appliance.domain.model import ModelVersion, VersionState
+from appliance.domain.model import ModelVersion
 from appliance.engine.versions.routes import Served
 from appliance.engine.versions.wording import (
     STILL_PREVIOUS,
@@ -66,7 +67,7 @@ class Census:
     def said_of(self, served: Served) -> Said:
         """Why what stands in the routes is not READY, or what keeps it from serving the files that were asked for last.
         The form that a version is to run from is no file that was asked for."""
-        if served.state is not VersionState.READY:
+        if served.phase not in SERVING:
             return Said(served.reason, waiting=waiting_word(served.waiting))
         name, key = served.model.name, (served.model.name, served.model.version)
         new = self.incoming.get(key)
@@ -86,7 +87,7 @@ class Census:
 
 
 def _is_loading(served: Served) -> bool:
-    return served.state is VersionState.LOADING and not served.opened
+    return served.phase in UNLOADED
 
 
 def _said_beside(new: Served) -> Said:

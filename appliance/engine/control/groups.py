@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from appliance.config.placement import PlacementConfig
+from appliance.core.rollout.phase import ON_ITS_WAY, Phase
 from appliance.core.scheduling.events import Event, GroupClosed, GroupOpened, LaneClosed, LaneOpened
-from appliance.domain.model import VersionState
 from appliance.engine.control.placement import GroupLoad, Placement, place
 from appliance.engine.control.workforce import Group, Worker
 from appliance.engine.port import LaneUse, WorkerStatus
@@ -117,7 +117,7 @@ class Groups:
         return next(number for number in range(len(taken) + 1) if number not in taken)
 
     def _load(self, worker: Worker, served: Served) -> None:
-        if served.state is not VersionState.UNAVAILABLE and not worker.stopping:
+        if served.phase is not Phase.FAILED and not worker.stopping:
             wish = self._wish(served)
             worker.loading[served.id] = wish
             self._port.load(worker.id, served.id, served.model, wish)
@@ -180,7 +180,7 @@ class Groups:
                 self._feed(LaneOpened(worker.id, group.id))
         lanes = [worker for worker in group.workers.values() if worker.open]
         for served in list(group.models):
-            wanted = served.state is VersionState.LOADING or served.returning
+            wanted = served.phase in ON_ITS_WAY or served.returning
             fresh = wanted and not served.opened
             if lanes and fresh and all(served.id in worker.loaded for worker in lanes):
                 self._can_open(served, now_ns)

@@ -8,12 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import Final
 
+from appliance.core.rollout.phase import Phase
 from appliance.engine.control.board import Board
-from appliance.engine.control.candidate import Candidate, Step
+from appliance.engine.control.candidate import Candidate
 from appliance.engine.control.lodging import Room
 from appliance.engine.control.tries import Tries
 from appliance.engine.versions.routes import Served
+
+WAITING: Final = frozenset({Phase.QUEUED, Phase.COUNTING, Phase.COUNTED})
 
 
 class Launches:
@@ -49,7 +53,7 @@ class Launches:
 
     def start(self, now_ns: int) -> None:
         """Start what may start: first it is counted, unless it is proven."""
-        fresh = [candidate for candidate in self._candidates.values() if candidate.step is not Step.STARTED]
+        fresh = [candidate for candidate in self._candidates.values() if candidate.phase in WAITING]
         if not fresh:
             return
         occupying = {model for model, each in self._candidates.items() if each.occupies}
@@ -58,7 +62,7 @@ class Launches:
         resting: list[Candidate] = []
         full = False
         for candidate in fresh:
-            if not candidate.chosen:
+            if candidate.phase is Phase.QUEUED:
                 if candidate.may_rest and self._rests(candidate.served):
                     resting.append(candidate)
                     continue
@@ -72,16 +76,18 @@ class Launches:
             chosen.append(candidate)
         if resting:
             self._rest(resting, now_ns)
-        uncounted = [candidate for candidate in chosen if candidate.step is Step.WAITING]
+        uncounted = []
         for candidate in chosen:
-            candidate.chosen = True
-        for candidate in uncounted:
-            candidate.step, candidate.counted = Step.COUNTING, True
+            if candidate.phase is Phase.QUEUED:
+                candidate.served.enter(Phase.COUNTED if candidate.known else Phase.COUNTING)
+                if not candidate.known:
+                    candidate.counted = True
+                    uncounted.append(candidate)
         for again in (False, True):
             if counted := [candidate for candidate in uncounted if candidate.again is again]:
                 identities = [candidate.served.record_key for candidate in counted]
                 self._tries.count(identities, partial(self._counted, counted), again=again)
-        self._begin([candidate for candidate in chosen if candidate.step is Step.COUNTED], now_ns)
+        self._begin([candidate for candidate in chosen if candidate.phase is Phase.COUNTED], now_ns)
 
     def _has_room(self, candidate: Candidate, now_ns: int) -> bool:
         if now_ns < candidate.again_ns:
@@ -93,7 +99,9 @@ class Launches:
 
     def _counted(self, candidates: Sequence[Candidate], problem: str) -> None:
         for candidate in candidates:
-            candidate.step = Step.COUNTED
+            if candidate.phase is not Phase.COUNTING:
+                continue  # it left meanwhile
+            candidate.served.enter(Phase.COUNTED)
             if problem and (candidate.before is not None or candidate.again):
                 candidate.problem = f"its try cannot be counted: {problem}"
         if problem:
@@ -103,8 +111,9 @@ class Launches:
     def _begin(self, ready: Sequence[Candidate], now_ns: int) -> None:
         groups: dict[bool, list[Served]] = {}
         for candidate in ready:
-            candidate.step, candidate.began_ns = Step.STARTED, now_ns
+            candidate.began_ns = now_ns
             if not candidate.problem:
+                candidate.served.enter(Phase.LOADING)
                 groups.setdefault(candidate.trial.tries, []).append(candidate.served)
         for alone, fresh in sorted(groups.items()):
             self._board.start(fresh, now_ns, alone=alone)

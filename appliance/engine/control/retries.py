@@ -9,12 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 
-from appliance.domain.model import VersionState
+from appliance.core.rollout.phase import ON_ITS_WAY, SERVING, Phase
 from appliance.engine.control.swaps import Swaps
 from appliance.engine.versions.routes import CatalogVersion, Routes, Served
 
 MS_NS: Final = 1_000_000
-ON_ITS_WAY: Final = frozenset({VersionState.LOADING, VersionState.READY})
 
 
 class _Due(NamedTuple):
@@ -66,12 +65,12 @@ class Retries:
         """What stands in the routes for ``entry``, if it was given up and nothing else of its model serves or may."""
         name = entry.model.name
         served = self._routes.find(name, entry.model.version)
-        if served is None or served.state is not VersionState.UNAVAILABLE:
+        if served is None or served.phase is not Phase.FAILED:
             return None
         if entry.trial is not None and entry.trial.hold:
             return None
         others = self._routes.of(name)
-        return None if any(other.state in ON_ITS_WAY for other in others) else served
+        return None if any(other.phase in ON_ITS_WAY | SERVING for other in others) else served
 
     def _first(self, entry: CatalogVersion, served: Served, now_ns: int) -> _Due | None:
         pause_ms = self._swaps.tries.pause_ms(entry.identity)
@@ -106,11 +105,11 @@ class Retries:
         if trying is None:
             return False
         served = self._routes.find(trying.model.name, trying.model.version)
-        if served is None or (served.state is VersionState.LOADING and served.waiting is not None):
+        if served is None or (served.phase in ON_ITS_WAY and served.waiting is not None):
             return False  # it waits for memory that may never come
         return self._swaps.status(served) is not None
 
     def next_try_ms(self, served: Served) -> int:
         """When ``served`` is tried again at the earliest, by the wall clock; 0: it is not."""
         due = self._due.get(served.identity)
-        return due.at_ms if due is not None and served.state is VersionState.UNAVAILABLE else 0
+        return due.at_ms if due is not None and served.phase is Phase.FAILED else 0

@@ -12,10 +12,11 @@ from functools import partial
 
 from appliance.config.placement import PlacementConfig
 from appliance.config.supervisor import SupervisorConfig
+from appliance.core.rollout.phase import SERVING, Phase
 from appliance.core.rollout.reasons import Failed
 from appliance.core.rollout.version import Artifact
 from appliance.core.scheduling.events import Event
-from appliance.domain.model import ModelVersion, VersionState
+from appliance.domain.model import ModelVersion
 from appliance.engine.control.census import Census
 from appliance.engine.control.groups import Groups
 from appliance.engine.control.lodging import Room
@@ -113,7 +114,7 @@ class Roster:
             )
             if current is None or not current.is_of(entry):
                 self._admit(entry, now_ns, asked=again)
-            elif current.state is not VersionState.UNAVAILABLE:
+            elif current.phase is not Phase.FAILED:
                 current.fingerprint = entry.fingerprint
                 self.swaps.renew(current, entry.trial, now_ns)
             elif self._may_try_again(current, entry, again):
@@ -127,7 +128,7 @@ class Roster:
         """What serves, if that is what is wanted, and what was to take its place is not."""
         key = (entry.model.name, entry.model.version)
         current, new = self._routes.find(*key), self._census.incoming.get(key)
-        if current is None or current.state is not VersionState.READY or not current.is_of(entry):
+        if current is None or current.phase not in SERVING or not current.is_of(entry):
             return None
         self._census.setbacks.pop(key, None)
         if new is None:
@@ -165,7 +166,7 @@ class Roster:
         self._census.setbacks.pop(key, None)
         if pending is not None:
             self._succession.leave(pending, now_ns)
-        serving = current is not None and current.state is VersionState.READY
+        serving = current is not None and current.phase in SERVING
         failed = self._census.failed.pop(key, None)
         if current is not None and serving and failed is not None and failed.is_of(entry):
             if not self._may_try_again(failed, entry, asked):
@@ -195,7 +196,8 @@ class Roster:
         else:
             self._succession.place_route(served, now_ns)
         if refusal:
-            served.state, served.refusal = VersionState.UNAVAILABLE, refusal
+            served.enter(Phase.FAILED)
+            served.refusal = refusal
             return
         self._census.served[served.id] = served
         before = current if serving else self._routes.current(model.name)

@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from appliance.config.placement import PlacementConfig
+from appliance.core.rollout.phase import SERVING, Phase
 from appliance.core.rollout.reasons import Failed, RolledBack, WaitReason
 from appliance.core.rollout.version import Artifact
 from appliance.core.scheduling.events import Event, ModelClosed, ModelOpened
-from appliance.domain.model import Batching, VersionState
+from appliance.domain.model import Batching
 from appliance.engine.control.candidate import Candidate
 from appliance.engine.control.census import Census
 from appliance.engine.control.forms import Forms
@@ -149,7 +150,7 @@ class Succession:
 
     def _take_over(self, served: Served, now_ns: int) -> None:
         """It is READY; where other files had its name and version until now, they leave."""
-        served.state, served.waiting = VersionState.READY, None
+        served.waiting = None
         key = (served.model.name, served.model.version)
         if self._census.incoming.get(key) is not served:
             return
@@ -174,8 +175,8 @@ class Succession:
         if candidate.crashed:
             self.close(served)
         stone = tombstone(served, self._census.take_id(), RolledBack(why=reason))
-        if before.state is VersionState.UNLOADING:
-            before.state, before.refusal = VersionState.READY, None
+        if before.phase is Phase.STANDBY:
+            before.enter(Phase.LIVE)
         if before.key == served.key:
             stone = before
             if served.artifact is Artifact.AS_PACKAGED:
@@ -189,7 +190,7 @@ class Succession:
 
     def spare(self, before: Served, now_ns: int) -> None:
         """See Board."""
-        if before.state is VersionState.UNLOADING and before not in self._census.leaving:
+        if before.phase is Phase.STANDBY:
             self.leave(before, now_ns)
 
     def proven(self, served: Served) -> None:
@@ -234,10 +235,14 @@ class Succession:
     ) -> None:
         """It never serves (again), from this moment on; while it is watched, what served before does. ``noted``: its
         history says so; ``form``: a packed form that it was to run from is to blame, too."""
+        if served.phase is Phase.FAILED:
+            return  # another of its workers has said so
         if self.swaps.broke(served, reason, now_ns):
             self.close(served)  # what waits for it is for the other now
             return
-        served.state, served.refusal = VersionState.UNAVAILABLE, Failed(why=reason)
+        was = served.phase
+        served.enter(Phase.FAILED)
+        served.refusal = Failed(why=reason)
         self._report("version unavailable", model=served.key, reason=reason)
         if form and not served.quick:  # that session runs from no form
             self.forms.refuse(served, reason)
@@ -251,7 +256,7 @@ class Succession:
             if served.artifact is Artifact.AS_PACKAGED:
                 self._census.failed[key] = served
                 self._census.setbacks[key] = Failed(why=reason)
-        self.swaps.given_up(served, reason, now_ns, noted=noted)
+        self.swaps.given_up(served, was, reason, now_ns, noted=noted)
         self.retire(now_ns)
         self._routes.touch()
 
@@ -262,25 +267,27 @@ class Succession:
         that should replace them and is broken keeps them serving."""
         retiring = [served for served in self._routes.all() if served.retiring]
         # Who was to replace what serves goes first: it would be taken for its heir, where neither is wanted any more.
-        for served in sorted(retiring, key=lambda each: each.state is VersionState.READY):
+        for served in sorted(retiring, key=lambda each: each.phase in SERVING):
             if self._routes.find(served.model.name, served.model.version) is not served:
                 continue  # it went with another
             others = [other for other in self._routes.of(served.model.name) if not other.retiring]
-            serving = any(other.state is VersionState.READY for other in others)
+            serving = any(other.phase in SERVING for other in others)
             unwanted = not others and served.model.name not in self._census.troubled
-            if serving or unwanted or served.state is not VersionState.READY:
-                if unwanted and served.state is VersionState.READY:
+            if serving or unwanted or served.phase not in SERVING:
+                if unwanted and served.phase in SERVING:
                     self.swaps.accounts.withdrawn(served)
                 self._routes.remove(served)
                 self.leave(served, now_ns)
 
     def leave(self, served: Served, now_ns: int) -> None:
         """It serves no more; it goes when its last request has ended, unless it is kept to go back to."""
-        served.state = VersionState.UNLOADING
-        if self.swaps.keeps(served):
+        if served.phase in SERVING and self.swaps.keeps(served):
+            served.enter(Phase.STANDBY)
             self._report("version kept to go back to", model=served.key)
             return
-        self.swaps.gone(served, now_ns)
+        was = served.phase
+        served.enter(Phase.DRAINING)
+        self.swaps.gone(served, was, now_ns)
         self._census.leaving.append(served)
         self._soon()
 
@@ -292,6 +299,7 @@ class Succession:
 
     def _forget(self, served: Served, now_ns: int) -> None:
         self.close(served)
+        served.enter(Phase.GONE)
         if self._census.served.pop(served.id, None) is not None:
             self._report("version unloaded", model=served.key)
         if not self._census.knows(served.identity):

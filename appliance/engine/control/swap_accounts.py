@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Callable, Collection
 from typing import Any, Final
 
+from appliance.core.rollout.phase import Phase, stage_of
+from appliance.engine.control.candidate import Candidate
 from appliance.engine.port import SwapFigures
 from appliance.engine.versions.records import Change, Ending, Records
 from appliance.engine.versions.routes import Served
@@ -42,6 +44,19 @@ class SwapAccounts:
         after = version if ending is Ending.LIVE else before
         until = version if serving else before
         self._happened(served, ending, reason, before=until, after=after, stage=stage, took_ms=took_ms)
+
+    def came_out(self, candidate: Candidate, ending: Ending, was: Phase, reason: str, now_ns: int) -> None:
+        """The try of a candidate came out so, as it ``was``."""
+        began_ns = now_ns if candidate.began_ns is None else candidate.began_ns
+        self.note(
+            candidate.served,
+            ending,
+            reason,
+            before=candidate.before.model.version if candidate.before is not None else 0,
+            serving=was is Phase.WATCHED,
+            stage=stage_of(was),
+            took_ms=(now_ns - began_ns) // 1_000_000,
+        )
 
     def found_given_up(self, served: Served, reason: str) -> None:
         """``served`` is not tried at all; its history says so once, also where it was the daemon's own end that used up

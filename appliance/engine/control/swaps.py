@@ -11,17 +11,18 @@ from typing import Final, NamedTuple
 
 from appliance.config.swap import SwapConfig
 from appliance.core.memory.residency_port import Form
+from appliance.core.rollout.phase import ON_TRIAL, SERVING, TRIED, Phase, stage_of
 from appliance.domain.inference import RequestHead
 from appliance.domain.model import ModelVersion, interchangeable
 from appliance.engine.control import trial as on
 from appliance.engine.control.board import Board
-from appliance.engine.control.candidate import Candidate, Step, run_ns
+from appliance.engine.control.candidate import Candidate, run_ns
 from appliance.engine.control.hangs import longest_run_ns
 from appliance.engine.control.launches import Launches
 from appliance.engine.control.lodging import Room
 from appliance.engine.control.swap_accounts import SwapAccounts
 from appliance.engine.control.swap_settings import TrialWish, configured_trial
-from appliance.engine.control.trial import TRYING, Stage, Trial
+from appliance.engine.control.trial import Trial
 from appliance.engine.control.tries import Tries
 from appliance.engine.port import SwapFigures, TrialStatus
 from appliance.engine.versions.records import Ending, MemoryRecords, Proof, Records
@@ -88,7 +89,7 @@ class Swaps:
     def spare(self) -> None:
         """The daemon is asked to stop: what serves or is on trial has not failed, so that its try does not count."""
         for candidate in self._candidates.values():
-            self._uncount(candidate)
+            self._uncount(candidate, candidate.phase)
 
     def add(
         self,
@@ -122,7 +123,6 @@ class Swaps:
             known=known,
             again=again,
             fallen=fallen,
-            step=Step.COUNTED if known else Step.WAITING,
         )
 
     def renew(self, served: Served, wish: TrialWish | None, now_ns: int) -> None:
@@ -141,16 +141,16 @@ class Swaps:
         """Start what may start, and the trials of what has waited for its place until now."""
         self._launches.start(now_ns)
         for candidate in list(self._candidates.values()):
-            if candidate.parked and candidate.served.id in self._candidates:
+            if candidate.phase is Phase.PARKED and candidate.served.id in self._candidates:
                 self._take_place(candidate, now_ns)
 
     def _rest(self, candidates: Sequence[Candidate], now_ns: int) -> None:
         """They are proven and have no room now: they serve out of memory, and a request brings them."""
         for candidate in candidates:
             candidate.served.form = Form.COLD
-            candidate.live = True
+            candidate.served.enter(Phase.LIVE)
             if candidate.fallen:
-                self._note(candidate, Ending.LIVE, candidate.shown, "it serves again", now_ns)
+                self.accounts.came_out(candidate, Ending.LIVE, Phase.QUEUED, "it serves again", now_ns)
                 self.tries.forgive(candidate.served.record_key)
             self._conclude(candidate, now_ns)
         self._board.rest([candidate.served for candidate in candidates], now_ns)
@@ -179,17 +179,20 @@ class Swaps:
     def opened(self, served: Served, now_ns: int) -> None:
         """It can take requests, and shall not before its trial says so."""
         candidate = self._candidates.get(served.id)
-        if candidate is None or candidate.trial.stage is not Stage.LOADING:
+        if candidate is None or candidate.phase is not Phase.LOADING:
             return
         self._take_place(candidate, now_ns)
         self._soon()
 
     def _take_place(self, candidate: Candidate, now_ns: int) -> None:
         """Begin its trial, or say what it waits for."""
-        candidate.parked = not self._has_its_place(candidate)
-        self._board.waits(candidate, candidate.waits_for if candidate.parked else None)
-        if not candidate.parked:
+        if self._has_its_place(candidate):
+            self._board.waits(candidate, None)
             self._assess(candidate, now_ns)
+            return
+        if candidate.phase is Phase.LOADING:
+            candidate.served.enter(Phase.PARKED)
+        self._board.waits(candidate, candidate.waits_for)
 
     def _has_its_place(self, candidate: Candidate) -> bool:
         """Whether its trial can begin: one at a time beside a version, and what is only to be tried beside one."""
@@ -312,19 +315,20 @@ class Swaps:
     # --- what follows
 
     def _step(self, candidate: Candidate, event: on.Event, now_ns: int) -> None:
-        stage, was = candidate.trial.step(event, now_ns), candidate.shown
-        if stage is was:
+        was, phase = candidate.phase, candidate.trial.step(event, now_ns)
+        if phase is Phase.FAILED:
+            self._undivert(candidate)
+            self._fail(candidate, candidate.reason, now_ns)
             return
-        candidate.shown = stage
+        if phase is was or phase is Phase.LOADING:
+            return
         self._undivert(candidate)
-        if stage is Stage.FAILED:
-            self._fail(candidate, candidate.reason, now_ns, was)
-            return
-        if stage in TRYING:
+        candidate.served.enter(phase)
+        if phase in ON_TRIAL:
             self._divert(candidate)
-        elif not candidate.live:
+        elif was not in SERVING:
             self._go_live(candidate, was, now_ns)
-        if stage is Stage.PROVEN:
+        if phase is Phase.LIVE:
             self._proven(candidate, now_ns)
         else:
             candidate.trial.step(candidate.seen(), now_ns)
@@ -337,7 +341,7 @@ class Swaps:
         assert before is not None, "a trial beside nothing"
         before.diversion = candidate.diversion()
         candidate.served.fallback = before
-        self._report("version on trial", model=candidate.served.key, stage=candidate.shown.value)
+        self._report("version on trial", model=candidate.served.key, stage=stage_of(candidate.phase))
         self._board.diverted()
 
     def _undivert(self, candidate: Candidate) -> None:
@@ -351,26 +355,27 @@ class Swaps:
         self._board.diverted()
         self._soon()  # whoever waits for its place may have it, unless it takes it anew
 
-    def _go_live(self, candidate: Candidate, was: Stage, now_ns: int) -> None:
+    def _go_live(self, candidate: Candidate, was: Phase, now_ns: int) -> None:
         served = candidate.served
-        candidate.go_live()
+        served.untried = candidate.untried
         for other in list(self._candidates.values()):
             if other.live and other.served is candidate.before:
                 self._succeed(candidate, other, now_ns)
         before = candidate.before
         candidate.reference = candidate.figures_before()
-        if before is not None and candidate.comparable and candidate.trial.stage is Stage.WATCH:
+        if before is not None and candidate.comparable and served.phase is Phase.WATCHED:
             served.fallback = before
         if before is not None or candidate.fallen or not candidate.known:
-            self._note(candidate, Ending.LIVE, was, candidate.trial_in_words(), now_ns)
+            self.accounts.came_out(candidate, Ending.LIVE, was, candidate.trial_in_words(), now_ns)
         self._board.flip(candidate, now_ns)
         self._soon()  # it may be what others are to be tried beside
 
     def _succeed(self, candidate: Candidate, other: Candidate, now_ns: int) -> None:
         """``other``, which is replaced, was still watched: who may go back goes back to what was there before it, which
         is proven."""
-        self._uncount(other)
+        self._uncount(other, other.phase)
         if other.keeps_before:
+            other.served.enter(Phase.LIVE)
             del self._candidates[other.served.id]
             other.served.fallback = None
             candidate.before = other.before
@@ -387,67 +392,71 @@ class Swaps:
 
     def _conclude(self, candidate: Candidate, now_ns: int) -> None:
         """Nothing more is to come of its trial; the version goes on serving."""
-        candidate.served.fallback = None
-        self._candidates.pop(candidate.served.id, None)
+        served = candidate.served
+        served.fallback = None
+        self._candidates.pop(served.id, None)
+        if served.phase is Phase.WATCHED:
+            served.enter(Phase.LIVE)
         if candidate.live and candidate.before is not None:
             self._board.spare(candidate.before, now_ns)
 
-    def _fail(self, candidate: Candidate, reason: str, now_ns: int, was: Stage = Stage.LOADING) -> None:
-        served = candidate.served
+    def _fail(self, candidate: Candidate, reason: str, now_ns: int) -> None:
+        served, was = candidate.served, candidate.phase
         self._candidates.pop(served.id, None)
         self._undivert(candidate)
         if not candidate.live:
-            if was in TRYING:
+            if was in ON_TRIAL:
                 self.tries.reject(served.record_key, reason)
-            self._note(candidate, Ending.REFUSED, was, reason, now_ns)
+            self.accounts.came_out(candidate, Ending.REFUSED, was, reason, now_ns)
             self._board.reject(candidate, reason, now_ns)
         else:
             if candidate.blameless:
-                self._uncount(candidate)
+                self._uncount(candidate, candidate.phase)
             else:
                 self.tries.reject(served.record_key, reason)
             ending = Ending.RECALLED if candidate.blameless else Ending.ROLLED_BACK
-            self._note(candidate, ending, was, reason, now_ns)
+            self.accounts.came_out(candidate, ending, was, reason, now_ns)
             self._board.roll_back(candidate, reason, now_ns)
         self._inherit(served, candidate.before, now_ns)
         self._soon()
 
-    def given_up(self, served: Served, reason: str, now_ns: int, *, noted: bool) -> None:
-        """The roster will not have it any more: it was refused or quarantined; ``noted``: that is in its history."""
+    def given_up(self, served: Served, was: Phase, reason: str, now_ns: int, *, noted: bool) -> None:
+        """The roster will not have it any more: it was refused or quarantined as it ``was``; ``noted``: that is in its
+        history."""
         candidate = self._candidates.pop(served.id, None)
         before = candidate.before if candidate is not None else None
         if before is None or before.identity != served.identity:  # else only its form is given up
             self.tries.given_up(served.identity)
         if candidate is not None:
             self._undivert(candidate)
-            self._note(candidate, Ending.REFUSED, candidate.shown, reason, now_ns)
-            if candidate.live and candidate.before is not None:
+            self.accounts.came_out(candidate, Ending.REFUSED, was, reason, now_ns)
+            if was in SERVING and candidate.before is not None:
                 self._board.spare(candidate.before, now_ns)
             self._soon()
         elif not noted:
             self.accounts.note(served, Ending.GIVEN_UP, reason)
         self._inherit(served, self._board.current(served.model.name), now_ns)
 
-    def gone(self, served: Served, now_ns: int) -> None:
-        """It leaves: it is no longer wanted, or another took its place."""
+    def gone(self, served: Served, was: Phase, now_ns: int) -> None:
+        """It leaves as it ``was``: it is no longer wanted, or another took its place."""
         candidate = self._candidates.pop(served.id, None)
         if candidate is not None:
             self._undivert(candidate)
-            self._uncount(candidate, loading=True)
-            if not candidate.live:
-                self._note(candidate, Ending.ABANDONED, candidate.shown, "no longer wanted", now_ns)
+            self._uncount(candidate, was, loading=True)
+            if was not in SERVING:
+                self.accounts.came_out(candidate, Ending.ABANDONED, was, "no longer wanted", now_ns)
             elif candidate.before is not None:
                 self._board.spare(candidate.before, now_ns)
             self._soon()
         self._inherit(served, self._board.current(served.model.name), now_ns)
 
-    def _uncount(self, candidate: Candidate, *, loading: bool = False) -> None:
+    def _uncount(self, candidate: Candidate, was: Phase, *, loading: bool = False) -> None:
         """Nothing that came so far has failed; ``loading``: nor is its load to blame where that has not ended."""
         if candidate.crashed:
             return
-        if candidate.shown is not Stage.LOADING:
+        if was in TRIED:
             self.tries.forgive(candidate.served.record_key)
-        elif candidate.counted and (candidate.parked or loading):
+        elif candidate.counted and (was is Phase.PARKED or loading):
             candidate.counted = False
             self.tries.give_back(candidate.served.record_key, again=candidate.again)
 
@@ -457,7 +466,7 @@ class Swaps:
             if other.before is not served:
                 continue
             before = heir if heir is not served and heir is not other.served else None
-            diverted = other.shown in TRYING
+            diverted = other.phase in ON_TRIAL
             if diverted:
                 self._undivert(other)
             other.before = before
@@ -468,24 +477,12 @@ class Swaps:
 
     # --- what is told
 
-    def _note(self, candidate: Candidate, ending: Ending, stage: Stage, reason: str, now_ns: int) -> None:
-        began_ns = now_ns if candidate.began_ns is None else candidate.began_ns
-        self.accounts.note(
-            candidate.served,
-            ending,
-            reason,
-            before=candidate.before.model.version if candidate.before is not None else 0,
-            serving=stage is Stage.WATCH,
-            stage=stage.value,
-            took_ms=(now_ns - began_ns) // 1_000_000,
-        )
-
     def figures(self) -> SwapFigures:
         """For people, as of now."""
         now = sum(
             each.before.diversion.taken
             for each in self._candidates.values()
-            if each.shown is Stage.CANARY and each.before is not None and each.before.diversion is not None
+            if each.phase is Phase.SPLIT and each.before is not None and each.before.diversion is not None
         )
         return self.accounts.figures(now)
 

@@ -1,17 +1,17 @@
 """What one version has to go through before it is trusted: a pure state machine.
 
-``step(event, now_ns)`` takes what was seen of it and gives the stage it is in from then on: LOADING, perhaps SHADOW,
-perhaps CANARY, WATCH (it serves, and the one before is kept), and at last PROVEN or FAILED. It never goes back, and
-every way to FAILED leaves the words why. Counts decide before time does: a stage lasts until enough was seen, at least
+``step(event, now_ns)`` takes what was seen of it and gives the phase that it is in from then on: LOADING, perhaps
+MIRRORED, perhaps SPLIT, WATCHED (it serves, and the one before is kept), and at last LIVE or FAILED. Every way to
+FAILED leaves the words why. Counts decide before time does: a stage lasts until enough was seen, at least
 ``stage_s`` and at most ``patience_s``; more failures than the whole number wanted may have end it at once.
 """
 
 from __future__ import annotations
 
-from enum import Enum
 from typing import Final, NamedTuple
 
 from appliance.config.swap import SwapConfig
+from appliance.core.rollout.phase import ON_TRIAL, Phase
 from appliance.engine.control.swap_settings import TrialWish
 from appliance.telemetry.meter import HistogramValue
 
@@ -21,20 +21,7 @@ LOOK_NS: Final = 100_000_000
 QUANTILE: Final = 0.9
 
 
-class Stage(Enum):
-    """How far a version has come."""
-
-    LOADING = "loading"
-    SHADOW = "shadow"
-    CANARY = "canary"
-    WATCH = "watch"
-    PROVEN = "proven"
-    FAILED = "failed"
-
-
-TRYING: Final = frozenset({Stage.SHADOW, Stage.CANARY})
-"""The version runs requests and does not serve yet."""
-OVER: Final = frozenset({Stage.PROVEN, Stage.FAILED})
+OVER: Final = frozenset({Phase.LIVE, Phase.FAILED})
 
 
 class Figures(NamedTuple):
@@ -112,7 +99,7 @@ class Trial:
         self._before = before
         self._comparable = comparable
         self.wish = wish
-        self.stage = Stage.LOADING
+        self.phase = Phase.LOADING
         self.reason = ""
         self.since_ns = now_ns
         self.compared = self.differing = self.crashes = 0
@@ -126,28 +113,28 @@ class Trial:
     @property
     def tries(self) -> bool:
         """Whether real requests are to concern it before it serves."""
-        return bool(self._share_in(Stage.SHADOW) or self._share_in(Stage.CANARY))
+        return bool(self._share_in(Phase.MIRRORED) or self._share_in(Phase.SPLIT))
 
     @property
     def left_out(self) -> bool:
         """Whether real requests are wished to concern it before it serves, and none can: they cannot go to either."""
-        return self._before and not self._comparable and any(map(self._wished_in, TRYING))
+        return self._before and not self._comparable and any(map(self._wished_in, ON_TRIAL))
 
     @property
     def share_percent(self) -> float:
         """The share of requests that concern it in its stage."""
-        return self._share_in(self.stage)
+        return self._share_in(self.phase)
 
     @property
     def header(self) -> str:
         """The header, "" or with its value, that says which requests concern a canary."""
-        wish = self.wish if self.stage is Stage.CANARY else TrialWish()
+        wish = self.wish if self.phase is Phase.SPLIT else TrialWish()
         return f"{wish.header}: {wish.value}" if wish.value else wish.header
 
     @property
     def under_way(self) -> bool:
         """Whether figures are to be looked at."""
-        return self.stage in TRYING or self.stage is Stage.WATCH
+        return self.phase in ON_TRIAL or self.phase is Phase.WATCHED
 
     def due_ns(self, now_ns: int) -> int:
         """When it is to be looked at next."""
@@ -155,10 +142,10 @@ class Trial:
             return now_ns + LOOK_NS
         return max(self.since_ns + int(self._config.watch_s * SECOND_NS), now_ns + 1)
 
-    def step(self, event: Event, now_ns: int) -> Stage:
+    def step(self, event: Event, now_ns: int) -> Phase:
         """Take ``event`` and give the stage that follows."""
-        if self.stage in OVER:
-            return self.stage
+        if self.phase in OVER:
+            return self.phase
         if isinstance(event, Crashed):
             self._crashed(event)
         elif isinstance(event, Recalled):
@@ -173,18 +160,18 @@ class Trial:
             self._compare(event)
         else:
             self._look(event, now_ns)
-        return self.stage
+        return self.phase
 
     # --- what is heard
 
     def _crashed(self, event: Crashed) -> None:
         self.crashes += 1
-        if self.stage is not Stage.LOADING and self._before and self.crashes >= self._config.crashes:
+        if self.phase is not Phase.LOADING and self._before and self.crashes >= self._config.crashes:
             self._fail(f"crashed: {event.detail}")
 
     def _assessed(self, event: Assessed, now_ns: int) -> None:
         factor = self._config.slower_factor
-        if self.stage is not Stage.LOADING:
+        if self.phase is not Phase.LOADING:
             return
         if event.failure:
             self._fail(event.failure)
@@ -198,10 +185,10 @@ class Trial:
             nothing = "the catalog asks for no share of the requests"
             self._fail(f"cannot be tried: {nothing if self._comparable else unlike}")
         else:
-            self._enter(Stage.SHADOW, now_ns)
+            self._enter(Phase.MIRRORED, now_ns)
 
     def _compare(self, event: Compared) -> None:
-        if self.stage is not Stage.SHADOW:
+        if self.phase is not Phase.MIRRORED:
             return
         self.compared += 1
         if event.difference:
@@ -215,66 +202,68 @@ class Trial:
                 )
 
     def _look(self, seen: Seen, now_ns: int) -> None:
-        if self.stage is Stage.LOADING:
+        if self.phase is Phase.LOADING:
             return
         if self._start is None:
             self._start = seen
         new, old = _since(seen.new, self._start.new), self._reference(seen)
-        wanted = self._config.shadow_requests if self.stage is Stage.SHADOW else self._config.canary_requests
+        wanted = (
+            self._config.shadow_requests if self.phase is Phase.MIRRORED else self._config.canary_requests
+        )
         trouble = self._errors(new, old, wanted) or self._latency(new, old, wanted)
         if trouble and self._before:
             self._fail(trouble)
             return
         lasted_ns = now_ns - self.since_ns
-        if self.stage is Stage.WATCH:
+        if self.phase is Phase.WATCHED:
             if lasted_ns >= self._config.watch_s * SECOND_NS:
-                self.stage = Stage.PROVEN
+                self.phase = Phase.LIVE
             return
-        have = self.compared if self.stage is Stage.SHADOW else new.answered
+        have = self.compared if self.phase is Phase.MIRRORED else new.answered
         enough = have >= wanted and lasted_ns >= self._config.stage_s * SECOND_NS
-        unwished = not self._share_in(self.stage)  # the catalog has changed its mind meanwhile
+        unwished = not self._share_in(self.phase)  # the catalog has changed its mind meanwhile
         if enough or unwished or lasted_ns >= self._config.patience_s * SECOND_NS:
-            following = Stage.CANARY if self.stage is Stage.SHADOW else Stage.WATCH
-            if not self.wish.hold or (following is Stage.CANARY and self._share_in(following)):
+            following = Phase.SPLIT if self.phase is Phase.MIRRORED else Phase.WATCHED
+            if not self.wish.hold or (following is Phase.SPLIT and self._share_in(following)):
                 self._enter(following, now_ns)
 
     def _wished(self, event: Wished, now_ns: int) -> None:
         self.wish = event.wish
-        if self.stage in TRYING and self.tries and not self._share_in(self.stage):
-            self._enter(Stage.SHADOW, now_ns)
+        if self.phase in ON_TRIAL and self.tries and not self._share_in(self.phase):
+            self._enter(Phase.MIRRORED, now_ns)
 
     def _orphaned(self, now_ns: int) -> None:
         self._before = False
         if self.under_way:
-            self._enter(Stage.WATCH, now_ns)
+            self._enter(Phase.WATCHED, now_ns)
 
     # --- what it means
 
-    def _share_in(self, stage: Stage) -> float:
-        return self._wished_in(stage) if self._before and self._comparable else 0.0
+    def _share_in(self, phase: Phase) -> float:
+        return self._wished_in(phase) if self._before and self._comparable else 0.0
 
-    def _wished_in(self, stage: Stage) -> float:
+    def _wished_in(self, phase: Phase) -> float:
         wish = self.wish
-        if stage is Stage.SHADOW:
+        if phase is Phase.MIRRORED:
             return wish.shadow_percent
-        if stage is Stage.CANARY and wish.value and not wish.shadow_percent:
+        if phase is Phase.SPLIT and wish.value and not wish.shadow_percent:
             return wish.canary_percent or 100.0  # whoever brings the value
-        return wish.canary_percent if stage is Stage.CANARY else 0.0
+        return wish.canary_percent if phase is Phase.SPLIT else 0.0
 
-    def _enter(self, stage: Stage, now_ns: int) -> None:
-        """Go to ``stage``, or past it where nothing is to be seen there."""
-        if stage is Stage.SHADOW and not self._share_in(stage):
-            stage = Stage.CANARY
-        if stage is Stage.CANARY and not self._share_in(stage):
-            stage = Stage.WATCH
-        if stage is Stage.WATCH and (not self._config.watch_s or (self._proven and not self._before)):
-            stage = Stage.PROVEN
-        self.stage = stage
+    def _enter(self, phase: Phase, now_ns: int) -> None:
+        """Go to ``phase``, or past it where nothing is to be seen there."""
+        if phase is Phase.MIRRORED and not self._share_in(phase):
+            phase = Phase.SPLIT
+        if phase is Phase.SPLIT and not self._share_in(phase):
+            phase = Phase.WATCHED
+        if phase is Phase.WATCHED and (not self._config.watch_s or (self._proven and not self._before)):
+            phase = Phase.LIVE
+        self.phase = phase
         self.since_ns = now_ns
         self._start = None
 
     def _fail(self, reason: str) -> None:
-        self.stage = Stage.FAILED
+        self.phase = Phase.FAILED
         self.reason = reason
 
     def _reference(self, seen: Seen) -> Figures:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from appliance.core.memory.residency_port import Form
+from appliance.core.rollout.phase import SERVING, STATES, Phase, advance
 from appliance.core.rollout.reasons import Refusal, WaitReason
 from appliance.core.rollout.version import Artifact
 from appliance.domain.errors import InvalidRequest, NotReady, UnknownModel
@@ -95,7 +96,7 @@ class Served:
     model: ModelVersion
     fingerprint: str
     meter: VersionMeter
-    state: VersionState = VersionState.LOADING
+    phase: Phase = Phase.QUEUED
     waiting: WaitReason | None = None
     refusal: Refusal | None = None
     group: int = -1
@@ -137,6 +138,15 @@ class Served:
     def is_of(self, entry: CatalogVersion) -> bool:
         """Whether it is what ``entry`` wants, or runs from a form of it."""
         return self.model == entry.model and self.identity == entry.identity
+
+    def enter(self, phase: Phase) -> None:
+        """Go on to ``phase``; nothing else changes it."""
+        self.phase = advance(self.phase, phase)
+
+    @property
+    def state(self) -> VersionState:
+        """What clients are told of its phase."""
+        return STATES[self.phase]
 
     @property
     def reason(self) -> str:
@@ -183,7 +193,7 @@ def tombstone(served: Served, number: int, refusal: Refusal) -> Served:
         identity=served.identity,
         artifact=served.artifact,
         meter=served.meter,
-        state=VersionState.UNAVAILABLE,
+        phase=Phase.FAILED,
         refusal=refusal,
         retiring=served.retiring,
     )
@@ -231,7 +241,7 @@ class Routes:
         return _Meaning(self.current(name), ready, tuple(served.diversion for served in ready))
 
     def _ready(self, name: str) -> list[Served]:
-        return [served for served in self._names.get(name, {}).values() if served.state is VersionState.READY]
+        return [served for served in self._names.get(name, {}).values() if served.phase in SERVING]
 
     def put(self, served: Served) -> Served | None:
         """Make ``served`` the one for its name and version; gives the one it replaces."""
@@ -295,7 +305,7 @@ class Routes:
             if (name, version) in self._problems or (name, "") in self._problems:
                 raise not_ready(name, number)
             raise UnknownModel(f"Request for unknown model: '{name}' version {number} is not found")
-        if found.state is not VersionState.READY:
+        if found.phase not in SERVING:
             raise not_ready(name, number, _waiting([found]))
         return found
 

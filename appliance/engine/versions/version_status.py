@@ -28,6 +28,7 @@ def version_status(
         reason=said.reason,
         outlook=said.outlook,
         waiting=said.waiting,
+        phase=served.phase,
         queued=queued,
         running=running,
         workers=workers,

@@ -67,6 +67,7 @@ def model_document(version: VersionStatus) -> dict[str, Json]:
         "name": version.name,
         "version": version.version,
         "state": version.state.value,
+        "phase": version.phase.value,
         "reason": version.reason,
         "outlook": version.outlook.value,
         "waiting": version.waiting,

@@ -6,8 +6,8 @@ import json
 from typing import Any
 
 from appliance.core.memory.residency_port import Form
+from appliance.core.rollout.phase import Phase, stage_of
 from appliance.domain.model import VersionState
-from appliance.engine.control.trial import Stage as Stages
 from appliance.engine.port import IndexEntry, LoadStatus
 from appliance.frontend.http.overview import with_index
 from appliance.frontend.http.status_document import batch_mean, executed_rows, status_document
@@ -74,7 +74,7 @@ def test_the_document_describes_every_field_and_no_other() -> None:
     assert code_words(rows["`stages`"]) == set(model["stages"])
     assert model["trial"] is not None
     for field, words, fields in (
-        ("trial", {*(stage.value for stage in Stages), "NAME: VALUE"}, set(model["trial"])),
+        ("trial", {*map(stage_of, Phase), "NAME: VALUE"}, set(model["trial"])),
         ("loading", {stage.value for stage in LoadStage}, set(LoadStatus._fields)),
     ):
         told = code_words(rows[f"`{field}`"])
