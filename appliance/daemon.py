@@ -62,8 +62,9 @@ from appliance.sources.store import StoreSource
 from appliance.store.layout import SERVE
 from appliance.store.running import RunningVersion
 from appliance.telemetry.log import LogControl, configure
+from appliance.telemetry.meters import Meters
 from appliance.telemetry.notify import notify
-from appliance.telemetry.store_metrics import StoreFigures
+from appliance.telemetry.snapshot import StoreFigures
 from appliance.telemetry.trace import open_tracer
 from appliance.workers.arena import Arena
 from appliance.workers.daemon.machine import memory_bytes, spare_bytes
@@ -171,13 +172,13 @@ class Daemon:
             self._engine,
             config.http,
             log,
+            read=lambda: self._meters.read(),  # noqa: PLW0108  they are made later
             metrics=config.metrics,
-            door=self._door.figures,
             tracer=self._tracer,
             front=self._door.front(),
-            store=figures,
             quotas=self._quotas,
         )
+        self._meters = self._make_meters(figures)
         self._desired = Desired(
             source, self._engine, config.reload, config.repository, self._records, log.event
         )
@@ -383,6 +384,16 @@ class Daemon:
                 log=self._log,
                 tracer=self._tracer,
             ),
+        )
+
+    def _make_meters(self, store: Callable[[], StoreFigures] | None) -> Meters:
+        return Meters(
+            engine=self._engine,
+            http=self._http.statistics,
+            grpc=self._door.figures,
+            store=store,
+            quotas=self._quotas.figures if self._quotas is not None else None,
+            traces=self._tracer.figures if self._tracer is not None else None,
         )
 
     def _open_records(self) -> Records:

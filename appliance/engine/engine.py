@@ -35,7 +35,7 @@ from appliance.engine.fastpath.leases import Leases
 from appliance.engine.fastpath.templates import Templates
 from appliance.engine.fastpath.usage import Usage
 from appliance.engine.inbox import Inbox
-from appliance.engine.port import Buffer, EngineStatus, IndexEntry, LaneUse, Submission
+from appliance.engine.port import Buffer, IndexEntry, Submission
 from appliance.engine.requests.accounts import Accounts
 from appliance.engine.requests.admission import Admission
 from appliance.engine.requests.completion import Completion
@@ -47,8 +47,10 @@ from appliance.engine.requests.table import RequestTable
 from appliance.engine.turn import Turn
 from appliance.engine.versions.routes import Catalog, Routes, Served
 from appliance.engine.versions.shapes import Shapes
+from appliance.engine.versions.version_status import with_index
 from appliance.engine.watchers import Watchers
 from appliance.telemetry.meter import VersionStatistics
+from appliance.telemetry.snapshot import EngineStatus, LaneUse
 from appliance.workers import port as workers
 from appliance.workers.arena import Arena
 
@@ -243,16 +245,22 @@ class Engine:
         running = self._turn.batches.running_by_model() + self.leases.running_by_model()
         parked = self.leases.parked_by_model()
         scheduled, usage = self._inbox.scheduler.statistics(), self._arena.statistics()
+        versions = self._roster.version_statuses(parked + Counter(scheduled.queued_by_model), running)
         return EngineStatus(
-            now_ns=self._shell.clock(), started_ns=self._started_ns, accepting=self._admission.accepting,
-            versions=self._roster.version_statuses(parked + Counter(scheduled.queued_by_model), running),
+            now_ns=self._shell.clock(),
+            started_ns=self._started_ns,
+            accepting=self._admission.accepting,
+            versions=with_index(versions, self.index(ready_only=False)),
             workers=self._roster.groups.statuses(self._roster.key_of, self._shell.memory_of, self._lane_use),
-            queued_requests=scheduled.queued + parked.total(), queued_bytes=scheduled.queued_bytes,
+            queued_requests=scheduled.queued + parked.total(),
+            queued_bytes=scheduled.queued_bytes,
             running_requests=running.total(),
             arena_used_bytes=usage.allocated_bytes - self.leases.idle_bytes(),
-            arena_limit_bytes=usage.limit_bytes, slots=self.leases.slots(),
-            swaps=self._roster.swaps.figures(), residency=self._residence.figures(),
-        )  # fmt: skip
+            arena_limit_bytes=usage.limit_bytes,
+            slots=self.leases.slots(),
+            swaps=self._roster.swaps.figures(),
+            residency=self._residence.figures(),
+        )
 
     def _lane_use(self, worker: int) -> LaneUse:
         return LaneUse(self._turn.batches.given.get(worker, 0), *self.leases.use(worker))

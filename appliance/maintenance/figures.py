@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from appliance.maintenance.scrubbing import Scrubbing
 from appliance.store.catalog import Catalog
-from appliance.telemetry.store_metrics import StoreFigures
+from appliance.telemetry.snapshot import StoreFigures
 
 UNSIGNED = "unsigned"
 MS_PER_S = 1000

@@ -23,7 +23,7 @@ from appliance.telemetry.meter import Result
 from appliance.telemetry.otlp import Parent, Told, parent_of, trace_line
 from appliance.telemetry.request_line import LineBudget, LoggedRequest
 from appliance.telemetry.sink import FileTarget, Sink
-from appliance.telemetry.trace_metrics import TraceFigures
+from appliance.telemetry.snapshot import TraceFigures
 
 SPAN: Final = "infer"
 """What a request is called in its trace."""

@@ -19,8 +19,8 @@ from appliance.cli.activity import since_start, workers_between
 from appliance.cli.activity_view import COLUMNS, view
 from appliance.cli.snapshot import parse
 from appliance.cli.text_table import NOTE_LINES, Column, TextTable, wrapped
-from appliance.frontend.http.status_document import status_document
-from tests.frontend.http.engine_figures import made_up_status, made_up_store
+from appliance.telemetry.status_document import status_document
+from tests.frontend.http.engine_figures import made_up_snapshot
 
 LONG = "sentence-embeddings-multilingual-minilm-l12-v2"
 NAMES = (LONG, "digits", "warehouse-defect-detector.camera-07", "a" * 64, "cold", "leaving")
@@ -35,7 +35,7 @@ def shown(what: RenderableType, width: int) -> list[str]:
 
 
 def status(**fields: Any) -> RenderableType:
-    document: dict[str, Any] = json.loads(json.dumps(status_document(made_up_status(), made_up_store())))
+    document: dict[str, Any] = json.loads(json.dumps(status_document(made_up_snapshot())))
     busy, idle, _ = document["models"]
     document["models"] = [
         {
@@ -87,7 +87,7 @@ def test_a_screen_with_few_lines_is_not_overrun_and_says_how_many_are_left_out(
 @pytest.mark.parametrize("lines", [5, 10, 24, 60])
 def test_reasons_are_those_of_the_rows_that_are_shown(lines: int, workers: int) -> None:
     """Forty broken models, each with more to say than fits a line, and a store that cannot be read."""
-    document: dict[str, Any] = json.loads(json.dumps(status_document(made_up_status(), made_up_store())))
+    document: dict[str, Any] = json.loads(json.dumps(status_document(made_up_snapshot())))
     document["store"]["trouble"] = "the disk does not answer any more " * 5
     document["models"] = [
         {**document["models"][2], "name": f"model-{number}", "reason": "is broken " * 60}

@@ -25,12 +25,13 @@ from appliance.cli.model.wait import listening
 from appliance.cli.snapshot import DEFAULT_URL, parse, understood
 from appliance.core.rollout.phase import TRIAL_STAGES
 from appliance.core.rollout.reasons import Outlook
-from appliance.engine.port import NEVER, TrialStatus
+from appliance.engine.port import NEVER
 from appliance.engine.versions.wording import STILL_PREVIOUS
-from appliance.frontend.http.status_document import status_document
+from appliance.telemetry.snapshot import TrialStatus
+from appliance.telemetry.status_document import status_document
 from appliance.workers.port import LoadStage
 from tests.cli.conftest import Pack, Run
-from tests.frontend.http.engine_figures import made_up_status, made_up_store
+from tests.frontend.http.engine_figures import made_up_snapshot
 
 Document = dict[str, Any]
 FULL = (
@@ -41,7 +42,7 @@ TRIAL = TrialStatus("loading", 1, 0.0, "", 0, 0, 0, 0)._asdict()
 
 def document(*, generation: int = 1, **fields: Any) -> Document:
     """A status of one version, digits/1, which is loading unless ``fields`` say otherwise."""
-    plain: Document = json.loads(json.dumps(status_document(made_up_status(), made_up_store())))
+    plain: Document = json.loads(json.dumps(status_document(made_up_snapshot())))
     entry = {**plain["models"][1], "name": "digits", "version": 1, "trial": TRIAL, **fields}
     plain["store"]["generation"] = generation
     return {**plain, "models": [entry]}

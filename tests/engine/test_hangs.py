@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from appliance.config.swap import SwapConfig
+from appliance.domain import histogram
 from appliance.engine.control.hangs import LOOK_NS, LOOKS_MIN, Hangs, longest_run_ns
 from appliance.engine.control.trial import Figures, Seen
 from appliance.engine.versions.routes import Served
-from appliance.telemetry import meter
 from appliance.telemetry.meter import VersionMeter
 from appliance.workers.port import Assessment, ExitCause
 from tests.domain.sample import make_version
@@ -77,7 +77,7 @@ def test_only_a_version_with_another_behind_it_and_with_all_its_weights_is_bound
 
 
 def runs(count: int, bucket: int) -> tuple[int, ...]:
-    return tuple(count if number == bucket else 0 for number in range(len(meter.BOUNDS_NS) + 1))
+    return tuple(count if number == bucket else 0 for number in range(len(histogram.BOUNDS_NS) + 1))
 
 
 def bound_ms(p99_ns: int, rows: int, seen: tuple[int, ...], factor: float = 10.0) -> float:
@@ -91,8 +91,8 @@ def bound_ms(p99_ns: int, rows: int, seen: tuple[int, ...], factor: float = 10.0
 def test_what_a_run_may_take_goes_by_its_proof_and_by_what_was_seen() -> None:
     assert bound_ms(2 * MS, 8, runs(0, 0)) == 120
     assert bound_ms(2 * MS, 2, runs(0, 0)) == 180, "a batch may be larger than the one that was measured"
-    slowest = next(number for number, ns in enumerate(meter.BOUNDS_NS) if ns >= 50 * MS)
-    assert bound_ms(2 * MS, 8, runs(1, slowest)) == 100 + 10 * meter.BOUNDS_NS[slowest] / MS
+    slowest = next(number for number, ns in enumerate(histogram.BOUNDS_NS) if ns >= 50 * MS)
+    assert bound_ms(2 * MS, 8, runs(1, slowest)) == 100 + 10 * histogram.BOUNDS_NS[slowest] / MS
     assert bound_ms(0, 8, runs(19, 0)) == 0, "too little is known"
     assert bound_ms(0, 8, runs(20, 0)) > 100
     assert bound_ms(2 * MS, 8, runs(0, 0), factor=0.0) == 0

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from appliance.config.swap import SwapConfig
 from appliance.core.rollout.phase import Phase
+from appliance.domain.histogram import BOUNDS_NS
 from appliance.engine.control.swap_settings import TrialWish
 from appliance.engine.control.trial import (
     OVER,
@@ -25,7 +26,6 @@ from appliance.engine.control.trial import (
     Trial,
     Wished,
 )
-from appliance.telemetry.meter import BOUNDS_NS
 
 CONFIG = SwapConfig(
     shadow_requests=10, canary_requests=10, stage_s=1, patience_s=60, watch_s=30, error_percent=10.0,

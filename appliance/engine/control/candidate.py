@@ -7,18 +7,19 @@ from dataclasses import dataclass, field
 
 from appliance.core.rollout.phase import CHOSEN, SERVING, TRIED, Phase, stage_of
 from appliance.core.rollout.reasons import WaitReason, WaitsForServing, WaitsForTrialOf, WaitsForWanted
+from appliance.domain import histogram
 from appliance.domain.errors import ApplianceError
 from appliance.domain.inference import RequestHead
 from appliance.domain.model import interchangeable, unlike
 from appliance.domain.validation import plan_request
 from appliance.engine.control.trial import Figures, Seen, Trial
-from appliance.engine.port import TrialStatus
 from appliance.engine.versions.diversion import Diversion
 from appliance.engine.versions.routes import Served
 from appliance.telemetry import meter
 from appliance.telemetry.meter import Result, VersionMeter
+from appliance.telemetry.snapshot import TrialStatus
 
-NOTHING = Figures(0, 0, (0,) * (len(meter.BOUNDS_NS) + 1))
+NOTHING = Figures(0, 0, (0,) * (len(histogram.BOUNDS_NS) + 1))
 
 
 @dataclass(slots=True, kw_only=True, eq=False)

@@ -11,10 +11,10 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from appliance.config.swap import SwapConfig
+from appliance.domain.histogram import HistogramValue
 from appliance.engine.control.candidate import Candidate
 from appliance.engine.control.groups import Groups
 from appliance.engine.requests.batches import Batches
-from appliance.telemetry.meter import HistogramValue
 from appliance.workers.port import ExitCause, WorkerPort
 
 LOOK_NS: Final = 100_000_000

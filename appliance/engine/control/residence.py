@@ -22,7 +22,7 @@ from appliance.engine.control.renewals import Renewals, comes_quickly
 from appliance.engine.control.residency_settings import ResidencyTerms
 from appliance.engine.control.roster import Roster
 from appliance.engine.fastpath.leases import Leases
-from appliance.engine.port import Buffer, ResidencyFigures
+from appliance.engine.port import Buffer
 from appliance.engine.requests.away import refusal
 from appliance.engine.requests.outcome import not_ready
 from appliance.engine.requests.request import Request
@@ -30,6 +30,7 @@ from appliance.engine.requests.waiting_room import WaitingRoom
 from appliance.engine.versions.routes import Routes, Served
 from appliance.engine.versions.verified import by_load, by_page_in, by_refusal
 from appliance.telemetry.meter import Result
+from appliance.telemetry.snapshot import ResidencyFigures
 from appliance.workers.arena import Arena
 from appliance.workers.port import (
     LoadWish,

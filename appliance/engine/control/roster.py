@@ -24,11 +24,11 @@ from appliance.engine.control.retries import Retries
 from appliance.engine.control.succession import Succession
 from appliance.engine.control.supervisor import Supervisor, culprit_of
 from appliance.engine.control.swaps import SwapTerms
-from appliance.engine.port import VersionStatus
 from appliance.engine.versions.routes import Catalog, CatalogVersion, Routes, Served
 from appliance.engine.versions.version_status import version_status
 from appliance.engine.versions.wording import Said, refusal_text
 from appliance.telemetry.meter import VersionMeter
+from appliance.telemetry.snapshot import VersionStatus
 from appliance.workers.port import (
     ExitCause,
     FormBuilt,

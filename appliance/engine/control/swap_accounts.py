@@ -8,10 +8,10 @@ from typing import Any, Final
 
 from appliance.core.rollout.phase import Phase, stage_of
 from appliance.engine.control.candidate import Candidate
-from appliance.engine.port import SwapFigures
 from appliance.engine.versions.records import Change, Ending, Records
 from appliance.engine.versions.routes import Served
 from appliance.engine.versions.wording import next_try
+from appliance.telemetry.snapshot import SwapFigures
 
 GIVEN_UP: Final = frozenset({Ending.GIVEN_UP, Ending.REFUSED, Ending.ROLLED_BACK, Ending.POSTPONED})
 """Endings by which a version does not serve."""

@@ -24,9 +24,9 @@ from appliance.engine.control.swap_accounts import SwapAccounts
 from appliance.engine.control.swap_settings import TrialWish, configured_trial
 from appliance.engine.control.trial import Trial
 from appliance.engine.control.tries import Tries
-from appliance.engine.port import SwapFigures, TrialStatus
 from appliance.engine.versions.records import Ending, MemoryRecords, Proof, Records
 from appliance.engine.versions.routes import Served, identity_of
+from appliance.telemetry.snapshot import SwapFigures, TrialStatus
 from appliance.workers.port import LoadWish, ModelLoaded
 
 NEVER_NS: Final = 1 << 62

@@ -11,6 +11,7 @@ from typing import Final
 
 from appliance.config.engine import EngineConfig
 from appliance.core.scheduling import actions, events
+from appliance.domain.histogram import BOUNDS_NS
 from appliance.domain.inference import RequestPlan
 from appliance.engine.environment import Shell
 from appliance.engine.fastpath.direct import DirectDoor, Taught
@@ -19,8 +20,7 @@ from appliance.engine.fastpath.stalls import Stalls
 from appliance.engine.fastpath.templates import Templates
 from appliance.engine.fastpath.usage import Usage
 from appliance.engine.inbox import Inbox
-from appliance.engine.port import SlotUse
-from appliance.telemetry.meter import BOUNDS_NS
+from appliance.telemetry.snapshot import SlotUse
 from appliance.workers.arena import Arena
 from appliance.workers.port import Shape, WorkerPort
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+
 from appliance.domain.model import VersionState
-from appliance.engine.port import LoadStatus, TrialStatus, VersionStatus
+from appliance.engine.port import IndexEntry
 from appliance.engine.versions.routes import Served
 from appliance.engine.versions.wording import Said
+from appliance.telemetry.meter import VersionMeter
+from appliance.telemetry.snapshot import LoadStatus, TrialStatus, VersionStatus
 
 
 def version_status(
@@ -52,3 +56,27 @@ def _loading(served: Served) -> LoadStatus | None:
     if progress is None or served.state is not VersionState.LOADING:
         return None
     return LoadStatus(progress.stage.value, progress.done_bytes, progress.total_bytes)
+
+
+def with_index(versions: Sequence[VersionStatus], index: Iterable[IndexEntry]) -> tuple[VersionStatus, ...]:
+    """``versions`` with the entries of ``index`` that are not among them, by name and version: models whose files or
+    configuration are broken never became one. A version that cannot be told is 0."""
+    known = {(version.name, str(version.version)) for version in versions}
+    missing = [_idle(entry) for entry in index if (entry.name, entry.version) not in known]
+    return tuple(sorted((*versions, *missing), key=lambda version: (version.name, version.version)))
+
+
+def _idle(entry: IndexEntry) -> VersionStatus:
+    version = int(entry.version) if entry.version.isascii() and entry.version.isdigit() else 0
+    return VersionStatus(
+        name=entry.name,
+        version=version,
+        state=entry.state,
+        reason=entry.reason,
+        outlook=entry.outlook,
+        waiting=entry.waiting,
+        queued=0,
+        running=0,
+        workers=(),
+        statistics=VersionMeter(entry.name, version).frozen(),
+    )

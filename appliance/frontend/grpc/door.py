@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from appliance.engine.fastpath.front import HttpFront
-from appliance.telemetry.door_metrics import DoorFigures
+from appliance.telemetry.snapshot import DoorFigures
 
 SERVICE = "inference.GRPCInferenceService"
 

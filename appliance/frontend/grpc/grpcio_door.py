@@ -35,7 +35,7 @@ from appliance.frontend.grpc.status import Status
 from appliance.frontend.listening.access import UnixAccess, unix_access
 from appliance.frontend.listening.sockets import give_to_group, masked
 from appliance.frontend.quota.quotas import Account, Quotas
-from appliance.telemetry.door_metrics import DoorFigures
+from appliance.telemetry.snapshot import DoorFigures
 from appliance.telemetry.trace import Tracer
 
 Context = aio.ServicerContext[Any, Any]

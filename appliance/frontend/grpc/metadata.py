@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import PurePath
 
+from appliance.domain.histogram import HistogramValue
 from appliance.domain.model import (
     Batching,
     ModelVersion,
@@ -16,7 +17,7 @@ from appliance.domain.model import (
 from appliance.domain.tensor import FREE, TensorSpec
 from appliance.frontend.grpc.wire_pb import inference_pb2 as pb
 from appliance.frontend.grpc.wire_pb import model_config_pb2 as config_pb
-from appliance.telemetry.meter import BatchStatistics, HistogramValue, Result, Stage, VersionStatistics
+from appliance.telemetry.meter import BatchStatistics, Result, Stage, VersionStatistics
 
 
 def tensor_metadata(spec: TensorSpec, batched: bool) -> pb.ModelMetadataResponse.TensorMetadata:

@@ -34,7 +34,7 @@ from appliance.frontend.http.connection import (
 from appliance.frontend.http.control import ControlHandler, LogSettings
 from appliance.frontend.http.handshake import Handshakes
 from appliance.frontend.http.inference import InferenceHandler
-from appliance.frontend.http.metrics import HttpStatistics, MetricsHandler
+from appliance.frontend.http.metrics import MetricsHandler
 from appliance.frontend.http.protocol_api import ProtocolHandler
 from appliance.frontend.http.router import RouteHandler, Router
 from appliance.frontend.http.status import error_response
@@ -43,8 +43,7 @@ from appliance.frontend.listening.access import unix_access
 from appliance.frontend.listening.certificates import bearer_of, read_certificates, server_context
 from appliance.frontend.listening.sockets import Listeners, inherited
 from appliance.frontend.quota.quotas import Account, Quotas
-from appliance.telemetry.door_metrics import DoorFigures
-from appliance.telemetry.store_metrics import StoreFigures
+from appliance.telemetry.snapshot import HttpStatistics, Snapshot
 from appliance.telemetry.trace import Tracer
 
 BACKLOG = 1024
@@ -54,7 +53,7 @@ POLL_S = 0.005
 
 
 class HttpEdge:
-    """Serves HTTP for ``engine``. ``door`` gives the figures of the gRPC door, ``store`` those of the store; ``front``
+    """Serves HTTP for ``engine``. ``read`` gives the figures of the moment, ``front``
     is what may listen in the edge's place, ``quotas`` what clients may ask. Make and use it on the loop's thread,
     inside the running loop; open once, close once."""
 
@@ -64,9 +63,8 @@ class HttpEdge:
         config: HttpConfig,
         log: LogSettings,
         *,
+        read: Callable[[], Snapshot],
         metrics: MetricsConfig | None = None,
-        door: Callable[[], DoorFigures] | None = None,
-        store: Callable[[], StoreFigures] | None = None,
         tracer: Tracer | None = None,
         front: HttpFront | None = None,
         quotas: Quotas | None = None,
@@ -81,12 +79,7 @@ class HttpEdge:
                 *_inference_routes(InferenceHandler(engine, config, self._bodies, tracer, front, quotas)),
                 *_protocol_routes(self._protocol),
                 *_control_routes(ControlHandler(engine, self._bodies, log, tracer)),
-                *_people_routes(
-                    StatusHandler(engine, store, quotas),
-                    MetricsHandler(
-                        engine, metrics or MetricsConfig(), self.statistics, door, store, tracer, quotas
-                    ),
-                ),
+                *_people_routes(StatusHandler(read), MetricsHandler(read, metrics or MetricsConfig())),
             ]
         )
         self._server = HttpServer(self._handle, config)

@@ -22,8 +22,8 @@ from appliance.domain.model import (
 )
 from appliance.domain.tensor import FREE, TensorSpec
 from appliance.engine.port import IndexEntry
-from appliance.frontend.http.status_document import Json
 from appliance.telemetry.meter import BatchStatistics, Result, Stage, VersionStatistics
+from appliance.telemetry.status_document import Json
 
 
 def server_metadata() -> dict[str, Json]:

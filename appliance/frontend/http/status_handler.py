@@ -12,40 +12,28 @@ from typing import Final
 
 from aiohttp import web
 
-from appliance.engine.port import EnginePort
-from appliance.frontend.http.overview import overview
-from appliance.frontend.http.status_document import model_document, status_header
 from appliance.frontend.http.status_page import PageParts, model_rows, page_text
-from appliance.frontend.quota.quotas import Quotas
-from appliance.telemetry.store_metrics import StoreFigures
+from appliance.telemetry.snapshot import Snapshot
+from appliance.telemetry.status_document import model_document, status_header
 
 SLICE_MODELS: Final = 8
 NO_STORE: Final = "no-store"
 
 
 class StatusHandler:
-    """Handles ``GET /`` and ``GET /status.json``. ``store`` gives the figures of the store that is served from,
-    ``quotas`` those of clients' quotas."""
+    """Handles ``GET /`` and ``GET /status.json``. ``read`` gives the figures of the moment."""
 
-    def __init__(
-        self,
-        engine: EnginePort,
-        store: Callable[[], StoreFigures] | None,
-        quotas: Quotas | None = None,
-    ) -> None:
-        self._quotas = quotas
-        self._engine = engine
-        self._store = store
+    def __init__(self, read: Callable[[], Snapshot]) -> None:
+        self._read = read
         self._parts = PageParts.load()
 
     async def document(self, request: web.BaseRequest) -> web.StreamResponse:
         """The status document; docs/STATUS.md describes it."""
-        status = overview(self._engine)
-        store = None if self._store is None else self._store()
-        header = status_header(status, store, None if self._quotas is None else self._quotas.figures())
+        snapshot = self._read()
+        header = status_header(snapshot)
         del header["models"]
         models: list[str] = []
-        for version in status.versions:
+        for version in snapshot.engine.versions:
             models.append(json.dumps(model_document(version), separators=(",", ":")))
             await _turn(len(models))
         text = f'{json.dumps(header, separators=(",", ":"))[:-1]},"models":[{",".join(models)}]}}'
@@ -55,13 +43,14 @@ class StatusHandler:
 
     async def page(self, request: web.BaseRequest) -> web.StreamResponse:
         """The page for people."""
-        status = overview(self._engine)
+        snapshot = self._read()
+        status = snapshot.engine
         workers = {worker.worker: worker for worker in status.workers}
         rows: list[str] = []
         for version in status.versions:
             rows.append(model_rows(version, workers))
             await _turn(len(rows))
-        trouble = "" if self._store is None else self._store().trouble
+        trouble = "" if snapshot.store is None else snapshot.store.trouble
         text = page_text(status, "".join(rows), self._parts, trouble)
         return web.Response(
             body=text.encode(), content_type="text/html", charset="utf-8", headers=self._headers()

@@ -15,11 +15,12 @@ from importlib.resources import files
 from typing import Final, Self
 
 from appliance import __version__
+from appliance.domain.histogram import HistogramValue
 from appliance.domain.model import VersionState
-from appliance.engine.port import EngineStatus, ResidencyFigures, VersionStatus, WorkerStatus
 from appliance.engine.versions.wording import with_next_try
-from appliance.frontend.http.status_document import batch_mean
-from appliance.telemetry.meter import HistogramValue, Result, Stage
+from appliance.telemetry.meter import Result, Stage
+from appliance.telemetry.snapshot import EngineStatus, ResidencyFigures, VersionStatus, WorkerStatus
+from appliance.telemetry.status_document import batch_mean
 
 _NO_BUDGET: Final = 1 << 62
 """What is said where nobody knows how much memory there is."""

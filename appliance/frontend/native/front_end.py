@@ -29,7 +29,7 @@ from appliance.frontend.native.http import NativeFront
 from appliance.frontend.native.limits import PROTOCOL, SETTINGS, limits_of
 from appliance.frontend.native.quotas import clients_of, native_quotas
 from appliance.frontend.quota.quotas import Quotas
-from appliance.telemetry.door_metrics import DoorFigures
+from appliance.telemetry.snapshot import DoorFigures
 from appliance.telemetry.trace import Tracer
 
 __all__ = ["LaneMemory", "NativeDoor"]

@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Final, Protocol
 
 from appliance.config.quotas import ClientQuota, QuotasConfig
 from appliance.domain.address import UNIX, address_of
 from appliance.domain.errors import QuotaExceeded
-from appliance.frontend.quota.rule import LET_IN, LET_IN_BEFORE, STRANGERS, UNBOUNDED, Refusals, Terms
+from appliance.frontend.quota.rule import LET_IN, LET_IN_BEFORE, STRANGERS, UNBOUNDED, Terms
+from appliance.telemetry.snapshot import QuotaFigures, Refusals
 
 _NS: Final = 1_000_000_000
 
@@ -47,15 +47,6 @@ class Clients(Protocol):
 
     def figures(self) -> tuple[int, Sequence[tuple[str, int, int]]]:
         """Clients known, and refusals by label."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QuotaFigures:
-    """What quotas did since the start: how many clients are told apart now (0: nobody is bounded), and how often which
-    were refused."""
-
-    clients: int
-    refusals: tuple[Refusals, ...]
 
 
 class Quotas:

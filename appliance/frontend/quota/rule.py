@@ -17,6 +17,7 @@ from typing import Final, NamedTuple
 from appliance.config.quotas import CLIENTS
 from appliance.domain.address import UNIX, address_of
 from appliance.frontend.listening.identity import Identity, admits
+from appliance.telemetry.snapshot import Refusals
 
 LET_IN: Final = 0
 IN_FLIGHT: Final = -1
@@ -45,14 +46,6 @@ class Terms(NamedTuple):
 
 
 UNBOUNDED: Final = Terms(STRANGERS, 0, 0, 0, "", "")
-
-
-class Refusals(NamedTuple):
-    """How often clients with one label were refused, by reason."""
-
-    label: str
-    rate: int
-    in_flight: int
 
 
 class Account:

@@ -10,8 +10,9 @@ from appliance.domain.inference import Answer, Outcome, OutputTensor, RequestHea
 from appliance.domain.model import ModelVersion, VersionState
 from appliance.domain.validation import plan_request
 from appliance.engine import port
-from appliance.engine.port import Buffer, EngineStatus, IndexEntry
+from appliance.engine.port import Buffer, IndexEntry
 from appliance.telemetry.meter import VersionMeter, VersionStatistics
+from appliance.telemetry.snapshot import EngineStatus
 from appliance.telemetry.trace import Trace
 
 

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 from appliance.domain.model import VersionState
-from appliance.engine.port import (
+from appliance.telemetry.meter import Result, VersionMeter
+from appliance.telemetry.snapshot import (
     EngineStatus,
+    HttpStatistics,
     LaneUse,
     SlotUse,
+    Snapshot,
+    StoreFigures,
     SwapFigures,
     TrialStatus,
     VersionStatus,
     WorkerStatus,
 )
-from appliance.telemetry.meter import Result, VersionMeter
-from appliance.telemetry.store_metrics import StoreFigures
 
+NO_HTTP = HttpStatistics(
+    answers=(), handshakes=(), connections=0, refused_connections=0, in_flight=0, body_bytes=0, answer_bytes=0,
+    refused_answers=0,
+)  # fmt: skip
+"""Of what nobody has asked."""
 AWKWARD_NAME = 'quo"te\\back<b>'
 
 
@@ -105,3 +112,8 @@ def _version(
         trial=TrialStatus("canary", 1, 10.0, "", 34, 0, 0, 0) if workers else None,
         next_try_ms=0 if workers else 1_800_000_000_000,
     )
+
+
+def made_up_snapshot() -> Snapshot:
+    """The status and the store."""
+    return Snapshot(engine=made_up_status(), http=NO_HTTP, store=made_up_store())

@@ -10,16 +10,21 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 
 from appliance.config.metrics import MetricsConfig
-from appliance.frontend.http.metrics import HttpStatistics, engine_families, http_families
-from appliance.frontend.http.quota_metrics import quota_families
-from appliance.frontend.quota.quotas import QuotaFigures
-from appliance.frontend.quota.rule import Refusals
-from appliance.telemetry.door_metrics import FAMILIES, HANDSHAKES, DoorFigures, door_families
-from appliance.telemetry.exposition import Family, exposition, sample
-from appliance.telemetry.meter import BOUNDS_NS, Result, Stage
-from appliance.telemetry.prometheus import ProcessMetrics
-from appliance.telemetry.trace_metrics import TraceFigures, trace_family
-from appliance.telemetry.version_metrics import labelled
+from appliance.domain.histogram import BOUNDS_NS
+from appliance.telemetry.meter import Result, Stage
+from appliance.telemetry.metrics.engine import snapshot_families
+from appliance.telemetry.metrics.exposition import Family, exposition, sample
+from appliance.telemetry.metrics.grpc import FAMILIES, HANDSHAKES, door_families
+from appliance.telemetry.metrics.process import ProcessMetrics
+from appliance.telemetry.metrics.versions import labelled
+from appliance.telemetry.snapshot import (
+    DoorFigures,
+    HttpStatistics,
+    QuotaFigures,
+    Refusals,
+    Snapshot,
+    TraceFigures,
+)
 from tests.frontend.http.documented import code_words, table_rows
 from tests.frontend.http.engine_figures import AWKWARD_NAME, busy_meter, made_up_status
 
@@ -56,9 +61,8 @@ BUSY = {"model": "busy", "version": "3"}
 def _text(config: MetricsConfig = ALL) -> str:
     status = made_up_status()
     versions = [labelled(version.statistics) for version in status.versions]
-    own = [*http_families(OWN), *quota_families(QUOTAS), *door_families(DOOR), trace_family(TRACES)]
-    families = [*engine_families(status, versions, config), *own]
-    return "".join(exposition(families))
+    snapshot = Snapshot(engine=status, http=OWN, grpc=DOOR, quotas=QUOTAS, traces=TRACES)
+    return "".join(exposition(snapshot_families(snapshot, versions, config)))
 
 
 def _metrics(text: str) -> dict[str, Metric]:

@@ -7,18 +7,20 @@ from typing import Any
 
 from appliance.core.memory.residency_port import Form
 from appliance.core.rollout.phase import Phase, stage_of
+from appliance.domain.histogram import BOUNDS_US
 from appliance.domain.model import VersionState
-from appliance.engine.port import IndexEntry, LoadStatus
-from appliance.frontend.http.overview import with_index
-from appliance.frontend.http.status_document import batch_mean, executed_rows, status_document
-from appliance.telemetry.meter import BOUNDS_US, Result, Stage, VersionMeter
+from appliance.engine.port import IndexEntry
+from appliance.engine.versions.version_status import with_index
+from appliance.telemetry.meter import Result, Stage, VersionMeter
+from appliance.telemetry.snapshot import LoadStatus
+from appliance.telemetry.status_document import batch_mean, executed_rows, status_document
 from appliance.workers.port import LoadStage
 from tests.frontend.http.documented import code_words, table_rows
-from tests.frontend.http.engine_figures import busy_meter, made_up_status, made_up_store
+from tests.frontend.http.engine_figures import busy_meter, made_up_snapshot, made_up_status
 
 
 def _document() -> Any:
-    return json.loads(json.dumps(status_document(made_up_status(), made_up_store()), allow_nan=False))
+    return json.loads(json.dumps(status_document(made_up_snapshot()), allow_nan=False))
 
 
 def test_it_says_what_the_engine_says() -> None:
@@ -92,7 +94,7 @@ def test_broken_models_are_listed_with_the_versions() -> None:
             name="nameless", version="", state=VersionState.UNAVAILABLE, reason="no version directory"
         ),
     ]
-    versions = with_index(status, index).versions
+    versions = with_index(status.versions, index)
     assert [(version.name, version.version) for version in versions][:3] == [
         ("broken", 7),
         ("busy", 3),
@@ -101,4 +103,4 @@ def test_broken_models_are_listed_with_the_versions() -> None:
     broken = next(version for version in versions if version.name == "broken")
     assert (broken.state, broken.reason) == (VersionState.UNAVAILABLE, "not ONNX")
     assert next(version for version in versions if version.name == "nameless").version == 0
-    assert with_index(status, index[:1]) is status
+    assert len(with_index(status.versions, index[:1])) == len(status.versions)

@@ -18,12 +18,12 @@ from pathlib import Path
 
 import pytest
 
-from appliance.engine.port import EngineStatus, ResidencyFigures
-from appliance.frontend.http.status_document import status_document
 from appliance.frontend.http.status_page import PageParts, model_rows, page_text, spoken_bytes, spoken_time
+from appliance.telemetry.snapshot import EngineStatus, ResidencyFigures, Snapshot
+from appliance.telemetry.status_document import status_document
 from models.generate import write_model
 from tests.appliance_process import ApplianceProcess
-from tests.frontend.http.engine_figures import AWKWARD_NAME, made_up_status
+from tests.frontend.http.engine_figures import AWKWARD_NAME, NO_HTTP, made_up_status
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 
@@ -184,7 +184,7 @@ def _dom(url: str, folder: Path) -> tuple[str, str]:
 @pytest.fixture
 def made_up() -> Iterator[str]:
     """The address of a page that was made up, with its document."""
-    document = json.dumps(status_document(_status())).encode()
+    document = json.dumps(status_document(Snapshot(engine=_status(), http=NO_HTTP))).encode()
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:

@@ -2,19 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from appliance.telemetry.exposition import Family, label_text, sample
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TraceFigures:
-    """Traces since the start: ``written`` to the file, ``left_out`` because there were too many in a second, and
-    ``lost`` because the file was slower or could not be written."""
-
-    written: int
-    left_out: int
-    lost: int
+from appliance.telemetry.metrics.exposition import Family, label_text, sample
+from appliance.telemetry.snapshot import TraceFigures
 
 
 def trace_family(figures: TraceFigures) -> Family:

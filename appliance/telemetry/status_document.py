@@ -11,30 +11,32 @@ from collections.abc import Iterator
 from dataclasses import asdict
 
 from appliance import __version__
+from appliance.domain.histogram import BOUNDS_US, HistogramValue
 from appliance.domain.identity import SERVER_NAME
-from appliance.engine.port import EngineStatus, SwapFigures, VersionStatus, WorkerStatus
-from appliance.frontend.quota.quotas import QuotaFigures
-from appliance.telemetry.meter import BOUNDS_US, HistogramValue, Result, Stage, VersionStatistics
-from appliance.telemetry.store_metrics import StoreFigures
+from appliance.telemetry.meter import Result, Stage, VersionStatistics
+from appliance.telemetry.snapshot import (
+    QuotaFigures,
+    Snapshot,
+    SwapFigures,
+    VersionStatus,
+    WorkerStatus,
+)
 
 FORMAT = 1
 
 Json = bool | int | float | str | list["Json"] | dict[str, "Json"] | None
 
 
-def status_document(
-    status: EngineStatus, store: StoreFigures | None = None, quotas: QuotaFigures | None = None
-) -> dict[str, Json]:
+def status_document(snapshot: Snapshot) -> dict[str, Json]:
     """The whole document; every value is JSON."""
-    document = status_header(status, store, quotas)
-    document["models"] = [model_document(version) for version in status.versions]
+    document = status_header(snapshot)
+    document["models"] = [model_document(version) for version in snapshot.engine.versions]
     return document
 
 
-def status_header(
-    status: EngineStatus, store: StoreFigures | None = None, quotas: QuotaFigures | None = None
-) -> dict[str, Json]:
+def status_header(snapshot: Snapshot) -> dict[str, Json]:
     """The document without its models, which is cheap however many there are."""
+    status, store, quotas = snapshot.engine, snapshot.store, snapshot.quotas
     return {
         "format": FORMAT,
         "server": {"name": SERVER_NAME, "version": __version__},

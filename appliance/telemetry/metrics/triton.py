@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
 
-from appliance.telemetry.exposition import Family, sample
 from appliance.telemetry.meter import Result, Stage, VersionStatistics
-from appliance.telemetry.version_metrics import Labelled
+from appliance.telemetry.metrics.exposition import Family, sample
+from appliance.telemetry.metrics.versions import Labelled
 
 REASONS: Final[Mapping[str, tuple[Result, ...]]] = MappingProxyType(
     {

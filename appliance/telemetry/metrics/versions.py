@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
-from appliance.telemetry.exposition import Family, histogram_sample, label_text, sample
 from appliance.telemetry.meter import Result, Stage, VersionStatistics
+from appliance.telemetry.metrics.exposition import Family, histogram_sample, label_text, sample
 
 STAGES = (Stage.QUEUE, Stage.GATHER, Stage.RUN, Stage.SCATTER)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from appliance.frontend.quota.quotas import QuotaFigures
-from appliance.telemetry.exposition import Family, label_text, sample
+from appliance.telemetry.metrics.exposition import Family, label_text, sample
+from appliance.telemetry.snapshot import QuotaFigures
 
 
 def quota_families(figures: QuotaFigures) -> Iterator[Family]:

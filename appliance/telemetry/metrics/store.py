@@ -3,28 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
-from appliance.telemetry.exposition import Family, sample
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoreFigures:
-    """``versions`` that are installed and the ``bytes`` of their blobs; ``wanted`` of them shall be served;
-    ``unsigned`` have no trusted signature. ``damaged`` blobs, ``passes`` of the scrub since the start and ``failures``
-    of it, and when the last whole one ended (seconds since 1970; 0: never). ``generation`` is that of the catalog that
-    is served, ``trouble`` why it cannot be read at present ("": it can)."""
-
-    versions: int
-    wanted: int
-    unsigned: int
-    bytes: int
-    damaged: int
-    passes: int
-    failures: int
-    scrubbed_at_s: float
-    generation: int
-    trouble: str
+from appliance.telemetry.metrics.exposition import Family, sample
+from appliance.telemetry.snapshot import StoreFigures
 
 
 def store_families(figures: StoreFigures) -> Iterator[Family]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from appliance.engine.port import EngineStatus, VersionStatus
-from appliance.telemetry.exposition import Family, label_text, sample
+from appliance.telemetry.metrics.exposition import Family, family, label_text
+from appliance.telemetry.snapshot import EngineStatus, VersionStatus
 
 
 def swap_families(status: EngineStatus, labels: Sequence[str]) -> Iterator[Family]:
@@ -37,22 +37,18 @@ def _of_versions(pairs: Sequence[tuple[str, VersionStatus]]) -> Iterator[Family]
     yield _counter("appliance_version_fallbacks_total", meaning, fallen)
     left = [(label, version.tries_left) for label, version in pairs]
     meaning = "How often the version may still be tried before it is given up."
-    yield _family("appliance_version_tries_left", "gauge", meaning, left)
+    yield family("appliance_version_tries_left", "gauge", meaning, left)
     next_tries = [(label, version.next_try_ms / 1_000) for label, version in pairs if version.next_try_ms]
     meaning = "When the version that was given up is tried again, in seconds since 1970."
-    yield _family("appliance_version_next_try_timestamp_seconds", "gauge", meaning, next_tries)
+    yield family("appliance_version_next_try_timestamp_seconds", "gauge", meaning, next_tries)
     trials = [
         (f"{label},{label_text({'stage': version.trial.stage})}", 1)
         for label, version in pairs
         if version.trial
     ]
     meaning = "1 for the stage of its trial that the version is in."
-    yield _family("appliance_version_trial", "gauge", meaning, trials)
+    yield family("appliance_version_trial", "gauge", meaning, trials)
 
 
 def _counter(name: str, meaning: str, values: Iterable[tuple[str, float]]) -> Family:
-    return _family(name, "counter", meaning, values)
-
-
-def _family(name: str, kind: str, meaning: str, values: Iterable[tuple[str, float]]) -> Family:
-    return Family(name, kind, meaning, (sample(name, labels, value) for labels, value in values))
+    return family(name, "counter", meaning, values)

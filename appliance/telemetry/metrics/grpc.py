@@ -2,23 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator
 from typing import Final
 
-from appliance.telemetry.exposition import Family, label_text, sample
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DoorFigures:
-    """What a door counted since it opened and has open now. ``door`` is its name; ``counts`` are by the names of
-    FAMILIES and empty where the door does not know; ``limits`` says how often each bound was enforced, by its
-    setting."""
-
-    door: str
-    counts: Mapping[str, int]
-    limits: Mapping[str, int]
-
+from appliance.telemetry.metrics.exposition import Family, label_text, sample
+from appliance.telemetry.snapshot import DoorFigures
 
 FAMILIES: Final = (
     ("connections_open", "appliance_door_open_connections", "gauge", "Open gRPC connections."),

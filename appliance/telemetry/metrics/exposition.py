@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import accumulate
 from typing import Final, NamedTuple
 
-from appliance.telemetry.meter import BOUNDS_US, HistogramValue
+from appliance.domain.histogram import BOUNDS_US, HistogramValue
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -65,3 +65,13 @@ def _escaped_label(value: str) -> str:
 
 def _escaped_help(text: str) -> str:
     return text.replace("\\", "\\\\").replace("\n", "\\n")
+
+
+def family(name: str, kind: str, meaning: str, values: Iterable[tuple[str, float]]) -> Family:
+    """A family of one line per (labels, value)."""
+    return Family(name, kind, meaning, (sample(name, labels, value) for labels, value in values))
+
+
+def gauge(name: str, meaning: str, value: float) -> Family:
+    """A gauge without labels."""
+    return family(name, "gauge", meaning, [("", value)])

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from appliance.core.memory.residency_port import Form
-from appliance.engine.port import EngineStatus, VersionStatus
-from appliance.telemetry.exposition import Family, sample
+from appliance.telemetry.metrics.exposition import Family, sample
+from appliance.telemetry.snapshot import EngineStatus, VersionStatus
 
 
 def residency_families(status: EngineStatus, labels: Sequence[str]) -> Iterator[Family]:

@@ -1,0 +1,47 @@
+"""The one place where figures are read: all that counts, at one moment, as one value."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from appliance.telemetry.snapshot import (
+    DoorFigures,
+    EngineStatus,
+    HttpStatistics,
+    QuotaFigures,
+    Snapshot,
+    StoreFigures,
+    TraceFigures,
+)
+
+
+class Engine(Protocol):
+    """As far as it is asked."""
+
+    def status(self) -> EngineStatus:
+        """Its figures, and those of all versions."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Meters:
+    """What counts, each by how it is asked; None: there is no such thing here. Asked on the event loop's thread."""
+
+    engine: Engine
+    http: Callable[[], HttpStatistics]
+    grpc: Callable[[], DoorFigures] | None = None
+    store: Callable[[], StoreFigures] | None = None
+    quotas: Callable[[], QuotaFigures] | None = None
+    traces: Callable[[], TraceFigures] | None = None
+
+    def read(self) -> Snapshot:
+        """Everything, as of now."""
+        return Snapshot(
+            engine=self.engine.status(),
+            http=self.http(),
+            grpc=None if self.grpc is None else self.grpc(),
+            store=None if self.store is None else self.store(),
+            quotas=None if self.quotas is None else self.quotas(),
+            traces=None if self.traces is None else self.traces(),
+        )

@@ -1,0 +1,1 @@
+"""Figures as Prometheus families: pure renderings of a snapshot, one module for each part of it (docs/METRICS.md)."""

@@ -1,0 +1,261 @@
+"""Everything countable of an appliance at one moment, as one frozen value that all who show figures render.
+
+Values only: ``meters`` reads them, in one place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final, NamedTuple
+
+from appliance.core.rollout.phase import Phase
+from appliance.core.rollout.reasons import Outlook
+from appliance.domain.model import VersionState
+from appliance.telemetry.meter import VersionStatistics
+
+
+class LaneUse(NamedTuple):
+    """Who gave a worker its requests. ``asked``: those that the engine gave it, ``granted``: those that were answered
+    under grants; ``granted_now``: whether the door may give it requests by itself."""
+
+    asked: int = 0
+    granted: int = 0
+    granted_now: bool = False
+
+
+class SlotUse(NamedTuple):
+    """The slots of one size that the door keeps for requests under grants."""
+
+    size_bytes: int
+    slots: int
+    used: int
+
+
+class SwapFigures(NamedTuple):
+    """What became of versions on their way to serving: how often each ending came, loads and the time they took,
+    assessments, requests that went to versions on trial, answers compared in the shadow; ``retries``: tries of versions
+    that had been given up, because nothing else of their models served."""
+
+    endings: Mapping[str, int] = MappingProxyType({})
+    loads: int = 0
+    load_ns: int = 0
+    assessments: int = 0
+    assessments_failed: int = 0
+    canary_requests: int = 0
+    shadow_requests: int = 0
+    shadow_dropped: int = 0
+    compared: int = 0
+    differing: int = 0
+    retries: int = 0
+
+
+NO_SWAPS: Final = SwapFigures()
+
+
+class ResidencyFigures(NamedTuple):
+    """Models in and out of memory. ``budget_bytes`` is for all of them and their workers, ``used_bytes`` are taken;
+    ``weights_evicted_bytes`` are the weights of models whose sessions are kept without. Counts: ``misses`` requests for
+    models that were not in memory, of which ``refused`` did not wait; what was loaded, paged in (and its bytes),
+    evicted (its weights) and unloaded; weights that were ``verified`` as they came into memory, whenever that was,
+    their bytes, and those that were ``not_as_stored``. ``waiting`` requests hold ``waiting_bytes`` now. ``problems``
+    are what cannot be as it is configured."""
+
+    budget_bytes: int = 0
+    used_bytes: int = 0
+    weights_evicted_bytes: int = 0
+    misses: int = 0
+    refused: int = 0
+    waiting: int = 0
+    waiting_bytes: int = 0
+    loads: int = 0
+    page_ins: int = 0
+    paged_in_bytes: int = 0
+    evictions: int = 0
+    unloads: int = 0
+    verified: int = 0
+    verified_bytes: int = 0
+    not_as_stored: int = 0
+    problems: tuple[str, ...] = ()
+
+
+NO_RESIDENCY: Final = ResidencyFigures()
+
+
+class TrialStatus(NamedTuple):
+    """How far a version has come on its way: the stage, the version that it replaces (0: none), its share of requests
+    and what was seen of it. With a ``header`` the share is of clients, told apart by it; as "NAME: VALUE" it is all the
+    requests that bring this value."""
+
+    stage: str
+    before: int
+    percent: float
+    header: str
+    answered: int
+    failed: int
+    compared: int
+    differing: int
+
+
+class LoadStatus(NamedTuple):
+    """How far the load of a version is: what it is at, and how much of its file of weights is read (0 of 0: it has
+    none)."""
+
+    stage: str
+    done_bytes: int
+    total_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerStatus:
+    """A worker process. ``models`` are ``name/version``; ``memory_bytes`` is what it has in memory for itself
+    (0: unknown)."""
+
+    worker: int
+    pid: int
+    state: str
+    models: tuple[str, ...]
+    memory_bytes: int
+    restarts: int
+    use: LaneUse
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VersionStatus:
+    """A model version for people: state, queue, how it batches, where it runs, how it stands: ``tries_left`` before it
+    is out for good unless nothing else of its model serves, ``next_try_ms`` when, by the wall clock, it is tried again
+    because of that (0: it is not), ``run_p50_ns`` and ``run_p99_ns`` as assessed (0: it was not), ``fallen_back``
+    requests that failed on it and that the version before has answered; ``trust`` is who vouches for its package (see
+    ModelVersion), ``load_ns`` how long its last load took, ``loading`` how far the one is that is under way;
+    ``phase`` how far its life has come, ``outlook`` what it is, while it serves, to what is wanted in its place;
+    ``waiting`` what it waits for, or what is to serve in its place does ("memory", "trial", or NEVER; "": nothing);
+    ``untried`` why it went live without the trial that is configured ("": it did not)."""
+
+    name: str
+    version: int
+    state: VersionState
+    reason: str
+    queued: int
+    running: int
+    workers: tuple[int, ...]
+    statistics: VersionStatistics
+    residency: str = "resident"
+    trial: TrialStatus | None = None
+    tries_left: int = 0
+    next_try_ms: int = 0
+    run_p50_ns: int = 0
+    run_p99_ns: int = 0
+    fallen_back: int = 0
+    untried: str = ""
+    trust: str = ""
+    load_ns: int = 0
+    loading: LoadStatus | None = None
+    outlook: Outlook = Outlook.AS_WANTED
+    waiting: str = ""
+    phase: Phase = Phase.FAILED
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineStatus:
+    """Everything ``status`` and ``top`` show. Times are monotonic nanoseconds."""
+
+    now_ns: int
+    started_ns: int
+    accepting: bool
+    versions: tuple[VersionStatus, ...]
+    workers: tuple[WorkerStatus, ...]
+    queued_requests: int
+    queued_bytes: int
+    running_requests: int
+    arena_used_bytes: int
+    arena_limit_bytes: int
+    slots: tuple[SlotUse, ...] = ()
+    swaps: SwapFigures = NO_SWAPS
+    residency: ResidencyFigures = NO_RESIDENCY
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DoorFigures:
+    """What a door counted since it opened and has open now. ``door`` is its name; ``counts`` are by the names of
+    FAMILIES and empty where the door does not know; ``limits`` says how often each bound was enforced, by its
+    setting."""
+
+    door: str
+    counts: Mapping[str, int]
+    limits: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreFigures:
+    """``versions`` that are installed and the ``bytes`` of their blobs; ``wanted`` of them shall be served;
+    ``unsigned`` have no trusted signature. ``damaged`` blobs, ``passes`` of the scrub since the start and ``failures``
+    of it, and when the last whole one ended (seconds since 1970; 0: never). ``generation`` is that of the catalog that
+    is served, ``trouble`` why it cannot be read at present ("": it can)."""
+
+    versions: int
+    wanted: int
+    unsigned: int
+    bytes: int
+    damaged: int
+    passes: int
+    failures: int
+    scrubbed_at_s: float
+    generation: int
+    trouble: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TraceFigures:
+    """Traces since the start: ``written`` to the file, ``left_out`` because there were too many in a second, and
+    ``lost`` because the file was slower or could not be written."""
+
+    written: int
+    left_out: int
+    lost: int
+
+
+class Refusals(NamedTuple):
+    """How often clients with one label were refused, by reason."""
+
+    label: str
+    rate: int
+    in_flight: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuotaFigures:
+    """What quotas did since the start: how many clients are told apart now (0: nobody is bounded), and how often which
+    were refused."""
+
+    clients: int
+    refusals: tuple[Refusals, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HttpStatistics:
+    """This edge's own figures: answers by status code, TLS handshakes that came to nothing by why, and what is open
+    now."""
+
+    answers: tuple[tuple[int, int], ...]
+    handshakes: tuple[tuple[str, int], ...]
+    connections: int
+    refused_connections: int
+    in_flight: int
+    body_bytes: int
+    answer_bytes: int
+    refused_answers: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """An appliance at one moment. ``http`` and ``grpc`` are what its front end did, ``store`` the store that is served
+    from (None: a directory is), ``quotas`` what clients were refused (None: nobody is bounded), ``traces`` what became
+    of them (None: there are none)."""
+
+    engine: EngineStatus
+    http: HttpStatistics
+    grpc: DoorFigures | None = None
+    store: StoreFigures | None = None
+    quotas: QuotaFigures | None = None
+    traces: TraceFigures | None = None
