@@ -3,8 +3,7 @@
 A version is looked after from the moment it serves; it stays READY for clients whether or not it is in memory. One
 that is not RESIDENT is closed for the scheduler, and the door forgets its lessons, so that every request for it comes
 here. One whose weights are evicted keeps its workers and its place in them; COLD ends them. Versions on their way to
-serving are not looked after, but memory is kept for them (``lodging``). Owner: the engine.
-"""
+serving are not looked after, but memory is kept for them (``lodging``). Owner: the engine."""
 
 from __future__ import annotations
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
+from appliance.config.metrics import MetricsConfig
 from appliance.domain.model import VersionState
 from appliance.telemetry.metrics.exposition import Family, family, gauge, label_text
 from appliance.telemetry.metrics.grpc import door_families
 from appliance.telemetry.metrics.http import http_families
 from appliance.telemetry.metrics.memory import residency_families
-from appliance.telemetry.metrics.process import MetricsConfig
 from appliance.telemetry.metrics.quotas import quota_families
 from appliance.telemetry.metrics.rollout import swap_families
 from appliance.telemetry.metrics.store import store_families
