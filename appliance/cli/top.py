@@ -20,9 +20,9 @@ from appliance.cli.activity import (
     over_quota_between,
     workers_between,
 )
-from appliance.cli.duration import seconds
 from appliance.cli.failure import Exit
 from appliance.cli.keys import Keys
+from appliance.cli.option_types import seconds
 from appliance.cli.snapshot import Snapshot, Source, add_url, parse
 
 Show = Callable[[Snapshot, Sequence[Activity], Sequence[WorkerActivity], Mapping[str, float]], None]

@@ -11,9 +11,9 @@ from types import MappingProxyType
 from typing import Final
 
 from appliance.cli import store_session
-from appliance.cli.duration import seconds
 from appliance.cli.failure import CommandFailed, Exit, printable
 from appliance.cli.going_live import Arrived, OnItsWay, Stranded, whereabouts
+from appliance.cli.option_types import seconds
 from appliance.cli.snapshot import DEFAULT_URL, Source, add_url, is_unix, parse, understood
 from appliance.domain.address import parse_address
 

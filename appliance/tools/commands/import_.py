@@ -14,7 +14,7 @@ from pathlib import Path
 from appliance.cli import package_policy
 from appliance.cli.failure import CommandFailed, Exit, printable
 from appliance.cli.model.target import add_output
-from appliance.cli.version_number import version_number
+from appliance.cli.option_types import version_number
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

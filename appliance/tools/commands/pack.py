@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING
 from appliance.cli import package_policy, signing
 from appliance.cli.failure import CommandFailed, Exit, printable
 from appliance.cli.model.target import add_output, free_target
+from appliance.cli.option_types import version_number
 from appliance.cli.progress_bar import progress_bar
-from appliance.cli.version_number import version_number
 
 if TYPE_CHECKING:
     from appliance.domain.manifest import LatencyPromise, Manifest, Measured

@@ -1,9 +1,11 @@
-"""How long something may take, as a person types it: a number of seconds within bounds."""
+"""What a person types for an option, as a value: seconds within bounds, the number of a version."""
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
+
+from appliance.domain.manifest import INT64_MAX
 
 
 def seconds(least: float, most: float) -> Callable[[str], float]:
@@ -19,3 +21,10 @@ def seconds(least: float, most: float) -> Callable[[str], float]:
         return value
 
     return read
+
+
+def version_number(text: str) -> int:
+    """``text`` as the number of a version. Raises ArgumentTypeError for what cannot be one."""
+    if not (text.isascii() and text.isdecimal() and len(text) < 20 and 1 <= int(text) <= INT64_MAX):
+        raise argparse.ArgumentTypeError(f"'{text}' is no version; give 1 to {INT64_MAX}")
+    return int(text)
