@@ -1,7 +1,7 @@
 //! The rules of HTTP heads: what is taken for a common request or response is one by a second, slow reading, with the same
 //! ends; what comes behind a head does not change it; and a head that is cut short is waited for.
 
-use crate::http::head::{Bounds, HEAD, Head, Request, Response, is_inference, request, response};
+use crate::http::head::{Bounds, HEAD, HEADERS, Head, Request, Response, is_inference, request, response};
 
 const BOUNDS: Bounds = Bounds { line_bytes: 300, headers: 12 };
 /// Headers that may come once, and those with which a message is not common.
@@ -83,7 +83,7 @@ fn headers(lines: &[&[u8]], bounds: &Bounds) -> Option<Vec<(String, String)>> {
         let text = std::str::from_utf8(line).ok().filter(|text| text.is_ascii())?;
         let (name, value) = text.split_once(':')?;
         let token = |unit: char| unit.is_ascii_alphanumeric() || "!#$%&'*+-.^_`|~".contains(unit);
-        let value = value.trim_matches([' ', '\t', '\n', '\r', '\x0c']);
+        let value = value.trim_matches([' ', '\t']);
         let printable = value.chars().all(|unit| unit == '\t' || (' '..='~').contains(&unit));
         if name.is_empty() || !name.chars().all(token) || !printable || line.len() >= bounds.line_bytes {
             return None;
@@ -121,8 +121,13 @@ fn slow_request(bytes: &[u8]) -> Option<(usize, usize)> {
 fn slow_response(bytes: &[u8]) -> Option<(usize, usize)> {
     let (lines, end) = lines(bytes)?;
     let (first, rest) = lines.split_first()?;
-    let status = first.strip_prefix(b"HTTP/1.1 ")?.get(..3)?;
-    let known = b"2345".contains(&status[0]) && status != b"204" && status != b"304";
-    let found = headers(rest, &Bounds { line_bytes: HEAD, headers: HEAD }).filter(|_| known)?;
+    let (status, reason) = first.strip_prefix(b"HTTP/1.1 ")?.split_at_checked(3)?;
+    let known = b"2345".contains(&status[0])
+        && status.iter().all(u8::is_ascii_digit)
+        && status != b"204"
+        && status != b"304"
+        && reason.first().is_none_or(|byte| *byte == b' ')
+        && reason.iter().all(|byte| matches!(byte, b'\t' | b' '..=b'~' | 0x80..));
+    let found = headers(rest, &Bounds { line_bytes: HEAD, headers: HEADERS }).filter(|_| known)?;
     Some((end, number(value(&found, "content-length")?)?))
 }

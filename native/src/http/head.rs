@@ -1,14 +1,17 @@
 //! HTTP/1.1 heads, as far as the door must understand them: how long a message is, and whether it is an inference
 //! request that it might serve.
 //!
-//! What is common is recognised by rules that are stricter than the protocol's. Everything else is *odd*, which is no
-//! error: from there on the whole connection is the edge's, byte for byte, and the edge alone says what it means. So the
-//! two can never disagree about where a request ends.
+//! A library reads the syntax; what is common among what it has read is recognised by rules that are stricter than the
+//! protocol's. Everything else is *odd*, which is no error: from there on the whole connection is the edge's, byte for
+//! byte, and the edge alone says what it means. So the two can never disagree about where a request ends.
 
+use httparse::{EMPTY_HEADER, Header, Status};
 use std::ops::Range;
 
 /// Longest head that is looked at.
 pub const HEAD: usize = 16 * 1024;
+/// Most headers that are looked at; the edge may allow more.
+pub const HEADERS: usize = 128;
 
 /// What the edge bounds, which therefore is its to refuse.
 #[derive(Clone, Copy, Debug)]
@@ -86,76 +89,77 @@ struct Headers<'a> {
 
 /// Reads the head at the beginning of `bytes`.
 pub fn request(bytes: &[u8], bounds: &Bounds) -> Head {
-    match end_of_head(bytes) {
-        Some(head) => parse_request(bytes, head, bounds).map_or(Head::Odd, Head::Request),
-        None if bytes.len() < HEAD && b"GET ".iter().zip(bytes).all(|(a, b)| a == b) => Head::Partial,
-        None if bytes.len() < HEAD && b"POST ".iter().zip(bytes).all(|(a, b)| a == b) => Head::Partial,
-        None => Head::Odd,
+    let bytes = &bytes[..bytes.len().min(HEAD)];
+    let begins_as = |method: &[u8]| method.iter().zip(bytes).all(|(a, b)| a == b);
+    if !begins_as(b"GET /") && !begins_as(b"POST /") {
+        return Head::Odd;
+    }
+    let mut headers = [EMPTY_HEADER; HEADERS];
+    let mut parsed = httparse::Request::new(&mut headers);
+    match parsed.parse(bytes) {
+        Ok(Status::Complete(head)) if has_plain_lines(&bytes[..head], bounds) => {
+            common_request(&parsed, head, bounds).map_or(Head::Odd, Head::Request)
+        }
+        Ok(Status::Partial) if bytes.len() < HEAD => Head::Partial,
+        _ => Head::Odd,
     }
 }
 
-fn parse_request(bytes: &[u8], head: usize, bounds: &Bounds) -> Option<Request> {
-    let (line, rest) = split_line(&bytes[..head - 2])?;
-    let (post, target) = match line {
-        [b'P', b'O', b'S', b'T', b' ', target @ ..] => (true, target),
-        [b'G', b'E', b'T', b' ', target @ ..] => (false, target),
-        _ => return None,
-    };
-    let target = target.strip_suffix(b" HTTP/1.1")?;
-    if line.len() >= bounds.line_bytes || target.first() != Some(&b'/') || !target.iter().all(is_visible) {
+fn common_request(parsed: &httparse::Request<'_, '_>, head: usize, bounds: &Bounds) -> Option<Request> {
+    let (method, target) = (parsed.method?, parsed.path?.as_bytes());
+    if parsed.version != Some(1) || !target.is_ascii() || parsed.headers.len() > bounds.headers {
         return None;
     }
-    let headers = Headers::read(rest, bounds)?;
+    let headers = Headers::read(parsed.headers)?;
     headers.host.filter(|host| !host.is_empty())?; // without one the edge refuses it
     let body = headers.content_length.map_or(Some(0), number)?;
-    let start = if post { 5 } else { 4 };
-    let infer =
-        (post && is_inference(target)).then(|| headers.infer(start..start + target.len(), body)).flatten();
+    let start = method.len() + 1;
+    let is_infer = method == "POST" && is_inference(target);
+    let infer = is_infer.then(|| headers.infer(start..start + target.len(), body)).flatten();
     Some(Request { head, body, infer })
 }
 
 /// Reads the head of what the edge answers. None within: it is odd.
 pub fn response(bytes: &[u8]) -> Option<Option<Response>> {
-    let Some(head) = end_of_head(bytes) else { return (bytes.len() >= HEAD).then_some(None) };
-    Some(parse_response(bytes, head))
+    let bytes = &bytes[..bytes.len().min(HEAD)];
+    let mut headers = [EMPTY_HEADER; HEADERS];
+    let mut parsed = httparse::Response::new(&mut headers);
+    match parsed.parse(bytes) {
+        Ok(Status::Complete(head)) => Some(common_response(&parsed, &bytes[..head])),
+        Ok(Status::Partial) if bytes.len() < HEAD => None,
+        _ => Some(None),
+    }
 }
 
-fn parse_response(bytes: &[u8], head: usize) -> Option<Response> {
-    let (line, rest) = split_line(&bytes[..head - 2])?;
-    let status = line.strip_prefix(b"HTTP/1.1 ")?.get(..3)?;
-    if !(b'2'..=b'5').contains(&status[0]) || matches!(status, b"204" | b"304") {
+fn common_response(parsed: &httparse::Response<'_, '_>, head: &[u8]) -> Option<Response> {
+    let bounds = Bounds { line_bytes: HEAD, headers: HEADERS };
+    let has_body = parsed.code.is_some_and(|code| (200..600).contains(&code) && code != 204 && code != 304);
+    if !has_body || !head.starts_with(b"HTTP/1.1 ") || !has_plain_lines(head, &bounds) {
         return None;
     }
-    let headers = Headers::read(rest, &Bounds { line_bytes: HEAD, headers: HEAD })?;
-    Some(Response { head, body: number(headers.content_length?)? })
+    let headers = Headers::read(parsed.headers)?;
+    Some(Response { head: head.len(), body: number(headers.content_length?)? })
+}
+
+/// Whether all lines of a head end as the protocol has it, and none is too long for the edge.
+fn has_plain_lines(head: &[u8], bounds: &Bounds) -> bool {
+    let plain = |line: &[u8]| line.strip_suffix(b"\r\n").is_some_and(|line| line.len() < bounds.line_bytes);
+    head.split_inclusive(|byte| *byte == b'\n').all(plain)
 }
 
 impl<'a> Headers<'a> {
-    fn read(mut rest: &'a [u8], bounds: &Bounds) -> Option<Self> {
+    fn read(headers: &[Header<'a>]) -> Option<Self> {
         let mut found = Self::default();
-        let mut count = 0;
-        while !rest.is_empty() {
-            let (line, next) = split_line(rest)?;
-            rest = next;
-            count += 1;
-            if line.len() >= bounds.line_bytes || count > bounds.headers {
-                return None;
-            }
-            let colon = line.iter().position(|byte| *byte == b':')?;
-            let (name, value) = (&line[..colon], line[colon + 1..].trim_ascii());
-            if name.is_empty() || !name.iter().all(is_token) || !value.iter().all(is_text) {
-                return None;
-            }
-            found.take(name, value)?;
-        }
+        headers.iter().try_for_each(|header| found.take(header))?;
         let persistent = found.connection.is_none_or(|value| value.eq_ignore_ascii_case(b"keep-alive"));
         persistent.then_some(found)
     }
 
     /// None: with this header the request is the edge's.
-    fn take(&mut self, name: &[u8], value: &'a [u8]) -> Option<()> {
-        let is = |known: &str| name.eq_ignore_ascii_case(known.as_bytes());
-        let place = match name.len() {
+    fn take(&mut self, header: &Header<'a>) -> Option<()> {
+        let is = |known: &str| header.name.eq_ignore_ascii_case(known);
+        let place = match header.name.len() {
+            _ if !header.value.is_ascii() => return None,
             4 if is("host") => &mut self.host,
             14 if is("content-length") => &mut self.content_length,
             31 if is("inference-header-content-length") => &mut self.json_length,
@@ -168,7 +172,7 @@ impl<'a> Headers<'a> {
             7 if is("upgrade") => return None,
             _ => return Some(()),
         };
-        place.replace(value).is_none().then_some(())
+        place.replace(header.value).is_none().then_some(())
     }
 
     fn infer(&self, target: Range<usize>, body: usize) -> Option<Infer> {
@@ -196,43 +200,11 @@ pub fn is_inference(target: &[u8]) -> bool {
     target.starts_with(b"/v2/models/") && target.ends_with(b"/infer") && !target.contains(&b'?')
 }
 
-/// Where the head ends, its empty line included.
-fn end_of_head(bytes: &[u8]) -> Option<usize> {
-    let bytes = &bytes[..bytes.len().min(HEAD)];
-    let mut from = 0;
-    while let Some(found) = bytes[from..].iter().position(|byte| *byte == b'\n') {
-        let end = from + found + 1;
-        if bytes[..end].ends_with(b"\r\n\r\n") {
-            return Some(end);
-        }
-        from = end;
-    }
-    None
-}
-
-/// A line without its end, and what follows.
-fn split_line(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
-    let end = bytes.iter().position(|byte| *byte == b'\n')?;
-    Some((bytes[..end].strip_suffix(b"\r")?, &bytes[end + 1..]))
-}
-
 fn number(digits: &[u8]) -> Option<usize> {
     if digits.is_empty() || digits.len() > 15 || !digits.iter().all(u8::is_ascii_digit) {
         return None;
     }
     Some(digits.iter().fold(0, |sum, digit| sum * 10 + usize::from(digit - b'0')))
-}
-
-fn is_visible(byte: &u8) -> bool {
-    byte.is_ascii_graphic()
-}
-
-fn is_text(byte: &u8) -> bool {
-    matches!(byte, b'\t' | b' '..=b'~')
-}
-
-fn is_token(byte: &u8) -> bool {
-    byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(byte)
 }
 
 #[cfg(test)]
@@ -371,7 +343,7 @@ mod tests {
             assert_eq!(request(&whole[..length], &BOUNDS), Head::Partial, "{length}");
         }
         assert_eq!(request(b"GE", &BOUNDS), Head::Partial);
-        assert_eq!(request(b"GET /v2 HTTP/1.1\n\n", &BOUNDS), Head::Partial, "the edge's after a moment");
+        assert_eq!(request(b"GET /v2 HTTP/1.1\n\n", &BOUNDS), Head::Odd);
         let endless = [b"GET /".as_slice(), &[b'a'; HEAD]].concat();
         assert_eq!(request(&endless, &BOUNDS), Head::Odd);
     }
