@@ -17,7 +17,7 @@ from appliance.core.rollout.version import Artifact
 from appliance.domain.errors import OperatorError
 from appliance.engine.versions import history
 from appliance.engine.versions import records as records_module
-from appliance.engine.versions.history import FILE, FILE_BEFORE, read_history, unfit
+from appliance.engine.versions.history import FILE, FILE_BEFORE, encoded, read_history, unfit
 from appliance.engine.versions.premises import Premises, cpu_identity
 from appliance.engine.versions.record_files import PROOFS, TRIES, FileRecords
 from appliance.engine.versions.records import Change, Cost, Ending, MemoryRecords, Proof, Standing
@@ -198,7 +198,31 @@ def test_a_torn_last_line_costs_that_line_only(tmp_path: Path) -> None:
     after.records.happened(change(3, "other"))
     after.records.close()
     assert [each.version for each in read_history(tmp_path)] == [1, 3]
-    assert read_history(tmp_path, "other") == (change(3, "other"),)
+    assert read_history(tmp_path, "other") == (replace(change(3, "other"), sequence=2),)
+
+
+def test_lines_are_numbered_on_across_restarts_and_a_reader_goes_on_where_it_ended(tmp_path: Path) -> None:
+    for start in range(3):
+        disk = Disk(tmp_path / "serve")
+        disk.records.happened(change(1))
+        disk.records.happened(change(2, "n"))
+        assert [each.sequence for each in disk.records.history("")] == list(range(1, 2 * start + 3))
+        disk.records.close()
+    seen = read_history(tmp_path / "serve", after=4)
+    assert [(each.sequence, each.name) for each in seen] == [(5, "m"), (6, "n")]
+    assert [each.sequence for each in read_history(tmp_path / "serve", "n", after=4)] == [6]
+
+
+def test_lines_of_older_releases_are_numbered_by_their_place(tmp_path: Path) -> None:
+    folder = tmp_path / "serve"
+    folder.mkdir()
+    old = [encoded(change(number)).replace(b',"sequence":0', b"") for number in (7, 8)]
+    assert all(b"sequence" not in line for line in old)
+    (folder / "history.jsonl").write_bytes(b"".join(old))
+    disk = Disk(folder)
+    disk.records.happened(change(9))
+    disk.records.close()
+    assert [(each.sequence, each.version) for each in read_history(folder)] == [(1, 7), (2, 8), (3, 9)]
 
 
 def test_a_line_that_a_full_disk_cuts_short_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,6 +22,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.add_argument("model", metavar="NAME", nargs="?", default="", help="the model (default: all)")
     store_session.add_place(parser, "TOML file that says state_dir")
+    parser.add_argument(
+        "--after", type=int, default=0, metavar="N", help="only what has a higher number (see --json) than N"
+    )
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
 
 
@@ -31,7 +34,7 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         if not arguments.state_dir.is_dir():
             raise CommandFailed(f"'{arguments.state_dir}' is no directory; give that of 'serve --state-dir'")
-        changes = read_history(folder, arguments.model)
+        changes = read_history(folder, arguments.model, arguments.after)
     except OSError as error:
         raise CommandFailed(f"'{folder}' cannot be read: {error.strerror}") from error
     if arguments.json:

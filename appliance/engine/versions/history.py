@@ -44,11 +44,21 @@ def decoded(line: bytes) -> Change | None:
         return None
 
 
-def read_history(folder: Path, name: str = "") -> tuple[Change, ...]:
-    """The changes of model ``name``, of all for "", that the files in ``folder`` tell of, oldest first, the last
-    CHANGES_KEPT. Raises OSError; a file that is not there tells nothing."""
-    changes = [change for change in _changes(folder) if not name or change.name == name]
+def read_history(folder: Path, name: str = "", after: int = 0) -> tuple[Change, ...]:
+    """The changes of model ``name``, of all for "", with a higher number than ``after``, that the files in ``folder``
+    tell of, oldest first, the last CHANGES_KEPT. Raises OSError; a file that is not there tells nothing."""
+    numbered = _numbered(_changes(folder))
+    changes = [each for each in numbered if each.sequence > after and (not name or each.name == name)]
     return tuple(changes[-CHANGES_KEPT:])
+
+
+def _numbered(changes: Iterable[Change]) -> Iterator[Change]:
+    """Lines of releases that gave them no number are counted on from the one before."""
+    last = 0
+    for change in changes:
+        numbered = change if change.sequence else replace(change, sequence=last + 1)
+        last = numbered.sequence
+        yield numbered
 
 
 def unfit(changes: Iterable[Change]) -> frozenset[int]:

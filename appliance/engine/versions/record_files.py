@@ -192,8 +192,8 @@ class FileRecords:
 
     def happened(self, change: Change) -> None:
         """See Records."""
-        self._known.happened(change)
-        self._jobs.put(lambda: self._attempt(lambda: self._append(encoded(change)), None))
+        line = encoded(self._known.number(change))
+        self._jobs.put(lambda: self._attempt(lambda: self._append(line), None))
 
     def history(self, name: str) -> tuple[Change, ...]:
         """See Records."""

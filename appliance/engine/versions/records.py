@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import chain
 from types import MappingProxyType
@@ -46,7 +46,8 @@ class Change:
     """One line of history. ``before`` is the version that served until then (0: none; itself if it did so already and
     was watched), ``after`` the one that serves now (0: none). ``stage`` is how far the version came, ``took_ms`` how
     long the try lasted since its load began. ``at_ms`` is the wall clock's, for people only; ``artifact`` is what the
-    version ran from, or was to."""
+    version ran from, or was to. ``sequence`` counts the lines of this box, across restarts, so that a reader can go on
+    where it ended; 0: it has no number yet."""
 
     at_ms: int
     name: str
@@ -59,6 +60,7 @@ class Change:
     reason: str = ""
     took_ms: int = 0
     artifact: Artifact = Artifact.AS_PACKAGED
+    sequence: int = 0
 
 
 class Standing(NamedTuple):
@@ -142,7 +144,7 @@ class Records(Protocol):
         next of tries, so that neither can be lost without the other."""
 
     def happened(self, change: Change) -> None:
-        """Add a line to the history."""
+        """Add a line to the history, under the next number."""
 
     def history(self, name: str) -> tuple[Change, ...]:
         """The lines of one model, or of all for "", oldest first, as many as are kept."""
@@ -212,6 +214,7 @@ class MemoryRecords:
         self.seats: dict[str, str] = {}
         self.heeded: dict[str, int] | None = None
         self._changes = deque(changes, CHANGES_KEPT)
+        self._last = self._changes[-1].sequence if self._changes else 0
         self._boxes: dict[str, str] = {}  # equal ones are kept once
         for identity, standing in standings:
             self.standings.put(identity, standing)
@@ -292,7 +295,14 @@ class MemoryRecords:
 
     def happened(self, change: Change) -> None:
         """See Records."""
-        self._changes.append(change)
+        self.number(change)
+
+    def number(self, change: Change) -> Change:
+        """Add a line; gives it with its number."""
+        self._last += 1
+        numbered = replace(change, sequence=self._last)
+        self._changes.append(numbered)
+        return numbered
 
     def history(self, name: str) -> tuple[Change, ...]:
         """See Records."""
