@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import Field, fields, is_dataclass
+from enum import Enum
 from pathlib import Path
+from typing import Any
 
 from appliance import configuration
-from appliance.cli import source
-from appliance.cli.config_listing import as_plain, as_toml
+from appliance.cli.arguments import add_models, given_models
 from appliance.cli.failure import CommandFailed, Exit, printable
 from appliance.config import loading
 from appliance.config.tree import ApplianceConfig
@@ -25,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", required=True, metavar="check|show")
     check = actions.add_parser("check", help="report every problem that 'serve' would have with a file here")
     check.add_argument("file", metavar="FILE", type=Path)
-    source.add_arguments(check)
+    add_models(check)
     show = actions.add_parser("show", help="print every key with its value, unit and meaning, as TOML")
     show.add_argument("file", metavar="FILE", type=Path, nargs="?")
     show.add_argument("--json", action="store_true", help="print JSON instead of TOML")
@@ -34,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Check or show."""
     if arguments.action == "check":
-        return _check(arguments.file, source.given(arguments))
+        return _check(arguments.file, given_models(arguments))
     return _show(arguments.file, arguments.json)
 
 
@@ -70,3 +72,80 @@ def _print_problems(file: Path, problems: Sequence[Problem]) -> None:
     for problem in problems:
         table.add_row(Text(printable(problem.key) or "-"), Text(printable(problem.text)))
     Console().print(table)
+
+
+def as_toml(section: object) -> str:
+    """The tree as TOML with every key, its unit and what it is for, which can be read back and gives the same tree."""
+    return "\n".join(_section(section, "")).strip() + "\n"
+
+
+def as_plain(value: Any) -> Any:
+    """The tree as plain values for JSON."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return {field.name: as_plain(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, tuple):
+        return [as_plain(each) for each in value]
+    if isinstance(value, Mapping):
+        return {key: as_plain(each) for key, each in value.items()}
+    return value
+
+
+def _section(section: Any, path: str) -> Iterator[str]:
+    """Plain keys first: TOML reads keys after a table's heading into that table."""
+    tables = []
+    for field in fields(section):
+        value = getattr(section, field.name)
+        if is_dataclass(value) or isinstance(value, Mapping):
+            tables.append((field, value))
+        elif value is not None:
+            yield from _comment(field)
+            yield f"{field.name} = {_toml(value)}"
+    for field, value in tables:
+        yield from _table(field, value, f"{path}.{field.name}" if path else field.name)
+
+
+def _table(field: Field[Any], value: Any, path: str) -> Iterator[str]:
+    yield ""
+    yield from _comment(field)
+    yield f"[{path}]"
+    if is_dataclass(value):
+        yield from _section(value, path)
+        return
+    for key, each in value.items():
+        if is_dataclass(each):
+            yield from _named(each, f"{path}.{json.dumps(key, ensure_ascii=False)}")
+        else:
+            yield f"{json.dumps(key, ensure_ascii=False)} = {_toml(each)}"
+
+
+def _named(section: Any, path: str) -> Iterator[str]:
+    """One of several sections that have names of their own: what its keys mean was said before them."""
+    yield from ("", f"[{path}]")
+    yield from (f"{field.name} = {_toml(getattr(section, field.name))}" for field in fields(section))
+
+
+def _toml(value: Any) -> str:
+    """JSON spells numbers, texts, truth values and lists as TOML does."""
+    return json.dumps(as_plain(value), ensure_ascii=False)
+
+
+def _comment(field: Field[Any]) -> Iterator[str]:
+    notes = [str(field.metadata["help"])] if "help" in field.metadata else []
+    if "unit" in field.metadata and not field.name.endswith(f"_{field.metadata['unit']}"):
+        notes.append(f"in {field.metadata['unit']}")
+    notes += _bounds(field)
+    if notes:
+        yield f"# {'; '.join(notes)}"
+
+
+def _bounds(field: Field[Any]) -> list[str]:
+    if isinstance(field.default, Enum):
+        return [f"one of {', '.join(str(choice.value) for choice in type(field.default))}"]
+    if "choices" in field.metadata:
+        return [f"one of {', '.join(map(str, field.metadata['choices']))}"]
+    low, high = field.metadata.get("min"), field.metadata.get("max")
+    if low is not None and high is not None:
+        return [f"{low} to {high}"]
+    return [f"at least {low}"] if low else ([f"at most {high}"] if high is not None else [])

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final
 
-from appliance.cli.store_session import bytes_text
-from appliance.cli.trial_words import trial_words
+from appliance.cli.snapshot import trial_words
+from appliance.cli.terminal import bytes_text
 from appliance.core.rollout.reasons import Outlook
 from appliance.engine.port import NEVER
 

@@ -27,35 +27,39 @@ MODEL: Final = CommandTable(
                 "make a model directory from what other tools leave behind",
                 "appliance.tools.commands.import_",
             ),
-            "keygen": Entry("make a key that signs packages", "appliance.cli.model.keygen"),
-            "sign": Entry("add a signature to a package", "appliance.cli.model.sign"),
+            "keygen": Entry("make a key that signs packages", "appliance.cli.model.sign:KEYGEN"),
+            "sign": Entry("add a signature to a package", "appliance.cli.model.sign:SIGN"),
             "install": Entry(
                 "put packages into the store and have them served", "appliance.cli.model.install"
             ),
             "uninstall": Entry(
-                "take a version, or all of a model, out of the store", "appliance.cli.model.uninstall"
+                "take a version, or all of a model, out of the store",
+                "appliance.cli.model.retention:UNINSTALL",
             ),
-            "want": Entry("have an installed version served", "appliance.cli.model.want"),
+            "want": Entry("have an installed version served", "appliance.cli.model.rollout:WANT"),
             "list": Entry(
                 "show what is installed and served: state, memory, last use, costs",
                 "appliance.cli.model.list",
             ),
             "history": Entry("show what happened to versions here, and why", "appliance.cli.model.history"),
             "rollback": Entry(
-                "have the version served again that was wanted before", "appliance.cli.model.rollback"
+                "have the version served again that was wanted before", "appliance.cli.model.rollout:ROLLBACK"
             ),
             "trial": Entry(
-                "let an installed version prove itself on real requests", "appliance.cli.model.trial"
+                "let an installed version prove itself on real requests", "appliance.cli.model.rollout:TRIAL"
             ),
             "load": Entry(
-                "have a running appliance load a model, by its control socket", "appliance.cli.model.load"
+                "have a running appliance load a model, by its control socket",
+                "appliance.cli.model.load:LOAD",
             ),
             "unload": Entry(
                 "have a running appliance serve nothing of a model, by its control socket",
-                "appliance.cli.model.unload",
+                "appliance.cli.model.load:UNLOAD",
             ),
-            "pin": Entry("keep a version in the store, wanted or not", "appliance.cli.model.pin"),
-            "unpin": Entry("let a version be evicted or uninstalled again", "appliance.cli.model.unpin"),
+            "pin": Entry("keep a version in the store, wanted or not", "appliance.cli.model.retention:PIN"),
+            "unpin": Entry(
+                "let a version be evicted or uninstalled again", "appliance.cli.model.retention:UNPIN"
+            ),
             "golden": Entry(
                 "make a golden set: requests with the answers that are right",
                 "appliance.tools.commands.golden",
@@ -90,8 +94,8 @@ TABLE: Final = CommandTable(
         {
             "serve": Entry("serve the models of a directory over gRPC and HTTP", "appliance.cli.serve"),
             "infer": Entry("send one request to a model and show the answer", "appliance.cli.infer"),
-            "status": Entry("show what a running appliance serves", "appliance.cli.status"),
-            "top": Entry("watch rates, latencies, queues and workers", "appliance.cli.top"),
+            "status": Entry("show what a running appliance serves", "appliance.cli.monitoring:STATUS"),
+            "top": Entry("watch rates, latencies, queues and workers", "appliance.cli.monitoring:TOP"),
             "trace": Entry("show where the time of one traced request went", "appliance.cli.trace"),
             "model": Entry("make, check and install model packages", MODEL),
             "store": Entry("look after the store of model versions", STORE),

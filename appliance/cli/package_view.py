@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from appliance.cli.failure import printable
-from appliance.cli.store_session import bytes_text
+from appliance.cli.terminal import bytes_text
 from appliance.domain.golden import GoldenSet
 from appliance.domain.manifest import Manifest, Port, TensorEntry, promise_text
 from appliance.package.inspection import Inspection

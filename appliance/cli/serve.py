@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from appliance import configuration
-from appliance.cli import source
+from appliance.cli.arguments import add_models, given_models
 from appliance.cli.failure import CommandFailed, printable
 from appliance.config.grpc import DoorConfig, DoorKind
 from appliance.config.log import LogFormat
@@ -32,7 +32,7 @@ LOADING = "is still being loaded"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    source.add_arguments(parser)
+    add_models(parser)
     parser.add_argument(
         "--config", metavar="FILE", type=Path, help="TOML file; 'appliance config show' lists the keys"
     )
@@ -80,7 +80,7 @@ def _overrides(arguments: argparse.Namespace) -> dict[str, object]:
         "http": {"addresses": [arguments.http]} if arguments.http else {},
         "log": {"format": arguments.log_format} if arguments.log_format else {},
     }
-    return {**said, **source.given(arguments)}
+    return {**said, **given_models(arguments)}
 
 
 def welcome(started: Started, models: str, settings: DoorConfig) -> str:

@@ -11,14 +11,13 @@ import socket
 import ssl
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from http.client import HTTPConnection, HTTPException, HTTPSConnection, InvalidURL
 from typing import Any, TypeVar
 
 from appliance.cli.failure import CommandFailed, Exit
 from appliance.cli.tls import HTTP, Tls, add_arguments, tls_of
-from appliance.cli.trial_words import trial_words
 
 DEFAULT_URL = "http://127.0.0.1:8000"
 FORMAT = 1
@@ -362,3 +361,15 @@ def _trial(fields: Mapping[str, Any] | None) -> str:
     if fields["before"]:
         said.append(f"after version {fields['before']}")
     return ", ".join((*said, *trial_words(fields)))
+
+
+def trial_words(fields: Mapping[str, Any]) -> Iterator[str]:
+    """A version's ``trial`` in words: which requests are its own, what was seen of it so far."""
+    if fields["percent"]:
+        header = str(fields.get("header", ""))
+        share, of = f"{fields['percent']:g} %", f"clients by {header}" if header else "requests"
+        yield f"requests with {header}" if ":" in header else f"{share} of the {of}"
+    if fields["compared"]:
+        yield f"{fields['compared']} answers compared, {fields['differing']} different"
+    if fields["answered"] or fields["failed"]:
+        yield f"{fields['answered']} answered, {fields['failed']} failed"

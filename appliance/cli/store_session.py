@@ -151,13 +151,3 @@ def numbered(text: str) -> tuple[str, int]:
 def wall_ms() -> int:
     """Milliseconds since 1970, if the clock is right; for people and estimates only."""
     return time.time_ns() // 1_000_000
-
-
-def bytes_text(count: int) -> str:
-    """``count`` bytes in the unit that a person would say."""
-    size = float(count)
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if size < 1024:
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1024
-    return f"{size:.1f} TiB"

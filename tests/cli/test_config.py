@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from appliance.cli.config_listing import as_plain, as_toml
+from appliance.cli.config import as_plain, as_toml
 from appliance.cli.failure import Exit
 from appliance.cli.main import main
 from appliance.config import loading

@@ -100,7 +100,7 @@ WITHOUT_RIGHTS = """
 import os, sys
 from appliance.cli import control_client
 from appliance.cli.main import main
-from appliance.cli.model import load, unload
+from appliance.cli.model import load
 if os.geteuid() == 0:
     os.setgroups([])
     os.setgid(65534)

@@ -13,7 +13,7 @@ from pathlib import Path
 from appliance.cli import package_policy, store_session
 from appliance.cli.failure import CommandFailed, Exit, printable
 from appliance.cli.model import wait
-from appliance.cli.progress_bar import progress_bar
+from appliance.cli.terminal import bytes_bar, bytes_text
 from appliance.config.packages import Unsigned
 from appliance.config.repository import RepositoryConfig
 from appliance.domain.errors import PackageInvalid, Problem
@@ -74,7 +74,7 @@ def _install(store: StoreWriter, state: Path, path: Path, policy: Policy, *, wan
         with store_session.told(), open_package(path, pieces=True) as reader:
             arrival = _trusted(reader, path, policy)
             total = arrival.manifest.total_bytes
-            with progress_bar(f"install {arrival.manifest.key}", total) as progress:
+            with bytes_bar(f"install {arrival.manifest.key}", total) as progress:
                 return store.install(
                     arrival,
                     want=want,
@@ -125,4 +125,4 @@ def _line(told: Installed, arguments: argparse.Namespace, again: bool) -> str:
         return f"{key} is installed already, whole and as it should be; {what}"
     wanted = "installed" if arguments.no_want else "installed and wanted"
     evicted = "".join(f"; {words}" for words in eviction_words(told.evicted, told.evicted_forms))
-    return f"{key} {wanted}: {store_session.bytes_text(told.written_bytes)} written{printable(evicted)}"
+    return f"{key} {wanted}: {bytes_text(told.written_bytes)} written{printable(evicted)}"

@@ -18,6 +18,7 @@ from appliance.cli.failure import CommandFailed, Exit, printable
 from appliance.cli.going_live import TRIALS
 from appliance.cli.model.wait import find_appliance
 from appliance.cli.snapshot import Source, add_url
+from appliance.cli.terminal import bytes_text
 from appliance.engine.versions.wording import with_next_try
 from appliance.store.catalog import Catalog
 
@@ -165,8 +166,8 @@ def _words(each: ListedVersion) -> tuple[str, ...]:
         ", ".join(word for word in (each.wish, unsigned) if word) or "-",
         _state(each),
         _moment(each.last_inference_ms),
-        store_session.bytes_text(each.bytes) if each.bytes else "-",
-        store_session.bytes_text(each.memory_bytes) if each.memory_bytes else "-",
+        bytes_text(each.bytes) if each.bytes else "-",
+        bytes_text(each.memory_bytes) if each.memory_bytes else "-",
         f"{each.load_ms:,.0f} ms" if each.load_ms else "-",
         f"{each.run_p50_us / 1000:.2f} ms" if each.run_p50_us else "-",
     )

@@ -1,8 +1,4 @@
-"""Have a running appliance load a model over its control socket: from its source anew, or with another configuration
-or other files.
-
-It lasts as long as the appliance runs. Returns when the model is served, or with the reason why it is not.
-"""
+"""What a running appliance loads and unloads on an operator's word, by its control socket."""
 
 from __future__ import annotations
 
@@ -10,14 +6,17 @@ import argparse
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Final
 
+from appliance.cli.command_table import Command
 from appliance.cli.failure import CommandFailed, Exit, printable
 from appliance.cli.going_live import loading_of
 from appliance.cli.model import wait
 from appliance.cli.snapshot import Source, understood
+from appliance.cli.terminal import ShowShare, share_bar
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def _add_load(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     from appliance.cli import control_client
 
@@ -40,13 +39,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     wait.add_place(parser, "for the progress bar: its", "seconds to wait at most; the load goes on")
 
 
-def run(arguments: argparse.Namespace) -> int:
+def _load(arguments: argparse.Namespace) -> int:
     """Load, and show how far it is."""
     from appliance.cli import control_client
 
     began, source = time.monotonic(), Source(arguments)
     parameters = dict(_parameters(arguments.model_config, arguments.file))
-    with wait.bar(arguments.model) as show:
+    with share_bar(arguments.model) as show:
         control_client.load(
             arguments.socket,
             arguments.model,
@@ -58,7 +57,7 @@ def run(arguments: argparse.Namespace) -> int:
     return Exit.OK
 
 
-def _look(source: Source, name: str, show: wait.Show | None) -> Callable[[], None]:
+def _look(source: Source, name: str, show: ShowShare | None) -> Callable[[], None]:
     """Show how far the appliance is, as far as it says so; whoever else answers there does not end the load."""
 
     def look() -> None:
@@ -69,7 +68,7 @@ def _look(source: Source, name: str, show: wait.Show | None) -> Callable[[], Non
         except CommandFailed:
             return
         if found is not None:
-            show(found)
+            show(found.share, found.text)
 
     return look
 
@@ -93,3 +92,39 @@ def _read(file: Path) -> bytes:
         return file.read_bytes()
     except OSError as error:
         raise CommandFailed(f"'{file}' cannot be read: {error.strerror}") from error
+
+
+def _add_unload(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    from appliance.cli import control_client
+
+    parser.add_argument("model", metavar="NAME")
+    control_client.add_arguments(parser)
+
+
+def _unload(arguments: argparse.Namespace) -> int:
+    """Unload."""
+    from appliance.cli import control_client
+
+    control_client.unload(arguments.socket, arguments.model, wait.LIMIT_S)
+    print(f"{printable(arguments.model)} is not served any more")
+    return Exit.OK
+
+
+LOAD: Final = Command(
+    about="""\
+Have a running appliance load a model over its control socket: from its source anew, or with another configuration
+or other files.
+
+It lasts as long as the appliance runs. Returns when the model is served, or with the reason why it is not.
+""",
+    add_arguments=_add_load,
+    run=_load,
+)
+UNLOAD: Final = Command(
+    about="""\
+Have a running appliance serve nothing of a model, over its control socket, until it is loaded again or the appliance
+starts anew.""",
+    add_arguments=_add_unload,
+    run=_unload,
+)

@@ -1,23 +1,20 @@
-"""Add signatures to a package that is there, signed already or not; its contents and its name stay what they are.
-
-A signature covers the manifest, and so everything; those that the package has stay, so that it can be signed with a new
-key before all boxes know it. All contents are checked while they are copied. The file is replaced as a whole, or with
--o another one is written.
-"""
+"""Keys that sign packages, and signatures."""
 
 from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Sequence
-from contextlib import nullcontext
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, BinaryIO, Final, cast
 
 from appliance.cli import signing
+from appliance.cli.arguments import add_output, free_target
+from appliance.cli.command_table import Command
 from appliance.cli.failure import CommandFailed, Exit, printable
-from appliance.cli.model.target import add_output, free_target
-from appliance.cli.progress_bar import progress_bar
+from appliance.cli.terminal import bytes_bar
 from appliance.domain.errors import ApplianceError, PackageInvalid
 
 if TYPE_CHECKING:
@@ -25,7 +22,56 @@ if TYPE_CHECKING:
     from appliance.package.reader import PackageReader
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def _add_keygen(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.add_argument("file", metavar="FILE", type=Path, help="where the private key goes")
+    parser.add_argument(
+        "--kind",
+        choices=("ecdsa", "ed25519", "rsa"),
+        default="ecdsa",
+        help="kind of key (default: %(default)s)",
+    )
+
+
+def _keygen(arguments: argparse.Namespace) -> int:
+    """Make both files and tell the key's id."""
+    from appliance.package.keys import make_key, public_pem
+
+    private, public = make_key(arguments.kind)
+    beside = arguments.file.with_name(arguments.file.name + ".pub")
+    with ExitStack() as undo:
+        files = [_new_file(path, mode, undo) for path, mode in ((arguments.file, 0o600), (beside, 0o644))]
+        for (path, file), data in zip(files, (private, public_pem(public)), strict=True):
+            _write(path, file, data)
+        undo.pop_all()
+    print(
+        f"key id {public.keyid}\nprivate key {printable(str(arguments.file))}\npublic key {printable(str(beside))}"
+    )
+    return Exit.OK
+
+
+def _new_file(path: Path, mode: int, undo: ExitStack) -> tuple[Path, BinaryIO]:
+    """An empty file where none was; ``undo`` takes it away again."""
+    with _failures(path):
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+    undo.callback(path.unlink, missing_ok=True)
+    return path, undo.enter_context(open(descriptor, "wb"))
+
+
+def _write(path: Path, file: BinaryIO, data: bytes) -> None:
+    with _failures(path), file:
+        file.write(data)
+
+
+@contextmanager
+def _failures(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise CommandFailed(f"'{path}' cannot be written: {error.strerror}") from error
+
+
+def _add_sign(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.add_argument("package", metavar="PACKAGE", type=Path, help="file NAME-VERSION.model")
     signing.add_arguments(parser, required=True)
@@ -34,7 +80,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
-def run(arguments: argparse.Namespace) -> int:
+def _sign(arguments: argparse.Namespace) -> int:
     """Sign, and tell who has signed it now."""
     from appliance.package.reader import open_package
 
@@ -76,7 +122,30 @@ def _signed(reader: PackageReader, signers: Sequence[Signer], target: Path) -> l
         reader.manifest_bytes, signatures, []
     )  # as others read it: not one too many, none malformed
     blobs, manifest = reader.blobs(), reader.manifest
-    with replacing(target) as out, progress_bar(f"sign {manifest.key}", manifest.total_bytes) as advance:
+    with replacing(target) as out, bytes_bar(f"sign {manifest.key}", manifest.total_bytes) as advance:
         write_package(out, manifest, signatures, lambda entry: nullcontext(next(blobs).stream), advance)
         assert next(blobs, None) is None, "a package has the contents that its manifest names"
     return [verdict.keyid for verdict in trust.verdicts]
+
+
+KEYGEN: Final = Command(
+    about="""\
+Make a key that signs packages: the private key in FILE, readable by its owner alone, the public one in FILE.pub.
+
+The private key has no password; where that matters, give it one with 'openssl pkcs8 -topk8', or keep the key in a
+PKCS#11 token. Files that are there already are not replaced; both files are made or none.
+""",
+    add_arguments=_add_keygen,
+    run=_keygen,
+)
+SIGN: Final = Command(
+    about="""\
+Add signatures to a package that is there, signed already or not; its contents and its name stay what they are.
+
+A signature covers the manifest, and so everything; those that the package has stay, so that it can be signed with a new
+key before all boxes know it. All contents are checked while they are copied. The file is replaced as a whole, or with
+-o another one is written.
+""",
+    add_arguments=_add_sign,
+    run=_sign,
+)

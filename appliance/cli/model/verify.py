@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING
 
 from appliance.cli import package_policy
 from appliance.cli.failure import CommandFailed, Exit, printable
-from appliance.cli.problem_table import print_problems
-from appliance.cli.progress_bar import progress_bar
+from appliance.cli.terminal import bytes_bar, print_problems
 
 if TYPE_CHECKING:
     from appliance.package.trust import Verdict
@@ -58,7 +57,7 @@ def _verified(path: Path, policy: Policy) -> Verification:
     with ExitStack() as stack:
 
         def begin(total: int) -> Callable[[int], None]:
-            return stack.enter_context(progress_bar(f"verifying {printable(path.name)}", total))
+            return stack.enter_context(bytes_bar(f"verifying {printable(path.name)}", total))
 
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="verifying-"))
         return verify_package(path, policy, Path(folder), begin)

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import argparse
-import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
 
 from appliance.cli import store_session
+from appliance.cli.arguments import seconds
 from appliance.cli.failure import CommandFailed, Exit, printable
 from appliance.cli.going_live import Arrived, OnItsWay, Stranded, whereabouts
-from appliance.cli.option_types import seconds
 from appliance.cli.snapshot import DEFAULT_URL, Source, add_url, is_unix, parse, understood
+from appliance.cli.terminal import share_bar
 from appliance.domain.address import parse_address
 
 LOOK_S: Final = 0.1
@@ -25,8 +24,6 @@ MOST_S: Final = 86_400.0
 
 EVERYWHERE: Final[Mapping[str, str]] = MappingProxyType({"0.0.0.0": "127.0.0.1", "::": "::1"})
 """Where to find on this machine what listens on all of its addresses."""
-
-Show = Callable[[OnItsWay], None]
 
 
 def add_arguments(parser: argparse.ArgumentParser, *, trial: bool = False) -> None:
@@ -98,7 +95,7 @@ def _wait_for(
     arguments: argparse.Namespace, name: str, version: int, generation: int, trial: bool, began: float
 ) -> None:
     key, end, source = f"{name}/{version}", "on trial" if trial else "live", Source(arguments)
-    with bar(key) as show:
+    with share_bar(key) as show:
         while True:
             found = understood(
                 source.fetch(),
@@ -108,7 +105,7 @@ def _wait_for(
             if not isinstance(found, OnItsWay):
                 break
             if show is not None:
-                show(found)
+                show(found.share, found.text)
             if time.monotonic() - began > arguments.timeout:
                 raise CommandFailed(
                     f"{key} is not {end} after {arguments.timeout:g} s: {found.text}; it stays asked for, and "
@@ -122,28 +119,3 @@ def _wait_for(
     print(f"{printable(key)} {printable(found.text)} after {time.monotonic() - began:.1f} s")
     if found.remark:
         print(f"{printable(key)} {printable(found.remark)}")
-
-
-@contextmanager
-def bar(key: str) -> Iterator[Show | None]:
-    """A bar on standard error when that is a terminal; else None: nobody watches."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-    from rich.table import Column
-    from rich.text import Text
-
-    whole = Column(no_wrap=True, overflow="ellipsis")
-    columns = (
-        TextColumn("{task.description}", markup=False, table_column=whole),
-        BarColumn(bar_width=24, table_column=whole.copy()),
-        TextColumn("{task.fields[step]}", markup=False, table_column=Column(overflow="fold")),
-        TimeElapsedColumn(table_column=whole.copy()),
-    )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
-        task = bars.add_task(printable(key), total=1.0, step="")
-        yield lambda found: bars.update(
-            task, completed=found.share, step=Text(printable(found.text)).plain, refresh=True
-        )

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from appliance.cli import package_policy, store_session
 from appliance.cli.failure import CommandFailed, Exit, printable
-from appliance.cli.progress_bar import progress_bar
+from appliance.cli.terminal import bytes_bar, bytes_text
 from appliance.durable import Folder, RealFolder
 from appliance.engine.versions.history import read_history
 from appliance.package.trust import judge
@@ -63,7 +63,7 @@ def _inspected(arguments: argparse.Namespace) -> Inspection:
     with store_session.told(), told(str(arguments.state_dir), "check the store"):
         folder = RealFolder(arguments.state_dir)
         try:
-            with progress_bar("check", total) as progress:
+            with bytes_bar("check", total) as progress:
                 return inspect(
                     folder,
                     lambda: store_session.catalog_of(arguments.state_dir),
@@ -84,7 +84,7 @@ def _rebuild(arguments: argparse.Namespace) -> Rebuilt:
 
         def make(folder: Folder) -> Rebuilt:
             total = sum(found.size for found in BlobShelf(folder).listing().values())
-            with progress_bar("rebuild", total) as progress:
+            with bytes_bar("rebuild", total) as progress:
                 return rebuilt(
                     folder,
                     trust_of=lambda manifest, signatures: judge(manifest, signatures, keys).word,
@@ -141,7 +141,7 @@ def _rebuilt_document(made: Rebuilt) -> dict[str, object]:
 
 
 def _show(found: Inspection, quick: bool) -> None:
-    looked = f"{found.versions} versions, {found.blobs} blobs, {store_session.bytes_text(found.bytes)}"
+    looked = f"{found.versions} versions, {found.blobs} blobs, {bytes_text(found.bytes)}"
     how = "names and sizes" if quick else "every byte"
     if not found.findings:
         print(f"{looked}: no damage ({how} compared)")

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from appliance.cli import store_session
 from appliance.cli.failure import Exit
+from appliance.cli.terminal import bytes_text
 from appliance.config.store import StoreConfig
 from appliance.durable import RealFolder, is_held
 from appliance.store.census import census_of
@@ -48,7 +49,7 @@ def run(arguments: argparse.Namespace) -> int:
         print(json.dumps(about, indent=2))
         return Exit.OK
     verb = "would be removed" if arguments.dry_run else "removed"
-    size = store_session.bytes_text
+    size = bytes_text
     print(f"{len(found.blobs)} blobs and {len(found.views)} views {verb}: {size(found.bytes)}")
     if writes:
         print("another process writes to the store: what it is bringing counts here until it is installed")

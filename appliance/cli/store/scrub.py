@@ -13,7 +13,7 @@ from dataclasses import asdict
 
 from appliance.cli import store_session
 from appliance.cli.failure import Exit, printable
-from appliance.cli.progress_bar import progress_bar
+from appliance.cli.terminal import bytes_bar, bytes_text
 from appliance.store.inspection import blobs_of
 from appliance.store.scrub import Scrub, ScrubRecord, due_s, read_record
 from appliance.store.trouble import told
@@ -58,7 +58,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _one_pass(scrub: Scrub, arguments: argparse.Namespace) -> ScrubRecord:
     total = sum(size for size, _ in blobs_of(store_session.catalog_of(arguments.state_dir)).values())
-    with progress_bar("scrub", total) as progress:
+    with bytes_bar("scrub", total) as progress:
         return scrub.run_pass(progress)
 
 
@@ -67,6 +67,6 @@ def _show(record: ScrubRecord, arguments: argparse.Namespace) -> None:
         print(json.dumps(asdict(record), indent=2), flush=True)
         return
     damaged = f"{len(record.damaged)} damaged" if record.damaged else "no damage"
-    print(f"{record.blobs} blobs, {store_session.bytes_text(record.bytes)} read: {damaged}", flush=True)
+    print(f"{record.blobs} blobs, {bytes_text(record.bytes)} read: {damaged}", flush=True)
     for each in record.damaged:
         print(f"  {each.digest} {printable(each.text)}", flush=True)

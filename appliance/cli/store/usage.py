@@ -12,6 +12,7 @@ from pathlib import Path
 
 from appliance.cli import store_session
 from appliance.cli.failure import Exit, printable
+from appliance.cli.terminal import bytes_text
 from appliance.domain.errors import StoreUnavailable
 from appliance.durable import RealFolder
 from appliance.store.blobs import BlobShelf
@@ -79,13 +80,13 @@ def _show(usage: StoreUsage) -> None:
     )
     rows = [[Text(printable(word)) for word in _words(each)] for each in usage.versions]
     output().print(TextTable(columns=columns, rows=rows))
-    quota = store_session.bytes_text(usage.quota_bytes) if usage.quota_bytes else "none"
+    quota = bytes_text(usage.quota_bytes) if usage.quota_bytes else "none"
     print(
-        f"{usage.blobs} blobs, {store_session.bytes_text(usage.bytes)}, of that garbage "
-        f"{store_session.bytes_text(usage.garbage_bytes)}; packed forms {store_session.bytes_text(usage.form_bytes)}; "
+        f"{usage.blobs} blobs, {bytes_text(usage.bytes)}, of that garbage "
+        f"{bytes_text(usage.garbage_bytes)}; packed forms {bytes_text(usage.form_bytes)}; "
         f"quota {quota}; free on the disk "
-        f"{store_session.bytes_text(usage.free_bytes)}, to be left free "
-        f"{store_session.bytes_text(usage.free_floor_bytes)}"
+        f"{bytes_text(usage.free_bytes)}, to be left free "
+        f"{bytes_text(usage.free_floor_bytes)}"
     )
     if usage.unsaid:
         print(printable(usage.unsaid))
@@ -96,9 +97,9 @@ def _words(each: VersionUsage) -> tuple[str, ...]:
         f"{each.name}/{each.version}",
         _flags(each),
         each.trust.removeprefix("key ")[:16],
-        store_session.bytes_text(each.bytes),
-        store_session.bytes_text(each.own_bytes),
-        store_session.bytes_text(each.form_bytes) if each.form_bytes else "-",
+        bytes_text(each.bytes),
+        bytes_text(each.own_bytes),
+        bytes_text(each.form_bytes) if each.form_bytes else "-",
     )
 
 

@@ -10,13 +10,13 @@ from __future__ import annotations
 import argparse
 import os
 
+from appliance.cli.arguments import natural
 from appliance.cli.failure import Exit
 from appliance.cli.package_policy import repository_of
+from appliance.cli.terminal import steps_bar
 from appliance.tools.commands.options import (
     add_shapes,
     add_source,
-    natural,
-    progress_shown,
     sentences,
     subject_of,
 )
@@ -59,7 +59,7 @@ def run(arguments: argparse.Namespace) -> int:
         threads=arguments.threads,
         repository=settings,
     )
-    with sentences(), progress_shown("measuring", quiet=arguments.json) as progress:
+    with sentences(), steps_bar("measuring", quiet=arguments.json) as progress:
         found = measure(job, progress)
     if arguments.json:
         print(to_json(benched(subject.version, found, arguments.threads)))

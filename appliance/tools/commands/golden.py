@@ -13,9 +13,10 @@ import os
 import tempfile
 from pathlib import Path
 
+from appliance.cli.arguments import add_output, natural
 from appliance.cli.failure import CommandFailed, Exit, printable
-from appliance.cli.model.target import add_output
 from appliance.cli.package_policy import repository_of
+from appliance.cli.terminal import steps_bar
 from appliance.config.repository import RepositoryConfig
 from appliance.domain.golden import SET_FILE
 from appliance.domain.manifest import LatencyPromise
@@ -25,9 +26,7 @@ from appliance.tools.commands.options import (
     add_source,
     add_tolerances,
     as_mapping,
-    natural,
     plain_tolerance,
-    progress_shown,
     sentences,
     subject_of,
 )
@@ -97,7 +96,7 @@ def run(arguments: argparse.Namespace) -> int:
         )
     with tempfile.TemporaryDirectory() as drafts, sentences():
         job = _job(arguments, subject.version, os.path.abspath(folder), drafts, settings)
-        with progress_shown("golden set", quiet=arguments.json) as progress:
+        with steps_bar("golden set", quiet=arguments.json) as progress:
             made = make_golden(job, progress)
     print(json.dumps(to_plain(made)) if arguments.json else _sentence(made))
     return Exit.OK

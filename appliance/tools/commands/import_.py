@@ -12,9 +12,8 @@ import json
 from pathlib import Path
 
 from appliance.cli import package_policy
+from appliance.cli.arguments import add_output, version_number
 from appliance.cli.failure import CommandFailed, Exit, printable
-from appliance.cli.model.target import add_output
-from appliance.cli.option_types import version_number
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -16,9 +16,10 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
+from appliance.cli.arguments import add_output, natural
 from appliance.cli.failure import CommandFailed, Exit
-from appliance.cli.model.target import add_output
 from appliance.cli.package_policy import repository_of
+from appliance.cli.terminal import steps_bar
 from appliance.config.repository import RepositoryConfig
 from appliance.domain.errors import ArtefactError
 from appliance.domain.golden import Tolerance
@@ -27,8 +28,6 @@ from appliance.tools.commands.options import (
     add_tolerances,
     as_mapping,
     check_outputs,
-    natural,
-    progress_shown,
     sentences,
     subject_of,
 )
@@ -96,7 +95,7 @@ def run(arguments: argparse.Namespace) -> int:
     check_outputs(classes, outputs)
     source = os.path.abspath(arguments.source)
     with tempfile.TemporaryDirectory() as folder, sentences():
-        with progress_shown("variants", quiet=arguments.json) as progress:
+        with steps_bar("variants", quiet=arguments.json) as progress:
             alone = CompareJob(
                 source=source, files={}, tolerances=tolerances, budget_ms=0, repository=settings
             )

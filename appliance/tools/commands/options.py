@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import argparse
 import re
-import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
 from appliance.cli import package_policy
-from appliance.cli.failure import CommandFailed, Exit, printable
+from appliance.cli.failure import CommandFailed, Exit
 from appliance.config.repository import RepositoryConfig
 from appliance.domain.errors import ApplianceError, ConfigInvalid, ModelInvalid
 from appliance.domain.golden import Tolerance
-from appliance.tools.evaluation.jobs import Progress
 from appliance.tools.subject import Subject, find_subject
 
 _SHAPE: Final = re.compile(r"(.+)=(\d+(?:,\d+)*)")
@@ -73,42 +71,6 @@ def sentences() -> Iterator[None]:
         raise CommandFailed("the model cannot be used", Exit.REFUSED, lines=found) from error
     except ApplianceError as error:
         raise CommandFailed(str(error), Exit.REFUSED) from error
-
-
-@contextmanager
-def progress_shown(what: str, *, quiet: bool = False) -> Iterator[Progress]:
-    """A progress bar on standard error when that is a terminal; else nothing."""
-    if quiet or not sys.stderr.isatty():
-        yield lambda _done, _total, _text: None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TextColumn("{task.fields[step]}"),
-        TimeElapsedColumn(),
-    )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
-        task = bars.add_task(printable(what), total=None, step="")
-
-        def show(done: int, total: int, text: str) -> None:
-            bars.update(task, completed=done, total=total, step=printable(text))
-
-        yield show
-
-
-def natural(smallest: int) -> Callable[[str], int]:
-    """A whole number of at least ``smallest``, for argparse."""
-
-    def number(text: str) -> int:
-        value = int(text)
-        if value < smallest:
-            raise argparse.ArgumentTypeError(f"must be at least {smallest}")
-        return value
-
-    return number
 
 
 def as_mapping(pairs: Sequence[tuple[str, Tolerance]], known: Sequence[str]) -> Mapping[str, Tolerance]:

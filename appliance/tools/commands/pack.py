@@ -21,10 +21,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from appliance.cli import package_policy, signing
+from appliance.cli.arguments import add_output, free_target, version_number
 from appliance.cli.failure import CommandFailed, Exit, printable
-from appliance.cli.model.target import add_output, free_target
-from appliance.cli.option_types import version_number
-from appliance.cli.progress_bar import progress_bar
+from appliance.cli.terminal import bytes_bar
 
 if TYPE_CHECKING:
     from appliance.domain.manifest import LatencyPromise, Manifest, Measured
@@ -110,7 +109,7 @@ def _pack(arguments: argparse.Namespace) -> int:
     target = free_target(arguments.output, name, force=arguments.force)
     with tempfile.TemporaryDirectory(prefix=".packing-", dir=target.parent) as folder:
         root = Path(folder)
-        with progress_bar("splitting", _weight_of(source)) as advance:
+        with bytes_bar("splitting", _weight_of(source)) as advance:
             manifest = lay_out(source, labels, root, advance, settings)
         proof = Proof(rounds=0, reason="not asked for")
         if not arguments.no_proof:
@@ -121,7 +120,7 @@ def _pack(arguments: argparse.Namespace) -> int:
             from appliance.package.trust import sign
 
             signatures = sign(wire, signers)
-        with replacing(target) as out, progress_bar("writing", manifest.total_bytes) as advance:
+        with replacing(target) as out, bytes_bar("writing", manifest.total_bytes) as advance:
             write_package(out, manifest, signatures, open_from(root, manifest), advance)
     keyids = [signer.public_key.keyid for signer in signers]
     _tell(arguments.json, target, manifest, wire, proof, keyids, promised_before(source))

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from appliance import configuration
-from appliance.cli.config_listing import as_toml
+from appliance.cli.config import as_toml
 from appliance.config import loading
 from appliance.config.quotas import ClientQuota
 from appliance.domain.errors import ConfigInvalid

@@ -1,16 +1,19 @@
-"""Watch a running appliance: rates, latencies, batches, queues and workers of the last interval. q or Ctrl-C ends it.
-
-Without a terminal it prints one table after the other.
-"""
+"""What a running appliance serves and does: once (``status``), or again and again (``top``)."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import os
+import select
 import sys
+import termios
+import time
+import tty
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from types import TracebackType
+from typing import Any, Final, Self
 
 from appliance.cli.activity import (
     Activity,
@@ -18,11 +21,12 @@ from appliance.cli.activity import (
     between,
     busiest_first,
     over_quota_between,
+    since_start,
     workers_between,
 )
+from appliance.cli.arguments import seconds
+from appliance.cli.command_table import Command
 from appliance.cli.failure import Exit
-from appliance.cli.keys import Keys
-from appliance.cli.option_types import seconds
 from appliance.cli.snapshot import Snapshot, Source, add_url, parse
 
 Show = Callable[[Snapshot, Sequence[Activity], Sequence[WorkerActivity], Mapping[str, float]], None]
@@ -30,7 +34,30 @@ FRAME_LINES = 2
 """Lines of a screen beside what is shown: the help, the cursor's."""
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def _add_status(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    add_url(parser, "HTTP address")
+    parser.add_argument("--workers", action="store_true", help="show the worker processes, too")
+    parser.add_argument("--json", action="store_true", help="print the document that /status.json gives")
+
+
+def _status(arguments: argparse.Namespace) -> int:
+    """Fetch once and show."""
+    document = Source(arguments).fetch()
+    snapshot = parse(document, arguments.url)
+    if arguments.json:
+        sys.stdout.write(document.decode().rstrip() + "\n")
+        return Exit.OK
+    from appliance.cli.activity_view import view
+    from appliance.cli.text_table import output
+
+    workers = workers_between(None, snapshot) if arguments.workers else ()
+    over_quota = over_quota_between(None, snapshot)
+    output().print(view(snapshot, since_start(snapshot), workers=workers, over_quota=over_quota))
+    return Exit.OK
+
+
+def _add_top(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     add_url(parser, "HTTP address")
     parser.add_argument(
@@ -41,12 +68,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON object for each interval")
 
 
-def run(arguments: argparse.Namespace) -> int:
+def _top(arguments: argparse.Namespace) -> int:
     """Sample and show until told to stop."""
     source = Source(arguments)
     with ExitStack() as stack:
         live = sys.stdout.isatty() and sys.stdin.isatty() and not arguments.json and not arguments.once
-        keys = stack.enter_context(Keys(live))
+        keys = stack.enter_context(_Keys(live))
         show = stack.enter_context(_screen() if live else _printer(arguments.json))
         for before, now in _samples(source, keys, arguments.interval):
             workers = workers_between(before, now) if arguments.workers or arguments.json else ()
@@ -56,7 +83,7 @@ def run(arguments: argparse.Namespace) -> int:
     return Exit.OK
 
 
-def _samples(source: Source, keys: Keys, interval_s: float) -> Iterator[tuple[Snapshot, Snapshot]]:
+def _samples(source: Source, keys: _Keys, interval_s: float) -> Iterator[tuple[Snapshot, Snapshot]]:
     before = parse(source.fetch(), source.url)
     while keys.wait(interval_s) != "q":
         now = parse(source.fetch(), source.url)
@@ -107,3 +134,52 @@ def _screen() -> Iterator[Show]:
             )
 
         yield show
+
+
+class _Keys:
+    """Single keys from the terminal, without echo and without waiting for a newline; the terminal is left as it was.
+    When not ``active``, standard input is not touched."""
+
+    def __init__(self, active: bool) -> None:
+        self._active = active
+        self._before: list[Any] = []
+
+    def __enter__(self) -> Self:
+        if self._active:
+            self._before = termios.tcgetattr(sys.stdin)
+            tty.setcbreak(sys.stdin)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._active:
+            termios.tcsetattr(sys.stdin, termios.TCSADRAIN, self._before)
+
+    def wait(self, seconds: float) -> str:
+        """The key that was pressed within ``seconds``, lower case, or "" when none was."""
+        if not self._active:
+            time.sleep(seconds)
+            return ""
+        ready, _, _ = select.select([sys.stdin], [], [], seconds)
+        return os.read(sys.stdin.fileno(), 64).decode("ascii", "replace")[:1].lower() if ready else ""
+
+
+STATUS: Final = Command(
+    about="""\
+Show what a running appliance serves: state, requests since its start, latencies, queues and workers.""",
+    add_arguments=_add_status,
+    run=_status,
+)
+TOP: Final = Command(
+    about="""\
+Watch a running appliance: rates, latencies, batches, queues and workers of the last interval. q or Ctrl-C ends it.
+
+Without a terminal it prints one table after the other.
+""",
+    add_arguments=_add_top,
+    run=_top,
+)

@@ -1,0 +1,159 @@
+"""What is wanted of the versions that a store holds: served, as before, or on trial."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Final
+
+from appliance.cli import store_session
+from appliance.cli.command_table import Command
+from appliance.cli.failure import CommandFailed, Exit, printable
+from appliance.cli.model import wait
+from appliance.config.swap import header_problems
+from appliance.store.catalog import Trial, TrialMode
+
+
+def _add_want(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.add_argument("model", metavar="NAME/VERSION")
+    store_session.add_arguments(parser)
+    wait.add_arguments(parser)
+
+
+def _want(arguments: argparse.Namespace) -> int:
+    """Want it."""
+    name, number = store_session.numbered(arguments.model)
+    wait.check_reachable(arguments)
+    with store_session.writing(arguments) as store:
+        before = store.catalog
+        store.want(name, number, store_session.wall_ms())
+        changed = store.catalog is not before
+        again = store_session.ask_again(store, before, arguments.state_dir, name, number)
+        generation = store.catalog.generation
+    already = (
+        " already; it failed here and is to be tried again" if again else " already; nothing was changed"
+    )
+    print(f"{printable(arguments.model)} is wanted{'' if changed else already}", flush=True)
+    wait.wait_for(arguments, {name: number}, generation)
+    return Exit.OK
+
+
+def _add_rollback(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.add_argument("model", metavar="NAME")
+    store_session.add_arguments(parser)
+    wait.add_arguments(parser)
+
+
+def _rollback(arguments: argparse.Namespace) -> int:
+    """Go back."""
+    wait.check_reachable(arguments)
+    with store_session.writing(arguments) as store:
+        model = store.catalog.model(arguments.model)
+        left = model.wanted if model else 0
+        failed = store_session.failed_here(arguments.state_dir, arguments.model)
+        number = store.roll_back(arguments.model, store_session.wall_ms(), failed)
+        generation = store.catalog.generation
+    print(
+        f"{printable(arguments.model)}/{number} is wanted again, in the place of version {left}", flush=True
+    )
+    way = model.wanted_before if model else ()
+    if passed := failed.intersection(way[: way.index(number)]):
+        print(f"Passed over, because it failed here: version {', '.join(map(str, sorted(passed)))}")
+    wait.wait_for(arguments, {arguments.model: number}, generation)
+    return Exit.OK
+
+
+def _add_trial(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.add_argument("model", metavar="NAME/VERSION", help="the version, or NAME with --stop")
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--canary", metavar="PERCENT", type=int, help="share of the requests that it answers")
+    what.add_argument(
+        "--shadow", metavar="PERCENT", type=int, help="share of the requests that it answers, too"
+    )
+    what.add_argument("--stop", action="store_true", help="end the model's trial")
+    parser.add_argument(
+        "--header",
+        metavar="NAME[: VALUE]",
+        default="",
+        help="the canary's share is of clients, told apart by this header; with a value: just those that send it",
+    )
+    store_session.add_arguments(parser)
+    wait.add_arguments(parser, trial=True)
+
+
+def _trial(arguments: argparse.Namespace) -> int:
+    """Ask for the trial, or for its end."""
+    if arguments.stop and arguments.wait:
+        raise CommandFailed("--wait is for a version that goes on trial; leave out --stop")
+    if arguments.stop:
+        name, _ = store_session.reference(arguments.model)
+        trial = None
+    else:
+        name, number = store_session.numbered(arguments.model)
+        trial = _trial_of(arguments, number)
+    wait.check_reachable(arguments)
+    with store_session.writing(arguments) as store:
+        before = store.catalog
+        store.try_out(name, trial)
+        if trial is not None:
+            store_session.ask_again(store, before, arguments.state_dir, name, trial.version)
+        generation = store.catalog.generation
+    if trial is None:
+        print(f"no version of {printable(name)} is on trial")
+        return Exit.OK
+    print(f"{printable(arguments.model)} is {'to be ' * arguments.wait}on trial", flush=True)
+    wait.wait_for(arguments, {name: trial.version}, generation, trial=True)
+    return Exit.OK
+
+
+def _trial_of(arguments: argparse.Namespace, number: int) -> Trial:
+    canary = arguments.canary is not None
+    percent = arguments.canary if canary else arguments.shadow
+    if not 0 < percent <= 100:
+        raise CommandFailed(f"a share of {percent} percent cannot be; give 1 to 100")
+    if arguments.header and not canary:
+        raise CommandFailed("--header is for --canary: a shadow answers nobody")
+    header = arguments.header.partition(":")[0].strip().lower()
+    if arguments.header and (problem := next(header_problems(header), "")):
+        raise CommandFailed(f"--header: {problem}")
+    return Trial(
+        version=number,
+        mode=TrialMode.CANARY if canary else TrialMode.SHADOW,
+        percent=percent,
+        header=arguments.header,
+    )
+
+
+WANT: Final = Command(
+    about="""\
+Have an installed version served in the place of the one that is; a running 'serve' proves it first.
+
+One that failed on this box is tried again.
+""",
+    add_arguments=_add_want,
+    run=_want,
+)
+ROLLBACK: Final = Command(
+    about="""\
+Have the version served again that was wanted before the present one; a running 'serve' takes it over at once.
+
+Each call goes one step further back, as far as versions are still installed; those that failed on this box are passed
+over.
+""",
+    add_arguments=_add_rollback,
+    run=_rollback,
+)
+TRIAL: Final = Command(
+    about="""\
+Let an installed version prove itself on real requests before anybody wants it.
+
+As a canary it answers a share of the requests; in the shadow its answers are only compared.
+
+It stays on trial until another trial, 'trial NAME --stop', or another version that is wanted ('want', 'install',
+'rollback') ends it. What it showed is in 'appliance status' and 'appliance model history'.
+""",
+    add_arguments=_add_trial,
+    run=_trial,
+)

@@ -1,0 +1,106 @@
+"""What commands put on the terminal besides their tables: sizes in words, lists of problems, bars for work that lasts.
+
+Bars are on standard error, if that is a terminal, and are gone when the work is done; where nobody watches there are
+none.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+from appliance.cli.failure import printable
+from appliance.domain.errors import Problem
+
+Advance = Callable[[int], None]
+"""Told how many bytes were done since it was told last."""
+ShowShare = Callable[[float, str], None]
+"""Told which share of the work is done, and what it is at."""
+ShowSteps = Callable[[int, int, str], None]
+"""Told how many steps are done, how many there are in all, and what is done next."""
+
+
+def bytes_text(count: int) -> str:
+    """``count`` bytes in the unit that a person would say."""
+    size = float(count)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size < 1024:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} TiB"
+
+
+def print_problems(problems: Sequence[Problem]) -> None:
+    """Print one row for each: where it is, and what is wrong there."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table()
+    table.add_column("place", overflow="fold")
+    table.add_column("problem", overflow="fold", ratio=2)
+    for problem in problems:
+        place = f"{problem.file}: {problem.key}" if problem.key else problem.file
+        table.add_row(Text(printable(place)), Text(printable(problem.text)))
+    Console().print(table)
+
+
+@contextmanager
+def bytes_bar(title: str, total: int) -> Iterator[Advance]:
+    """A bar for work that is counted in bytes, of which there are ``total``."""
+    if not sys.stderr.isatty():
+        yield lambda _count: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task(title, total=total)
+        yield lambda count: progress.advance(task, count)
+
+
+@contextmanager
+def share_bar(title: str) -> Iterator[ShowShare | None]:
+    """A bar for work of which a share is done; None where nobody watches."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+    from rich.table import Column
+    from rich.text import Text
+
+    whole = Column(no_wrap=True, overflow="ellipsis")
+    columns = (
+        TextColumn("{task.description}", markup=False, table_column=whole),
+        BarColumn(bar_width=24, table_column=whole.copy()),
+        TextColumn("{task.fields[step]}", markup=False, table_column=Column(overflow="fold")),
+        TimeElapsedColumn(table_column=whole.copy()),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
+        task = bars.add_task(printable(title), total=1.0, step="")
+        yield lambda share, text: bars.update(
+            task, completed=share, step=Text(printable(text)).plain, refresh=True
+        )
+
+
+@contextmanager
+def steps_bar(title: str, *, quiet: bool = False) -> Iterator[ShowSteps]:
+    """A bar for work in steps; with ``quiet`` there is none."""
+    if quiet or not sys.stderr.isatty():
+        yield lambda _done, _total, _text: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.fields[step]}"),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
+        task = bars.add_task(printable(title), total=None, step="")
+        yield lambda done, total, text: bars.update(task, completed=done, total=total, step=printable(text))
