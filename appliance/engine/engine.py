@@ -17,6 +17,7 @@ from typing import Final
 from appliance.config.engine import EngineConfig
 from appliance.config.placement import PlacementConfig
 from appliance.config.supervisor import SupervisorConfig
+from appliance.core.rollout.catalog import Catalog
 from appliance.core.scheduling import events
 from appliance.core.scheduling.scheduler import Scheduler
 from appliance.domain.errors import ApplianceError, InvalidRequest, NotReady, UnknownModel
@@ -45,7 +46,7 @@ from appliance.engine.requests.mirroring import Mirroring
 from appliance.engine.requests.rerouting import Rerouting
 from appliance.engine.requests.table import RequestTable
 from appliance.engine.turn import Turn
-from appliance.engine.versions.routes import Catalog, Routes, Served
+from appliance.engine.versions.routes import Routes, Served
 from appliance.engine.versions.shapes import Shapes
 from appliance.engine.versions.version_status import with_index
 from appliance.engine.watchers import Watchers

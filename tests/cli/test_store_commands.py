@@ -15,13 +15,13 @@ import pytest
 
 from appliance.cli.failure import Exit
 from appliance.cli.main import STORE, main
+from appliance.core.rollout.ledger import Change, Ending
 from appliance.core.rollout.version import Artifact
 from appliance.domain.digest import digest_of
 from appliance.domain.manifest import Opset, RuntimeNeed
 from appliance.domain.manifest_codec import encode
 from appliance.durable import WriterLock
 from appliance.engine.versions.history import encoded
-from appliance.engine.versions.records import Change, Ending
 from appliance.package.keys import make_key, open_signer, public_pem
 from appliance.package.trust import sign
 from appliance.package.writer import write_package

@@ -7,10 +7,10 @@ import os
 from pathlib import Path
 
 from appliance.cli.failure import Exit
+from appliance.core.rollout.ledger import Change, Ending
 from appliance.domain.digest import digest_of
 from appliance.domain.manifest_codec import encode
 from appliance.engine.versions.history import encoded
-from appliance.engine.versions.records import Change, Ending
 from appliance.package.keys import make_key, open_signer, public_pem
 from appliance.package.trust import sign
 from appliance.store.layout import CATALOG, INCUMBENTS, blob_path

@@ -10,11 +10,11 @@ from appliance.config.engine import EngineConfig
 from appliance.config.placement import PlacementConfig
 from appliance.config.scheduling import SchedulingConfig
 from appliance.config.supervisor import SupervisorConfig
+from appliance.core.rollout.catalog import Catalog, CatalogVersion
 from appliance.core.scheduling.scheduler import Scheduler
 from appliance.domain.model import ModelVersion
 from appliance.engine.engine import Engine, EngineTerms
 from appliance.engine.environment import Shell
-from appliance.engine.versions.routes import Catalog, CatalogVersion
 from appliance.workers import port
 from appliance.workers.arena import Arena
 from tests.simulation.engine_world import SilentLog

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from appliance.config.swap import SwapConfig
+from appliance.core.rollout.catalog import Catalog, CatalogVersion
+from appliance.core.rollout.wish import TrialWish
 from appliance.domain.errors import Cancelled, RunFailed
 from appliance.domain.inference import NO_DEADLINE, Answer, RequestHead, TensorHead
 from appliance.domain.validation import plan_request
-from appliance.engine.control.swap_settings import TrialWish
 from appliance.engine.port import Submission
-from appliance.engine.versions.routes import Catalog, CatalogVersion
 from appliance.telemetry.meter import Result
 from appliance.workers import port
 from tests.domain.sample import make_version

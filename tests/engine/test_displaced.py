@@ -9,6 +9,7 @@ import pytest
 
 from appliance.config.residency import ResidencyConfig
 from appliance.config.swap import SwapConfig
+from appliance.core.rollout.catalog import CatalogVersion
 from appliance.domain.errors import Cancelled, DeadlineExpired, ModelAway
 from appliance.domain.inference import NO_DEADLINE, Answer, RequestHead, TensorHead
 from appliance.domain.validation import plan_request
@@ -17,7 +18,7 @@ from appliance.engine.control.residency_settings import ResidencyTerms
 from appliance.engine.port import Submission
 from appliance.engine.requests.displaced import Displaced
 from appliance.engine.requests.request import Request
-from appliance.engine.versions.routes import CatalogVersion, Served
+from appliance.engine.versions.routes import Served
 from appliance.telemetry.meter import VersionMeter
 from tests.simulation.scripted_workers import MS
 from tests.simulation.swap_world import REFUSED_ANEW, SOUND, SwapWorld, version_of

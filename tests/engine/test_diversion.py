@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from appliance.core.rollout.wish import TrialWish
 from appliance.domain.inference import RequestHead, RequestPlan, TensorHead
 from appliance.domain.validation import plan_request
-from appliance.engine.control.swap_settings import TrialWish
 from appliance.engine.versions.diversion import Diversion
 from appliance.engine.versions.routes import Served
 from appliance.telemetry.meter import VersionMeter

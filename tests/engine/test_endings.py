@@ -15,6 +15,7 @@ from appliance.config.placement import PlacementConfig
 from appliance.config.scheduling import SchedulingConfig
 from appliance.config.supervisor import SupervisorConfig
 from appliance.config.workers import WorkersConfig
+from appliance.core.rollout.catalog import Catalog, CatalogVersion
 from appliance.core.scheduling.scheduler import Scheduler
 from appliance.domain.errors import Cancelled, WorkerDied
 from appliance.domain.inference import NO_DEADLINE, Answer, RequestHead, RequestPlan, TensorHead
@@ -25,7 +26,6 @@ from appliance.engine.engine import Engine, EngineTerms
 from appliance.engine.environment import Shell
 from appliance.engine.port import Submission
 from appliance.engine.ticker import Ticker
-from appliance.engine.versions.routes import Catalog, CatalogVersion
 from appliance.workers import port
 from appliance.workers.arena import Arena
 from appliance.workers.child.execution import HELD_ITEMS_MAX

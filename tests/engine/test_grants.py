@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import cast
 
 from appliance.config.engine import EngineConfig
+from appliance.core.rollout.catalog import Catalog, CatalogVersion
 from appliance.core.scheduling.actions import Grant, Revoke
 from appliance.domain.inference import NO_DEADLINE, RequestHead, TensorHead
 from appliance.domain.model import ModelVersion
@@ -15,7 +16,6 @@ from appliance.domain.validation import plan_request
 from appliance.engine.fastpath.direct import DirectDoor, Tally
 from appliance.engine.fastpath.lanes import OFFER_NS
 from appliance.engine.port import Submission
-from appliance.engine.versions.routes import Catalog, CatalogVersion
 from appliance.workers.port import LaneMemory, Learn
 from tests.domain.sample import make_version
 from tests.engine.rig import Rig

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from appliance.config.swap import SwapConfig
+from appliance.core.rollout.trial import Figures, Seen
 from appliance.domain import histogram
 from appliance.engine.control.hangs import LOOK_NS, LOOKS_MIN, Hangs, longest_run_ns
-from appliance.engine.control.trial import Figures, Seen
 from appliance.engine.versions.routes import Served
 from appliance.telemetry.meter import VersionMeter
 from appliance.workers.port import Assessment, ExitCause

@@ -9,6 +9,7 @@ import pytest
 from appliance.config.residency import ResidencyConfig
 from appliance.core.memory.residency_port import Form, Kept
 from appliance.core.rollout.phase import Phase
+from appliance.core.rollout.wish import TrialWish
 from appliance.engine.control.lodging import (
     KEPT,
     PATIENCE_NS,
@@ -18,7 +19,6 @@ from appliance.engine.control.lodging import (
     Room,
     Stay,
 )
-from appliance.engine.control.swap_settings import TrialWish
 from appliance.engine.requests.costs import Costs
 from appliance.engine.versions.diversion import Diversion
 from appliance.engine.versions.records import Cost, MemoryRecords

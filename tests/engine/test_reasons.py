@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from appliance.core.rollout.catalog import Catalog, CatalogVersion
 from appliance.domain.model import ModelVersion
-from appliance.engine.versions.routes import Catalog, CatalogVersion
 from appliance.workers import port
 from tests.domain.sample import make_version
 from tests.engine.rig import Rig

@@ -22,10 +22,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from appliance import durable
+from appliance.core.rollout.ledger import Proof
 from appliance.engine.versions import records as records_module
 from appliance.engine.versions.record_files import COSTS, PROOFS, SEATS, TRIES, FileRecords
 from appliance.engine.versions.record_table import RecordTable, as_json
-from appliance.engine.versions.records import Cost, MemoryRecords, Proof, Records, model_of
+from appliance.engine.versions.records import Cost, MemoryRecords, Records, model_of
 from appliance.workers.port import Assessment, Deviation
 
 AT_MS: Final = 1_800_000_000_000

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from appliance.core.rollout.ledger import Change, Ending, Proof, Standing
 from appliance.core.rollout.version import Artifact
 from appliance.domain.errors import OperatorError
 from appliance.engine.versions import history
@@ -20,7 +21,7 @@ from appliance.engine.versions import records as records_module
 from appliance.engine.versions.history import FILE, FILE_BEFORE, encoded, read_history, unfit
 from appliance.engine.versions.premises import Premises, cpu_identity
 from appliance.engine.versions.record_files import PROOFS, TRIES, FileRecords
-from appliance.engine.versions.records import Change, Cost, Ending, MemoryRecords, Proof, Standing
+from appliance.engine.versions.records import Cost, MemoryRecords
 from appliance.workers.port import Assessment, Deviation
 from tests.domain.sample import make_version
 

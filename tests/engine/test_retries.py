@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from appliance.core.rollout.catalog import CatalogVersion
 from appliance.core.rollout.phase import Phase
+from appliance.core.rollout.wish import TrialWish
 from appliance.engine.control.retries import Retries
-from appliance.engine.control.swap_settings import TrialWish
-from appliance.engine.versions.routes import CatalogVersion, Routes, Served
+from appliance.engine.versions.routes import Routes, Served
 from appliance.telemetry.meter import VersionMeter
 from tests.domain.sample import make_version
 from tests.engine.test_swaps import Stage, proven

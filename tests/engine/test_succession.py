@@ -11,6 +11,7 @@ import pytest
 
 from appliance.config.placement import PlacementConfig
 from appliance.core.memory.residency_port import Form
+from appliance.core.rollout.ledger import Ending
 from appliance.core.rollout.phase import Phase
 from appliance.core.rollout.version import Artifact
 from appliance.domain.model import WeightsFile
@@ -18,7 +19,6 @@ from appliance.engine.control.census import Census
 from appliance.engine.control.lodging import THERE
 from appliance.engine.control.succession import Succession
 from appliance.engine.control.swaps import default_terms
-from appliance.engine.versions.records import Ending
 from appliance.engine.versions.routes import Routes, Served
 from appliance.engine.versions.wording import Said
 from appliance.telemetry.meter import Result, VersionMeter

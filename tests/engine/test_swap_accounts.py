@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from appliance.core.rollout.ledger import Change, Ending
 from appliance.core.rollout.phase import Phase
 from appliance.engine.control.swap_accounts import SwapAccounts
-from appliance.engine.versions.records import Change, Ending, MemoryRecords
+from appliance.engine.versions.records import MemoryRecords
 from appliance.engine.versions.routes import Served
 from appliance.telemetry.meter import VersionMeter
 from tests.domain.sample import make_version

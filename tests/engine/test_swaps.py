@@ -10,16 +10,17 @@ import pytest
 from appliance.config.swap import SwapConfig
 from appliance.core.memory.residency_port import Form
 from appliance.core.memory.waits import WaitsForOvercommit
+from appliance.core.rollout.ledger import Ending, Proof, Standing
 from appliance.core.rollout.reasons import WaitReason
 from appliance.core.rollout.version import Artifact
+from appliance.core.rollout.wish import TrialWish
 from appliance.domain.inference import RequestHead, TensorHead
 from appliance.domain.tensor import Datatype, TensorSpec
 from appliance.engine.control.candidate import Candidate
 from appliance.engine.control.lodging import THERE, Room
-from appliance.engine.control.swap_settings import TrialWish
 from appliance.engine.control.swaps import Swaps, SwapTerms
 from appliance.engine.versions.history import unfit
-from appliance.engine.versions.records import Ending, MemoryRecords, Proof, Standing
+from appliance.engine.versions.records import MemoryRecords
 from appliance.engine.versions.routes import Served
 from appliance.telemetry.meter import VersionMeter
 from tests.domain.sample import make_version

@@ -10,9 +10,7 @@ from hypothesis import strategies as st
 
 from appliance.config.swap import SwapConfig
 from appliance.core.rollout.phase import Phase
-from appliance.domain.histogram import BOUNDS_NS
-from appliance.engine.control.swap_settings import TrialWish
-from appliance.engine.control.trial import (
+from appliance.core.rollout.trial import (
     OVER,
     SECOND_NS,
     Assessed,
@@ -26,6 +24,8 @@ from appliance.engine.control.trial import (
     Trial,
     Wished,
 )
+from appliance.core.rollout.wish import TrialWish
+from appliance.domain.histogram import BOUNDS_NS
 
 CONFIG = SwapConfig(
     shadow_requests=10, canary_requests=10, stage_s=1, patience_s=60, watch_s=30, error_percent=10.0,

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from appliance.config.swap import SwapConfig
+from appliance.core.rollout.ledger import Standing
 from appliance.engine.control.tries import Tries, pause_ms
-from appliance.engine.versions.records import MemoryRecords, Standing
+from appliance.engine.versions.records import MemoryRecords
 from appliance.engine.versions.wording import refusal_text
 
 CONFIG = SwapConfig(tries=3, retry_first_s=600.0, retry_max_s=86_400.0)

@@ -28,6 +28,7 @@ from appliance.config.residency import ResidencyConfig
 from appliance.config.scheduling import SchedulingConfig
 from appliance.config.supervisor import SupervisorConfig
 from appliance.config.swap import SwapConfig
+from appliance.core.rollout.catalog import Catalog, CatalogProblem, CatalogVersion
 from appliance.core.scheduling.scheduler import Scheduler
 from appliance.domain.errors import ApplianceError
 from appliance.domain.inference import NO_DEADLINE, Answer, Outcome, RequestHead, TensorHead
@@ -40,7 +41,6 @@ from appliance.engine.engine import Engine, EngineTerms
 from appliance.engine.environment import Shell
 from appliance.engine.port import Submission
 from appliance.engine.versions.records import MemoryRecords
-from appliance.engine.versions.routes import Catalog, CatalogProblem, CatalogVersion
 from appliance.workers import port
 from appliance.workers.arena import Arena, aligned
 from tests.domain.sample import make_version

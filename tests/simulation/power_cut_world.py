@@ -16,9 +16,9 @@ import sys
 from functools import partial
 
 from appliance.config.swap import SwapConfig
+from appliance.core.rollout.ledger import Standing
 from appliance.domain.model import VersionState
 from appliance.engine.control.tries import pause_ms
-from appliance.engine.versions.records import Standing
 from tests.simulation.scripted_workers import MS, World
 from tests.simulation.swap_world import SwapWorld, fate_of, version_of
 

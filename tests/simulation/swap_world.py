@@ -27,6 +27,7 @@ from appliance.config.placement import PlacementConfig
 from appliance.config.scheduling import SchedulingConfig
 from appliance.config.supervisor import SupervisorConfig
 from appliance.config.swap import SwapConfig
+from appliance.core.rollout.catalog import Catalog, CatalogVersion
 from appliance.core.scheduling.scheduler import Scheduler
 from appliance.domain.inference import NO_DEADLINE, Answer, Outcome, RequestHead, TensorHead
 from appliance.domain.model import ModelVersion, VersionState
@@ -38,7 +39,6 @@ from appliance.engine.engine import Engine, EngineTerms
 from appliance.engine.environment import Shell
 from appliance.engine.port import Submission
 from appliance.engine.versions.records import MemoryRecords
-from appliance.engine.versions.routes import Catalog, CatalogVersion
 from appliance.workers import port
 from appliance.workers.arena import Arena
 from tests.domain.sample import make_version

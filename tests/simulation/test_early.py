@@ -9,10 +9,10 @@ import pytest
 
 from appliance.config.residency import ResidencyConfig
 from appliance.config.swap import SwapConfig
+from appliance.core.rollout.catalog import Catalog, CatalogVersion
 from appliance.domain.model import ModelVersion, WeightsFile
 from appliance.engine.control.lodging import PROCESS_BYTES
 from appliance.engine.control.residency_settings import ResidencyTerms
-from appliance.engine.versions.routes import Catalog, CatalogVersion
 from appliance.workers import port
 from tests.simulation.scripted_workers import EVICTABLE_BYTES, MS
 from tests.simulation.swap_world import FatedWorkers, SwapWorld

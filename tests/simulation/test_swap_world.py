@@ -9,13 +9,13 @@ import pytest
 
 from appliance.config.residency import ResidencyConfig
 from appliance.config.swap import SwapConfig
+from appliance.core.rollout.catalog import Catalog, CatalogVersion
+from appliance.core.rollout.ledger import Change, Ending
 from appliance.core.rollout.version import Artifact
+from appliance.core.rollout.wish import TrialWish
 from appliance.domain.model import VersionState, WeightsFile
 from appliance.engine.control.lodging import PROCESS_BYTES
 from appliance.engine.control.residency_settings import ResidencyTerms
-from appliance.engine.control.swap_settings import TrialWish
-from appliance.engine.versions.records import Change, Ending
-from appliance.engine.versions.routes import Catalog, CatalogVersion
 from appliance.engine.versions.wording import megabytes
 from appliance.workers import port
 from tests.simulation.scripted_workers import MS

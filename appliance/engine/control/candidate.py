@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 
 from appliance.core.rollout.phase import CHOSEN, SERVING, TRIED, Phase, stage_of
 from appliance.core.rollout.reasons import WaitReason, WaitsForServing, WaitsForTrialOf, WaitsForWanted
+from appliance.core.rollout.trial import Figures, Seen, Trial
 from appliance.domain import histogram
 from appliance.domain.errors import ApplianceError
 from appliance.domain.inference import RequestHead
 from appliance.domain.model import interchangeable, unlike
 from appliance.domain.validation import plan_request
-from appliance.engine.control.trial import Figures, Seen, Trial
 from appliance.engine.versions.diversion import Diversion
 from appliance.engine.versions.routes import Served
 from appliance.telemetry import meter

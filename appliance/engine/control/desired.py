@@ -17,13 +17,13 @@ from typing import Final
 
 from appliance.config.reload import ReloadConfig
 from appliance.config.repository import RepositoryConfig
+from appliance.core.rollout.catalog import Catalog, CatalogProblem, CatalogVersion
 from appliance.core.rollout.reasons import Outlook
+from appliance.core.rollout.wish import TrialWish
 from appliance.domain.errors import InvalidRequest, NotReady, OperatorError, Problem, Stopping, UnknownModel
 from appliance.domain.model import VersionState
-from appliance.engine.control.swap_settings import TrialWish
 from appliance.engine.engine import Engine
 from appliance.engine.versions.records import Records
-from appliance.engine.versions.routes import Catalog, CatalogProblem, CatalogVersion
 from appliance.engine.versions.wording import given_by_hand
 from appliance.repository.directory import RepositoryScan
 from appliance.repository.model_directory import ModelReading

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 
+from appliance.core.rollout.catalog import CatalogVersion
 from appliance.core.rollout.phase import ON_ITS_WAY, SERVING, Phase
 from appliance.engine.control.swaps import Swaps
-from appliance.engine.versions.routes import CatalogVersion, Routes, Served
+from appliance.engine.versions.routes import Routes, Served
 
 MS_NS: Final = 1_000_000
 

@@ -12,6 +12,7 @@ from functools import partial
 
 from appliance.config.placement import PlacementConfig
 from appliance.config.supervisor import SupervisorConfig
+from appliance.core.rollout.catalog import Catalog, CatalogVersion
 from appliance.core.rollout.phase import SERVING, Phase
 from appliance.core.rollout.reasons import Failed
 from appliance.core.rollout.version import Artifact
@@ -24,7 +25,7 @@ from appliance.engine.control.retries import Retries
 from appliance.engine.control.succession import Succession
 from appliance.engine.control.supervisor import Supervisor, culprit_of
 from appliance.engine.control.swaps import SwapTerms
-from appliance.engine.versions.routes import Catalog, CatalogVersion, Routes, Served
+from appliance.engine.versions.routes import Routes, Served
 from appliance.engine.versions.version_status import version_status
 from appliance.engine.versions.wording import Said, refusal_text
 from appliance.telemetry.meter import VersionMeter

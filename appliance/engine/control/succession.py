@@ -12,6 +12,7 @@ from appliance.config.placement import PlacementConfig
 from appliance.core.rollout.phase import SERVING, Phase
 from appliance.core.rollout.reasons import Failed, RolledBack, WaitReason
 from appliance.core.rollout.version import Artifact
+from appliance.core.rollout.wish import TrialWish
 from appliance.core.scheduling.events import Event, ModelClosed, ModelOpened
 from appliance.domain.model import Batching
 from appliance.engine.control.candidate import Candidate
@@ -19,7 +20,6 @@ from appliance.engine.control.census import Census
 from appliance.engine.control.forms import Forms
 from appliance.engine.control.groups import Groups
 from appliance.engine.control.lodging import Room
-from appliance.engine.control.swap_settings import TrialWish
 from appliance.engine.control.swaps import Swaps, SwapTerms
 from appliance.engine.versions.layout import merges
 from appliance.engine.versions.routes import Routes, Served, tombstone

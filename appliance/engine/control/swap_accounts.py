@@ -6,9 +6,10 @@ from collections import Counter
 from collections.abc import Callable, Collection
 from typing import Any, Final
 
+from appliance.core.rollout.ledger import Change, Ending
 from appliance.core.rollout.phase import Phase, stage_of
 from appliance.engine.control.candidate import Candidate
-from appliance.engine.versions.records import Change, Ending, Records
+from appliance.engine.versions.records import Records
 from appliance.engine.versions.routes import Served
 from appliance.engine.versions.wording import next_try
 from appliance.telemetry.snapshot import SwapFigures

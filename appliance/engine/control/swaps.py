@@ -11,21 +11,23 @@ from typing import Final, NamedTuple
 
 from appliance.config.swap import SwapConfig
 from appliance.core.memory.residency_port import Form
+from appliance.core.rollout import trial as on
+from appliance.core.rollout.catalog import identity_of
+from appliance.core.rollout.ledger import Ending, Proof
 from appliance.core.rollout.phase import ON_TRIAL, SERVING, TRIED, Phase, stage_of
+from appliance.core.rollout.trial import Trial
+from appliance.core.rollout.wish import TrialWish, configured_trial
 from appliance.domain.inference import RequestHead
 from appliance.domain.model import ModelVersion, interchangeable
-from appliance.engine.control import trial as on
 from appliance.engine.control.board import Board
 from appliance.engine.control.candidate import Candidate, run_ns
 from appliance.engine.control.hangs import longest_run_ns
 from appliance.engine.control.launches import Launches
 from appliance.engine.control.lodging import Room
 from appliance.engine.control.swap_accounts import SwapAccounts
-from appliance.engine.control.swap_settings import TrialWish, configured_trial
-from appliance.engine.control.trial import Trial
 from appliance.engine.control.tries import Tries
-from appliance.engine.versions.records import Ending, MemoryRecords, Proof, Records
-from appliance.engine.versions.routes import Served, identity_of
+from appliance.engine.versions.records import MemoryRecords, Records
+from appliance.engine.versions.routes import Served
 from appliance.telemetry.snapshot import SwapFigures, TrialStatus
 from appliance.workers.port import LoadWish, ModelLoaded
 

@@ -11,9 +11,10 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from appliance.config.swap import SwapConfig
+from appliance.core.rollout.ledger import Standing
 from appliance.core.rollout.reasons import OutOfTries, Refusal, Rejected
 from appliance.domain.digest import is_digest
-from appliance.engine.versions.records import Records, Standing
+from appliance.engine.versions.records import Records
 
 DOUBLINGS_MAX: Final = 30
 

@@ -13,10 +13,10 @@ from random import Random
 from typing import Final
 from zlib import crc32
 
+from appliance.core.rollout.wish import TrialWish
 from appliance.domain.errors import ApplianceError
 from appliance.domain.inference import RequestPlan
 from appliance.domain.validation import plan_request
-from appliance.engine.control.swap_settings import TrialWish
 from appliance.engine.versions.routes import Served
 from appliance.telemetry.meter import VersionMeter
 

@@ -11,10 +11,11 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Final
 
+from appliance.core.rollout.ledger import Change, Ending, of_record_key, record_key
 from appliance.core.rollout.version import Artifact
 from appliance.domain.binding import bind
 from appliance.domain.errors import ConfigInvalid
-from appliance.engine.versions.records import CHANGES_KEPT, Change, Ending, of_record_key, record_key
+from appliance.engine.versions.records import CHANGES_KEPT
 
 FILE: Final = "history.jsonl"
 FILE_BEFORE: Final = "history.jsonl.1"

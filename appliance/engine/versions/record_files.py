@@ -17,11 +17,12 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from appliance.core.rollout.ledger import Change, Proof, Standing
 from appliance.domain.errors import OperatorError
 from appliance.durable import RealFolder, read_whole, replace_file
 from appliance.engine.versions.history import FILE, FILE_BEFORE, FILE_BYTES_MAX, encoded, read_history
 from appliance.engine.versions.record_table import FORMAT, RecordTable, as_json
-from appliance.engine.versions.records import Change, Cost, MemoryRecords, Proof, Standing, model_of
+from appliance.engine.versions.records import Cost, MemoryRecords, model_of
 from appliance.store.layout import INCUMBENTS
 from appliance.workers.port import Assessment, Deviation
 

@@ -11,17 +11,17 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from appliance.core.memory.residency_port import Form
+from appliance.core.rollout.catalog import CatalogVersion
+from appliance.core.rollout.ledger import record_key
 from appliance.core.rollout.phase import SERVING, STATES, Phase, advance
 from appliance.core.rollout.reasons import Refusal, WaitReason
 from appliance.core.rollout.version import Artifact
 from appliance.domain.errors import InvalidRequest, NotReady, UnknownModel
 from appliance.domain.inference import RequestPlan
 from appliance.domain.model import ModelVersion, VersionState
-from appliance.engine.control.swap_settings import TrialWish
 from appliance.engine.port import IndexEntry
 from appliance.engine.versions.expectation import Expectations
 from appliance.engine.versions.layout import LAYOUTS_KEPT, Layout, layout_of
-from appliance.engine.versions.records import record_key
 from appliance.engine.versions.wording import Said, refusal_text, wait_text
 from appliance.telemetry.meter import VersionMeter
 from appliance.workers.port import Assessment, ModelProgress
@@ -30,47 +30,6 @@ if TYPE_CHECKING:
     from appliance.engine.versions.diversion import Diversion
 
 MAX_VERSION = (1 << 63) - 1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CatalogVersion:
-    """A version that is wanted. ``fingerprint`` changes when its files do, also where they are the same as before: a
-    package that was repaired. ``trial`` is what it has to go through before it serves; None: what the configuration
-    says. ``by_hand``: somebody gave it, whatever is installed."""
-
-    model: ModelVersion
-    fingerprint: str
-    trial: TrialWish | None = None
-    by_hand: bool = False
-
-    @property
-    def identity(self) -> str:
-        """See ``identity_of``."""
-        return identity_of(self.model, self.fingerprint)
-
-
-def identity_of(model: ModelVersion, fingerprint: str) -> str:
-    """What a version is, for records that outlive the process: a package's digest, or the state of its files."""
-    return f"{model.key}@{model.digest or fingerprint}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CatalogProblem:
-    """A version (or, with ``version`` "", a whole model) that cannot be served, and why."""
-
-    name: str
-    version: str
-    reason: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Catalog:
-    """Everything that is wanted on this box at one moment. ``aside`` is there as well and not wanted, which is only
-    told: requests know nothing of it."""
-
-    versions: tuple[CatalogVersion, ...]
-    problems: tuple[CatalogProblem, ...] = ()
-    aside: tuple[CatalogProblem, ...] = ()
 
 
 @dataclass(slots=True, kw_only=True, eq=False)

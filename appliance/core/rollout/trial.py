@@ -12,8 +12,8 @@ from typing import Final, NamedTuple
 
 from appliance.config.swap import SwapConfig
 from appliance.core.rollout.phase import ON_TRIAL, Phase
+from appliance.core.rollout.wish import TrialWish
 from appliance.domain.histogram import HistogramValue
-from appliance.engine.control.swap_settings import TrialWish
 
 SECOND_NS: Final = 1_000_000_000
 LOOK_NS: Final = 100_000_000

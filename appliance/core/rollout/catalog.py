@@ -1,0 +1,49 @@
+"""What is wanted on this box, as the rollout is told."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from appliance.core.rollout.wish import TrialWish
+from appliance.domain.model import ModelVersion
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CatalogVersion:
+    """A version that is wanted. ``fingerprint`` changes when its files do, also where they are the same as before: a
+    package that was repaired. ``trial`` is what it has to go through before it serves; None: what the configuration
+    says. ``by_hand``: somebody gave it, whatever is installed."""
+
+    model: ModelVersion
+    fingerprint: str
+    trial: TrialWish | None = None
+    by_hand: bool = False
+
+    @property
+    def identity(self) -> str:
+        """See ``identity_of``."""
+        return identity_of(self.model, self.fingerprint)
+
+
+def identity_of(model: ModelVersion, fingerprint: str) -> str:
+    """What a version is, for records that outlive the process: a package's digest, or the state of its files."""
+    return f"{model.key}@{model.digest or fingerprint}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CatalogProblem:
+    """A version (or, with ``version`` "", a whole model) that cannot be served, and why."""
+
+    name: str
+    version: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Catalog:
+    """Everything that is wanted on this box at one moment. ``aside`` is there as well and not wanted, which is only
+    told: requests know nothing of it."""
+
+    versions: tuple[CatalogVersion, ...]
+    problems: tuple[CatalogProblem, ...] = ()
+    aside: tuple[CatalogProblem, ...] = ()
