@@ -292,7 +292,7 @@ const COLLECT: Duration = Duration::from_micros(1_750);
 /// Tells Python that there is something to tell.
 async fn herald(core: Arc<Core>, alarm: Alarm) {
     loop {
-        core.direct.herald.notified().await;
+        core.direct.notifier.notified().await;
         if let Err(error) = alarm.after(COLLECT).await {
             core.mailbox.fail(format!("the door cannot tell what it has served: {error}"));
             return;

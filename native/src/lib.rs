@@ -4,6 +4,8 @@
 //! and requests that Python has taught and granted are served without it (`fastpath/direct.rs`). The thread never takes the
 //! interpreter's lock. This file is all that Python sees of it.
 
+#[cfg(test)]
+mod corpus;
 pub mod door;
 pub mod fastpath;
 pub mod h2;
@@ -13,6 +15,7 @@ pub mod lanes;
 pub mod listen;
 pub mod measure;
 pub mod python;
+pub mod templates;
 
 use pyo3::prelude::*;
 

@@ -2,9 +2,9 @@
 //! instead changes nothing else; an array is read as a second, slow reading by JSON's grammar reads it, in whatever steps;
 //! and what is written reads the same.
 
-use crate::http::array::{Array, Step};
 use crate::http::json::Outline;
-use crate::http::number::Number;
+use crate::templates::array::{Array, Step};
+use crate::templates::number::Number;
 
 const TARGET: &[u8] = b"/t";
 const CODES: [&str; 11] = ["?", "B", "H", "I", "Q", "b", "h", "i", "q", "f", "d"];

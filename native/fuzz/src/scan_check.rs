@@ -2,8 +2,8 @@
 //! as a second, slow reading of protobuf's encoding finds them; what is rebuilt of the parts reads the same; and an
 //! opening is what stands before the first tensor.
 
-use crate::fastpath::scan::{HEAD, ID_BYTES, Opening, Scanned, TENSORS};
-use crate::message::rebuilt;
+use super::message::rebuilt;
+use crate::templates::scan::{HEAD, ID_BYTES, Opening, Scanned, TENSORS};
 use std::ops::Range;
 
 const ID: u64 = 3;

@@ -1,27 +1,12 @@
-//! Whether the door can serve a request, and on which lane: by what is granted, by its deadline, and by what is ahead of it.
+//! Whether the fast path can serve a request, and on which lane: by what is leased, by its deadline, and by what is ahead
+//! of it.
 
-use crate::fastpath::admission::{Admission, Asked};
-use crate::fastpath::direct::{Direct, State};
-use crate::fastpath::flight::{Flight, shown};
-use crate::fastpath::parking::Request;
-use crate::fastpath::plan::Plan;
+use crate::fastpath::backlog;
+use crate::fastpath::dispatch::Dispatch;
+use crate::fastpath::request::{Asks, Booking, EngineWork, Request, Verdict, shown};
 use crate::lanes::price::Price;
-use crate::lanes::slots::Slot;
 use crate::measure::clock::now_ns;
-use bytes::Bytes;
-use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
-
-/// How a request came, and so what can be said to its client.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Asks {
-    /// As a call of its own: it can be refused, and can wait.
-    Alone,
-    /// Over a connection that serves one at a time: it can be refused.
-    InTurn,
-    /// Among others on a stream: what is to be said of it is the engine's to say.
-    Within,
-}
+use crate::templates::template::Template;
 
 /// What is to be done about a request and its deadline.
 enum Timeliness {
@@ -33,124 +18,88 @@ enum Timeliness {
     Engine,
 }
 
-impl State {
-    /// Whether a request would be in time, and if not, whose business that is.
-    fn timeliness(&self, plan: &Plan, price: Price, deadline_ns: u64) -> Timeliness {
-        let Some(group) = self.groups.get(&plan.group).filter(|group| !group.lanes.is_empty()) else {
-            return Timeliness::InTime; // as far as can be known
-        };
-        if deadline_ns == 0 {
-            return Timeliness::InTime;
-        }
-        let now_ns = now_ns();
-        let ahead = self.lanes_of(group).map(|lane| lane.ahead_ns(plan.kind, price, now_ns));
-        let ahead_ns = ahead.min().unwrap_or(0);
-        let work_ns = ahead_ns + group.asked_ns / group.lanes.len() as u64;
-        let end_ns = now_ns + work_ns + price.own_ns(plan.rows) + price.margin_ns;
-        if end_ns <= deadline_ns {
-            return Timeliness::InTime;
-        }
-        let last_ns = deadline_ns + price.batch_ns + price.margin_ns;
-        let last = group.latest_ns <= last_ns && self.lanes_of(group).all(|lane| lane.is_latest(last_ns));
-        let busy = group.asked > 0 || self.lanes_of(group).any(|lane| lane.given() > 0);
-        if last && busy { Timeliness::Late(end_ns - deadline_ns) } else { Timeliness::Engine }
+/// Whether a request would be in time, and if not, whose business that is.
+fn timeliness(dispatch: &Dispatch, template: &Template, price: Price, deadline_ns: u64) -> Timeliness {
+    let Some(group) = dispatch.groups.get(&template.group).filter(|group| !group.lanes.is_empty()) else {
+        return Timeliness::InTime; // as far as can be known
+    };
+    if deadline_ns == 0 {
+        return Timeliness::InTime;
     }
+    let now_ns = now_ns();
+    let ahead = dispatch.lanes_of(group).map(|lane| lane.ahead_ns(template.kind, price, now_ns));
+    let ahead_ns = ahead.min().unwrap_or(0);
+    let work_ns = ahead_ns + group.asked_ns / group.lanes.len() as u64;
+    let end_ns = now_ns + work_ns + price.own_ns(template.rows) + price.margin_ns;
+    if end_ns <= deadline_ns {
+        return Timeliness::InTime;
+    }
+    let last_ns = deadline_ns + price.batch_ns + price.margin_ns;
+    let last = group.latest_ns <= last_ns && dispatch.lanes_of(group).all(|lane| lane.is_latest(last_ns));
+    let busy = group.asked > 0 || dispatch.lanes_of(group).any(|lane| lane.given() > 0);
+    if last && busy { Timeliness::Late(end_ns - deadline_ns) } else { Timeliness::Engine }
 }
 
-impl Direct {
-    /// Takes up a request of which not all has come. Whoever would be late, or finds no room, is looked at again when it
-    /// has, and counted then.
-    pub(crate) fn book_ahead(
-        self: &Arc<Self>,
-        state: &mut State,
-        plan: Arc<Plan>,
-        id: Bytes,
-        (arrived_ns, deadline_ns): (u64, u64),
-    ) -> Option<Box<Flight>> {
-        let price = state.prices.get(&plan.kind).copied().unwrap_or_default();
-        let request = Request::new(plan, id, Vec::new(), (arrived_ns, deadline_ns));
-        let in_time = state.timeliness(&request.plan, price, request.deadline_ns);
-        if !matches!(in_time, Timeliness::InTime) || state.is_waited_for(request.plan.group) {
-            return None;
-        }
-        let (lane, slot) = state.place_for(&request.plan)?;
-        let flight = self.take_up(state, request, lane, slot).flight();
-        if let (Some(given), Some(flight)) = (state.lanes.get_mut(&lane), &flight) {
-            given.await_rest(flight.ticket);
-        }
-        flight
+/// Takes up a request of which not all has come. Whoever would be late, or finds no room, is looked at again when it
+/// has, and counted then.
+pub(crate) fn book_ahead(dispatch: &mut Dispatch, request: Request) -> Option<Booking> {
+    let template = &request.template;
+    let price = dispatch.price_of(template.kind);
+    let in_time = timeliness(dispatch, template, price, request.deadline_ns);
+    if !matches!(in_time, Timeliness::InTime) || dispatch.is_waited_for(template.group) {
+        return None;
     }
+    let place = dispatch.place_for(template)?;
+    let Verdict::Lane(booking) = dispatch.take_up(request, place) else { return None };
+    if let Some(given) = dispatch.lanes.get_mut(&booking.lane) {
+        given.await_rest(booking.ticket);
+    }
+    Some(booking)
+}
 
-    /// Gives a request to the lane with the least work, refuses it, has it wait, or leaves it to the engine.
-    pub(crate) fn book(self: &Arc<Self>, state: &mut State, request: Request, asks: Asks) -> Admission {
-        let Request { plan, deadline_ns, .. } = &request;
-        let (group, deadline_ns) = (plan.group, *deadline_ns);
-        let price = state.prices.get(&plan.kind).copied().unwrap_or_default();
-        match state.timeliness(plan, price, deadline_ns) {
-            Timeliness::InTime => {}
-            Timeliness::Late(late_ns) if asks != Asks::Within => {
-                return self.refuse(state, &request, late_ns);
-            }
-            Timeliness::Late(_) | Timeliness::Engine => return self.ask(state, &request, price, false),
+/// Gives a request to the lane with the least work, refuses it, has it wait, or leaves it to the engine.
+pub(crate) fn book(dispatch: &mut Dispatch, request: Request, asks: Asks) -> Verdict {
+    let Request { template, deadline_ns, .. } = &request;
+    let (group, deadline_ns) = (template.group, *deadline_ns);
+    let price = dispatch.price_of(template.kind);
+    match timeliness(dispatch, template, price, deadline_ns) {
+        Timeliness::InTime => {}
+        Timeliness::Late(late_ns) if asks != Asks::Within => {
+            return refuse(dispatch, &request, late_ns);
         }
-        let place = if state.is_waited_for(group) { None } else { state.place_for(plan) };
-        if let Some((lane, slot)) = place {
-            return self.take_up(state, request, lane, slot);
-        }
-        let waits = asks == Asks::Alone;
-        if !waits || !Self::shall_wait(state, group) {
-            return self.ask(state, &request, price, waits);
-        }
-        if let Some(late_ns) = Self::waits_in_vain(state, group, deadline_ns) {
-            return self.refuse(state, &request, late_ns);
-        }
-        let charge_ns = price.charge(plan.rows);
-        self.park(state, request, charge_ns)
+        Timeliness::Late(_) | Timeliness::Engine => return ask(dispatch, &request, price, false),
     }
+    let place = if dispatch.is_waited_for(group) { None } else { dispatch.place_for(template) };
+    if let Some(place) = place {
+        return dispatch.take_up(request, place);
+    }
+    let waits = asks == Asks::Alone;
+    if !waits || !backlog::shall_wait(dispatch, group) {
+        return ask(dispatch, &request, price, waits);
+    }
+    if let Some(late_ns) = backlog::waits_in_vain(dispatch, group, deadline_ns) {
+        return refuse(dispatch, &request, late_ns);
+    }
+    let charge_ns = price.charge(template.rows);
+    backlog::enter(dispatch, request, charge_ns)
+}
 
-    /// Refuses a request that would be late by so much.
-    fn refuse(&self, state: &mut State, request: &Request, late_ns: u64) -> Admission {
-        let Request { plan, id, arrived_ns, deadline_ns, .. } = request;
-        state.news.refused((plan.model, plan.kind, 0));
-        state.news.budget((plan.model, plan.kind, 0), deadline_ns.saturating_sub(*arrived_ns));
-        self.announce(state);
-        Admission::Late(format!("[request id: {}] {}", shown(id), plan.late_text), late_ns)
-    }
+/// Refuses a request that would be late by so much.
+fn refuse(dispatch: &mut Dispatch, request: &Request, late_ns: u64) -> Verdict {
+    let Request { template, id, arrived_ns, deadline_ns, .. } = request;
+    let subject = (template.model, template.kind, 0);
+    dispatch.news.refused(subject);
+    dispatch.news.budget(subject, deadline_ns.saturating_sub(*arrived_ns));
+    dispatch.announce();
+    Verdict::Late(format!("[request id: {}] {}", shown(id), template.late_text), late_ns)
+}
 
-    /// Gives a request to a lane that has room.
-    pub(crate) fn take_up(
-        self: &Arc<Self>,
-        state: &mut State,
-        request: Request,
-        lane: u32,
-        slot: Slot,
-    ) -> Admission {
-        let Request { plan, id, raw, arrived_ns, deadline_ns } = request;
-        let price = state.prices.get(&plan.kind).copied().unwrap_or_default();
-        let Some(given) = state.lanes.get_mut(&lane) else { return Admission::Engine(None) };
-        let ticket = given.reserve(&plan, slot, arrived_ns, price);
-        self.in_flight.fetch_add(1, Relaxed);
-        if deadline_ns > 0 {
-            state.news.budget((plan.model, plan.kind, lane), deadline_ns.saturating_sub(arrived_ns));
-        }
-        let mut trace = state.traces.pick();
-        if let Some(trace) = &mut trace {
-            (trace.arrived_ns, trace.admitted_ns) = (arrived_ns, now_ns());
-        }
-        let direct = self.clone();
-        let landed = None;
-        let flight =
-            Flight { direct, lane, ticket, plan, slot, id, arrived_ns, deadline_ns, raw, landed, trace };
-        Admission::Flight(Box::new(flight))
-    }
-
-    /// Leaves a request to the engine; what is ahead of others grows by it until it has ended. `waits`: it would have
-    /// waited, had the engine many such.
-    fn ask(self: &Arc<Self>, state: &mut State, request: &Request, price: Price, waits: bool) -> Admission {
-        let (id, charge_ns) = (request.plan.group, price.charge(request.plan.rows));
-        let group = state.groups.entry(id).or_default();
-        group.asked(charge_ns, request.deadline_ns);
-        group.with_engine += usize::from(waits);
-        Admission::Engine(Some(Asked { direct: self.clone(), group: id, charge_ns, waits }))
-    }
+/// Leaves a request to the engine; what is ahead of others grows by it until it has ended. `waits`: it would have
+/// waited, had the engine many such.
+fn ask(dispatch: &mut Dispatch, request: &Request, price: Price, waits: bool) -> Verdict {
+    let (id, charge_ns) = (request.template.group, price.charge(request.template.rows));
+    let group = dispatch.groups.entry(id).or_default();
+    group.asked(charge_ns, request.deadline_ns);
+    group.with_engine += usize::from(waits);
+    Verdict::Engine(Some(EngineWork { group: id, charge_ns, waits }))
 }

@@ -1,10 +1,11 @@
 //! Tests of `fastpath/direct.rs`, on a real lane.
 
 use super::*;
-use crate::fastpath::flight::Landing;
+use crate::fastpath::admission::Admission;
+use crate::fastpath::flight::{Flight, Landing};
 use crate::fastpath::rig::{HEAD, Rig, SLOTS, message, rebuilt};
 use crate::lanes::memory::{Completion, SUBMISSIONS, status};
-use bytes::BytesMut;
+use bytes::{Bytes, BytesMut};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
@@ -19,7 +20,7 @@ fn a_request_flies_and_lands() {
     assert!(poll(&mut flight).is_pending());
     assert_eq!(rig.direct.load(1).0, 1);
     let taken = rig.complete(status::OK);
-    assert_eq!((taken.plan, taken.rows, taken.out_offset - taken.offset), (1, 1, 64));
+    assert_eq!((taken.template, taken.rows, taken.out_offset - taken.offset), (1, 1, 64));
     assert_eq!(poll(&mut flight), Poll::Ready(Ok(Landing::Well)));
     let mut answer = BytesMut::new();
     rig.direct.attached().unwrap().arena.write(taken.out_offset as usize, b"good");
@@ -59,13 +60,13 @@ fn a_sleeping_worker_is_woken_when_the_thread_turns_round_and_before_it_sleeps()
 fn what_was_not_taught_or_granted_is_the_engines() {
     let rig = Rig::new();
     assert!(matches!(rig.admit(0), Admission::Engine(_)), "no grant");
-    rig.direct.grant(1, 4);
+    rig.direct.lease(1, 4);
     let (other, short) = (rebuilt(b"\x0a\x01n", b"", &[b"12345678"]), rebuilt(HEAD, b"", &[b"1234567"]));
     for strange in [other, short, Bytes::from_static(b"\xff")] {
         assert!(matches!(rig.direct.admit(&strange, 0, 0, true), Admission::Engine(_)));
     }
     assert!(rig.direct.may_serve(0) && !rig.direct.may_serve(1));
-    rig.direct.forget(Some(1));
+    rig.direct.forget_templates(Some(1));
     assert!(!rig.direct.may_serve(0));
 }
 
@@ -73,7 +74,7 @@ fn what_was_not_taught_or_granted_is_the_engines() {
 fn no_more_than_was_granted_is_in_flight() {
     let rig = Rig::granted();
     let flights: Vec<_> = (0..4).map(|_| rig.fly()).collect();
-    assert!(matches!(rig.admit(0), Admission::Parked(_)));
+    assert!(matches!(rig.admit(0), Admission::Waiting(_)));
     drop(flights);
     assert_eq!(rig.direct.load(1).0, 4, "the worker still has them");
     assert_eq!(rig.free(), SLOTS - 4);
@@ -83,7 +84,7 @@ fn no_more_than_was_granted_is_in_flight() {
 fn after_a_revocation_nothing_departs() {
     let rig = Rig::granted();
     let Admission::Flight(mut flight) = rig.admit(0) else { panic!() };
-    rig.direct.grant(1, 0);
+    rig.direct.lease(1, 0);
     assert!(!flight.depart(&message()));
     drop(flight);
     assert_eq!((rig.free(), rig.direct.load(1).0), (SLOTS, 0));
@@ -94,7 +95,7 @@ fn what_was_forgotten_does_not_depart() {
     let rig = Rig::granted();
     let Admission::Flight(mut flight) = rig.admit(0) else { panic!() };
     assert_eq!(rig.direct.in_flight_of(1), 1);
-    rig.direct.forget(None);
+    rig.direct.forget_templates(None);
     assert!(!flight.depart(&message()));
 }
 
@@ -119,7 +120,7 @@ fn a_dead_workers_requests_are_handed_over_as_tried() {
     drop(one);
     assert_eq!(rig.free(), SLOTS);
     assert_eq!(rig.direct.close_lane(1), (None, 0));
-    assert!(!rig.direct.grant(1, 4));
+    assert!(!rig.direct.lease(1, 4));
 }
 
 #[test]
@@ -219,7 +220,7 @@ fn what_would_be_late_is_refused_when_it_is_last() {
 #[test]
 fn without_a_slot_it_is_the_engines() {
     let rig = Rig::granted();
-    rig.direct.grant(1, 100);
+    rig.direct.lease(1, 100);
     let _flights: Vec<_> = (0..SLOTS).map(|_| rig.fly()).collect();
     assert!(matches!(rig.admit(0), Admission::Engine(_)));
 }
@@ -262,12 +263,12 @@ fn the_worker_is_told_when_it_is_too_late_to_begin_and_what_may_run_together() {
 #[test]
 fn a_price_is_known_until_it_is_forgotten() {
     let rig = Rig::granted();
-    let known = || rig.direct.state().prices.len();
+    let known = || rig.direct.dispatch().prices.len();
     for kind in [1, 2, 1] {
         rig.direct.price(kind, Price { charge_per_row_ns: 1, batch_ns: 2, margin_ns: 0, batch_rows: 5 });
     }
     assert_eq!(known(), 2);
-    rig.direct.forget(None);
+    rig.direct.forget_templates(None);
     assert_eq!(known(), 2, "the same kind may be taught again");
     for kind in [1, 3] {
         rig.direct.forget_price(kind);
@@ -282,14 +283,15 @@ fn swaps_leave_nothing_of_the_lanes_before() {
         rig.open_lane(swap, swap);
         rig.direct.close_lane(swap);
     }
-    let state = rig.direct.state();
-    assert_eq!((state.groups.len(), state.lanes.len(), state.bells.len()), (1, 1, 1));
+    let state = rig.direct.dispatch();
+    let watched = rig.direct.doorbells.lock().unwrap().closers.len();
+    assert_eq!((state.groups.len(), state.lanes.len(), watched), (1, 1, 1));
 }
 
 #[test]
 fn a_group_lasts_as_long_as_one_of_its_lanes_or_of_its_requests() {
     let rig = Rig::new();
-    let groups = || rig.direct.state().groups.len();
+    let groups = || rig.direct.dispatch().groups.len();
     let asked = rig.admit(0);
     assert!(matches!(asked, Admission::Engine(Some(_))), "no grant");
     rig.open_lane(2, 1);
@@ -297,7 +299,7 @@ fn a_group_lasts_as_long_as_one_of_its_lanes_or_of_its_requests() {
     rig.direct.close_lane(2);
     let later = rig.admit(0);
     assert!(matches!(later, Admission::Engine(Some(_))), "its worker is started anew, and this waits for it");
-    assert_eq!((groups(), rig.direct.state().groups[&1].asked), (1, 2));
+    assert_eq!((groups(), rig.direct.dispatch().groups[&1].asked), (1, 2));
     drop(asked);
     assert_eq!(groups(), 1);
     drop(later);
@@ -362,6 +364,6 @@ fn what_is_still_coming_keeps_no_model_that_was_forgotten() {
     let rig = Rig::granted();
     let Admission::Flight(_coming) = rig.admit(0) else { panic!() };
     assert_eq!(rig.direct.in_flight_of(1), 1);
-    rig.direct.forget(None);
+    rig.direct.forget_templates(None);
     assert_eq!(rig.direct.in_flight_of(1), 0);
 }

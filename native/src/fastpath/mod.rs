@@ -1,12 +1,12 @@
 //! Requests that the door serves by itself: recognised, booked on a lane, or waiting for one.
 
 pub mod admission;
-pub mod booking;
+mod backlog;
+mod booking;
 pub mod direct;
+mod dispatch;
 pub mod flight;
-pub mod parking;
-pub mod plan;
+pub mod request;
 #[cfg(test)]
 pub(crate) mod rig;
-pub mod scan;
 pub mod upload;

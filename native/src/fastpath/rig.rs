@@ -1,11 +1,12 @@
 //! For tests: a door with one lane, and the worker at its other end.
 
-use crate::fastpath::direct::{Admission, Attached, Direct};
+use crate::fastpath::admission::Admission;
+use crate::fastpath::direct::{Attached, Direct};
 use crate::fastpath::flight::Flight;
-use crate::fastpath::plan::Lesson;
 use crate::lanes::memory::{Completion, DoorEnd, LaneMemory, Submission, WorkerEnd, doorbell};
 use crate::lanes::slots::Arena;
 use crate::measure::clock::now_ns;
+use crate::templates::template::TemplateSpec;
 use bytes::Bytes;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::Arc;
@@ -49,7 +50,7 @@ impl Rig {
         let lane = LaneMemory::create().unwrap();
         let worker = WorkerEnd::new(LaneMemory::open(lane.fd()).unwrap(), ring);
         direct.open_lane(1, 1, DoorEnd::new(Arc::new(lane)), doorbell).unwrap();
-        direct.teach(HEAD.to_vec(), lesson(1)).unwrap();
+        direct.add_template(HEAD.to_vec(), spec(1)).unwrap();
         Self { direct, worker }
     }
 
@@ -61,7 +62,7 @@ impl Rig {
 
     pub fn granted() -> Self {
         let rig = Self::new();
-        assert!(rig.direct.grant(1, 4));
+        assert!(rig.direct.lease(1, 4));
         rig
     }
 
@@ -100,9 +101,9 @@ impl Rig {
     }
 }
 
-pub fn lesson(model: u32) -> Lesson {
-    Lesson {
-        plan: 1,
+pub fn spec(model: u32) -> TemplateSpec {
+    TemplateSpec {
+        id: 1,
         kind: 1,
         model,
         group: 1,

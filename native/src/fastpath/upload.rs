@@ -6,8 +6,8 @@
 
 use crate::fastpath::direct::Direct;
 use crate::fastpath::flight::Flight;
-use crate::fastpath::plan::put_varint;
-use crate::fastpath::scan::{Opening, RAW};
+use crate::templates::scan::{Opening, RAW};
+use crate::templates::template::put_varint;
 use bytes::{Bytes, BytesMut};
 use std::sync::Arc;
 
@@ -49,8 +49,9 @@ impl Upload {
         deadline_ns: u64,
     ) -> Option<Self> {
         let opening = Opening::read(first)?;
-        let flight = direct.admit_upload(first, &opening, arrived_ns, deadline_ns)?;
-        let parts: Vec<_> = flight.plan().raw_inputs().map(|place| part(place.offset, place.size)).collect();
+        let flight = direct.admit_upload(first, &opening, (arrived_ns, deadline_ns))?;
+        let parts: Vec<_> =
+            flight.template().raw_inputs().map(|place| part(place.offset, place.size)).collect();
         let tensors = parts.iter().map(|part| part.header.len() + part.size).sum::<usize>();
         if opening.end + tensors != length {
             return None;
@@ -128,14 +129,17 @@ fn part(offset: usize, size: usize) -> Part {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fastpath::rig::{HEAD, Rig, SLOTS, lesson, rebuilt};
+    use crate::fastpath::rig::{HEAD, Rig, SLOTS, rebuilt, spec};
 
     /// A door that knows requests with two tensors, of 40 and of 20 bytes.
     fn rig() -> Rig {
         let rig = Rig::granted();
-        let two =
-            crate::fastpath::plan::Lesson { inputs: vec![(40, 0), (20, 64)], out_offset: 96, ..lesson(1) };
-        rig.direct.teach(HEAD.to_vec(), two).unwrap();
+        let two = crate::templates::template::TemplateSpec {
+            inputs: vec![(40, 0), (20, 64)],
+            out_offset: 96,
+            ..spec(1)
+        };
+        rig.direct.add_template(HEAD.to_vec(), two).unwrap();
         rig
     }
 

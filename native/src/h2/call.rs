@@ -1,8 +1,8 @@
 //! One call, from its headers to its end.
 
 use crate::door::Core;
-use crate::fastpath::direct::Asked;
-use crate::fastpath::flight::shown;
+use crate::fastpath::admission::Asked;
+use crate::fastpath::request::shown;
 use crate::h2::answer::Answer;
 use crate::h2::body::{Received, RequestBody, over_budget};
 use crate::h2::conduct::SharedConduct;

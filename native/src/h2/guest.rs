@@ -1,7 +1,7 @@
 //! A request that the door serves, with what it takes to hand it over after all.
 
 use crate::door::Core;
-use crate::fastpath::direct::Asked;
+use crate::fastpath::admission::Asked;
 use crate::fastpath::flight::Flight;
 use crate::fastpath::upload::Upload;
 use crate::h2::body;

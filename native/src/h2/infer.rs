@@ -2,9 +2,9 @@
 //! answered here: it is the engine's, as if it had just arrived.
 
 use crate::door::Core;
-use crate::fastpath::direct::Admission;
+use crate::fastpath::admission::Admission;
+use crate::fastpath::admission::Waiting;
 use crate::fastpath::flight::{Flight, Landing};
-use crate::fastpath::parking::Parked;
 use crate::h2::answer::Answer;
 use crate::h2::body::Received;
 use crate::h2::call::Caller;
@@ -42,15 +42,15 @@ pub async fn serve(
         Received::Message(mut message) => {
             let mut admission = core.direct.admit(&message.bytes, arrived_ns, deadline_ns, true);
             let mut known_ns = 0;
-            if let Admission::Parked(parked) = admission {
-                known_ns = parked.deadline_ns();
+            if let Admission::Waiting(waiting) = admission {
+                known_ns = waiting.deadline_ns();
                 message.settle();
-                admission = Box::pin(wait(parked, answer)).await?;
+                admission = Box::pin(wait(waiting, answer)).await?;
             }
             match admission {
                 Admission::Flight(flight) => Guest::Message(flight, message),
                 // Who has waited does not wait again.
-                Admission::Parked(_) => {
+                Admission::Waiting(_) => {
                     return Ok(Served::Engine(HandedOver::untouched(message, arrived_ns, None)));
                 }
                 Admission::Engine(asked) => {
@@ -87,11 +87,11 @@ pub async fn serve(
 }
 
 /// Until something becomes of a request that waits: its deadline and the going of its client included.
-async fn wait(mut parked: Box<Parked>, answer: &mut Answer) -> Result<Admission, Fault> {
-    let left_ns = parked.deadline_ns().saturating_sub(now_ns());
-    let mut expiry = (parked.deadline_ns() > 0).then(|| Box::pin(sleep(Duration::from_nanos(left_ns))));
+async fn wait(mut waiting: Box<Waiting>, answer: &mut Answer) -> Result<Admission, Fault> {
+    let left_ns = waiting.deadline_ns().saturating_sub(now_ns());
+    let mut expiry = (waiting.deadline_ns() > 0).then(|| Box::pin(sleep(Duration::from_nanos(left_ns))));
     let became = poll_fn(|cx| {
-        if let Poll::Ready(admission) = parked.poll(cx) {
+        if let Poll::Ready(admission) = waiting.poll(cx) {
             return Poll::Ready(Ok(admission));
         }
         if expiry.as_mut().is_some_and(|expiry| expiry.as_mut().poll(cx).is_ready()) {
@@ -102,9 +102,9 @@ async fn wait(mut parked: Box<Parked>, answer: &mut Answer) -> Result<Admission,
     .await;
     match became {
         Ok(admission) => Ok(admission),
-        Err(None) => Err(Fault::status(code::DEADLINE_EXCEEDED, parked.expire())),
+        Err(None) => Err(Fault::status(code::DEADLINE_EXCEEDED, waiting.expire())),
         Err(Some(fault)) => {
-            parked.cancel();
+            waiting.cancel();
             Err(fault)
         }
     }

@@ -5,14 +5,15 @@
 //! task wakes, so that what one of them leaves behind is seen by the next at once; only what lies before it must be told.
 
 use crate::door::Core;
-use crate::fastpath::direct::{Admission, Asked};
+use crate::fastpath::admission::{Admission, Asked};
+use crate::fastpath::direct::StreamWindow;
 use crate::fastpath::flight::Flight;
 use crate::h2::answer::Answer;
 use crate::h2::body::{Begun, Received, RequestBody};
 use crate::h2::call::Caller;
 use crate::h2::guest::{Guest, HandedOver};
 use crate::h2::status::Fault;
-use crate::h2::underway::{Chunk, StreamWindow, Underway};
+use crate::h2::underway::{Chunk, Underway};
 use crate::handover::calls::End;
 use crate::handover::mailbox::{Event, Told};
 use crate::handover::ticket::Ticket;
@@ -177,14 +178,14 @@ impl<'a> Stream<'a> {
 
     fn admit(&self, message: &Bytes, arrived_ns: u64) -> Result<Box<Flight>, Option<Asked>> {
         let direct = &self.core.direct;
-        if !direct.has_lessons() {
+        if !direct.has_templates() {
             return Err(None);
         }
         // What would be late is refused in the stream or ends it, as its client wants: the engine's side knows how.
         match direct.admit(message, arrived_ns, self.deadline_ns, false) {
             Admission::Flight(flight) => Ok(flight),
             Admission::Engine(asked) => Err(asked),
-            Admission::Late(..) | Admission::Parked(_) => Err(None),
+            Admission::Late(..) | Admission::Waiting(_) => Err(None),
         }
     }
 

@@ -5,7 +5,8 @@
 //! of those that are not served yet are so many bytes. Answers stand in the order in which their requests
 //! ended, as Python's do: a stream promises no other.
 
-use crate::fastpath::direct::Asked;
+use crate::fastpath::admission::Asked;
+use crate::fastpath::direct::StreamWindow;
 use crate::fastpath::flight::{Flight, Landing};
 use crate::h2::framing::{PREFIX, Prefix};
 use crate::h2::guest::{Guest, HandedOver};
@@ -54,15 +55,6 @@ struct Answerable {
     asked: Option<Asked>,
     hold: Option<Hold>,
     length: usize,
-}
-
-/// How much may be under way on one stream.
-#[derive(Clone, Copy, Debug)]
-pub struct StreamWindow {
-    /// Requests.
-    pub requests: usize,
-    /// Bytes of messages, beyond which no more are read.
-    pub bytes: usize,
 }
 
 /// Some answers, one after another.

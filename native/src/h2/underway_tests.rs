@@ -1,7 +1,7 @@
 //! Tests of `h2/underway.rs`, on a real lane.
 
 use super::*;
-use crate::fastpath::direct::Admission;
+use crate::fastpath::admission::Admission;
 use crate::fastpath::rig::{HEAD, Rig, SLOTS, message, rebuilt};
 use crate::lanes::memory::status;
 use crate::listen::quota::{Registry, Terms, Who};
@@ -199,7 +199,7 @@ fn who_takes_no_answers_is_held_back_by_the_engine() {
 fn what_may_no_longer_depart_comes_back() {
     let mut scene = Scene::new(8);
     let guest = scene.guest();
-    scene.rig.direct.grant(1, 0);
+    scene.rig.direct.lease(1, 0);
     assert!(scene.underway.depart(guest, None, &scene.answers).is_err());
     assert_eq!((scene.rig.free(), scene.answers.used()), (SLOTS, 0));
 }
@@ -215,7 +215,7 @@ fn what_python_was_left_is_ahead_of_others_until_it_has_answered() {
         batch_rows: 0,
     };
     scene.rig.direct.price(1, price);
-    scene.rig.direct.grant(1, 0);
+    scene.rig.direct.lease(1, 0);
     let in_time = crate::measure::clock::now_ns() + 3 * second;
     for _ in 0..2 {
         let Admission::Engine(asked) = scene.rig.admit(in_time) else { panic!() };

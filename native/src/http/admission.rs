@@ -1,14 +1,13 @@
-//! Whether an HTTP request is the door's: what it shows of itself, held against what was taught.
+//! Whether an HTTP request is the door's: what it shows of itself, held against the templates.
 
 use crate::fastpath::admission::Admission;
-use crate::fastpath::booking::Asks;
-use crate::fastpath::direct::{Direct, State};
+use crate::fastpath::direct::Direct;
 use crate::fastpath::flight::Flight;
-use crate::fastpath::parking::Request;
-use crate::fastpath::plan::Plan;
+use crate::fastpath::request::{Asks, Request};
 use crate::http::answer as http_answer;
 use crate::http::head::Compress;
 use crate::http::json::Outline;
+use crate::templates::template::{Template, Templates};
 use bytes::Bytes;
 use std::ops::Range;
 use std::sync::Arc;
@@ -31,41 +30,42 @@ pub struct Shown<'a> {
 
 impl Shown<'_> {
     /// What was taught of such requests, if that is of use for this one.
-    fn plan(&self, state: &State) -> Option<Arc<Plan>> {
-        let plan = state.plans.find(&self.outline.key)?;
-        let texts = plan.text_inputs().count();
-        let fits = plan.raw_bytes() == self.tensors.len() && texts == self.outline.data.len();
-        let squeezed = if plan.answers_text() { self.compress.text } else { self.compress.binary };
-        let compressed = squeezed && http_answer::longest(plan, &self.id) >= self.compress_bytes;
-        (fits && !compressed).then(|| plan.clone())
+    fn template(&self, templates: &Templates) -> Option<Arc<Template>> {
+        let template = templates.find(&self.outline.key)?;
+        let texts = template.text_inputs().count();
+        let fits = template.raw_bytes() == self.tensors.len() && texts == self.outline.data.len();
+        let squeezed = if template.answers_text() { self.compress.text } else { self.compress.binary };
+        let compressed = squeezed && http_answer::longest(template, &self.id) >= self.compress_bytes;
+        (fits && !compressed).then(|| template.clone())
     }
 }
 
-impl Direct {
-    /// Whether such requests were taught.
-    pub fn knows(&self, shown: &Shown<'_>) -> bool {
-        shown.plan(&self.state()).is_some()
+impl Shown<'_> {
+    /// Whether there is a template for such requests.
+    pub fn is_known(&self, direct: &Direct) -> bool {
+        self.template(&direct.dispatch().templates).is_some()
     }
 
     /// Looks at a request that has come. A flight is counted against its lane from here on; tensors that are JSON are not
     /// read yet, so that whoever is refused for being late is refused at once.
-    pub fn admit_http(self: &Arc<Self>, shown: &Shown<'_>) -> Admission {
-        let mut state = self.state();
-        let Some(plan) = shown.plan(&state) else { return Admission::Engine(None) };
-        let starts = plan.raw_inputs().scan(shown.tensors.start, |next, place| {
-            let start = *next;
-            *next += place.size;
-            Some((start, place))
-        });
-        let raw = starts.collect();
-        let request = Request::new(plan, shown.id.clone(), raw, (shown.arrived_ns, 0));
-        self.book(&mut state, request, Asks::InTurn)
+    pub fn admit(&self, direct: &Arc<Direct>) -> Admission {
+        direct.admit_by(Asks::InTurn, |templates| {
+            let template = self.template(templates)?;
+            let starts = template.raw_inputs().scan(self.tensors.start, |next, place| {
+                let start = *next;
+                *next += place.size;
+                Some((start, place))
+            });
+            let raw = starts.collect();
+            Some(Request::new(template, self.id.clone(), raw, (self.arrived_ns, 0)))
+        })
     }
 
     /// Looks at a request whose tensors are yet to come, as `admit_upload` does.
-    pub fn admit_http_upload(self: &Arc<Self>, shown: &Shown<'_>) -> Option<Box<Flight>> {
-        let mut state = self.state();
-        let plan = shown.plan(&state)?;
-        self.book_ahead(&mut state, plan, shown.id.clone(), (shown.arrived_ns, 0))
+    pub fn admit_upload(&self, direct: &Arc<Direct>) -> Option<Box<Flight>> {
+        direct.admit_ahead_by(|templates| {
+            let template = self.template(templates)?;
+            Some(Request::new(template, self.id.clone(), Vec::new(), (self.arrived_ns, 0)))
+        })
     }
 }

@@ -1,7 +1,7 @@
 //! HTTP answers that the door makes by itself, in the form of the edge's.
 
-use crate::fastpath::plan::Plan;
 use crate::http::json::put_string;
+use crate::templates::template::Template;
 use bytes::{BufMut, BytesMut};
 use httpdate::fmt_http_date;
 use std::fmt::Write;
@@ -39,33 +39,33 @@ impl Signature {
 }
 
 /// More than the body of an answer can be.
-pub fn longest(plan: &Plan, id: &[u8]) -> usize {
-    let described = plan.opening.len() + ID.0.len() + id.len() + ID.1.len() + plan.described.len();
-    let outputs = plan.outputs.iter().map(|output| {
+pub fn longest(template: &Template, id: &[u8]) -> usize {
+    let described = template.opening.len() + ID.0.len() + id.len() + ID.1.len() + template.described.len();
+    let outputs = template.outputs.iter().map(|output| {
         let size = output.place.size;
         output.prefix.len() + output.text.map_or(size, |number| size / number.size() * number.longest_text())
     });
-    described + plan.closing.len() + outputs.sum::<usize>()
+    described + template.closing.len() + outputs.sum::<usize>()
 }
 
 /// Writes the JSON of an answer, up to the first output in it if there is one.
-pub fn put_opening(plan: &Plan, id: &[u8], into: &mut Vec<u8>) {
-    into.extend_from_slice(&plan.opening);
+pub fn put_opening(template: &Template, id: &[u8], into: &mut Vec<u8>) {
+    into.extend_from_slice(&template.opening);
     if !id.is_empty() {
         into.extend_from_slice(ID.0);
         into.extend_from_slice(id); // of characters that need no escape
         into.extend_from_slice(ID.1);
     }
-    into.extend_from_slice(&plan.described);
+    into.extend_from_slice(&template.described);
 }
 
 /// The beginning of an answer with this JSON, with room for its binary tensors, which follow. The JSON is not kept beside
 /// the answer, which its client may take long to take.
-pub fn begin(plan: &Plan, json: Vec<u8>, signature: &mut Signature) -> BytesMut {
-    let body = json.len() + plan.raw_outputs().map(|place| place.size).sum::<usize>();
+pub fn begin(template: &Template, json: Vec<u8>, signature: &mut Signature) -> BytesMut {
+    let body = json.len() + template.raw_outputs().map(|place| place.size).sum::<usize>();
     let mut answer = BytesMut::with_capacity(HEAD + body);
     // Writing to memory cannot fail.
-    let _ = if plan.answers_text() {
+    let _ = if template.answers_text() {
         write!(answer, "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n")
     } else {
         write!(

@@ -1,7 +1,6 @@
 use super::*;
 use crate::fastpath::admission::Admission;
-use crate::fastpath::plan::Lesson;
-use crate::fastpath::rig::{Rig, SLOTS, lesson};
+use crate::fastpath::rig::{Rig, SLOTS, spec};
 use crate::handover::mailbox::Event;
 use crate::http::front::{self as http_front, Answers};
 use crate::lanes::memory::status;
@@ -9,6 +8,7 @@ use crate::lanes::price::Price;
 use crate::listen::quota::{Terms, Who};
 use crate::measure::clock::now_ns;
 use crate::measure::limits::{Limits, NAMES};
+use crate::templates::template::TemplateSpec;
 use bytes::BytesMut;
 use std::collections::HashMap;
 use std::sync::atomic::Ordering::Relaxed;
@@ -48,7 +48,7 @@ fn front() -> Front {
 fn wire() -> Wire {
     let rig = Rig::granted();
     let key = key(JSON);
-    rig.direct.teach(key, lesson(1)).unwrap();
+    rig.direct.add_template(key, spec(1)).unwrap();
     let mut core = core();
     Arc::get_mut(&mut core).unwrap().direct = rig.direct.clone();
     let front = Arc::new(front());
@@ -155,9 +155,9 @@ async fn what_would_be_late_is_refused_and_what_was_late_said_to_be() {
     let mut wire = wire();
     let second = 1_000_000_000;
     let key = key(JSON);
-    let mut limited = lesson(1);
+    let mut limited = spec(1);
     limited.default_timeout_ns = second / 2;
-    wire.rig.direct.teach(key, limited).unwrap();
+    wire.rig.direct.add_template(key, limited).unwrap();
     wire.send(&request("7")).await;
     wire.given(1).await;
     wire.rig.complete(status::EXPIRED);
@@ -217,12 +217,12 @@ async fn a_connection_that_has_waited_is_handed_to_the_edge_anew() {
 #[tokio::test]
 async fn without_a_grant_or_a_lesson_it_is_the_edges() {
     let mut revoked = wire();
-    revoked.rig.direct.grant(1, 0);
+    revoked.rig.direct.lease(1, 0);
     revoked.send(&request("7")).await;
     assert_eq!(revoked.handed().await, 0);
     revoked.end().await;
     let mut forgotten = wire();
-    forgotten.rig.direct.forget(None);
+    forgotten.rig.direct.forget_templates(None);
     forgotten.send(&request("7")).await;
     assert_eq!(forgotten.handed().await, 0);
     forgotten.end().await;
@@ -233,15 +233,15 @@ const MIXED: &str = r#"{"inputs":[{"data":[]},{}]}"#;
 
 fn mixed() -> Wire {
     let wire = wire();
-    let lesson = Lesson {
+    let spec = TemplateSpec {
         inputs: vec![(8, 0), (8, 8)],
         input_texts: vec!["f".into(), String::new()],
         outputs: vec![(b"".to_vec(), 64, 4), (b"".to_vec(), 72, 4)],
         output_texts: vec!["h".into(), String::new()],
         closing: b"closing".to_vec(),
-        ..lesson(1)
+        ..spec(1)
     };
-    wire.rig.direct.teach(key(MIXED), lesson).unwrap();
+    wire.rig.direct.add_template(key(MIXED), spec).unwrap();
     wire
 }
 
@@ -326,9 +326,9 @@ async fn json_that_the_edge_would_refuse_is_the_edges() {
 async fn an_answer_that_may_have_to_be_compressed_is_the_edges() {
     let mut wire = wire();
     let text =
-        Lesson { output_texts: vec!["f".into()], outputs: vec![(b"".to_vec(), 64, 60_000)], ..lesson(1) };
-    let text = Lesson { span: 1 << 16, ..text };
-    wire.rig.direct.teach(key(JSON), text).unwrap();
+        TemplateSpec { output_texts: vec!["f".into()], outputs: vec![(b"".to_vec(), 64, 60_000)], ..spec(1) };
+    let text = TemplateSpec { span: 1 << 16, ..text };
+    wire.rig.direct.add_template(key(JSON), text).unwrap();
     let asked =
         String::from_utf8(request("7")).unwrap().replacen("Host", "Accept-Encoding: gzip, br\r\nHost", 1);
     wire.send(asked.as_bytes()).await;

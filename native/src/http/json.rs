@@ -5,8 +5,8 @@
 //! so it is enough that what stands at the place of the id is a string of plain characters, whatever these are, and at
 //! the place of an array something between brackets, which `http/array.rs` reads by the letter.
 
-use crate::fastpath::scan::{HEAD, TENSORS};
-use crate::http::array::Step;
+use crate::templates::array::Step;
+use crate::templates::scan::{HEAD, TENSORS};
 use std::ops::Range;
 
 /// Longest id that is taken; longer ones are the edge's.

@@ -2,14 +2,12 @@
 
 pub mod admission;
 pub mod answer;
-pub mod array;
 pub mod client;
 pub mod connection;
 pub mod front;
 pub mod handshake;
 pub mod head;
 pub mod json;
-pub mod number;
 pub mod pass;
 pub mod serve;
 pub mod stream;

@@ -5,7 +5,7 @@
 //! a tunnel until one of the two ends it.
 
 use crate::door::Core;
-use crate::fastpath::direct::Asked;
+use crate::fastpath::admission::Asked;
 use crate::handover::mailbox::Event;
 use crate::http::client::{Client, ROOM};
 use crate::http::head::{self as http_head, Request};

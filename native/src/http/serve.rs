@@ -2,10 +2,10 @@
 //! it came.
 
 use crate::fastpath::admission::{Admission, Asked};
-use crate::fastpath::flight::{Flight, Landing, shown};
+use crate::fastpath::flight::{Flight, Landing};
+use crate::fastpath::request::shown;
 use crate::http::admission::Shown;
 use crate::http::answer as http_answer;
-use crate::http::array::{Array, Step};
 use crate::http::client::ROOM;
 use crate::http::connection::Connection;
 use crate::http::front::Open;
@@ -15,6 +15,7 @@ use crate::http::upload::{UPLOAD, Upload};
 use crate::listen::quota::Refusal;
 use crate::measure::budget::Reservation;
 use crate::measure::clock::now_ns;
+use crate::templates::array::{Array, Step};
 use bytes::{Buf, Bytes, BytesMut};
 use std::future::poll_fn;
 use std::io::ErrorKind;
@@ -84,7 +85,7 @@ impl Connection<'_> {
     pub(crate) async fn serve(&mut self, request: &Request, infer: &Infer) -> Tried {
         let core = self.core;
         let bounded = infer.json <= self.front.json_bytes && request.body <= self.front.body_bytes;
-        if !bounded || !core.direct.has_lessons() || core.is_draining() {
+        if !bounded || !core.direct.has_templates() || core.is_draining() {
             return EDGE;
         }
         let _serving = Open::new(&core.http.serving);
@@ -122,11 +123,11 @@ impl Connection<'_> {
         let shown = Shown { outline, id, tensors, compress, compress_bytes, arrived_ns };
         if inbound.len() < whole {
             // What the door will not serve goes on at once, without waiting for all of it.
-            if !core.direct.knows(&shown) || reservation.resize(whole).is_err() {
+            if !shown.is_known(&core.direct) || reservation.resize(whole).is_err() {
                 return EDGE;
             }
             if whole - json.end >= UPLOAD
-                && let Some(flight) = core.direct.admit_http_upload(&shown)
+                && let Some(flight) = shown.admit_upload(&core.direct)
             {
                 return self.upload(flight, infer, outline, json, until).await;
             }
@@ -134,9 +135,9 @@ impl Connection<'_> {
                 return EDGE;
             }
         }
-        match core.direct.admit_http(&shown) {
+        match shown.admit(&core.direct) {
             Admission::Engine(asked) => Tried::Edge(0, asked),
-            Admission::Parked(_) => EDGE, // which is never said of requests that come one by one
+            Admission::Waiting(_) => EDGE, // which is never said of requests that come one by one
             Admission::Flight(mut flight) => {
                 note_parent(&mut flight, infer);
                 if !self.read_texts(&flight, outline, json).await {
@@ -201,7 +202,7 @@ impl Connection<'_> {
     /// Reads the tensors that are JSON into the slot. False: they are the edge's to judge.
     async fn read_texts(&self, flight: &Flight, outline: &Outline, json: Range<usize>) -> bool {
         let mut bytes = Vec::new();
-        for ((place, number), data) in flight.plan().text_inputs().zip(&outline.data) {
+        for ((place, number), data) in flight.template().text_inputs().zip(&outline.data) {
             let text = &self.client.inbound[json.clone()][data.clone()];
             let mut array = Array::new(text, number, place.size / number.size());
             let mut done = 0;
@@ -224,7 +225,7 @@ impl Connection<'_> {
 
     async fn fly(&mut self, mut guest: Guest) -> Tried {
         let flight = &mut guest.flight;
-        let length = http_answer::HEAD + http_answer::longest(flight.plan(), flight.id());
+        let length = http_answer::HEAD + http_answer::longest(flight.template(), flight.id());
         let mut reservation = self.answers.reserve();
         if reservation.resize(length).is_err() || !flight.depart(&self.client.inbound) {
             return self.hand_over(guest, 0);
@@ -250,11 +251,11 @@ impl Connection<'_> {
         }
         let flight = guest.flight;
         let json = self.written(&flight).await;
-        let mut answer = http_answer::begin(flight.plan(), json, &mut self.front.signature());
-        for place in flight.plan().raw_outputs() {
+        let mut answer = http_answer::begin(flight.template(), json, &mut self.front.signature());
+        for place in flight.template().raw_outputs() {
             flight.read(place.offset, place.size, &mut answer);
         }
-        self.core.http.json.fetch_add(flight.plan().has_text().into(), Relaxed);
+        self.core.http.json.fetch_add(flight.template().has_text().into(), Relaxed);
         flight.finish(&self.name);
         self.core.http.answered.fetch_add(1, Relaxed);
         self.answer(answer, held).await
@@ -262,10 +263,10 @@ impl Connection<'_> {
 
     /// The JSON of an answer.
     async fn written(&self, flight: &Flight) -> Vec<u8> {
-        let plan = flight.plan();
+        let template = flight.template();
         let (mut json, mut raw) = (Vec::new(), BytesMut::new());
-        http_answer::put_opening(plan, flight.id(), &mut json);
-        for output in &plan.outputs {
+        http_answer::put_opening(template, flight.id(), &mut json);
+        for output in &template.outputs {
             let (Some(number), place) = (output.text, output.place) else { continue };
             json.extend_from_slice(&output.prefix);
             for done in (0..place.size).step_by(WRITTEN) {
@@ -278,8 +279,8 @@ impl Connection<'_> {
                 number.write(&raw, &mut json);
             }
         }
-        if plan.writes_text() {
-            json.extend_from_slice(&plan.closing);
+        if template.writes_text() {
+            json.extend_from_slice(&template.closing);
         }
         json
     }

@@ -3,7 +3,7 @@
 //! request is put together again, as it was.
 
 use crate::fastpath::flight::Flight;
-use crate::fastpath::plan::Place;
+use crate::templates::template::Place;
 use bytes::BytesMut;
 
 /// From this length on it pays to copy tensors as they arrive.
@@ -22,8 +22,8 @@ pub struct Upload {
 impl Upload {
     /// Of the tensors that follow `opening`.
     pub fn new(flight: &Flight, opening: BytesMut) -> Self {
-        let places: Vec<_> = flight.plan().raw_inputs().collect();
-        Self { opening, places, place: 0, done: 0, missing: flight.plan().raw_bytes() }
+        let places: Vec<_> = flight.template().raw_inputs().collect();
+        Self { opening, places, place: 0, done: 0, missing: flight.template().raw_bytes() }
     }
 
     /// Bytes that are still to come.

@@ -3,12 +3,12 @@
 //! The worker is not trusted: a completion counts only when it names a request that is in flight, by number and
 //! generation, and the times it tells are bounded by the door's own.
 
-use crate::fastpath::plan::Plan;
 use crate::lanes::memory::{Completion, DoorEnd, Submission, status};
 use crate::lanes::news::{Answered, Batches, News, Subject};
 use crate::lanes::outcome::{Outcome, Stages};
 use crate::lanes::price::{Price, endless};
 use crate::lanes::slots::{Slot, Slots};
+use crate::templates::template::Template;
 use bytes::Bytes;
 use std::sync::Arc;
 use std::task::Waker;
@@ -35,7 +35,7 @@ enum State {
 struct Entry {
     generation: u32,
     state: State,
-    plan: Option<Arc<Plan>>,
+    template: Option<Arc<Template>>,
     slot: Option<Slot>,
     arrived_ns: u64,
     submitted_ns: u64,
@@ -146,7 +146,7 @@ impl Lane {
         self.work_ns(now_ns) + self.closes_ns(kind, price)
     }
 
-    /// What the batch before wastes when a request does not join it, being of another kind, or of another plan.
+    /// What the batch before wastes when a request does not join it, being of another kind, or of another template.
     fn closes_ns(&self, kind: u32, price: Price) -> u64 {
         let (last, before) = self.last;
         let joins = last == kind && before.batch_rows == price.batch_rows;
@@ -176,10 +176,11 @@ impl Lane {
 
     /// Requests of a model that the worker may touch, or whose calls have not looked yet how they ended.
     pub fn in_flight_of(&self, model: u32) -> usize {
-        let of_model = |entry: &&Entry| entry.plan.as_ref().is_some_and(|plan| plan.model == model);
+        let of_model =
+            |entry: &&Entry| entry.template.as_ref().is_some_and(|template| template.model == model);
         // What is still coming and was forgotten meanwhile will never depart.
         let open = |entry: &&Entry| match entry.state {
-            State::Filling => entry.plan.as_ref().is_some_and(|plan| plan.is_live()),
+            State::Filling => entry.template.as_ref().is_some_and(|template| template.is_live()),
             State::Running | State::Abandoned | State::Over(_) => true,
             State::Free => false,
         };
@@ -187,12 +188,12 @@ impl Lane {
     }
 
     /// Takes up a request whose tensors will be copied into `slot`.
-    pub fn reserve(&mut self, plan: &Arc<Plan>, slot: Slot, arrived_ns: u64, price: Price) -> Ticket {
+    pub fn reserve(&mut self, template: &Arc<Template>, slot: Slot, arrived_ns: u64, price: Price) -> Ticket {
         let number = self.free.pop().unwrap_or_else(|| {
             self.entries.push(Entry {
                 generation: 0,
                 state: State::Free,
-                plan: None,
+                template: None,
                 slot: None,
                 arrived_ns: 0,
                 submitted_ns: 0,
@@ -208,7 +209,7 @@ impl Lane {
         debug_assert_eq!(entry.state, State::Free);
         entry.generation = entry.generation.wrapping_add(1);
         entry.state = State::Filling;
-        entry.plan = Some(plan.clone());
+        entry.template = Some(template.clone());
         entry.slot = Some(slot);
         (entry.arrived_ns, entry.charge_ns, entry.price) = (arrived_ns, 0, price);
         self.used += 1;
@@ -231,23 +232,23 @@ impl Lane {
             return false;
         }
         let entry = &mut self.entries[ticket.number as usize];
-        let (Some(plan), Some(slot)) = (&entry.plan, entry.slot) else { return false };
-        if !plan.is_live() {
+        let (Some(template), Some(slot)) = (&entry.template, entry.slot) else { return false };
+        if !template.is_live() {
             return false;
         }
         let submission = Submission {
             ticket: ticket.wire(),
             offset: slot.offset as u64,
-            out_offset: (slot.offset + plan.out_offset) as u64,
+            out_offset: (slot.offset + template.out_offset) as u64,
             start_by_ns: deadline_ns
-                .saturating_sub(entry.price.own_ns(plan.rows))
+                .saturating_sub(entry.price.own_ns(template.rows))
                 .max(u64::from(deadline_ns > 0)),
-            plan: plan.plan,
-            rows: plan.rows,
+            template: template.id,
+            rows: template.rows,
             batch_rows: entry.price.batch_rows,
             ..Submission::default()
         };
-        let (kind, rows, price) = (plan.kind, plan.rows, entry.price);
+        let (kind, rows, price) = (template.kind, template.rows, entry.price);
         if !self.end.submit(&submission) {
             return false;
         }
@@ -326,7 +327,7 @@ impl Lane {
         }
         entry.state = State::Free;
         self.arriving -= u32::from(std::mem::take(&mut entry.arriving));
-        (entry.plan, entry.waker) = (None, None);
+        (entry.template, entry.waker) = (None, None);
         self.free.push(number);
         if self.given == 0 {
             self.latest_deadline_ns = 0;
@@ -378,10 +379,11 @@ impl Lane {
         if entry.generation != ticket.generation || !running {
             return false;
         }
-        let Some(plan) = &entry.plan else { return false };
-        let subject: Subject = (plan.model, plan.kind, self.id);
+        let Some(template) = &entry.template else { return false };
+        let subject: Subject = (template.model, template.kind, self.id);
         let most = if entry.price.batch_rows == 0 { ROWS } else { entry.price.batch_rows };
-        if told.status == status::OK && !(plan.rows..=most.max(plan.rows)).contains(&told.batch_rows) {
+        if told.status == status::OK && !(template.rows..=most.max(template.rows)).contains(&told.batch_rows)
+        {
             return false;
         }
         let outcome = match told.status {
@@ -416,12 +418,12 @@ impl Lane {
         news: &mut News,
     ) {
         let entry = &self.entries[ticket.number as usize];
-        let Some(plan) = &entry.plan else { return };
+        let Some(template) = &entry.template else { return };
         let total_ns = now_ns.saturating_sub(entry.arrived_ns);
         let Stages { queue_ns, gather_ns, run_ns, scatter_ns } = stages;
         let answered =
-            Answered { rows: plan.rows, stages_ns: [queue_ns, gather_ns, run_ns, scatter_ns, total_ns] };
-        news.answered((plan.model, plan.kind, self.id), who, &answered);
+            Answered { rows: template.rows, stages_ns: [queue_ns, gather_ns, run_ns, scatter_ns, total_ns] };
+        news.answered((template.model, template.kind, self.id), who, &answered);
     }
 
     /// Its process has ended: what it had is handed over, and its memory is the door's again. The model of what it had had
@@ -433,22 +435,23 @@ impl Lane {
         let mut had: Vec<u32> =
             (0..self.entries.len() as u32).filter(|number| self.is_running(*number)).collect();
         had.sort_by_key(|number| self.entries[*number as usize].sequence);
-        let first = had.first().and_then(|number| self.entries[*number as usize].plan.clone());
+        let first = had.first().and_then(|number| self.entries[*number as usize].template.clone());
         let (mut rows, mut bound, mut alike) = (0u32, u32::MAX, true);
         for number in &had {
             let entry = &self.entries[*number as usize];
-            let (Some(first), Some(plan)) = (&first, &entry.plan) else { continue };
+            let (Some(first), Some(template)) = (&first, &entry.template) else { continue };
             let own = if entry.price.batch_rows == 0 { u32::MAX } else { entry.price.batch_rows };
             bound = bound.min(own);
-            alike &= plan.kind == first.kind && (rows == 0 || rows.saturating_add(plan.rows) <= bound);
-            rows = rows.saturating_add(plan.rows);
+            alike &=
+                template.kind == first.kind && (rows == 0 || rows.saturating_add(template.rows) <= bound);
+            rows = rows.saturating_add(template.rows);
             if entry.state == State::Abandoned {
                 self.clear(*number, slots);
             } else {
                 self.over(*number, Outcome::HandOver { attempts: u32::from(alike) });
             }
         }
-        (first.map(|plan| plan.model), had.len())
+        (first.map(|template| template.model), had.len())
     }
 
     fn is_running(&self, number: u32) -> bool {

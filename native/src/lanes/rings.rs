@@ -31,7 +31,7 @@ const WITHDRAWN: usize = 6;
 pub mod status {
     /// The outputs lie in their place.
     pub const OK: u32 = 0;
-    /// It failed, or its plan is unknown: Python shall try.
+    /// It failed, or its template is unknown: Python shall try.
     pub const HAND_OVER: u32 = 1;
     /// Its deadline passed before it ran.
     pub const EXPIRED: u32 = 2;
@@ -51,8 +51,8 @@ pub struct Submission {
     pub out_offset: u64,
     /// After this it is of no use to begin.
     pub start_by_ns: u64,
-    /// The plan, which says what lies there.
-    pub plan: u32,
+    /// The template, which says what lies there.
+    pub template: u32,
     /// Rows of the batch that it brings.
     pub rows: u32,
     /// Rows of the largest batch that it may join others in; 0: as many as its kind allows.
@@ -101,13 +101,24 @@ fn halves(word: u64) -> (u32, u32) {
 
 impl Submission {
     fn words(&self) -> [u64; WORDS] {
-        let (plan, batch) = (pair(self.plan, self.rows), u64::from(self.batch_rows));
-        [self.ticket, self.offset, self.out_offset, self.start_by_ns, plan, batch, self.withdrawn, 0]
+        let (template, batch) = (pair(self.template, self.rows), u64::from(self.batch_rows));
+        [self.ticket, self.offset, self.out_offset, self.start_by_ns, template, batch, self.withdrawn, 0]
     }
 
-    fn of([ticket, offset, out_offset, start_by_ns, plan, batch, withdrawn, _]: [u64; WORDS]) -> Self {
-        let ((plan, rows), batch_rows) = (halves(plan), halves(batch).0);
-        Self { ticket, offset, out_offset, start_by_ns, plan, rows, batch_rows, _p: 0, withdrawn, _pad: 0 }
+    fn of([ticket, offset, out_offset, start_by_ns, template, batch, withdrawn, _]: [u64; WORDS]) -> Self {
+        let ((template, rows), batch_rows) = (halves(template), halves(batch).0);
+        Self {
+            ticket,
+            offset,
+            out_offset,
+            start_by_ns,
+            template,
+            rows,
+            batch_rows,
+            _p: 0,
+            withdrawn,
+            _pad: 0,
+        }
     }
 }
 
@@ -362,7 +373,7 @@ mod tests {
     use super::*;
 
     fn submission(ticket: u64) -> Submission {
-        Submission { ticket, offset: 64 * ticket, plan: 7, rows: 3, ..Submission::default() }
+        Submission { ticket, offset: 64 * ticket, template: 7, rows: 3, ..Submission::default() }
     }
 
     fn completion(ticket: u64) -> Completion {
@@ -377,7 +388,7 @@ mod tests {
             offset: 1,
             out_offset: 2,
             start_by_ns: 3,
-            plan: u32::MAX,
+            template: u32::MAX,
             rows: 4,
             batch_rows: 5,
             _p: 0,

@@ -2,8 +2,7 @@
 
 use crate::door::Core;
 use crate::fastpath::direct::Attached;
-use crate::fastpath::plan::Lesson;
-use crate::h2::underway::StreamWindow;
+use crate::fastpath::direct::StreamWindow;
 use crate::http::head::is_inference;
 use crate::http::json::Outline;
 use crate::lanes::memory::{DoorEnd, LaneMemory};
@@ -11,6 +10,7 @@ use crate::lanes::news::{Subject, Tally};
 use crate::lanes::price::Price;
 use crate::lanes::slots::Arena;
 use crate::lanes::trace::Trace;
+use crate::templates::template::TemplateSpec;
 use pyo3::exceptions::{PyOSError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PyTuple};
@@ -55,11 +55,11 @@ impl Grants {
     }
 
     fn grant(&self, lane: u32, limit: u32) -> bool {
-        self.0.direct.grant(lane, limit)
+        self.0.direct.lease(lane, limit)
     }
 
     fn revoke(&self, lane: u32) -> bool {
-        self.0.direct.grant(lane, 0)
+        self.0.direct.lease(lane, 0)
     }
 
     fn load(&self, lane: u32) -> (u32, u64, u64) {
@@ -94,8 +94,8 @@ impl Grants {
         input_texts: Vec<String>,
         output_texts: Vec<String>,
     ) -> PyResult<()> {
-        let lesson = Lesson {
-            plan,
+        let spec = TemplateSpec {
+            id: plan,
             kind,
             model,
             group,
@@ -112,7 +112,7 @@ impl Grants {
             late_text,
             default_timeout_ns,
         };
-        self.0.direct.teach(head, lesson).map_err(PyValueError::new_err)
+        self.0.direct.add_template(head, spec).map_err(PyValueError::new_err)
     }
 
     #[staticmethod]
@@ -124,7 +124,7 @@ impl Grants {
 
     #[pyo3(signature = (model = None))]
     fn forget(&self, model: Option<u32>) {
-        self.0.direct.forget(model);
+        self.0.direct.forget_templates(model);
     }
 
     #[pyo3(signature = (kind, charge_per_row_ns, batch_ns, margin_ns, batch_rows = 0))]
@@ -141,7 +141,7 @@ impl Grants {
     }
 
     fn parked(&self, model: u32) -> usize {
-        self.0.direct.parked_of(model)
+        self.0.direct.waiting_of(model)
     }
 
     fn sample(&self, one_in: u64) {

@@ -1,9 +1,9 @@
 //! What reads and writes messages, as Python may call it: for tests that compare that with what the engine's own readers
 //! and writers do. No request is served through here.
 
-use crate::fastpath::scan::Scanned;
-use crate::http::array::{Array, Step};
-use crate::http::number::Number;
+use crate::templates::array::{Array, Step};
+use crate::templates::number::Number;
+use crate::templates::scan::Scanned;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 

@@ -367,8 +367,8 @@ impl Serving {
         if start_by_ns != 0 && start_by_ns <= now_ns {
             return Err(status::EXPIRED);
         }
-        let before = self.batch.requests.last().filter(|request| request.plan.id == submission.plan);
-        let known = before.map(|request| &request.plan).or_else(|| self.plans.get(submission.plan));
+        let before = self.batch.requests.last().filter(|request| request.plan.id == submission.template);
+        let known = before.map(|request| &request.plan).or_else(|| self.plans.get(submission.template));
         let plan = known.ok_or(status::HAND_OVER)?;
         if plan.rows != rows || !plan.fits(offset, out_offset, self.arena.len_bytes()) {
             return Err(status::HAND_OVER);

@@ -1,7 +1,6 @@
 //! What the fuzzers have kept, run through the rules that they search by, without a fuzzer.
 
-use _door::fastpath::scan;
-use _door::{fastpath, h2, http, measure};
+use crate::templates::scan;
 use std::path::Path;
 
 #[path = "../fuzz/src/frames_check.rs"]

@@ -1,7 +1,7 @@
 //! An array of numbers in JSON, flat or nested, read into the bytes of a tensor: by the letter, in steps, and without
 //! taking memory for its depth. Whatever the edge would refuse is *strange*, and the edge's to refuse in its words.
 
-use crate::http::number::Number;
+use crate::templates::number::Number;
 
 /// Deepest nesting that is read; the edge reads more.
 const DEPTH: usize = 16;

@@ -1,6 +1,6 @@
 //! What Python has taught: requests that it has seen and checked, and how their tensors and answers look.
 
-use crate::http::number::Number;
+use crate::templates::number::Number;
 use bytes::{BufMut, BytesMut};
 use std::collections::HashMap;
 use std::ops::Range;
@@ -12,7 +12,7 @@ const ID: u8 = 3 << 3 | 2;
 /// The tag of the response within an answer on a stream.
 const RESPONSE: u8 = 2 << 3 | 2;
 /// More heads than Python ever keeps are a mistake.
-pub const PLANS: usize = 8192;
+pub const TEMPLATES: usize = 8192;
 
 /// A tensor in a slot.
 #[derive(Clone, Copy, Debug)]
@@ -43,9 +43,9 @@ pub struct Output {
 }
 
 /// One head, checked against one model version.
-pub struct Plan {
+pub struct Template {
     /// Its id towards the worker.
-    pub plan: u32,
+    pub id: u32,
     /// Which others may share its batches.
     pub kind: u32,
     /// The model version.
@@ -75,7 +75,7 @@ pub struct Plan {
     live: AtomicBool,
 }
 
-impl Plan {
+impl Template {
     /// Whether it still holds.
     pub fn is_live(&self) -> bool {
         self.live.load(Acquire)
@@ -90,7 +90,7 @@ impl Plan {
         }
     }
 
-    /// Whether tensors that lie there in a message are what the plan asks for.
+    /// Whether tensors that lie there in a message are what the template asks for.
     pub fn fits(&self, raw: &[Range<usize>]) -> bool {
         raw.len() == self.inputs.len()
             && raw.iter().zip(&self.inputs).all(|(range, input)| range.len() == input.place.size)
@@ -182,10 +182,10 @@ pub fn put_varint(mut value: usize, into: &mut impl BufMut) {
     into.put_u8(value as u8);
 }
 
-/// What Python says of a plan.
-pub struct Lesson {
+/// What Python says of a template.
+pub struct TemplateSpec {
     /// Its id towards the worker.
-    pub plan: u32,
+    pub id: u32,
     /// Which others may share its batches.
     pub kind: u32,
     /// The model version.
@@ -200,9 +200,9 @@ pub struct Lesson {
     pub out_offset: usize,
     /// What the slot must hold.
     pub span: usize,
-    /// See [`Plan`].
+    /// See [`Template`].
     pub opening: Vec<u8>,
-    /// See [`Plan`].
+    /// See [`Template`].
     pub described: Vec<u8>,
     /// Prefix, offset and size of each output.
     pub outputs: Vec<(Vec<u8>, usize, usize)>,
@@ -210,17 +210,17 @@ pub struct Lesson {
     pub input_texts: Vec<String>,
     /// Likewise of the outputs.
     pub output_texts: Vec<String>,
-    /// See [`Plan`].
+    /// See [`Template`].
     pub closing: Vec<u8>,
-    /// See [`Plan`].
+    /// See [`Template`].
     pub late_text: String,
-    /// See [`Plan`].
+    /// See [`Template`].
     pub default_timeout_ns: u64,
 }
 
-impl Lesson {
-    /// The plan, or what is wrong with it: what leaves its slot would reach into another's.
-    fn learn(self) -> Result<Plan, String> {
+impl TemplateSpec {
+    /// The template, or what is wrong with it: what leaves its slot would reach into another's.
+    fn build(self) -> Result<Template, String> {
         let within =
             |offset: usize, size: usize| offset.checked_add(size).is_some_and(|end| end <= self.span);
         let input_texts = texts(&self.input_texts, self.inputs.iter().map(|(size, _)| *size))?;
@@ -245,12 +245,12 @@ impl Lesson {
         let mut places = places.chain(outputs.iter().map(|output| output.place));
         if self.out_offset > self.span || !places.all(|place| within(place.offset, place.size)) {
             return Err(format!(
-                "a tensor of plan {} lies outside of its slot of {} bytes",
-                self.plan, self.span
+                "a tensor of template {} lies outside of its slot of {} bytes",
+                self.id, self.span
             ));
         }
-        Ok(Plan {
-            plan: self.plan,
+        Ok(Template {
+            id: self.id,
             kind: self.kind,
             model: self.model,
             group: self.group,
@@ -290,34 +290,34 @@ fn texts(
     codes.iter().zip(sizes).map(text).collect()
 }
 
-/// The plans by head.
+/// The templates by head.
 #[derive(Default)]
-pub struct Plans(HashMap<Box<[u8]>, Arc<Plan>>);
+pub struct Templates(HashMap<Box<[u8]>, Arc<Template>>);
 
-impl Plans {
-    /// Takes a plan up for requests with this head.
-    pub fn teach(&mut self, head: Vec<u8>, lesson: Lesson) -> Result<(), String> {
-        if self.0.len() >= PLANS && !self.0.contains_key(head.as_slice()) {
-            return Err(format!("more than {PLANS} plans"));
+impl Templates {
+    /// Takes a template up for requests with this head.
+    pub fn add(&mut self, head: Vec<u8>, spec: TemplateSpec) -> Result<(), String> {
+        if self.0.len() >= TEMPLATES && !self.0.contains_key(head.as_slice()) {
+            return Err(format!("more than {TEMPLATES} templates"));
         }
-        let plan = Arc::new(lesson.learn()?);
-        if let Some(before) = self.0.insert(head.into(), plan) {
+        let template = Arc::new(spec.build()?);
+        if let Some(before) = self.0.insert(head.into(), template) {
             before.live.store(false, Release);
         }
         Ok(())
     }
 
-    /// The plan for a head.
-    pub fn find(&self, head: &[u8]) -> Option<&Arc<Plan>> {
+    /// The template for a head.
+    pub fn find(&self, head: &[u8]) -> Option<&Arc<Template>> {
         self.0.get(head)
     }
 
-    /// Drops the plans of a model, or all.
+    /// Drops the templates of a model, or all.
     pub fn forget(&mut self, model: Option<u32>) {
-        self.0.retain(|_, plan| {
-            let keep = model.is_some_and(|model| model != plan.model);
+        self.0.retain(|_, template| {
+            let keep = model.is_some_and(|model| model != template.model);
             if !keep {
-                plan.live.store(false, Release);
+                template.live.store(false, Release);
             }
             keep
         });
@@ -339,19 +339,19 @@ mod tests {
     use super::*;
     use crate::fastpath::rig;
 
-    fn lesson(plan: u32, model: u32) -> Lesson {
-        Lesson { plan, ..rig::lesson(model) }
+    fn spec(id: u32, model: u32) -> TemplateSpec {
+        TemplateSpec { id, ..rig::spec(model) }
     }
 
     #[test]
     fn an_answer_is_as_long_as_was_said() {
-        let mut lesson = lesson(1, 1);
-        lesson.outputs.push((vec![0x32, 4], 68, 4));
-        let plan = lesson.learn().unwrap();
+        let mut spec = spec(1, 1);
+        spec.outputs.push((vec![0x32, 4], 68, 4));
+        let template = spec.build().unwrap();
         for id in ["", "7", &"x".repeat(200)] {
             let mut answer = BytesMut::new();
-            plan.write_answer(id.as_bytes(), &mut answer, |place, into| into.put_bytes(9, place.size));
-            assert_eq!(answer.len(), plan.answer_length(id.as_bytes()));
+            template.write_answer(id.as_bytes(), &mut answer, |place, into| into.put_bytes(9, place.size));
+            assert_eq!(answer.len(), template.answer_length(id.as_bytes()));
             assert!(answer.starts_with(b"open") && answer.ends_with(&[9, 9, 9, 9, 0x32, 4, 9, 9, 9, 9]));
         }
     }
@@ -359,14 +359,14 @@ mod tests {
     #[test]
     fn an_answer_on_a_stream_is_the_response_in_its_field() {
         for closing in [&b""[..], b"\x22\x02ok"] {
-            let plan = Lesson { closing: closing.to_vec(), ..lesson(1, 1) }.learn().unwrap();
+            let template = TemplateSpec { closing: closing.to_vec(), ..spec(1, 1) }.build().unwrap();
             for id in ["", &"x".repeat(200)] {
                 let (mut alone, mut streamed) = (BytesMut::new(), BytesMut::new());
-                plan.write_answer(id.as_bytes(), &mut alone, |place, into| into.put_bytes(9, place.size));
-                plan.write_streamed(id.as_bytes(), &mut streamed, |place, into| {
+                template.write_answer(id.as_bytes(), &mut alone, |place, into| into.put_bytes(9, place.size));
+                template.write_streamed(id.as_bytes(), &mut streamed, |place, into| {
                     into.put_bytes(9, place.size)
                 });
-                assert_eq!(streamed.len(), plan.streamed_length(id.as_bytes()));
+                assert_eq!(streamed.len(), template.streamed_length(id.as_bytes()));
                 let mut expected = vec![0x12];
                 put_varint(alone.len() + closing.len(), &mut expected);
                 assert_eq!(streamed, [&expected[..], &alone, closing].concat());
@@ -376,14 +376,16 @@ mod tests {
 
     #[test]
     fn what_leaves_its_slot_is_not_learnt() {
-        let mut plans = Plans::default();
+        let mut templates = Templates::default();
         for (offset, size) in [(121, 8), (usize::MAX, 8), (0, 129)] {
             assert!(
-                plans.teach(b"h".to_vec(), Lesson { inputs: vec![(size, offset)], ..lesson(1, 1) }).is_err()
+                templates
+                    .add(b"h".to_vec(), TemplateSpec { inputs: vec![(size, offset)], ..spec(1, 1) })
+                    .is_err()
             );
         }
-        assert!(plans.teach(b"h".to_vec(), Lesson { out_offset: 129, ..lesson(1, 1) }).is_err());
-        assert!(plans.is_empty());
+        assert!(templates.add(b"h".to_vec(), TemplateSpec { out_offset: 129, ..spec(1, 1) }).is_err());
+        assert!(templates.is_empty());
     }
 
     #[test]
@@ -392,23 +394,23 @@ mod tests {
             [(vec![], true), (vec!["f"], true), (vec![""], true), (vec!["e"], false), (vec!["f", "f"], false)]
         {
             let input_texts: Vec<_> = codes.iter().map(ToString::to_string).collect();
-            assert_eq!(Lesson { input_texts, ..lesson(1, 1) }.learn().is_ok(), good, "{codes:?}");
+            assert_eq!(TemplateSpec { input_texts, ..spec(1, 1) }.build().is_ok(), good, "{codes:?}");
         }
-        let odd = Lesson { inputs: vec![(7, 0)], input_texts: vec!["f".into()], ..lesson(1, 1) };
-        assert!(odd.learn().is_err());
+        let odd = TemplateSpec { inputs: vec![(7, 0)], input_texts: vec!["f".into()], ..spec(1, 1) };
+        assert!(odd.build().is_err());
     }
 
     #[test]
     fn what_was_forgotten_or_taught_anew_is_dead() {
-        let mut plans = Plans::default();
-        plans.teach(b"a".to_vec(), lesson(1, 1)).unwrap();
-        plans.teach(b"b".to_vec(), lesson(2, 2)).unwrap();
-        let (a, b) = (plans.find(b"a").unwrap().clone(), plans.find(b"b").unwrap().clone());
-        plans.forget(Some(1));
-        assert!(!a.is_live() && b.is_live() && plans.find(b"a").is_none() && plans.len() == 1);
-        plans.teach(b"b".to_vec(), lesson(3, 2)).unwrap();
+        let mut templates = Templates::default();
+        templates.add(b"a".to_vec(), spec(1, 1)).unwrap();
+        templates.add(b"b".to_vec(), spec(2, 2)).unwrap();
+        let (a, b) = (templates.find(b"a").unwrap().clone(), templates.find(b"b").unwrap().clone());
+        templates.forget(Some(1));
+        assert!(!a.is_live() && b.is_live() && templates.find(b"a").is_none() && templates.len() == 1);
+        templates.add(b"b".to_vec(), spec(3, 2)).unwrap();
         assert!(!b.is_live());
-        plans.forget(None);
-        assert!(plans.is_empty());
+        templates.forget(None);
+        assert!(templates.is_empty());
     }
 }

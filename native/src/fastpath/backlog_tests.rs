@@ -1,19 +1,20 @@
-//! Tests of `fastpath/parking.rs`, on a real lane.
+//! Tests of `fastpath/backlog.rs`, on a real lane.
 
 use super::*;
+use crate::fastpath::admission::{Admission, Asked, Waiting};
 use crate::fastpath::flight::Flight;
-use crate::fastpath::rig::{HEAD, Rig, SLOTS, lesson, message};
-use crate::fastpath::scan::Opening;
+use crate::fastpath::rig::{HEAD, Rig, SLOTS, message, spec};
 use crate::lanes::memory::status;
-use std::task::Waker;
+use crate::templates::scan::Opening;
+use std::task::{Context, Poll, Waker};
 
-fn poll(parked: &mut Parked) -> Poll<Admission> {
-    parked.poll(&mut Context::from_waker(Waker::noop()))
+fn poll(waiting: &mut Waiting) -> Poll<Admission> {
+    waiting.poll(&mut Context::from_waker(Waker::noop()))
 }
 
-fn park(rig: &Rig) -> Parked {
-    let Admission::Parked(parked) = rig.admit(0) else { panic!("not parked") };
-    *parked
+fn wait(rig: &Rig) -> Waiting {
+    let Admission::Waiting(waiting) = rig.admit(0) else { panic!("does not wait") };
+    *waiting
 }
 
 /// All that the engine is given before others wait.
@@ -34,12 +35,12 @@ fn flight(admission: Poll<Admission>) -> Box<Flight> {
 /// A request of which only the opening has come.
 fn upload(rig: &Rig) -> Box<Flight> {
     let message = message();
-    rig.direct.admit_upload(&message, &Opening::read(&message).unwrap(), 0, 0).unwrap()
+    rig.direct.admit_upload(&message, &Opening::read(&message).unwrap(), (0, 0)).unwrap()
 }
 
 /// Which of these were told that they are the engine's; they hold on to that.
-fn engines(parked: &mut [Parked]) -> (Vec<usize>, Vec<Asked>) {
-    let told = parked.iter_mut().enumerate().filter_map(|(place, parked)| match poll(parked) {
+fn engines(waiting: &mut [Waiting]) -> (Vec<usize>, Vec<Asked>) {
+    let told = waiting.iter_mut().enumerate().filter_map(|(place, waiting)| match poll(waiting) {
         Poll::Ready(admission) => Some((place, asked(admission))),
         Poll::Pending => None,
     });
@@ -50,12 +51,12 @@ fn engines(parked: &mut [Parked]) -> (Vec<usize>, Vec<Asked>) {
 fn the_engine_is_given_no_more_than_it_can_serve_soon() {
     let rig = Rig::new();
     let with_engine = fill_engine(&rig);
-    let mut parked: Vec<_> = (0..3).map(|_| park(&rig)).collect();
-    assert!(parked.iter_mut().all(|parked| poll(parked).is_pending()));
-    assert_eq!(rig.direct.parked_of(1), 3);
-    drop((parked, with_engine));
-    assert_eq!((rig.direct.parked_of(1), rig.direct.state().parked), (0, 0));
-    assert_eq!(rig.direct.state().groups[&1].asked, 0);
+    let mut waiting: Vec<_> = (0..3).map(|_| wait(&rig)).collect();
+    assert!(waiting.iter_mut().all(|waiting| poll(waiting).is_pending()));
+    assert_eq!(rig.direct.waiting_of(1), 3);
+    drop((waiting, with_engine));
+    assert_eq!((rig.direct.waiting_of(1), rig.direct.dispatch().waiting), (0, 0));
+    assert_eq!(rig.direct.dispatch().groups[&1].asked, 0);
     asked(rig.admit(0));
 }
 
@@ -64,7 +65,9 @@ fn who_waits_keeps_nothing_of_what_its_message_was_read_with() {
     let rig = Rig::new();
     let _with_engine = fill_engine(&rig);
     let read = message();
-    let Admission::Parked(_parked) = rig.direct.admit(&read, now_ns(), 0, true) else { panic!("not parked") };
+    let Admission::Waiting(_parked) = rig.direct.admit(&read, now_ns(), 0, true) else {
+        panic!("does not wait")
+    };
     assert!(read.is_unique());
 }
 
@@ -79,14 +82,14 @@ fn what_cannot_wait_is_the_engines() {
 fn of_too_many_the_oldest_is_the_engines() {
     let rig = Rig::new();
     let mut with_engine = fill_engine(&rig);
-    let mut parked: Vec<_> = (0..WAITING_MOST).map(|_| park(&rig)).collect();
+    let mut waiting: Vec<_> = (0..WAITING_MOST).map(|_| wait(&rig)).collect();
     for newer in 0..3 {
-        parked.push(park(&rig));
-        assert_eq!(engines(&mut parked[newer..]).0, [0]);
-        assert_eq!(rig.direct.parked_of(1), WAITING_MOST);
+        waiting.push(wait(&rig));
+        assert_eq!(engines(&mut waiting[newer..]).0, [0]);
+        assert_eq!(rig.direct.waiting_of(1), WAITING_MOST);
     }
     with_engine.truncate(ENGINE_LEFT);
-    assert_eq!(engines(&mut parked[3..]).0.len(), ENGINE_MOST - ENGINE_LEFT, "the three have ended");
+    assert_eq!(engines(&mut waiting[3..]).0.len(), ENGINE_MOST - ENGINE_LEFT, "the three have ended");
 }
 
 #[test]
@@ -95,16 +98,16 @@ fn what_never_waits_keeps_nobody_waiting() {
     let one = || asked(rig.direct.admit(&message(), 0, 0, false)); // on a stream
     let mut stream: Vec<_> = (0..2 * ENGINE_MOST).map(|_| one()).collect();
     let with_engine = fill_engine(&rig);
-    let mut parked = [park(&rig)];
+    let mut waiting = [wait(&rig)];
     for busy in &mut stream[ENGINE_MOST..] {
         *busy = one();
     }
-    assert!(engines(&mut parked).0.is_empty(), "the engine has enough that waited");
+    assert!(engines(&mut waiting).0.is_empty(), "the engine has enough that waited");
     drop(with_engine);
     for busy in &mut stream[..ENGINE_MOST] {
         *busy = one();
     }
-    assert_eq!(engines(&mut parked).0, [0]);
+    assert_eq!(engines(&mut waiting).0, [0]);
 }
 
 #[test]
@@ -113,53 +116,53 @@ fn what_may_overtake_keeps_nobody_waiting() {
     let second = 1_000_000_000;
     let price = crate::lanes::price::Price { batch_ns: second, ..Default::default() };
     let with_engine = fill_engine(&rig);
-    let mut parked = [park(&rig)];
+    let mut waiting = [wait(&rig)];
     rig.direct.price(1, price);
     let _urgent: Vec<_> = (0..ENGINE_MOST).map(|_| asked(rig.admit(now_ns() + second / 2))).collect();
     drop(with_engine);
-    assert_eq!(engines(&mut parked).0, [0]);
+    assert_eq!(engines(&mut waiting).0, [0]);
 }
 
 #[test]
 fn the_engine_gets_the_oldest_when_most_of_what_it_had_is_answered() {
     let rig = Rig::new();
     let mut with_engine = fill_engine(&rig);
-    let mut parked: Vec<_> = (0..ENGINE_MOST).map(|_| park(&rig)).collect();
+    let mut waiting: Vec<_> = (0..ENGINE_MOST).map(|_| wait(&rig)).collect();
     with_engine.truncate(ENGINE_LEFT + 1);
-    assert!(engines(&mut parked).0.is_empty());
+    assert!(engines(&mut waiting).0.is_empty());
     with_engine.truncate(ENGINE_LEFT);
-    let (told, with_engine) = engines(&mut parked);
+    let (told, with_engine) = engines(&mut waiting);
     assert_eq!(told, (0..ENGINE_MOST - ENGINE_LEFT).collect::<Vec<_>>());
-    assert_eq!(rig.direct.parked_of(1), ENGINE_LEFT);
+    assert_eq!(rig.direct.waiting_of(1), ENGINE_LEFT);
     drop(with_engine);
-    assert_eq!(rig.direct.parked_of(1), 0, "and so on to the last");
+    assert_eq!(rig.direct.waiting_of(1), 0, "and so on to the last");
 }
 
 #[test]
 fn a_grant_takes_up_the_oldest_before_newer_ones() {
     let mut rig = Rig::new();
     let _with_engine = fill_engine(&rig);
-    let mut parked: Vec<_> = (0..5).map(|_| park(&rig)).collect();
-    rig.direct.grant(1, 4);
-    let mut first = flight(poll(&mut parked[0]));
+    let mut waiting: Vec<_> = (0..5).map(|_| wait(&rig)).collect();
+    rig.direct.lease(1, 4);
+    let mut first = flight(poll(&mut waiting[0]));
     assert!(first.depart(&message()));
-    let _others: Vec<_> = parked[1..4].iter_mut().map(|parked| flight(poll(parked))).collect();
-    let mut newer = park(&rig); // behind the fifth
+    let _others: Vec<_> = waiting[1..4].iter_mut().map(|waiting| flight(poll(waiting))).collect();
+    let mut newer = wait(&rig); // behind the fifth
     rig.complete(status::OK);
     assert!(poll(&mut newer).is_pending());
-    flight(poll(&mut parked[4]));
+    flight(poll(&mut waiting[4]));
     flight(poll(&mut newer)); // in the room that the fifth has left
-    assert_eq!(rig.direct.parked_of(1), 0);
+    assert_eq!(rig.direct.waiting_of(1), 0);
 }
 
 #[test]
 fn while_a_grant_lasts_nobody_who_waits_is_the_engines() {
     let rig = Rig::granted();
     let flights: Vec<_> = (0..4).map(|_| rig.fly()).collect();
-    let mut parked = park(&rig);
-    assert!(poll(&mut parked).is_pending(), "though the engine has nothing to do");
-    rig.direct.grant(1, 0);
-    let Poll::Ready(admission) = poll(&mut parked) else { panic!("it still waits") };
+    let mut waiting = wait(&rig);
+    assert!(poll(&mut waiting).is_pending(), "though the engine has nothing to do");
+    rig.direct.lease(1, 0);
+    let Poll::Ready(admission) = poll(&mut waiting) else { panic!("it still waits") };
     asked(admission);
     drop(flights);
 }
@@ -171,17 +174,17 @@ fn nobody_waits_for_what_is_still_coming() {
     asked(rig.admit(0));
     coming.truncate(1);
     let flights: Vec<_> = (0..3).map(|_| rig.fly()).collect();
-    let mut parked = [park(&rig), park(&rig)];
-    assert!(engines(&mut parked).0.is_empty(), "there will be room soon, as most of it is there");
+    let mut waiting = [wait(&rig), wait(&rig)];
+    assert!(engines(&mut waiting).0.is_empty(), "there will be room soon, as most of it is there");
     coming.remove(0).depart(&message());
-    assert!(engines(&mut parked).0.is_empty());
+    assert!(engines(&mut waiting).0.is_empty());
     rig.complete(status::OK);
-    let mut first = flight(poll(&mut parked[0]));
+    let mut first = flight(poll(&mut waiting[0]));
     assert!(first.depart(&message()));
     drop((flights, first, coming));
     (0..4).for_each(|_| _ = rig.complete(status::OK));
-    flight(poll(&mut parked[1]));
-    assert_eq!((rig.free(), rig.direct.state().groups[&1].asked), (SLOTS, 0));
+    flight(poll(&mut waiting[1]));
+    assert_eq!((rig.free(), rig.direct.dispatch().groups[&1].asked), (SLOTS, 0));
 }
 
 #[test]
@@ -190,66 +193,66 @@ fn who_waits_goes_on_when_most_of_what_a_lane_has_is_still_coming() {
     let _coming = [upload(&rig), upload(&rig)];
     let flights: Vec<_> = (0..2).map(|_| rig.fly()).collect();
     let _asked = asked(rig.admit(0));
-    rig.direct.grant(1, 5);
+    rig.direct.lease(1, 5);
     let _last = rig.fly();
-    let mut parked = [park(&rig)];
-    rig.direct.grant(1, 2);
-    assert!(engines(&mut parked).0.is_empty());
+    let mut waiting = [wait(&rig)];
+    rig.direct.lease(1, 2);
+    assert!(engines(&mut waiting).0.is_empty());
     drop(flights); // the worker still has them
     (0..2).for_each(|_| _ = rig.complete(status::OK));
-    assert_eq!(engines(&mut parked).0, [0], "half of it is no more than that");
+    assert_eq!(engines(&mut waiting).0, [0], "half of it is no more than that");
 }
 
 #[test]
 fn a_worker_that_dies_leaves_them_to_the_engine() {
     let rig = Rig::granted();
     let _flights: Vec<_> = (0..4).map(|_| rig.fly()).collect();
-    let mut parked = [park(&rig), park(&rig)];
+    let mut waiting = [wait(&rig), wait(&rig)];
     rig.direct.close_lane(1);
-    assert_eq!(engines(&mut parked).0, [0, 1]);
+    assert_eq!(engines(&mut waiting).0, [0, 1]);
 }
 
 #[test]
 fn what_was_forgotten_goes_to_the_engine_though_lanes_are_granted() {
     let rig = Rig::granted();
     let _flights: Vec<_> = (0..4).map(|_| rig.fly()).collect();
-    let mut parked = [park(&rig), park(&rig)];
-    rig.direct.forget(Some(2));
-    assert!(engines(&mut parked).0.is_empty());
-    rig.direct.forget(Some(1));
-    assert_eq!(engines(&mut parked).0, [0, 1]);
+    let mut waiting = [wait(&rig), wait(&rig)];
+    rig.direct.forget_templates(Some(2));
+    assert!(engines(&mut waiting).0.is_empty());
+    rig.direct.forget_templates(Some(1));
+    assert_eq!(engines(&mut waiting).0, [0, 1]);
 }
 
 #[test]
 fn who_goes_or_expires_leaves_its_seat_and_is_counted() {
     let rig = Rig::new();
     let with_engine = fill_engine(&rig);
-    let mut parked: Vec<_> = (0..3).map(|_| park(&rig)).collect();
-    parked.remove(0).cancel();
-    assert_eq!(parked.remove(0).expire(), "[request id: 42] Request timeout expired");
-    assert_eq!(rig.direct.parked_of(1), 1);
+    let mut waiting: Vec<_> = (0..3).map(|_| wait(&rig)).collect();
+    waiting.remove(0).cancel();
+    assert_eq!(waiting.remove(0).expire(), "[request id: 42] Request timeout expired");
+    assert_eq!(rig.direct.waiting_of(1), 1);
     let tally = rig.direct.news().0.remove(0).1;
     assert_eq!((tally.cancelled, tally.expired), (1, 1));
-    rig.direct.grant(1, 1);
-    let mut last = flight(poll(&mut parked[0]));
+    rig.direct.lease(1, 1);
+    let mut last = flight(poll(&mut waiting[0]));
     assert!(last.depart(&message()));
     drop((last, with_engine));
-    assert_eq!(rig.direct.state().groups[&1].asked, 0);
+    assert_eq!(rig.direct.dispatch().groups[&1].asked, 0);
 }
 
 #[test]
 fn who_goes_when_its_turn_has_come_leaves_nothing_behind() {
     let rig = Rig::new();
     let with_engine = fill_engine(&rig);
-    let parked = [park(&rig), park(&rig)];
-    rig.direct.grant(1, 1);
+    let waiting = [wait(&rig), wait(&rig)];
+    rig.direct.lease(1, 1);
     assert_eq!(rig.free(), SLOTS - 1);
-    let [first, mut second] = parked;
+    let [first, mut second] = waiting;
     first.cancel();
     flight(poll(&mut second));
     assert_eq!((rig.free(), rig.direct.in_flight_of(1)), (SLOTS, 0));
     drop(with_engine);
-    assert_eq!(rig.direct.state().groups[&1].asked, 0);
+    assert_eq!(rig.direct.dispatch().groups[&1].asked, 0);
 }
 
 #[test]
@@ -260,7 +263,7 @@ fn who_would_wait_in_vain_is_refused() {
     let Admission::Late(text, late_ns) = soon(1_000_000) else { panic!("not refused") };
     assert_eq!(text, "[request id: 42] too late");
     assert!(late_ns > 0);
-    assert!(matches!(soon(60_000_000_000), Admission::Parked(_)));
+    assert!(matches!(soon(60_000_000_000), Admission::Waiting(_)));
     assert_eq!(rig.direct.news().0[0].1.refused, 1);
 }
 
@@ -268,9 +271,9 @@ fn who_would_wait_in_vain_is_refused() {
 fn without_a_slot_the_engine_serves_them() {
     let rig = Rig::granted();
     rig.open_lane(2, 2);
-    rig.direct.grant(2, SLOTS as u32);
-    let other = crate::fastpath::plan::Lesson { group: 2, ..lesson(2) };
-    rig.direct.teach(b"\x0a\x01n".to_vec(), other).unwrap();
+    rig.direct.lease(2, SLOTS as u32);
+    let other = crate::templates::template::TemplateSpec { group: 2, ..spec(2) };
+    rig.direct.add_template(b"\x0a\x01n".to_vec(), other).unwrap();
     let told = crate::fastpath::rig::rebuilt(b"\x0a\x01n", b"", &[b"12345678"]);
     let _taken: Vec<_> = (0..SLOTS).map(|_| rig.direct.admit(&told, 0, 0, true)).collect();
     assert_eq!((rig.free(), HEAD.len()), (0, 3));
