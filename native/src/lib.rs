@@ -6,16 +6,19 @@
 
 #[cfg(test)]
 mod corpus;
-pub mod door;
-pub mod fastpath;
-pub mod h2;
-pub mod handover;
-pub mod http;
-pub mod lanes;
-pub mod listen;
-pub mod measure;
-pub mod python;
-pub mod templates;
+mod door;
+mod fastpath;
+mod h2;
+mod handover;
+mod http;
+mod lanes;
+mod listen;
+mod measure;
+mod python;
+mod resources;
+#[cfg(test)]
+mod rig;
+mod templates;
 
 use pyo3::prelude::*;
 

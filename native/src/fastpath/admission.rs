@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 /// What can be done about a request.
-pub enum Admission {
+pub(crate) enum Admission {
     /// Its tensors can be copied.
     Flight(Box<Flight>),
     /// It cannot be in time: what its client is told, and when it would be worth trying again.
@@ -37,7 +37,7 @@ impl Admission {
 }
 
 /// A request that was left to the engine.
-pub struct Asked {
+pub(crate) struct Asked {
     direct: Arc<Direct>,
     work: EngineWork,
 }
@@ -53,25 +53,25 @@ impl Drop for Asked {
 }
 
 /// A request that waits. Dropped before it was told what becomes of it, its client has gone.
-pub struct Waiting {
+pub(crate) struct Waiting {
     direct: Arc<Direct>,
     queued: Queued,
 }
 
 impl Waiting {
     /// Its deadline, that of its template if it brought none; 0: none.
-    pub fn deadline_ns(&self) -> u64 {
+    pub(crate) fn deadline_ns(&self) -> u64 {
         self.queued.deadline_ns
     }
 
     /// Ready with what becomes of it, which is never to wait again.
-    pub fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Admission> {
+    pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Admission> {
         let released = Pin::new(&mut self.queued.released).poll(cx);
         released.map(|told| Admission::of(&self.direct, told.unwrap_or(Verdict::Engine(None))))
     }
 
     /// Counts it as expired; what its client is told.
-    pub fn expire(self) -> String {
+    pub(crate) fn expire(self) -> String {
         let template = &self.queued.template;
         let mut dispatch = self.direct.dispatch();
         dispatch.news.expired((template.model, template.kind, 0));
@@ -81,7 +81,7 @@ impl Waiting {
     }
 
     /// Counts it as given up by its client.
-    pub fn cancel(self) {
+    pub(crate) fn cancel(self) {
         let template = &self.queued.template;
         let mut dispatch = self.direct.dispatch();
         dispatch.news.cancelled((template.model, template.kind, 0));
@@ -126,7 +126,7 @@ impl Direct {
 
     /// Looks at a message. What would be late is refused here only where the caller can say so (`refuse`), and the
     /// engine's otherwise.
-    pub fn admit(
+    pub(crate) fn admit(
         self: &Arc<Self>,
         message: &Bytes,
         arrived_ns: u64,
@@ -146,7 +146,7 @@ impl Direct {
     }
 
     /// Looks at a message of which the tensors are yet to come.
-    pub fn admit_upload(
+    pub(crate) fn admit_upload(
         self: &Arc<Self>,
         piece: &Bytes,
         opening: &Opening,

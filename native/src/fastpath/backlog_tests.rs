@@ -3,8 +3,8 @@
 use super::*;
 use crate::fastpath::admission::{Admission, Asked, Waiting};
 use crate::fastpath::flight::Flight;
-use crate::fastpath::rig::{HEAD, Rig, SLOTS, message, spec};
 use crate::lanes::memory::status;
+use crate::rig::{HEAD, Rig, SLOTS, message, spec};
 use crate::templates::scan::Opening;
 use std::task::{Context, Poll, Waker};
 
@@ -274,7 +274,7 @@ fn without_a_slot_the_engine_serves_them() {
     rig.direct.lease(2, SLOTS as u32);
     let other = crate::templates::template::TemplateSpec { group: 2, ..spec(2) };
     rig.direct.add_template(b"\x0a\x01n".to_vec(), other).unwrap();
-    let told = crate::fastpath::rig::rebuilt(b"\x0a\x01n", b"", &[b"12345678"]);
+    let told = crate::rig::rebuilt(b"\x0a\x01n", b"", &[b"12345678"]);
     let _taken: Vec<_> = (0..SLOTS).map(|_| rig.direct.admit(&told, 0, 0, true)).collect();
     assert_eq!((rig.free(), HEAD.len()), (0, 3));
     asked(rig.admit(0));

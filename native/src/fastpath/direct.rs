@@ -22,28 +22,28 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use tokio::sync::{Notify, mpsc, oneshot};
 
 /// What is shared with workers.
-pub struct Attached {
+pub(crate) struct Attached {
     /// Where tensors lie.
-    pub arena: Arena,
+    pub(crate) arena: Arena,
     /// The method that can be served.
-    pub method: u32,
+    pub(crate) method: u32,
 }
 
 /// What wakes the thread for one lane.
-pub struct Doorbell {
+pub(crate) struct Doorbell {
     /// Written to by the worker when it has completed something and the thread sleeps.
-    pub ring: OwnedFd,
+    pub(crate) ring: OwnedFd,
     /// Ready when the lane is closed.
-    pub closed: oneshot::Receiver<()>,
+    pub(crate) closed: oneshot::Receiver<()>,
 }
 
 /// How much may be under way on one stream.
 #[derive(Clone, Copy, Debug)]
-pub struct StreamWindow {
+pub(crate) struct StreamWindow {
     /// Requests.
-    pub requests: usize,
+    pub(crate) requests: usize,
     /// Bytes of messages, beyond which no more are read.
-    pub bytes: usize,
+    pub(crate) bytes: usize,
 }
 
 /// The doorbells of lanes: those that are still to be watched, and what tells their watch that a lane is closed.
@@ -54,7 +54,7 @@ struct Doorbells {
 }
 
 /// See the head of this file.
-pub struct Direct {
+pub(crate) struct Direct {
     attached: OnceLock<Attached>,
     /// Index of the streaming method, and what may be under way on one stream.
     stream: OnceLock<(u32, StreamWindow)>,
@@ -65,7 +65,7 @@ pub struct Direct {
     has_templates: AtomicBool,
     in_flight: Arc<AtomicUsize>,
     /// Woken when there is something to tell.
-    pub notifier: Arc<Notify>,
+    pub(crate) notifier: Arc<Notify>,
 }
 
 impl Default for Direct {
@@ -101,7 +101,7 @@ impl Direct {
     // --- by Python
 
     /// Names what is shared with workers; once.
-    pub fn attach(
+    pub(crate) fn attach(
         &self,
         attached: Attached,
         slots: Vec<(usize, Vec<usize>)>,
@@ -117,17 +117,17 @@ impl Direct {
     }
 
     /// What is shared with workers, if anything is.
-    pub fn attached(&self) -> Option<&Attached> {
+    pub(crate) fn attached(&self) -> Option<&Attached> {
         self.attached.get()
     }
 
     /// Names the method whose streams carry such requests, and what may be under way on one; once.
-    pub fn serve_stream(&self, method: u32, window: StreamWindow) -> Result<(), String> {
+    pub(crate) fn serve_stream(&self, method: u32, window: StreamWindow) -> Result<(), String> {
         self.stream.set((method, window)).map_err(|_| "the streaming method is named already".to_string())
     }
 
     /// A worker's lane, without a lease.
-    pub fn open_lane(&self, lane: u32, group: u32, end: DoorEnd, ring: OwnedFd) -> Result<(), String> {
+    pub(crate) fn open_lane(&self, lane: u32, group: u32, end: DoorEnd, ring: OwnedFd) -> Result<(), String> {
         let mut dispatch = self.dispatch();
         if dispatch.lanes.contains_key(&lane) {
             return Err(format!("lane {lane} is open already"));
@@ -142,12 +142,12 @@ impl Direct {
     }
 
     /// The doorbells of lanes, as they open. Once.
-    pub fn doorbells(&self) -> Option<mpsc::UnboundedReceiver<Doorbell>> {
+    pub(crate) fn doorbells(&self) -> Option<mpsc::UnboundedReceiver<Doorbell>> {
         self.doorbells_of_lanes().hung.take()
     }
 
     /// The worker's process has ended.
-    pub fn close_lane(&self, lane: u32) -> (Option<u32>, usize) {
+    pub(crate) fn close_lane(&self, lane: u32) -> (Option<u32>, usize) {
         let mut state = self.dispatch();
         self.doorbells_of_lanes().closers.remove(&lane);
         let Dispatch { lanes, groups, slots, news, .. } = &mut *state;
@@ -167,7 +167,7 @@ impl Direct {
 
     /// Leases a lane: so many requests may be in flight on it without asking; 0 ends the lease. False when there is no such
     /// lane.
-    pub fn lease(&self, lane: u32, limit: u32) -> bool {
+    pub(crate) fn lease(&self, lane: u32, limit: u32) -> bool {
         let mut state = self.dispatch();
         let Some(leased) = state.lanes.get_mut(&lane) else { return false };
         leased.limit = limit;
@@ -176,21 +176,21 @@ impl Direct {
     }
 
     /// Requests and work that the worker of a lane has, and since when it owes something.
-    pub fn load(&self, lane: u32) -> (u32, u64, u64) {
+    pub(crate) fn load(&self, lane: u32) -> (u32, u64, u64) {
         let state = self.dispatch();
         let Some(lane) = state.lanes.get(&lane) else { return (0, 0, 0) };
         (lane.given(), lane.work_ns(now_ns()), lane.owing_ns())
     }
 
     /// Takes up a template for requests with this head.
-    pub fn add_template(&self, head: Vec<u8>, spec: TemplateSpec) -> Result<(), String> {
+    pub(crate) fn add_template(&self, head: Vec<u8>, spec: TemplateSpec) -> Result<(), String> {
         self.dispatch().templates.add(head, spec)?;
         self.has_templates.store(true, Release);
         Ok(())
     }
 
     /// Drops the templates of a model, or all.
-    pub fn forget_templates(&self, model: Option<u32>) {
+    pub(crate) fn forget_templates(&self, model: Option<u32>) {
         let mut state = self.dispatch();
         state.templates.forget(model);
         self.has_templates.store(!state.templates.is_empty(), Release);
@@ -198,22 +198,22 @@ impl Direct {
     }
 
     /// What requests of a kind cost from now on.
-    pub fn price(&self, kind: u32, price: Price) {
+    pub(crate) fn price(&self, kind: u32, price: Price) {
         self.dispatch().prices.insert(kind, price);
     }
 
     /// There will be no requests of a kind any more.
-    pub fn forget_price(&self, kind: u32) {
+    pub(crate) fn forget_price(&self, kind: u32) {
         self.dispatch().prices.remove(&kind);
     }
 
     /// Requests of a model that a worker may still touch, or that are not answered yet.
-    pub fn in_flight_of(&self, model: u32) -> usize {
+    pub(crate) fn in_flight_of(&self, model: u32) -> usize {
         self.dispatch().lanes.values().map(|lane| lane.in_flight_of(model)).sum()
     }
 
     /// Requests of a model that wait.
-    pub fn waiting_of(&self, model: u32) -> usize {
+    pub(crate) fn waiting_of(&self, model: u32) -> usize {
         let state = self.dispatch();
         state
             .groups
@@ -224,49 +224,49 @@ impl Direct {
     }
 
     /// What happened since the last time, and the lanes whose workers talk nonsense.
-    pub fn news(&self) -> (Vec<(Subject, Tally)>, Vec<u32>) {
+    pub(crate) fn news(&self) -> (Vec<(Subject, Tally)>, Vec<u32>) {
         let mut state = self.dispatch();
         state.begin_telling();
         state.news.take()
     }
 
     /// Traces one request in so many from here on; 0: none.
-    pub fn sample(&self, one_in: u64) {
+    pub(crate) fn sample(&self, one_in: u64) {
         self.dispatch().traces.sample(one_in);
     }
 
     /// The traced requests that were answered since the last time.
-    pub fn traces(&self) -> Vec<Trace> {
+    pub(crate) fn traces(&self) -> Vec<Trace> {
         self.dispatch().traces.take()
     }
 
     /// Slots of each size that are free.
-    pub fn free_slots(&self) -> Vec<usize> {
+    pub(crate) fn free_slots(&self) -> Vec<usize> {
         self.dispatch().slots.free()
     }
 
     // --- on the thread
 
     /// Whether requests for this method may be the door's own.
-    pub fn may_serve(&self, method: u32) -> bool {
+    pub(crate) fn may_serve(&self, method: u32) -> bool {
         self.has_templates.load(Acquire)
             && self.attached.get().is_some_and(|attached| attached.method == method)
     }
 
     /// What may be under way on a stream of this method, if it may be the door's own.
-    pub fn window_of(&self, method: u32) -> Option<StreamWindow> {
+    pub(crate) fn window_of(&self, method: u32) -> Option<StreamWindow> {
         self.stream.get().filter(|(streaming, _)| *streaming == method).map(|(_, window)| *window)
     }
 
     /// Whether there is any template.
-    pub fn has_templates(&self) -> bool {
+    pub(crate) fn has_templates(&self) -> bool {
         self.has_templates.load(Acquire)
     }
 
     /// Takes what workers have completed and wakes whose it was; and wakes workers for what they were given since the last
     /// time. A worker that is woken for the first of many requests runs it alone, and may take the processor of this thread
     /// for it.
-    pub fn drain(&self) {
+    pub(crate) fn collect(&self) {
         if self.in_flight.load(Relaxed) > 0 {
             self.take_completed(&mut self.dispatch());
         }
@@ -292,7 +292,7 @@ impl Direct {
     }
 
     /// Before the thread sleeps: whatever is completed from here on rings; what was completed before is taken.
-    pub fn before_sleep(&self) {
+    pub(crate) fn before_sleep(&self) {
         if self.in_flight.load(Relaxed) == 0 {
             return;
         }
@@ -302,7 +302,7 @@ impl Direct {
     }
 
     /// When the thread woke.
-    pub fn after_sleep(&self) {
+    pub(crate) fn after_sleep(&self) {
         if self.in_flight.load(Relaxed) == 0 {
             return;
         }

@@ -3,8 +3,8 @@
 use super::*;
 use crate::fastpath::admission::Admission;
 use crate::fastpath::flight::{Flight, Landing};
-use crate::fastpath::rig::{HEAD, Rig, SLOTS, message, rebuilt};
 use crate::lanes::memory::{Completion, SUBMISSIONS, status};
+use crate::rig::{HEAD, Rig, SLOTS, message, rebuilt};
 use bytes::{Bytes, BytesMut};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
@@ -38,7 +38,7 @@ fn a_request_flies_and_lands() {
 /// A worker that is not woken sleeps until its time is over.
 #[test]
 fn a_sleeping_worker_is_woken_when_the_thread_turns_round_and_before_it_sleeps() {
-    for wake in [Direct::drain, Direct::before_sleep] {
+    for wake in [Direct::collect, Direct::before_sleep] {
         let rig = Rig::granted();
         let flags = std::thread::scope(|scope| {
             let worker = scope.spawn(|| rig.worker.wait(Duration::from_secs(20)));
@@ -159,7 +159,7 @@ fn an_old_ticket_or_nonsense_breaks_the_lane_and_nothing_else() {
         let mut flight = rig.fly();
         rig.worker.advance(1);
         rig.worker.complete([Completion { ticket, status, ..Default::default() }]);
-        rig.direct.drain();
+        rig.direct.collect();
         assert!(poll(&mut flight).is_pending(), "{ticket:x}");
         assert_eq!(rig.direct.news().1, [1]);
         assert!(matches!(rig.admit(0), Admission::Engine(_)), "nothing is given to it");
@@ -186,7 +186,7 @@ fn times_beyond_belief_are_cut() {
         scatter_ns: forever,
         ..Default::default()
     }]);
-    rig.direct.drain();
+    rig.direct.collect();
     assert!(poll(&mut flight).is_ready());
     flight.finish("");
     let (told, _) = rig.direct.news();
@@ -353,7 +353,7 @@ fn a_batch_of_impossible_size_is_nonsense() {
         let ticket = rig.worker.peek(0).ticket;
         rig.worker.advance(1);
         rig.worker.complete([Completion { ticket, first: 1, batch_rows, ..Default::default() }]);
-        rig.direct.drain();
+        rig.direct.collect();
         assert_eq!(rig.direct.news().1.is_empty(), !broken, "{batch_rows}");
         assert_eq!(poll(&mut flight).is_pending(), broken, "{batch_rows}");
     }

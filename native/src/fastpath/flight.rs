@@ -15,7 +15,7 @@ use std::task::{Context, Poll};
 
 /// How a request came back from its worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Landing {
+pub(crate) enum Landing {
     /// It can be answered.
     Well,
     /// Its deadline is over, or was when its turn came.
@@ -26,7 +26,7 @@ pub enum Landing {
 const LARGE: usize = 32 * 1024;
 
 /// A request that the door serves. Dropped before it landed, its client has gone.
-pub struct Flight {
+pub(crate) struct Flight {
     direct: Arc<Direct>,
     booking: Booking,
     landed: Option<Stages>,
@@ -39,39 +39,39 @@ impl Flight {
     }
 
     /// Its trace, if it is traced.
-    pub fn trace(&mut self) -> Option<&mut Trace> {
+    pub(crate) fn trace(&mut self) -> Option<&mut Trace> {
         self.booking.trace.as_deref_mut()
     }
 
     /// Its deadline, that of its template if it brought none; 0: none.
-    pub fn deadline_ns(&self) -> u64 {
+    pub(crate) fn deadline_ns(&self) -> u64 {
         self.booking.request.deadline_ns
     }
 
     /// When it came.
-    pub fn arrived_ns(&self) -> u64 {
+    pub(crate) fn arrived_ns(&self) -> u64 {
         self.booking.request.arrived_ns
     }
 
     /// Its id.
-    pub fn id(&self) -> &Bytes {
+    pub(crate) fn id(&self) -> &Bytes {
         &self.booking.request.id
     }
 
     /// Its template.
-    pub fn template(&self) -> &Template {
+    pub(crate) fn template(&self) -> &Template {
         &self.booking.request.template
     }
 
     /// Copies bytes into its slot.
-    pub fn write(&self, offset: usize, bytes: &[u8]) {
+    pub(crate) fn write(&self, offset: usize, bytes: &[u8]) {
         if let Some(attached) = self.direct.attached() {
             attached.arena.write(self.booking.slot.offset + offset, bytes);
         }
     }
 
     /// Appends bytes of its slot.
-    pub fn read(&self, offset: usize, size: usize, into: &mut BytesMut) {
+    pub(crate) fn read(&self, offset: usize, size: usize, into: &mut BytesMut) {
         if let Some(attached) = self.direct.attached() {
             attached.arena.append_to(self.booking.slot.offset + offset, size, into);
         }
@@ -79,7 +79,7 @@ impl Flight {
 
     /// Copies the tensors of the message into the slot (others are there) and gives them to the worker, of which the
     /// engine is told. False: it is the engine's.
-    pub fn depart(&mut self, message: &[u8]) -> bool {
+    pub(crate) fn depart(&mut self, message: &[u8]) -> bool {
         for (start, place) in &self.booking.request.raw {
             self.write(place.offset, &message[*start..*start + place.size]);
         }
@@ -103,7 +103,7 @@ impl Flight {
     }
 
     /// Ready when the worker is done with it. An error: the engine's, after so many attempts.
-    pub fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<Landing, u32>> {
+    pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<Landing, u32>> {
         let mut state = self.direct.dispatch();
         let Some(lane) = state.lanes.get_mut(&self.booking.lane) else { return Poll::Ready(Err(0)) };
         match lane.poll(self.booking.ticket, cx.waker()) {
@@ -120,31 +120,31 @@ impl Flight {
     }
 
     /// How long its answer is.
-    pub fn answer_length(&self) -> usize {
+    pub(crate) fn answer_length(&self) -> usize {
         self.booking.request.template.answer_length(&self.booking.request.id)
     }
 
     /// Appends the answer; only once it has landed.
-    pub fn answer(&self, into: &mut BytesMut) {
+    pub(crate) fn answer(&self, into: &mut BytesMut) {
         self.booking.request.template.write_answer(&self.booking.request.id, into, |place, into| {
             self.read(place.offset, place.size, into)
         });
     }
 
     /// How long its answer is on a stream.
-    pub fn streamed_length(&self) -> usize {
+    pub(crate) fn streamed_length(&self) -> usize {
         self.booking.request.template.streamed_length(&self.booking.request.id)
     }
 
     /// Appends the answer as it goes over a stream; only once it has landed.
-    pub fn streamed(&self, into: &mut BytesMut) {
+    pub(crate) fn streamed(&self, into: &mut BytesMut) {
         self.booking.request.template.write_streamed(&self.booking.request.id, into, |place, into| {
             self.read(place.offset, place.size, into)
         });
     }
 
     /// Counts it as answered; `client` is who asked, by its certificate (empty: that is not known).
-    pub fn finish(mut self, client: &str) {
+    pub(crate) fn finish(mut self, client: &str) {
         let (trace, now) = (self.booking.trace.take(), now_ns());
         let mut state = self.direct.dispatch();
         let Dispatch { lanes, news, traces, .. } = &mut *state;
@@ -160,7 +160,7 @@ impl Flight {
     }
 
     /// Counts it as expired; what its client is told.
-    pub fn expire(self) -> String {
+    pub(crate) fn expire(self) -> String {
         let when = if self.landed.is_some() { " while it ran" } else { "" };
         let text = format!("[request id: {}] Request timeout expired{when}", shown(&self.booking.request.id));
         let mut state = self.direct.dispatch();
@@ -174,7 +174,7 @@ impl Flight {
     }
 
     /// Counts it as given up by its client.
-    pub fn cancel(self) {
+    pub(crate) fn cancel(self) {
         let mut state = self.direct.dispatch();
         state.news.cancelled((
             self.booking.request.template.model,

@@ -1,12 +1,10 @@
 //! Requests that the door serves by itself: recognised, booked on a lane, or waiting for one.
 
-pub mod admission;
+pub(crate) mod admission;
 mod backlog;
 mod booking;
-pub mod direct;
+pub(crate) mod direct;
 mod dispatch;
-pub mod flight;
-pub mod request;
-#[cfg(test)]
-pub(crate) mod rig;
-pub mod upload;
+pub(crate) mod flight;
+pub(crate) mod request;
+pub(crate) mod upload;

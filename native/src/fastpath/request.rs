@@ -85,7 +85,7 @@ pub(crate) enum Verdict {
 }
 
 /// An id as clients are told it.
-pub fn shown(id: &[u8]) -> String {
+pub(crate) fn shown(id: &[u8]) -> String {
     const CHARACTERS: usize = 64;
     match std::str::from_utf8(id) {
         Ok("") | Err(_) => "<id_unknown>".into(),

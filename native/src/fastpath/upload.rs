@@ -19,9 +19,9 @@ struct Part {
 }
 
 /// See the head of this file.
-pub struct Upload {
+pub(crate) struct Upload {
     /// The request.
-    pub flight: Box<Flight>,
+    pub(crate) flight: Box<Flight>,
     opening: Bytes,
     parts: Vec<Part>,
     part: usize,
@@ -32,7 +32,7 @@ pub struct Upload {
 
 /// How an upload goes on.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Progress {
+pub(crate) enum Progress {
     /// All of the piece was taken.
     Taken,
     /// From here on something else came than was expected.
@@ -41,7 +41,7 @@ pub enum Progress {
 
 impl Upload {
     /// Begins with the first piece of a message of `length` bytes, if that shows a request that the door may serve.
-    pub fn begin(
+    pub(crate) fn begin(
         direct: &Arc<Direct>,
         first: &Bytes,
         length: usize,
@@ -61,27 +61,27 @@ impl Upload {
     }
 
     /// How long the message is.
-    pub fn length(&self) -> usize {
+    pub(crate) fn length(&self) -> usize {
         self.length
     }
 
     /// How much of the first piece was the opening.
-    pub fn opening_length(&self) -> usize {
+    pub(crate) fn opening_length(&self) -> usize {
         self.opening.len()
     }
 
     /// How much is missing, the opening included until it is skipped.
-    pub fn skip_opening(&mut self) {
+    pub(crate) fn skip_opening(&mut self) {
         self.left -= self.opening.len();
     }
 
     /// Bytes that are still to come.
-    pub fn missing(&self) -> usize {
+    pub(crate) fn missing(&self) -> usize {
         self.left
     }
 
     /// Takes the next piece, at most as much as is missing.
-    pub fn push(&mut self, mut piece: &[u8]) -> Progress {
+    pub(crate) fn push(&mut self, mut piece: &[u8]) -> Progress {
         let mut taken = 0;
         while let (Some(part), false) = (self.parts.get(self.part), piece.is_empty()) {
             let header = part.header.len();
@@ -109,7 +109,7 @@ impl Upload {
     }
 
     /// The message so far, as it came.
-    pub fn restore(&self) -> BytesMut {
+    pub(crate) fn restore(&self) -> BytesMut {
         let mut message = BytesMut::from(&self.opening[..]);
         for (number, part) in self.parts.iter().enumerate().take(self.part + 1) {
             let done = if number < self.part { part.header.len() + part.size } else { self.done };
@@ -129,7 +129,7 @@ fn part(offset: usize, size: usize) -> Part {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fastpath::rig::{HEAD, Rig, SLOTS, rebuilt, spec};
+    use crate::rig::{HEAD, Rig, SLOTS, rebuilt, spec};
 
     /// A door that knows requests with two tensors, of 40 and of 20 bytes.
     fn rig() -> Rig {

@@ -21,7 +21,7 @@ const SETTINGS: u64 = 32;
 const ERROR: u64 = 4;
 
 /// See the head of this file.
-pub struct Allowance {
+pub(crate) struct Allowance {
     bound: u64,
     stretch_ns: u64,
     began_ns: u64,
@@ -31,12 +31,12 @@ pub struct Allowance {
 
 impl Allowance {
     /// At most `bound` in each stretch without use.
-    pub fn new(bound: u64, stretch: Duration) -> Self {
+    pub(crate) fn new(bound: u64, stretch: Duration) -> Self {
         Self { bound, stretch_ns: stretch.as_nanos() as u64, began_ns: 0, left: bound, last_call: 0 }
     }
 
     /// Notes a frame of the client's; false when it is one too many.
-    pub fn received(&mut self, frame: &Frame<'_>, now_ns: u64) -> bool {
+    pub(crate) fn received(&mut self, frame: &Frame<'_>, now_ns: u64) -> bool {
         match frame.kind {
             kind::HEADERS if frame.stream > self.last_call => {
                 self.last_call = frame.stream;
@@ -50,14 +50,14 @@ impl Allowance {
     }
 
     /// Notes a frame of the door's.
-    pub fn sent(&mut self, frame: &Frame<'_>) {
+    pub(crate) fn sent(&mut self, frame: &Frame<'_>) {
         if frame.kind == kind::DATA && carries(frame) {
             self.earn(USE + (frame.length / BYTES) as u64);
         }
     }
 
     /// A call was ended because of the client's own error; false when it is one too many.
-    pub fn erred(&mut self, now_ns: u64) -> bool {
+    pub(crate) fn erred(&mut self, now_ns: u64) -> bool {
         self.spend(ERROR, now_ns)
     }
 

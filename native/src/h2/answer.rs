@@ -1,6 +1,6 @@
 //! The response side of a call: messages and trailers, at the pace at which the client takes them.
 
-use crate::h2::conduct::SharedConduct;
+use crate::h2::monitor::SharedMonitor;
 use crate::h2::status::{Fault, GRPC_STATUS, code, trailers};
 use crate::handover::calls::End;
 use crate::measure::limits::PROGRESS;
@@ -20,7 +20,7 @@ const ACCEPTED_ENCODINGS: (HeaderName, HeaderValue) =
     (HeaderName::from_static("grpc-accept-encoding"), HeaderValue::from_static("identity,deflate,gzip"));
 
 /// What was answered so far.
-pub struct Answer {
+pub(crate) struct Answer {
     respond: SendResponse<Bytes>,
     stream: Option<SendStream<Bytes>>,
     stall: Stall,
@@ -32,7 +32,7 @@ const TURNS: u32 = 8;
 
 /// How long one message has waited for the client to take 64 KiB of it, or its rest.
 struct Stall {
-    conduct: SharedConduct,
+    monitor: SharedMonitor,
     patience: Duration,
     timer: Option<Pin<Box<Sleep>>>,
     progress: usize,
@@ -41,8 +41,8 @@ struct Stall {
 }
 
 impl Stall {
-    fn new(conduct: SharedConduct, patience: Duration) -> Self {
-        Self { conduct, patience, timer: None, progress: 0, written: 0, turns: 0 }
+    fn new(monitor: SharedMonitor, patience: Duration) -> Self {
+        Self { monitor, patience, timer: None, progress: 0, written: 0, turns: 0 }
     }
 
     fn begin(&mut self) {
@@ -59,13 +59,13 @@ impl Stall {
     /// Ready when it has waited too long. A slow client with many answers takes them by turns: what it takes over its
     /// connection counts for each of them, but not without end.
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        let (conduct, patience) = (&self.conduct, self.patience);
+        let (monitor, patience) = (&self.monitor, self.patience);
         let timer = self.timer.get_or_insert_with(|| {
-            self.written = conduct.lock().written_bytes();
+            self.written = monitor.lock().written_bytes();
             Box::pin(sleep(patience))
         });
         while timer.as_mut().poll(cx).is_ready() {
-            let written = conduct.lock().written_bytes();
+            let written = monitor.lock().written_bytes();
             if written - self.written < PROGRESS as u64 || self.turns == TURNS {
                 return Poll::Ready(());
             }
@@ -78,12 +78,12 @@ impl Stall {
 
 impl Answer {
     /// Nothing yet. `patience`: how long the client may take next to nothing.
-    pub fn new(respond: SendResponse<Bytes>, conduct: SharedConduct, patience: Duration) -> Self {
-        Self { respond, stream: None, stall: Stall::new(conduct, patience), ended: false }
+    pub(crate) fn new(respond: SendResponse<Bytes>, monitor: SharedMonitor, patience: Duration) -> Self {
+        Self { respond, stream: None, stall: Stall::new(monitor, patience), ended: false }
     }
 
     /// Ready with the reason when the client has reset the call or its connection has ended.
-    pub fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<Fault> {
+    pub(crate) fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<Fault> {
         let reset = match &mut self.stream {
             Some(stream) => stream.poll_reset(cx),
             None => self.respond.poll_reset(cx),
@@ -92,7 +92,7 @@ impl Answer {
     }
 
     /// Sends one message, prefix included; done when the transport has taken it.
-    pub async fn send(&mut self, mut message: Bytes) -> Result<(), Fault> {
+    pub(crate) async fn send(&mut self, mut message: Bytes) -> Result<(), Fault> {
         self.open()?;
         let (Some(stream), stall) = (&mut self.stream, &mut self.stall) else { return Err(Fault::Gone) };
         stall.begin();
@@ -110,7 +110,7 @@ impl Answer {
     }
 
     /// One message and a good end.
-    pub async fn reply(&mut self, message: Bytes) -> Result<(), Fault> {
+    pub(crate) async fn reply(&mut self, message: Bytes) -> Result<(), Fault> {
         self.send(message).await?;
         let mut good = HeaderMap::with_capacity(1);
         good.insert(GRPC_STATUS, HeaderValue::from_static("0"));
@@ -119,7 +119,7 @@ impl Answer {
     }
 
     /// Ends the call as Python wants it.
-    pub async fn end(&mut self, end: End) -> Result<(), Fault> {
+    pub(crate) async fn end(&mut self, end: End) -> Result<(), Fault> {
         match end {
             End::Reply(message) => self.reply(message).await,
             End::Finish(trailers) => {
@@ -130,7 +130,7 @@ impl Answer {
     }
 
     /// Ends the call with these trailers; alone when nothing was sent before.
-    pub fn finish(&mut self, trailers: HeaderMap) {
+    pub(crate) fn finish(&mut self, trailers: HeaderMap) {
         if std::mem::replace(&mut self.ended, true) {
             return;
         }
@@ -142,7 +142,7 @@ impl Answer {
     }
 
     /// Ends a call that the door does not let go on.
-    pub fn refuse(&mut self, fault: Fault) {
+    pub(crate) fn refuse(&mut self, fault: Fault) {
         match fault {
             Fault::Status(code, text) => self.finish(trailers(code, &text)),
             Fault::Encoding(found) => {

@@ -45,7 +45,7 @@ enum Then {
 }
 
 /// Where in the byte stream of a client the walk is.
-pub struct AuthorityFilter {
+pub(crate) struct AuthorityFilter {
     header: [u8; FRAME_HEADER],
     have: usize,
     skip: usize,
@@ -75,7 +75,7 @@ impl Default for AuthorityFilter {
 
 impl AuthorityFilter {
     /// Walks on over `bytes`.
-    pub fn filter(&mut self, bytes: &mut [u8]) {
+    pub(crate) fn filter(&mut self, bytes: &mut [u8]) {
         let mut at = 0;
         while at < bytes.len() {
             if self.lead > 0 {
@@ -102,7 +102,7 @@ impl AuthorityFilter {
     }
 
     /// Whether an authority has gone by, and none needed to be changed.
-    pub fn is_needless(&self) -> bool {
+    pub(crate) fn is_needless(&self) -> bool {
         self.seen && !self.changed
     }
 

@@ -1,9 +1,8 @@
 //! The request side of a call: DATA frames to whole messages, one at a time, so that a client is only as far ahead as
 //! the flow-control windows let it.
 
-use crate::door::Core;
 use crate::fastpath::upload::{Progress, Upload};
-use crate::h2::call::Caller;
+use crate::h2::caller::Caller;
 use crate::h2::framing::{Coding, InflateError, Inflation, PREFIX, Prefix};
 use crate::h2::status::{Fault, code};
 use crate::h2::window::Window;
@@ -11,6 +10,7 @@ use crate::listen::quota::{Account, Entered};
 use crate::measure::budget::{Assembly, Budget, Message, OverBudget};
 use crate::measure::clock::now_ns;
 use crate::measure::limits::{Limit, PROGRESS};
+use crate::resources::Resources;
 use bytes::{Buf, Bytes};
 use h2::RecvStream;
 use std::future::{Future, poll_fn};
@@ -20,8 +20,8 @@ use std::task::Poll;
 use tokio::time::{Instant, Sleep, sleep_until};
 
 /// What of the client's side has come and was not yet asked for.
-pub struct RequestBody {
-    core: Arc<Core>,
+pub(crate) struct RequestBody {
+    resources: Arc<Resources>,
     budget: Arc<Budget>,
     window: Arc<Window>,
     stream: RecvStream,
@@ -38,7 +38,7 @@ pub struct RequestBody {
 const UPLOAD: usize = 32 * 1024;
 
 /// The one message of a unary call.
-pub enum Received {
+pub(crate) enum Received {
     /// As it came.
     Message(Message),
     /// Its tensors are where the worker wants them.
@@ -46,13 +46,13 @@ pub enum Received {
 }
 
 /// A message of a stream.
-pub struct Begun {
+pub(crate) struct Begun {
     /// All of it.
-    pub received: Received,
+    pub(crate) received: Received,
     /// When it began to come.
-    pub arrived_ns: u64,
+    pub(crate) arrived_ns: u64,
     /// Whether its client may ask that much.
-    pub entered: Entered,
+    pub(crate) entered: Entered,
 }
 
 /// Whether the body may stand still.
@@ -65,8 +65,8 @@ enum Patience {
 impl RequestBody {
     /// The body of a request, whose messages take their memory from the caller's share. `deadline` bounds the wait for what a
     /// client owes.
-    pub fn new(
-        core: Arc<Core>,
+    pub(crate) fn new(
+        resources: Arc<Resources>,
         caller: &Caller,
         stream: RecvStream,
         coding: Option<Coding>,
@@ -74,7 +74,7 @@ impl RequestBody {
     ) -> Self {
         let (budget, window) = (caller.requests.clone(), caller.window.clone());
         Self {
-            core,
+            resources,
             budget,
             window,
             stream,
@@ -89,7 +89,12 @@ impl RequestBody {
 
     /// The one message of a unary call. Where the door may serve it by itself (`direct`), a large one goes into its slot
     /// as it arrives.
-    pub async fn only(&mut self, direct: bool, arrived_ns: u64, deadline_ns: u64) -> Result<Received, Fault> {
+    pub(crate) async fn only(
+        &mut self,
+        direct: bool,
+        arrived_ns: u64,
+        deadline_ns: u64,
+    ) -> Result<Received, Fault> {
         let none = || Fault::status(code::INTERNAL, "the request has no message");
         self.progressed(PROGRESS);
         if !self.has_more(Patience::Bounded).await? {
@@ -109,13 +114,13 @@ impl RequestBody {
 
     /// Whether the next message of a stream begins; else the client's side has ended. The client may take its time
     /// between messages, not within one. Who stops waiting for this has taken nothing.
-    pub async fn begins(&mut self) -> Result<bool, Fault> {
+    pub(crate) async fn begins(&mut self) -> Result<bool, Fault> {
         self.has_more(Patience::Unbounded).await
     }
 
     /// A message that begins, of a stream that the door may serve by itself, when its first bytes had come, and whether
     /// its client may ask that much; see `only`.
-    pub async fn next_of_its_own(
+    pub(crate) async fn next_of_its_own(
         &mut self,
         account: &Arc<Account>,
         deadline_ns: u64,
@@ -158,7 +163,7 @@ impl RequestBody {
             return Ok(None);
         }
         let first = &self.rest;
-        let begun = Upload::begin(&self.core.direct, first, prefix.length, arrived_ns, deadline_ns);
+        let begun = Upload::begin(&self.resources.direct, first, prefix.length, arrived_ns, deadline_ns);
         let Some(mut upload) = begun else { return Ok(None) };
         self.window.want(prefix.length);
         drop(self.take(upload.opening_length()));
@@ -182,7 +187,7 @@ impl RequestBody {
     }
 
     /// A message of a stream that begins.
-    pub async fn next(&mut self) -> Result<Message, Fault> {
+    pub(crate) async fn next(&mut self) -> Result<Message, Fault> {
         self.progressed(PROGRESS);
         let prefix = self.prefix().await?;
         let mut message = self.announced_message(prefix).await?;
@@ -200,7 +205,7 @@ impl RequestBody {
                 "a message is compressed but grpc-encoding says nothing of it",
             ));
         }
-        if length > self.core.limits.size(Limit::MessageBytes) {
+        if length > self.resources.limits.size(Limit::MessageBytes) {
             return Err(self.too_large(&format!("is {length} bytes long")));
         }
         self.budget.check_room(length).map_err(|over| self.over_budget(over))?;
@@ -257,7 +262,7 @@ impl RequestBody {
     }
 
     async fn inflated(&self, coding: Coding, message: Message) -> Result<Message, Fault> {
-        let bound = self.core.limits.size(Limit::MessageBytes);
+        let bound = self.resources.limits.size(Limit::MessageBytes);
         let mut inflation = Inflation::new(coding, message.bytes.clone(), &self.budget, bound);
         loop {
             match inflation.step() {
@@ -266,8 +271,7 @@ impl RequestBody {
                     return Err(self.late());
                 }
                 Ok(false) => {
-                    self.core.bell.answer(); // a thread that only yields never sleeps, and so never looks
-                    self.core.direct.drain();
+                    self.resources.catch_up(); // a thread that only yields never sleeps, and so never looks
                     tokio::task::yield_now().await;
                 }
                 Err(InflateError::TooLarge) => return Err(self.too_large("is longer when decompressed")),
@@ -315,7 +319,7 @@ impl RequestBody {
 
     /// The next DATA frame that is not empty, when nothing is left of the one before.
     async fn data(&mut self, patience: Patience) -> Result<Option<Bytes>, Fault> {
-        let idle = self.core.limits.duration(Limit::IdleBodyMs);
+        let idle = self.resources.limits.duration(Limit::IdleBodyMs);
         loop {
             let (stream, stall, deadline) = (&mut self.stream, &mut self.stall, self.deadline);
             let data = poll_fn(|cx| {
@@ -361,14 +365,14 @@ impl RequestBody {
                 "the deadline passed before the request had arrived",
             );
         }
-        self.core.statistics.strike(Limit::IdleBodyMs);
-        let idle = self.core.limits.get(Limit::IdleBodyMs);
+        self.resources.statistics.strike(Limit::IdleBodyMs);
+        let idle = self.resources.limits.get(Limit::IdleBodyMs);
         Fault::status(code::DEADLINE_EXCEEDED, format!("the request made too little progress for {idle} ms"))
     }
 
     fn too_large(&self, how: &str) -> Fault {
-        self.core.statistics.strike(Limit::MessageBytes);
-        let bound = self.core.limits.get(Limit::MessageBytes);
+        self.resources.statistics.strike(Limit::MessageBytes);
+        let bound = self.resources.limits.get(Limit::MessageBytes);
         Fault::status(
             code::RESOURCE_EXHAUSTED,
             format!("a request message {how}; the largest that is accepted has {bound} bytes"),
@@ -376,28 +380,32 @@ impl RequestBody {
     }
 
     fn over_budget(&self, over: OverBudget) -> Fault {
-        over_budget(&self.core, over)
+        over_budget(&self.resources, over)
     }
 }
 
 /// A message that was uploaded, after all as one: its tensors leave their slot.
-pub fn restored(core: &Core, budget: &Arc<Budget>, upload: &Upload) -> Result<Message, Fault> {
+pub(crate) fn restored(
+    resources: &Resources,
+    budget: &Arc<Budget>,
+    upload: &Upload,
+) -> Result<Message, Fault> {
     let message = upload.restore();
     let mut assembly = Assembly::new(budget, message.len());
-    assembly.push(&message).map_err(|over| over_budget(core, over))?;
+    assembly.push(&message).map_err(|over| over_budget(resources, over))?;
     Ok(assembly.finish())
 }
 
 /// What a client is told for whose request there is no memory now.
-pub fn over_budget(core: &Core, over: OverBudget) -> Fault {
+pub(crate) fn over_budget(resources: &Resources, over: OverBudget) -> Fault {
     let (whose, bound) = match over {
         OverBudget::Whole => {
-            core.statistics.strike(Limit::BytesInFlight);
-            ("all requests together", core.limits.get(Limit::BytesInFlight))
+            resources.statistics.strike(Limit::BytesInFlight);
+            ("all requests together", resources.limits.get(Limit::BytesInFlight))
         }
         OverBudget::Share => {
-            core.statistics.share_refused();
-            ("the requests of one connection", core.limits.connection_bytes())
+            resources.statistics.share_refused();
+            ("the requests of one connection", resources.limits.connection_bytes())
         }
     };
     Fault::status(

@@ -1,24 +1,24 @@
 //! One call, from its headers to its end.
 
-use crate::door::Core;
 use crate::fastpath::admission::Asked;
 use crate::fastpath::request::shown;
 use crate::h2::answer::Answer;
 use crate::h2::body::{Received, RequestBody, over_budget};
-use crate::h2::conduct::SharedConduct;
+use crate::h2::caller::Caller;
+use crate::h2::carriers::Errand;
 use crate::h2::framing::{Coding, timeout_ns};
 use crate::h2::guest::{HandedOver, TRACEPARENT};
 use crate::h2::infer::{self, Served};
+use crate::h2::service::Service;
 use crate::h2::status::{Fault, code, pushback, text_metadata, trailers};
 use crate::h2::stream::Stream;
-use crate::h2::window::Window;
 use crate::handover::calls::Kind;
 use crate::handover::mailbox::{Arrival, Event};
 use crate::handover::ticket::Ticket;
-use crate::listen::quota::Account;
-use crate::measure::budget::{Budget, Reservation};
+use crate::measure::budget::Reservation;
 use crate::measure::clock::now_ns;
 use crate::measure::limits::Limit;
+use crate::resources::Resources;
 use bytes::Bytes;
 use futures_util::FutureExt;
 use h2::RecvStream;
@@ -33,26 +33,9 @@ use std::task::Poll;
 use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
 
-/// What calls of one connection share.
-pub struct Caller {
-    /// The client's address as text.
-    pub peer: Arc<str>,
-    /// Who it is by its certificate; empty: that is not known.
-    pub client: Arc<str>,
-    /// What it may ask.
-    pub account: Arc<Account>,
-    /// How it behaves.
-    pub conduct: SharedConduct,
-    /// Its share of the memory for request messages.
-    pub requests: Arc<Budget>,
-    /// Its share of the memory for answers.
-    pub answers: Arc<Budget>,
-    /// How much it may send ahead.
-    pub window: Arc<Window>,
-}
-
 /// A call that has just begun.
-pub struct Call {
+pub(crate) struct Call {
+    service: Arc<Service>,
     caller: Arc<Caller>,
     request: Option<Request<RecvStream>>,
     respond: Option<SendResponse<Bytes>>,
@@ -60,8 +43,44 @@ pub struct Call {
 
 impl Call {
     /// Of a connection.
-    pub fn new(caller: Arc<Caller>, request: Request<RecvStream>, respond: SendResponse<Bytes>) -> Self {
-        Self { caller, request: Some(request), respond: Some(respond) }
+    pub(crate) fn new(
+        service: Arc<Service>,
+        caller: Arc<Caller>,
+        request: Request<RecvStream>,
+        respond: SendResponse<Bytes>,
+    ) -> Self {
+        Self { service, caller, request: Some(request), respond: Some(respond) }
+    }
+}
+
+impl Errand for Call {
+    /// Carries the call to its end. Never fails and never panics: a panic on the way ends the call with INTERNAL.
+    async fn run(&mut self) {
+        let Some(respond) = self.respond.take() else { return };
+        let (service, caller, request) = (&*self.service, &*self.caller, &mut self.request);
+        let Resources { statistics, limits, .. } = &*service.resources;
+        let _open = statistics.call();
+        let mut answer = Answer::new(respond, caller.monitor.clone(), limits.duration(Limit::WriteStallMs));
+        // Where it lies it stays: to move a future is to copy all that it may ever hold.
+        let outcome = unpanicked(pin!(carry(service, caller, request, &mut answer))).await;
+        match outcome {
+            Ok(()) => {}
+            Err(Outcome::Panicked) => {
+                statistics.panicked();
+                answer.refuse(Fault::status(code::INTERNAL, "the door failed within this call"));
+            }
+            Err(Outcome::Fault(fault)) => {
+                match fault {
+                    Fault::Reset => {
+                        statistics.reset();
+                        caller.monitor.lock().reset(now_ns());
+                    }
+                    Fault::Stalled => statistics.strike(Limit::WriteStallMs),
+                    _ => {}
+                }
+                answer.refuse(fault);
+            }
+        }
     }
 }
 
@@ -89,34 +108,6 @@ fn unanswered() -> Fault {
     Fault::status(code::DEADLINE_EXCEEDED, "the deadline passed and the engine did not answer")
 }
 
-/// Carries a call to its end. Never fails and never panics: a panic on the way ends the call with INTERNAL.
-pub async fn run(core: &Arc<Core>, call: &mut Call) {
-    let Some(respond) = call.respond.take() else { return };
-    let (caller, request) = (&*call.caller, &mut call.request);
-    let _open = core.statistics.call();
-    let mut answer = Answer::new(respond, caller.conduct.clone(), core.limits.duration(Limit::WriteStallMs));
-    // Where it lies it stays: to move a future is to copy all that it may ever hold.
-    let outcome = unpanicked(pin!(carry(core, caller, request, &mut answer))).await;
-    match outcome {
-        Ok(()) => {}
-        Err(Outcome::Panicked) => {
-            core.statistics.panicked();
-            answer.refuse(Fault::status(code::INTERNAL, "the door failed within this call"));
-        }
-        Err(Outcome::Fault(fault)) => {
-            match fault {
-                Fault::Reset => {
-                    core.statistics.reset();
-                    caller.conduct.lock().reset(now_ns());
-                }
-                Fault::Stalled => core.statistics.strike(Limit::WriteStallMs),
-                _ => {}
-            }
-            answer.refuse(fault);
-        }
-    }
-}
-
 #[derive(Debug)]
 enum Outcome {
     Fault(Fault),
@@ -131,20 +122,21 @@ async fn unpanicked(call: Pin<&mut impl Future<Output = Result<(), Fault>>>) -> 
 }
 
 async fn carry(
-    core: &Arc<Core>,
+    service: &Service,
     caller: &Caller,
     request: &mut Option<Request<RecvStream>>,
     answer: &mut Answer,
 ) -> Result<(), Fault> {
-    let Some(begun) = request.take().map(|request| begin(core, caller, request)) else { return Ok(()) };
+    let Some(begun) = request.take().map(|request| begin(service, caller, request)) else { return Ok(()) };
     let Begun { method, kind, headers, mut body, arrived_ns, deadline_ns, body_deadline, room: _room } =
         begun?;
-    let metered = core.inferences.contains(&method);
+    let resources = &service.resources;
+    let metered = service.inferences.contains(&method);
     let _hold = match kind {
         Kind::Unary if metered => match caller.account.take(arrived_ns) {
             Ok(hold) => hold,
             Err(refusal) => {
-                core.over_quota(caller.account.who(), &refusal);
+                resources.link.over_quota(caller.account.who(), &refusal);
                 let text = format!("[request id: {}] {}", shown(b""), refusal.text);
                 let mut trailers = trailers(code::RESOURCE_EXHAUSTED, &text);
                 pushback(&mut trailers, refusal.wait_ns.unwrap_or(0));
@@ -154,7 +146,7 @@ async fn carry(
         },
         _ => None,
     };
-    let direct = core.direct.may_serve(method);
+    let direct = resources.direct.may_serve(method);
     let received = match kind {
         // The body knows of a reset while it waits for data, the answer knows of it also while there is work to do.
         Kind::Unary => Some(tokio::select! {
@@ -168,7 +160,9 @@ async fn carry(
         None => (None, 0, 0, None),
         Some(Received::Message(message)) if !direct => (Some(message), 0, 0, None),
         Some(received) => {
-            match infer::serve(core, caller, received, (arrived_ns, deadline_ns), &headers, answer).await? {
+            match infer::serve(resources, caller, received, (arrived_ns, deadline_ns), &headers, answer)
+                .await?
+            {
                 Served::Done => return Ok(()),
                 Served::Engine(HandedOver { message, attempts, deadline_ns, asked, .. }) => {
                     (Some(message), attempts, deadline_ns, asked)
@@ -176,8 +170,8 @@ async fn carry(
             }
         }
     };
-    let ticket = Ticket::open(core, kind, caller.answers.clone());
-    core.mailbox.push(Event::Call(Box::new(Arrival {
+    let ticket = Ticket::open(&resources.link, kind, caller.answers.clone());
+    resources.link.mailbox.push(Event::Call(Box::new(Arrival {
         call: ticket.id,
         method,
         message,
@@ -195,18 +189,18 @@ async fn carry(
             timeout_at(deadline + LATE, ended).await.unwrap_or_else(|_| Err(unanswered()))
         }
         Kind::Stream => {
-            let (parent, window) = (headers.get(TRACEPARENT), core.direct.window_of(method));
-            let stream = Stream::new(core, caller, &ticket, parent, deadline_ns, window, metered);
+            let (parent, window) = (headers.get(TRACEPARENT), resources.direct.window_of(method));
+            let stream = Stream::new(resources, caller, &ticket, parent, deadline_ns, window, metered);
             Box::pin(stream.serve(&mut body, answer)).await // other calls shall not be as large
         }
     }
 }
 
-fn begin(core: &Arc<Core>, caller: &Caller, request: Request<RecvStream>) -> Result<Begun, Fault> {
+fn begin(service: &Service, caller: &Caller, request: Request<RecvStream>) -> Result<Begun, Fault> {
     let arrived_ns = now_ns();
     let (head, stream) = request.into_parts();
-    let (method, kind, size) = admit(core, &head)?;
-    let room = if size > LIGHT { Some(room_for(core, caller, size)?) } else { None };
+    let (method, kind, size) = admit(service, &head)?;
+    let room = if size > LIGHT { Some(room_for(&service.resources, caller, size)?) } else { None };
     let coding = coding(&head.headers)?;
     let timeout = timeout(&head.headers)?;
     let deadline_ns = timeout.map_or(0, |timeout| arrived_ns.saturating_add(timeout).min(i64::MAX as u64));
@@ -214,32 +208,32 @@ fn begin(core: &Arc<Core>, caller: &Caller, request: Request<RecvStream>) -> Res
         Kind::Unary => timeout.and_then(|timeout| Instant::now().checked_add(Duration::from_nanos(timeout))),
         Kind::Stream => None,
     };
-    let body = RequestBody::new(core.clone(), caller, stream, coding, body_deadline);
+    let body = RequestBody::new(service.resources.clone(), caller, stream, coding, body_deadline);
     Ok(Begun { method, kind, headers: head.headers, body, arrived_ns, deadline_ns, body_deadline, room })
 }
 
 /// Headers are held as long as their call, so that they count as its message does.
-fn room_for(core: &Core, caller: &Caller, size: usize) -> Result<Reservation, Fault> {
+fn room_for(resources: &Resources, caller: &Caller, size: usize) -> Result<Reservation, Fault> {
     let mut room = caller.requests.reserve();
-    room.resize(size).map_err(|over| over_budget(core, over))?;
+    room.resize(size).map_err(|over| over_budget(resources, over))?;
     Ok(room)
 }
 
 /// Which method, if the request is gRPC and the method is known, and the size of its headers.
-fn admit(core: &Core, head: &request::Parts) -> Result<(u32, Kind, usize), Fault> {
+fn admit(service: &Service, head: &request::Parts) -> Result<(u32, Kind, usize), Fault> {
     if head.method != Method::POST || !is_grpc(&head.headers) {
         return Err(Fault::NotGrpc);
     }
-    let bound = core.limits.size(Limit::MetadataBytes);
+    let bound = service.resources.limits.size(Limit::MetadataBytes);
     let size = header_list_bytes(head);
     if size > bound {
-        core.statistics.strike(Limit::MetadataBytes);
+        service.resources.statistics.strike(Limit::MetadataBytes);
         return Err(Fault::status(
             code::RESOURCE_EXHAUSTED,
             format!("the metadata of the request is larger than {bound} bytes"),
         ));
     }
-    let known = core.methods.get(head.uri.path());
+    let known = service.methods.get(head.uri.path());
     let (method, kind) =
         known.copied().ok_or_else(|| Fault::status(code::UNIMPLEMENTED, "Method not found!"))?;
     Ok((method, kind, size))

@@ -1,71 +1,78 @@
 //! The tasks that carry calls, one call after another. A task of its own for each call would be allocated, registered and
 //! given back each time, with room for all that a call may ever need; these are there already, and warm.
 
-use crate::door::Core;
-use crate::h2::call::{self, Call};
-use std::future::poll_fn;
+use std::future::{Future, poll_fn};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
-/// Tasks that wait for a call, at most; others end with theirs.
+/// Tasks that wait for an errand, at most; others end with theirs.
 const IDLE: usize = 64;
 
-/// One task, and what it is given to do.
-#[derive(Default)]
-struct Carrier(Mutex<Errand>);
+/// What a carrier does once. It must not panic.
+pub(crate) trait Errand: Send + 'static {
+    /// Does it.
+    fn run(&mut self) -> impl Future<Output = ()> + Send;
+}
 
-#[derive(Default)]
-struct Errand {
-    call: Option<Call>,
+/// One task, and what it is given to do.
+struct Carrier<E>(Mutex<Given<E>>);
+
+struct Given<E> {
+    errand: Option<E>,
     task: Option<Waker>,
 }
 
-impl Carrier {
-    fn errand(&self) -> MutexGuard<'_, Errand> {
+impl<E> Carrier<E> {
+    fn given(&self) -> MutexGuard<'_, Given<E>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn give(&self, call: Call) {
-        let mut errand = self.errand();
-        errand.call = Some(call);
-        if let Some(task) = &errand.task {
+    fn give(&self, errand: E) {
+        let mut given = self.given();
+        given.errand = Some(errand);
+        if let Some(task) = &given.task {
             task.wake_by_ref();
         }
     }
 
-    fn poll(&self, cx: &mut Context<'_>) -> Poll<Call> {
-        let mut errand = self.errand();
-        if let Some(call) = errand.call.take() {
-            return Poll::Ready(call);
+    fn poll(&self, cx: &mut Context<'_>) -> Poll<E> {
+        let mut given = self.given();
+        if let Some(errand) = given.errand.take() {
+            return Poll::Ready(errand);
         }
-        if !errand.task.as_ref().is_some_and(|known| known.will_wake(cx.waker())) {
-            errand.task = Some(cx.waker().clone());
+        if !given.task.as_ref().is_some_and(|known| known.will_wake(cx.waker())) {
+            given.task = Some(cx.waker().clone());
         }
         Poll::Pending
     }
 }
 
 /// Those that wait; the one that waits since last is the next to go.
-#[derive(Default)]
-pub struct Carriers(Mutex<Vec<Arc<Carrier>>>);
+pub(crate) struct Carriers<E>(Mutex<Vec<Arc<Carrier<E>>>>);
 
-impl Carriers {
-    fn idle(&self) -> MutexGuard<'_, Vec<Arc<Carrier>>> {
+impl<E> Default for Carriers<E> {
+    fn default() -> Self {
+        Self(Mutex::new(Vec::new()))
+    }
+}
+
+impl<E: Errand> Carriers<E> {
+    fn idle(&self) -> MutexGuard<'_, Vec<Arc<Carrier<E>>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Has a call carried to its end. Within the runtime.
-    pub fn carry(core: &Arc<Core>, call: Call) {
-        let idle = core.carriers.idle().pop();
+    /// Has an errand done. Within the runtime.
+    pub(crate) fn carry(self: &Arc<Self>, errand: E) {
+        let idle = self.idle().pop();
         let carrier = idle.unwrap_or_else(|| {
-            let carrier = Arc::<Carrier>::default();
-            tokio::spawn(serve(core.clone(), carrier.clone()));
+            let carrier = Arc::new(Carrier(Mutex::new(Given { errand: None, task: None })));
+            tokio::spawn(serve(self.clone(), carrier.clone()));
             carrier
         });
-        carrier.give(call);
+        carrier.give(errand);
     }
 
-    fn wait(&self, carrier: &Arc<Carrier>) -> bool {
+    fn wait(&self, carrier: &Arc<Carrier<E>>) -> bool {
         let mut idle = self.idle();
         let waits = idle.len() < IDLE;
         if waits {
@@ -75,12 +82,12 @@ impl Carriers {
     }
 }
 
-async fn serve(core: Arc<Core>, carrier: Arc<Carrier>) {
+async fn serve<E: Errand>(carriers: Arc<Carriers<E>>, carrier: Arc<Carrier<E>>) {
     loop {
-        let mut call = poll_fn(|cx| carrier.poll(cx)).await;
-        call::run(&core, &mut call).await;
-        drop(call);
-        if !core.carriers.wait(&carrier) {
+        let mut errand = poll_fn(|cx| carrier.poll(cx)).await;
+        errand.run().await;
+        drop(errand);
+        if !carriers.wait(&carrier) {
             return;
         }
     }
@@ -89,59 +96,39 @@ async fn serve(core: Arc<Core>, carrier: Arc<Carrier>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::h2::call::Caller;
-    use crate::h2::conduct::{Conduct, SharedConduct};
-    use crate::listen::quota::Who;
-    use crate::measure::limits::{Limits, NAMES};
-    use h2::{client, server};
-    use http::{Request, StatusCode};
-    use std::collections::HashMap;
+    use tokio::sync::oneshot;
 
-    fn core() -> Arc<Core> {
-        let limits = Limits::new(NAMES.iter().map(|name| (name.to_string(), 1000))).unwrap();
-        Core::new(limits, HashMap::new(), None).unwrap()
+    /// Waits until it may end.
+    struct Waits(Option<oneshot::Receiver<()>>);
+
+    impl Errand for Waits {
+        async fn run(&mut self) {
+            drop(self.0.take().unwrap().await);
+        }
     }
 
-    /// Has so many calls carried at once, which are none of gRPC's; how many tasks wait afterwards.
-    async fn carried(core: &Arc<Core>, calls: usize) -> usize {
-        let (near, far) = tokio::io::duplex(1 << 20);
-        let (near, far) = tokio::join!(client::handshake(near), server::handshake(far));
-        let ((requests, connection), mut server) = (near.unwrap(), far.unwrap());
-        tokio::spawn(async { drop(connection.await) });
-        let caller = Arc::new(Caller {
-            peer: "peer".into(),
-            client: "".into(),
-            account: core.quotas.account(Who::Local, 0),
-            conduct: SharedConduct::new(Conduct::new(&core.limits)),
-            requests: core.budget.clone(),
-            answers: core.answers.clone(),
-            window: core.windows.open(),
-        });
-        let served = core.clone();
-        let serving = tokio::spawn(async move {
-            while let Some(Ok((request, respond))) = server.accept().await {
-                Carriers::carry(&served, Call::new(caller.clone(), request, respond));
-            }
-        });
-        let mut answers = Vec::new();
-        for _ in 0..calls {
-            let request = Request::post("http://door/").body(()).unwrap();
-            answers.push(requests.clone().ready().await.unwrap().send_request(request, true).unwrap().0);
+    /// Has so many errands done at once; how many tasks wait afterwards.
+    async fn carried(carriers: &Arc<Carriers<Waits>>, errands: usize) -> usize {
+        let mut ends = Vec::new();
+        for _ in 0..errands {
+            let (end, ended) = oneshot::channel();
+            carriers.carry(Waits(Some(ended)));
+            ends.push(end);
         }
-        for answer in answers {
-            assert_eq!(answer.await.unwrap().status(), StatusCode::UNSUPPORTED_MEDIA_TYPE);
+        tokio::task::yield_now().await;
+        for end in ends {
+            end.send(()).unwrap();
         }
-        drop(requests);
-        serving.await.unwrap();
-        core.carriers.idle().len()
+        tokio::task::yield_now().await;
+        tokio::task::yield_now().await;
+        carriers.idle().len()
     }
 
     #[tokio::test]
-    async fn a_task_carries_one_call_after_another_and_not_all_are_kept() {
-        let core = core();
-        assert_eq!((carried(&core, 1).await, carried(&core, 1).await), (1, 1));
-        let waiting = carried(&core, IDLE + 16).await;
-        assert!((2..=IDLE).contains(&waiting));
-        assert_eq!(carried(&core, 1).await, waiting);
+    async fn a_task_does_one_errand_after_another_and_not_all_are_kept() {
+        let carriers = Arc::default();
+        assert_eq!((carried(&carriers, 1).await, carried(&carriers, 1).await), (1, 1));
+        assert_eq!(carried(&carriers, IDLE + 16).await, IDLE);
+        assert_eq!(carried(&carriers, 1).await, IDLE);
     }
 }

@@ -1,26 +1,28 @@
 //! One connection: TLS, HTTP/2, its calls, and the watch over its client.
 
-use crate::door::Core;
-use crate::h2::call::{Call, Caller};
-use crate::h2::carriers::Carriers;
-use crate::h2::conduct::{Conduct, SharedConduct, WatchedTransport};
+use crate::h2::call::Call;
+use crate::h2::caller::Caller;
+use crate::h2::endpoint::Endpoint;
+use crate::h2::keepalive::{Keepalive, Verdict};
+use crate::h2::monitor::{Monitor, SharedMonitor, WatchedTransport};
 use crate::h2::refusal::Refusal;
 use crate::h2::transport::Transport;
-use crate::h2::vigil::{Verdict, Vigil};
 use crate::h2::window::Window;
-use crate::listen::connections::{Admission, Listening};
+use crate::listen::connections::{Admission, Connections, Listening};
 use crate::listen::handshakes::Reason::{Failed, Late, Plain};
 use crate::listen::identity::Identity;
-use crate::listen::listener::Socket;
+use crate::listen::listener::{Reception, Socket};
 use crate::listen::quota::Who;
 use crate::listen::tls::{Failure, Tls, speaks_tls};
 use crate::measure::clock::now_ns;
 use crate::measure::limits::Limit;
+use crate::resources::Resources;
 use bytes::Bytes;
 use h2::server::{self, SendResponse};
 use h2::{Ping, PingPong, Reason, RecvStream};
 use http::Request;
 use std::future::{Future, poll_fn};
+use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -35,51 +37,89 @@ const SEND_BUFFER: usize = 1 << 20;
 /// Streams that were reset here are remembered for a moment, so that frames under way to them are no errors.
 const REMEMBERED_RESETS: usize = 256;
 /// How long a connection that is cut may take to send its last frame.
-const FAREWELL: Duration = Duration::from_secs(1);
+const GOAWAY_TIME: Duration = Duration::from_secs(1);
 /// What is told of who took too long for TLS, and of who does not speak it.
 const LATE: &str = "it was not done in time (grpc.handshake_timeout_s)";
 const PLAIN: &str = "the client does not speak TLS";
 
 type Http2 = server::Connection<WatchedTransport, Bytes>;
 
+impl Reception for Endpoint {
+    fn connections(&self) -> &Connections {
+        &self.service.resources.connections
+    }
+
+    fn is_closed(&self) -> bool {
+        self.connections().is_draining()
+    }
+
+    fn receive(self: &Arc<Self>, socket: Socket, address: Option<SocketAddr>) {
+        let Resources { limits, statistics, connections, .. } = &*self.service.resources;
+        let bounds = [Limit::Connections, Limit::ConnectionsPerPeer].map(|limit| limits.get(limit));
+        let peer = address.map(|address| address.ip().to_canonical());
+        match connections.admit(bounds[0], bounds[1], peer) {
+            Ok(admission) => {
+                drop(tokio::spawn(serve(self.clone(), socket, peer_text(address).into(), admission)));
+            }
+            Err(limit) => {
+                statistics.connection_refused();
+                statistics.strike(limit);
+            }
+        }
+    }
+
+    fn accept_failed(&self) {
+        self.service.resources.statistics.accept_failed();
+    }
+}
+
+/// The address as gRPC writes it.
+fn peer_text(address: Option<SocketAddr>) -> String {
+    let Some(address) = address else { return "unix:".to_string() };
+    match address.ip().to_canonical() {
+        IpAddr::V4(ip) => format!("ipv4:{ip}:{}", address.port()),
+        IpAddr::V6(ip) => format!("ipv6:[{ip}]:{}", address.port()),
+    }
+}
+
 /// Serves a connection to its end.
-pub async fn serve(core: Arc<Core>, socket: Socket, peer: Arc<str>, admission: Admission) {
-    let _open = core.statistics.connection();
-    let conduct = SharedConduct::new(Conduct::new(&core.limits));
-    let window = core.windows.open();
-    let until = Instant::now() + core.limits.duration(Limit::HandshakeMs);
-    let Ok(met) = timeout_at(until, meet(&core, socket, &peer)).await else {
-        core.statistics.strike(Limit::HandshakeMs);
-        return core.handshake_failed(&peer, Late, LATE.into());
+async fn serve(endpoint: Arc<Endpoint>, socket: Socket, peer: Arc<str>, admission: Admission) {
+    let resources = &endpoint.service.resources;
+    let _open = resources.statistics.connection();
+    let monitor = SharedMonitor::new(Monitor::new(&resources.limits));
+    let window = endpoint.windows.open();
+    let until = Instant::now() + resources.limits.duration(Limit::HandshakeMs);
+    let Ok(met) = timeout_at(until, meet(&endpoint, socket, &peer)).await else {
+        resources.statistics.strike(Limit::HandshakeMs);
+        return endpoint.handshake_failed(&peer, Late, LATE.into());
     };
     let Some((transport, identity)) = met else { return };
-    let http2 = match timeout_at(until, establish(&core, transport, &conduct, &window)).await {
+    let http2 = match timeout_at(until, establish(resources, transport, &monitor, &window)).await {
         Ok(Some(http2)) => http2,
         Ok(None) => return,
-        Err(_) => return core.statistics.strike(Limit::HandshakeMs),
+        Err(_) => return resources.statistics.strike(Limit::HandshakeMs),
     };
-    let requests = core.budget.share(core.limits.connection_bytes());
-    let answers = core.answers.share(core.limits.connection_bytes());
+    let (requests, answers) = resources.shares();
     let client = identity.as_ref().map_or("", Identity::text).into();
-    let account = core.quotas.account(Who::of(identity, admission.peer()), now_ns());
-    let caller = Arc::new(Caller { peer, client, account, conduct, requests, answers, window });
-    let mut driver = Driver::new(core.clone(), http2, caller.clone());
+    let account = resources.quotas.account(Who::of(identity, admission.peer()), now_ns());
+    let caller = Arc::new(Caller { peer, client, account, monitor, requests, answers, window });
+    let mut driver = Driver::new(resources.clone(), http2, caller.clone());
     while let Some((request, respond)) = poll_fn(|cx| driver.poll(cx)).await {
-        Carriers::carry(&core, Call::new(caller.clone(), request, respond));
+        endpoint.carriers.carry(Call::new(endpoint.service.clone(), caller.clone(), request, respond));
     }
 }
 
 /// What HTTP/2 goes over, and who the client is, if that is known. It takes time only where TLS is spoken.
-async fn meet(core: &Core, socket: Socket, peer: &Arc<str>) -> Option<(Transport, Option<Identity>)> {
-    match (socket, &core.tls) {
+async fn meet(endpoint: &Endpoint, socket: Socket, peer: &Arc<str>) -> Option<(Transport, Option<Identity>)> {
+    match (socket, &endpoint.tls) {
         (Socket::Unix(stream), _) => Some((Transport::Unix(stream), None)),
         (Socket::Tcp(stream), None) => Some((Transport::Tcp(stream), None)),
-        (Socket::Tcp(stream), Some(tls)) => shake(core, tls, stream, peer).await,
+        (Socket::Tcp(stream), Some(tls)) => shake(endpoint, tls, stream, peer).await,
     }
 }
 
 async fn shake(
-    core: &Core,
+    endpoint: &Endpoint,
     tls: &Tls,
     stream: TcpStream,
     peer: &Arc<str>,
@@ -87,21 +127,21 @@ async fn shake(
     let is_plain = !speaks_tls(&stream).await;
     match tls.accept(stream).await {
         Ok((stream, client)) => return Some((Transport::Tls(Box::new(stream)), client)),
-        Err(Failure::Name(client)) => core.turned_away(peer, client),
-        Err(Failure::Other(_)) if is_plain => core.handshake_failed(peer, Plain, PLAIN.into()),
-        Err(Failure::Other(error)) => core.handshake_failed(peer, Failed, error.to_string()),
+        Err(Failure::Name(client)) => endpoint.turned_away(peer, client),
+        Err(Failure::Other(_)) if is_plain => endpoint.handshake_failed(peer, Plain, PLAIN.into()),
+        Err(Failure::Other(error)) => endpoint.handshake_failed(peer, Failed, error.to_string()),
     }
     None
 }
 
 /// The handshake of HTTP/2.
 async fn establish(
-    core: &Core,
+    resources: &Resources,
     transport: Transport,
-    conduct: &SharedConduct,
+    monitor: &SharedMonitor,
     window: &Window,
 ) -> Option<Http2> {
-    let limits = &core.limits;
+    let limits = &resources.limits;
     let metadata = limits.setting(Limit::MetadataBytes);
     let (connection_window, stream_window) = window.sizes();
     let mut builder = server::Builder::new();
@@ -119,13 +159,13 @@ async fn establish(
         .max_concurrent_reset_streams(REMEMBERED_RESETS)
         .max_local_error_reset_streams(None) // in all its life; the allowance bounds them by the time they take
         .max_pending_accept_reset_streams(limits.size(Limit::ResetsPerConnection))
-        .handshake(WatchedTransport::new(transport, conduct.clone()))
+        .handshake(WatchedTransport::new(transport, monitor.clone()))
         .await;
     match http2 {
         Ok(http2) => Some(http2),
         Err(error) => {
             if error.is_go_away() {
-                core.statistics.refuse(Refusal::Protocol); // it does not begin as HTTP/2 does
+                resources.statistics.protocol_error(); // it does not begin as HTTP/2 does
             }
             None
         }
@@ -134,10 +174,10 @@ async fn establish(
 
 /// Drives HTTP/2 and looks after the client whenever there is something to look at.
 struct Driver {
-    core: Arc<Core>,
+    resources: Arc<Resources>,
     http2: Http2,
     caller: Arc<Caller>,
-    vigil: Vigil,
+    keepalive: Keepalive,
     timer: Pin<Box<Sleep>>,
     pings: Option<PingPong>,
     listening: Option<Listening>,
@@ -149,15 +189,15 @@ struct Driver {
 }
 
 impl Driver {
-    fn new(core: Arc<Core>, mut http2: Http2, caller: Arc<Caller>) -> Self {
-        let vigil = Vigil::new(&core.limits, now_ns());
+    fn new(resources: Arc<Resources>, mut http2: Http2, caller: Arc<Caller>) -> Self {
+        let keepalive = Keepalive::new(&resources.limits, now_ns());
         let pings = http2.ping_pong();
         let timer = Box::pin(sleep(Duration::ZERO)); // the first look sets it
         Self {
-            core,
+            resources,
             http2,
             caller,
-            vigil,
+            keepalive,
             timer,
             pings,
             listening: None,
@@ -183,13 +223,13 @@ impl Driver {
                 }
                 Poll::Pending => self.count_refusals(),
             }
-            if self.core.is_draining() && self.leave_once() {
+            if self.resources.connections.is_draining() && self.leave_once() {
                 continue; // send it: nothing else might come
             }
             if !self.cut
                 && let Some(limit) = self.breach()
             {
-                self.caller.conduct.lock().bid_farewell(limit);
+                self.caller.monitor.lock().say_goaway(limit);
                 self.cut(limit, Reason::ENHANCE_YOUR_CALM);
                 continue; // send it
             }
@@ -210,12 +250,11 @@ impl Driver {
 
     /// What is done once before the calls that have come are accepted.
     fn turn(&mut self, cx: &Context<'_>) {
-        self.core.bell.answer(); // when the thread is too busy to sleep, nobody else does
-        self.core.direct.drain();
+        self.resources.catch_up();
         self.listening.get_or_insert_with(|| {
-            self.caller.conduct.lock().register(cx.waker());
+            self.caller.monitor.lock().register(cx.waker());
             self.caller.window.register(cx.waker());
-            self.core.connections.listen(cx.waker())
+            self.resources.connections.listen(cx.waker())
         });
         self.widen();
     }
@@ -232,7 +271,7 @@ impl Driver {
     }
 
     fn breach(&self) -> Option<Limit> {
-        self.caller.conduct.lock().breach()
+        self.caller.monitor.lock().breach()
     }
 
     /// Tells the client to go elsewhere; HTTP/2 sends it with the next poll. False: it was told before.
@@ -244,25 +283,25 @@ impl Driver {
         first
     }
 
-    /// Acts on what the vigil says; the loop in `poll` then lets HTTP/2 send it and sets the timer.
+    /// Acts on what the keepalive says; the loop in `poll` then lets HTTP/2 send it and sets the timer.
     fn look(&mut self) {
         let now = now_ns();
         let (heard, blocked) = {
-            let conduct = self.caller.conduct.lock();
-            (conduct.heard_ns(), conduct.blocked_ns())
+            let monitor = self.caller.monitor.lock();
+            (monitor.heard_ns(), monitor.blocked_ns())
         };
-        match self.vigil.look(now, heard, blocked) {
+        match self.keepalive.look(now, heard, blocked) {
             Verdict::WaitUntil(then) => {
                 self.timer.as_mut().reset(Instant::now() + Duration::from_nanos(then.saturating_sub(now)));
             }
             Verdict::Ping => {
-                self.core.statistics.strike(Limit::KeepaliveMs);
+                self.resources.statistics.strike(Limit::KeepaliveMs);
                 if let Some(pings) = &mut self.pings {
                     let _ = pings.send_ping(Ping::opaque()); // fails while one is under way: as good
                 }
             }
             Verdict::Leave => {
-                self.core.statistics.strike(Limit::ConnectionAgeMs);
+                self.resources.statistics.strike(Limit::ConnectionAgeMs);
                 self.leave_once();
             }
             Verdict::Cut(limit) => self.cut(limit, Reason::NO_ERROR),
@@ -270,15 +309,34 @@ impl Driver {
     }
 
     fn cut(&mut self, limit: Limit, reason: Reason) {
-        self.core.statistics.strike(limit);
+        self.resources.statistics.strike(limit);
         self.http2.abrupt_shutdown(reason);
         self.cut = true;
-        self.timer.as_mut().reset(Instant::now() + FAREWELL);
+        self.timer.as_mut().reset(Instant::now() + GOAWAY_TIME);
     }
 
     fn count_refusals(&self) {
-        for refusal in self.caller.conduct.lock().take_refusals() {
-            self.core.statistics.refuse(refusal);
+        let statistics = &self.resources.statistics;
+        for refusal in self.caller.monitor.lock().take_refusals() {
+            match refusal {
+                Refusal::Limit(limit) => statistics.strike(limit),
+                Refusal::Protocol => statistics.protocol_error(),
+                Refusal::Window => statistics.window_error(),
+            }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_written_as_grpc_does() {
+        let text = |address: &str| peer_text(address.parse().ok());
+        assert_eq!(text("10.0.0.1:5"), "ipv4:10.0.0.1:5");
+        assert_eq!(text("[::1]:5"), "ipv6:[::1]:5");
+        assert_eq!(text("[::ffff:10.0.0.1]:5"), "ipv4:10.0.0.1:5");
+        assert_eq!(peer_text(None), "unix:");
     }
 }

@@ -1,44 +1,44 @@
 //! Follows the frames of an HTTP/2 byte stream without keeping them: only what the headers say.
 
 /// Frame types that somebody asks about.
-pub mod kind {
+pub(crate) mod kind {
     #![allow(missing_docs)]
-    pub const DATA: u8 = 0;
-    pub const HEADERS: u8 = 1;
-    pub const RST_STREAM: u8 = 3;
-    pub const SETTINGS: u8 = 4;
-    pub const PING: u8 = 6;
-    pub const GOAWAY: u8 = 7;
+    pub(crate) const DATA: u8 = 0;
+    pub(crate) const HEADERS: u8 = 1;
+    pub(crate) const RST_STREAM: u8 = 3;
+    pub(crate) const SETTINGS: u8 = 4;
+    pub(crate) const PING: u8 = 6;
+    pub(crate) const GOAWAY: u8 = 7;
 }
 
 /// The acknowledgement flag of a PING or SETTINGS.
-pub const ACK: u8 = 1;
+pub(crate) const ACK: u8 = 1;
 /// Length of the preface with which a client begins.
-pub const PREFACE: usize = 24;
+pub(crate) const PREFACE: usize = 24;
 
 /// Length of a frame's header.
-pub const HEADER: usize = 9;
+pub(crate) const HEADER: usize = 9;
 /// As much of a payload as is kept: the reason of a GOAWAY in words.
 const KEPT: usize = 48;
 
 /// One frame that went by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Frame<'walk> {
+pub(crate) struct Frame<'walk> {
     /// Its type.
-    pub kind: u8,
+    pub(crate) kind: u8,
     /// Its flags.
-    pub flags: u8,
+    pub(crate) flags: u8,
     /// The stream it belongs to.
-    pub stream: u32,
+    pub(crate) stream: u32,
     /// Length of its payload.
-    pub length: usize,
+    pub(crate) length: usize,
     /// The beginning of its payload if it is a RST_STREAM or GOAWAY, else empty.
-    pub payload: &'walk [u8],
+    pub(crate) payload: &'walk [u8],
 }
 
 impl Frame<'_> {
     /// The error code of a RST_STREAM or GOAWAY; 0 for other frames.
-    pub fn error_code(&self) -> u32 {
+    pub(crate) fn error_code(&self) -> u32 {
         match self.payload {
             [a, b, c, d] if self.kind == kind::RST_STREAM => u32::from_be_bytes([*a, *b, *c, *d]),
             [_, _, _, _, a, b, c, d, ..] if self.kind == kind::GOAWAY => u32::from_be_bytes([*a, *b, *c, *d]),
@@ -47,13 +47,13 @@ impl Frame<'_> {
     }
 
     /// The reason of a GOAWAY in words, as much of it as is kept.
-    pub fn debug_text(&self) -> &[u8] {
+    pub(crate) fn debug_text(&self) -> &[u8] {
         if self.kind == kind::GOAWAY { self.payload.get(8..).unwrap_or_default() } else { &[] }
     }
 }
 
 /// Where in the byte stream the walk is.
-pub struct FrameWalker {
+pub(crate) struct FrameWalker {
     head: [u8; HEADER + KEPT],
     have: usize,
     skip: usize,
@@ -61,12 +61,12 @@ pub struct FrameWalker {
 
 impl FrameWalker {
     /// A walk that begins after `preface` bytes.
-    pub fn new(preface: usize) -> Self {
+    pub(crate) fn new(preface: usize) -> Self {
         Self { head: [0; HEADER + KEPT], have: 0, skip: preface }
     }
 
     /// Walks on over `bytes`, telling each frame once its header was seen.
-    pub fn walk(&mut self, mut bytes: &[u8], mut tell: impl FnMut(Frame<'_>)) {
+    pub(crate) fn walk(&mut self, mut bytes: &[u8], mut tell: impl FnMut(Frame<'_>)) {
         loop {
             let skipped = self.skip.min(bytes.len());
             self.skip -= skipped;
@@ -87,7 +87,7 @@ impl FrameWalker {
     }
 
     /// Whether what went by ends with a whole frame.
-    pub fn is_between_frames(&self) -> bool {
+    pub(crate) fn is_between_frames(&self) -> bool {
         self.have == 0 && self.skip == 0
     }
 

@@ -7,33 +7,33 @@ use std::io::{BufRead, ErrorKind, Read};
 use std::sync::Arc;
 
 /// Length of the prefix before each message: a flag and the length, big endian.
-pub const PREFIX: usize = 5;
+pub(crate) const PREFIX: usize = 5;
 
 /// What stands before a message.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Prefix {
+pub(crate) struct Prefix {
     /// Whether the message is compressed as `grpc-encoding` says.
-    pub compressed: bool,
+    pub(crate) compressed: bool,
     /// Length of the message as it is sent.
-    pub length: usize,
+    pub(crate) length: usize,
 }
 
 impl Prefix {
     /// Reads a prefix; None when the flag is neither 0 nor 1.
-    pub fn parse(bytes: [u8; PREFIX]) -> Option<Self> {
+    pub(crate) fn parse(bytes: [u8; PREFIX]) -> Option<Self> {
         let [flag, length @ ..] = bytes;
         (flag <= 1).then(|| Self { compressed: flag == 1, length: u32::from_be_bytes(length) as usize })
     }
 
     /// The prefix of an uncompressed message; None when a message cannot be that long.
-    pub fn encode(length: usize) -> Option<[u8; PREFIX]> {
+    pub(crate) fn encode(length: usize) -> Option<[u8; PREFIX]> {
         let [a, b, c, d] = u32::try_from(length).ok()?.to_be_bytes();
         Some([0, a, b, c, d])
     }
 }
 
 /// Nanoseconds of a `grpc-timeout`: at most eight digits and a unit. None when it is malformed.
-pub fn timeout_ns(value: &[u8]) -> Option<u64> {
+pub(crate) fn timeout_ns(value: &[u8]) -> Option<u64> {
     let (unit, digits) = value.split_last()?;
     if digits.is_empty() || digits.len() > 8 || !digits.iter().all(u8::is_ascii_digit) {
         return None;
@@ -56,7 +56,7 @@ pub fn timeout_ns(value: &[u8]) -> Option<u64> {
 const TEXT: usize = 4096;
 
 /// A text as `grpc-message` carries it: printable ASCII, everything else and `%` as `%XX` of its UTF-8.
-pub fn percent_encoded(text: &str) -> String {
+pub(crate) fn percent_encoded(text: &str) -> String {
     let mut encoded = String::with_capacity(text.len().min(TEXT));
     for character in text.chars() {
         let mut utf8 = [0; 4];
@@ -77,7 +77,7 @@ pub fn percent_encoded(text: &str) -> String {
 
 /// How a message may be compressed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Coding {
+pub(crate) enum Coding {
     /// RFC 1952.
     Gzip,
     /// RFC 1950, the form that is also called zlib.
@@ -86,7 +86,7 @@ pub enum Coding {
 
 impl Coding {
     /// Its name in `grpc-encoding`.
-    pub fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Gzip => "gzip",
             Self::Deflate => "deflate",
@@ -94,14 +94,14 @@ impl Coding {
     }
 
     /// That of this name.
-    pub fn named(name: &[u8]) -> Option<Self> {
+    pub(crate) fn named(name: &[u8]) -> Option<Self> {
         [Self::Gzip, Self::Deflate].into_iter().find(|coding| coding.name().as_bytes() == name)
     }
 }
 
 /// Why a compressed message cannot be had.
 #[derive(Debug, PartialEq, Eq)]
-pub enum InflateError {
+pub(crate) enum InflateError {
     /// It is not compressed in this way.
     Malformed(String),
     /// It grows beyond the bound.
@@ -118,7 +118,7 @@ impl From<OverBudget> for InflateError {
 
 /// Decompresses one message in steps, so that a long one does not keep others waiting, and stops at the bound, so
 /// that a bomb is refused before it takes memory.
-pub struct Inflation {
+pub(crate) struct Inflation {
     decoder: Decoder,
     assembly: Assembly,
     piece: Box<[u8]>,
@@ -187,7 +187,7 @@ impl Decoder {
 
 impl Inflation {
     /// Begins to decompress a message of at most `bound` bytes.
-    pub fn new(coding: Coding, compressed: Bytes, budget: &Arc<Budget>, bound: usize) -> Self {
+    pub(crate) fn new(coding: Coding, compressed: Bytes, budget: &Arc<Budget>, bound: usize) -> Self {
         Self {
             decoder: Decoder::new(coding, Ration { bytes: compressed, left: 0 }),
             assembly: Assembly::new(budget, bound),
@@ -196,7 +196,7 @@ impl Inflation {
     }
 
     /// Reads and makes the next piece, which may be empty; true when there was none left.
-    pub fn step(&mut self) -> Result<bool, InflateError> {
+    pub(crate) fn step(&mut self) -> Result<bool, InflateError> {
         let made = match self.decoder.read(&mut self.piece) {
             Ok(made) => made,
             Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(false),
@@ -210,7 +210,7 @@ impl Inflation {
     }
 
     /// The message, after the last step.
-    pub fn finish(self) -> Message {
+    pub(crate) fn finish(self) -> Message {
         self.assembly.finish()
     }
 }

@@ -1,47 +1,47 @@
 //! A request that the door serves, with what it takes to hand it over after all.
 
-use crate::door::Core;
 use crate::fastpath::admission::Asked;
 use crate::fastpath::flight::Flight;
 use crate::fastpath::upload::Upload;
 use crate::h2::body;
-use crate::h2::call::Caller;
+use crate::h2::caller::Caller;
 use crate::h2::status::Fault;
 use crate::listen::quota::{Hold, Refusal};
 use crate::measure::budget::Message;
+use crate::resources::Resources;
 use http::HeaderValue;
 
 /// The header with the trace context of a client.
-pub const TRACEPARENT: &str = "traceparent";
+pub(crate) const TRACEPARENT: &str = "traceparent";
 
 /// A request that the door does not serve after all.
-pub struct HandedOver {
+pub(crate) struct HandedOver {
     /// As it came.
-    pub message: Message,
+    pub(crate) message: Message,
     /// When it came.
-    pub arrived_ns: u64,
+    pub(crate) arrived_ns: u64,
     /// How often a worker died with it.
-    pub attempts: u32,
+    pub(crate) attempts: u32,
     /// Its deadline, if only the door knows it; 0: it does not.
-    pub deadline_ns: u64,
+    pub(crate) deadline_ns: u64,
     /// To be held until it has ended.
-    pub asked: Option<Asked>,
+    pub(crate) asked: Option<Asked>,
     /// Likewise, for its client's quota.
-    pub hold: Option<Hold>,
+    pub(crate) hold: Option<Hold>,
     /// It is not to be served.
-    pub refusal: Option<Refusal>,
+    pub(crate) refusal: Option<Refusal>,
 }
 
 impl HandedOver {
     /// As it came, and nothing more is known of it.
-    pub fn untouched(mut message: Message, arrived_ns: u64, asked: Option<Asked>) -> Self {
+    pub(crate) fn untouched(mut message: Message, arrived_ns: u64, asked: Option<Asked>) -> Self {
         message.settle();
         Self { message, arrived_ns, attempts: 0, deadline_ns: 0, asked, hold: None, refusal: None }
     }
 }
 
 /// See the head of this file.
-pub enum Guest {
+pub(crate) enum Guest {
     /// The message is as it came.
     Message(Box<Flight>, Message),
     /// The tensors are in its slot.
@@ -50,7 +50,7 @@ pub enum Guest {
 
 impl Guest {
     /// Its way to the worker and back.
-    pub fn flight(&mut self) -> &mut Flight {
+    pub(crate) fn flight(&mut self) -> &mut Flight {
         match self {
             Self::Message(flight, _) => flight,
             Self::Upload(upload) => &mut upload.flight,
@@ -58,7 +58,7 @@ impl Guest {
     }
 
     /// How long its message is.
-    pub fn length(&self) -> usize {
+    pub(crate) fn length(&self) -> usize {
         match self {
             Self::Message(_, message) => message.bytes.len(),
             Self::Upload(upload) => upload.length(),
@@ -66,7 +66,7 @@ impl Guest {
     }
 
     /// Its way alone: nothing is handed over any more.
-    pub fn into_flight(self) -> Flight {
+    pub(crate) fn into_flight(self) -> Flight {
         match self {
             Self::Message(flight, _) => *flight,
             Self::Upload(upload) => *upload.flight,
@@ -74,14 +74,14 @@ impl Guest {
     }
 
     /// Notes the trace context of its client, if it is traced.
-    pub fn note_parent(&mut self, parent: Option<&HeaderValue>) {
+    pub(crate) fn note_parent(&mut self, parent: Option<&HeaderValue>) {
         if let (Some(trace), Some(parent)) = (self.flight().trace(), parent) {
             trace.note_parent(parent.as_bytes());
         }
     }
 
     /// Gives it to the worker. False: it is the engine's.
-    pub fn depart(&mut self) -> bool {
+    pub(crate) fn depart(&mut self) -> bool {
         match self {
             Self::Message(flight, message) => flight.depart(&message.bytes),
             Self::Upload(upload) => upload.flight.depart(&[]),
@@ -89,10 +89,15 @@ impl Guest {
     }
 
     /// Gives it up, after so many attempts. A fault: there is no memory to put its message together again.
-    pub fn hand_over(self, core: &Core, caller: &Caller, attempts: u32) -> Result<HandedOver, Fault> {
+    pub(crate) fn hand_over(
+        self,
+        resources: &Resources,
+        caller: &Caller,
+        attempts: u32,
+    ) -> Result<HandedOver, Fault> {
         let (message, flight) = match self {
             Self::Message(flight, message) => (message, flight),
-            Self::Upload(upload) => (body::restored(core, &caller.requests, &upload)?, upload.flight),
+            Self::Upload(upload) => (body::restored(resources, &caller.requests, &upload)?, upload.flight),
         };
         let untouched = HandedOver::untouched(message, flight.arrived_ns(), None);
         Ok(HandedOver { attempts, deadline_ns: flight.deadline_ns(), ..untouched })

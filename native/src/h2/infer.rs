@@ -1,19 +1,18 @@
 //! Inference requests that the door serves by itself, from the message to the answer. Whatever does not go well is not
 //! answered here: it is the engine's, as if it had just arrived.
 
-use crate::door::Core;
 use crate::fastpath::admission::Admission;
 use crate::fastpath::admission::Waiting;
 use crate::fastpath::flight::{Flight, Landing};
 use crate::h2::answer::Answer;
 use crate::h2::body::Received;
-use crate::h2::call::Caller;
+use crate::h2::caller::Caller;
 use crate::h2::framing::{PREFIX, Prefix};
 use crate::h2::guest::{Guest, HandedOver, TRACEPARENT};
 use crate::h2::status::{Fault, code, pushback, trailers};
-use crate::measure::budget::Reservation;
 use crate::measure::clock::now_ns;
-use bytes::{BufMut, Bytes, BytesMut};
+use crate::resources::Resources;
+use bytes::{BufMut, BytesMut};
 use http::HeaderMap;
 use std::future::{Future, poll_fn};
 use std::task::Poll;
@@ -21,7 +20,7 @@ use std::time::Duration;
 use tokio::time::sleep;
 
 /// What became of a request.
-pub enum Served {
+pub(crate) enum Served {
     /// It is answered.
     Done,
     /// It is the engine's.
@@ -29,8 +28,8 @@ pub enum Served {
 }
 
 /// Serves a request if that was taught and granted.
-pub async fn serve(
-    core: &Core,
+pub(crate) async fn serve(
+    resources: &Resources,
     caller: &Caller,
     received: Received,
     (arrived_ns, deadline_ns): (u64, u64),
@@ -40,7 +39,7 @@ pub async fn serve(
     let mut guest = match received {
         Received::Upload(upload) => Guest::Upload(upload),
         Received::Message(mut message) => {
-            let mut admission = core.direct.admit(&message.bytes, arrived_ns, deadline_ns, true);
+            let mut admission = resources.direct.admit(&message.bytes, arrived_ns, deadline_ns, true);
             let mut known_ns = 0;
             if let Admission::Waiting(waiting) = admission {
                 known_ns = waiting.deadline_ns();
@@ -68,7 +67,7 @@ pub async fn serve(
     };
     guest.note_parent(headers.get(TRACEPARENT));
     if !guest.depart() {
-        return guest.hand_over(core, caller, 0).map(Served::Engine);
+        return guest.hand_over(resources, caller, 0).map(Served::Engine);
     }
     let landed = poll_fn(|cx| match guest.flight().poll(cx) {
         Poll::Ready(landed) => Poll::Ready(Ok(landed)),
@@ -77,8 +76,8 @@ pub async fn serve(
     .await;
     match landed {
         Ok(Ok(Landing::Late)) => Err(Fault::status(code::DEADLINE_EXCEEDED, guest.into_flight().expire())),
-        Ok(Ok(Landing::Well)) => reply(core, guest.into_flight(), caller, answer).await,
-        Ok(Err(attempts)) => guest.hand_over(core, caller, attempts).map(Served::Engine),
+        Ok(Ok(Landing::Well)) => reply(resources, guest.into_flight(), caller, answer).await,
+        Ok(Err(attempts)) => guest.hand_over(resources, caller, attempts).map(Served::Engine),
         Err(fault) => {
             guest.into_flight().cancel();
             Err(fault)
@@ -111,28 +110,22 @@ async fn wait(mut waiting: Box<Waiting>, answer: &mut Answer) -> Result<Admissio
 }
 
 /// Answers, if there is memory for the answer; else the client is told that there is none.
-async fn reply(core: &Core, flight: Flight, caller: &Caller, answer: &mut Answer) -> Result<Served, Fault> {
+async fn reply(
+    resources: &Resources,
+    flight: Flight,
+    caller: &Caller,
+    answer: &mut Answer,
+) -> Result<Served, Fault> {
     let length = flight.answer_length();
     let mut reservation = caller.answers.reserve();
     let Some(prefix) = Prefix::encode(length).filter(|_| reservation.resize(PREFIX + length).is_ok()) else {
         flight.finish(&caller.client); // the model has answered it
-        return Err(Fault::status(code::RESOURCE_EXHAUSTED, core.no_room()));
+        return Err(Fault::status(code::RESOURCE_EXHAUSTED, resources.no_room()));
     };
     let mut frame = BytesMut::with_capacity(PREFIX + length);
     frame.put_slice(&prefix);
     flight.answer(&mut frame);
     flight.finish(&caller.client);
-    answer.reply(held(frame, reservation)).await?;
+    answer.reply(reservation.hold(frame)).await?;
     Ok(Served::Done)
-}
-
-/// Bytes that give their memory back when the last part of them is dropped.
-pub fn held(frame: BytesMut, reservation: Reservation) -> Bytes {
-    struct Owner(BytesMut, #[allow(dead_code)] Reservation);
-    impl AsRef<[u8]> for Owner {
-        fn as_ref(&self) -> &[u8] {
-            &self.0
-        }
-    }
-    Bytes::from_owner(Owner(frame, reservation))
 }

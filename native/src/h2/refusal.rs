@@ -13,7 +13,7 @@ const ENHANCE_YOUR_CALM: u32 = 11;
 
 /// Why a call or a connection was ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refusal {
+pub(crate) enum Refusal {
     /// A limit was reached.
     Limit(Limit),
     /// What the client sent is not HTTP/2.
@@ -24,7 +24,7 @@ pub enum Refusal {
 
 impl Refusal {
     /// What a frame of the door's says. `last_headers` is the stream of the last HEADERS before it.
-    pub fn of(frame: &Frame<'_>, last_headers: u32) -> Option<Self> {
+    pub(crate) fn of(frame: &Frame<'_>, last_headers: u32) -> Option<Self> {
         match frame.kind {
             kind::RST_STREAM => match frame.error_code() {
                 REFUSED_STREAM => Some(Self::Limit(Limit::StreamsPerConnection)),
@@ -59,7 +59,7 @@ impl Refusal {
 
 /// Whether the door's frame ends a call for what the client did: by what it refuses, or because a frame came for a
 /// call that has ended, as happens to all clients now and then.
-pub fn ends_for_error(frame: &Frame<'_>) -> bool {
+pub(crate) fn ends_for_error(frame: &Frame<'_>) -> bool {
     const ERRORS: [u32; 5] =
         [PROTOCOL_ERROR, FLOW_CONTROL_ERROR, STREAM_CLOSED, FRAME_SIZE_ERROR, REFUSED_STREAM];
     frame.kind == kind::RST_STREAM && ERRORS.contains(&frame.error_code())
@@ -74,7 +74,7 @@ mod tests {
         Refusal::of(&Frame { kind: kind::RST_STREAM, flags: 0, stream: 9, length: 4, payload }, 7)
     }
 
-    fn farewell(code: u32, text: &[u8]) -> Option<Refusal> {
+    fn goaway(code: u32, text: &[u8]) -> Option<Refusal> {
         let payload = &[&[0; 4], &code.to_be_bytes()[..], text].concat();
         Refusal::of(&Frame { kind: kind::GOAWAY, flags: 0, stream: 0, length: payload.len(), payload }, 0)
     }
@@ -113,10 +113,10 @@ mod tests {
             (ENHANCE_YOUR_CALM, b"header_list_way_too_large", Limit::MetadataBytes),
             (COMPRESSION_ERROR, b"", Limit::MetadataBytes),
         ] {
-            assert_eq!(farewell(code, text), Some(Refusal::Limit(limit)));
+            assert_eq!(goaway(code, text), Some(Refusal::Limit(limit)));
         }
-        assert_eq!([1, 6].map(|code| farewell(code, b"")), [Some(Refusal::Protocol); 2]);
-        assert_eq!(farewell(FLOW_CONTROL_ERROR, b""), Some(Refusal::Window));
-        assert_eq!([0, 11].map(|code| farewell(code, b"")), [None; 2], "these are the door's own");
+        assert_eq!([1, 6].map(|code| goaway(code, b"")), [Some(Refusal::Protocol); 2]);
+        assert_eq!(goaway(FLOW_CONTROL_ERROR, b""), Some(Refusal::Window));
+        assert_eq!([0, 11].map(|code| goaway(code, b"")), [None; 2], "these are the door's own");
     }
 }

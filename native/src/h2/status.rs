@@ -5,24 +5,24 @@ use http::header::{HeaderMap, HeaderName, HeaderValue};
 use std::borrow::Cow;
 
 /// gRPC status codes that the door itself answers with.
-pub mod code {
+pub(crate) mod code {
     #![allow(missing_docs)]
-    pub const INVALID_ARGUMENT: u32 = 3;
-    pub const DEADLINE_EXCEEDED: u32 = 4;
-    pub const RESOURCE_EXHAUSTED: u32 = 8;
-    pub const UNIMPLEMENTED: u32 = 12;
-    pub const INTERNAL: u32 = 13;
+    pub(crate) const INVALID_ARGUMENT: u32 = 3;
+    pub(crate) const DEADLINE_EXCEEDED: u32 = 4;
+    pub(crate) const RESOURCE_EXHAUSTED: u32 = 8;
+    pub(crate) const UNIMPLEMENTED: u32 = 12;
+    pub(crate) const INTERNAL: u32 = 13;
     /// The last code there is.
-    pub const LAST: u32 = 16;
+    pub(crate) const LAST: u32 = 16;
 }
 
 /// The trailer that carries the code.
-pub const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
+pub(crate) const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
 const GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
 
 /// Why the door ends a call by itself.
 #[derive(Debug)]
-pub enum Fault {
+pub(crate) enum Fault {
     /// With this status.
     Status(u32, Cow<'static, str>),
     /// With UNIMPLEMENTED, naming the encodings that there are.
@@ -39,18 +39,18 @@ pub enum Fault {
 
 impl Fault {
     /// A status with a text that never changes.
-    pub fn status(code: u32, text: impl Into<Cow<'static, str>>) -> Self {
+    pub(crate) fn status(code: u32, text: impl Into<Cow<'static, str>>) -> Self {
         Self::Status(code, text.into())
     }
 
     /// What an error of the stream means.
-    pub fn of(error: &h2::Error) -> Self {
+    pub(crate) fn of(error: &h2::Error) -> Self {
         if error.is_reset() && error.is_remote() { Self::Reset } else { Self::Gone }
     }
 }
 
 /// Trailers with a status.
-pub fn trailers(code: u32, text: &str) -> HeaderMap {
+pub(crate) fn trailers(code: u32, text: &str) -> HeaderMap {
     let mut trailers = HeaderMap::with_capacity(2);
     trailers.insert(GRPC_STATUS, HeaderValue::from(code));
     if !text.is_empty() {
@@ -64,13 +64,13 @@ pub fn trailers(code: u32, text: &str) -> HeaderMap {
 const RETRY_PUSHBACK: &str = "grpc-retry-pushback-ms";
 
 /// Says when a client that was refused may try again; never at once.
-pub fn pushback(trailers: &mut HeaderMap, after_ns: u64) {
+pub(crate) fn pushback(trailers: &mut HeaderMap, after_ns: u64) {
     let milliseconds = after_ns.div_ceil(1_000_000).max(1);
     trailers.insert(HeaderName::from_static(RETRY_PUSHBACK), HeaderValue::from(milliseconds));
 }
 
 /// Adds one entry of custom metadata; the error says what is wrong with it.
-pub fn add_metadata(trailers: &mut HeaderMap, key: &str, value: &str) -> Result<(), String> {
+pub(crate) fn add_metadata(trailers: &mut HeaderMap, key: &str, value: &str) -> Result<(), String> {
     // The one key of the protocol's own that is the server's to set: when a refused client may try again.
     if is_reserved(key) && key != RETRY_PUSHBACK {
         return Err(format!("metadata key '{key}' belongs to the protocol"));
@@ -88,12 +88,12 @@ pub fn add_metadata(trailers: &mut HeaderMap, key: &str, value: &str) -> Result<
 }
 
 /// Whether a header is the protocol's own and not metadata of the call.
-pub fn is_reserved(key: &str) -> bool {
+pub(crate) fn is_reserved(key: &str) -> bool {
     key.starts_with("grpc-") || matches!(key, "content-type" | "te" | "user-agent")
 }
 
 /// The custom metadata of a request that is text.
-pub fn text_metadata(headers: &HeaderMap) -> Vec<(HeaderName, HeaderValue)> {
+pub(crate) fn text_metadata(headers: &HeaderMap) -> Vec<(HeaderName, HeaderValue)> {
     headers
         .iter()
         .filter(|(key, value)| {

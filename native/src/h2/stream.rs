@@ -4,13 +4,12 @@
 //! Three things go on side by side, in one task: reading, landing and writing. They are polled in this order whenever the
 //! task wakes, so that what one of them leaves behind is seen by the next at once; only what lies before it must be told.
 
-use crate::door::Core;
 use crate::fastpath::admission::{Admission, Asked};
 use crate::fastpath::direct::StreamWindow;
 use crate::fastpath::flight::Flight;
 use crate::h2::answer::Answer;
 use crate::h2::body::{Begun, Received, RequestBody};
-use crate::h2::call::Caller;
+use crate::h2::caller::Caller;
 use crate::h2::guest::{Guest, HandedOver};
 use crate::h2::status::Fault;
 use crate::h2::underway::{Chunk, Underway};
@@ -19,6 +18,7 @@ use crate::handover::mailbox::{Event, Told};
 use crate::handover::ticket::Ticket;
 use crate::listen::quota::{Entered, Hold, Refusal};
 use crate::measure::clock::now_ns;
+use crate::resources::Resources;
 use bytes::Bytes;
 use http::HeaderValue;
 use std::convert::Infallible;
@@ -28,8 +28,8 @@ use std::task::{Context, Poll};
 use tokio::sync::Notify;
 
 /// See the head of this file.
-pub struct Stream<'a> {
-    core: &'a Core,
+pub(crate) struct Stream<'a> {
+    resources: &'a Resources,
     caller: &'a Caller,
     ticket: &'a Ticket,
     /// The client's trace context.
@@ -56,8 +56,8 @@ enum Order {
 impl<'a> Stream<'a> {
     /// A stream that Python has been told of. `window`: what may be under way, if it may be the door's own; `metered`:
     /// whether the client's quota bounds its messages.
-    pub fn new(
-        core: &'a Core,
+    pub(crate) fn new(
+        resources: &'a Resources,
         caller: &'a Caller,
         ticket: &'a Ticket,
         parent: Option<&'a HeaderValue>,
@@ -67,11 +67,21 @@ impl<'a> Stream<'a> {
     ) -> Self {
         let unused = StreamWindow { requests: 0, bytes: 0 };
         let underway = Mutex::new(Underway::new(window.unwrap_or(unused)));
-        Self { core, caller, ticket, parent, deadline_ns, window, metered, underway, changed: Notify::new() }
+        Self {
+            resources,
+            caller,
+            ticket,
+            parent,
+            deadline_ns,
+            window,
+            metered,
+            underway,
+            changed: Notify::new(),
+        }
     }
 
     /// Carries it to its end.
-    pub async fn serve(&self, body: &mut RequestBody, answer: &mut Answer) -> Result<(), Fault> {
+    pub(crate) async fn serve(&self, body: &mut RequestBody, answer: &mut Answer) -> Result<(), Fault> {
         let read = async {
             match self.window {
                 Some(_) => self.read_ahead(body).await,
@@ -159,7 +169,7 @@ impl<'a> Stream<'a> {
         guest.note_parent(self.parent);
         let departed = self.underway().depart(guest, hold, &self.caller.answers);
         if let Err((guest, hold)) = departed {
-            let handed = guest.hand_over(self.core, self.caller, 0)?;
+            let handed = guest.hand_over(self.resources, self.caller, 0)?;
             self.underway().hand_over(HandedOver { hold, ..handed });
         }
         Ok(())
@@ -169,7 +179,7 @@ impl<'a> Stream<'a> {
     fn split(&self, entered: Entered) -> (Option<Hold>, Option<Refusal>) {
         entered.map_or_else(
             |refusal| {
-                self.core.over_quota(self.caller.account.who(), &refusal);
+                self.resources.link.over_quota(self.caller.account.who(), &refusal);
                 (None, Some(refusal))
             },
             |hold| (hold, None),
@@ -177,7 +187,7 @@ impl<'a> Stream<'a> {
     }
 
     fn admit(&self, message: &Bytes, arrived_ns: u64) -> Result<Box<Flight>, Option<Asked>> {
-        let direct = &self.core.direct;
+        let direct = &self.resources.direct;
         if !direct.has_templates() {
             return Err(None);
         }
@@ -226,7 +236,7 @@ impl<'a> Stream<'a> {
         loop {
             let failed = self.underway().poll_landed(cx, &self.caller.client);
             let Poll::Ready((guest, hold, attempts)) = failed else { break };
-            match guest.hand_over(self.core, self.caller, attempts) {
+            match guest.hand_over(self.resources, self.caller, attempts) {
                 Ok(handed) => self.underway().hand_over(HandedOver { hold, ..handed }),
                 Err(fault) => return Poll::Ready(fault),
             }

@@ -8,7 +8,7 @@ use tokio::net::{TcpStream, UnixStream};
 use tokio_rustls::server::TlsStream;
 
 /// One accepted connection. An enum, so that the protocol is compiled once.
-pub enum Transport {
+pub(crate) enum Transport {
     /// TCP in the clear.
     Tcp(TcpStream),
     /// A Unix socket.

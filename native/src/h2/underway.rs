@@ -10,7 +10,6 @@ use crate::fastpath::direct::StreamWindow;
 use crate::fastpath::flight::{Flight, Landing};
 use crate::h2::framing::{PREFIX, Prefix};
 use crate::h2::guest::{Guest, HandedOver};
-use crate::h2::infer::held;
 use crate::handover::mailbox::Told;
 use crate::listen::quota::Hold;
 use crate::measure::budget::{Budget, Reservation};
@@ -58,7 +57,7 @@ struct Answerable {
 }
 
 /// Some answers, one after another.
-pub struct Chunk {
+pub(crate) struct Chunk {
     bytes: BytesMut,
     room: Reservation,
     answers: usize,
@@ -66,18 +65,18 @@ pub struct Chunk {
 
 impl Chunk {
     /// How many answers and bytes these are.
-    pub fn weight(&self) -> (usize, usize) {
+    pub(crate) fn weight(&self) -> (usize, usize) {
         (self.answers, self.bytes.len())
     }
 
     /// As they are sent.
-    pub fn into_bytes(self) -> Bytes {
-        held(self.bytes, self.room)
+    pub(crate) fn into_bytes(self) -> Bytes {
+        self.room.hold(self.bytes)
     }
 }
 
 /// See the head of this file.
-pub struct Underway {
+pub(crate) struct Underway {
     window: StreamWindow,
     /// Of messages that workers and Python have.
     bytes: usize,
@@ -93,7 +92,7 @@ pub struct Underway {
 
 impl Underway {
     /// Nothing yet, and at most so much ever.
-    pub fn new(window: StreamWindow) -> Self {
+    pub(crate) fn new(window: StreamWindow) -> Self {
         Self {
             window,
             bytes: 0,
@@ -107,23 +106,23 @@ impl Underway {
     }
 
     /// Whether one more request may be read: not while one waits for Python, which takes no more than its own window.
-    pub fn has_room(&self) -> bool {
+    pub(crate) fn has_room(&self) -> bool {
         let requests = self.aloft.len() + self.unsent.0 + self.told.len();
         self.handed.is_empty() && requests < self.window.requests && self.bytes < self.window.bytes
     }
 
     /// Whether nothing can be handed over any more.
-    pub fn is_settled(&self) -> bool {
+    pub(crate) fn is_settled(&self) -> bool {
         self.aloft.is_empty() && self.handed.is_empty()
     }
 
     /// Whether any of this has changed since the last time.
-    pub fn take_changed(&mut self) -> bool {
+    pub(crate) fn take_changed(&mut self) -> bool {
         std::mem::take(&mut self.changed)
     }
 
     /// Gives a request to the worker, where its answer will find memory in `answers`; else it comes back.
-    pub fn depart(
+    pub(crate) fn depart(
         &mut self,
         mut guest: Guest,
         hold: Option<Hold>,
@@ -143,7 +142,11 @@ impl Underway {
 
     /// Takes the answers that are there, on behalf of `client`. Ready with a request that is the engine's, after so many
     /// attempts: also one that is late, for which the engine has the words.
-    pub fn poll_landed(&mut self, cx: &mut Context<'_>, client: &str) -> Poll<(Guest, Option<Hold>, u32)> {
+    pub(crate) fn poll_landed(
+        &mut self,
+        cx: &mut Context<'_>,
+        client: &str,
+    ) -> Poll<(Guest, Option<Hold>, u32)> {
         while let Poll::Ready(Some((guest, room, hold, landed))) = self.aloft.poll_next_unpin(cx) {
             self.changed = true;
             self.bytes -= guest.length();
@@ -177,29 +180,29 @@ impl Underway {
     }
 
     /// The next answers to send.
-    pub fn take_landed(&mut self) -> Option<Chunk> {
+    pub(crate) fn take_landed(&mut self) -> Option<Chunk> {
         self.landed.pop_front()
     }
 
     /// Answers of this weight were taken by the client.
-    pub fn sent(&mut self, (answers, bytes): (usize, usize)) {
+    pub(crate) fn sent(&mut self, (answers, bytes): (usize, usize)) {
         self.unsent = (self.unsent.0 - answers, self.unsent.1 - bytes);
         self.changed = true;
     }
 
     /// A request is Python's.
-    pub fn hand_over(&mut self, handed: HandedOver) {
+    pub(crate) fn hand_over(&mut self, handed: HandedOver) {
         self.handed.push_back(handed);
         self.changed = true;
     }
 
     /// Whether a request waits for Python.
-    pub fn has_handed(&self) -> bool {
+    pub(crate) fn has_handed(&self) -> bool {
         !self.handed.is_empty()
     }
 
     /// The next request that Python is told.
-    pub fn take_handed(&mut self) -> Option<Told> {
+    pub(crate) fn take_handed(&mut self) -> Option<Told> {
         let HandedOver { message, arrived_ns, attempts, deadline_ns, asked, hold, refusal } =
             self.handed.pop_front()?;
         let length = message.bytes.len();
@@ -210,19 +213,19 @@ impl Underway {
     }
 
     /// Python is told a request that it asked for itself.
-    pub fn told_as_asked(&mut self, hold: Option<Hold>) {
+    pub(crate) fn told_as_asked(&mut self, hold: Option<Hold>) {
         self.told.push_back(Answerable { asked: None, hold, length: 0 });
     }
 
     /// Python has answered one of those that it was told; how long the client takes over that is no work of the engine's.
-    pub fn answered(&mut self) {
+    pub(crate) fn answered(&mut self) {
         if let Some(answered) = self.told.front_mut() {
             drop((answered.asked.take(), answered.hold.take()));
         }
     }
 
     /// The client has taken Python's answer.
-    pub fn answer_sent(&mut self) {
+    pub(crate) fn answer_sent(&mut self) {
         self.bytes -= self.told.pop_front().map_or(0, |answered| answered.length);
         self.changed = true;
     }

@@ -2,9 +2,9 @@
 
 use super::*;
 use crate::fastpath::admission::Admission;
-use crate::fastpath::rig::{HEAD, Rig, SLOTS, message, rebuilt};
 use crate::lanes::memory::status;
 use crate::listen::quota::{Registry, Terms, Who};
+use crate::rig::{HEAD, Rig, SLOTS, message, rebuilt};
 use std::task::Waker;
 
 const ANSWER: &[u8] = b"\x12\x1copen\x1a\x0242describedgoodclosing";

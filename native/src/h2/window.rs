@@ -27,7 +27,7 @@ const LEAST_FRAMES: usize = 1 << 20;
 const TOGETHER: usize = 8;
 
 /// The memory for the windows of all connections.
-pub struct WindowBudget {
+pub(crate) struct WindowBudget {
     all: Arc<Budget>,
     usual: Arc<Budget>,
     frames: Arc<Budget>,
@@ -36,7 +36,7 @@ pub struct WindowBudget {
 
 impl WindowBudget {
     /// Half of what messages may take; half of that for windows of the usual size.
-    pub fn new(limits: &Limits) -> Self {
+    pub(crate) fn new(limits: &Limits) -> Self {
         let all = Budget::new(limits.get(Limit::BytesInFlight) / 2);
         let usual = all.share(limits.get(Limit::BytesInFlight) / 4);
         let frames = Budget::new(limits.get(Limit::BytesInFlight) / 2);
@@ -45,7 +45,7 @@ impl WindowBudget {
     }
 
     /// The window of a connection that begins.
-    pub fn open(&self) -> Arc<Window> {
+    pub(crate) fn open(&self) -> Arc<Window> {
         let mut usual = self.usual.reserve();
         let size = usual.resize((USUAL - LEAST) as usize).map_or(LEAST, |()| USUAL);
         let growth = self.all.reserve();
@@ -67,8 +67,9 @@ impl WindowBudget {
         })))
     }
 
-    /// Bytes that are granted beyond the least.
-    pub fn used(&self) -> u64 {
+    /// Bytes that are given beyond the least.
+    #[cfg(test)]
+    pub(crate) fn used(&self) -> u64 {
         self.all.used()
     }
 }
@@ -85,7 +86,7 @@ struct State {
 }
 
 /// The window of one connection.
-pub struct Window(Mutex<State>);
+pub(crate) struct Window(Mutex<State>);
 
 impl Window {
     fn state(&self) -> MutexGuard<'_, State> {
@@ -94,23 +95,23 @@ impl Window {
 
     /// How large it is for the connection, and for each stream of it, so that streams which nobody reads for a while
     /// leave room to others.
-    pub fn sizes(&self) -> (u32, u32) {
+    pub(crate) fn sizes(&self) -> (u32, u32) {
         let size = self.state().size;
         (size, (size / 4).max(LEAST))
     }
 
     /// What frames that no call has read yet may be kept with; None: as the library has it.
-    pub fn frame_bytes(&self) -> Option<usize> {
+    pub(crate) fn frame_bytes(&self) -> Option<usize> {
         self.state().frame_bytes
     }
 
     /// The task of the connection, to be woken on growth.
-    pub fn register(&self, task: &Waker) {
+    pub(crate) fn register(&self, task: &Waker) {
         self.state().task = Some(task.clone());
     }
 
     /// A message of this length is coming: grows the window, as far as there is room, to hold several like it.
-    pub fn want(&self, length: usize) {
+    pub(crate) fn want(&self, length: usize) {
         let mut state = self.state();
         let mut wanted = length.saturating_mul(TOGETHER).min(LARGEST as usize) as u32;
         while wanted / 2 >= state.size {
@@ -127,7 +128,7 @@ impl Window {
     }
 
     /// Whether it has grown since the last time.
-    pub fn take_growth(&self) -> bool {
+    pub(crate) fn take_growth(&self) -> bool {
         std::mem::take(&mut self.state().grown)
     }
 }

@@ -12,7 +12,7 @@ use std::task::Waker;
 
 /// How the requests of a method reach Python.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub(crate) enum Kind {
     /// The one message comes with the call.
     Unary,
     /// Messages are asked for one by one.
@@ -20,7 +20,7 @@ pub enum Kind {
 }
 
 /// How Python ended a call.
-pub enum End {
+pub(crate) enum End {
     /// With one message, prefix included, and status 0.
     Reply(Bytes),
     /// With these trailers.
@@ -29,7 +29,7 @@ pub enum End {
 
 /// An order that cannot be, whatever the state of the call: the caller's mistake.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Misuse {
+pub(crate) enum Misuse {
     /// The call is of the other kind.
     Kind(Kind),
     /// The MESSAGE that was asked for before has not come yet.
@@ -50,7 +50,7 @@ struct Orders {
 }
 
 /// Where Python leaves its orders to one call, and the call's task finds them.
-pub struct Slot {
+pub(crate) struct Slot {
     kind: Kind,
     answers: Arc<Budget>,
     orders: Mutex<Orders>,
@@ -58,7 +58,7 @@ pub struct Slot {
 
 impl Slot {
     /// A slot without orders, whose answers take their memory from this budget.
-    pub fn new(kind: Kind, answers: Arc<Budget>) -> Arc<Self> {
+    pub(crate) fn new(kind: Kind, answers: Arc<Budget>) -> Arc<Self> {
         Arc::new(Self { kind, answers, orders: Mutex::default() })
     }
 
@@ -67,7 +67,7 @@ impl Slot {
     }
 
     /// The task to wake when there are orders.
-    pub fn register(&self, task: &Waker) {
+    pub(crate) fn register(&self, task: &Waker) {
         let mut orders = self.orders();
         if !orders.task.as_ref().is_some_and(|known| known.will_wake(task)) {
             orders.task = Some(task.clone());
@@ -75,7 +75,7 @@ impl Slot {
     }
 
     /// Wakes the task.
-    pub fn wake(&self) {
+    pub(crate) fn wake(&self) {
         let task = self.orders().task.clone();
         if let Some(task) = task {
             task.wake();
@@ -83,32 +83,32 @@ impl Slot {
     }
 
     /// Takes the order to read.
-    pub fn take_read(&self) -> bool {
+    pub(crate) fn take_read(&self) -> bool {
         std::mem::take(&mut self.orders().read)
     }
 
     /// Whether no more is to be read from the client.
-    pub fn is_stopped(&self) -> bool {
+    pub(crate) fn is_stopped(&self) -> bool {
         self.orders().stop
     }
 
     /// What was read is being told; the next may be asked for.
-    pub fn read_done(&self) {
+    pub(crate) fn read_done(&self) {
         self.orders().reading = false;
     }
 
     /// Takes the message to send.
-    pub fn take_message(&self) -> Option<Bytes> {
+    pub(crate) fn take_message(&self) -> Option<Bytes> {
         self.orders().message.take()
     }
 
     /// The message was sent, which is being told; the next may be given.
-    pub fn send_done(&self) {
+    pub(crate) fn send_done(&self) {
         self.orders().sending = false;
     }
 
     /// Takes the end of the call.
-    pub fn take_end(&self) -> Option<End> {
+    pub(crate) fn take_end(&self) -> Option<End> {
         self.orders().end.take()
     }
 }
@@ -121,7 +121,7 @@ struct Table {
 
 /// The table of live calls.
 #[derive(Default)]
-pub struct Calls(Mutex<Table>);
+pub(crate) struct Calls(Mutex<Table>);
 
 impl Calls {
     fn table(&self) -> MutexGuard<'_, Table> {
@@ -129,7 +129,7 @@ impl Calls {
     }
 
     /// Enters a call, whose answers take their memory from this budget.
-    pub fn open(&self, kind: Kind, answers: Arc<Budget>) -> (u64, Arc<Slot>) {
+    pub(crate) fn open(&self, kind: Kind, answers: Arc<Budget>) -> (u64, Arc<Slot>) {
         let slot = Slot::new(kind, answers);
         let mut table = self.table();
         table.last += 1;
@@ -139,22 +139,22 @@ impl Calls {
     }
 
     /// Whether Python still waits for this call.
-    pub fn is_live(&self, id: u64) -> bool {
+    pub(crate) fn is_live(&self, id: u64) -> bool {
         self.table().live.contains_key(&id)
     }
 
     /// The memory for answers to this call; None when it has ended.
-    pub fn answers(&self, id: u64) -> Option<Arc<Budget>> {
+    pub(crate) fn answers(&self, id: u64) -> Option<Arc<Budget>> {
         self.table().live.get(&id).map(|slot| slot.answers.clone())
     }
 
     /// By the door: takes the call out; true when it was there, so that Python must be told.
-    pub fn forget(&self, id: u64) -> bool {
+    pub(crate) fn forget(&self, id: u64) -> bool {
         self.table().live.remove(&id).is_some()
     }
 
     /// By Python: asks for the next message. The slot to wake, or None when the call has ended.
-    pub fn read(&self, id: u64) -> Result<Option<Arc<Slot>>, Misuse> {
+    pub(crate) fn read(&self, id: u64) -> Result<Option<Arc<Slot>>, Misuse> {
         self.order(id, Some(Kind::Stream), |orders| {
             if std::mem::replace(&mut orders.reading, true) {
                 return Err(Misuse::ReadTwice);
@@ -165,7 +165,7 @@ impl Calls {
     }
 
     /// By Python: the client's side of a stream is taken to have ended.
-    pub fn stop_reading(&self, id: u64) -> Result<Option<Arc<Slot>>, Misuse> {
+    pub(crate) fn stop_reading(&self, id: u64) -> Result<Option<Arc<Slot>>, Misuse> {
         self.order(id, Some(Kind::Stream), |orders| {
             orders.stop = true;
             Ok(())
@@ -173,7 +173,7 @@ impl Calls {
     }
 
     /// By Python: one message, prefix included, to send.
-    pub fn send(&self, id: u64, message: Bytes) -> Result<Option<Arc<Slot>>, Misuse> {
+    pub(crate) fn send(&self, id: u64, message: Bytes) -> Result<Option<Arc<Slot>>, Misuse> {
         self.order(id, Some(Kind::Stream), |orders| {
             if std::mem::replace(&mut orders.sending, true) {
                 return Err(Misuse::SentTwice);
@@ -184,7 +184,7 @@ impl Calls {
     }
 
     /// By the door, whatever Python wanted: ends the call, if it is of this kind. Python is then told GONE.
-    pub fn break_off(
+    pub(crate) fn break_off(
         &self,
         id: u64,
         only: Option<Kind>,
@@ -212,7 +212,7 @@ impl Calls {
     }
 
     /// By Python: ends the call. `only` is the kind that can end so, if not both can.
-    pub fn end(&self, id: u64, only: Option<Kind>, end: End) -> Result<Option<Arc<Slot>>, Misuse> {
+    pub(crate) fn end(&self, id: u64, only: Option<Kind>, end: End) -> Result<Option<Arc<Slot>>, Misuse> {
         let mut table = self.table();
         let Some(slot) = table.live.get(&id) else { return Ok(None) };
         if only.is_some_and(|kind| kind != slot.kind) {

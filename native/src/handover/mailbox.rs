@@ -7,7 +7,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// What Python is told.
-pub enum Event {
+pub(crate) enum Event {
     /// An RPC arrived.
     Call(Box<Arrival>),
     /// What was asked for; None at the end of the client's side.
@@ -31,7 +31,7 @@ pub enum Event {
 
 impl Event {
     /// The call that it tells of; 0: of none.
-    pub fn call(&self) -> u64 {
+    pub(crate) fn call(&self) -> u64 {
         match self {
             Self::News | Self::TurnedAway(..) | Self::Handshake(..) => 0,
             Self::Http(..) | Self::OverQuota(..) => 0,
@@ -42,39 +42,39 @@ impl Event {
 }
 
 /// A message of a stream.
-pub struct Told {
+pub(crate) struct Told {
     /// As it came.
-    pub message: Message,
+    pub(crate) message: Message,
     /// When it began to come.
-    pub arrived_ns: u64,
+    pub(crate) arrived_ns: u64,
     /// How often workers died with it.
-    pub attempts: u32,
+    pub(crate) attempts: u32,
     /// Its own deadline, on CLOCK_MONOTONIC; 0: it has none but the stream's.
-    pub deadline_ns: u64,
+    pub(crate) deadline_ns: u64,
     /// Why it is not to be served, if its client's quota forbids it.
-    pub refusal: Option<Refusal>,
+    pub(crate) refusal: Option<Refusal>,
 }
 
 /// What Python learns about a call.
-pub struct Arrival {
+pub(crate) struct Arrival {
     /// Id of the call.
-    pub call: u64,
+    pub(crate) call: u64,
     /// Index of the method.
-    pub method: u32,
+    pub(crate) method: u32,
     /// The request of a unary call.
-    pub message: Option<Message>,
+    pub(crate) message: Option<Message>,
     /// On CLOCK_MONOTONIC; 0: none.
-    pub deadline_ns: u64,
+    pub(crate) deadline_ns: u64,
     /// Custom metadata.
-    pub metadata: Vec<(HeaderName, HeaderValue)>,
+    pub(crate) metadata: Vec<(HeaderName, HeaderValue)>,
     /// The client's address as text.
-    pub peer: Arc<str>,
+    pub(crate) peer: Arc<str>,
     /// Who the client is by its certificate; empty: that is not known.
-    pub client: Arc<str>,
+    pub(crate) client: Arc<str>,
     /// When its headers came.
-    pub arrived_ns: u64,
+    pub(crate) arrived_ns: u64,
     /// How often workers died with it.
-    pub attempts: u32,
+    pub(crate) attempts: u32,
 }
 
 #[derive(Default)]
@@ -84,14 +84,14 @@ struct Queue {
 }
 
 /// The queue and its descriptor.
-pub struct Mailbox {
+pub(crate) struct Mailbox {
     queue: Mutex<Queue>,
     signal: OwnedFd,
 }
 
 impl Mailbox {
     /// An empty mailbox.
-    pub fn new() -> std::io::Result<Self> {
+    pub(crate) fn new() -> std::io::Result<Self> {
         // SAFETY: no pointers are passed.
         let descriptor = unsafe { libc::eventfd(0, libc::EFD_NONBLOCK | libc::EFD_CLOEXEC) };
         if descriptor < 0 {
@@ -107,12 +107,12 @@ impl Mailbox {
     }
 
     /// The descriptor to poll.
-    pub fn descriptor(&self) -> RawFd {
+    pub(crate) fn descriptor(&self) -> RawFd {
         self.signal.as_raw_fd()
     }
 
     /// Queues an event. Only the first one costs a system call.
-    pub fn push(&self, event: Event) {
+    pub(crate) fn push(&self, event: Event) {
         let mut queue = self.queue();
         queue.events.push(event);
         if queue.events.len() == 1 && queue.failure.is_none() {
@@ -121,14 +121,14 @@ impl Mailbox {
     }
 
     /// The door cannot go on: every `take` from now on says so.
-    pub fn fail(&self, reason: String) {
+    pub(crate) fn fail(&self, reason: String) {
         let mut queue = self.queue();
         queue.failure = Some(reason);
         self.signal();
     }
 
     /// All events, oldest first. An error when the door has failed; the descriptor then stays readable.
-    pub fn take(&self) -> Result<Vec<Event>, String> {
+    pub(crate) fn take(&self) -> Result<Vec<Event>, String> {
         let mut queue = self.queue();
         if !queue.events.is_empty() {
             if queue.failure.is_none() {

@@ -1,6 +1,7 @@
 //! The way to Python and back: events, calls that it knows, and what wakes the thread.
 
-pub mod bell;
-pub mod calls;
-pub mod mailbox;
-pub mod ticket;
+pub(crate) mod calls;
+pub(crate) mod link;
+pub(crate) mod mailbox;
+pub(crate) mod ticket;
+pub(crate) mod wakeup;

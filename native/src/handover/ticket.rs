@@ -1,39 +1,39 @@
 //! A call that Python knows.
 
-use crate::door::Core;
 use crate::handover::calls::{Kind, Slot};
+use crate::handover::link::Link;
 use crate::handover::mailbox::Event;
 use crate::measure::budget::Budget;
 use std::sync::Arc;
 
 /// A call from the moment at which Python is told of it. Dropped before Python has ended it, it tells that the call is gone.
-pub struct Ticket {
-    core: Arc<Core>,
+pub(crate) struct Ticket {
+    link: Arc<Link>,
     /// Its id.
-    pub id: u64,
+    pub(crate) id: u64,
     /// Where Python leaves its orders.
-    pub slot: Arc<Slot>,
+    pub(crate) slot: Arc<Slot>,
 }
 
 impl Ticket {
     /// A call whose answers take their memory from this budget.
-    pub fn open(core: &Arc<Core>, kind: Kind, answers: Arc<Budget>) -> Self {
-        let (id, slot) = core.calls.open(kind, answers);
-        Self { core: core.clone(), id, slot }
+    pub(crate) fn open(link: &Arc<Link>, kind: Kind, answers: Arc<Budget>) -> Self {
+        let (id, slot) = link.calls.open(kind, answers);
+        Self { link: link.clone(), id, slot }
     }
 
     /// Tells something of the call, unless Python has ended it meanwhile.
-    pub fn tell(&self, event: Event) {
-        if self.core.calls.is_live(self.id) {
-            self.core.mailbox.push(event);
+    pub(crate) fn tell(&self, event: Event) {
+        if self.link.calls.is_live(self.id) {
+            self.link.mailbox.push(event);
         }
     }
 }
 
 impl Drop for Ticket {
     fn drop(&mut self) {
-        if self.core.calls.forget(self.id) {
-            self.core.mailbox.push(Event::Gone(self.id));
+        if self.link.calls.forget(self.id) {
+            self.link.mailbox.push(Event::Gone(self.id));
         }
     }
 }

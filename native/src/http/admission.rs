@@ -13,19 +13,19 @@ use std::ops::Range;
 use std::sync::Arc;
 
 /// A request that was taken apart.
-pub struct Shown<'a> {
+pub(crate) struct Shown<'a> {
     /// Its JSON.
-    pub outline: &'a Outline,
+    pub(crate) outline: &'a Outline,
     /// Its id.
-    pub id: Bytes,
+    pub(crate) id: Bytes,
     /// Where its binary tensors lie in its message, one after another.
-    pub tensors: Range<usize>,
+    pub(crate) tensors: Range<usize>,
     /// Which answers its client might want compressed.
-    pub compress: Compress,
+    pub(crate) compress: Compress,
     /// From which size on.
-    pub compress_bytes: usize,
+    pub(crate) compress_bytes: usize,
     /// When it came.
-    pub arrived_ns: u64,
+    pub(crate) arrived_ns: u64,
 }
 
 impl Shown<'_> {
@@ -42,13 +42,13 @@ impl Shown<'_> {
 
 impl Shown<'_> {
     /// Whether there is a template for such requests.
-    pub fn is_known(&self, direct: &Direct) -> bool {
+    pub(crate) fn is_known(&self, direct: &Direct) -> bool {
         self.template(&direct.dispatch().templates).is_some()
     }
 
     /// Looks at a request that has come. A flight is counted against its lane from here on; tensors that are JSON are not
     /// read yet, so that whoever is refused for being late is refused at once.
-    pub fn admit(&self, direct: &Arc<Direct>) -> Admission {
+    pub(crate) fn admit(&self, direct: &Arc<Direct>) -> Admission {
         direct.admit_by(Asks::InTurn, |templates| {
             let template = self.template(templates)?;
             let starts = template.raw_inputs().scan(self.tensors.start, |next, place| {
@@ -62,7 +62,7 @@ impl Shown<'_> {
     }
 
     /// Looks at a request whose tensors are yet to come, as `admit_upload` does.
-    pub fn admit_upload(&self, direct: &Arc<Direct>) -> Option<Box<Flight>> {
+    pub(crate) fn admit_upload(&self, direct: &Arc<Direct>) -> Option<Box<Flight>> {
         direct.admit_ahead_by(|templates| {
             let template = self.template(templates)?;
             Some(Request::new(template, self.id.clone(), Vec::new(), (self.arrived_ns, 0)))

@@ -8,13 +8,13 @@ use std::fmt::Write;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// More than the head of any answer takes.
-pub const HEAD: usize = 320;
+pub(crate) const HEAD: usize = 320;
 
 /// What stands around the id in an answer, between what was taught.
 const ID: (&[u8], &[u8]) = (b"\"id\":\"", b"\",");
 
 /// What the edge says of itself, and the date, made anew every second.
-pub struct Signature {
+pub(crate) struct Signature {
     server: String,
     second: u64,
     text: String,
@@ -22,12 +22,12 @@ pub struct Signature {
 
 impl Signature {
     /// For a server of that name.
-    pub fn new(server: String) -> Self {
+    pub(crate) fn new(server: String) -> Self {
         Self { server, second: u64::MAX, text: String::new() }
     }
 
     /// The last headers of an answer, and the empty line.
-    pub fn now(&mut self) -> &str {
+    pub(crate) fn now(&mut self) -> &str {
         let now = SystemTime::now();
         let second = now.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
         if second != self.second {
@@ -39,7 +39,7 @@ impl Signature {
 }
 
 /// More than the body of an answer can be.
-pub fn longest(template: &Template, id: &[u8]) -> usize {
+pub(crate) fn longest(template: &Template, id: &[u8]) -> usize {
     let described = template.opening.len() + ID.0.len() + id.len() + ID.1.len() + template.described.len();
     let outputs = template.outputs.iter().map(|output| {
         let size = output.place.size;
@@ -49,7 +49,7 @@ pub fn longest(template: &Template, id: &[u8]) -> usize {
 }
 
 /// Writes the JSON of an answer, up to the first output in it if there is one.
-pub fn put_opening(template: &Template, id: &[u8], into: &mut Vec<u8>) {
+pub(crate) fn put_opening(template: &Template, id: &[u8], into: &mut Vec<u8>) {
     into.extend_from_slice(&template.opening);
     if !id.is_empty() {
         into.extend_from_slice(ID.0);
@@ -61,7 +61,7 @@ pub fn put_opening(template: &Template, id: &[u8], into: &mut Vec<u8>) {
 
 /// The beginning of an answer with this JSON, with room for its binary tensors, which follow. The JSON is not kept beside
 /// the answer, which its client may take long to take.
-pub fn begin(template: &Template, json: Vec<u8>, signature: &mut Signature) -> BytesMut {
+pub(crate) fn begin(template: &Template, json: Vec<u8>, signature: &mut Signature) -> BytesMut {
     let body = json.len() + template.raw_outputs().map(|place| place.size).sum::<usize>();
     let mut answer = BytesMut::with_capacity(HEAD + body);
     // Writing to memory cannot fail.
@@ -80,7 +80,7 @@ pub fn begin(template: &Template, json: Vec<u8>, signature: &mut Signature) -> B
 }
 
 /// The answer to a request that would be late, and when it would be worth trying again.
-pub fn late(text: &str, after_ns: u64, signature: &mut Signature) -> BytesMut {
+pub(crate) fn late(text: &str, after_ns: u64, signature: &mut Signature) -> BytesMut {
     let milliseconds = after_ns.div_ceil(1_000_000).max(1);
     let headers =
         format!("Retry-After: {}\r\nRetry-After-Ms: {milliseconds}\r\n", milliseconds.div_ceil(1000));
@@ -88,7 +88,7 @@ pub fn late(text: &str, after_ns: u64, signature: &mut Signature) -> BytesMut {
 }
 
 /// The answer to a request whose deadline has passed.
-pub fn expired(text: &str, signature: &mut Signature) -> BytesMut {
+pub(crate) fn expired(text: &str, signature: &mut Signature) -> BytesMut {
     refusal("504 Gateway Timeout", "", text, signature)
 }
 

@@ -13,7 +13,7 @@ use tokio::io::unix::AsyncFd;
 use tokio::time::{Instant, Sleep, sleep};
 
 /// Room for what is read at a time.
-pub const ROOM: usize = 16 * 1024;
+pub(crate) const ROOM: usize = 16 * 1024;
 /// How much of a client that has nothing more to say is read and thrown away, so that it gets to read its last answer.
 const LINGER_BYTES: usize = 64 << 20;
 const LINGER: Duration = Duration::from_secs(1);
@@ -37,14 +37,14 @@ impl Stall {
 }
 
 /// The client; what it has sent and was not used lies in `inbound`.
-pub struct Client {
+pub(crate) struct Client {
     stream: Stream,
     /// What has come.
-    pub inbound: BytesMut,
+    pub(crate) inbound: BytesMut,
     /// Nothing more will come; it may still wait for answers.
-    pub ended: bool,
+    pub(crate) ended: bool,
     /// For what has come, where that is much.
-    pub reservation: Option<Reservation>,
+    pub(crate) reservation: Option<Reservation>,
     stall: Stall,
     /// From the first time that nothing is read of it and it may yet go.
     watch: Option<AsyncFd<OwnedFd>>,
@@ -52,7 +52,7 @@ pub struct Client {
 
 impl Client {
     /// A client that has just connected and may leave an answer untouched for `patience`.
-    pub fn new(stream: impl Into<Stream>, patience: Duration) -> Self {
+    pub(crate) fn new(stream: impl Into<Stream>, patience: Duration) -> Self {
         let stall = Stall { patience, timer: None };
         Self {
             stream: stream.into(),
@@ -65,19 +65,19 @@ impl Client {
     }
 
     /// Gives back the memory of what has come, all of which was used: a client that waits, or is slow, holds none.
-    pub fn release(&mut self) {
+    pub(crate) fn release(&mut self) {
         self.inbound = BytesMut::new();
         self.reservation = None;
     }
 
     /// Gives back the memory of what has come and was used, where little is left.
-    pub fn renew(&mut self) {
+    pub(crate) fn renew(&mut self) {
         self.inbound = BytesMut::from(&self.inbound[..]); // what was used is memory as well, until the buffer goes
         self.reservation = None;
     }
 
     /// Ready when more has come or the client has said all. An error: it is gone.
-    pub fn poll_read(&mut self, cx: &mut Context<'_>, room: usize) -> Poll<Result<()>> {
+    pub(crate) fn poll_read(&mut self, cx: &mut Context<'_>, room: usize) -> Poll<Result<()>> {
         if self.ended {
             return Poll::Pending;
         }
@@ -91,7 +91,7 @@ impl Client {
 
     /// Ready when the client is not there any more; meanwhile up to `bound` bytes are kept of what it sends ahead. A client
     /// that only sends no more is there, and waits for its answer, until it resets or closes altogether.
-    pub fn poll_gone(&mut self, cx: &mut Context<'_>, bound: usize) -> Poll<()> {
+    pub(crate) fn poll_gone(&mut self, cx: &mut Context<'_>, bound: usize) -> Poll<()> {
         while !self.ended && self.inbound.len() < bound {
             if ready!(self.poll_read(cx, ROOM)).is_err() {
                 self.ended = true;
@@ -103,7 +103,7 @@ impl Client {
 
     /// Ready when the client has reset, or closed altogether as far as that can be told; for when nothing is read of it.
     /// Without a descriptor to watch it by it counts as there, and its answer finds out.
-    pub fn poll_hung_up(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+    pub(crate) fn poll_hung_up(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         if self.watch.is_none() {
             self.watch = self.stream.watch().ok();
         }
@@ -111,19 +111,19 @@ impl Client {
     }
 
     /// Sends from the front of `bytes`. An error when the client is gone, or took nothing for too long.
-    pub fn poll_write(&mut self, cx: &mut Context<'_>, bytes: &mut impl Buf) -> Poll<Result<()>> {
+    pub(crate) fn poll_write(&mut self, cx: &mut Context<'_>, bytes: &mut impl Buf) -> Poll<Result<()>> {
         let written = self.stream.poll_write(cx, bytes).map_ok(|_| ());
         self.stall.bound(written, cx)
     }
 
     /// Sends what was written and is still here. An error as `poll_write`.
-    pub fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<Result<()>> {
+    pub(crate) fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<Result<()>> {
         let flushed = self.stream.poll_flush(cx);
         self.stall.bound(flushed, cx)
     }
 
     /// Sends all of it. An error as `poll_write`.
-    pub async fn write(&mut self, mut bytes: BytesMut) -> Result<()> {
+    pub(crate) async fn write(&mut self, mut bytes: BytesMut) -> Result<()> {
         while !bytes.is_empty() {
             poll_fn(|cx| self.poll_write(cx, &mut bytes)).await?;
         }
@@ -131,7 +131,7 @@ impl Client {
     }
 
     /// Reads some more. False when nothing comes until then, or the client ends.
-    pub async fn more(&mut self, room: usize, until: Instant) -> bool {
+    pub(crate) async fn more(&mut self, room: usize, until: Instant) -> bool {
         let mut timer = None;
         let read = poll_fn(|cx| {
             if let Poll::Ready(read) = self.poll_read(cx, room) {
@@ -144,7 +144,7 @@ impl Client {
     }
 
     /// Reads until `length` bytes are there. False when they do not come until then, or the client ends before.
-    pub async fn fill(&mut self, length: usize, until: Instant) -> bool {
+    pub(crate) async fn fill(&mut self, length: usize, until: Instant) -> bool {
         if self.inbound.len() >= length {
             return true;
         }
@@ -167,7 +167,7 @@ impl Client {
     }
 
     /// Ends the connection so that the client gets to read what it was sent.
-    pub async fn leave(mut self) {
+    pub(crate) async fn leave(mut self) {
         self.release();
         let over = Box::pin(sleep(LINGER));
         let farewell = async {

@@ -1,24 +1,28 @@
 //! One HTTP connection: request after request, each served by the door or passed to the edge.
 
-use crate::door::Core;
 use crate::fastpath::admission::Asked;
-use crate::http::client::{Client, ROOM};
+use crate::http::client::ROOM;
+use crate::http::figures::Open;
 use crate::http::front::{Admitted, Front};
 use crate::http::handshake::establish;
 use crate::http::head::{self as http_head, HEAD, Head, Request};
-use crate::http::json::Outline;
 use crate::http::pass::{self as http_pass, Edge, Passed};
-use crate::http::serve::{EDGE, Tried};
-use crate::http::stream::Stream;
-use crate::listen::connections::Listening;
+use crate::http::serve::{EDGE, Server, Tried};
+use crate::http::service::Service;
+use crate::listen::connections::{Connections, Listening};
 use crate::listen::identity::Identity;
-use crate::listen::listener::Socket;
-use crate::listen::quota::{Account, Who};
-use crate::measure::budget::Budget;
+use crate::listen::listener::{self, ListeningSocket, Reception, Socket};
+use crate::listen::quota::Who;
 use crate::measure::clock::now_ns;
+use crate::measure::limits::Limit;
+use futures_util::FutureExt;
 use std::future::{Future, poll_fn};
+use std::io::Result;
+use std::net::SocketAddr;
+use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::time::{Instant, Sleep, sleep, sleep_until};
@@ -29,36 +33,90 @@ const HEAD_PATIENCE: Duration = Duration::from_millis(100);
 /// After a request beyond this, what was read behind it gets memory of its own.
 const BULKY: usize = HEAD + 2 * ROOM;
 
+impl Reception for Front {
+    fn connections(&self) -> &Connections {
+        &self.service.resources.connections
+    }
+
+    fn is_closed(&self) -> bool {
+        self.connections().is_draining() || self.service.is_ending()
+    }
+
+    fn receive(self: &Arc<Self>, socket: Socket, address: Option<SocketAddr>) {
+        let ip = address.map(|address| address.ip().to_canonical());
+        let admitted = match self.admit(ip) {
+            Ok(admitted) => admitted,
+            Err((limit, answer)) => return self.turn_away(&socket, limit, answer),
+        };
+        let peer = ip.map_or_else(String::new, |ip| ip.to_string());
+        let serving = serve(self.clone(), socket, peer.into(), admitted);
+        let service = self.service.clone();
+        tokio::spawn(async move {
+            // A panic ends its connection and nothing else, but it is said.
+            if AssertUnwindSafe(serving).catch_unwind().await.is_err() {
+                service.resources.statistics.panicked();
+            }
+        });
+    }
+
+    fn accept_failed(&self) {
+        self.service.resources.statistics.accept_failed();
+    }
+}
+
+impl Front {
+    /// Tells a client that is not let in. The answer fits into the buffer of a new connection; a client that has gone
+    /// already does not miss it. A client that speaks TLS could not read it, and no handshake is made for one that is not
+    /// let in.
+    fn turn_away(&self, socket: &Socket, limit: Limit, answer: &[u8]) {
+        let figures = &self.service.figures;
+        let refused =
+            if limit == Limit::ConnectionsPerPeer { &figures.refused_per_peer } else { &figures.refused };
+        refused.fetch_add(1, Relaxed);
+        let told = match socket {
+            Socket::Tcp(_) if self.tls.is_some() => return,
+            Socket::Tcp(stream) => stream.try_write(answer),
+            Socket::Unix(stream) => stream.try_write(answer),
+        };
+        figures.unavailable.fetch_add(told.is_ok().into(), Relaxed);
+    }
+}
+
+/// Accepts connections until the front closes. To be called within the runtime, which takes the descriptor in.
+pub(crate) fn accept(
+    front: Arc<Front>,
+    bound: ListeningSocket,
+) -> Result<impl Future<Output = ()> + Send + 'static> {
+    let service = front.service.clone();
+    let accepting = listener::accept(front, bound)?;
+    Ok(async move {
+        let _open = Open::new(&service.figures.listeners);
+        accepting.await; // its listener is closed before it counts no longer
+    })
+}
+
 /// Serves a connection to its end.
-pub async fn serve(core: Arc<Core>, front: Arc<Front>, socket: Socket, peer: Arc<str>, admitted: Admitted) {
-    let Some((stream, identity)) = establish(&core, &front, socket, &peer).await else { return };
+async fn serve(front: Arc<Front>, socket: Socket, peer: Arc<str>, admitted: Admitted) {
+    let Some((stream, identity)) = establish(&front, socket, &peer).await else { return };
     let name = identity.as_ref().map_or("", Identity::text).into();
-    let account = core.quotas.account(Who::of(identity, admitted.peer()), now_ns());
-    let mut connection = Connection::new(&core, &front, stream, (peer, name, account));
+    let who = Who::of(identity, admitted.peer());
+    let account = front.service.resources.quotas.account(who, now_ns());
+    let mut connection = Connection::new(Server::new(&front, stream, name, account), peer);
     if connection.run().await {
-        connection.client.leave().await;
+        connection.server.client.leave().await;
     }
 }
 
 /// One connection, between requests or within one.
-pub(crate) struct Connection<'a> {
-    pub(crate) core: &'a Core,
-    pub(crate) front: &'a Front,
+struct Connection<'a> {
+    server: Server<'a>,
+    /// The client's address.
     peer: Arc<str>,
-    /// Who the client is by its certificate; empty: that is not known.
-    pub(crate) name: Arc<str>,
-    /// What it may ask.
-    pub(crate) account: Arc<Account>,
-    pub(crate) client: Client,
     /// What the client has sent takes more memory than what is left of it.
     bulky: bool,
     edge: Option<Edge>,
-    pub(crate) requests: Arc<Budget>,
-    pub(crate) answers: Arc<Budget>,
     idle: Idle,
     listening: Option<Listening>,
-    /// Used again for each request.
-    pub(crate) outline: Outline,
 }
 
 /// What a client begins.
@@ -71,30 +129,13 @@ enum Begun {
 }
 
 impl<'a> Connection<'a> {
-    /// `who`: the client's address and name, and its account.
-    fn new(
-        core: &'a Core,
-        front: &'a Front,
-        stream: Stream,
-        who: (Arc<str>, Arc<str>, Arc<Account>),
-    ) -> Self {
-        let (peer, name, account) = who;
-        let share = core.limits.connection_bytes();
-        Self {
-            client: Client::new(stream, front.write_stall),
-            requests: core.budget.share(share),
-            answers: core.answers.share(share),
-            idle: Idle::new(front.keepalive),
-            core,
-            front,
-            peer,
-            name,
-            account,
-            bulky: false,
-            edge: None,
-            listening: None,
-            outline: Outline::default(),
-        }
+    fn new(server: Server<'a>, peer: Arc<str>) -> Self {
+        let idle = Idle::new(server.front.keepalive);
+        Self { server, peer, bulky: false, edge: None, idle, listening: None }
+    }
+
+    fn service(&self) -> &'a Service {
+        &self.server.front.service
     }
 
     /// Whether the client may still be sending: if it is cut off then, it may not get to read its last answer.
@@ -106,10 +147,10 @@ impl<'a> Connection<'a> {
                 Begun::Request(request) => request,
             };
             let arrived_ns = if request.infer.is_some() { now_ns() } else { 0 };
-            let entered = request.infer.as_ref().map(|_| self.account.take(arrived_ns));
+            let entered = request.infer.as_ref().map(|_| self.server.account.take(arrived_ns));
             let tried = match (&request.infer, &entered) {
-                (Some(_), Some(Err(refusal))) => self.refuse(&request, refusal).await,
-                (Some(infer), _) => self.serve(&request, infer).await,
+                (Some(_), Some(Err(refusal))) => self.server.refuse(&request, refusal).await,
+                (Some(infer), _) => self.server.serve(&request, infer).await,
                 (None, _) => EDGE,
             };
             let let_in = matches!(entered, Some(Ok(Some(_))));
@@ -131,36 +172,36 @@ impl<'a> Connection<'a> {
 
     /// The next request's head.
     async fn begin(&mut self) -> Begun {
-        self.core.bell.answer(); // when the thread is too busy to sleep, nobody else does
-        self.core.direct.drain();
-        if self.client.inbound.is_empty() || std::mem::take(&mut self.bulky) {
-            self.client.renew();
+        self.service().resources.catch_up();
+        let service = self.service();
+        if self.server.client.inbound.is_empty() || std::mem::take(&mut self.bulky) {
+            self.server.client.renew();
         }
-        self.client.reservation = None; // what it was for is through, and little was read behind it
+        self.server.client.reservation = None; // what it was for is through, and little was read behind it
         self.idle.begin();
         let mut hurry: Option<Pin<Box<Sleep>>> = None;
         poll_fn(|cx| {
-            self.listening.get_or_insert_with(|| self.core.connections.listen(cx.waker()));
+            self.listening.get_or_insert_with(|| service.resources.connections.listen(cx.waker()));
             loop {
-                if !self.client.inbound.is_empty() {
-                    match http_head::request(&self.client.inbound, &self.front.bounds) {
+                if !self.server.client.inbound.is_empty() {
+                    match http_head::request(&self.server.client.inbound, &self.server.front.bounds) {
                         Head::Request(request) => {
                             self.bulky = request.head + request.body > BULKY;
                             return Poll::Ready(Begun::Request(request));
                         }
                         Head::Odd => return Poll::Ready(Begun::Odd),
-                        Head::Partial if self.client.ended => return Poll::Ready(Begun::Odd),
+                        Head::Partial if self.server.client.ended => return Poll::Ready(Begun::Odd),
                         Head::Partial => {}
                     }
-                } else if self.client.ended || self.core.http.is_ending() {
+                } else if self.server.client.ended || service.is_ending() {
                     return Poll::Ready(Begun::Nothing);
                 }
-                match self.client.poll_read(cx, ROOM) {
+                match self.server.client.poll_read(cx, ROOM) {
                     Poll::Ready(Ok(())) => continue,
                     Poll::Ready(Err(_)) => return Poll::Ready(Begun::Nothing),
                     Poll::Pending => {}
                 }
-                if self.client.inbound.is_empty() {
+                if self.server.client.inbound.is_empty() {
                     return self.idle.poll(cx).map(|()| Begun::Nothing);
                 }
                 let hurry = hurry.get_or_insert_with(|| Box::pin(sleep(HEAD_PATIENCE)));
@@ -175,9 +216,11 @@ impl<'a> Connection<'a> {
     /// The edge's end. A connection that has waited is made anew, before the edge gives up waiting itself.
     fn edge(&mut self, attempts: u32) -> Option<&mut Edge> {
         if attempts > 0
-            || self.edge.as_ref().is_none_or(|edge| edge.used.elapsed() > self.front.keepalive / 2)
+            || self.edge.as_ref().is_none_or(|edge| edge.used.elapsed() > self.server.front.keepalive / 2)
         {
-            self.edge = Some(Edge::open(self.core, (&self.peer, &self.name), attempts, &self.account).ok()?);
+            let link = &self.service().resources.link;
+            self.edge =
+                Some(Edge::open(link, (&self.peer, &self.server.name), attempts, &self.server.account).ok()?);
         }
         self.edge.as_mut()
     }
@@ -189,21 +232,21 @@ impl<'a> Connection<'a> {
         asked: Option<Asked>,
         (let_in, arrived_ns): (bool, u64),
     ) -> Passed {
-        let core = self.core;
+        let service = self.service();
         if self.edge(attempts).is_none() {
             return Passed::Gone; // no descriptors are left
         }
-        let Self { client, edge: Some(edge), .. } = self else { return Passed::Gone };
-        http_pass::exchange(core, client, edge, request, asked, let_in, arrived_ns).await
+        let Self { server: Server { client, .. }, edge: Some(edge), .. } = self else { return Passed::Gone };
+        http_pass::exchange(service, client, edge, request, asked, let_in, arrived_ns).await
     }
 
     async fn tunnel(&mut self) -> bool {
-        let core = self.core;
+        let service = self.service();
         if self.edge(0).is_none() {
             return false;
         }
-        let Self { client, edge: Some(edge), .. } = self else { return false };
-        matches!(http_pass::tunnel(core, client, edge).await, Passed::Over)
+        let Self { server: Server { client, .. }, edge: Some(edge), .. } = self else { return false };
+        matches!(http_pass::tunnel(service, client, edge).await, Passed::Over)
     }
 }
 

@@ -1,16 +1,16 @@
 use super::*;
 use crate::fastpath::admission::Admission;
-use crate::fastpath::rig::{Rig, SLOTS, spec};
 use crate::handover::mailbox::Event;
 use crate::http::front::{self as http_front, Answers};
+use crate::http::json::Outline;
 use crate::lanes::memory::status;
 use crate::lanes::price::Price;
 use crate::listen::quota::{Terms, Who};
 use crate::measure::clock::now_ns;
-use crate::measure::limits::{Limits, NAMES};
+use crate::resources::Resources;
+use crate::rig::{Rig, SLOTS, spec};
 use crate::templates::template::TemplateSpec;
 use bytes::BytesMut;
-use std::collections::HashMap;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -24,7 +24,7 @@ const TARGET: &str = "/v2/models/m/infer";
 /// A client, the door between, and the worker.
 struct Wire {
     rig: Rig,
-    core: Arc<Core>,
+    service: Arc<Service>,
     client: UnixStream,
     connection: JoinHandle<()>,
 }
@@ -35,27 +35,29 @@ fn key(json: &str) -> Vec<u8> {
     outline.key
 }
 
-fn core() -> Arc<Core> {
-    let limits = Limits::new(NAMES.iter().map(|name| (name.to_string(), 1 << 16))).unwrap();
-    Core::new(limits, HashMap::new(), None).unwrap()
-}
-
-fn front() -> Front {
+/// A front before what the rig serves.
+fn front(rig: &Rig, limit: i128) -> Front {
+    let resources = Resources { direct: rig.direct.clone(), ..crate::rig::resources(limit) };
+    let service = Arc::new(Service::new(Arc::new(resources)));
     let limits: Vec<_> = http_front::NAMES.iter().map(|name| (name.to_string(), 60_000)).collect();
-    Front::new(&limits, "s".into(), Answers::default(), None).unwrap()
+    Front::new(service, &limits, "s".into(), Answers::default(), None).unwrap()
 }
 
 fn wire() -> Wire {
     let rig = Rig::granted();
     let key = key(JSON);
     rig.direct.add_template(key, spec(1)).unwrap();
-    let mut core = core();
-    Arc::get_mut(&mut core).unwrap().direct = rig.direct.clone();
-    let front = Arc::new(front());
+    let front = Arc::new(front(&rig, 1 << 16));
+    let service = front.service.clone();
     let (client, socket) = UnixStream::pair().unwrap();
-    let admitted = Admitted::new(&core, None);
-    let serving = serve(core.clone(), front, Socket::Unix(socket), "".into(), admitted);
-    Wire { rig, core, client, connection: tokio::spawn(serving) }
+    let admitted = Admitted::new(&service, None);
+    let serving = serve(front, Socket::Unix(socket), "".into(), admitted);
+    Wire { rig, service, client, connection: tokio::spawn(serving) }
+}
+
+fn connection(front: &Front, socket: UnixStream) -> Connection<'_> {
+    let account = front.service.resources.quotas.account(Who::Local, 0);
+    Connection::new(Server::new(front, Socket::Unix(socket).into(), "".into(), account), "".into())
 }
 
 fn request(id: &str) -> Vec<u8> {
@@ -90,7 +92,7 @@ impl Wire {
     /// What the edge was handed: attempts.
     async fn handed(&self) -> u32 {
         loop {
-            for event in self.core.mailbox.take().unwrap() {
+            for event in self.service.resources.link.mailbox.take().unwrap() {
                 if let Event::Http(_, _, attempts, ..) = event {
                     return attempts;
                 }
@@ -102,9 +104,9 @@ impl Wire {
     async fn end(self) -> Rig {
         drop(self.client);
         timeout(Duration::from_secs(20), self.connection).await.expect("its end").unwrap();
-        assert_eq!(self.core.http.connections.load(Relaxed), 0);
-        assert_eq!(self.core.http.serving.load(Relaxed), 0);
-        assert_eq!((self.core.budget.used(), self.core.answers.used()), (0, 0));
+        assert_eq!(self.service.figures.connections.load(Relaxed), 0);
+        assert_eq!(self.service.figures.serving.load(Relaxed), 0);
+        assert_eq!((self.service.resources.requests.used(), self.service.resources.answers.used()), (0, 0));
         self.rig
     }
 }
@@ -130,7 +132,7 @@ async fn what_was_taught_is_answered_from_the_slot() {
         assert!(head.contains(&format!("Inference-Header-Content-Length: {}\r\n", json.len())), "{head}");
         assert!(head.contains(&format!("\r\nContent-Length: {}\r\n", json.len() + 4)), "{head}");
     }
-    assert_eq!(wire.core.http.answered.load(Relaxed), 3);
+    assert_eq!(wire.service.figures.answered.load(Relaxed), 3);
     assert_eq!(wire.end().await.free(), SLOTS);
 }
 
@@ -168,12 +170,12 @@ async fn what_would_be_late_is_refused_and_what_was_late_said_to_be() {
         .direct
         .price(1, Price { charge_per_row_ns: second, batch_ns: 2 * second, batch_rows: 1, margin_ns: 0 });
     let Admission::Flight(mut ahead) = wire.rig.admit(now_ns() + 9 * second / 4) else { panic!() };
-    assert!(ahead.depart(&crate::fastpath::rig::message()));
+    assert!(ahead.depart(&crate::rig::message()));
     wire.send(&request("8")).await;
     let refused = wire.answer().await;
     assert!(refused.starts_with("HTTP/1.1 429 Too Many Requests\r\nRetry-After: "), "{refused}");
     assert!(refused.ends_with("\r\n\r\n{\"error\": \"[request id: 8] too late\"}"), "{refused}");
-    assert_eq!((wire.core.http.expired.load(Relaxed), wire.core.http.late.load(Relaxed)), (1, 1));
+    assert_eq!((wire.service.figures.expired.load(Relaxed), wire.service.figures.late.load(Relaxed)), (1, 1));
     wire.end().await;
 }
 
@@ -195,17 +197,15 @@ async fn a_client_that_goes_cancels_its_request() {
 
 #[tokio::test]
 async fn a_connection_that_has_waited_is_handed_to_the_edge_anew() {
-    let (core, front) = (core(), front());
+    let front = front(&Rig::new(), 1 << 16);
     let (_client, socket) = UnixStream::pair().unwrap();
-    let account = core.quotas.account(Who::Local, 0);
-    let who = ("".into(), "".into(), account);
-    let mut connection = Connection::new(&core, &front, Socket::Unix(socket).into(), who);
+    let mut connection = connection(&front, socket);
     let mut hand = |attempts, waited| {
         if let Some(edge) = &mut connection.edge {
             edge.used = Instant::now() - waited;
         }
         connection.edge(attempts).unwrap();
-        core.mailbox.take().unwrap().len()
+        front.service.resources.link.mailbox.take().unwrap().len()
     };
     let soon = front.keepalive / 2 - Duration::from_secs(20);
     let late = front.keepalive / 2 + Duration::from_millis(1); // the edge might be about to give up
@@ -215,12 +215,12 @@ async fn a_connection_that_has_waited_is_handed_to_the_edge_anew() {
 }
 
 #[tokio::test]
-async fn without_a_grant_or_a_lesson_it_is_the_edges() {
-    let mut revoked = wire();
-    revoked.rig.direct.lease(1, 0);
-    revoked.send(&request("7")).await;
-    assert_eq!(revoked.handed().await, 0);
-    revoked.end().await;
+async fn without_a_lease_or_a_template_it_is_the_edges() {
+    let mut unleased = wire();
+    unleased.rig.direct.lease(1, 0);
+    unleased.send(&request("7")).await;
+    assert_eq!(unleased.handed().await, 0);
+    unleased.end().await;
     let mut forgotten = wire();
     forgotten.rig.direct.forget_templates(None);
     forgotten.send(&request("7")).await;
@@ -270,7 +270,10 @@ async fn json_is_read_into_the_slot_and_written_from_it() {
         assert_eq!(body, "opendescribed7,-2closinggood");
         assert!(head.contains("Content-Type: application/octet-stream\r\n"), "{head}");
     }
-    assert_eq!((wire.core.http.answered.load(Relaxed), wire.core.http.json.load(Relaxed)), (3, 3));
+    assert_eq!(
+        (wire.service.figures.answered.load(Relaxed), wire.service.figures.json.load(Relaxed)),
+        (3, 3)
+    );
     assert_eq!(wire.end().await.free(), SLOTS);
 }
 
@@ -278,14 +281,10 @@ async fn json_is_read_into_the_slot_and_written_from_it() {
 async fn what_is_read_behind_a_large_request_does_not_keep_its_memory() {
     const BODY: usize = 1 << 18;
     let Wire { mut rig, .. } = mixed();
-    let limits = Limits::new(NAMES.iter().map(|name| (name.to_string(), 1 << 20))).unwrap();
-    let mut core = Core::new(limits, HashMap::new(), None).unwrap();
-    Arc::get_mut(&mut core).unwrap().direct = rig.direct.clone();
-    let mut front = front();
+    let mut front = front(&rig, 1 << 20);
     (front.json_bytes, front.body_bytes) = (2 * BODY, 2 * BODY);
     let (client, socket) = UnixStream::pair().unwrap();
-    let who = ("".into(), "".into(), core.quotas.account(Who::Local, 0));
-    let mut connection = Connection::new(&core, &front, Socket::Unix(socket).into(), who);
+    let mut connection = connection(&front, socket);
     let (mut reading, mut writing) = client.into_split();
     let sending = tokio::spawn(async move {
         let large = mixed_request(&["1.5,", &" ".repeat(BODY), "-2"].concat());
@@ -304,12 +303,15 @@ async fn what_is_read_behind_a_large_request_does_not_keep_its_memory() {
         assert!(reading.read(&mut answer).await.unwrap() > 0);
         writing
     };
-    let (tried, _writing) = tokio::join!(connection.serve(&request, infer), worker);
+    let (tried, _writing) = tokio::join!(connection.server.serve(&request, infer), worker);
     assert!(matches!(tried, Tried::Answered));
-    assert_eq!(&connection.client.inbound[..], b"POST");
+    assert_eq!(&connection.server.client.inbound[..], b"POST");
     assert!(timeout(Duration::from_millis(1), connection.begin()).await.is_err());
-    assert_eq!((&connection.client.inbound[..], core.budget.used()), (&b"POST"[..], 0));
-    assert!(!connection.client.inbound.try_reclaim(BODY), "its memory is kept");
+    assert_eq!(
+        (&connection.server.client.inbound[..], front.service.resources.requests.used()),
+        (&b"POST"[..], 0)
+    );
+    assert!(!connection.server.client.inbound.try_reclaim(BODY), "its memory is kept");
 }
 
 #[tokio::test]
@@ -341,7 +343,7 @@ async fn who_asks_too_much_is_answered_before_the_rest_of_the_body_has_come() {
     let mut wire = wire();
     let hour = 3_600_000_000_000;
     let terms = Terms { interval_ns: hour, rate_text: "too fast".into(), ..Terms::default() };
-    wire.core.quotas.set(Terms::default(), vec![("unix".into(), terms)], 16, now_ns());
+    wire.service.resources.quotas.set(Terms::default(), vec![("unix".into(), terms)], 16, now_ns());
     wire.send(&request("7")).await;
     wire.given(1).await;
     wire.rig.complete(status::OK);
@@ -355,8 +357,8 @@ async fn who_asks_too_much_is_answered_before_the_rest_of_the_body_has_come() {
         assert!(refused.ends_with("{\"error\": \"[request id: <id_unknown>] too fast\"}"), "{refused}");
         wire.send(rest).await; // thrown away, and the connection goes on
     }
-    assert_eq!(wire.core.http.over_quota.load(Relaxed), 2);
-    let (_, refused) = wire.core.quotas.figures();
+    assert_eq!(wire.service.figures.over_quota.load(Relaxed), 2);
+    let (_, refused) = wire.service.resources.quotas.figures();
     assert_eq!(refused.iter().map(|(_, rate, _)| rate).sum::<u64>(), 2);
     assert_eq!(wire.end().await.free(), SLOTS);
 }

@@ -1,8 +1,8 @@
 //! TLS on the HTTP addresses: who speaks it and who may come, in bounded time, before anything of HTTP is read.
 
-use crate::door::Core;
 use crate::http::client::Client;
 use crate::http::front::Front;
+use crate::http::service::Service;
 use crate::http::stream::Stream;
 use crate::listen::identity::Identity;
 use crate::listen::listener::Socket;
@@ -19,8 +19,7 @@ use tokio::time::timeout;
 use tokio_rustls::server::TlsStream;
 
 /// What HTTP goes over, and who the client is by its certificate, if that is known. None: nothing of HTTP will come of it.
-pub async fn establish(
-    core: &Core,
+pub(crate) async fn establish(
     front: &Front,
     socket: Socket,
     peer: &Arc<str>,
@@ -29,11 +28,11 @@ pub async fn establish(
         (Socket::Tcp(stream), Some(tls)) => (stream, tls),
         (socket, _) => return Some((socket.into(), None)),
     };
-    let shaking = timeout(front.handshake, shake(core, front, tls, stream, peer));
-    match select(pin!(shaking), pin!(ending(core))).await {
+    let shaking = timeout(front.handshake, shake(front, tls, stream, peer));
+    match select(pin!(shaking), pin!(ending(&front.service))).await {
         Either::Left((Ok(shaken), _)) => shaken.map(|(stream, client)| (stream.into(), client)),
         Either::Left((Err(_), _)) => {
-            core.http.handshakes_late.fetch_add(1, Relaxed);
+            front.service.figures.handshakes_late.fetch_add(1, Relaxed);
             None
         }
         Either::Right(_) => None,
@@ -41,14 +40,13 @@ pub async fn establish(
 }
 
 async fn shake(
-    core: &Core,
     front: &Front,
     tls: &Tls,
     stream: TcpStream,
     peer: &Arc<str>,
 ) -> Option<(TlsStream<TcpStream>, Option<Identity>)> {
     if !speaks_tls(&stream).await {
-        core.http.handshakes_plain.fetch_add(1, Relaxed);
+        front.service.figures.handshakes_plain.fetch_add(1, Relaxed);
         let mut client = Client::new(Socket::Tcp(stream), front.write_stall);
         if client.write(BytesMut::from(&front.plain[..])).await.is_ok() {
             client.leave().await;
@@ -59,8 +57,8 @@ async fn shake(
         Ok((stream, client)) => Some((stream, client)),
         Err(failure) => {
             match failure {
-                Failure::Name(client) => core.turned_away_http(peer, client),
-                Failure::Other(_) => drop(core.http.handshakes_failed.fetch_add(1, Relaxed)),
+                Failure::Name(client) => front.service.turned_away(peer, client),
+                Failure::Other(_) => drop(front.service.figures.handshakes_failed.fetch_add(1, Relaxed)),
             }
             None
         }
@@ -68,10 +66,10 @@ async fn shake(
 }
 
 /// Ready when connections that wait are to close.
-fn ending(core: &Core) -> impl Future<Output = ()> + '_ {
+fn ending(service: &Service) -> impl Future<Output = ()> + '_ {
     let mut listening = None;
     poll_fn(move |cx| {
-        listening.get_or_insert_with(|| core.connections.listen(cx.waker()));
-        if core.http.is_ending() { Poll::Ready(()) } else { Poll::Pending }
+        listening.get_or_insert_with(|| service.resources.connections.listen(cx.waker()));
+        if service.is_ending() { Poll::Ready(()) } else { Poll::Pending }
     })
 }

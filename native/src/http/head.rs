@@ -9,22 +9,22 @@ use httparse::{EMPTY_HEADER, Header, Status};
 use std::ops::Range;
 
 /// Longest head that is looked at.
-pub const HEAD: usize = 16 * 1024;
+pub(crate) const HEAD: usize = 16 * 1024;
 /// Most headers that are looked at; the edge may allow more.
-pub const HEADERS: usize = 128;
+pub(crate) const HEADERS: usize = 128;
 
 /// What the edge bounds, which therefore is its to refuse.
 #[derive(Clone, Copy, Debug)]
-pub struct Bounds {
+pub(crate) struct Bounds {
     /// Longest line.
-    pub line_bytes: usize,
+    pub(crate) line_bytes: usize,
     /// Most headers.
-    pub headers: usize,
+    pub(crate) headers: usize,
 }
 
 /// What a connection begins with.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Head {
+pub(crate) enum Head {
     /// Not all of it is there.
     Partial,
     /// The edge's.
@@ -35,44 +35,44 @@ pub enum Head {
 
 /// A request whose end is known, and after which the connection goes on.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Request {
+pub(crate) struct Request {
     /// Bytes of the head.
-    pub head: usize,
+    pub(crate) head: usize,
     /// Bytes of the body.
-    pub body: usize,
+    pub(crate) body: usize,
     /// What it asks for, if that is an inference.
-    pub infer: Option<Infer>,
+    pub(crate) infer: Option<Infer>,
 }
 
 /// An inference request: JSON, and binary tensors behind it.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Infer {
+pub(crate) struct Infer {
     /// Where its target lies.
-    pub target: Range<usize>,
+    pub(crate) target: Range<usize>,
     /// Bytes of JSON before the tensors.
-    pub json: usize,
+    pub(crate) json: usize,
     /// Which answers its client might want compressed.
-    pub compress: Compress,
+    pub(crate) compress: Compress,
     /// What its client traces it as part of.
-    pub parent: Option<Box<[u8]>>,
+    pub(crate) parent: Option<Box<[u8]>>,
 }
 
 /// Which answers may have to be compressed, which is the edge's to do.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Compress {
+pub(crate) struct Compress {
     /// Those with binary tensors: for clients that name exactly one coding.
-    pub binary: bool,
+    pub(crate) binary: bool,
     /// Those that are all JSON.
-    pub text: bool,
+    pub(crate) text: bool,
 }
 
 /// A response whose end is known, and after which the connection goes on.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Response {
+pub(crate) struct Response {
     /// Bytes of the head.
-    pub head: usize,
+    pub(crate) head: usize,
     /// Bytes of the body.
-    pub body: usize,
+    pub(crate) body: usize,
 }
 
 /// The headers that matter, each of which may come once.
@@ -88,7 +88,7 @@ struct Headers<'a> {
 }
 
 /// Reads the head at the beginning of `bytes`.
-pub fn request(bytes: &[u8], bounds: &Bounds) -> Head {
+pub(crate) fn request(bytes: &[u8], bounds: &Bounds) -> Head {
     let bytes = &bytes[..bytes.len().min(HEAD)];
     let begins_as = |method: &[u8]| method.iter().zip(bytes).all(|(a, b)| a == b);
     if !begins_as(b"GET /") && !begins_as(b"POST /") {
@@ -120,7 +120,7 @@ fn common_request(parsed: &httparse::Request<'_, '_>, head: usize, bounds: &Boun
 }
 
 /// Reads the head of what the edge answers. None within: it is odd.
-pub fn response(bytes: &[u8]) -> Option<Option<Response>> {
+pub(crate) fn response(bytes: &[u8]) -> Option<Option<Response>> {
     let bytes = &bytes[..bytes.len().min(HEAD)];
     let mut headers = [EMPTY_HEADER; HEADERS];
     let mut parsed = httparse::Response::new(&mut headers);
@@ -196,7 +196,7 @@ fn may_compress(accepted: &[u8]) -> Compress {
 }
 
 /// Whether a target is that of an inference.
-pub fn is_inference(target: &[u8]) -> bool {
+pub(crate) fn is_inference(target: &[u8]) -> bool {
     target.starts_with(b"/v2/models/") && target.ends_with(b"/infer") && !target.contains(&b'?')
 }
 

@@ -10,7 +10,7 @@ use crate::templates::scan::{HEAD, TENSORS};
 use std::ops::Range;
 
 /// Longest id that is taken; longer ones are the edge's.
-pub const ID: usize = 64;
+pub(crate) const ID: usize = 64;
 
 const NAME: &[u8] = b"id";
 const INPUTS: &[u8] = b"inputs";
@@ -24,15 +24,15 @@ const STEP: usize = 32 * 1024;
 
 /// A request taken apart; used again for the next one.
 #[derive(Default)]
-pub struct Outline {
+pub(crate) struct Outline {
     /// Its target and its JSON without the value of the id and what is in the arrays: by it requests are recognised.
     ///
     /// Keys begin with a slash, with which no head of a gRPC message can begin, so both can lie in one table.
-    pub key: Vec<u8>,
+    pub(crate) key: Vec<u8>,
     /// Where the id lies in the JSON; empty when there is none.
-    pub id: Range<usize>,
+    pub(crate) id: Range<usize>,
     /// Where the contents of the arrays lie in the JSON, in the order of the inputs that have one.
-    pub data: Vec<Range<usize>>,
+    pub(crate) data: Vec<Range<usize>>,
     walk: Walk,
 }
 
@@ -52,7 +52,7 @@ struct Walk {
 
 impl Outline {
     /// Takes a request apart, at one go. None when something is uncommon, see `step`.
-    pub fn read(&mut self, target: &[u8], json: &[u8]) -> Option<()> {
+    pub(crate) fn read(&mut self, target: &[u8], json: &[u8]) -> Option<()> {
         self.begin(target, json)?;
         loop {
             match self.step(json) {
@@ -64,7 +64,7 @@ impl Outline {
     }
 
     /// Begins to take a request apart; None as with `step`.
-    pub fn begin(&mut self, target: &[u8], json: &[u8]) -> Option<()> {
+    pub(crate) fn begin(&mut self, target: &[u8], json: &[u8]) -> Option<()> {
         self.key.clear();
         self.data.clear();
         self.walk = Walk { position: space(json, 0), ..Walk::default() };
@@ -79,7 +79,7 @@ impl Outline {
     /// Goes on for a moment with the request that was begun. Strange is what is uncommon: an escape anywhere, two ids, an
     /// id that is not a string of printable ASCII, data that is no array, a key that is long. What is held then means
     /// nothing.
-    pub fn step(&mut self, json: &[u8]) -> Step {
+    pub(crate) fn step(&mut self, json: &[u8]) -> Step {
         match self.find(json) {
             Some(false) => Step::More,
             Some(true) if self.cut(json).is_some() => Step::Whole,
@@ -231,7 +231,7 @@ fn space(json: &[u8], from: usize) -> usize {
 }
 
 /// Appends a string to JSON text as Python's `json` does: in ASCII.
-pub fn put_string(text: &str, into: &mut Vec<u8>) {
+pub(crate) fn put_string(text: &str, into: &mut Vec<u8>) {
     into.push(b'"');
     for unit in text.chars() {
         match unit {

@@ -4,11 +4,12 @@
 //! edge. Where the ends of request and response are known, the connection comes back for the next request; else it is
 //! a tunnel until one of the two ends it.
 
-use crate::door::Core;
 use crate::fastpath::admission::Asked;
+use crate::handover::link::Link;
 use crate::handover::mailbox::Event;
 use crate::http::client::{Client, ROOM};
 use crate::http::head::{self as http_head, Request};
+use crate::http::service::Service;
 use crate::http::stream::Stream;
 use crate::listen::quota::{Account, Entry};
 use bytes::{Buf, BytesMut};
@@ -24,23 +25,23 @@ use tokio::time::Instant;
 const HELD: usize = 64 * 1024;
 
 /// The door's end of a connection to the edge.
-pub struct Edge {
+pub(crate) struct Edge {
     stream: Stream,
     inbound: BytesMut,
     ended: bool,
     shut: bool,
     deaf: bool,
     /// When it was last needed.
-    pub used: Instant,
+    pub(crate) used: Instant,
     /// What its client may ask of the edge.
-    pub entry: Entry,
+    pub(crate) entry: Entry,
 }
 
 impl Edge {
     /// Hands the edge a connection for the client at this address and of this name, which has this account. `attempts`: how
     /// often a worker died with the first request on it.
-    pub fn open(
-        core: &Core,
+    pub(crate) fn open(
+        link: &Link,
         (peer, name): (&Arc<str>, &Arc<str>),
         attempts: u32,
         account: &Arc<Account>,
@@ -50,7 +51,7 @@ impl Edge {
         theirs.set_nonblocking(true)?;
         let stream = Stream::Unix(UnixStream::from_std(ours)?);
         let entry = Entry::new(account.clone());
-        core.mailbox.push(Event::Http(theirs.into(), peer.clone(), attempts, name.clone(), entry.clone()));
+        link.mailbox.push(Event::Http(theirs.into(), peer.clone(), attempts, name.clone(), entry.clone()));
         Ok(Self {
             stream,
             inbound: BytesMut::new(),
@@ -73,7 +74,7 @@ struct Exchange {
 }
 
 /// How it went.
-pub enum Passed {
+pub(crate) enum Passed {
     /// The next request can be looked at.
     Whole,
     /// The connection is over: the edge has ended it.
@@ -85,8 +86,8 @@ pub enum Passed {
 /// Carries a request whose end is known, at the front of what the client has sent, and its response. `asked` is held
 /// until both are through, or nobody knows where they end. `let_in`: its client's quota has been asked; `arrived_ns`: when
 /// it came, if that matters.
-pub async fn exchange(
-    core: &Core,
+pub(crate) async fn exchange(
+    service: &Service,
     client: &mut Client,
     edge: &mut Edge,
     request: &Request,
@@ -94,34 +95,39 @@ pub async fn exchange(
     let_in: bool,
     arrived_ns: u64,
 ) -> Passed {
-    core.http.passed.fetch_add(1, Relaxed);
+    service.figures.passed.fetch_add(1, Relaxed);
     let exchange = Exchange { request: request.head + request.body, response: None, asked };
     edge.entry.note(let_in, arrived_ns);
-    let passed = carry(core, client, edge, Some(exchange)).await;
+    let passed = carry(service, client, edge, Some(exchange)).await;
     edge.entry.note(false, 0);
     passed
 }
 
 /// Carries everything until one of the two ends it.
-pub async fn tunnel(core: &Core, client: &mut Client, edge: &mut Edge) -> Passed {
-    core.http.tunnels.fetch_add(1, Relaxed);
-    carry(core, client, edge, None).await
+pub(crate) async fn tunnel(service: &Service, client: &mut Client, edge: &mut Edge) -> Passed {
+    service.figures.tunnels.fetch_add(1, Relaxed);
+    carry(service, client, edge, None).await
 }
 
-async fn carry(core: &Core, client: &mut Client, edge: &mut Edge, exchange: Option<Exchange>) -> Passed {
-    let mut flow = Flow { core, client, edge, exchange, blocked: false };
+async fn carry(
+    service: &Service,
+    client: &mut Client,
+    edge: &mut Edge,
+    exchange: Option<Exchange>,
+) -> Passed {
+    let mut flow = Flow { service, client, edge, exchange, blocked: false };
     let passed = poll_fn(|cx| flow.poll(cx)).await;
     edge.used = Instant::now();
     passed.unwrap_or_else(|error| {
         if error.kind() == ErrorKind::TimedOut {
-            core.http.stalled.fetch_add(1, Relaxed);
+            service.figures.stalled.fetch_add(1, Relaxed);
         }
         Passed::Gone
     })
 }
 
 struct Flow<'a> {
-    core: &'a Core,
+    service: &'a Service,
     client: &'a mut Client,
     edge: &'a mut Edge,
     /// None: a tunnel.
@@ -132,8 +138,7 @@ struct Flow<'a> {
 
 impl Flow<'_> {
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<Passed>> {
-        self.core.bell.answer(); // when the thread is too busy to sleep, nobody else does
-        self.core.direct.drain();
+        self.service.resources.catch_up();
         loop {
             let mut moved = self.read_client(cx)?;
             moved |= self.write_edge(cx);
@@ -156,7 +161,7 @@ impl Flow<'_> {
     /// From here on it is a tunnel.
     fn let_go(&mut self) {
         if self.exchange.take().is_some() {
-            self.core.http.tunnels.fetch_add(1, Relaxed);
+            self.service.figures.tunnels.fetch_add(1, Relaxed);
         }
     }
 
@@ -263,8 +268,6 @@ mod tests {
     use super::*;
     use crate::listen::listener::Socket;
     use crate::listen::quota::Who;
-    use crate::measure::limits::{Limits, NAMES};
-    use std::collections::HashMap;
     use std::time::Duration;
     use tokio::io::AsyncReadExt;
 
@@ -282,24 +285,24 @@ mod tests {
 
     /// Of a request of so many bytes, of which, and of what is behind it, `CAME` have come, the edge takes so many.
     async fn passed(request: usize, takes: usize) {
-        let limits = Limits::new(NAMES.iter().map(|name| (name.to_string(), 1 << 20))).unwrap();
-        let core = Core::new(limits, HashMap::new(), None).unwrap();
+        let service = Service::new(Arc::new(crate::rig::resources(1 << 20)));
+        let resources = &service.resources;
         let (_client, socket) = UnixStream::pair().unwrap();
         let mut client = Client::new(Socket::Unix(socket), Duration::from_secs(60));
         client.inbound.resize(CAME, b'x');
-        let mut reservation = core.budget.reserve();
+        let mut reservation = resources.requests.reserve();
         reservation.resize(CAME).unwrap();
         client.reservation = Some(reservation);
-        let account = core.quotas.account(Who::Local, 0);
-        let mut edge = Edge::open(&core, (&"".into(), &"".into()), 0, &account).unwrap();
-        let theirs = core.mailbox.take().unwrap().into_iter().find_map(|event| match event {
+        let account = resources.quotas.account(Who::Local, 0);
+        let mut edge = Edge::open(&resources.link, (&"".into(), &"".into()), 0, &account).unwrap();
+        let theirs = resources.link.mailbox.take().unwrap().into_iter().find_map(|event| match event {
             Event::Http(theirs, ..) => Some(std::os::unix::net::UnixStream::from(theirs)),
             _ => None,
         });
         let mut theirs = UnixStream::from_std(theirs.unwrap()).unwrap();
         let exchange = Exchange { request, response: None, asked: None };
         let mut flow = Flow {
-            core: &core,
+            service: &service,
             client: &mut client,
             edge: &mut edge,
             exchange: Some(exchange),
@@ -310,14 +313,14 @@ mod tests {
             Poll::Ready(())
         })
         .await;
-        assert_eq!(core.budget.used(), CAME as u64, "the edge has not taken all of it");
+        assert_eq!(resources.requests.used(), CAME as u64, "the edge has not taken all of it");
         let mut taken = vec![0; takes];
         tokio::select! {
             biased;
             read = theirs.read_exact(&mut taken) => assert_eq!(read.unwrap(), takes),
             _ = poll_fn(|cx| flow.poll(cx)) => panic!("the end has not come"),
         }
-        assert_eq!((core.budget.used(), flow.client.inbound.len()), (0, CAME - takes));
+        assert_eq!((resources.requests.used(), flow.client.inbound.len()), (0, CAME - takes));
         assert!(!flow.client.inbound.try_reclaim(CAME), "its memory is kept");
     }
 }

@@ -6,20 +6,23 @@ use crate::fastpath::flight::{Flight, Landing};
 use crate::fastpath::request::shown;
 use crate::http::admission::Shown;
 use crate::http::answer as http_answer;
-use crate::http::client::ROOM;
-use crate::http::connection::Connection;
-use crate::http::front::Open;
+use crate::http::client::{Client, ROOM};
+use crate::http::figures::{Figures, Open};
+use crate::http::front::Front;
 use crate::http::head::{HEAD, Infer, Request};
 use crate::http::json::Outline;
+use crate::http::stream::Stream;
 use crate::http::upload::{UPLOAD, Upload};
-use crate::listen::quota::Refusal;
-use crate::measure::budget::Reservation;
+use crate::listen::quota::{Account, Refusal};
+use crate::measure::budget::{Budget, Reservation};
 use crate::measure::clock::now_ns;
+use crate::resources::Resources;
 use crate::templates::array::{Array, Step};
 use bytes::{Buf, Bytes, BytesMut};
 use std::future::poll_fn;
 use std::io::ErrorKind;
 use std::ops::Range;
+use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::task::Poll;
 use std::time::Duration;
@@ -56,13 +59,37 @@ struct Guest {
     held: usize,
 }
 
-impl Connection<'_> {
+/// A client as it is served: what it may ask, what it has sent, and its part of the memory.
+pub(crate) struct Server<'a> {
+    pub(crate) front: &'a Front,
+    /// The client's name by its certificate; empty: that is not known.
+    pub(crate) name: Arc<str>,
+    /// What it may ask.
+    pub(crate) account: Arc<Account>,
+    pub(crate) client: Client,
+    requests: Arc<Budget>,
+    answers: Arc<Budget>,
+    /// Used again for each request.
+    outline: Outline,
+}
+
+impl<'a> Server<'a> {
+    /// Of a client with this name and account.
+    pub(crate) fn new(front: &'a Front, stream: Stream, name: Arc<str>, account: Arc<Account>) -> Self {
+        let (requests, answers) = front.service.resources.shares();
+        let client = Client::new(stream, front.write_stall);
+        Self { front, name, account, client, requests, answers, outline: Outline::default() }
+    }
+
+    fn figures(&self) -> &'a Figures {
+        &self.front.service.figures
+    }
+
     /// Refuses a request at the front of what the client has sent, because it asks too much; at once, before the rest of
     /// it has come, which is then thrown away.
     pub(crate) async fn refuse(&mut self, request: &Request, refusal: &Refusal) -> Tried {
-        let core = self.core;
-        core.over_quota(self.account.who(), refusal);
-        core.http.over_quota.fetch_add(1, Relaxed);
+        self.front.service.resources.link.over_quota(self.account.who(), refusal);
+        self.figures().over_quota.fetch_add(1, Relaxed);
         let text = format!("[request id: {}] {}", shown(b""), refusal.text);
         let answer = http_answer::late(&text, refusal.wait_ns.unwrap_or(0), &mut self.front.signature());
         let mut left = request.head + request.body;
@@ -83,12 +110,12 @@ impl Connection<'_> {
 
     /// Serves a request at the front of what the client has sent, if that was taught and granted.
     pub(crate) async fn serve(&mut self, request: &Request, infer: &Infer) -> Tried {
-        let core = self.core;
+        let Resources { direct, connections, .. } = &*self.front.service.resources;
         let bounded = infer.json <= self.front.json_bytes && request.body <= self.front.body_bytes;
-        if !bounded || !core.direct.has_templates() || core.is_draining() {
+        if !bounded || !direct.has_templates() || connections.is_draining() {
             return EDGE;
         }
-        let _serving = Open::new(&core.http.serving);
+        let _serving = Open::new(&self.figures().serving);
         let mut outline = std::mem::take(&mut self.outline);
         let mut reservation = self.requests.reserve();
         let tried = self.try_to_serve(request, infer, &mut outline, &mut reservation).await;
@@ -106,7 +133,8 @@ impl Connection<'_> {
         outline: &mut Outline,
         reservation: &mut Reservation,
     ) -> Tried {
-        let (core, arrived_ns, until) = (self.core, now_ns(), Instant::now() + BODY_PATIENCE);
+        let (arrived_ns, until) = (now_ns(), Instant::now() + BODY_PATIENCE);
+        let direct = &self.front.service.resources.direct;
         let whole = request.head + request.body;
         let json = request.head..request.head + infer.json;
         let waits = json.end > HEAD && self.client.inbound.len() < json.end;
@@ -123,11 +151,11 @@ impl Connection<'_> {
         let shown = Shown { outline, id, tensors, compress, compress_bytes, arrived_ns };
         if inbound.len() < whole {
             // What the door will not serve goes on at once, without waiting for all of it.
-            if !shown.is_known(&core.direct) || reservation.resize(whole).is_err() {
+            if !shown.is_known(direct) || reservation.resize(whole).is_err() {
                 return EDGE;
             }
             if whole - json.end >= UPLOAD
-                && let Some(flight) = shown.admit_upload(&core.direct)
+                && let Some(flight) = shown.admit_upload(direct)
             {
                 return self.upload(flight, infer, outline, json, until).await;
             }
@@ -135,7 +163,7 @@ impl Connection<'_> {
                 return EDGE;
             }
         }
-        match shown.admit(&core.direct) {
+        match shown.admit(direct) {
             Admission::Engine(asked) => Tried::Edge(0, asked),
             Admission::Waiting(_) => EDGE, // which is never said of requests that come one by one
             Admission::Flight(mut flight) => {
@@ -147,7 +175,7 @@ impl Connection<'_> {
             }
             Admission::Late(text, late_ns) => {
                 let answer = http_answer::late(&text, late_ns, &mut self.front.signature());
-                core.http.late.fetch_add(1, Relaxed);
+                self.figures().late.fetch_add(1, Relaxed);
                 self.answer(answer, whole).await
             }
         }
@@ -179,7 +207,7 @@ impl Connection<'_> {
                 return self.hand_over(Guest { flight, upload: Some(upload), held: 0 }, 0);
             }
         }
-        self.core.http.uploads.fetch_add(1, Relaxed);
+        self.figures().uploads.fetch_add(1, Relaxed);
         self.fly(Guest { flight, upload: Some(upload), held: 0 }).await
     }
 
@@ -239,7 +267,7 @@ impl Connection<'_> {
         match landed {
             Some(Ok(Landing::Late)) => {
                 let answer = http_answer::expired(&guest.flight.expire(), &mut self.front.signature());
-                self.core.http.expired.fetch_add(1, Relaxed);
+                self.figures().expired.fetch_add(1, Relaxed);
                 return self.answer(answer, held).await;
             }
             Some(Ok(Landing::Well)) => {}
@@ -255,9 +283,9 @@ impl Connection<'_> {
         for place in flight.template().raw_outputs() {
             flight.read(place.offset, place.size, &mut answer);
         }
-        self.core.http.json.fetch_add(flight.template().has_text().into(), Relaxed);
+        self.figures().json.fetch_add(flight.template().has_text().into(), Relaxed);
         flight.finish(&self.name);
-        self.core.http.answered.fetch_add(1, Relaxed);
+        self.figures().answered.fetch_add(1, Relaxed);
         self.answer(answer, held).await
     }
 
@@ -287,8 +315,7 @@ impl Connection<'_> {
 
     /// Lets others have the thread, and does what it does before it sleeps.
     async fn breathe(&self) {
-        self.core.bell.answer();
-        self.core.direct.drain();
+        self.front.service.resources.catch_up();
         tokio::task::yield_now().await;
     }
 
@@ -309,7 +336,7 @@ impl Connection<'_> {
             Ok(()) => Tried::Answered,
             Err(error) => {
                 if error.kind() == ErrorKind::TimedOut {
-                    self.core.http.stalled.fetch_add(1, Relaxed);
+                    self.figures().stalled.fetch_add(1, Relaxed);
                 }
                 Tried::Gone
             }

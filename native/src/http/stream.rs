@@ -17,7 +17,7 @@ use tokio_rustls::server::TlsStream;
 const FIRST: usize = 1024;
 
 /// A stream of any kind.
-pub enum Stream {
+pub(crate) enum Stream {
     /// TCP in the clear.
     Tcp(TcpStream),
     /// A Unix socket.
@@ -68,7 +68,7 @@ impl From<TlsStream<TcpStream>> for Stream {
 impl Stream {
     /// Appends what has come, `room` bytes at most beyond what fits anyway; 0 at the end. Memory is only taken when
     /// something is there. Over TLS the end must be said in its words: one that is not is an error.
-    pub fn poll_read(
+    pub(crate) fn poll_read(
         &mut self,
         cx: &mut Context<'_>,
         into: &mut BytesMut,
@@ -92,14 +92,14 @@ impl Stream {
     }
 
     /// Sends from the front of `bytes`, or at least takes it; see `poll_flush`.
-    pub fn poll_write(&mut self, cx: &mut Context<'_>, bytes: &mut impl Buf) -> Poll<Result<usize>> {
+    pub(crate) fn poll_write(&mut self, cx: &mut Context<'_>, bytes: &mut impl Buf) -> Poll<Result<usize>> {
         let written = ready!(each!(self, stream => Pin::new(stream).poll_write(cx, bytes.chunk())))?;
         bytes.advance(written);
         Poll::Ready(Ok(written))
     }
 
     /// Sends what was taken: TLS keeps some.
-    pub fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<Result<()>> {
+    pub(crate) fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<Result<()>> {
         match self {
             Self::Tls(stream) => Pin::new(stream).poll_flush(cx),
             Self::Tcp(_) | Self::Unix(_) => Poll::Ready(Ok(())),
@@ -108,21 +108,21 @@ impl Stream {
 
     /// Whether the other side has closed altogether, and not only its own direction. A Unix socket tells at once; TCP tells
     /// only by a reset.
-    pub fn is_hung_up(&self) -> bool {
+    pub(crate) fn is_hung_up(&self) -> bool {
         let ready = each_socket!(self, socket => socket.ready(Interest::WRITABLE).now_or_never());
         matches!(ready, Some(Ok(ready)) if ready.is_write_closed())
     }
 
     /// What is ready for writing when the other side has closed altogether or reset, and never else: a registration of
     /// its own, for hang-ups and errors, because that of the stream is ready for good once one direction has ended.
-    pub fn watch(&self) -> Result<AsyncFd<OwnedFd>> {
+    pub(crate) fn watch(&self) -> Result<AsyncFd<OwnedFd>> {
         let descriptor = each_socket!(self, socket => socket.as_fd().try_clone_to_owned())?;
         // SAFETY: the registration owns the descriptor, which stays open until it is dropped.
         unsafe { AsyncFd::register_with_interest(descriptor, Interest::PRIORITY) }.map_err(Error::from)
     }
 
     /// Says that no more will be sent.
-    pub fn poll_shutdown(&mut self, cx: &mut Context<'_>) -> Poll<Result<()>> {
+    pub(crate) fn poll_shutdown(&mut self, cx: &mut Context<'_>) -> Poll<Result<()>> {
         each!(self, stream => Pin::new(stream).poll_shutdown(cx))
     }
 }

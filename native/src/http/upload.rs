@@ -7,10 +7,10 @@ use crate::templates::template::Place;
 use bytes::BytesMut;
 
 /// From this length on it pays to copy tensors as they arrive.
-pub const UPLOAD: usize = 32 * 1024;
+pub(crate) const UPLOAD: usize = 32 * 1024;
 
 /// See the head of this file.
-pub struct Upload {
+pub(crate) struct Upload {
     /// All before the tensors.
     opening: BytesMut,
     places: Vec<Place>,
@@ -21,18 +21,18 @@ pub struct Upload {
 
 impl Upload {
     /// Of the tensors that follow `opening`.
-    pub fn new(flight: &Flight, opening: BytesMut) -> Self {
+    pub(crate) fn new(flight: &Flight, opening: BytesMut) -> Self {
         let places: Vec<_> = flight.template().raw_inputs().collect();
         Self { opening, places, place: 0, done: 0, missing: flight.template().raw_bytes() }
     }
 
     /// Bytes that are still to come.
-    pub fn missing(&self) -> usize {
+    pub(crate) fn missing(&self) -> usize {
         self.missing
     }
 
     /// Takes the next piece, at most as much as is missing.
-    pub fn push(&mut self, flight: &Flight, mut piece: &[u8]) {
+    pub(crate) fn push(&mut self, flight: &Flight, mut piece: &[u8]) {
         while let (Some(place), false) = (self.places.get(self.place), piece.is_empty()) {
             let count = piece.len().min(place.size - self.done);
             flight.write(place.offset + self.done, &piece[..count]);
@@ -46,7 +46,7 @@ impl Upload {
     }
 
     /// The request so far, as it came.
-    pub fn restore(self, flight: &Flight) -> BytesMut {
+    pub(crate) fn restore(self, flight: &Flight) -> BytesMut {
         let mut message = self.opening;
         for (number, place) in self.places.iter().enumerate().take(self.place + 1) {
             let done = if number < self.place { place.size } else { self.done };
@@ -59,7 +59,7 @@ impl Upload {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fastpath::rig::Rig;
+    use crate::rig::Rig;
 
     #[test]
     fn a_request_is_put_together_as_it_came() {

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::task::Waker;
 
 /// Requests in flight at most, whatever was granted: as many as the rings hold.
-pub const DEPTH: u32 = 1024;
+pub(crate) const DEPTH: u32 = 1024;
 
 /// Rows of a batch at most, where nothing is planned yet.
 const ROWS: u32 = 1 << 16;
@@ -50,7 +50,7 @@ struct Entry {
 
 /// What names a request in a lane.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Ticket {
+pub(crate) struct Ticket {
     number: u32,
     generation: u32,
 }
@@ -66,17 +66,17 @@ impl Ticket {
 }
 
 /// A lane; see the head of this file.
-pub struct Lane {
+pub(crate) struct Lane {
     /// Its id, the worker's.
-    pub id: u32,
+    pub(crate) id: u32,
     /// The lanes with the same models.
-    pub group: u32,
+    pub(crate) group: u32,
     /// Requests that may be in flight without asking; 0: none.
-    pub limit: u32,
+    pub(crate) limit: u32,
     /// The worker said what cannot be.
-    pub broken: bool,
+    pub(crate) broken: bool,
     /// Its process has ended; it stays until the last call has looked.
-    pub closed: bool,
+    pub(crate) closed: bool,
     end: DoorEnd,
     entries: Vec<Entry>,
     free: Vec<u32>,
@@ -100,7 +100,7 @@ pub struct Lane {
 
 impl Lane {
     /// A lane without a grant.
-    pub fn new(id: u32, group: u32, end: DoorEnd) -> Self {
+    pub(crate) fn new(id: u32, group: u32, end: DoorEnd) -> Self {
         Self {
             id,
             group,
@@ -124,25 +124,25 @@ impl Lane {
     }
 
     /// Requests that are not over, those of clients that have gone included.
-    pub fn in_flight(&self) -> u32 {
+    pub(crate) fn in_flight(&self) -> u32 {
         self.used
     }
 
     /// Requests that the worker has. Those whose tensors are still coming, for which a client may take its time, are no
     /// work yet.
-    pub fn given(&self) -> u32 {
+    pub(crate) fn given(&self) -> u32 {
         self.given
     }
 
     /// The work that the worker has at the published prices: all charges, and what may be left of the batch that runs, which
     /// no charge covers.
-    pub fn work_ns(&self, now_ns: u64) -> u64 {
+    pub(crate) fn work_ns(&self, now_ns: u64) -> u64 {
         let passed_ns = now_ns.saturating_sub(self.begun_ns);
         if self.given == 0 { 0 } else { self.charges_ns + self.longest_ns.saturating_sub(passed_ns) }
     }
 
     /// The work ahead of one more request of a kind.
-    pub fn ahead_ns(&self, kind: u32, price: Price, now_ns: u64) -> u64 {
+    pub(crate) fn ahead_ns(&self, kind: u32, price: Price, now_ns: u64) -> u64 {
         self.work_ns(now_ns) + self.closes_ns(kind, price)
     }
 
@@ -154,28 +154,28 @@ impl Lane {
     }
 
     /// Whether nothing in flight is due later than this.
-    pub fn is_latest(&self, deadline_ns: u64) -> bool {
+    pub(crate) fn is_latest(&self, deadline_ns: u64) -> bool {
         deadline_ns >= self.latest_deadline_ns
     }
 
     /// Whether requests may be given to it, were there room, and most of what it has has come.
-    pub fn is_busy(&self) -> bool {
+    pub(crate) fn is_busy(&self) -> bool {
         self.limit > 0 && !self.broken && !self.closed && self.arriving * 2 < self.used
     }
 
     /// Whether one more may be given to it.
-    pub fn has_room(&self) -> bool {
+    pub(crate) fn has_room(&self) -> bool {
         self.used < self.limit.min(DEPTH) && !self.broken && !self.closed
     }
 
     /// Since when the worker has something to do and has completed nothing; 0: it has nothing. A request that waits in a
     /// long queue which moves is no sign of a worker that hangs.
-    pub fn owing_ns(&self) -> u64 {
+    pub(crate) fn owing_ns(&self) -> u64 {
         if self.given == 0 { 0 } else { self.begun_ns }
     }
 
     /// Requests of a model that the worker may touch, or whose calls have not looked yet how they ended.
-    pub fn in_flight_of(&self, model: u32) -> usize {
+    pub(crate) fn in_flight_of(&self, model: u32) -> usize {
         let of_model =
             |entry: &&Entry| entry.template.as_ref().is_some_and(|template| template.model == model);
         // What is still coming and was forgotten meanwhile will never depart.
@@ -188,7 +188,13 @@ impl Lane {
     }
 
     /// Takes up a request whose tensors will be copied into `slot`.
-    pub fn reserve(&mut self, template: &Arc<Template>, slot: Slot, arrived_ns: u64, price: Price) -> Ticket {
+    pub(crate) fn reserve(
+        &mut self,
+        template: &Arc<Template>,
+        slot: Slot,
+        arrived_ns: u64,
+        price: Price,
+    ) -> Ticket {
         let number = self.free.pop().unwrap_or_else(|| {
             self.entries.push(Entry {
                 generation: 0,
@@ -217,7 +223,7 @@ impl Lane {
     }
 
     /// Its tensors are yet to come.
-    pub fn await_rest(&mut self, ticket: Ticket) {
+    pub(crate) fn await_rest(&mut self, ticket: Ticket) {
         let entry = &mut self.entries[ticket.number as usize];
         debug_assert!(entry.state == State::Filling && !entry.arriving);
         entry.arriving = true;
@@ -227,7 +233,7 @@ impl Lane {
     /// Gives it to the worker, which `rouse` wakes. It is charged with its rows, with those that the batch before it
     /// wastes when it does not fit, and with that whole batch where it does not join it. False when it no longer may be
     /// given: the caller then forgets it.
-    pub fn submit(&mut self, ticket: Ticket, deadline_ns: u64, now_ns: u64) -> bool {
+    pub(crate) fn submit(&mut self, ticket: Ticket, deadline_ns: u64, now_ns: u64) -> bool {
         if self.limit == 0 || self.broken || self.closed {
             return false;
         }
@@ -273,14 +279,14 @@ impl Lane {
     }
 
     /// Wakes the worker if it sleeps and something was submitted.
-    pub fn rouse(&mut self) {
+    pub(crate) fn rouse(&mut self) {
         if std::mem::take(&mut self.unheard) {
             self.end.wake_worker();
         }
     }
 
     /// The outcome, if it is over; else who is to be woken when it is.
-    pub fn poll(&mut self, ticket: Ticket, task: &Waker) -> Option<Outcome> {
+    pub(crate) fn poll(&mut self, ticket: Ticket, task: &Waker) -> Option<Outcome> {
         let entry = &mut self.entries[ticket.number as usize];
         if let State::Over(outcome) = entry.state {
             return Some(outcome);
@@ -293,7 +299,7 @@ impl Lane {
 
     /// Its call is done with it: the slot goes back as soon as the worker is done with it, too. True when the worker
     /// still has it.
-    pub fn release(&mut self, ticket: Ticket, slots: &mut Slots) -> bool {
+    pub(crate) fn release(&mut self, ticket: Ticket, slots: &mut Slots) -> bool {
         let entry = &mut self.entries[ticket.number as usize];
         if entry.generation != ticket.generation {
             return false;
@@ -349,7 +355,7 @@ impl Lane {
     }
 
     /// Takes what the worker has completed; how many requests that were. What it cannot have completed does not count.
-    pub fn drain(&mut self, slots: &mut Slots, news: &mut News, now_ns: u64) -> u32 {
+    pub(crate) fn drain(&mut self, slots: &mut Slots, news: &mut News, now_ns: u64) -> u32 {
         let mut ended = 0;
         while !self.broken && !self.closed {
             let Some(completion) = self.end.take() else { break };
@@ -409,7 +415,7 @@ impl Lane {
     }
 
     /// A request was answered; `who` are its id and its client.
-    pub fn answered(
+    pub(crate) fn answered(
         &self,
         ticket: Ticket,
         stages: Stages,
@@ -429,7 +435,7 @@ impl Lane {
     /// Its process has ended: what it had is handed over, and its memory is the door's again. The model of what it had had
     /// for longest, and how many requests it had. Only those that may have been in the batch that ran count as tried: the
     /// worker takes them in their order, and the others have nothing to do with its death.
-    pub fn close(&mut self, slots: &mut Slots) -> (Option<u32>, usize) {
+    pub(crate) fn close(&mut self, slots: &mut Slots) -> (Option<u32>, usize) {
         self.closed = true;
         self.limit = 0;
         let mut had: Vec<u32> =
@@ -459,22 +465,22 @@ impl Lane {
     }
 
     /// Whether no call needs it any more.
-    pub fn is_done(&self) -> bool {
+    pub(crate) fn is_done(&self) -> bool {
         self.closed && self.free.len() == self.entries.len()
     }
 
     /// The thread is about to sleep: completions must ring.
-    pub fn arm(&self) {
+    pub(crate) fn arm(&self) {
         self.end.arm();
     }
 
     /// The thread is awake.
-    pub fn disarm(&self) {
+    pub(crate) fn disarm(&self) {
         self.end.disarm();
     }
 
     /// Whether there is something to take.
-    pub fn pending(&self) -> bool {
+    pub(crate) fn pending(&self) -> bool {
         !self.broken && !self.closed && self.end.pending()
     }
 }

@@ -4,7 +4,7 @@
 //! The memory is sealed against a change of its size, so that no worker can make the door's reads fault. Everything in it
 //! is atomic words, so that what a worker writes there against the rules is wrong data and nothing worse.
 
-pub use crate::lanes::rings::{Completion, RING, Submission, status};
+pub(crate) use crate::lanes::rings::{Completion, Submission, status};
 use crate::lanes::rings::{DoorIndices, Shared, WorkerIndices};
 use std::borrow::Borrow;
 use std::fs::File;
@@ -16,14 +16,14 @@ use std::sync::atomic::AtomicU32;
 use std::time::Duration;
 
 /// Flag of `WorkerEnd::wait`: there is mail on the worker's socket.
-pub const MAIL: u32 = 1;
+pub(crate) const MAIL: u32 = 1;
 /// Flag of `WorkerEnd::wait`: there are submissions.
-pub const SUBMISSIONS: u32 = 2;
+pub(crate) const SUBMISSIONS: u32 = 2;
 
 const SEALS: libc::c_int = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
 
 /// The memory of one lane, mapped into this process. Of either side.
-pub struct LaneMemory {
+pub(crate) struct LaneMemory {
     file: OwnedFd,
     shared: NonNull<Shared>,
 }
@@ -35,7 +35,7 @@ unsafe impl Sync for LaneMemory {}
 
 impl LaneMemory {
     /// Fresh memory for a worker that is yet to start.
-    pub fn create() -> io::Result<Self> {
+    pub(crate) fn create() -> io::Result<Self> {
         // SAFETY: the name ends with a zero.
         let fd = unsafe {
             libc::memfd_create(c"appliance-lane".as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING)
@@ -54,7 +54,7 @@ impl LaneMemory {
     }
 
     /// The memory behind a descriptor, which is duplicated. InvalidData when it is not a lane's.
-    pub fn open(fd: RawFd) -> io::Result<Self> {
+    pub(crate) fn open(fd: RawFd) -> io::Result<Self> {
         // SAFETY: a call without pointers; a bad descriptor is an error.
         let copy = unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, 0) };
         if copy < 0 {
@@ -97,12 +97,12 @@ impl LaneMemory {
     }
 
     /// The memory's descriptor.
-    pub fn fd(&self) -> RawFd {
+    pub(crate) fn fd(&self) -> RawFd {
         self.file.as_raw_fd()
     }
 
     /// From any thread of the daemon: there is mail on the worker's socket. Wakes the worker if it sleeps.
-    pub fn mail(&self) {
+    pub(crate) fn mail(&self) {
         self.shared().post();
         self.wake_worker();
     }
@@ -116,7 +116,7 @@ impl LaneMemory {
 
 /// A fresh doorbell: the eventfd of one lane that its worker writes to and nobody reads. No lane shares another's, so
 /// that what a worker does to its own is missed by nobody else.
-pub fn doorbell() -> io::Result<OwnedFd> {
+pub(crate) fn doorbell() -> io::Result<OwnedFd> {
     // SAFETY: a call without pointers.
     let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
     if fd < 0 {
@@ -149,68 +149,63 @@ fn futex_wake(word: &AtomicU32) {
 }
 
 /// The door's end: produces submissions, consumes completions. One thread's.
-pub struct DoorEnd {
+pub(crate) struct DoorEnd {
     memory: Arc<LaneMemory>,
     indices: DoorIndices,
 }
 
 impl DoorEnd {
     /// Of a lane whose worker has not been given anything yet. At most one for each memory.
-    pub fn new(memory: Arc<LaneMemory>) -> Self {
+    pub(crate) fn new(memory: Arc<LaneMemory>) -> Self {
         Self { memory, indices: DoorIndices::default() }
     }
 
     /// Gives the worker a request, of which it hears when it is awake or woken. False when RING are in flight or the lane
     /// is broken.
     #[must_use]
-    pub fn submit(&mut self, submission: &Submission) -> bool {
+    pub(crate) fn submit(&mut self, submission: &Submission) -> bool {
         self.indices.submit(self.memory.shared(), submission)
     }
 
     /// Wakes the worker if it sleeps; to be called after `submit`, once for several.
-    pub fn wake_worker(&self) {
+    pub(crate) fn wake_worker(&self) {
         self.memory.wake_worker();
     }
 
     /// Nobody wants the request any more that was submitted after so many others; the worker passes over it, unless it has
     /// begun it.
-    pub fn withdraw(&self, number: u32) {
+    pub(crate) fn withdraw(&self, number: u32) {
         self.indices.withdraw(self.memory.shared(), number);
     }
 
     /// The next end of a request. Its contents are the worker's word: ticket and status may be anything.
-    pub fn take(&mut self) -> Option<Completion> {
+    pub(crate) fn take(&mut self) -> Option<Completion> {
         self.indices.take(self.memory.shared())
     }
 
     /// Whether the worker published what cannot be; it shall be killed. Nothing is submitted or taken any more.
-    pub fn broken(&self) -> bool {
+    pub(crate) fn broken(&self) -> bool {
         self.indices.broken()
     }
 
-    /// Submissions whose completions have not been taken.
-    pub fn in_flight(&self) -> usize {
-        self.indices.in_flight()
-    }
-
     /// From now on the worker's next completion writes the doorbell. Look at `pending` after this and before sleeping.
-    pub fn arm(&self) {
+    pub(crate) fn arm(&self) {
         self.memory.shared().arm();
     }
 
     /// The door is awake and looks by itself.
-    pub fn disarm(&self) {
+    pub(crate) fn disarm(&self) {
         self.memory.shared().disarm();
     }
 
     /// Whether there is something to take.
-    pub fn pending(&self) -> bool {
+    pub(crate) fn pending(&self) -> bool {
         self.indices.pending(self.memory.shared())
     }
 }
 
 /// The worker's end: consumes submissions, produces completions. One thread's.
-pub struct WorkerEnd {
+pub(crate) struct WorkerEnd {
     memory: LaneMemory,
     doorbell: OwnedFd,
     indices: WorkerIndices,
@@ -218,13 +213,13 @@ pub struct WorkerEnd {
 
 impl WorkerEnd {
     /// `doorbell` is the eventfd that the door sleeps on. At most one for each memory, before anything is submitted.
-    pub fn new(memory: LaneMemory, doorbell: OwnedFd) -> Self {
+    pub(crate) fn new(memory: LaneMemory, doorbell: OwnedFd) -> Self {
         Self { memory, doorbell, indices: WorkerIndices::default() }
     }
 
     /// Sleeps until there is mail or a submission, at most `longest`; gives MAIL and SUBMISSIONS, 0 after that time.
     /// Who is told MAIL reads the socket until nothing is left there, for it is told once.
-    pub fn wait(&self, longest: Duration) -> u32 {
+    pub(crate) fn wait(&self, longest: Duration) -> u32 {
         let shared = self.memory.shared();
         let flags = self.flags();
         if flags != 0 || longest.is_zero() {
@@ -247,32 +242,32 @@ impl WorkerEnd {
 
     /// Whether it has said that it sleeps and was not woken.
     #[cfg(test)]
-    pub fn is_asleep(&self) -> bool {
+    pub(crate) fn is_asleep(&self) -> bool {
         self.memory.shared().asleep_word().load(std::sync::atomic::Ordering::SeqCst) == 1
     }
 
     /// Submissions that wait.
-    pub fn waiting(&self) -> usize {
+    pub(crate) fn waiting(&self) -> usize {
         self.indices.waiting(self.memory.shared())
     }
 
     /// Whether there is mail, which `wait` will tell. Asked after `waiting`: mail posted before one of those is seen.
-    pub fn has_mail(&self) -> bool {
+    pub(crate) fn has_mail(&self) -> bool {
         self.memory.shared().has_mail()
     }
 
     /// The submission `index` places from the front, which must be less than `waiting`.
-    pub fn peek(&self, index: usize) -> Submission {
+    pub(crate) fn peek(&self, index: usize) -> Submission {
         self.indices.peek(self.memory.shared(), index)
     }
 
     /// Takes `count` submissions from the front.
-    pub fn advance(&mut self, count: usize) {
+    pub(crate) fn advance(&mut self, count: usize) {
         self.indices.advance(count);
     }
 
     /// Tells the ends of requests, and rings the doorbell if the door sleeps.
-    pub fn complete(&mut self, completions: impl IntoIterator<Item = impl Borrow<Completion>>) {
+    pub(crate) fn complete(&mut self, completions: impl IntoIterator<Item = impl Borrow<Completion>>) {
         self.indices.complete(self.memory.shared(), completions);
         if self.memory.shared().must_ring() {
             let one = 1u64.to_ne_bytes();

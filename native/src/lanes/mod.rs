@@ -1,12 +1,12 @@
 //! The way to a worker and back: shared memory, rings, slots, and what became of each request.
 
-pub mod lane;
-pub mod memory;
-pub mod news;
-pub mod outcome;
-pub mod price;
-pub mod rings;
-pub mod slots;
-pub mod trace;
-pub mod worker_plans;
-pub mod worker_runs;
+pub(crate) mod lane;
+pub(crate) mod memory;
+pub(crate) mod news;
+pub(crate) mod outcome;
+pub(crate) mod price;
+pub(crate) mod rings;
+pub(crate) mod slots;
+pub(crate) mod trace;
+pub(crate) mod worker_plans;
+pub(crate) mod worker_runs;

@@ -6,15 +6,15 @@ use bytes::Bytes;
 use std::collections::BTreeMap;
 
 /// What is told separately: one lane's requests of one kind.
-pub type Subject = (u32, u32, u32);
+pub(crate) type Subject = (u32, u32, u32);
 
 /// How often durations fell between two bounds, and their sum.
 #[derive(Default, Clone)]
-pub struct Histogram {
+pub(crate) struct Histogram {
     /// By bucket; those behind the last one are empty.
-    pub counts: Vec<u64>,
+    pub(crate) counts: Vec<u64>,
     /// Nanoseconds.
-    pub sum_ns: u64,
+    pub(crate) sum_ns: u64,
 }
 
 impl Histogram {
@@ -29,55 +29,55 @@ impl Histogram {
 
 /// Batches of one size, and the nanoseconds that their stages took together.
 #[derive(Default, Clone, Copy)]
-pub struct Batches {
+pub(crate) struct Batches {
     /// How many.
-    pub count: u64,
+    pub(crate) count: u64,
     /// Making them.
-    pub gather_ns: u64,
+    pub(crate) gather_ns: u64,
     /// Running them.
-    pub run_ns: u64,
+    pub(crate) run_ns: u64,
     /// Splitting them.
-    pub scatter_ns: u64,
+    pub(crate) scatter_ns: u64,
 }
 
 /// A request that took long.
-pub struct Slow {
+pub(crate) struct Slow {
     /// Its id.
-    pub id: Bytes,
+    pub(crate) id: Bytes,
     /// Its client, by its certificate.
-    pub client: String,
+    pub(crate) client: String,
     /// Queue, gather, run, scatter, total.
-    pub stages_ns: [u64; 5],
+    pub(crate) stages_ns: [u64; 5],
 }
 
 /// What happened to the requests of one subject.
 #[derive(Default)]
-pub struct Tally {
+pub(crate) struct Tally {
     /// Answered.
-    pub requests: u64,
+    pub(crate) requests: u64,
     /// Their rows.
-    pub rows: u64,
+    pub(crate) rows: u64,
     /// By rows.
-    pub batches: BTreeMap<u32, Batches>,
+    pub(crate) batches: BTreeMap<u32, Batches>,
     /// Queue, gather, run, scatter, total.
-    pub stages: [Histogram; 5],
+    pub(crate) stages: [Histogram; 5],
     /// Refused because they could not be in time.
-    pub refused: u64,
+    pub(crate) refused: u64,
     /// Given up by their clients.
-    pub cancelled: u64,
+    pub(crate) cancelled: u64,
     /// Answered too late.
-    pub expired: u64,
+    pub(crate) expired: u64,
     /// The shortest time that one of them brought until its deadline; 0: none had one.
-    pub budget_ns: u64,
+    pub(crate) budget_ns: u64,
     /// The slow ones, some of them.
-    pub slow: Vec<Slow>,
+    pub(crate) slow: Vec<Slow>,
 }
 
 /// Characters of an id that are kept: with more, whole messages would stay.
 const ID: usize = 64;
 
 /// An id without the message that it is a part of.
-pub fn kept(id: &[u8]) -> Bytes {
+pub(crate) fn kept(id: &[u8]) -> Bytes {
     Bytes::copy_from_slice(&id[..id.len().min(ID)])
 }
 
@@ -85,7 +85,7 @@ pub fn kept(id: &[u8]) -> Bytes {
 const SLOW: usize = 64;
 
 /// Everything since it was last told.
-pub struct News {
+pub(crate) struct News {
     bounds_ns: Vec<u64>,
     slow_ns: u64,
     tallies: ById<Subject, Tally>,
@@ -93,22 +93,22 @@ pub struct News {
 }
 
 /// How one request went.
-pub struct Answered {
+pub(crate) struct Answered {
     /// Rows.
-    pub rows: u32,
+    pub(crate) rows: u32,
     /// Queue, gather, run, scatter, total.
-    pub stages_ns: [u64; 5],
+    pub(crate) stages_ns: [u64; 5],
 }
 
 impl News {
     /// Nothing yet. Durations are counted between these bounds; requests longer than `slow_ns` are told one by one (0:
     /// none is).
-    pub fn new(bounds_ns: Vec<u64>, slow_ns: u64) -> Self {
+    pub(crate) fn new(bounds_ns: Vec<u64>, slow_ns: u64) -> Self {
         Self { bounds_ns, slow_ns, tallies: ById::default(), broken: Vec::new() }
     }
 
     /// Whether there is nothing to tell.
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.tallies.is_empty() && self.broken.is_empty()
     }
 
@@ -117,7 +117,7 @@ impl News {
     }
 
     /// A batch came back.
-    pub fn batch(&mut self, subject: Subject, rows: u32, stages: Batches) {
+    pub(crate) fn batch(&mut self, subject: Subject, rows: u32, stages: Batches) {
         let batches = self.of(subject).batches.entry(rows).or_default();
         batches.count += 1;
         batches.gather_ns += stages.gather_ns;
@@ -126,7 +126,7 @@ impl News {
     }
 
     /// A request was answered; its id and its client.
-    pub fn answered(&mut self, subject: Subject, (id, client): (&Bytes, &str), how: &Answered) {
+    pub(crate) fn answered(&mut self, subject: Subject, (id, client): (&Bytes, &str), how: &Answered) {
         let slow = self.slow_ns > 0 && how.stages_ns[4] > self.slow_ns;
         let buckets = how.stages_ns.map(|ns| self.bounds_ns.partition_point(|bound| *bound < ns));
         let tally = self.of(subject);
@@ -142,33 +142,33 @@ impl News {
     }
 
     /// A request was refused.
-    pub fn refused(&mut self, subject: Subject) {
+    pub(crate) fn refused(&mut self, subject: Subject) {
         self.of(subject).refused += 1;
     }
 
     /// A client went away.
-    pub fn cancelled(&mut self, subject: Subject) {
+    pub(crate) fn cancelled(&mut self, subject: Subject) {
         self.of(subject).cancelled += 1;
     }
 
     /// A request brought so much time until its deadline.
-    pub fn budget(&mut self, subject: Subject, ns: u64) {
+    pub(crate) fn budget(&mut self, subject: Subject, ns: u64) {
         let known = &mut self.of(subject).budget_ns;
         *known = if *known == 0 { ns } else { ns.min(*known) };
     }
 
     /// The outputs came after the deadline.
-    pub fn expired(&mut self, subject: Subject) {
+    pub(crate) fn expired(&mut self, subject: Subject) {
         self.of(subject).expired += 1;
     }
 
     /// A worker said what cannot be.
-    pub fn broken(&mut self, lane: u32) {
+    pub(crate) fn broken(&mut self, lane: u32) {
         self.broken.push(lane);
     }
 
     /// Takes everything.
-    pub fn take(&mut self) -> (Vec<(Subject, Tally)>, Vec<u32>) {
+    pub(crate) fn take(&mut self) -> (Vec<(Subject, Tally)>, Vec<u32>) {
         (self.tallies.drain().collect(), std::mem::take(&mut self.broken))
     }
 }

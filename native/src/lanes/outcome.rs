@@ -2,7 +2,7 @@
 
 /// What became of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Outcome {
+pub(crate) enum Outcome {
     /// Its outputs lie in its slot.
     Ran(Stages),
     /// Its deadline could no longer be met when its turn came.
@@ -16,13 +16,13 @@ pub enum Outcome {
 
 /// Where its time went, in nanoseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Stages {
+pub(crate) struct Stages {
     /// From its arrival until the worker took it.
-    pub queue_ns: u64,
+    pub(crate) queue_ns: u64,
     /// Making its batch.
-    pub gather_ns: u64,
+    pub(crate) gather_ns: u64,
     /// Running it.
-    pub run_ns: u64,
+    pub(crate) run_ns: u64,
     /// Splitting it.
-    pub scatter_ns: u64,
+    pub(crate) scatter_ns: u64,
 }

@@ -18,77 +18,77 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*, fence};
 
 /// Entries of each ring, and so the most requests that may be in flight.
 #[cfg(not(loom))]
-pub const RING: usize = 1024;
+pub(crate) const RING: usize = 1024;
 /// A ring that goes round within a model.
 #[cfg(loom)]
-pub const RING: usize = 2;
+pub(crate) const RING: usize = 2;
 
 const WORDS: usize = 8;
 /// The word of a submission that the door may write once more after it was published.
 const WITHDRAWN: usize = 6;
 
 /// How a request ended.
-pub mod status {
+pub(crate) mod status {
     /// The outputs lie in their place.
-    pub const OK: u32 = 0;
+    pub(crate) const OK: u32 = 0;
     /// It failed, or its template is unknown: Python shall try.
-    pub const HAND_OVER: u32 = 1;
+    pub(crate) const HAND_OVER: u32 = 1;
     /// Its deadline passed before it ran.
-    pub const EXPIRED: u32 = 2;
+    pub(crate) const EXPIRED: u32 = 2;
     /// It was withdrawn before it ran.
-    pub const WITHDRAWN: u32 = 3;
+    pub(crate) const WITHDRAWN: u32 = 3;
 }
 
 /// One request for the worker; offsets in bytes from the start of the arena, `start_by_ns` on CLOCK_MONOTONIC (0: none).
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Submission {
+pub(crate) struct Submission {
     /// The door's name for the request; means nothing to the worker.
-    pub ticket: u64,
+    pub(crate) ticket: u64,
     /// Where its inputs begin.
-    pub offset: u64,
+    pub(crate) offset: u64,
     /// Where its outputs shall begin.
-    pub out_offset: u64,
+    pub(crate) out_offset: u64,
     /// After this it is of no use to begin.
-    pub start_by_ns: u64,
+    pub(crate) start_by_ns: u64,
     /// The template, which says what lies there.
-    pub template: u32,
+    pub(crate) template: u32,
     /// Rows of the batch that it brings.
-    pub rows: u32,
+    pub(crate) rows: u32,
     /// Rows of the largest batch that it may join others in; 0: as many as its kind allows.
-    pub batch_rows: u32,
+    pub(crate) batch_rows: u32,
     /// Zero.
-    pub _p: u32,
+    pub(crate) _p: u32,
     /// Not 0: nobody wants it any more, and it need not begin.
-    pub withdrawn: u64,
+    pub(crate) withdrawn: u64,
     /// Zero.
-    pub _pad: u64,
+    pub(crate) _pad: u64,
 }
 
 /// The end of one request; times in nanoseconds.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Completion {
+pub(crate) struct Completion {
     /// That of its submission.
-    pub ticket: u64,
+    pub(crate) ticket: u64,
     /// One of `status`.
-    pub status: u32,
+    pub(crate) status: u32,
     /// Rows of the batch that it ran in.
-    pub batch_rows: u32,
+    pub(crate) batch_rows: u32,
     /// 1 for the first of its batch, else 0.
-    pub first: u32,
+    pub(crate) first: u32,
     /// Zero.
-    pub _p: u32,
+    pub(crate) _p: u32,
     /// When the worker took its batch, on CLOCK_MONOTONIC.
-    pub started_ns: u64,
+    pub(crate) started_ns: u64,
     /// What gathering the batch took.
-    pub gather_ns: u64,
+    pub(crate) gather_ns: u64,
     /// What running it took.
-    pub run_ns: u64,
+    pub(crate) run_ns: u64,
     /// What scattering its outputs took.
-    pub scatter_ns: u64,
+    pub(crate) scatter_ns: u64,
     /// Zero.
-    pub _pad: u64,
+    pub(crate) _pad: u64,
 }
 
 fn pair(low: u32, high: u32) -> u64 {
@@ -164,7 +164,7 @@ impl Entry {
 
 /// What lies in the shared memory. All zeros is its beginning.
 #[repr(C)]
-pub struct Shared {
+pub(crate) struct Shared {
     submitted: Word,
     completed: Word,
     mail: Word,
@@ -177,56 +177,56 @@ pub struct Shared {
 impl Shared {
     /// From the daemon, after `submit` or `post`: whether the worker sleeps and must be woken through `asleep_word`.
     #[must_use]
-    pub fn must_wake(&self) -> bool {
+    pub(crate) fn must_wake(&self) -> bool {
         fence(SeqCst);
         take_flag(&self.asleep)
     }
 
     /// From any thread of the daemon: there is mail on the worker's socket.
-    pub fn post(&self) {
+    pub(crate) fn post(&self) {
         self.mail.0.store(1, Release);
     }
 
     /// On the worker: whether there is mail. Left set for `collect`.
-    pub fn has_mail(&self) -> bool {
+    pub(crate) fn has_mail(&self) -> bool {
         self.mail.0.load(Acquire) != 0
     }
 
     /// On the worker, before it reads its socket until nothing is left there: whether there is mail.
-    pub fn collect(&self) -> bool {
+    pub(crate) fn collect(&self) -> bool {
         self.has_mail() && self.mail.0.swap(0, AcqRel) != 0
     }
 
     /// On the worker: says that it sleeps. It must look once more before it does, for what came before will not wake it.
-    pub fn fall_asleep(&self) {
+    pub(crate) fn fall_asleep(&self) {
         self.asleep.0.store(1, SeqCst);
         fence(SeqCst);
     }
 
     /// On the worker: says that it is awake.
-    pub fn awake(&self) {
+    pub(crate) fn awake(&self) {
         self.asleep.0.store(0, Relaxed);
     }
 
     /// What the worker sleeps on: 1 while it sleeps.
-    pub fn asleep_word(&self) -> &AtomicU32 {
+    pub(crate) fn asleep_word(&self) -> &AtomicU32 {
         &self.asleep.0
     }
 
     /// On the door: the next completion shall ring the doorbell. It must look once more before it sleeps.
-    pub fn arm(&self) {
+    pub(crate) fn arm(&self) {
         self.armed.0.store(1, SeqCst);
         fence(SeqCst);
     }
 
     /// On the door: it looks by itself.
-    pub fn disarm(&self) {
+    pub(crate) fn disarm(&self) {
         self.armed.0.store(0, Relaxed);
     }
 
     /// On the worker, after `complete`: whether the doorbell must be rung.
     #[must_use]
-    pub fn must_ring(&self) -> bool {
+    pub(crate) fn must_ring(&self) -> bool {
         fence(SeqCst);
         take_flag(&self.armed)
     }
@@ -234,7 +234,7 @@ impl Shared {
 
 /// How far the door is; its own, never shared.
 #[derive(Debug, Default)]
-pub struct DoorIndices {
+pub(crate) struct DoorIndices {
     submitted: u32,
     settled: u32,
     seen: u32,
@@ -244,7 +244,7 @@ pub struct DoorIndices {
 impl DoorIndices {
     /// Publishes a request; false when RING are in flight or the worker is not to be believed.
     #[must_use]
-    pub fn submit(&mut self, shared: &Shared, submission: &Submission) -> bool {
+    pub(crate) fn submit(&mut self, shared: &Shared, submission: &Submission) -> bool {
         if self.broken || self.in_flight() >= RING {
             return false;
         }
@@ -257,14 +257,14 @@ impl DoorIndices {
     /// Says of the request that was submitted after `number` others, over and over from 0, that nobody wants it any more.
     /// No more than a hint: the worker may have begun it, and completes it either way. Its entry may have become another's,
     /// which is left alone: that the worker has taken it is certain then.
-    pub fn withdraw(&self, shared: &Shared, number: u32) {
+    pub(crate) fn withdraw(&self, shared: &Shared, number: u32) {
         if self.submitted.wrapping_sub(number) as usize <= RING {
             shared.submissions[number as usize % RING].0[WITHDRAWN].store(1, Relaxed);
         }
     }
 
     /// The next end of a request, in the order in which the worker told them.
-    pub fn take(&mut self, shared: &Shared) -> Option<Completion> {
+    pub(crate) fn take(&mut self, shared: &Shared) -> Option<Completion> {
         if self.seen == self.settled && !self.look(shared) {
             return None;
         }
@@ -286,47 +286,47 @@ impl DoorIndices {
     }
 
     /// Whether something was completed that has not been taken, or the worker is found out.
-    pub fn pending(&self, shared: &Shared) -> bool {
+    pub(crate) fn pending(&self, shared: &Shared) -> bool {
         !self.broken && shared.completed.0.load(Acquire) != self.settled
     }
 
     /// Submitted and not yet taken back.
-    pub fn in_flight(&self) -> usize {
+    pub(crate) fn in_flight(&self) -> usize {
         self.submitted.wrapping_sub(self.settled) as usize
     }
 
     /// Whether the worker has published what cannot be. Nothing more is submitted or taken then.
-    pub fn broken(&self) -> bool {
+    pub(crate) fn broken(&self) -> bool {
         self.broken
     }
 }
 
 /// How far the worker is; its own, never shared.
 #[derive(Debug, Default)]
-pub struct WorkerIndices {
+pub(crate) struct WorkerIndices {
     taken: u32,
     completed: u32,
 }
 
 impl WorkerIndices {
     /// How many submissions wait. 0 as well for a count that cannot be, for then this memory is not to be believed.
-    pub fn waiting(&self, shared: &Shared) -> usize {
+    pub(crate) fn waiting(&self, shared: &Shared) -> usize {
         let waiting = shared.submitted.0.load(Acquire).wrapping_sub(self.taken) as usize;
         if waiting > RING { 0 } else { waiting }
     }
 
     /// The submission `index` places from the front, which must be less than what waits.
-    pub fn peek(&self, shared: &Shared, index: usize) -> Submission {
+    pub(crate) fn peek(&self, shared: &Shared, index: usize) -> Submission {
         Submission::of(shared.submissions[(self.taken as usize).wrapping_add(index) % RING].read())
     }
 
     /// Takes `count` from the front. Each must be completed some time.
-    pub fn advance(&mut self, count: usize) {
+    pub(crate) fn advance(&mut self, count: usize) {
         self.taken = self.taken.wrapping_add(count as u32);
     }
 
     /// Publishes the ends of requests.
-    pub fn complete(
+    pub(crate) fn complete(
         &mut self,
         shared: &Shared,
         completions: impl IntoIterator<Item = impl Borrow<Completion>>,
@@ -342,7 +342,7 @@ impl WorkerIndices {
 #[cfg(loom)]
 impl WorkerIndices {
     /// A worker that has taken and completed so many.
-    pub fn at(count: u32) -> Self {
+    pub(crate) fn at(count: u32) -> Self {
         Self { taken: count, completed: count }
     }
 }
@@ -350,7 +350,7 @@ impl WorkerIndices {
 #[cfg(any(test, loom))]
 impl Shared {
     /// As fresh shared memory, on the heap.
-    pub fn zeroed() -> Box<Self> {
+    pub(crate) fn zeroed() -> Box<Self> {
         Box::new(Self {
             submitted: Word::default(),
             completed: Word::default(),
@@ -363,7 +363,7 @@ impl Shared {
     }
 
     /// What a hostile worker may do.
-    pub fn forge_completed(&self, count: u32) {
+    pub(crate) fn forge_completed(&self, count: u32) {
         self.completed.0.store(count, Release);
     }
 }

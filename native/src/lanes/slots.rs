@@ -8,7 +8,7 @@ use std::io::{Error, Result};
 use std::os::fd::RawFd;
 
 /// The arena, mapped.
-pub struct Arena {
+pub(crate) struct Arena {
     base: *mut u8,
     length: usize,
 }
@@ -20,7 +20,7 @@ unsafe impl Sync for Arena {}
 
 impl Arena {
     /// Maps `length` bytes of the arena behind a descriptor, which stays the caller's.
-    pub fn map(descriptor: RawFd, length: usize) -> Result<Self> {
+    pub(crate) fn map(descriptor: RawFd, length: usize) -> Result<Self> {
         // SAFETY: a new mapping at an address of the kernel's choice; a bad descriptor or length is an error.
         let base = unsafe {
             libc::mmap(
@@ -39,7 +39,7 @@ impl Arena {
     }
 
     /// Its size in bytes.
-    pub fn length(&self) -> usize {
+    pub(crate) fn length(&self) -> usize {
         self.length
     }
 
@@ -51,14 +51,14 @@ impl Arena {
     }
 
     /// Copies bytes into the arena.
-    pub fn write(&self, offset: usize, bytes: &[u8]) {
+    pub(crate) fn write(&self, offset: usize, bytes: &[u8]) {
         self.check(offset, bytes.len());
         // SAFETY: the range was checked to lie in the mapping; the source is ours and cannot overlap it.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.base.add(offset), bytes.len()) };
     }
 
     /// Appends bytes of the arena.
-    pub fn append_to(&self, offset: usize, size: usize, into: &mut BytesMut) {
+    pub(crate) fn append_to(&self, offset: usize, size: usize, into: &mut BytesMut) {
         self.check(offset, size);
         into.reserve(size);
         // SAFETY: the range was checked to lie in the mapping; `into` has room for as much, which is written before it
@@ -83,10 +83,10 @@ impl Drop for Arena {
 
 /// A slot that is in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Slot {
+pub(crate) struct Slot {
     class: usize,
     /// Where it begins in the arena.
-    pub offset: usize,
+    pub(crate) offset: usize,
 }
 
 struct SizeClass {
@@ -96,11 +96,11 @@ struct SizeClass {
 
 /// The slots that are free, by size. Used last in, first out, so that few pages are touched.
 #[derive(Default)]
-pub struct Slots(Vec<SizeClass>);
+pub(crate) struct Slots(Vec<SizeClass>);
 
 impl Slots {
     /// Slots given as size and offsets, ascending by size, all of them inside an arena of `length` bytes.
-    pub fn new(classes: Vec<(usize, Vec<usize>)>, length: usize) -> std::result::Result<Self, String> {
+    pub(crate) fn new(classes: Vec<(usize, Vec<usize>)>, length: usize) -> std::result::Result<Self, String> {
         let outside = |size: usize, offset: usize| offset.checked_add(size).is_none_or(|end| end > length);
         for (size, offsets) in &classes {
             if let Some(offset) = offsets.iter().find(|offset| outside(*size, **offset)) {
@@ -114,18 +114,18 @@ impl Slots {
     }
 
     /// A slot of at least `span` bytes, of the smallest size that has one free.
-    pub fn take(&mut self, span: usize) -> Option<Slot> {
+    pub(crate) fn take(&mut self, span: usize) -> Option<Slot> {
         let mut fitting = self.0.iter_mut().enumerate().filter(|(_, class)| class.size >= span);
         fitting.find_map(|(class, slots)| slots.free.pop().map(|offset| Slot { class, offset }))
     }
 
     /// Gives a slot back; nobody may write to it any more.
-    pub fn give(&mut self, slot: Slot) {
+    pub(crate) fn give(&mut self, slot: Slot) {
         self.0[slot.class].free.push(slot.offset);
     }
 
     /// How many slots of each size are free.
-    pub fn free(&self) -> Vec<usize> {
+    pub(crate) fn free(&self) -> Vec<usize> {
         self.0.iter().map(|class| class.free.len()).collect()
     }
 }

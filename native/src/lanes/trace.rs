@@ -11,32 +11,32 @@ const PARENT: usize = 512;
 
 /// One request on its way. All times are of CLOCK_MONOTONIC, in nanoseconds.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
-pub struct Trace {
+pub(crate) struct Trace {
     /// The model that it is for.
-    pub model: u32,
+    pub(crate) model: u32,
     /// The lane that served it.
-    pub lane: u32,
+    pub(crate) lane: u32,
     /// Its rows.
-    pub rows: u32,
+    pub(crate) rows: u32,
     /// Its id.
-    pub id: Bytes,
+    pub(crate) id: Bytes,
     /// The trace context that its client sent, as W3C writes it; empty: none.
-    pub parent: Bytes,
+    pub(crate) parent: Bytes,
     /// When its headers came.
-    pub arrived_ns: u64,
+    pub(crate) arrived_ns: u64,
     /// When it was taken.
-    pub admitted_ns: u64,
+    pub(crate) admitted_ns: u64,
     /// When the worker got it.
-    pub dispatched_ns: u64,
+    pub(crate) dispatched_ns: u64,
     /// How long it waited from its arrival on until the worker took it, and what the worker's steps took.
-    pub stages: Stages,
+    pub(crate) stages: Stages,
     /// When its answer was ready to be sent.
-    pub replied_ns: u64,
+    pub(crate) replied_ns: u64,
 }
 
 impl Trace {
     /// Notes the trace context of the client.
-    pub fn note_parent(&mut self, value: &[u8]) {
+    pub(crate) fn note_parent(&mut self, value: &[u8]) {
         if value.len() <= PARENT {
             self.parent = Bytes::copy_from_slice(value);
         }
@@ -45,7 +45,7 @@ impl Trace {
 
 /// Says which requests are traced, and keeps what became of these until it is told.
 #[derive(Default)]
-pub struct Traces {
+pub(crate) struct Traces {
     one_in: u64,
     seen: u64,
     ended: Vec<Trace>,
@@ -53,12 +53,12 @@ pub struct Traces {
 
 impl Traces {
     /// Traces one request in so many from here on; 0: none.
-    pub fn sample(&mut self, one_in: u64) {
+    pub(crate) fn sample(&mut self, one_in: u64) {
         (self.one_in, self.seen) = (one_in, 0);
     }
 
     /// A place for the trace of a request that was just admitted, if this is the one.
-    pub fn pick(&mut self) -> Option<Box<Trace>> {
+    pub(crate) fn pick(&mut self) -> Option<Box<Trace>> {
         self.seen += 1;
         if self.seen != self.one_in {
             return None;
@@ -68,14 +68,14 @@ impl Traces {
     }
 
     /// A traced request was answered.
-    pub fn end(&mut self, trace: Trace) {
+    pub(crate) fn end(&mut self, trace: Trace) {
         if self.ended.len() < KEPT {
             self.ended.push(trace);
         }
     }
 
     /// Takes all that ended.
-    pub fn take(&mut self) -> Vec<Trace> {
+    pub(crate) fn take(&mut self) -> Vec<Trace> {
         std::mem::take(&mut self.ended)
     }
 }
@@ -83,8 +83,8 @@ impl Traces {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fastpath::rig::Rig;
     use crate::lanes::memory::status;
+    use crate::rig::Rig;
     use std::task::{Context, Waker};
 
     fn traced(traces: &mut Traces, requests: usize) -> usize {

@@ -6,46 +6,46 @@ use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
 /// Plans that may be known at once; an engine that teaches more than this forgets too little.
-pub const PLANS_MAX: usize = 1 << 20;
+pub(crate) const PLANS_MAX: usize = 1 << 20;
 
 const ALIGNMENT: usize = 64;
 
 /// `nbytes` rounded up to where the next tensor may begin.
-pub fn aligned(nbytes: usize) -> Option<usize> {
+pub(crate) fn aligned(nbytes: usize) -> Option<usize> {
     Some(nbytes.checked_add(ALIGNMENT - 1)? & !(ALIGNMENT - 1))
 }
 
 /// A tensor of a request: bytes from the start of its inputs, or of its outputs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Tensor {
+pub(crate) struct Tensor {
     /// Where it begins.
-    pub start: usize,
+    pub(crate) start: usize,
     /// How long it is.
-    pub size: usize,
+    pub(crate) size: usize,
 }
 
 /// One learned plan.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Plan {
+pub(crate) struct Plan {
     /// Its name.
-    pub id: u32,
+    pub(crate) id: u32,
     /// Its kind: plans of one kind may share a batch.
-    pub kind: u32,
+    pub(crate) kind: u32,
     /// Rows of the batch that a request brings.
-    pub rows: u32,
+    pub(crate) rows: u32,
     /// Rows of a batch at most.
-    pub max_rows: u32,
+    pub(crate) max_rows: u32,
     /// In the model's order.
-    pub inputs: Box<[Tensor]>,
+    pub(crate) inputs: Box<[Tensor]>,
     /// In the order in which they are wanted.
-    pub outputs: Box<[Tensor]>,
+    pub(crate) outputs: Box<[Tensor]>,
     in_span: usize,
     out_span: usize,
 }
 
 impl Plan {
     /// Whether inputs from `offset` and outputs from `out_offset` lie in an arena of `length` bytes, as they must.
-    pub fn fits(&self, offset: u64, out_offset: u64, length: usize) -> bool {
+    pub(crate) fn fits(&self, offset: u64, out_offset: u64, length: usize) -> bool {
         let within = |offset: u64, span: usize| {
             let end = usize::try_from(offset).ok().and_then(|offset| offset.checked_add(span));
             offset.is_multiple_of(ALIGNMENT as u64) && end.is_some_and(|end| end <= length)
@@ -65,19 +65,19 @@ struct Kind {
 
 /// The plans of one worker.
 #[derive(Default)]
-pub struct Plans {
+pub(crate) struct Plans {
     plans: HashMap<u32, Arc<Plan>>,
     kinds: HashMap<u32, Kind>,
 }
 
 impl Plans {
     /// A plan by its id.
-    pub fn get(&self, plan: u32) -> Option<&Arc<Plan>> {
+    pub(crate) fn get(&self, plan: u32) -> Option<&Arc<Plan>> {
         self.plans.get(&plan)
     }
 
     /// Learns a plan; the text of the error says what is wrong with it.
-    pub fn learn(
+    pub(crate) fn learn(
         &mut self,
         plan: u32,
         kind: u32,
@@ -112,7 +112,7 @@ impl Plans {
     }
 
     /// Forgets a plan, and gives it back if it was known.
-    pub fn forget(&mut self, plan: u32) -> Option<Arc<Plan>> {
+    pub(crate) fn forget(&mut self, plan: u32) -> Option<Arc<Plan>> {
         let plan = self.plans.remove(&plan)?;
         if let Entry::Occupied(mut kind) = self.kinds.entry(plan.kind) {
             kind.get_mut().plans -= 1;

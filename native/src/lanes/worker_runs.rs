@@ -5,21 +5,21 @@ use std::collections::HashMap;
 
 /// What is kept; empty at first. Whoever takes something out of it drops that without a lock: it ends in Python.
 #[derive(Default)]
-pub struct Runs {
+pub(crate) struct Runs {
     /// Of a request in its place: by plan, offset and out_offset.
-    pub alone: HashMap<(u32, usize, usize), Alone>,
+    pub(crate) alone: HashMap<(u32, usize, usize), Alone>,
     /// Of a batch: by kind and rows.
-    pub merged: HashMap<(u32, u32), Merged>,
+    pub(crate) merged: HashMap<(u32, u32), Merged>,
 }
 
 impl Runs {
     /// How many there are.
-    pub fn count(&self) -> usize {
+    pub(crate) fn count(&self) -> usize {
         self.alone.len() + self.merged.len()
     }
 
     /// Takes out those of a plan's requests in their places, and of batches of its kind.
-    pub fn split_off_plan(&mut self, plan: u32, kind: u32) -> Self {
+    pub(crate) fn split_off_plan(&mut self, plan: u32, kind: u32) -> Self {
         Self {
             alone: self.alone.extract_if(|key, _| key.0 == plan).collect(),
             merged: self.merged.extract_if(|key, _| key.0 == kind).collect(),
@@ -27,7 +27,7 @@ impl Runs {
     }
 
     /// Takes out those of a kind.
-    pub fn split_off(&mut self, kind: u32) -> Self {
+    pub(crate) fn split_off(&mut self, kind: u32) -> Self {
         Self {
             alone: self.alone.extract_if(|_, alone| alone.kind == kind).collect(),
             merged: self.merged.extract_if(|key, _| key.0 == kind).collect(),
@@ -36,26 +36,26 @@ impl Runs {
 }
 
 /// The run of a request in its place.
-pub struct Alone {
+pub(crate) struct Alone {
     /// The kind of its plan.
-    pub kind: u32,
+    pub(crate) kind: u32,
     /// Called without arguments; raises when it fails.
-    pub run: Py<PyAny>,
+    pub(crate) run: Py<PyAny>,
 }
 
 /// The run of a batch, and the memory of this process that it reads and writes; whoever kept it vouches for that.
-pub struct Merged {
+pub(crate) struct Merged {
     /// Where its inputs are to lie: address and bytes.
-    pub source: (usize, usize),
+    pub(crate) source: (usize, usize),
     /// Likewise where its outputs will.
-    pub place: (usize, usize),
+    pub(crate) place: (usize, usize),
     /// Called without arguments; raises when it fails.
-    pub run: Py<PyAny>,
+    pub(crate) run: Py<PyAny>,
 }
 
 impl Merged {
     /// Another hold on the same run.
-    pub fn clone_ref(&self, py: Python<'_>) -> Self {
+    pub(crate) fn clone_ref(&self, py: Python<'_>) -> Self {
         Self { source: self.source, place: self.place, run: self.run.clone_ref(py) }
     }
 }

@@ -3,6 +3,7 @@
 use crate::measure::limits::Limit;
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
+use std::sync::atomic::{AtomicBool, Ordering::*};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 
@@ -16,35 +17,46 @@ struct Register {
 
 /// The register of connections.
 #[derive(Clone, Default)]
-pub struct Connections(Arc<Mutex<Register>>);
+pub(crate) struct Connections(Arc<Shared>);
+
+#[derive(Default)]
+struct Shared {
+    register: Mutex<Register>,
+    draining: AtomicBool,
+}
 
 /// A connection that counts until this is dropped.
-pub struct Admission {
+pub(crate) struct Admission {
     register: Connections,
     peer: Option<IpAddr>,
 }
 
 /// A task that is woken by `wake_all` until this is dropped.
-pub struct Listening {
+pub(crate) struct Listening {
     register: Connections,
     id: u64,
 }
 
 impl Admission {
     /// What counts as its peer; None over a Unix socket.
-    pub fn peer(&self) -> Option<IpAddr> {
+    pub(crate) fn peer(&self) -> Option<IpAddr> {
         self.peer
     }
 }
 
 impl Connections {
     fn register(&self) -> MutexGuard<'_, Register> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.register.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Lets a connection in, or names the limit that keeps it out: `most` in total, or `most_per_peer`. Unix sockets have
     /// no peer address.
-    pub fn admit(&self, most: u64, most_per_peer: u64, peer: Option<IpAddr>) -> Result<Admission, Limit> {
+    pub(crate) fn admit(
+        &self,
+        most: u64,
+        most_per_peer: u64,
+        peer: Option<IpAddr>,
+    ) -> Result<Admission, Limit> {
         let mut register = self.register();
         if register.total >= most {
             return Err(Limit::Connections);
@@ -62,7 +74,7 @@ impl Connections {
     }
 
     /// Enters a task.
-    pub fn listen(&self, task: &Waker) -> Listening {
+    pub(crate) fn listen(&self, task: &Waker) -> Listening {
         let mut register = self.register();
         register.next += 1;
         let id = register.next;
@@ -70,8 +82,18 @@ impl Connections {
         Listening { register: self.clone(), id }
     }
 
+    /// No new calls are wanted from here on; to be told to the tasks by `wake_all`. False: that was said before.
+    pub(crate) fn drain(&self) -> bool {
+        !self.0.draining.swap(true, AcqRel)
+    }
+
+    /// Whether new calls are no longer wanted.
+    pub(crate) fn is_draining(&self) -> bool {
+        self.0.draining.load(Acquire)
+    }
+
     /// Wakes every task that is entered.
-    pub fn wake_all(&self) {
+    pub(crate) fn wake_all(&self) {
         let tasks: Vec<Waker> = self.register().tasks.values().cloned().collect();
         tasks.into_iter().for_each(Waker::wake);
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 /// Why a handshake came to nothing. Who is turned away for its name is counted as a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reason {
+pub(crate) enum Reason {
     /// It took too long.
     Late,
     /// The client did not speak TLS.
@@ -25,13 +25,13 @@ const STRETCH: Duration = Duration::from_secs(60);
 
 impl Reason {
     /// As the metric has it.
-    pub fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         NAMES[self as usize]
     }
 }
 
 /// Counts since the start, and what was told of late.
-pub struct Handshakes {
+pub(crate) struct Handshakes {
     counts: [AtomicU64; COUNT],
     told: Mutex<[Rate; COUNT]>,
 }
@@ -45,13 +45,13 @@ impl Default for Handshakes {
 
 impl Handshakes {
     /// One has failed; true when it is to be told.
-    pub fn fail(&self, reason: Reason, now_ns: u64) -> bool {
+    pub(crate) fn fail(&self, reason: Reason, now_ns: u64) -> bool {
         self.counts[reason as usize].fetch_add(1, Relaxed);
         !self.told.lock().unwrap_or_else(PoisonError::into_inner)[reason as usize].exceeded(now_ns)
     }
 
     /// All counts by name.
-    pub fn report(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
+    pub(crate) fn report(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
         COUNTERS.into_iter().zip(self.counts.iter().map(|count| count.load(Relaxed)))
     }
 }

@@ -23,7 +23,7 @@ const SEQUENCE: u8 = 0x30;
 
 /// Who a client is.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Identity {
+pub(crate) struct Identity {
     text: String,
     /// It is a URI among the alternative names, and not something that only looks like one.
     is_uri: bool,
@@ -31,24 +31,24 @@ pub struct Identity {
 
 impl Identity {
     /// By a name, which is a URI if it can be nothing else.
-    pub fn new(name: &str) -> Self {
+    pub(crate) fn new(name: &str) -> Self {
         Self { text: name.to_string(), is_uri: name.contains(AFTER_SCHEME) }
     }
 
     /// What it is called.
-    pub fn text(&self) -> &str {
+    pub(crate) fn text(&self) -> &str {
         &self.text
     }
 
     /// What the log calls it.
-    pub fn into_text(self) -> String {
+    pub(crate) fn into_text(self) -> String {
         self.text
     }
 }
 
 /// The first URI among the alternative names of the subject, else the first DNS name; the common name only of a
 /// certificate without alternative names of whatever kind.
-pub fn identity(certificate: &CertificateDer<'_>) -> Option<Identity> {
+pub(crate) fn identity(certificate: &CertificateDer<'_>) -> Option<Identity> {
     let parsed = EndEntityCert::try_from(certificate).ok()?;
     let uri = parsed.valid_uri_names().next();
     let found = match uri.or_else(|| parsed.valid_dns_names().next()) {
@@ -130,21 +130,21 @@ fn common_name(mut subject: &[u8]) -> Option<&str> {
 
 /// Who may come: identities, or patterns with `*` as their leftmost label.
 #[derive(Debug, Default, Clone)]
-pub struct Names(Vec<String>);
+pub(crate) struct Names(Vec<String>);
 
 impl Names {
     /// These; none: everybody with a certificate.
-    pub fn new(names: Vec<String>) -> Self {
+    pub(crate) fn new(names: Vec<String>) -> Self {
         Self(names)
     }
 
     /// Whether everybody with a certificate may come.
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
     /// Whether this one may.
-    pub fn admit(&self, identity: &Identity) -> bool {
+    pub(crate) fn admit(&self, identity: &Identity) -> bool {
         self.0.iter().any(|name| matches(name, identity))
     }
 }

@@ -1,13 +1,11 @@
 //! Listening sockets: checked when they are taken over, then accepting until the door drains. Until all of them are taken
 //! in, the door works with duplicates, so that whoever gave them still has them when that fails.
 
-use crate::door::Core;
-use crate::h2::connection;
-use crate::measure::limits::Limit;
+use crate::listen::connections::Connections;
 use std::future::poll_fn;
 use std::io::{Error, Result};
 use std::mem::size_of;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -15,10 +13,10 @@ use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 
 /// How long to wait when the kernel has no connection to give, for instance for want of descriptors.
-pub const BREATHER: Duration = Duration::from_millis(50);
+const BREATHER: Duration = Duration::from_millis(50);
 
 /// A socket that was checked and belongs to the door.
-pub struct ListeningSocket {
+pub(crate) struct ListeningSocket {
     descriptor: OwnedFd,
     family: libc::c_int,
     /// As it was given.
@@ -26,7 +24,7 @@ pub struct ListeningSocket {
 }
 
 /// An accepted connection.
-pub enum Socket {
+pub(crate) enum Socket {
     /// Over TCP.
     Tcp(TcpStream),
     /// Over a Unix socket.
@@ -70,7 +68,7 @@ fn check(descriptor: RawFd) -> std::result::Result<libc::c_int, (i32, String)> {
 
 /// Duplicates of listening sockets: of all of them, or of none with an errno and a text that names the one that cannot be
 /// used. They stay the caller's until they are `left`.
-pub fn take_over(descriptors: &[RawFd]) -> std::result::Result<Vec<ListeningSocket>, (i32, String)> {
+pub(crate) fn take_over(descriptors: &[RawFd]) -> std::result::Result<Vec<ListeningSocket>, (i32, String)> {
     let mut taken = Vec::with_capacity(descriptors.len());
     for (place, descriptor) in descriptors.iter().enumerate() {
         if descriptors[..place].contains(descriptor) {
@@ -89,7 +87,7 @@ pub fn take_over(descriptors: &[RawFd]) -> std::result::Result<Vec<ListeningSock
 }
 
 /// Closes what was taken over and taken in: it is the door's alone from here on.
-pub fn leave(descriptors: &[RawFd]) {
+pub(crate) fn leave(descriptors: &[RawFd]) {
     for descriptor in descriptors {
         // SAFETY: it is open, was given once, and its owner has left it to us.
         drop(unsafe { OwnedFd::from_raw_fd(*descriptor) });
@@ -97,7 +95,7 @@ pub fn leave(descriptors: &[RawFd]) {
 }
 
 /// A socket that the runtime listens on.
-pub enum Listener {
+enum Listener {
     /// For TCP.
     Tcp(TcpListener),
     /// A Unix socket.
@@ -106,7 +104,7 @@ pub enum Listener {
 
 impl Listener {
     /// Takes it in; to be called within the runtime.
-    pub fn new(bound: ListeningSocket) -> Result<Self> {
+    fn new(bound: ListeningSocket) -> Result<Self> {
         let ListeningSocket { descriptor, family, number } = bound;
         let taken = if family == libc::AF_UNIX {
             UnixListener::from_std(descriptor.into()).map(Self::Unix)
@@ -117,7 +115,7 @@ impl Listener {
     }
 
     /// The next connection, and its peer's address over TCP.
-    pub fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<Result<(Socket, Option<SocketAddr>)>> {
+    fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<Result<(Socket, Option<SocketAddr>)>> {
         match self {
             Self::Tcp(listener) => {
                 listener.poll_accept(cx).map_ok(|(stream, address)| (Socket::Tcp(stream), Some(address)))
@@ -129,23 +127,46 @@ impl Listener {
     }
 }
 
-/// Accepts connections until the door drains. To be called within the runtime, which takes the descriptor in.
-pub fn accept(core: Arc<Core>, bound: ListeningSocket) -> Result<impl Future<Output = ()> + Send + 'static> {
+/// A protocol that receives connections.
+pub(crate) trait Reception: Send + Sync + 'static {
+    /// Those that must hear when it closes.
+    fn connections(&self) -> &Connections;
+
+    /// Whether it receives no more.
+    fn is_closed(&self) -> bool;
+
+    /// Receives a connection, with its peer's address over TCP; within the runtime.
+    fn receive(self: &Arc<Self>, socket: Socket, address: Option<SocketAddr>);
+
+    /// The kernel has none to give, for instance because the process has no descriptor left.
+    fn accept_failed(&self);
+}
+
+/// Accepts connections until their reception closes. To be called within the runtime, which takes the descriptor in.
+pub(crate) fn accept<R: Reception>(
+    reception: Arc<R>,
+    bound: ListeningSocket,
+) -> Result<impl Future<Output = ()> + Send + 'static> {
     let listener = Listener::new(bound)?;
     Ok(async move {
         let mut listening = None;
         loop {
             let accepted = poll_fn(|cx| {
-                listening.get_or_insert_with(|| core.connections.listen(cx.waker()));
-                if core.is_draining() { Poll::Ready(None) } else { listener.poll_accept(cx).map(Some) }
+                listening.get_or_insert_with(|| reception.connections().listen(cx.waker()));
+                if reception.is_closed() { Poll::Ready(None) } else { listener.poll_accept(cx).map(Some) }
             })
             .await;
             match accepted {
                 None => return,
-                Some(Ok((socket, address))) => welcome(&core, socket, address),
+                Some(Ok((socket, address))) => {
+                    if let Socket::Tcp(stream) = &socket {
+                        let _ = stream.set_nodelay(true); // fails only when the peer has left already
+                    }
+                    reception.receive(socket, address);
+                }
                 Some(Err(error)) if error.kind() == std::io::ErrorKind::ConnectionAborted => {}
                 Some(Err(_)) => {
-                    core.statistics.accept_failed();
+                    reception.accept_failed();
                     tokio::time::sleep(BREATHER).await;
                 }
             }
@@ -153,48 +174,10 @@ pub fn accept(core: Arc<Core>, bound: ListeningSocket) -> Result<impl Future<Out
     })
 }
 
-fn welcome(core: &Arc<Core>, socket: Socket, address: Option<SocketAddr>) {
-    let bounds = [Limit::Connections, Limit::ConnectionsPerPeer].map(|limit| core.limits.get(limit));
-    let peer = address.map(|address| address.ip().to_canonical());
-    match core.connections.admit(bounds[0], bounds[1], peer) {
-        Ok(admission) => {
-            if let Socket::Tcp(stream) = &socket {
-                let _ = stream.set_nodelay(true); // fails only when the peer has left already
-            }
-            tokio::spawn(connection::serve(core.clone(), socket, peer_text(address).into(), admission));
-        }
-        Err(limit) => {
-            core.statistics.connection_refused();
-            core.statistics.strike(limit);
-        }
-    }
-}
-
-/// The address as gRPC writes it.
-fn peer_text(address: Option<SocketAddr>) -> String {
-    let Some(address) = address else { return "unix:".to_string() };
-    match address.ip().to_canonical() {
-        IpAddr::V4(ip) => format!("ipv4:{ip}:{}", address.port()),
-        IpAddr::V6(ip) => format!("ipv6:[{ip}]:{}", address.port()),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::door::DoorThread;
-    use crate::measure::limits::{Limits, NAMES};
-    use std::collections::HashMap;
     use std::os::fd::{AsRawFd, IntoRawFd};
-
-    #[test]
-    fn addresses_are_written_as_grpc_does() {
-        let text = |address: &str| peer_text(address.parse().ok());
-        assert_eq!(text("10.0.0.1:5"), "ipv4:10.0.0.1:5");
-        assert_eq!(text("[::1]:5"), "ipv6:[::1]:5");
-        assert_eq!(text("[::ffff:10.0.0.1]:5"), "ipv4:10.0.0.1:5");
-        assert_eq!(peer_text(None), "unix:");
-    }
 
     #[test]
     fn what_cannot_listen_is_named_and_not_taken() {
@@ -210,17 +193,5 @@ mod tests {
         let given = listener.into_raw_fd();
         assert_eq!(take_over(&[given]).ok().unwrap().len(), 1);
         leave(&[given]);
-    }
-
-    #[test]
-    fn what_the_runtime_does_not_take_in_stays_the_callers() {
-        let limits = Limits::new(NAMES.iter().map(|name| (name.to_string(), 1 << 20))).unwrap();
-        let mut thread = DoorThread::start(Core::new(limits, HashMap::new(), None).unwrap(), vec![]).unwrap();
-        thread.close();
-        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        listener.set_nonblocking(true).unwrap();
-        let address = listener.local_addr().unwrap();
-        assert!(thread.listen(take_over(&[listener.as_raw_fd()]).unwrap()).is_err());
-        assert_eq!(listener.local_addr().unwrap(), address);
     }
 }

@@ -1,8 +1,8 @@
 //! Who may connect, how often and how much: sockets, TLS, names of clients, quotas.
 
-pub mod connections;
-pub mod handshakes;
-pub mod identity;
-pub mod listener;
-pub mod quota;
-pub mod tls;
+pub(crate) mod connections;
+pub(crate) mod handshakes;
+pub(crate) mod identity;
+pub(crate) mod listener;
+pub(crate) mod quota;
+pub(crate) mod tls;

@@ -18,25 +18,25 @@ const SWEEP_NS: u64 = 100_000_000;
 /// So many clients are told apart until Python says how many.
 const CLIENTS: usize = 4096;
 /// The client that all are who come over Unix sockets.
-pub const UNIX: &str = "unix";
+pub(crate) const UNIX: &str = "unix";
 /// Those who found no room of their own.
 const STRANGERS: &str = "*";
 
 /// What a client may ask (0: no bound), the words for who exceeds it, and under which label that is counted.
 #[derive(Clone, Default)]
-pub struct Terms {
+pub(crate) struct Terms {
     /// Under which refusals are counted.
-    pub label: String,
+    pub(crate) label: String,
     /// A token comes so often.
-    pub interval_ns: u64,
+    pub(crate) interval_ns: u64,
     /// So far ahead of its tokens a client may be.
-    pub tolerance_ns: u64,
+    pub(crate) tolerance_ns: u64,
     /// Requests at a time.
-    pub in_flight: u64,
+    pub(crate) in_flight: u64,
     /// What is said where tokens are missing.
-    pub rate_text: String,
+    pub(crate) rate_text: String,
     /// What is said where too many are in flight.
-    pub in_flight_text: String,
+    pub(crate) in_flight_text: String,
 }
 
 /// How often clients with one label were refused, for want of tokens and for what is in flight.
@@ -48,7 +48,7 @@ struct Counts {
 
 /// Who a client is.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Who {
+pub(crate) enum Who {
     /// By its certificate.
     Named(Identity),
     /// By its address, or the network of that.
@@ -61,7 +61,7 @@ pub enum Who {
 
 impl Who {
     /// By what is known of a connection.
-    pub fn of(identity: Option<Identity>, address: Option<IpAddr>) -> Self {
+    pub(crate) fn of(identity: Option<Identity>, address: Option<IpAddr>) -> Self {
         match (identity, address) {
             (Some(identity), _) => Self::Named(identity),
             (None, Some(address)) => Self::At(network(address)),
@@ -70,7 +70,7 @@ impl Who {
     }
 
     /// As Python names it.
-    pub fn parse(client: &str) -> Self {
+    pub(crate) fn parse(client: &str) -> Self {
         match client.parse() {
             Ok(address) => Self::At(network(address)),
             Err(_) if client == UNIX => Self::Local,
@@ -79,7 +79,7 @@ impl Who {
     }
 
     /// For people.
-    pub fn text(&self) -> String {
+    pub(crate) fn text(&self) -> String {
         match self {
             Self::Named(identity) => identity.text().to_string(),
             Self::At(address) => address.to_string(),
@@ -101,21 +101,21 @@ impl Who {
 
 /// Why a request is not let in.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Refusal {
+pub(crate) struct Refusal {
     /// When the next token comes; None: too many are in flight.
-    pub wait_ns: Option<u64>,
+    pub(crate) wait_ns: Option<u64>,
     /// In words.
-    pub text: String,
+    pub(crate) text: String,
     /// Whether that is to be told, which is seldom.
-    pub tell: bool,
+    pub(crate) tell: bool,
 }
 
 /// What is held of a request that was let in, or why it was not.
-pub type Entered = Result<Option<Hold>, Refusal>;
+pub(crate) type Entered = Result<Option<Hold>, Refusal>;
 
 /// A request that was let in, until it ends. None: nothing bounded it.
 #[derive(Debug)]
-pub struct Hold(Arc<Account>);
+pub(crate) struct Hold(Arc<Account>);
 
 impl Drop for Hold {
     fn drop(&mut self) {
@@ -124,7 +124,7 @@ impl Drop for Hold {
 }
 
 /// One client.
-pub struct Account {
+pub(crate) struct Account {
     who: Who,
     interval_ns: AtomicU64,
     tolerance_ns: AtomicU64,
@@ -160,12 +160,12 @@ impl Account {
     }
 
     /// Who it is.
-    pub fn who(&self) -> &Who {
+    pub(crate) fn who(&self) -> &Who {
         &self.who
     }
 
     /// A request came. What it is given is held until it has ended.
-    pub fn take(self: &Arc<Self>, now_ns: u64) -> Entered {
+    pub(crate) fn take(self: &Arc<Self>, now_ns: u64) -> Entered {
         if self.interval_ns.load(Relaxed) == 0 && self.most.load(Relaxed) == 0 {
             return Ok(None);
         }
@@ -173,7 +173,7 @@ impl Account {
     }
 
     /// As `take`, to be given back by hand.
-    pub fn enter(&self, now_ns: u64) -> Result<(), Refusal> {
+    pub(crate) fn enter(&self, now_ns: u64) -> Result<(), Refusal> {
         let most = self.most.load(Relaxed);
         let before = self.in_flight.fetch_add(1, Relaxed);
         if most > 0 && before >= most {
@@ -187,7 +187,7 @@ impl Account {
     }
 
     /// A request that was let in has ended.
-    pub fn give(&self) {
+    pub(crate) fn give(&self) {
         self.in_flight.fetch_sub(1, Relaxed);
     }
 
@@ -225,7 +225,7 @@ impl Account {
     }
 
     /// Why `take` refused.
-    pub fn reason(&self, rate: bool) -> String {
+    pub(crate) fn reason(&self, rate: bool) -> String {
         let terms = self.terms();
         if rate { terms.0.rate_text.clone() } else { terms.0.in_flight_text.clone() }
     }
@@ -258,7 +258,7 @@ struct Known {
 }
 
 /// The clients that are told apart: those that are named one by one, and so many others at most.
-pub struct Registry(Mutex<Known>);
+pub(crate) struct Registry(Mutex<Known>);
 
 impl Default for Registry {
     /// Without bounds.
@@ -288,7 +288,7 @@ impl Registry {
     }
 
     /// These terms hold from now on, for who is here as well.
-    pub fn set(&self, default: Terms, named: Vec<(String, Terms)>, most: usize, now_ns: u64) {
+    pub(crate) fn set(&self, default: Terms, named: Vec<(String, Terms)>, most: usize, now_ns: u64) {
         let known = &mut *self.known();
         known.default = Arc::new(default);
         known.named = named.into_iter().map(|(name, terms)| (name, Arc::new(terms))).collect();
@@ -306,7 +306,7 @@ impl Registry {
     }
 
     /// That of a client, or what those share who find no room.
-    pub fn account(&self, who: Who, now_ns: u64) -> Arc<Account> {
+    pub(crate) fn account(&self, who: Who, now_ns: u64) -> Arc<Account> {
         let known = &mut *self.known();
         if let Some(account) = known.accounts.get(&who) {
             return account.clone();
@@ -322,7 +322,7 @@ impl Registry {
     }
 
     /// How many clients are known, and how often which were refused: for want of tokens, for what was in flight.
-    pub fn figures(&self) -> (usize, Vec<(String, u64, u64)>) {
+    pub(crate) fn figures(&self) -> (usize, Vec<(String, u64, u64)>) {
         let known = self.known();
         let counts = known.counts.iter().map(|(label, counts)| {
             (label.clone(), counts.rate.load(Relaxed), counts.in_flight.load(Relaxed))
@@ -358,32 +358,32 @@ impl Known {
 /// A client's account as the edge has it for one connection, together with when the request that is being passed on came
 /// and whether it was let in already.
 #[derive(Clone)]
-pub struct Entry {
+pub(crate) struct Entry {
     /// The client's.
-    pub account: Arc<Account>,
+    pub(crate) account: Arc<Account>,
     passed: Arc<AtomicBool>,
     arrived_ns: Arc<AtomicU64>,
 }
 
 impl Entry {
     /// For a connection of this client's.
-    pub fn new(account: Arc<Account>) -> Self {
+    pub(crate) fn new(account: Arc<Account>) -> Self {
         Self { account, passed: Arc::default(), arrived_ns: Arc::default() }
     }
 
     /// Says whether it was, and when it came; 0: that does not matter.
-    pub fn note(&self, let_in: bool, arrived_ns: u64) {
+    pub(crate) fn note(&self, let_in: bool, arrived_ns: u64) {
         self.passed.store(let_in, Relaxed);
         self.arrived_ns.store(arrived_ns, Relaxed);
     }
 
     /// When it came, 0 where that is not known; asked once for each request.
-    pub fn arrived_ns(&self) -> u64 {
+    pub(crate) fn arrived_ns(&self) -> u64 {
         self.arrived_ns.swap(0, Relaxed)
     }
 
     /// Whether it was; asked once for each request.
-    pub fn was_let_in(&self) -> bool {
+    pub(crate) fn was_let_in(&self) -> bool {
         self.passed.swap(false, Relaxed)
     }
 }

@@ -16,7 +16,7 @@ use tokio_rustls::rustls::{
 use tokio_rustls::server::TlsStream;
 
 /// What new connections are served with.
-pub struct Tls {
+pub(crate) struct Tls {
     config: RwLock<Arc<ServerConfig>>,
     names: Names,
     protocol: String,
@@ -24,7 +24,7 @@ pub struct Tls {
 }
 
 /// Why a handshake came to nothing.
-pub enum Failure {
+pub(crate) enum Failure {
     /// The client was turned away for this name.
     Name(String),
     /// Anything else.
@@ -35,7 +35,7 @@ pub enum Failure {
 const HANDSHAKE: u8 = 0x16;
 
 /// Whether a new client speaks TLS, by its first byte, which stays where it is. One that went away is taken to.
-pub async fn speaks_tls(stream: &TcpStream) -> bool {
+pub(crate) async fn speaks_tls(stream: &TcpStream) -> bool {
     let mut first = [HANDSHAKE];
     let _ = stream.peek(&mut first).await; // what is wrong with it the handshake finds out
     first == [HANDSHAKE]
@@ -44,7 +44,7 @@ pub async fn speaks_tls(stream: &TcpStream) -> bool {
 impl Tls {
     /// Checks that the three fit; the error says which does not and why. Of the clients whose certificates `client_ca`
     /// signed only those with these names may come. `protocol` is what is spoken, for clients that ask (ALPN).
-    pub fn new(
+    pub(crate) fn new(
         certificate: &[u8],
         key: &[u8],
         client_ca: &[u8],
@@ -60,7 +60,7 @@ impl Tls {
     }
 
     /// Replaces them from the next connection on, or leaves everything as it is.
-    pub fn reload(&self, certificate: &[u8], key: &[u8], client_ca: &[u8]) -> Result<(), String> {
+    pub(crate) fn reload(&self, certificate: &[u8], key: &[u8], client_ca: &[u8]) -> Result<(), String> {
         let terms = (&self.names, self.protocol.as_str());
         let config = config(certificate, key, client_ca, terms, &self.turned_away)?;
         *self.config.write().unwrap_or_else(PoisonError::into_inner) = config;
@@ -68,7 +68,7 @@ impl Tls {
     }
 
     /// The handshake with a new client, and who that is by its certificate.
-    pub async fn accept(
+    pub(crate) async fn accept(
         &self,
         stream: TcpStream,
     ) -> Result<(TlsStream<TcpStream>, Option<Identity>), Failure> {

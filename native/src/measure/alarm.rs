@@ -10,11 +10,11 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
 /// See the head of this file. Within a runtime.
-pub struct Alarm(AsyncFd<OwnedFd>);
+pub(crate) struct Alarm(AsyncFd<OwnedFd>);
 
 impl Alarm {
     /// An alarm that is not set.
-    pub fn new() -> Result<Self> {
+    pub(crate) fn new() -> Result<Self> {
         // SAFETY: no pointers are passed.
         let descriptor =
             unsafe { libc::timerfd_create(libc::CLOCK_MONOTONIC, libc::TFD_NONBLOCK | libc::TFD_CLOEXEC) };
@@ -29,7 +29,7 @@ impl Alarm {
     }
 
     /// Ready so long from now, which must be more than nothing. The descriptor is never read: each expiry is an edge.
-    pub async fn after(&self, time: Duration) -> Result<()> {
+    pub(crate) async fn after(&self, time: Duration) -> Result<()> {
         let never = libc::timespec { tv_sec: 0, tv_nsec: 0 };
         let once = libc::itimerspec {
             it_interval: never,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// How many bytes of messages may be held at any time, by everybody or by one connection.
-pub struct Budget {
+pub(crate) struct Budget {
     bound: u64,
     used: AtomicU64,
     whole: Option<Arc<Budget>>,
@@ -13,7 +13,7 @@ pub struct Budget {
 
 /// There is no room for what was asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum OverBudget {
+pub(crate) enum OverBudget {
     /// In the budget of all.
     Whole,
     /// In the share of this one.
@@ -22,22 +22,22 @@ pub enum OverBudget {
 
 impl Budget {
     /// An empty budget.
-    pub fn new(bound: u64) -> Arc<Self> {
+    pub(crate) fn new(bound: u64) -> Arc<Self> {
         Arc::new(Self { bound, used: AtomicU64::new(0), whole: None })
     }
 
     /// A share for one holder: what is reserved in it is reserved in the whole as well.
-    pub fn share(self: &Arc<Self>, bound: u64) -> Arc<Self> {
+    pub(crate) fn share(self: &Arc<Self>, bound: u64) -> Arc<Self> {
         Arc::new(Self { bound, used: AtomicU64::new(0), whole: Some(self.clone()) })
     }
 
     /// Bytes that are reserved now.
-    pub fn used(&self) -> u64 {
+    pub(crate) fn used(&self) -> u64 {
         self.used.load(Relaxed)
     }
 
     /// Whether that much would find room now.
-    pub fn check_room(&self, bytes: usize) -> Result<(), OverBudget> {
+    pub(crate) fn check_room(&self, bytes: usize) -> Result<(), OverBudget> {
         self.whole.as_ref().map_or(Ok(()), |whole| whole.check_room(bytes))?;
         if bytes as u64 > self.bound.saturating_sub(self.used()) { Err(self.over()) } else { Ok(()) }
     }
@@ -66,20 +66,20 @@ impl Budget {
     }
 
     /// A reservation of nothing, to be grown.
-    pub fn reserve(self: &Arc<Self>) -> Reservation {
+    pub(crate) fn reserve(self: &Arc<Self>) -> Reservation {
         Reservation { budget: self.clone(), bytes: 0 }
     }
 }
 
 /// A part of the budget; dropping it gives it back.
-pub struct Reservation {
+pub(crate) struct Reservation {
     budget: Arc<Budget>,
     bytes: u64,
 }
 
 impl Reservation {
     /// Makes the reservation this large; on failure it stays as it was.
-    pub fn resize(&mut self, bytes: usize) -> Result<(), OverBudget> {
+    pub(crate) fn resize(&mut self, bytes: usize) -> Result<(), OverBudget> {
         let bytes = bytes as u64;
         if bytes <= self.bytes {
             self.budget.give_back(self.bytes - bytes);
@@ -89,13 +89,16 @@ impl Reservation {
         self.bytes = bytes;
         Ok(())
     }
-}
 
-impl Reservation {
     /// Takes over what another one holds of the same budget.
-    pub fn join(&mut self, mut other: Self) {
+    pub(crate) fn join(&mut self, mut other: Self) {
         assert!(Arc::ptr_eq(&self.budget, &other.budget), "reservations of two budgets");
         self.bytes += std::mem::take(&mut other.bytes);
+    }
+
+    /// These bytes, which hold their part of the budget for as long as any part of them is there.
+    pub(crate) fn hold(self, bytes: impl AsRef<[u8]> + Send + 'static) -> Bytes {
+        Bytes::from_owner(Held(bytes, self))
     }
 }
 
@@ -105,28 +108,17 @@ impl Drop for Reservation {
     }
 }
 
-/// Bytes that hold their part of a budget for as long as any part of them is there.
-pub struct Held {
-    /// The bytes.
-    pub bytes: Vec<u8>,
-    /// For as many bytes.
-    pub reservation: Reservation,
-}
+/// Bytes with their part of a budget.
+struct Held<B>(B, #[allow(dead_code)] Reservation);
 
-impl AsRef<[u8]> for Held {
+impl<B: AsRef<[u8]>> AsRef<[u8]> for Held<B> {
     fn as_ref(&self) -> &[u8] {
-        &self.bytes
-    }
-}
-
-impl From<Held> for Bytes {
-    fn from(held: Held) -> Self {
-        Self::from_owner(held)
+        self.0.as_ref()
     }
 }
 
 /// A buffer that fills up to a bound: memory is taken as bytes really arrive, after it was reserved.
-pub struct Assembly {
+pub(crate) struct Assembly {
     buffer: Vec<u8>,
     reservation: Reservation,
     bound: usize,
@@ -137,17 +129,17 @@ const FLOOR: usize = 64 * 1024;
 
 impl Assembly {
     /// A buffer for at most `bound` bytes. Nothing is allocated yet.
-    pub fn new(budget: &Arc<Budget>, bound: usize) -> Self {
+    pub(crate) fn new(budget: &Arc<Budget>, bound: usize) -> Self {
         Self { buffer: Vec::new(), reservation: budget.reserve(), bound }
     }
 
     /// How many bytes are still missing to the bound.
-    pub fn missing(&self) -> usize {
+    pub(crate) fn missing(&self) -> usize {
         self.bound - self.buffer.len()
     }
 
     /// Appends; the caller has made sure that there are no more than `missing` bytes.
-    pub fn push(&mut self, bytes: &[u8]) -> Result<(), OverBudget> {
+    pub(crate) fn push(&mut self, bytes: &[u8]) -> Result<(), OverBudget> {
         let needed = self.buffer.len() + bytes.len();
         assert!(needed <= self.bound, "more bytes than the assembly was made for");
         if needed > self.buffer.capacity() {
@@ -163,7 +155,7 @@ impl Assembly {
     }
 
     /// The message, with the reservation for exactly what it holds.
-    pub fn finish(mut self) -> Message {
+    pub(crate) fn finish(mut self) -> Message {
         if self.buffer.capacity() > self.buffer.len() + self.buffer.len() / 2 {
             self.buffer.shrink_to_fit();
         }
@@ -173,11 +165,12 @@ impl Assembly {
 }
 
 /// A whole request message and its part of the budget.
-pub struct Message {
+pub(crate) struct Message {
     /// What the client sent, without prefix and compression.
-    pub bytes: Bytes,
+    pub(crate) bytes: Bytes,
     /// Given back when the message is dropped.
-    pub reservation: Reservation,
+    #[allow(dead_code)] // held, and read by nobody
+    pub(crate) reservation: Reservation,
 }
 
 /// Messages beyond this take most of what they were read with.
@@ -186,7 +179,7 @@ const SMALL: usize = 32 * 1024;
 impl Message {
     /// For one that is to wait: a small one has memory of its own from here on, since it would keep all that was read with
     /// it, which no budget knows.
-    pub fn settle(&mut self) {
+    pub(crate) fn settle(&mut self) {
         if self.bytes.len() <= SMALL {
             self.bytes = Bytes::copy_from_slice(&self.bytes);
         }
@@ -256,7 +249,7 @@ mod tests {
         let budget = Budget::new(100);
         let mut reservation = budget.reserve();
         reservation.resize(4).unwrap();
-        let mut whole = Bytes::from(Held { bytes: vec![1, 2, 3, 4], reservation });
+        let mut whole = reservation.hold(vec![1, 2, 3, 4]);
         let part = whole.split_to(1);
         drop(whole);
         assert_eq!((budget.used(), &part[..]), (4, &[1][..]));

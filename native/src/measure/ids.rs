@@ -5,11 +5,11 @@ use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
 /// A map by ids.
-pub type ById<K, V> = HashMap<K, V, BuildHasherDefault<IdHasher>>;
+pub(crate) type ById<K, V> = HashMap<K, V, BuildHasherDefault<IdHasher>>;
 
 /// Mixes ids of up to 64 bits, one or several.
 #[derive(Default)]
-pub struct IdHasher(u64);
+pub(crate) struct IdHasher(u64);
 
 impl Hasher for IdHasher {
     fn write(&mut self, bytes: &[u8]) {

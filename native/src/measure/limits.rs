@@ -4,7 +4,7 @@ use std::time::Duration;
 
 /// One bound. The discriminant is its place in [`NAMES`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Limit {
+pub(crate) enum Limit {
     /// Largest request message.
     MessageBytes,
     /// Largest header list.
@@ -38,10 +38,10 @@ pub enum Limit {
 }
 
 /// Number of limits.
-pub const COUNT: usize = 15;
+pub(crate) const COUNT: usize = 15;
 
 /// The names by which Python gives the limits, in the order of [`Limit`].
-pub const NAMES: [&str; COUNT] = [
+pub(crate) const NAMES: [&str; COUNT] = [
     "message_bytes",
     "metadata_bytes",
     "streams_per_connection",
@@ -60,11 +60,11 @@ pub const NAMES: [&str; COUNT] = [
 ];
 
 /// The time over which resets, pings and frames without use are counted.
-pub const RATE_WINDOW: Duration = Duration::from_secs(10);
+pub(crate) const RATE_WINDOW: Duration = Duration::from_secs(10);
 
 /// Bytes that are progress even when they are not the end of a message: a client that sends or takes a byte now and
 /// then would hold memory for ever.
-pub const PROGRESS: usize = 64 * 1024;
+pub(crate) const PROGRESS: usize = 64 * 1024;
 
 const MONTH_MS: u64 = 31 * 24 * 3600 * 1000;
 const MANY: u64 = 1 << 20;
@@ -90,11 +90,11 @@ const RANGES: [(u64, u64); COUNT] = [
 
 /// A value for every [`Limit`].
 #[derive(Clone, Debug)]
-pub struct Limits([u64; COUNT]);
+pub(crate) struct Limits([u64; COUNT]);
 
 impl Limits {
     /// Checks that each limit is given once and possible; the error names the one that is not.
-    pub fn new(pairs: impl IntoIterator<Item = (String, i128)>) -> Result<Self, String> {
+    pub(crate) fn new(pairs: impl IntoIterator<Item = (String, i128)>) -> Result<Self, String> {
         let mut values = [None; COUNT];
         for (name, value) in pairs {
             let place = NAMES
@@ -122,27 +122,27 @@ impl Limits {
     }
 
     /// The part of a budget of `bytes_in_flight` that one connection may hold: half, and at least one message.
-    pub fn connection_bytes(&self) -> u64 {
+    pub(crate) fn connection_bytes(&self) -> u64 {
         self.get(Limit::MessageBytes).max(self.get(Limit::BytesInFlight) / 2)
     }
 
     /// The value of a limit, in its unit.
-    pub fn get(&self, limit: Limit) -> u64 {
+    pub(crate) fn get(&self, limit: Limit) -> u64 {
         self.0[limit as usize]
     }
 
     /// The value as a size in memory.
-    pub fn size(&self, limit: Limit) -> usize {
+    pub(crate) fn size(&self, limit: Limit) -> usize {
         usize::try_from(self.get(limit)).unwrap_or(usize::MAX)
     }
 
     /// The value for a 32-bit HTTP/2 setting.
-    pub fn setting(&self, limit: Limit) -> u32 {
+    pub(crate) fn setting(&self, limit: Limit) -> u32 {
         u32::try_from(self.get(limit)).unwrap_or(u32::MAX)
     }
 
     /// The value of a limit in milliseconds.
-    pub fn duration(&self, limit: Limit) -> Duration {
+    pub(crate) fn duration(&self, limit: Limit) -> Duration {
         Duration::from_millis(self.get(limit))
     }
 }

@@ -1,8 +1,9 @@
 //! What everything is measured with: the clock, memory, rates and the bounds that the door keeps.
 
-pub mod alarm;
-pub mod budget;
-pub mod clock;
-pub mod ids;
-pub mod limits;
-pub mod rate;
+pub(crate) mod alarm;
+pub(crate) mod budget;
+pub(crate) mod clock;
+pub(crate) mod ids;
+pub(crate) mod limits;
+pub(crate) mod rate;
+pub(crate) mod statistics;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 /// Counts events in stretches of a fixed length that follow each other.
-pub struct Rate {
+pub(crate) struct Rate {
     bound: u64,
     stretch_ns: u64,
     began_ns: u64,
@@ -12,12 +12,12 @@ pub struct Rate {
 
 impl Rate {
     /// At most `bound` events in each stretch.
-    pub fn new(bound: u64, stretch: Duration) -> Self {
+    pub(crate) fn new(bound: u64, stretch: Duration) -> Self {
         Self { bound, stretch_ns: stretch.as_nanos() as u64, began_ns: 0, count: 0 }
     }
 
     /// Notes an event; true when it is one too many.
-    pub fn exceeded(&mut self, now_ns: u64) -> bool {
+    pub(crate) fn exceeded(&mut self, now_ns: u64) -> bool {
         if now_ns.saturating_sub(self.began_ns) >= self.stretch_ns {
             self.began_ns = now_ns;
             self.count = 0;

@@ -1,18 +1,22 @@
 //! The classes that Python sees.
 
-use crate::door::{Core, DoorThread};
+use crate::door::DoorThread;
+use crate::h2::endpoint::Endpoint;
 use crate::h2::framing::{PREFIX, Prefix};
+use crate::h2::service::Service;
 use crate::h2::status::{add_metadata, code, trailers};
 use crate::handover::calls::{Calls, End, Kind, Misuse, Slot};
 use crate::handover::mailbox::{Arrival, Event, Told};
 use crate::http::front::{Answers, Front};
+use crate::http::service::Service as HttpService;
 use crate::listen::identity::Names;
 use crate::listen::listener::{self, ListeningSocket};
 use crate::listen::tls;
-use crate::measure::budget::{self, Budget, Held};
+use crate::measure::budget::{self, Budget};
 use crate::measure::limits::{Limits, NAMES};
 use crate::python::grants::Grants;
 use crate::python::quotas::{self, Account, Quotas};
+use crate::resources::Resources;
 use bytes::Bytes;
 use http::HeaderMap;
 use pyo3::buffer::PyUntypedBuffer;
@@ -41,7 +45,7 @@ const HANDSHAKE: u8 = 8;
 const COPIED: usize = 64 * 1024;
 
 /// Adds the constants of the module.
-pub fn add_constants(module: &Bound<'_, PyModule>) -> PyResult<()> {
+pub(crate) fn add_constants(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     for (name, value) in [
         ("UNARY", UNARY),
@@ -69,8 +73,10 @@ enum Stage {
 
 /// The door; see the stub of the package.
 #[pyclass(frozen, module = "edge_appliance_door")]
-pub struct Door {
-    core: Arc<Core>,
+pub(crate) struct Door {
+    resources: Arc<Resources>,
+    endpoint: Arc<Endpoint>,
+    http: Arc<HttpService>,
     stage: Mutex<Stage>,
     /// What was said of HTTP.
     front: Mutex<Option<Arc<Front>>>,
@@ -86,9 +92,9 @@ impl Door {
         call: u64,
         order: impl FnOnce(&Calls) -> Result<Option<Arc<Slot>>, Misuse>,
     ) -> PyResult<bool> {
-        match order(&self.core.calls).map_err(|misuse| misused(call, misuse))? {
+        match order(&self.resources.link.calls).map_err(|misuse| misused(call, misuse))? {
             Some(slot) => {
-                self.core.bell.ring(slot);
+                self.resources.link.wakeups.wake_for(slot);
                 Ok(true)
             }
             None => Ok(false),
@@ -99,7 +105,7 @@ impl Door {
 impl Door {
     /// The end of a call whose answer finds no room.
     fn no_room(&self) -> HeaderMap {
-        trailers(code::RESOURCE_EXHAUSTED, &self.core.no_room())
+        trailers(code::RESOURCE_EXHAUSTED, &self.resources.no_room())
     }
 }
 
@@ -139,17 +145,25 @@ impl Door {
         let limits = Limits::new(limit_pairs(limits)?).map_err(PyValueError::new_err)?;
         let methods = method_table(methods)?;
         let quotas = quotas.map(|quotas| quotas.get().0.clone()).unwrap_or_default();
-        let core =
-            Core::with_quotas(limits, methods, tls.map(|tls| tls.get().0.clone()), quotas, inferences)?;
+        let resources = Arc::new(Resources::new(limits, quotas)?);
+        let service = Service { resources: resources.clone(), methods, inferences };
+        let endpoint = Endpoint::new(Arc::new(service), tls.map(|tls| tls.get().0.clone()));
+        let http = HttpService::new(resources.clone());
         let bound = handed(&listeners, Ok)?;
-        Ok(Self { core, stage: Mutex::new(Stage::Built(bound)), front: Mutex::default() })
+        Ok(Self {
+            resources,
+            endpoint: Arc::new(endpoint),
+            http: Arc::new(http),
+            stage: Mutex::new(Stage::Built(bound)),
+            front: Mutex::default(),
+        })
     }
 
     fn start(&self) -> PyResult<()> {
         let mut stage = self.stage();
         match std::mem::replace(&mut *stage, Stage::Closed) {
             Stage::Built(bound) => {
-                *stage = Stage::Serving(DoorThread::start(self.core.clone(), bound)?);
+                *stage = Stage::Serving(DoorThread::start(self.endpoint.clone(), bound)?);
                 Ok(())
             }
             Stage::Serving(thread) => {
@@ -182,7 +196,8 @@ impl Door {
     ) -> PyResult<()> {
         let answers = Answers { full, crowded, plain };
         let tls = tls.map(|tls| tls.get().0.clone());
-        let front = Front::new(&limit_pairs(limits)?, server, answers, tls).map_err(PyValueError::new_err)?;
+        let front = Front::new(self.http.clone(), &limit_pairs(limits)?, server, answers, tls)
+            .map_err(PyValueError::new_err)?;
         *self.front.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(front));
         self.listen_http(listeners)
     }
@@ -197,16 +212,15 @@ impl Door {
     }
 
     fn end_http(&self) {
-        self.core.http.end();
-        self.core.connections.wake_all();
+        self.http.end();
     }
 
     fn fileno(&self) -> RawFd {
-        self.core.mailbox.descriptor()
+        self.resources.link.mailbox.descriptor()
     }
 
     fn poll<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
-        let events = self.core.mailbox.take().map_err(PyRuntimeError::new_err)?;
+        let events = self.resources.link.mailbox.take().map_err(PyRuntimeError::new_err)?;
         let mut told = Vec::with_capacity(events.len());
         for event in events {
             let call = event.call();
@@ -217,7 +231,7 @@ impl Door {
                 Err(error) => {
                     error.write_unraisable(py, None);
                     if ends {
-                        self.core.mailbox.push(Event::Gone(call));
+                        self.resources.link.mailbox.push(Event::Gone(call));
                     } else {
                         let end = trailers(code::INTERNAL, "the request could not be handed over");
                         self.order(call, |calls| calls.break_off(call, None, end))?;
@@ -230,7 +244,7 @@ impl Door {
 
     fn reply(&self, call: u64, message: &Bound<'_, PyAny>) -> PyResult<bool> {
         let pieces = pieces(message)?;
-        let Some(answers) = self.core.calls.answers(call) else { return Ok(false) };
+        let Some(answers) = self.resources.link.calls.answers(call) else { return Ok(false) };
         let end = match framed(&pieces, &answers)? {
             Some(message) => End::Reply(message),
             None => End::Finish(self.no_room()),
@@ -248,7 +262,7 @@ impl Door {
 
     fn send(&self, call: u64, message: &Bound<'_, PyAny>) -> PyResult<bool> {
         let pieces = pieces(message)?;
-        let Some(answers) = self.core.calls.answers(call) else { return Ok(false) };
+        let Some(answers) = self.resources.link.calls.answers(call) else { return Ok(false) };
         match framed(&pieces, &answers)? {
             Some(message) => self.order(call, |calls| calls.send(call, message)),
             None => self.order(call, |calls| calls.break_off(call, Some(Kind::Stream), self.no_room())),
@@ -269,11 +283,11 @@ impl Door {
     }
 
     fn grants(&self) -> Grants {
-        Grants(self.core.clone())
+        Grants(self.resources.direct.clone())
     }
 
     fn drain(&self) {
-        self.core.drain();
+        self.resources.drain();
         let mut stage = self.stage();
         if matches!(*stage, Stage::Built(_)) {
             *stage = Stage::Closed; // its listeners close here
@@ -287,10 +301,11 @@ impl Door {
 
     fn statistics<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let report = PyDict::new(py);
-        for (name, count) in self.core.statistics.report(self.core.budget.used(), self.core.answers.used()) {
+        let Resources { statistics, requests, answers, .. } = &*self.resources;
+        for (name, count) in statistics.report(requests.used(), answers.used()) {
             report.set_item(name, count)?;
         }
-        for (name, count) in self.core.handshakes.report().chain(self.core.http.report()) {
+        for (name, count) in self.endpoint.handshakes.report().chain(self.http.figures.report()) {
             report.set_item(name, count)?;
         }
         Ok(report)
@@ -398,7 +413,7 @@ fn framed(pieces: &[Piece<'_>], answers: &Arc<Budget>) -> PyResult<Option<Bytes>
     for piece in pieces {
         piece.append_to(&mut frame);
     }
-    Ok(Some(Held { bytes: frame, reservation }.into()))
+    Ok(Some(reservation.hold(frame)))
 }
 
 /// A piece of a message, borrowed from Python.
@@ -441,7 +456,7 @@ impl<'py> Piece<'py> {
 
 /// A request message that is too large to copy: bytes that Python reads where they lie.
 #[pyclass(frozen, module = "edge_appliance_door")]
-pub struct Message(budget::Message);
+pub(crate) struct Message(budget::Message);
 
 #[pymethods]
 impl Message {
@@ -472,7 +487,7 @@ impl Message {
 
 /// Server certificates; see the stub of the package.
 #[pyclass(frozen, module = "edge_appliance_door")]
-pub struct Tls(Arc<tls::Tls>);
+pub(crate) struct Tls(Arc<tls::Tls>);
 
 #[pymethods]
 impl Tls {

@@ -1,8 +1,6 @@
 //! What Python teaches and grants, and what it is told of requests that were served so.
 
-use crate::door::Core;
-use crate::fastpath::direct::Attached;
-use crate::fastpath::direct::StreamWindow;
+use crate::fastpath::direct::{Attached, Direct, StreamWindow};
 use crate::http::head::is_inference;
 use crate::http::json::Outline;
 use crate::lanes::memory::{DoorEnd, LaneMemory};
@@ -19,7 +17,7 @@ use std::sync::Arc;
 
 /// Teaching and granting; see the stub of the package.
 #[pyclass(frozen, module = "edge_appliance_door")]
-pub struct Grants(pub Arc<Core>);
+pub(crate) struct Grants(pub(crate) Arc<Direct>);
 
 #[pymethods]
 impl Grants {
@@ -36,7 +34,7 @@ impl Grants {
     ) -> PyResult<()> {
         let arena = Arena::map(arena, arena_bytes)?;
         let attached = Attached { arena, method };
-        self.0.direct.attach(attached, slots, bounds_ns, slow_ns).map_err(PyValueError::new_err)
+        self.0.attach(attached, slots, bounds_ns, slow_ns).map_err(PyValueError::new_err)
     }
 
     fn open_lane(&self, lane: u32, group: u32, memory: RawFd, doorbell: RawFd) -> PyResult<()> {
@@ -46,29 +44,29 @@ impl Grants {
         }
         // SAFETY: the caller holds the descriptor open during this call; it is only duplicated.
         let doorbell = unsafe { BorrowedFd::borrow_raw(doorbell) }.try_clone_to_owned()?;
-        self.0.direct.open_lane(lane, group, DoorEnd::new(memory), doorbell).map_err(PyValueError::new_err)
+        self.0.open_lane(lane, group, DoorEnd::new(memory), doorbell).map_err(PyValueError::new_err)
     }
 
     fn close_lane(&self, lane: u32) -> (i64, usize) {
-        let (blamed, had) = self.0.direct.close_lane(lane);
+        let (blamed, had) = self.0.close_lane(lane);
         (blamed.map_or(-1, i64::from), had)
     }
 
     fn grant(&self, lane: u32, limit: u32) -> bool {
-        self.0.direct.lease(lane, limit)
+        self.0.lease(lane, limit)
     }
 
     fn revoke(&self, lane: u32) -> bool {
-        self.0.direct.lease(lane, 0)
+        self.0.lease(lane, 0)
     }
 
     fn load(&self, lane: u32) -> (u32, u64, u64) {
-        self.0.direct.load(lane)
+        self.0.load(lane)
     }
 
     fn serve_stream(&self, method: u32, requests: usize, nbytes: usize) -> PyResult<()> {
         let window = StreamWindow { requests, bytes: nbytes };
-        self.0.direct.serve_stream(method, window).map_err(PyValueError::new_err)
+        self.0.serve_stream(method, window).map_err(PyValueError::new_err)
     }
 
     #[pyo3(signature = (head, *, plan, kind, model, group, rows, inputs, out_offset, span, opening, described, outputs,
@@ -112,7 +110,7 @@ impl Grants {
             late_text,
             default_timeout_ns,
         };
-        self.0.direct.add_template(head, spec).map_err(PyValueError::new_err)
+        self.0.add_template(head, spec).map_err(PyValueError::new_err)
     }
 
     #[staticmethod]
@@ -124,40 +122,40 @@ impl Grants {
 
     #[pyo3(signature = (model = None))]
     fn forget(&self, model: Option<u32>) {
-        self.0.direct.forget_templates(model);
+        self.0.forget_templates(model);
     }
 
     #[pyo3(signature = (kind, charge_per_row_ns, batch_ns, margin_ns, batch_rows = 0))]
     fn price(&self, kind: u32, charge_per_row_ns: u64, batch_ns: u64, margin_ns: u64, batch_rows: u32) {
-        self.0.direct.price(kind, Price { charge_per_row_ns, batch_ns, margin_ns, batch_rows });
+        self.0.price(kind, Price { charge_per_row_ns, batch_ns, margin_ns, batch_rows });
     }
 
     fn forget_price(&self, kind: u32) {
-        self.0.direct.forget_price(kind);
+        self.0.forget_price(kind);
     }
 
     fn in_flight(&self, model: u32) -> usize {
-        self.0.direct.in_flight_of(model)
+        self.0.in_flight_of(model)
     }
 
     fn parked(&self, model: u32) -> usize {
-        self.0.direct.waiting_of(model)
+        self.0.waiting_of(model)
     }
 
     fn sample(&self, one_in: u64) {
-        self.0.direct.sample(one_in);
+        self.0.sample(one_in);
     }
 
     fn traces<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyTuple>>> {
-        self.0.direct.traces().into_iter().map(|trace| traced(py, &trace)).collect()
+        self.0.traces().into_iter().map(|trace| traced(py, &trace)).collect()
     }
 
     fn free_slots(&self) -> Vec<usize> {
-        self.0.direct.free_slots()
+        self.0.free_slots()
     }
 
     fn news<'py>(&self, py: Python<'py>) -> PyResult<(Bound<'py, PyList>, Vec<u32>)> {
-        let (tallies, broken) = self.0.direct.news();
+        let (tallies, broken) = self.0.news();
         let told = PyList::empty(py);
         for (subject, tally) in tallies {
             told.append(told_of(py, subject, tally)?)?;

@@ -1,7 +1,7 @@
 //! The classes that Python sees.
 
-pub mod door;
-pub mod grants;
-pub mod parts;
-pub mod quotas;
-pub mod worker_ring;
+pub(crate) mod door;
+pub(crate) mod grants;
+pub(crate) mod parts;
+pub(crate) mod quotas;
+pub(crate) mod worker_ring;

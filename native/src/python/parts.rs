@@ -12,7 +12,7 @@ type Parts<'py> = (Bound<'py, PyBytes>, Bound<'py, PyBytes>, Vec<(usize, usize)>
 
 /// Takes a message apart; see the stub of the package.
 #[pyfunction]
-pub fn scan<'py>(py: Python<'py>, message: &[u8]) -> Option<Parts<'py>> {
+pub(crate) fn scan<'py>(py: Python<'py>, message: &[u8]) -> Option<Parts<'py>> {
     let mut scanned = Scanned::default();
     scanned.read(message)?;
     let id = &message[scanned.id];
@@ -22,7 +22,7 @@ pub fn scan<'py>(py: Python<'py>, message: &[u8]) -> Option<Parts<'py>> {
 
 /// Reads what is between the brackets of an array; see the stub of the package.
 #[pyfunction]
-pub fn json_read<'py>(
+pub(crate) fn json_read<'py>(
     py: Python<'py>,
     code: &str,
     text: &[u8],
@@ -41,7 +41,7 @@ pub fn json_read<'py>(
 
 /// Writes what is between the brackets of an array; see the stub of the package.
 #[pyfunction]
-pub fn json_written<'py>(py: Python<'py>, code: &str, raw: &[u8]) -> Option<Bound<'py, PyBytes>> {
+pub(crate) fn json_written<'py>(py: Python<'py>, code: &str, raw: &[u8]) -> Option<Bound<'py, PyBytes>> {
     let mut text = Vec::new();
     Number::of_code(code)?.write(raw, &mut text);
     Some(PyBytes::new(py, &text))

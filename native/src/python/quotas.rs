@@ -17,7 +17,7 @@ fn terms((label, interval_ns, tolerance_ns, in_flight, rate_text, in_flight_text
 
 /// What clients may ask; see the stub of the package.
 #[pyclass(frozen, module = "edge_appliance_door")]
-pub struct Quotas(pub Arc<Registry>);
+pub(crate) struct Quotas(pub(crate) Arc<Registry>);
 
 #[pymethods]
 impl Quotas {
@@ -48,7 +48,7 @@ impl Quotas {
 
 /// One client; see the stub of the package.
 #[pyclass(frozen, module = "edge_appliance_door")]
-pub struct Account(pub Entry);
+pub(crate) struct Account(pub(crate) Entry);
 
 #[pymethods]
 impl Account {
@@ -81,11 +81,11 @@ impl Account {
 }
 
 /// Why a request was refused, as a number.
-pub fn wait_of(refusal: &quota::Refusal) -> i64 {
+pub(crate) fn wait_of(refusal: &quota::Refusal) -> i64 {
     refusal.wait_ns.map_or(IN_FLIGHT, |wait_ns| i64::try_from(wait_ns).unwrap_or(i64::MAX))
 }
 
 /// Likewise, with the words for it.
-pub fn told(refusal: Option<Refusal>) -> Option<(i64, String)> {
+pub(crate) fn told(refusal: Option<Refusal>) -> Option<(i64, String)> {
     refusal.map(|refusal| (wait_of(&refusal), refusal.text))
 }

@@ -10,7 +10,7 @@ const STEP: usize = 16 * 1024;
 
 /// How it goes on.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Step {
+pub(crate) enum Step {
     /// There is more to read.
     More,
     /// That was all, and it is as many elements as there should be.
@@ -20,7 +20,7 @@ pub enum Step {
 }
 
 /// Reads what is between the outer brackets.
-pub struct Array<'a> {
+pub(crate) struct Array<'a> {
     text: &'a [u8],
     position: usize,
     number: Number,
@@ -39,7 +39,7 @@ pub struct Array<'a> {
 
 impl<'a> Array<'a> {
     /// Of `elements` in `text`.
-    pub fn new(text: &'a [u8], number: Number, elements: usize) -> Self {
+    pub(crate) fn new(text: &'a [u8], number: Number, elements: usize) -> Self {
         Self {
             text,
             position: 0,
@@ -54,7 +54,7 @@ impl<'a> Array<'a> {
     }
 
     /// Appends the bytes of the next elements.
-    pub fn step(&mut self, into: &mut Vec<u8>) -> Step {
+    pub(crate) fn step(&mut self, into: &mut Vec<u8>) -> Step {
         let pause = self.position.saturating_add(STEP);
         while self.position < pause {
             let Some(byte) = self.text.get(self.position) else {

@@ -1,7 +1,7 @@
 //! Request templates: how requests like one that was checked before are recognised, where their tensors lie, and how they
 //! are answered.
 
-pub mod array;
-pub mod number;
-pub mod scan;
-pub mod template;
+pub(crate) mod array;
+pub(crate) mod number;
+pub(crate) mod scan;
+pub(crate) mod template;

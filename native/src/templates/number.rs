@@ -17,7 +17,7 @@ const NOT_FINITE: [(&str, f64); 3] =
 
 /// A datatype whose elements have a form in JSON and a size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Number {
+pub(crate) enum Number {
     /// `true` and `false`; 1 and 0 are read as well.
     Bool,
     /// Unsigned, of so many bytes.
@@ -32,7 +32,7 @@ pub enum Number {
 
 impl Number {
     /// Of a format character of Python's `struct`.
-    pub fn of_code(code: &str) -> Option<Self> {
+    pub(crate) fn of_code(code: &str) -> Option<Self> {
         Some(match code {
             "?" => Self::Bool,
             "B" => Self::Unsigned(1),
@@ -50,7 +50,7 @@ impl Number {
     }
 
     /// Bytes of an element.
-    pub fn size(self) -> usize {
+    pub(crate) fn size(self) -> usize {
         match self {
             Self::Bool => 1,
             Self::Unsigned(size) | Self::Signed(size) => size.into(),
@@ -60,7 +60,7 @@ impl Number {
     }
 
     /// As many characters as an element takes at most, and a comma.
-    pub fn longest_text(self) -> usize {
+    pub(crate) fn longest_text(self) -> usize {
         match self {
             Self::Bool => "false,".len(),
             Self::Unsigned(_) | Self::Signed(_) => "-9223372036854775808,".len(),
@@ -69,7 +69,7 @@ impl Number {
     }
 
     /// Reads the value at the front of `text` and appends its bytes; gives how long it was.
-    pub fn read(self, text: &[u8], into: &mut Vec<u8>) -> Option<usize> {
+    pub(crate) fn read(self, text: &[u8], into: &mut Vec<u8>) -> Option<usize> {
         let text = &text[..text.len().min(DIGITS)];
         let length = match self {
             Self::Bool => {
@@ -105,7 +105,7 @@ impl Number {
     }
 
     /// Appends elements, without the brackets of an array. `raw` holds whole elements.
-    pub fn write(self, raw: &[u8], into: &mut Vec<u8>) {
+    pub(crate) fn write(self, raw: &[u8], into: &mut Vec<u8>) {
         for (index, element) in raw.chunks_exact(self.size()).enumerate() {
             if index > 0 {
                 into.push(b',');

@@ -13,29 +13,29 @@ const PARAMETERS: u8 = 4 << 3 | 2;
 const INPUTS: u8 = 5 << 3 | 2;
 const OUTPUTS: u8 = 6 << 3 | 2;
 /// Tag of a raw tensor.
-pub const RAW: u8 = 7 << 3 | 2;
+pub(crate) const RAW: u8 = 7 << 3 | 2;
 
 /// Longest head that is recognised.
-pub const HEAD: usize = 4096;
+pub(crate) const HEAD: usize = 4096;
 /// Longest id.
-pub const ID_BYTES: usize = 1024;
+pub(crate) const ID_BYTES: usize = 1024;
 /// Most raw tensors.
-pub const TENSORS: usize = 64;
+pub(crate) const TENSORS: usize = 64;
 
 /// A message taken apart; used again for the next one.
 #[derive(Default)]
-pub struct Scanned {
+pub(crate) struct Scanned {
     /// Everything but the id and the raw tensors, in its order.
-    pub head: Vec<u8>,
+    pub(crate) head: Vec<u8>,
     /// Where the id lies; empty when there is none.
-    pub id: Range<usize>,
+    pub(crate) id: Range<usize>,
     /// Where the raw tensors lie, in their order.
-    pub raw: Vec<Range<usize>>,
+    pub(crate) raw: Vec<Range<usize>>,
 }
 
 impl Scanned {
     /// Takes a message apart. None when it is not of the common kind; what is held then means nothing.
-    pub fn read(&mut self, message: &[u8]) -> Option<()> {
+    pub(crate) fn read(&mut self, message: &[u8]) -> Option<()> {
         self.head.clear();
         self.raw.clear();
         self.id = 0..0;
@@ -78,18 +78,18 @@ impl Scanned {
 }
 
 /// What a message begins with, up to its first raw tensor, where id and all of the head stand before that.
-pub struct Opening {
+pub(crate) struct Opening {
     /// Everything but the id.
-    pub head: Vec<u8>,
+    pub(crate) head: Vec<u8>,
     /// Where the id lies; empty when there is none.
-    pub id: Range<usize>,
+    pub(crate) id: Range<usize>,
     /// Where the first raw tensor's tag is.
-    pub end: usize,
+    pub(crate) end: usize,
 }
 
 impl Opening {
     /// Reads the opening from a message's first piece. None when that is not of the common kind, or not whole.
-    pub fn read(piece: &[u8]) -> Option<Self> {
+    pub(crate) fn read(piece: &[u8]) -> Option<Self> {
         let end = first_raw(piece)?;
         let mut scanned = Scanned::default();
         scanned.read(&piece[..end])?;

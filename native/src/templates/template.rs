@@ -12,77 +12,77 @@ const ID: u8 = 3 << 3 | 2;
 /// The tag of the response within an answer on a stream.
 const RESPONSE: u8 = 2 << 3 | 2;
 /// More heads than Python ever keeps are a mistake.
-pub const TEMPLATES: usize = 8192;
+pub(crate) const TEMPLATES: usize = 8192;
 
 /// A tensor in a slot.
 #[derive(Clone, Copy, Debug)]
-pub struct Place {
+pub(crate) struct Place {
     /// Where it begins, from the slot's begin.
-    pub offset: usize,
+    pub(crate) offset: usize,
     /// Its bytes.
-    pub size: usize,
+    pub(crate) size: usize,
 }
 
 /// An input in the request.
 #[derive(Clone, Copy)]
-pub struct Input {
+pub(crate) struct Input {
     /// Where it goes.
-    pub place: Place,
+    pub(crate) place: Place,
     /// Its elements, if they come as JSON; over HTTP only.
-    pub text: Option<Number>,
+    pub(crate) text: Option<Number>,
 }
 
 /// An output in the answer.
-pub struct Output {
+pub(crate) struct Output {
     /// What comes before it in the answer and is not part of what describes that: tag and length, or JSON.
-    pub prefix: Box<[u8]>,
+    pub(crate) prefix: Box<[u8]>,
     /// Where the worker leaves it.
-    pub place: Place,
+    pub(crate) place: Place,
     /// Its elements, if they are written as JSON; over HTTP only.
-    pub text: Option<Number>,
+    pub(crate) text: Option<Number>,
 }
 
 /// One head, checked against one model version.
-pub struct Template {
+pub(crate) struct Template {
     /// Its id towards the worker.
-    pub id: u32,
+    pub(crate) id: u32,
     /// Which others may share its batches.
-    pub kind: u32,
+    pub(crate) kind: u32,
     /// The model version.
-    pub model: u32,
+    pub(crate) model: u32,
     /// The lanes that serve it.
-    pub group: u32,
+    pub(crate) group: u32,
     /// Rows of the batch dimension.
-    pub rows: u32,
+    pub(crate) rows: u32,
     /// Where each input goes, in the order of the request.
-    pub inputs: Box<[Input]>,
+    pub(crate) inputs: Box<[Input]>,
     /// Where the outputs begin.
-    pub out_offset: usize,
+    pub(crate) out_offset: usize,
     /// What the slot must hold.
-    pub span: usize,
+    pub(crate) span: usize,
     /// The beginning of the answer, before the id.
-    pub opening: Box<[u8]>,
+    pub(crate) opening: Box<[u8]>,
     /// What follows the id.
-    pub described: Box<[u8]>,
+    pub(crate) described: Box<[u8]>,
     /// The outputs, in the order of the answer.
-    pub outputs: Box<[Output]>,
+    pub(crate) outputs: Box<[Output]>,
     /// What follows the outputs in an answer on a stream, or the last one that is written as JSON over HTTP.
-    pub closing: Box<[u8]>,
+    pub(crate) closing: Box<[u8]>,
     /// What a client that cannot be served in time is told.
-    pub late_text: Box<str>,
+    pub(crate) late_text: Box<str>,
     /// Deadline of requests that bring none; 0: none.
-    pub default_timeout_ns: u64,
+    pub(crate) default_timeout_ns: u64,
     live: AtomicBool,
 }
 
 impl Template {
     /// Whether it still holds.
-    pub fn is_live(&self) -> bool {
+    pub(crate) fn is_live(&self) -> bool {
         self.live.load(Acquire)
     }
 
     /// The deadline of a request that came with this one (0: none); 0: it has none.
-    pub fn deadline_of(&self, arrived_ns: u64, deadline_ns: u64) -> u64 {
+    pub(crate) fn deadline_of(&self, arrived_ns: u64, deadline_ns: u64) -> u64 {
         match (deadline_ns, self.default_timeout_ns) {
             (0, 0) => 0,
             (0, default) => arrived_ns.saturating_add(default),
@@ -91,48 +91,48 @@ impl Template {
     }
 
     /// Whether tensors that lie there in a message are what the template asks for.
-    pub fn fits(&self, raw: &[Range<usize>]) -> bool {
+    pub(crate) fn fits(&self, raw: &[Range<usize>]) -> bool {
         raw.len() == self.inputs.len()
             && raw.iter().zip(&self.inputs).all(|(range, input)| range.len() == input.place.size)
     }
 
     /// The inputs that come as bytes, one after another.
-    pub fn raw_inputs(&self) -> impl Iterator<Item = Place> {
+    pub(crate) fn raw_inputs(&self) -> impl Iterator<Item = Place> {
         self.inputs.iter().filter(|input| input.text.is_none()).map(|input| input.place)
     }
 
     /// The bytes of these together.
-    pub fn raw_bytes(&self) -> usize {
+    pub(crate) fn raw_bytes(&self) -> usize {
         self.raw_inputs().map(|place| place.size).sum()
     }
 
     /// The outputs that are answered as bytes, one after another.
-    pub fn raw_outputs(&self) -> impl Iterator<Item = Place> {
+    pub(crate) fn raw_outputs(&self) -> impl Iterator<Item = Place> {
         self.outputs.iter().filter(|output| output.text.is_none()).map(|output| output.place)
     }
 
     /// Whether every output is written as JSON.
-    pub fn answers_text(&self) -> bool {
+    pub(crate) fn answers_text(&self) -> bool {
         self.raw_outputs().next().is_none()
     }
 
     /// Whether a tensor is read or written as JSON.
-    pub fn has_text(&self) -> bool {
+    pub(crate) fn has_text(&self) -> bool {
         self.writes_text() || self.text_inputs().next().is_some()
     }
 
     /// Whether an output is.
-    pub fn writes_text(&self) -> bool {
+    pub(crate) fn writes_text(&self) -> bool {
         self.outputs.iter().any(|output| output.text.is_some())
     }
 
     /// The inputs that come as JSON, with their elements.
-    pub fn text_inputs(&self) -> impl Iterator<Item = (Place, Number)> {
+    pub(crate) fn text_inputs(&self) -> impl Iterator<Item = (Place, Number)> {
         self.inputs.iter().filter_map(|input| Some((input.place, input.text?)))
     }
 
     /// The length of the answer to a request with this id.
-    pub fn answer_length(&self, id: &[u8]) -> usize {
+    pub(crate) fn answer_length(&self, id: &[u8]) -> usize {
         let outputs =
             self.outputs.iter().map(|output| output.prefix.len() + output.place.size).sum::<usize>();
         let id = if id.is_empty() { 0 } else { 1 + varint_length(id.len()) + id.len() };
@@ -140,7 +140,12 @@ impl Template {
     }
 
     /// Writes the answer; `copy` appends a tensor.
-    pub fn write_answer(&self, id: &[u8], into: &mut BytesMut, mut copy: impl FnMut(Place, &mut BytesMut)) {
+    pub(crate) fn write_answer(
+        &self,
+        id: &[u8],
+        into: &mut BytesMut,
+        mut copy: impl FnMut(Place, &mut BytesMut),
+    ) {
         into.put_slice(&self.opening);
         if !id.is_empty() {
             into.put_u8(ID);
@@ -155,13 +160,18 @@ impl Template {
     }
 
     /// The length of the answer on a stream.
-    pub fn streamed_length(&self, id: &[u8]) -> usize {
+    pub(crate) fn streamed_length(&self, id: &[u8]) -> usize {
         let response = self.answer_length(id) + self.closing.len();
         1 + varint_length(response) + response
     }
 
     /// Writes the answer as it goes over a stream.
-    pub fn write_streamed(&self, id: &[u8], into: &mut BytesMut, copy: impl FnMut(Place, &mut BytesMut)) {
+    pub(crate) fn write_streamed(
+        &self,
+        id: &[u8],
+        into: &mut BytesMut,
+        copy: impl FnMut(Place, &mut BytesMut),
+    ) {
         into.put_u8(RESPONSE);
         put_varint(self.answer_length(id) + self.closing.len(), into);
         self.write_answer(id, into, copy);
@@ -174,7 +184,7 @@ fn varint_length(value: usize) -> usize {
 }
 
 /// Appends a number in base 128, as protobuf writes it.
-pub fn put_varint(mut value: usize, into: &mut impl BufMut) {
+pub(crate) fn put_varint(mut value: usize, into: &mut impl BufMut) {
     while value > 127 {
         into.put_u8(value as u8 | 128);
         value >>= 7;
@@ -183,39 +193,39 @@ pub fn put_varint(mut value: usize, into: &mut impl BufMut) {
 }
 
 /// What Python says of a template.
-pub struct TemplateSpec {
+pub(crate) struct TemplateSpec {
     /// Its id towards the worker.
-    pub id: u32,
+    pub(crate) id: u32,
     /// Which others may share its batches.
-    pub kind: u32,
+    pub(crate) kind: u32,
     /// The model version.
-    pub model: u32,
+    pub(crate) model: u32,
     /// The lanes that serve it.
-    pub group: u32,
+    pub(crate) group: u32,
     /// Rows of the batch dimension.
-    pub rows: u32,
+    pub(crate) rows: u32,
     /// Size and offset of each input.
-    pub inputs: Vec<(usize, usize)>,
+    pub(crate) inputs: Vec<(usize, usize)>,
     /// Where the outputs begin.
-    pub out_offset: usize,
+    pub(crate) out_offset: usize,
     /// What the slot must hold.
-    pub span: usize,
+    pub(crate) span: usize,
     /// See [`Template`].
-    pub opening: Vec<u8>,
+    pub(crate) opening: Vec<u8>,
     /// See [`Template`].
-    pub described: Vec<u8>,
+    pub(crate) described: Vec<u8>,
     /// Prefix, offset and size of each output.
-    pub outputs: Vec<(Vec<u8>, usize, usize)>,
+    pub(crate) outputs: Vec<(Vec<u8>, usize, usize)>,
     /// Format characters of the inputs that come as JSON, others empty; empty when none does.
-    pub input_texts: Vec<String>,
+    pub(crate) input_texts: Vec<String>,
     /// Likewise of the outputs.
-    pub output_texts: Vec<String>,
+    pub(crate) output_texts: Vec<String>,
     /// See [`Template`].
-    pub closing: Vec<u8>,
+    pub(crate) closing: Vec<u8>,
     /// See [`Template`].
-    pub late_text: String,
+    pub(crate) late_text: String,
     /// See [`Template`].
-    pub default_timeout_ns: u64,
+    pub(crate) default_timeout_ns: u64,
 }
 
 impl TemplateSpec {
@@ -292,11 +302,11 @@ fn texts(
 
 /// The templates by head.
 #[derive(Default)]
-pub struct Templates(HashMap<Box<[u8]>, Arc<Template>>);
+pub(crate) struct Templates(HashMap<Box<[u8]>, Arc<Template>>);
 
 impl Templates {
     /// Takes a template up for requests with this head.
-    pub fn add(&mut self, head: Vec<u8>, spec: TemplateSpec) -> Result<(), String> {
+    pub(crate) fn add(&mut self, head: Vec<u8>, spec: TemplateSpec) -> Result<(), String> {
         if self.0.len() >= TEMPLATES && !self.0.contains_key(head.as_slice()) {
             return Err(format!("more than {TEMPLATES} templates"));
         }
@@ -308,12 +318,12 @@ impl Templates {
     }
 
     /// The template for a head.
-    pub fn find(&self, head: &[u8]) -> Option<&Arc<Template>> {
+    pub(crate) fn find(&self, head: &[u8]) -> Option<&Arc<Template>> {
         self.0.get(head)
     }
 
     /// Drops the templates of a model, or all.
-    pub fn forget(&mut self, model: Option<u32>) {
+    pub(crate) fn forget(&mut self, model: Option<u32>) {
         self.0.retain(|_, template| {
             let keep = model.is_some_and(|model| model != template.model);
             if !keep {
@@ -324,12 +334,13 @@ impl Templates {
     }
 
     /// How many there are.
-    pub fn len(&self) -> usize {
+    #[cfg(test)]
+    pub(crate) fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether nothing was taught.
-    pub fn is_empty(&self) -> bool {
+    /// Whether there are none.
+    pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 }
@@ -337,7 +348,7 @@ impl Templates {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fastpath::rig;
+    use crate::rig;
 
     fn spec(id: u32, model: u32) -> TemplateSpec {
         TemplateSpec { id, ..rig::spec(model) }

@@ -6,27 +6,29 @@ use crate::fastpath::flight::Flight;
 use crate::lanes::memory::{Completion, DoorEnd, LaneMemory, Submission, WorkerEnd, doorbell};
 use crate::lanes::slots::Arena;
 use crate::measure::clock::now_ns;
+use crate::measure::limits::{Limits, NAMES};
+use crate::resources::Resources;
 use crate::templates::template::TemplateSpec;
 use bytes::Bytes;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::Arc;
 
-#[path = "../../fuzz/src/message.rs"]
+#[path = "../fuzz/src/message.rs"]
 mod message_of_parts;
 
 /// A request message made of its parts.
-pub fn rebuilt(head: &[u8], id: &[u8], tensors: &[&[u8]]) -> Bytes {
+pub(crate) fn rebuilt(head: &[u8], id: &[u8], tensors: &[&[u8]]) -> Bytes {
     message_of_parts::rebuilt(head, id, tensors).into()
 }
 
-pub const HEAD: &[u8] = b"\x0a\x01m";
-pub const SLOT: usize = 128;
-pub const SLOTS: usize = 8;
+pub(crate) const HEAD: &[u8] = b"\x0a\x01m";
+pub(crate) const SLOT: usize = 128;
+pub(crate) const SLOTS: usize = 8;
 
 /// A door with one lane, and the worker at its other end.
-pub struct Rig {
-    pub direct: Arc<Direct>,
-    pub worker: WorkerEnd,
+pub(crate) struct Rig {
+    pub(crate) direct: Arc<Direct>,
+    pub(crate) worker: WorkerEnd,
 }
 
 fn descriptor(made: i32) -> OwnedFd {
@@ -36,7 +38,7 @@ fn descriptor(made: i32) -> OwnedFd {
 }
 
 impl Rig {
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         // SAFETY: a valid name and no other pointers.
         let memory = descriptor(unsafe { libc::memfd_create(c"arena".as_ptr(), 0) });
         // SAFETY: no pointers.
@@ -55,28 +57,28 @@ impl Rig {
     }
 
     /// Another lane, whose worker does nothing.
-    pub fn open_lane(&self, lane: u32, group: u32) {
+    pub(crate) fn open_lane(&self, lane: u32, group: u32) {
         let end = DoorEnd::new(Arc::new(LaneMemory::create().unwrap()));
         self.direct.open_lane(lane, group, end, doorbell().unwrap()).unwrap();
     }
 
-    pub fn granted() -> Self {
+    pub(crate) fn granted() -> Self {
         let rig = Self::new();
         assert!(rig.direct.lease(1, 4));
         rig
     }
 
-    pub fn admit(&self, deadline_ns: u64) -> Admission {
+    pub(crate) fn admit(&self, deadline_ns: u64) -> Admission {
         self.direct.admit(&message(), now_ns(), deadline_ns, true)
     }
 
-    pub fn fly(&self) -> Flight {
+    pub(crate) fn fly(&self) -> Flight {
         let Admission::Flight(mut flight) = self.admit(0) else { panic!("not admitted") };
         assert!(flight.depart(&message()));
         *flight
     }
 
-    pub fn complete(&mut self, status: u32) -> Submission {
+    pub(crate) fn complete(&mut self, status: u32) -> Submission {
         let taken = self.worker.peek(0);
         self.worker.advance(1);
         let now = now_ns();
@@ -92,16 +94,16 @@ impl Rig {
             ..Default::default()
         };
         self.worker.complete([told]);
-        self.direct.drain();
+        self.direct.collect();
         taken
     }
 
-    pub fn free(&self) -> usize {
+    pub(crate) fn free(&self) -> usize {
         self.direct.free_slots()[0]
     }
 }
 
-pub fn spec(model: u32) -> TemplateSpec {
+pub(crate) fn spec(model: u32) -> TemplateSpec {
     TemplateSpec {
         id: 1,
         kind: 1,
@@ -122,6 +124,12 @@ pub fn spec(model: u32) -> TemplateSpec {
     }
 }
 
-pub fn message() -> Bytes {
+pub(crate) fn message() -> Bytes {
     rebuilt(HEAD, b"42", &[b"12345678"])
+}
+
+/// What connections share, with this much of everything.
+pub(crate) fn resources(limit: i128) -> Resources {
+    let limits = Limits::new(NAMES.iter().map(|name| (name.to_string(), limit))).unwrap();
+    Resources::new(limits, Arc::default()).unwrap()
 }

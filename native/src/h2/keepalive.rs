@@ -4,7 +4,7 @@ use crate::measure::limits::{Limit, Limits};
 
 /// What to do with a connection now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub(crate) enum Verdict {
     /// Nothing before this time.
     WaitUntil(u64),
     /// Send a ping.
@@ -16,7 +16,7 @@ pub enum Verdict {
 }
 
 /// The times that matter on one connection.
-pub struct Vigil {
+pub(crate) struct Keepalive {
     keepalive_ns: u64,
     pong_ns: u64,
     stall_ns: u64,
@@ -28,9 +28,9 @@ fn ns(limits: &Limits, limit: Limit) -> u64 {
     limits.get(limit) * 1_000_000
 }
 
-impl Vigil {
+impl Keepalive {
     /// A connection that begins now.
-    pub fn new(limits: &Limits, now_ns: u64) -> Self {
+    pub(crate) fn new(limits: &Limits, now_ns: u64) -> Self {
         let age = ns(limits, Limit::ConnectionAgeMs);
         Self {
             keepalive_ns: ns(limits, Limit::KeepaliveMs),
@@ -43,7 +43,7 @@ impl Vigil {
 
     /// Looks at the connection: when it was last heard and since when it takes nothing. A verdict other than to wait
     /// is given once; ask again after acting on it.
-    pub fn look(&mut self, now_ns: u64, heard_ns: u64, blocked_ns: Option<u64>) -> Verdict {
+    pub(crate) fn look(&mut self, now_ns: u64, heard_ns: u64, blocked_ns: Option<u64>) -> Verdict {
         if self.pinged_ns.is_some_and(|pinged| heard_ns > pinged) {
             self.pinged_ns = None; // whatever was heard, the client is there
         }
@@ -76,7 +76,7 @@ mod tests {
 
     const MS: u64 = 1_000_000;
 
-    fn vigil(age_ms: i128) -> Vigil {
+    fn keepalive(age_ms: i128) -> Keepalive {
         let value = |name: &str| match name {
             "keepalive_ms" => 100,
             "keepalive_timeout_ms" => 20,
@@ -84,38 +84,38 @@ mod tests {
             "connection_age_ms" => age_ms,
             _ => 1000,
         };
-        Vigil::new(&Limits::new(NAMES.iter().map(|name| (name.to_string(), value(name)))).unwrap(), 0)
+        Keepalive::new(&Limits::new(NAMES.iter().map(|name| (name.to_string(), value(name)))).unwrap(), 0)
     }
 
     #[test]
     fn a_silent_connection_is_pinged_and_then_cut() {
-        let mut vigil = vigil(0);
-        assert_eq!(vigil.look(0, 0, None), Verdict::WaitUntil(100 * MS));
-        assert_eq!(vigil.look(100 * MS, 0, None), Verdict::Ping);
-        assert_eq!(vigil.look(100 * MS, 0, None), Verdict::WaitUntil(120 * MS));
-        assert_eq!(vigil.look(120 * MS, 0, None), Verdict::Cut(Limit::KeepaliveTimeoutMs));
+        let mut keepalive = keepalive(0);
+        assert_eq!(keepalive.look(0, 0, None), Verdict::WaitUntil(100 * MS));
+        assert_eq!(keepalive.look(100 * MS, 0, None), Verdict::Ping);
+        assert_eq!(keepalive.look(100 * MS, 0, None), Verdict::WaitUntil(120 * MS));
+        assert_eq!(keepalive.look(120 * MS, 0, None), Verdict::Cut(Limit::KeepaliveTimeoutMs));
     }
 
     #[test]
     fn a_connection_that_answers_stays() {
-        let mut vigil = vigil(0);
-        assert_eq!(vigil.look(100 * MS, 0, None), Verdict::Ping);
-        assert_eq!(vigil.look(120 * MS, 110 * MS, None), Verdict::WaitUntil(210 * MS));
-        assert_eq!(vigil.look(210 * MS, 110 * MS, None), Verdict::Ping);
+        let mut keepalive = keepalive(0);
+        assert_eq!(keepalive.look(100 * MS, 0, None), Verdict::Ping);
+        assert_eq!(keepalive.look(120 * MS, 110 * MS, None), Verdict::WaitUntil(210 * MS));
+        assert_eq!(keepalive.look(210 * MS, 110 * MS, None), Verdict::Ping);
     }
 
     #[test]
     fn a_connection_is_asked_to_leave_once() {
-        let mut vigil = vigil(50);
-        assert_eq!(vigil.look(10 * MS, 0, None), Verdict::WaitUntil(50 * MS));
-        assert_eq!(vigil.look(50 * MS, 0, None), Verdict::Leave);
-        assert_eq!(vigil.look(50 * MS, 0, None), Verdict::WaitUntil(100 * MS));
+        let mut keepalive = keepalive(50);
+        assert_eq!(keepalive.look(10 * MS, 0, None), Verdict::WaitUntil(50 * MS));
+        assert_eq!(keepalive.look(50 * MS, 0, None), Verdict::Leave);
+        assert_eq!(keepalive.look(50 * MS, 0, None), Verdict::WaitUntil(100 * MS));
     }
 
     #[test]
     fn a_connection_that_takes_nothing_is_cut() {
-        let mut vigil = vigil(0);
-        assert_eq!(vigil.look(450 * MS, 440 * MS, Some(10 * MS)), Verdict::WaitUntil(510 * MS));
-        assert_eq!(vigil.look(510 * MS, 500 * MS, Some(10 * MS)), Verdict::Cut(Limit::WriteStallMs));
+        let mut keepalive = keepalive(0);
+        assert_eq!(keepalive.look(450 * MS, 440 * MS, Some(10 * MS)), Verdict::WaitUntil(510 * MS));
+        assert_eq!(keepalive.look(510 * MS, 500 * MS, Some(10 * MS)), Verdict::Cut(Limit::WriteStallMs));
     }
 }

@@ -12,16 +12,16 @@ use std::task::Waker;
 
 /// What is to be looked at, and whether the thread must be woken for it.
 #[derive(Default)]
-pub struct Bell {
+pub(crate) struct WakeUps {
     due: Mutex<Vec<Arc<Slot>>>,
     pending: AtomicBool,
     sleeping: AtomicBool,
     thread: Mutex<Option<Waker>>,
 }
 
-impl Bell {
+impl WakeUps {
     /// From Python: the task of this call has something to do.
-    pub fn ring(&self, slot: Arc<Slot>) {
+    pub(crate) fn wake_for(&self, slot: Arc<Slot>) {
         self.due.lock().unwrap_or_else(PoisonError::into_inner).push(slot);
         self.pending.store(true, Release);
         fence(SeqCst);
@@ -31,14 +31,14 @@ impl Bell {
     }
 
     /// Wakes the thread in any case, for things that are rare: to drain and to close.
-    pub fn wake_thread(&self) {
+    pub(crate) fn wake_thread(&self) {
         if let Some(waker) = self.thread.lock().unwrap_or_else(PoisonError::into_inner).as_ref() {
             waker.wake_by_ref();
         }
     }
 
     /// The root task of the thread leaves its waker here.
-    pub fn register(&self, waker: &Waker) {
+    pub(crate) fn register(&self, waker: &Waker) {
         let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
         if !thread.as_ref().is_some_and(|known| known.will_wake(waker)) {
             *thread = Some(waker.clone());
@@ -46,7 +46,7 @@ impl Bell {
     }
 
     /// On the thread: wakes the tasks that have something to do. Cheap when there are none.
-    pub fn answer(&self) {
+    pub(crate) fn deliver(&self) {
         if !self.pending.load(Acquire) || !self.pending.swap(false, AcqRel) {
             return;
         }
@@ -57,18 +57,18 @@ impl Bell {
     }
 
     /// On the thread, when it has nothing left to do. Tasks that this wakes keep it from sleeping.
-    pub fn before_sleep(&self) {
-        self.answer();
+    pub(crate) fn before_sleep(&self) {
+        self.deliver();
         self.sleeping.store(true, SeqCst);
         fence(SeqCst);
         if self.pending.load(Acquire) {
             self.sleeping.store(false, Relaxed);
-            self.answer();
+            self.deliver();
         }
     }
 
     /// On the thread, when it woke.
-    pub fn after_sleep(&self) {
+    pub(crate) fn after_sleep(&self) {
         self.sleeping.store(false, Relaxed);
     }
 }
@@ -98,31 +98,31 @@ mod tests {
 
     #[test]
     fn many_rings_wake_a_sleeping_thread_once() {
-        let (bell, thread, task) = (Bell::default(), Arc::<Count>::default(), Arc::<Count>::default());
-        bell.register(&Waker::from(thread.clone()));
-        bell.before_sleep();
-        (0..5).for_each(|_| bell.ring(slot(&task)));
+        let (wakeups, thread, task) = (WakeUps::default(), Arc::<Count>::default(), Arc::<Count>::default());
+        wakeups.register(&Waker::from(thread.clone()));
+        wakeups.before_sleep();
+        (0..5).for_each(|_| wakeups.wake_for(slot(&task)));
         assert_eq!((thread.0.load(SeqCst), task.0.load(SeqCst)), (1, 0));
-        bell.after_sleep();
-        bell.answer();
+        wakeups.after_sleep();
+        wakeups.deliver();
         assert_eq!(task.0.load(SeqCst), 5);
     }
 
     #[test]
     fn a_thread_that_is_awake_is_not_woken_but_looks_before_it_sleeps() {
-        let (bell, thread, task) = (Bell::default(), Arc::<Count>::default(), Arc::<Count>::default());
-        bell.register(&Waker::from(thread.clone()));
-        bell.ring(slot(&task));
+        let (wakeups, thread, task) = (WakeUps::default(), Arc::<Count>::default(), Arc::<Count>::default());
+        wakeups.register(&Waker::from(thread.clone()));
+        wakeups.wake_for(slot(&task));
         assert_eq!((thread.0.load(SeqCst), task.0.load(SeqCst)), (0, 0));
-        bell.before_sleep();
+        wakeups.before_sleep();
         assert_eq!((thread.0.load(SeqCst), task.0.load(SeqCst)), (0, 1));
     }
 
     #[test]
     fn no_ring_is_lost_between_looking_and_sleeping() {
         const RINGS: usize = 20_000;
-        let (bell, task) = (Arc::new(Bell::default()), Arc::<Count>::default());
-        let (ringer, rung) = (bell.clone(), task.clone());
+        let (wakeups, task) = (Arc::new(WakeUps::default()), Arc::<Count>::default());
+        let (ringer, rung) = (wakeups.clone(), task.clone());
         let sleeper = std::thread::current();
         struct Unpark(std::thread::Thread);
         impl Wake for Unpark {
@@ -130,15 +130,15 @@ mod tests {
                 self.0.unpark();
             }
         }
-        bell.register(&Waker::from(Arc::new(Unpark(sleeper))));
-        let other = std::thread::spawn(move || (0..RINGS).for_each(|_| ringer.ring(slot(&rung))));
+        wakeups.register(&Waker::from(Arc::new(Unpark(sleeper))));
+        let other = std::thread::spawn(move || (0..RINGS).for_each(|_| ringer.wake_for(slot(&rung))));
         while task.0.load(SeqCst) < RINGS {
             let before = task.0.load(SeqCst);
-            bell.before_sleep();
+            wakeups.before_sleep();
             if task.0.load(SeqCst) == before {
                 std::thread::park(); // forever, if a ring were lost
             }
-            bell.after_sleep();
+            wakeups.after_sleep();
         }
         other.join().unwrap();
     }

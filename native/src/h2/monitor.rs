@@ -20,7 +20,7 @@ const ENHANCE_YOUR_CALM: u32 = 11;
 const EVERY_STREAM: u32 = (1 << 31) - 1;
 
 /// What is known of the client of one connection.
-pub struct Conduct {
+pub(crate) struct Monitor {
     inbound: FrameWalker,
     outbound: FrameWalker,
     pings: Rate,
@@ -34,13 +34,13 @@ pub struct Conduct {
     written: u64,
     breach: Option<Limit>,
     refusals: Vec<Refusal>,
-    farewell: Option<Farewell>,
+    goaway: Option<GoAway>,
     task: Option<Waker>,
 }
 
-impl Conduct {
+impl Monitor {
     /// A client that has just connected.
-    pub fn new(limits: &Limits) -> Self {
+    pub(crate) fn new(limits: &Limits) -> Self {
         Self {
             inbound: FrameWalker::new(PREFACE),
             outbound: FrameWalker::new(0),
@@ -55,48 +55,48 @@ impl Conduct {
             written: 0,
             breach: None,
             refusals: Vec::new(),
-            farewell: None,
+            goaway: None,
             task: None,
         }
     }
 
     /// When something last came from the client.
-    pub fn heard_ns(&self) -> u64 {
+    pub(crate) fn heard_ns(&self) -> u64 {
         self.heard_ns
     }
 
     /// Bytes written to the client so far.
-    pub fn written_bytes(&self) -> u64 {
+    pub(crate) fn written_bytes(&self) -> u64 {
         self.written
     }
 
     /// Since when the client has taken next to nothing although there is something for it.
-    pub fn blocked_ns(&self) -> Option<u64> {
+    pub(crate) fn blocked_ns(&self) -> Option<u64> {
         self.blocked_ns
     }
 
     /// The limit for which the connection must be cut.
-    pub fn breach(&self) -> Option<Limit> {
+    pub(crate) fn breach(&self) -> Option<Limit> {
         self.breach
     }
 
     /// Takes what the protocol itself has refused since the last time.
-    pub fn take_refusals(&mut self) -> Vec<Refusal> {
+    pub(crate) fn take_refusals(&mut self) -> Vec<Refusal> {
         std::mem::take(&mut self.refusals)
     }
 
     /// Has the client told why its connection is cut, before the GOAWAY that says where.
-    pub fn bid_farewell(&mut self, limit: Limit) {
-        self.farewell = Some(Farewell::new(limit));
+    pub(crate) fn say_goaway(&mut self, limit: Limit) {
+        self.goaway = Some(GoAway::new(limit));
     }
 
     /// The task of the connection, to be woken on a breach.
-    pub fn register(&mut self, task: &Waker) {
+    pub(crate) fn register(&mut self, task: &Waker) {
         self.task = Some(task.clone());
     }
 
     /// A call was reset before it was answered.
-    pub fn reset(&mut self, now_ns: u64) {
+    pub(crate) fn reset(&mut self, now_ns: u64) {
         if self.resets.exceeded(now_ns) {
             self.breach.get_or_insert(Limit::ResetsPerConnection);
             if let Some(task) = &self.task {
@@ -143,21 +143,21 @@ impl Conduct {
         });
     }
 
-    /// Sends the farewell, if there is one, as soon as no other frame is half sent.
-    fn poll_farewell(
+    /// Sends the goaway, if there is one, as soon as no other frame is half sent.
+    fn poll_goaway(
         &mut self,
         transport: &mut (impl AsyncWrite + Unpin),
         cx: &mut Context<'_>,
     ) -> Poll<Result<()>> {
         let may_begin = self.outbound.is_between_frames();
-        while let Some(farewell) = self.farewell.as_mut().filter(|farewell| may_begin || farewell.begun) {
-            match ready!(Pin::new(&mut *transport).poll_write(cx, &farewell.rest))? {
+        while let Some(goaway) = self.goaway.as_mut().filter(|goaway| may_begin || goaway.begun) {
+            match ready!(Pin::new(&mut *transport).poll_write(cx, &goaway.rest))? {
                 0 => return Poll::Ready(Err(ErrorKind::WriteZero.into())),
-                sent => farewell.rest.advance(sent),
+                sent => goaway.rest.advance(sent),
             }
-            farewell.begun = true;
-            if farewell.rest.is_empty() {
-                self.farewell = None;
+            goaway.begun = true;
+            if goaway.rest.is_empty() {
+                self.goaway = None;
             }
         }
         Poll::Ready(Ok(()))
@@ -173,12 +173,12 @@ impl Conduct {
 }
 
 /// A GOAWAY with a reason in words, which the HTTP/2 library has no means to send.
-struct Farewell {
+struct GoAway {
     rest: Bytes,
     begun: bool,
 }
 
-impl Farewell {
+impl GoAway {
     fn new(limit: Limit) -> Self {
         let text: &[u8] = match limit {
             Limit::PingsPerConnection => b"too_many_pings", // this one makes clients of gRPC ping less often
@@ -195,26 +195,26 @@ impl Farewell {
     }
 }
 
-/// The conduct as the connection, its calls and its transport share it.
+/// The monitor as the connection, its calls and its transport share it.
 #[derive(Clone)]
-pub struct SharedConduct(Arc<Mutex<Conduct>>);
+pub(crate) struct SharedMonitor(Arc<Mutex<Monitor>>);
 
-impl SharedConduct {
+impl SharedMonitor {
     /// Shares it.
-    pub fn new(conduct: Conduct) -> Self {
-        Self(Arc::new(Mutex::new(conduct)))
+    pub(crate) fn new(monitor: Monitor) -> Self {
+        Self(Arc::new(Mutex::new(monitor)))
     }
 
     /// Looks at it; all who do are tasks of one thread, so this never waits.
-    pub fn lock(&self) -> MutexGuard<'_, Conduct> {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Monitor> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// A transport that is watched.
-pub struct WatchedTransport<T = Transport> {
+pub(crate) struct WatchedTransport<T = Transport> {
     inner: T,
-    conduct: SharedConduct,
+    monitor: SharedMonitor,
     authority: Option<AuthorityFilter>,
     /// Clients of a Unix socket share one host: who forwards for several may name any of them at any time.
     always: bool,
@@ -224,9 +224,9 @@ pub struct WatchedTransport<T = Transport> {
 
 impl WatchedTransport {
     /// Watches from here on; HTTP/2 has not begun.
-    pub fn new(inner: Transport, conduct: SharedConduct) -> Self {
+    pub(crate) fn new(inner: Transport, monitor: SharedMonitor) -> Self {
         let always = matches!(inner, Transport::Unix(_));
-        Self { inner, conduct, authority: Some(AuthorityFilter::default()), always, deaf: false }
+        Self { inner, monitor, authority: Some(AuthorityFilter::default()), always, deaf: false }
     }
 }
 
@@ -243,7 +243,7 @@ impl<T: AsyncRead + Unpin> AsyncRead for WatchedTransport<T> {
         let result = Pin::new(&mut self.inner).poll_read(cx, buffer);
         let read = &mut buffer.filled_mut()[before..];
         if !read.is_empty() {
-            let goes_on = self.conduct.lock().read(read, now_ns());
+            let goes_on = self.monitor.lock().read(read, now_ns());
             self.deaf = !goes_on;
             if let Some(authority) = &mut self.authority {
                 authority.filter(read);
@@ -258,15 +258,15 @@ impl<T: AsyncRead + Unpin> AsyncRead for WatchedTransport<T> {
 
 impl<T: AsyncWrite + Unpin> AsyncWrite for WatchedTransport<T> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<Result<usize>> {
-        let Self { inner, conduct, .. } = &mut *self;
-        let mut conduct = conduct.lock();
-        ready!(conduct.poll_farewell(inner, cx))?;
+        let Self { inner, monitor, .. } = &mut *self;
+        let mut monitor = monitor.lock();
+        ready!(monitor.poll_goaway(inner, cx))?;
         let result = Pin::new(inner).poll_write(cx, bytes);
         if result.is_pending() {
-            conduct.blocked(true);
+            monitor.blocked(true);
         }
         if let Poll::Ready(Ok(written)) = result {
-            conduct.written(&bytes[..written]);
+            monitor.written(&bytes[..written]);
         }
         result
     }
@@ -276,17 +276,17 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for WatchedTransport<T> {
         cx: &mut Context<'_>,
         pieces: &[IoSlice<'_>],
     ) -> Poll<Result<usize>> {
-        let Self { inner, conduct, .. } = &mut *self;
-        let mut conduct = conduct.lock();
-        ready!(conduct.poll_farewell(inner, cx))?;
+        let Self { inner, monitor, .. } = &mut *self;
+        let mut monitor = monitor.lock();
+        ready!(monitor.poll_goaway(inner, cx))?;
         let result = Pin::new(inner).poll_write_vectored(cx, pieces);
         if result.is_pending() {
-            conduct.blocked(true);
+            monitor.blocked(true);
         }
         if let Poll::Ready(Ok(mut written)) = result {
             for piece in pieces {
                 let part = written.min(piece.len());
-                conduct.written(&piece[..part]);
+                monitor.written(&piece[..part]);
                 written -= part;
             }
         }
@@ -301,7 +301,7 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for WatchedTransport<T> {
         let result = Pin::new(&mut self.inner).poll_flush(cx);
         // Not only when pending: over TLS a write ends when its bytes lie in the session, and it is the flush that
         // waits for the client and then tells that it took them.
-        self.conduct.lock().blocked(result.is_pending());
+        self.monitor.lock().blocked(result.is_pending());
         result
     }
 
@@ -315,13 +315,13 @@ mod tests {
     use super::*;
     use crate::measure::limits::NAMES;
 
-    fn conduct() -> Conduct {
+    fn monitor() -> Monitor {
         let few = ["pings_per_connection", "resets_per_connection"];
         let value = |name: &str| if few.contains(&name) { 2 } else { 1000 };
         let limits = Limits::new(NAMES.iter().map(|name| (name.to_string(), value(name))));
-        let mut conduct = Conduct::new(&limits.unwrap());
-        conduct.read(&[0; PREFACE], 1);
-        conduct
+        let mut monitor = Monitor::new(&limits.unwrap());
+        monitor.read(&[0; PREFACE], 1);
+        monitor
     }
 
     fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
@@ -333,32 +333,32 @@ mod tests {
 
     #[test]
     fn pings_that_answer_nothing_are_a_breach() {
-        let mut conduct = conduct();
+        let mut monitor = monitor();
         let ping = frame(kind::PING, 0, 0, &[0; 8]);
-        conduct.read(&[&ping[..], &ping[..]].concat(), 1);
-        assert_eq!(conduct.breach(), None);
-        conduct.read(&ping, 2);
-        assert_eq!(conduct.breach(), Some(Limit::PingsPerConnection));
+        monitor.read(&[&ping[..], &ping[..]].concat(), 1);
+        assert_eq!(monitor.breach(), None);
+        monitor.read(&ping, 2);
+        assert_eq!(monitor.breach(), Some(Limit::PingsPerConnection));
     }
 
     #[test]
     fn pings_that_answer_data_and_answers_to_pings_are_not_counted() {
-        let mut conduct = conduct();
+        let mut monitor = monitor();
         for _ in 0..10 {
-            conduct.written(&frame(kind::DATA, 0, 1, &[0; 3]));
-            conduct.read(&frame(kind::PING, 0, 0, &[0; 8]), 1);
-            conduct.read(&frame(kind::PING, ACK, 0, &[0; 8]), 1);
+            monitor.written(&frame(kind::DATA, 0, 1, &[0; 3]));
+            monitor.read(&frame(kind::PING, 0, 0, &[0; 8]), 1);
+            monitor.read(&frame(kind::PING, ACK, 0, &[0; 8]), 1);
         }
-        assert_eq!(conduct.breach(), None);
+        assert_eq!(monitor.breach(), None);
     }
 
     #[test]
     fn resets_are_a_breach_when_they_are_many() {
-        let mut conduct = conduct();
-        (0..2).for_each(|now| conduct.reset(now));
-        assert_eq!(conduct.breach(), None);
-        conduct.reset(3);
-        assert_eq!(conduct.breach(), Some(Limit::ResetsPerConnection));
+        let mut monitor = monitor();
+        (0..2).for_each(|now| monitor.reset(now));
+        assert_eq!(monitor.breach(), None);
+        monitor.reset(3);
+        assert_eq!(monitor.breach(), Some(Limit::ResetsPerConnection));
     }
 
     /// Takes every write at once, as a TLS session does, and blocks on flushing as long as it is told to.
@@ -380,10 +380,10 @@ mod tests {
 
     #[test]
     fn a_client_that_took_what_was_flushed_blocks_no_longer() {
-        let (shared, blocks) = (SharedConduct::new(conduct()), Arc::new(Mutex::new(true)));
+        let (shared, blocks) = (SharedMonitor::new(monitor()), Arc::new(Mutex::new(true)));
         let mut transport = WatchedTransport {
             inner: Session(blocks.clone()),
-            conduct: shared.clone(),
+            monitor: shared.clone(),
             authority: None,
             always: false,
             deaf: false,
@@ -399,48 +399,48 @@ mod tests {
 
     #[test]
     fn a_byte_now_and_then_is_no_progress() {
-        let mut conduct = conduct();
-        conduct.blocked(true);
-        conduct.written(&frame(kind::DATA, 0, 1, &[0; 200]));
-        assert!(conduct.blocked_ns().is_some());
-        (0..PROGRESS / 200).for_each(|_| conduct.written(&frame(kind::DATA, 0, 1, &[0; 200])));
-        assert_eq!(conduct.blocked_ns(), None);
+        let mut monitor = monitor();
+        monitor.blocked(true);
+        monitor.written(&frame(kind::DATA, 0, 1, &[0; 200]));
+        assert!(monitor.blocked_ns().is_some());
+        (0..PROGRESS / 200).for_each(|_| monitor.written(&frame(kind::DATA, 0, 1, &[0; 200])));
+        assert_eq!(monitor.blocked_ns(), None);
     }
 
     #[test]
     fn refusals_of_the_protocol_itself_are_seen() {
-        let mut conduct = conduct();
-        conduct.written(&frame(kind::RST_STREAM, 0, 9, &[0, 0, 0, 7]));
-        conduct.written(&frame(kind::HEADERS, 5, 11, &[0; 4]));
-        conduct.written(&frame(kind::RST_STREAM, 0, 11, &[0, 0, 0, 1]));
-        conduct.written(&frame(kind::RST_STREAM, 0, 13, &[0, 0, 0, 1]));
-        conduct.written(&frame(kind::GOAWAY, 0, 0, b"\0\0\0\x01\0\0\0\x0btoo_many_resets"));
+        let mut monitor = monitor();
+        monitor.written(&frame(kind::RST_STREAM, 0, 9, &[0, 0, 0, 7]));
+        monitor.written(&frame(kind::HEADERS, 5, 11, &[0; 4]));
+        monitor.written(&frame(kind::RST_STREAM, 0, 11, &[0, 0, 0, 1]));
+        monitor.written(&frame(kind::RST_STREAM, 0, 13, &[0, 0, 0, 1]));
+        monitor.written(&frame(kind::GOAWAY, 0, 0, b"\0\0\0\x01\0\0\0\x0btoo_many_resets"));
         let limits = [Limit::StreamsPerConnection, Limit::MetadataBytes].map(Refusal::Limit);
         let resets = Refusal::Limit(Limit::ResetsPerConnection);
-        assert_eq!(conduct.take_refusals(), [limits[0], limits[1], Refusal::Protocol, resets]);
-        assert!(conduct.take_refusals().is_empty());
-        assert_eq!(conduct.breach(), None);
+        assert_eq!(monitor.take_refusals(), [limits[0], limits[1], Refusal::Protocol, resets]);
+        assert!(monitor.take_refusals().is_empty());
+        assert_eq!(monitor.breach(), None);
     }
 
     #[test]
     fn frames_without_use_are_a_breach() {
-        let mut conduct = conduct();
+        let mut monitor = monitor();
         let updates = frame(8, 0, 0, &[0, 0, 0, 1]).repeat(1000);
-        assert!(conduct.read(&updates, 1));
-        conduct.written(&frame(kind::DATA, 0, 1, &[0; 100]));
-        assert!(conduct.read(&updates[..4 * (HEADER + 4)], 1), "the answer justifies them");
-        assert!(!conduct.read(&updates, 2));
-        assert_eq!(conduct.breach(), Some(Limit::ControlFramesPerConnection));
+        assert!(monitor.read(&updates, 1));
+        monitor.written(&frame(kind::DATA, 0, 1, &[0; 100]));
+        assert!(monitor.read(&updates[..4 * (HEADER + 4)], 1), "the answer justifies them");
+        assert!(!monitor.read(&updates, 2));
+        assert_eq!(monitor.breach(), Some(Limit::ControlFramesPerConnection));
     }
 
     #[test]
     fn calls_that_end_for_the_clients_errors_are_a_breach_when_they_are_many() {
-        let mut conduct = conduct();
+        let mut monitor = monitor();
         let errors = |code: u8| frame(kind::RST_STREAM, 0, 1, &[0, 0, 0, code]).repeat(251);
-        conduct.written(&errors(8));
-        assert_eq!(conduct.breach(), None, "cancelled by the door");
-        conduct.written(&errors(5));
-        assert_eq!(conduct.breach(), Some(Limit::ControlFramesPerConnection));
+        monitor.written(&errors(8));
+        assert_eq!(monitor.breach(), None, "cancelled by the door");
+        monitor.written(&errors(5));
+        assert_eq!(monitor.breach(), Some(Limit::ControlFramesPerConnection));
     }
 
     /// Takes so many bytes of each write.
@@ -464,10 +464,10 @@ mod tests {
 
     #[test]
     fn a_farewell_goes_between_frames() {
-        let (shared, sent) = (SharedConduct::new(conduct()), Arc::new(Mutex::new(Vec::new())));
+        let (shared, sent) = (SharedMonitor::new(monitor()), Arc::new(Mutex::new(Vec::new())));
         let mut transport = WatchedTransport {
             inner: Narrow(5, sent.clone()),
-            conduct: shared.clone(),
+            monitor: shared.clone(),
             authority: None,
             always: false,
             deaf: false,
@@ -479,12 +479,12 @@ mod tests {
                 let Poll::Ready(Ok(taken)) = Pin::new(&mut transport).poll_write(cx, left) else { panic!() };
                 left = &left[taken..];
                 if sent.lock().unwrap().len() == 5 {
-                    shared.lock().bid_farewell(Limit::PingsPerConnection);
+                    shared.lock().say_goaway(Limit::PingsPerConnection);
                 }
             }
         }
         let words = [&[0x7f, 0xff, 0xff, 0xff, 0, 0, 0, 11], &b"too_many_pings"[..]].concat();
-        let farewell = frame(kind::GOAWAY, 0, 0, &words);
-        assert_eq!(*sent.lock().unwrap(), [data, farewell, last].concat());
+        let goaway = frame(kind::GOAWAY, 0, 0, &words);
+        assert_eq!(*sent.lock().unwrap(), [data, goaway, last].concat());
     }
 }

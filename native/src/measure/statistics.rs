@@ -1,12 +1,11 @@
 //! What the door counts. Plain relaxed counters: they are read for people, never decided upon.
 
-use crate::h2::refusal::Refusal;
 use crate::measure::limits::{COUNT, Limit, NAMES};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Counts since the start, and what is open now.
 #[derive(Default)]
-pub struct Statistics {
+pub(crate) struct Statistics {
     connections_open: AtomicU64,
     connections_total: AtomicU64,
     connections_refused: AtomicU64,
@@ -24,7 +23,7 @@ pub struct Statistics {
 }
 
 /// Something that is open until this is dropped.
-pub struct Open<'a>(&'a AtomicU64);
+pub(crate) struct Open<'a>(&'a AtomicU64);
 
 impl Drop for Open<'_> {
     fn drop(&mut self) {
@@ -34,71 +33,72 @@ impl Drop for Open<'_> {
 
 impl Statistics {
     /// A limit was enforced.
-    pub fn strike(&self, limit: Limit) {
+    pub(crate) fn strike(&self, limit: Limit) {
         self.limits[limit as usize].fetch_add(1, Relaxed);
     }
 
-    /// The HTTP/2 library refused something by itself.
-    pub fn refuse(&self, refusal: Refusal) {
-        match refusal {
-            Refusal::Limit(limit) => self.strike(limit),
-            Refusal::Protocol => drop(self.protocol_errors.fetch_add(1, Relaxed)),
-            Refusal::Window => drop(self.window_errors.fetch_add(1, Relaxed)),
-        }
+    /// The HTTP/2 library refused a frame that the protocol does not allow.
+    pub(crate) fn protocol_error(&self) {
+        self.protocol_errors.fetch_add(1, Relaxed);
+    }
+
+    /// The HTTP/2 library refused more data than a window allows.
+    pub(crate) fn window_error(&self) {
+        self.window_errors.fetch_add(1, Relaxed);
     }
 
     /// A connection was accepted.
-    pub fn connection(&self) -> Open<'_> {
+    pub(crate) fn connection(&self) -> Open<'_> {
         self.connections_total.fetch_add(1, Relaxed);
         self.connections_open.fetch_add(1, Relaxed);
         Open(&self.connections_open)
     }
 
     /// A connection was turned away.
-    pub fn connection_refused(&self) {
+    pub(crate) fn connection_refused(&self) {
         self.connections_refused.fetch_add(1, Relaxed);
     }
 
     /// A client was turned away for its name.
-    pub fn client_refused(&self) {
+    pub(crate) fn client_refused(&self) {
         self.clients_refused.fetch_add(1, Relaxed);
     }
 
     /// The kernel gave no connection, for instance because the process has no descriptor left.
-    pub fn accept_failed(&self) {
+    pub(crate) fn accept_failed(&self) {
         self.accept_failures.fetch_add(1, Relaxed);
     }
 
     /// A call arrived.
-    pub fn call(&self) -> Open<'_> {
+    pub(crate) fn call(&self) -> Open<'_> {
         self.calls_total.fetch_add(1, Relaxed);
         self.calls_open.fetch_add(1, Relaxed);
         Open(&self.calls_open)
     }
 
     /// A message was refused because its connection already holds its share of the memory.
-    pub fn share_refused(&self) {
+    pub(crate) fn share_refused(&self) {
         self.shares_refused.fetch_add(1, Relaxed);
     }
 
     /// An answer was given up because clients have not taken those before it.
-    pub fn answer_refused(&self) {
+    pub(crate) fn answer_refused(&self) {
         self.answers_refused.fetch_add(1, Relaxed);
     }
 
     /// A client reset a call before it was answered.
-    pub fn reset(&self) {
+    pub(crate) fn reset(&self) {
         self.resets.fetch_add(1, Relaxed);
     }
 
     /// The door's own code failed within a call.
-    pub fn panicked(&self) {
+    pub(crate) fn panicked(&self) {
         self.panics.fetch_add(1, Relaxed);
     }
 
     /// All counts by name. The counter of the limit `bytes_in_flight` is `bytes_in_flight_refused`, because its
     /// own name says how many there are now.
-    pub fn report(&self, bytes_in_flight: u64, answer_bytes: u64) -> Vec<(&'static str, u64)> {
+    pub(crate) fn report(&self, bytes_in_flight: u64, answer_bytes: u64) -> Vec<(&'static str, u64)> {
         let mut report = vec![
             ("connections_open", self.connections_open.load(Relaxed)),
             ("connections_total", self.connections_total.load(Relaxed)),
@@ -159,9 +159,9 @@ mod tests {
     #[test]
     fn what_the_protocol_refuses_counts_under_its_limit_or_as_an_error() {
         let statistics = Statistics::default();
-        for refusal in [Refusal::Limit(Limit::MetadataBytes), Refusal::Protocol, Refusal::Window] {
-            statistics.refuse(refusal);
-        }
+        statistics.strike(Limit::MetadataBytes);
+        statistics.protocol_error();
+        statistics.window_error();
         for name in ["metadata_bytes", "protocol_errors", "window_errors"] {
             assert_eq!(value(&statistics, name), 1, "{name}");
         }

@@ -1,0 +1,55 @@
+//! The way to Python and back: what it is told, where its orders are left, and how the thread hears of them.
+
+use crate::handover::calls::Calls;
+use crate::handover::mailbox::{Event, Mailbox};
+use crate::handover::wakeup::WakeUps;
+use crate::listen::quota::{Refusal, Who};
+use crate::measure::clock::now_ns;
+use crate::measure::limits::RATE_WINDOW;
+use crate::measure::rate::Rate;
+use std::io::Result;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Clients that were turned away or refused, told in a stretch of time; the others are only counted.
+const TURNED_AWAY: u64 = 50;
+
+/// See the head of this file.
+pub(crate) struct Link {
+    /// Live calls.
+    pub(crate) calls: Calls,
+    /// Events to Python.
+    pub(crate) mailbox: Mailbox,
+    /// Wake-ups from Python.
+    pub(crate) wakeups: WakeUps,
+    turned_away: Mutex<Rate>,
+}
+
+impl Link {
+    /// Nothing is on its way.
+    pub(crate) fn new() -> Result<Self> {
+        Ok(Self {
+            calls: Calls::default(),
+            mailbox: Mailbox::new()?,
+            wakeups: WakeUps::default(),
+            turned_away: Mutex::new(Rate::new(TURNED_AWAY, RATE_WINDOW)),
+        })
+    }
+
+    fn has_told_enough(&self) -> bool {
+        self.turned_away.lock().unwrap_or_else(PoisonError::into_inner).exceeded(now_ns())
+    }
+
+    /// A client was turned away for its name, in this section of the configuration; told now and then.
+    pub(crate) fn turned_away(&self, peer: &Arc<str>, client: String, section: &'static str) {
+        if !self.has_told_enough() {
+            self.mailbox.push(Event::TurnedAway(peer.clone(), client, section));
+        }
+    }
+
+    /// A client was refused for its quota; told now and then.
+    pub(crate) fn over_quota(&self, who: &Who, refusal: &Refusal) {
+        if refusal.tell && !self.has_told_enough() {
+            self.mailbox.push(Event::OverQuota(who.text(), refusal.text.clone()));
+        }
+    }
+}
