@@ -6,7 +6,7 @@ use crate::handover::mailbox::Event;
 use crate::http::connection::accept as accept_http;
 use crate::http::front::Front;
 use crate::listen::listener::{self, ListeningSocket};
-use crate::measure::alarm::Alarm;
+use crate::measure::clock::Alarm;
 use crate::resources::Resources;
 use std::future::poll_fn;
 use std::io::Result;

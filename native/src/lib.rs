@@ -1,7 +1,7 @@
 //! The native front door of the edge appliance: an HTTP/2 server for gRPC on a thread of its own.
 //!
 //! Python decides and the door executes: calls are handed over as whole messages and answered with messages and statuses,
-//! and requests that Python has taught and granted are served without it (`fastpath/direct.rs`). The thread never takes the
+//! and requests of which it has left a template are served without it (`fastpath/direct.rs`). The thread never takes the
 //! interpreter's lock. This file is all that Python sees of it.
 
 #[cfg(test)]
@@ -26,13 +26,17 @@ use pyo3::prelude::*;
 #[pymodule]
 mod _door {
     #[pymodule_export]
-    use crate::python::door::{Door, Message, Tls};
+    use crate::python::door::Door;
     #[pymodule_export]
     use crate::python::grants::Grants;
+    #[pymodule_export]
+    use crate::python::messages::Message;
     #[pymodule_export]
     use crate::python::parts::{json_read, json_written, scan};
     #[pymodule_export]
     use crate::python::quotas::{Account, Quotas};
+    #[pymodule_export]
+    use crate::python::tls::Tls;
     #[pymodule_export]
     use crate::python::worker_ring::{LaneMemory, WorkerRing};
     use pyo3::prelude::*;

@@ -3,7 +3,7 @@
 use crate::fastpath::direct::Direct;
 use crate::handover::link::Link;
 use crate::listen::connections::Connections;
-use crate::listen::quota::Registry;
+use crate::listen::registry::Registry;
 use crate::measure::budget::Budget;
 use crate::measure::limits::{Limit, Limits};
 use crate::measure::statistics::Statistics;

@@ -22,7 +22,7 @@ CORPORA = (codec_fuzz.CORPUS, Path(__file__).parents[1] / "fuzz" / "corpus" / "s
 LIMITS = EnvelopeLimits()
 MESSAGES = 20_000
 TENSORS, HEAD = 64, 4096
-"""What the door's scanner takes; see ``native/src/fastpath/scan.rs``."""
+"""What the door's scanner takes; see ``native/src/templates/scan.rs``."""
 
 
 class Disagreement(Exception):

@@ -8,6 +8,7 @@ from statistics import median
 
 import pytest
 
+from tests.architecture.rust import functions_of, rust_files
 from tests.architecture.sources import PACKAGES, name_of, python_files, tree_of
 
 MODULE_LINES = 500
@@ -37,6 +38,19 @@ def test_functions_are_short() -> None:
         f"{name_of(path)} {name}: {n}" for path in FILES for name, n in functions(path) if n > FUNCTION_LINES
     ]
     assert not long
+
+
+def test_modules_in_rust_are_short() -> None:
+    lengths = {
+        name_of(path): len(path.read_text(encoding="utf-8").splitlines()) for path in rust_files(tests=True)
+    }
+    assert not {name: lines for name, lines in lengths.items() if lines > MODULE_LINES}
+
+
+def test_functions_in_rust_are_short() -> None:
+    found = [(path, name, lines) for path in rust_files(tests=True) for name, lines in functions_of(path)]
+    assert len(found) > 1000, "the parser does not see them"
+    assert not [f"{name_of(path)} {name}: {lines}" for path, name, lines in found if lines > FUNCTION_LINES]
 
 
 def test_most_functions_are_shorter_still() -> None:

@@ -114,7 +114,7 @@ fn what_never_waits_keeps_nobody_waiting() {
 fn what_may_overtake_keeps_nobody_waiting() {
     let rig = Rig::new();
     let second = 1_000_000_000;
-    let price = crate::lanes::price::Price { batch_ns: second, ..Default::default() };
+    let price = crate::lanes::load::Price { batch_ns: second, ..Default::default() };
     let with_engine = fill_engine(&rig);
     let mut waiting = [wait(&rig)];
     rig.direct.price(1, price);

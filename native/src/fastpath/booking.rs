@@ -4,7 +4,7 @@
 use crate::fastpath::backlog;
 use crate::fastpath::dispatch::Dispatch;
 use crate::fastpath::request::{Asks, Booking, EngineWork, Request, Verdict, shown};
-use crate::lanes::price::Price;
+use crate::lanes::load::Price;
 use crate::measure::clock::now_ns;
 use crate::templates::template::Template;
 
@@ -27,7 +27,7 @@ fn timeliness(dispatch: &Dispatch, template: &Template, price: Price, deadline_n
         return Timeliness::InTime;
     }
     let now_ns = now_ns();
-    let ahead = dispatch.lanes_of(group).map(|lane| lane.ahead_ns(template.kind, price, now_ns));
+    let ahead = dispatch.lanes_of(group).map(|lane| lane.load().ahead_ns(template.kind, price, now_ns));
     let ahead_ns = ahead.min().unwrap_or(0);
     let work_ns = ahead_ns + group.asked_ns / group.lanes.len() as u64;
     let end_ns = now_ns + work_ns + price.own_ns(template.rows) + price.margin_ns;
@@ -35,8 +35,9 @@ fn timeliness(dispatch: &Dispatch, template: &Template, price: Price, deadline_n
         return Timeliness::InTime;
     }
     let last_ns = deadline_ns + price.batch_ns + price.margin_ns;
-    let last = group.latest_ns <= last_ns && dispatch.lanes_of(group).all(|lane| lane.is_latest(last_ns));
-    let busy = group.asked > 0 || dispatch.lanes_of(group).any(|lane| lane.given() > 0);
+    let last =
+        group.latest_ns <= last_ns && dispatch.lanes_of(group).all(|lane| lane.load().is_latest(last_ns));
+    let busy = group.asked > 0 || dispatch.lanes_of(group).any(|lane| lane.load().given() > 0);
     if last && busy { Timeliness::Late(end_ns - deadline_ns) } else { Timeliness::Engine }
 }
 

@@ -7,9 +7,9 @@
 use crate::fastpath::backlog;
 use crate::fastpath::dispatch::Dispatch;
 use crate::lanes::lane::Lane;
+use crate::lanes::load::Price;
 use crate::lanes::memory::DoorEnd;
 use crate::lanes::news::{News, Subject, Tally};
-use crate::lanes::price::Price;
 use crate::lanes::slots::{Arena, Slots};
 use crate::lanes::trace::Trace;
 use crate::measure::clock::now_ns;
@@ -179,7 +179,7 @@ impl Direct {
     pub(crate) fn load(&self, lane: u32) -> (u32, u64, u64) {
         let state = self.dispatch();
         let Some(lane) = state.lanes.get(&lane) else { return (0, 0, 0) };
-        (lane.given(), lane.work_ns(now_ns()), lane.owing_ns())
+        (lane.load().given(), lane.load().work_ns(now_ns()), lane.load().owing_ns())
     }
 
     /// Takes up a template for requests with this head.

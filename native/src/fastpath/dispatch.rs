@@ -5,8 +5,8 @@
 
 use crate::fastpath::request::{Booking, EngineWork, Request, Verdict};
 use crate::lanes::lane::Lane;
+use crate::lanes::load::{Price, endless};
 use crate::lanes::news::News;
-use crate::lanes::price::{Price, endless};
 use crate::lanes::slots::{Slot, Slots};
 use crate::lanes::trace::Traces;
 use crate::measure::clock::now_ns;
@@ -110,7 +110,7 @@ impl Dispatch {
     /// The leased lane with the least work that has room.
     fn lane_for(&self, group: u32) -> Option<u32> {
         let open = self.lanes_of(self.groups.get(&group)?).filter(|lane| lane.has_room());
-        open.min_by_key(|lane| (lane.work_ns(0), lane.in_flight())).map(|lane| lane.id)
+        open.min_by_key(|lane| (lane.load().work_ns(0), lane.in_flight())).map(|lane| lane.id)
     }
 
     /// A lane and a slot for a request of this template.

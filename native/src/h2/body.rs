@@ -2,8 +2,8 @@
 //! the flow-control windows let it.
 
 use crate::fastpath::upload::{Progress, Upload};
-use crate::h2::caller::Caller;
 use crate::h2::framing::{Coding, InflateError, Inflation, PREFIX, Prefix};
+use crate::h2::service::Caller;
 use crate::h2::status::{Fault, code};
 use crate::h2::window::Window;
 use crate::listen::quota::{Account, Entered};

@@ -4,17 +4,18 @@ use crate::fastpath::admission::Asked;
 use crate::fastpath::request::shown;
 use crate::h2::answer::Answer;
 use crate::h2::body::{Received, RequestBody, over_budget};
-use crate::h2::caller::Caller;
 use crate::h2::carriers::Errand;
 use crate::h2::framing::{Coding, timeout_ns};
 use crate::h2::guest::{HandedOver, TRACEPARENT};
 use crate::h2::infer::{self, Served};
+use crate::h2::service::Caller;
 use crate::h2::service::Service;
 use crate::h2::status::{Fault, code, pushback, text_metadata, trailers};
 use crate::h2::stream::Stream;
 use crate::handover::calls::Kind;
+use crate::handover::link::Ticket;
 use crate::handover::mailbox::{Arrival, Event};
-use crate::handover::ticket::Ticket;
+use crate::listen::quota::{Entered, Refusal};
 use crate::measure::budget::Reservation;
 use crate::measure::clock::now_ns;
 use crate::measure::limits::Limit;
@@ -96,7 +97,7 @@ struct Begun {
     /// A deadline only bounds the wait for a unary body; the rest is Python's to decide.
     body_deadline: Option<Instant>,
     /// Memory for the headers, if they are many.
-    room: Option<Reservation>,
+    _room: Option<Reservation>,
 }
 
 /// Headers up to this many bytes are no more than what else a call takes.
@@ -127,73 +128,123 @@ async fn carry(
     request: &mut Option<Request<RecvStream>>,
     answer: &mut Answer,
 ) -> Result<(), Fault> {
-    let Some(begun) = request.take().map(|request| begin(service, caller, request)) else { return Ok(()) };
-    let Begun { method, kind, headers, mut body, arrived_ns, deadline_ns, body_deadline, room: _room } =
-        begun?;
-    let resources = &service.resources;
-    let metered = service.inferences.contains(&method);
-    let _hold = match kind {
-        Kind::Unary if metered => match caller.account.take(arrived_ns) {
-            Ok(hold) => hold,
-            Err(refusal) => {
-                resources.link.over_quota(caller.account.who(), &refusal);
-                let text = format!("[request id: {}] {}", shown(b""), refusal.text);
-                let mut trailers = trailers(code::RESOURCE_EXHAUSTED, &text);
-                pushback(&mut trailers, refusal.wait_ns.unwrap_or(0));
-                answer.finish(trailers);
-                return Ok(());
-            }
-        },
-        _ => None,
+    let Some(request) = request.take() else { return Ok(()) };
+    let mut begun = begin(service, caller, request)?;
+    match begun.kind {
+        Kind::Unary => unary(service, caller, &mut begun, answer).await,
+        // Other calls shall not be as large.
+        Kind::Stream => Box::pin(stream(service, caller, &mut begun, answer)).await,
+    }
+}
+
+/// One request and one answer: by the fast path, or by Python.
+async fn unary(
+    service: &Service,
+    caller: &Caller,
+    begun: &mut Begun,
+    answer: &mut Answer,
+) -> Result<(), Fault> {
+    let (resources, times_ns) = (&service.resources, (begun.arrived_ns, begun.deadline_ns));
+    let _hold = match begun.enter(service, caller) {
+        Ok(hold) => hold,
+        Err(refusal) => {
+            answer.finish(refused(&refusal));
+            return Ok(());
+        }
     };
-    let direct = resources.direct.may_serve(method);
-    let received = match kind {
-        // The body knows of a reset while it waits for data, the answer knows of it also while there is work to do.
-        Kind::Unary => Some(tokio::select! {
-            biased;
-            received = body.only(direct, arrived_ns, deadline_ns) => received?,
-            fault = poll_fn(|cx| answer.poll_gone(cx)) => return Err(fault),
-        }),
-        Kind::Stream => None,
+    let direct = resources.direct.may_serve(begun.method);
+    // The body knows of a reset while it waits for data, the answer knows of it also while there is work to do.
+    let received = tokio::select! {
+        biased;
+        received = begun.body.only(direct, times_ns.0, times_ns.1) => received?,
+        fault = poll_fn(|cx| answer.poll_gone(cx)) => return Err(fault),
     };
-    let (message, attempts, handed_ns, asked) = match received {
-        None => (None, 0, 0, None),
-        Some(Received::Message(message)) if !direct => (Some(message), 0, 0, None),
-        Some(received) => {
-            match infer::serve(resources, caller, received, (arrived_ns, deadline_ns), &headers, answer)
-                .await?
-            {
+    let handed = match received {
+        Received::Message(message) if !direct => HandedOver::whole(message, times_ns.0),
+        received => {
+            match infer::serve(resources, caller, received, times_ns, &begun.headers, answer).await? {
                 Served::Done => return Ok(()),
-                Served::Engine(HandedOver { message, attempts, deadline_ns, asked, .. }) => {
-                    (Some(message), attempts, deadline_ns, asked)
-                }
+                Served::Engine(handed) => handed,
             }
         }
     };
-    let ticket = Ticket::open(&resources.link, kind, caller.answers.clone());
-    resources.link.mailbox.push(Event::Call(Box::new(Arrival {
-        call: ticket.id,
-        method,
-        message,
-        deadline_ns: if deadline_ns > 0 { deadline_ns } else { handed_ns },
-        metadata: text_metadata(&headers),
-        peer: caller.peer.clone(),
-        client: caller.client.clone(),
-        arrived_ns,
-        attempts,
-    })));
-    match kind {
-        Kind::Unary => {
-            let ended = unary(&ticket, asked, answer);
-            let Some(deadline) = body_deadline else { return ended.await };
-            timeout_at(deadline + LATE, ended).await.unwrap_or_else(|_| Err(unanswered()))
+    let HandedOver { message, attempts, deadline_ns, asked, .. } = handed;
+    let deadline_ns = if begun.deadline_ns > 0 { begun.deadline_ns } else { deadline_ns };
+    let ticket = Ticket::open(&resources.link, Kind::Unary, caller.answers.clone());
+    let arrival = begun.arrival(caller, ticket.id);
+    let arrival = Arrival { message: Some(message), deadline_ns, attempts, ..arrival };
+    resources.link.mailbox.push(Event::Call(Box::new(arrival)));
+    let ended = by_python(&ticket, asked, answer);
+    let Some(deadline) = begun.body_deadline else { return ended.await };
+    timeout_at(deadline + LATE, ended).await.unwrap_or_else(|_| Err(unanswered()))
+}
+
+/// Until Python has ended the call. `asked` ends with its word: how long the client takes over the answer is no work of the
+/// engine's.
+async fn by_python(ticket: &Ticket, asked: Option<Asked>, answer: &mut Answer) -> Result<(), Fault> {
+    let end = poll_fn(|cx| {
+        ticket.slot.register(cx.waker());
+        match ticket.slot.take_end() {
+            Some(end) => Poll::Ready(Ok(end)),
+            None => answer.poll_gone(cx).map(Err),
         }
-        Kind::Stream => {
-            let (parent, window) = (headers.get(TRACEPARENT), resources.direct.window_of(method));
-            let stream = Stream::new(resources, caller, &ticket, parent, deadline_ns, window, metered);
-            Box::pin(stream.serve(&mut body, answer)).await // other calls shall not be as large
+    })
+    .await?;
+    drop(asked);
+    answer.end(end).await
+}
+
+/// Many messages, of which Python is told as it asks for them.
+async fn stream(
+    service: &Service,
+    caller: &Caller,
+    begun: &mut Begun,
+    answer: &mut Answer,
+) -> Result<(), Fault> {
+    let resources = &service.resources;
+    let ticket = Ticket::open(&resources.link, Kind::Stream, caller.answers.clone());
+    resources.link.mailbox.push(Event::Call(Box::new(begun.arrival(caller, ticket.id))));
+    let (parent, window) = (begun.headers.get(TRACEPARENT), resources.direct.window_of(begun.method));
+    let metered = service.inferences.contains(&begun.method);
+    let stream = Stream::new(resources, caller, &ticket, parent, begun.deadline_ns, window, metered);
+    stream.serve(&mut begun.body, answer).await
+}
+
+impl Begun {
+    /// Enters the request against its client's quota, if that bounds it.
+    fn enter(&self, service: &Service, caller: &Caller) -> Entered {
+        if !service.inferences.contains(&self.method) {
+            return Ok(None);
+        }
+        let entered = caller.account.take(self.arrived_ns);
+        if let Err(refusal) = &entered {
+            service.resources.link.over_quota(caller.account.who(), refusal);
+        }
+        entered
+    }
+
+    /// What Python is told of the call, as far as its headers say it.
+    fn arrival(&self, caller: &Caller, call: u64) -> Arrival {
+        Arrival {
+            call,
+            method: self.method,
+            message: None,
+            deadline_ns: self.deadline_ns,
+            metadata: text_metadata(&self.headers),
+            peer: caller.peer.clone(),
+            client: caller.client.clone(),
+            arrived_ns: self.arrived_ns,
+            attempts: 0,
         }
     }
+}
+
+/// How a call ends that asks more than its client may.
+fn refused(refusal: &Refusal) -> HeaderMap {
+    let text = format!("[request id: {}] {}", shown(b""), refusal.text);
+    let mut trailers = trailers(code::RESOURCE_EXHAUSTED, &text);
+    pushback(&mut trailers, refusal.wait_ns.unwrap_or(0));
+    trailers
 }
 
 fn begin(service: &Service, caller: &Caller, request: Request<RecvStream>) -> Result<Begun, Fault> {
@@ -209,7 +260,16 @@ fn begin(service: &Service, caller: &Caller, request: Request<RecvStream>) -> Re
         Kind::Stream => None,
     };
     let body = RequestBody::new(service.resources.clone(), caller, stream, coding, body_deadline);
-    Ok(Begun { method, kind, headers: head.headers, body, arrived_ns, deadline_ns, body_deadline, room })
+    Ok(Begun {
+        method,
+        kind,
+        headers: head.headers,
+        body,
+        arrived_ns,
+        deadline_ns,
+        body_deadline,
+        _room: room,
+    })
 }
 
 /// Headers are held as long as their call, so that they count as its message does.
@@ -274,21 +334,6 @@ fn timeout(headers: &HeaderMap) -> Result<Option<u64>, Fault> {
         )
     };
     timeout_ns(value.as_bytes()).ok_or_else(malformed).map(Some)
-}
-
-/// Until Python has ended the call. `asked` ends with its word: how long the client takes over the answer is no work of the
-/// engine's.
-async fn unary(ticket: &Ticket, asked: Option<Asked>, answer: &mut Answer) -> Result<(), Fault> {
-    let end = poll_fn(|cx| {
-        ticket.slot.register(cx.waker());
-        match ticket.slot.take_end() {
-            Some(end) => Poll::Ready(Ok(end)),
-            None => answer.poll_gone(cx).map(Err),
-        }
-    })
-    .await?;
-    drop(asked);
-    answer.end(end).await
 }
 
 #[cfg(test)]

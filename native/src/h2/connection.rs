@@ -1,12 +1,13 @@
 //! One connection: TLS, HTTP/2, its calls, and the watch over its client.
 
 use crate::h2::call::Call;
-use crate::h2::caller::Caller;
 use crate::h2::endpoint::Endpoint;
 use crate::h2::keepalive::{Keepalive, Verdict};
-use crate::h2::monitor::{Monitor, SharedMonitor, WatchedTransport};
+use crate::h2::monitor::{Monitor, SharedMonitor};
 use crate::h2::refusal::Refusal;
+use crate::h2::service::Caller;
 use crate::h2::transport::Transport;
+use crate::h2::watch::WatchedTransport;
 use crate::h2::window::Window;
 use crate::listen::connections::{Admission, Connections, Listening};
 use crate::listen::handshakes::Reason::{Failed, Late, Plain};

@@ -4,7 +4,7 @@ use crate::fastpath::admission::Asked;
 use crate::fastpath::flight::Flight;
 use crate::fastpath::upload::Upload;
 use crate::h2::body;
-use crate::h2::caller::Caller;
+use crate::h2::service::Caller;
 use crate::h2::status::Fault;
 use crate::listen::quota::{Hold, Refusal};
 use crate::measure::budget::Message;
@@ -33,10 +33,15 @@ pub(crate) struct HandedOver {
 }
 
 impl HandedOver {
+    /// As it came, and it lies in memory of its own.
+    pub(crate) fn whole(message: Message, arrived_ns: u64) -> Self {
+        Self { message, arrived_ns, attempts: 0, deadline_ns: 0, asked: None, hold: None, refusal: None }
+    }
+
     /// As it came, and nothing more is known of it.
     pub(crate) fn untouched(mut message: Message, arrived_ns: u64, asked: Option<Asked>) -> Self {
         message.settle();
-        Self { message, arrived_ns, attempts: 0, deadline_ns: 0, asked, hold: None, refusal: None }
+        Self { asked, ..Self::whole(message, arrived_ns) }
     }
 }
 

@@ -1,6 +1,10 @@
-//! What gRPC calls share: the methods that there are, and what every connection has.
+//! What gRPC calls share: the methods that there are, and the client of one connection.
 
+use crate::h2::monitor::SharedMonitor;
+use crate::h2::window::Window;
 use crate::handover::calls::Kind;
+use crate::listen::quota::Account;
+use crate::measure::budget::Budget;
 use crate::resources::Resources;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,4 +16,22 @@ pub(crate) struct Service {
     pub(crate) methods: HashMap<String, (u32, Kind)>,
     /// Those of them whose messages are inference requests, which clients' quotas bound.
     pub(crate) inferences: Vec<u32>,
+}
+
+/// A client, as its calls see it.
+pub(crate) struct Caller {
+    /// Its address as text.
+    pub(crate) peer: Arc<str>,
+    /// Its name by its certificate; empty: that is not known.
+    pub(crate) client: Arc<str>,
+    /// What it may ask.
+    pub(crate) account: Arc<Account>,
+    /// How it behaves.
+    pub(crate) monitor: SharedMonitor,
+    /// Its share of the memory for request messages.
+    pub(crate) requests: Arc<Budget>,
+    /// Its share of the memory for answers.
+    pub(crate) answers: Arc<Budget>,
+    /// How much it may send ahead.
+    pub(crate) window: Arc<Window>,
 }

@@ -3,7 +3,8 @@
 use super::*;
 use crate::fastpath::admission::Admission;
 use crate::lanes::memory::status;
-use crate::listen::quota::{Registry, Terms, Who};
+use crate::listen::quota::{Terms, Who};
+use crate::listen::registry::Registry;
 use crate::rig::{HEAD, Rig, SLOTS, message, rebuilt};
 use std::task::Waker;
 
@@ -208,7 +209,7 @@ fn what_may_no_longer_depart_comes_back() {
 fn what_python_was_left_is_ahead_of_others_until_it_has_answered() {
     let mut scene = Scene::new(8);
     let second = 1_000_000_000;
-    let price = crate::lanes::price::Price {
+    let price = crate::lanes::load::Price {
         charge_per_row_ns: second,
         batch_ns: second,
         margin_ns: 0,

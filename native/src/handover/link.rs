@@ -1,9 +1,11 @@
 //! The way to Python and back: what it is told, where its orders are left, and how the thread hears of them.
 
 use crate::handover::calls::Calls;
+use crate::handover::calls::{Kind, Slot};
 use crate::handover::mailbox::{Event, Mailbox};
 use crate::handover::wakeup::WakeUps;
 use crate::listen::quota::{Refusal, Who};
+use crate::measure::budget::Budget;
 use crate::measure::clock::now_ns;
 use crate::measure::limits::RATE_WINDOW;
 use crate::measure::rate::Rate;
@@ -50,6 +52,38 @@ impl Link {
     pub(crate) fn over_quota(&self, who: &Who, refusal: &Refusal) {
         if refusal.tell && !self.has_told_enough() {
             self.mailbox.push(Event::OverQuota(who.text(), refusal.text.clone()));
+        }
+    }
+}
+
+/// A call from the moment at which Python is told of it. Dropped before Python has ended it, it tells that the call is gone.
+pub(crate) struct Ticket {
+    link: Arc<Link>,
+    /// Its id.
+    pub(crate) id: u64,
+    /// Where Python leaves its orders.
+    pub(crate) slot: Arc<Slot>,
+}
+
+impl Ticket {
+    /// A call whose answers take their memory from this budget.
+    pub(crate) fn open(link: &Arc<Link>, kind: Kind, answers: Arc<Budget>) -> Self {
+        let (id, slot) = link.calls.open(kind, answers);
+        Self { link: link.clone(), id, slot }
+    }
+
+    /// Tells something of the call, unless Python has ended it meanwhile.
+    pub(crate) fn tell(&self, event: Event) {
+        if self.link.calls.is_live(self.id) {
+            self.link.mailbox.push(event);
+        }
+    }
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        if self.link.calls.forget(self.id) {
+            self.link.mailbox.push(Event::Gone(self.id));
         }
     }
 }

@@ -3,5 +3,4 @@
 pub(crate) mod calls;
 pub(crate) mod link;
 pub(crate) mod mailbox;
-pub(crate) mod ticket;
 pub(crate) mod wakeup;

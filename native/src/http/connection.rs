@@ -2,12 +2,12 @@
 
 use crate::fastpath::admission::Asked;
 use crate::http::client::ROOM;
-use crate::http::figures::Open;
 use crate::http::front::{Admitted, Front};
 use crate::http::handshake::establish;
 use crate::http::head::{self as http_head, HEAD, Head, Request};
 use crate::http::pass::{self as http_pass, Edge, Passed};
 use crate::http::serve::{EDGE, Server, Tried};
+use crate::http::service::Open;
 use crate::http::service::Service;
 use crate::listen::connections::{Connections, Listening};
 use crate::listen::identity::Identity;

@@ -3,7 +3,7 @@
 //!
 //! This reads no JSON. What is left without these parts is only ever compared with JSON that Python has read and checked,
 //! so it is enough that what stands at the place of the id is a string of plain characters, whatever these are, and at
-//! the place of an array something between brackets, which `http/array.rs` reads by the letter.
+//! the place of an array something between brackets, which `templates/array.rs` reads by the letter.
 
 use crate::templates::array::Step;
 use crate::templates::scan::{HEAD, TENSORS};

@@ -4,7 +4,6 @@ pub(crate) mod admission;
 pub(crate) mod answer;
 pub(crate) mod client;
 pub(crate) mod connection;
-pub(crate) mod figures;
 pub(crate) mod front;
 pub(crate) mod handshake;
 pub(crate) mod head;

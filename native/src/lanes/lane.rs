@@ -3,10 +3,11 @@
 //! The worker is not trusted: a completion counts only when it names a request that is in flight, by number and
 //! generation, and the times it tells are bounded by the door's own.
 
+use crate::lanes::load::Load;
+use crate::lanes::load::Price;
 use crate::lanes::memory::{Completion, DoorEnd, Submission, status};
 use crate::lanes::news::{Answered, Batches, News, Subject};
 use crate::lanes::outcome::{Outcome, Stages};
-use crate::lanes::price::{Price, endless};
 use crate::lanes::slots::{Slot, Slots};
 use crate::templates::template::Template;
 use bytes::Bytes;
@@ -81,18 +82,10 @@ pub(crate) struct Lane {
     entries: Vec<Entry>,
     free: Vec<u32>,
     used: u32,
-    /// Those of them that the worker has.
-    given: u32,
+    /// What the worker has.
+    load: Load,
     /// Those of them that are still coming.
     arriving: u32,
-    charges_ns: u64,
-    /// Kind and price of the one submitted last.
-    last: (u32, Price),
-    latest_deadline_ns: u64,
-    /// Since when the batch that runs can have been running.
-    begun_ns: u64,
-    /// The longest batch of a kind that was submitted since the lane was idle.
-    longest_ns: u64,
     submitted: u64,
     /// Something was submitted since the worker was last woken.
     unheard: bool,
@@ -111,14 +104,9 @@ impl Lane {
             entries: Vec::new(),
             free: Vec::new(),
             used: 0,
-            given: 0,
+            load: Load::default(),
             arriving: 0,
-            charges_ns: 0,
-            last: (0, Price::default()),
-            latest_deadline_ns: 0,
             submitted: 0,
-            begun_ns: 0,
-            longest_ns: 0,
             unheard: false,
         }
     }
@@ -128,34 +116,10 @@ impl Lane {
         self.used
     }
 
-    /// Requests that the worker has. Those whose tensors are still coming, for which a client may take its time, are no
+    /// The work that the worker has. Requests whose tensors are still coming, for which a client may take its time, are no
     /// work yet.
-    pub(crate) fn given(&self) -> u32 {
-        self.given
-    }
-
-    /// The work that the worker has at the published prices: all charges, and what may be left of the batch that runs, which
-    /// no charge covers.
-    pub(crate) fn work_ns(&self, now_ns: u64) -> u64 {
-        let passed_ns = now_ns.saturating_sub(self.begun_ns);
-        if self.given == 0 { 0 } else { self.charges_ns + self.longest_ns.saturating_sub(passed_ns) }
-    }
-
-    /// The work ahead of one more request of a kind.
-    pub(crate) fn ahead_ns(&self, kind: u32, price: Price, now_ns: u64) -> u64 {
-        self.work_ns(now_ns) + self.closes_ns(kind, price)
-    }
-
-    /// What the batch before wastes when a request does not join it, being of another kind, or of another template.
-    fn closes_ns(&self, kind: u32, price: Price) -> u64 {
-        let (last, before) = self.last;
-        let joins = last == kind && before.batch_rows == price.batch_rows;
-        if self.given == 0 || joins { 0 } else { before.batch_ns }
-    }
-
-    /// Whether nothing in flight is due later than this.
-    pub(crate) fn is_latest(&self, deadline_ns: u64) -> bool {
-        deadline_ns >= self.latest_deadline_ns
+    pub(crate) fn load(&self) -> &Load {
+        &self.load
     }
 
     /// Whether requests may be given to it, were there room, and most of what it has has come.
@@ -166,12 +130,6 @@ impl Lane {
     /// Whether one more may be given to it.
     pub(crate) fn has_room(&self) -> bool {
         self.used < self.limit.min(DEPTH) && !self.broken && !self.closed
-    }
-
-    /// Since when the worker has something to do and has completed nothing; 0: it has nothing. A request that waits in a
-    /// long queue which moves is no sign of a worker that hangs.
-    pub(crate) fn owing_ns(&self) -> u64 {
-        if self.given == 0 { 0 } else { self.begun_ns }
     }
 
     /// Requests of a model that the worker may touch, or whose calls have not looked yet how they ended.
@@ -230,9 +188,8 @@ impl Lane {
         self.arriving += 1;
     }
 
-    /// Gives it to the worker, which `rouse` wakes. It is charged with its rows, with those that the batch before it
-    /// wastes when it does not fit, and with that whole batch where it does not join it. False when it no longer may be
-    /// given: the caller then forgets it.
+    /// Gives it to the worker, which `rouse` wakes. False when it no longer may be given: the caller
+    /// then forgets it.
     pub(crate) fn submit(&mut self, ticket: Ticket, deadline_ns: u64, now_ns: u64) -> bool {
         if self.limit == 0 || self.broken || self.closed {
             return false;
@@ -259,14 +216,7 @@ impl Lane {
             return false;
         }
         self.unheard = true;
-        let charge_ns = price.charge(rows) + self.closes_ns(kind, price);
-        if self.given == 0 {
-            (self.begun_ns, self.longest_ns) = (now_ns, 0);
-        }
-        self.last = (kind, price);
-        self.longest_ns = self.longest_ns.max(price.batch_ns);
-        self.charges_ns += charge_ns;
-        self.given += 1;
+        let charge_ns = self.load.begin((kind, rows), price, deadline_ns, now_ns);
         let entry = &mut self.entries[ticket.number as usize];
         entry.charge_ns = charge_ns;
         entry.state = State::Running;
@@ -274,7 +224,6 @@ impl Lane {
         entry.submitted_ns = now_ns;
         entry.sequence = self.submitted;
         self.submitted += 1;
-        self.latest_deadline_ns = self.latest_deadline_ns.max(endless(deadline_ns));
         true
     }
 
@@ -328,27 +277,19 @@ impl Lane {
             self.used -= 1;
         }
         if entry.state == State::Abandoned {
-            self.given -= 1;
-            self.charges_ns -= entry.charge_ns;
+            self.load.end(entry.charge_ns);
         }
         entry.state = State::Free;
         self.arriving -= u32::from(std::mem::take(&mut entry.arriving));
         (entry.template, entry.waker) = (None, None);
         self.free.push(number);
-        if self.given == 0 {
-            self.latest_deadline_ns = 0;
-        }
     }
 
     fn over(&mut self, number: u32, outcome: Outcome) {
         let entry = &mut self.entries[number as usize];
         entry.state = State::Over(outcome);
         self.used -= 1;
-        self.given -= 1;
-        self.charges_ns -= entry.charge_ns;
-        if self.given == 0 {
-            self.latest_deadline_ns = 0;
-        }
+        self.load.end(entry.charge_ns);
         if let Some(waker) = self.entries[number as usize].waker.take() {
             waker.wake();
         }
@@ -361,7 +302,7 @@ impl Lane {
             let Some(completion) = self.end.take() else { break };
             if self.complete(&completion, slots, news, now_ns) {
                 ended += 1;
-                self.begun_ns = now_ns;
+                self.load.progressed(now_ns);
             } else {
                 self.distrust(news);
             }

@@ -1,10 +1,10 @@
 //! The way to a worker and back: shared memory, rings, slots, and what became of each request.
 
 pub(crate) mod lane;
+pub(crate) mod load;
 pub(crate) mod memory;
 pub(crate) mod news;
 pub(crate) mod outcome;
-pub(crate) mod price;
 pub(crate) mod rings;
 pub(crate) mod slots;
 pub(crate) mod trace;

@@ -7,7 +7,7 @@
 //! A ring cannot overflow: the door has at most RING requests in flight and each is completed once, in an entry that
 //! the door has read. So neither side tells the other how far it has read.
 //!
-//! That no wake-up is lost is the rule of `handover/bell.rs`: publish, fence, look whether the other sleeps; against: say that one
+//! That no wake-up is lost is the rule of `handover/wakeup.rs`: publish, fence, look whether the other sleeps; against: say that one
 //! sleeps, fence, look at what was published.
 
 #[cfg(loom)]

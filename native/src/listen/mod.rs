@@ -5,4 +5,5 @@ pub(crate) mod handshakes;
 pub(crate) mod identity;
 pub(crate) mod listener;
 pub(crate) mod quota;
+pub(crate) mod registry;
 pub(crate) mod tls;

@@ -1,6 +1,5 @@
 //! What everything is measured with: the clock, memory, rates and the bounds that the door keeps.
 
-pub(crate) mod alarm;
 pub(crate) mod budget;
 pub(crate) mod clock;
 pub(crate) mod ids;

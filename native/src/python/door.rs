@@ -2,64 +2,35 @@
 
 use crate::door::DoorThread;
 use crate::h2::endpoint::Endpoint;
-use crate::h2::framing::{PREFIX, Prefix};
 use crate::h2::service::Service;
 use crate::h2::status::{add_metadata, code, trailers};
 use crate::handover::calls::{Calls, End, Kind, Misuse, Slot};
-use crate::handover::mailbox::{Arrival, Event, Told};
+use crate::handover::mailbox::Event;
 use crate::http::front::{Answers, Front};
 use crate::http::service::Service as HttpService;
-use crate::listen::identity::Names;
 use crate::listen::listener::{self, ListeningSocket};
-use crate::listen::tls;
-use crate::measure::budget::{self, Budget};
 use crate::measure::limits::{Limits, NAMES};
+use crate::python::events::{self, event_tuple};
 use crate::python::grants::Grants;
-use crate::python::quotas::{self, Account, Quotas};
+use crate::python::messages::{framed, pieces};
+use crate::python::quotas::Quotas;
+use crate::python::tls::Tls;
 use crate::resources::Resources;
-use bytes::Bytes;
 use http::HeaderMap;
-use pyo3::buffer::PyUntypedBuffer;
-use pyo3::exceptions::{PyOSError, PyRuntimeError, PyTypeError, PyValueError};
-use pyo3::ffi;
+use pyo3::exceptions::{PyOSError, PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyDict, PyList, PyMapping, PyTuple};
+use pyo3::types::{PyDict, PyList, PyMapping, PyTuple};
 use std::collections::HashMap;
-use std::os::fd::{AsRawFd, IntoRawFd, RawFd};
-use std::os::raw::c_int;
+use std::os::fd::RawFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 const UNARY: u8 = 0;
 const STREAM: u8 = 1;
-const CALL: u8 = 0;
-const MESSAGE: u8 = 1;
-const SENT: u8 = 2;
-const GONE: u8 = 3;
-const NEWS: u8 = 4;
-const TURNED_AWAY: u8 = 5;
-const HTTP: u8 = 6;
-const OVER_QUOTA: u8 = 7;
-const HANDSHAKE: u8 = 8;
-
-/// Up to here a message is copied into `bytes`; above, Python reads it where it lies.
-const COPIED: usize = 64 * 1024;
 
 /// Adds the constants of the module.
 pub(crate) fn add_constants(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
-    for (name, value) in [
-        ("UNARY", UNARY),
-        ("STREAM", STREAM),
-        ("CALL", CALL),
-        ("MESSAGE", MESSAGE),
-        ("SENT", SENT),
-        ("GONE", GONE),
-        ("NEWS", NEWS),
-        ("TURNED_AWAY", TURNED_AWAY),
-        ("HTTP", HTTP),
-        ("OVER_QUOTA", OVER_QUOTA),
-        ("HANDSHAKE", HANDSHAKE),
-    ] {
+    for (name, value) in [("UNARY", UNARY), ("STREAM", STREAM)].into_iter().chain(events::NAMES) {
         module.add(name, value)?;
     }
     module.add("LIMITS", PyTuple::new(module.py(), NAMES)?)
@@ -343,173 +314,4 @@ fn method_table(methods: Vec<(String, u8)>) -> PyResult<HashMap<String, (u32, Ki
         }
     }
     Ok(table)
-}
-
-fn event_tuple(py: Python<'_>, event: Event) -> PyResult<Bound<'_, PyTuple>> {
-    match event {
-        Event::Call(arrival) => call_tuple(py, *arrival),
-        Event::Message(call, None) => (MESSAGE, call, py.None(), 0, 0, py.None(), 0).into_pyobject(py),
-        Event::Message(call, Some(Told { message, arrived_ns, attempts, deadline_ns, refusal })) => {
-            let (message, over) = (handed_over(py, Some(message))?, quotas::told(refusal));
-            (MESSAGE, call, message, attempts, deadline_ns, over, arrived_ns).into_pyobject(py)
-        }
-        Event::Sent(call) => (SENT, call).into_pyobject(py),
-        Event::Gone(call) => (GONE, call).into_pyobject(py),
-        Event::News => (NEWS,).into_pyobject(py),
-        Event::TurnedAway(peer, client, section) => (TURNED_AWAY, &*peer, client, section).into_pyobject(py),
-        Event::Handshake(peer, why, text) => (HANDSHAKE, &*peer, why, text).into_pyobject(py),
-        Event::OverQuota(client, reason) => (OVER_QUOTA, client, reason).into_pyobject(py),
-        Event::Http(connection, peer, attempts, client, entry) => {
-            let account = Account(entry);
-            let told =
-                (HTTP, connection.as_raw_fd(), &*peer, attempts, &*client, account).into_pyobject(py)?;
-            let _ = connection.into_raw_fd(); // Python's from here on
-            Ok(told)
-        }
-    }
-}
-
-fn call_tuple(py: Python<'_>, arrival: Arrival) -> PyResult<Bound<'_, PyTuple>> {
-    let Arrival { call, method, message, deadline_ns, metadata, peer, attempts, client, arrived_ns } =
-        arrival;
-    let message = handed_over(py, message)?;
-    let pairs = metadata.iter().map(|(key, value)| (key.as_str(), value.to_str().unwrap_or_default()));
-    let metadata = PyTuple::new(py, pairs.collect::<Vec<_>>())?;
-    (CALL, call, method, message, deadline_ns, metadata, &*peer, attempts, &*client, arrived_ns)
-        .into_pyobject(py)
-}
-
-/// A message as Python gets it. What is copied gives its memory back here, what is not when Python drops it.
-fn handed_over(py: Python<'_>, message: Option<budget::Message>) -> PyResult<Option<Bound<'_, PyAny>>> {
-    let Some(message) = message else { return Ok(None) };
-    if message.bytes.len() <= COPIED {
-        return Ok(Some(PyBytes::new(py, &message.bytes).into_any()));
-    }
-    Ok(Some(Bound::new(py, Message(message))?.into_any()))
-}
-
-/// The pieces of a message from Python, or its only one.
-fn pieces<'py>(message: &Bound<'py, PyAny>) -> PyResult<Vec<Piece<'py>>> {
-    if let Ok(whole) = Piece::new(message) {
-        return Ok(vec![whole]);
-    }
-    let wrong = || PyTypeError::new_err("a message is bytes, or a sequence of bytes and memoryviews");
-    let pieces = message.try_iter().map_err(|_| wrong())?;
-    pieces.map(|piece| Piece::new(&piece?)).collect()
-}
-
-/// A message from Python, with its prefix, copied; None when the budget has no room for it.
-fn framed(pieces: &[Piece<'_>], answers: &Arc<Budget>) -> PyResult<Option<Bytes>> {
-    let length = pieces.iter().map(Piece::len).sum();
-    let prefix = Prefix::encode(length).ok_or_else(|| {
-        PyValueError::new_err(format!("a message of {length} bytes is longer than gRPC can carry"))
-    })?;
-    let mut reservation = answers.reserve();
-    if reservation.resize(PREFIX + length).is_err() {
-        return Ok(None);
-    }
-    let mut frame = Vec::with_capacity(PREFIX + length);
-    frame.extend_from_slice(&prefix);
-    for piece in pieces {
-        piece.append_to(&mut frame);
-    }
-    Ok(Some(reservation.hold(frame)))
-}
-
-/// A piece of a message, borrowed from Python.
-enum Piece<'py> {
-    Bytes(Bound<'py, PyBytes>),
-    Buffer(PyUntypedBuffer),
-}
-
-impl<'py> Piece<'py> {
-    fn new(piece: &Bound<'py, PyAny>) -> PyResult<Self> {
-        if let Ok(bytes) = piece.cast::<PyBytes>() {
-            return Ok(Self::Bytes(bytes.clone()));
-        }
-        let buffer = PyUntypedBuffer::get(piece)?;
-        if !buffer.is_c_contiguous() {
-            return Err(PyValueError::new_err("a piece of a message is not contiguous"));
-        }
-        Ok(Self::Buffer(buffer))
-    }
-
-    fn len(&self) -> usize {
-        match self {
-            Self::Bytes(bytes) => bytes.as_bytes().len(),
-            Self::Buffer(buffer) => buffer.len_bytes(),
-        }
-    }
-
-    fn append_to(&self, frame: &mut Vec<u8>) {
-        match self {
-            Self::Bytes(bytes) => frame.extend_from_slice(bytes.as_bytes()),
-            Self::Buffer(buffer) if buffer.len_bytes() == 0 => {}
-            // SAFETY: the buffer is contiguous, held by `self`, and this thread holds the interpreter's lock, so that
-            // no Python code writes to it meanwhile.
-            Self::Buffer(buffer) => frame.extend_from_slice(unsafe {
-                std::slice::from_raw_parts(buffer.buf_ptr().cast::<u8>(), buffer.len_bytes())
-            }),
-        }
-    }
-}
-
-/// A request message that is too large to copy: bytes that Python reads where they lie.
-#[pyclass(frozen, module = "edge_appliance_door")]
-pub(crate) struct Message(budget::Message);
-
-#[pymethods]
-impl Message {
-    fn __len__(&self) -> usize {
-        self.0.bytes.len()
-    }
-
-    /// Fills a view that keeps this object, and so the memory, alive.
-    ///
-    /// # Safety
-    /// As the buffer protocol demands: `view` is valid or null.
-    unsafe fn __getbuffer__(slf: Bound<'_, Self>, view: *mut ffi::Py_buffer, flags: c_int) -> PyResult<()> {
-        let bytes = &slf.get().0.bytes;
-        // SAFETY: the view takes a reference to the object, which is frozen and owns the bytes; read-only.
-        let result = unsafe {
-            ffi::PyBuffer_FillInfo(
-                view,
-                slf.as_ptr(),
-                bytes.as_ptr().cast_mut().cast(),
-                bytes.len() as ffi::Py_ssize_t,
-                1,
-                flags,
-            )
-        };
-        if result == 0 { Ok(()) } else { Err(PyErr::fetch(slf.py())) }
-    }
-}
-
-/// Server certificates; see the stub of the package.
-#[pyclass(frozen, module = "edge_appliance_door")]
-pub(crate) struct Tls(Arc<tls::Tls>);
-
-#[pymethods]
-impl Tls {
-    #[new]
-    #[pyo3(signature = (
-        certificate, key, client_ca = b"".as_slice(), client_names = Vec::new(), protocol = "h2".into()
-    ))]
-    fn new(
-        certificate: &[u8],
-        key: &[u8],
-        client_ca: &[u8],
-        client_names: Vec<String>,
-        protocol: String,
-    ) -> PyResult<Self> {
-        let names = Names::new(client_names);
-        let tls =
-            tls::Tls::new(certificate, key, client_ca, names, protocol).map_err(PyValueError::new_err)?;
-        Ok(Self(Arc::new(tls)))
-    }
-
-    #[pyo3(signature = (certificate, key, client_ca = b"".as_slice()))]
-    fn reload(&self, certificate: &[u8], key: &[u8], client_ca: &[u8]) -> PyResult<()> {
-        self.0.reload(certificate, key, client_ca).map_err(PyValueError::new_err)
-    }
 }

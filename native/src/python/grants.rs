@@ -3,9 +3,9 @@
 use crate::fastpath::direct::{Attached, Direct, StreamWindow};
 use crate::http::head::is_inference;
 use crate::http::json::Outline;
+use crate::lanes::load::Price;
 use crate::lanes::memory::{DoorEnd, LaneMemory};
 use crate::lanes::news::{Subject, Tally};
-use crate::lanes::price::Price;
 use crate::lanes::slots::Arena;
 use crate::lanes::trace::Trace;
 use crate::templates::template::TemplateSpec;

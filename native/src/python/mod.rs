@@ -1,7 +1,10 @@
 //! The classes that Python sees.
 
 pub(crate) mod door;
+pub(crate) mod events;
 pub(crate) mod grants;
+pub(crate) mod messages;
 pub(crate) mod parts;
 pub(crate) mod quotas;
+pub(crate) mod tls;
 pub(crate) mod worker_ring;

@@ -1,6 +1,7 @@
 //! Quotas as Python sets and asks them.
 
-use crate::listen::quota::{self, Entry, Refusal, Registry, Terms, Who};
+use crate::listen::quota::{self, Entry, Refusal, Terms, Who};
+use crate::listen::registry::Registry;
 use pyo3::prelude::*;
 use std::sync::Arc;
 
