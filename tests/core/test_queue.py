@@ -8,20 +8,20 @@ from typing import cast
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from appliance.core.scheduling.group import Shape
+from appliance.core.scheduling.group import Shape, Waiting
 from appliance.core.scheduling.ledger import FINE_SHIFT, Ledger
-from appliance.core.scheduling.queue import BLOCK_MAX, Key, Queue, Waiting
+from appliance.core.scheduling.queue import BLOCK_MAX, Key, Queue
 from appliance.domain.inference import NO_DEADLINE
 
 NOBODY = Waiting(0, cast(Shape, None), 1, 0, 1, 0, 0, 0)
 
 
-def key(level: int, deadline_ns: int, sequence: int) -> Key:
+def key(level: int, deadline_ns: int, sequence: int) -> Key[Waiting]:
     """A key; who it stands for does not matter here."""
     return (level, deadline_ns, sequence, NOBODY)
 
 
-def starts(queue: Queue) -> list[tuple[int, int, int]]:
+def starts(queue: Queue[Waiting]) -> list[tuple[int, int, int]]:
     """All keys in the queue's order."""
     return [entry[:3] for entry in queue]
 
@@ -38,7 +38,7 @@ OPERATIONS = st.lists(
 
 @given(OPERATIONS)
 def test_queue_is_a_sorted_list(operations: list[tuple[str, int, int]]) -> None:
-    queue, model = Queue(), list[tuple[int, int, int]]()
+    queue, model = Queue[Waiting](), list[tuple[int, int, int]]()
     for sequence, (what, first, second) in enumerate(operations):
         if what == "insert":
             queue.insert(key(first, second, sequence))
@@ -58,7 +58,7 @@ def test_queue_is_a_sorted_list(operations: list[tuple[str, int, int]]) -> None:
 
 
 def test_a_queue_of_many_blocks() -> None:
-    queue = Queue()
+    queue = Queue[Waiting]()
     count = 10 * BLOCK_MAX
     for sequence in range(count):
         queue.insert(key(1, (sequence * 7919) % count, sequence))

@@ -24,8 +24,7 @@ checks that. Where nothing is known of a shape its estimate is zero and everythi
 
 from __future__ import annotations
 
-from appliance.core.scheduling.group import LEVEL_DELAYED, Group, Shape
-from appliance.core.scheduling.queue import Waiting
+from appliance.core.scheduling.group import LEVEL_DELAYED, Group, Shape, Waiting
 
 NO_BOUND = 1 << 62
 NOWHERE = (NO_BOUND, 0)
@@ -53,8 +52,8 @@ def admit(group: Group, entry: Waiting, now_ns: int, margin_ns: int) -> int:
     lanes = group.lanes
     frees = [lanes[0].free_at(now_ns)] if len(lanes) == 1 else group.lane_times(now_ns)
     spare_ns = _spare(frees, latest_ns, ahead_ns)
-    known_ns = group.spare_ns.get(level, NO_BOUND)
-    overtakes = (level, deadline_ns) < group.latest
+    known_ns = group.promises.spare_ns.get(level, NO_BOUND)
+    overtakes = (level, deadline_ns) < group.promises.latest
     if overtakes and (spare_ns < known_ns or spare_ns < 0):
         ahead_ns += group.ledger.until(level, deadline_ns, now_ns) - group.ledger.total_ns
         spare_ns = _spare(frees, latest_ns, ahead_ns)
@@ -71,9 +70,9 @@ def admit(group: Group, entry: Waiting, now_ns: int, margin_ns: int) -> int:
             return max(
                 missing_ns, min(frees) - now_ns
             )  # who is overtaken stays the same until the next batch leaves
-        known_ns = group.spare_ns.get(level, NO_BOUND)
+        known_ns = group.promises.spare_ns.get(level, NO_BOUND)
     if spare_ns < known_ns:
-        group.spare_ns[level] = spare_ns
+        group.promises.spare_ns[level] = spare_ns
     return 0
 
 
@@ -157,7 +156,7 @@ def _overtake(group: Group, entry: Waiting, now_ns: int, margin_ns: int) -> int:
 def smallest_spare(group: Group, level: int, now_ns: int) -> int:
     """Lane time that may be put ahead of everything queued at ``level`` and the less urgent ones."""
     least_ns = NO_BOUND
-    for other, spare_ns in group.spare_ns.items():
+    for other, spare_ns in group.promises.spare_ns.items():
         if other >= level and spare_ns < least_ns:
             least_ns = spare_ns
     if group.held_ns:
@@ -167,9 +166,9 @@ def smallest_spare(group: Group, level: int, now_ns: int) -> int:
 
 def spend(group: Group, level: int, cost_ns: int) -> None:
     """Work of ``cost_ns`` was put ahead of what is queued at ``level`` and the less urgent ones."""
-    for other in group.spare_ns:
+    for other in group.promises.spare_ns:
         if other >= level:
-            group.spare_ns[other] -= cost_ns
+            group.promises.spare_ns[other] -= cost_ns
 
 
 def release_hold(group: Group, now_ns: int) -> None:
@@ -197,8 +196,8 @@ def recount(
             spares = behind if place < (level, deadline_ns) else before
             spares[level] = min(spare_ns, spares.get(level, spare_ns))
         ahead_ns += entry.charge_ns
-    group.latest = keys[-1][:2] if keys else (0, 0)
-    group.own_ns_max = max((key[3].own_ns + key[3].waste_ns for key in keys), default=0)
+    group.promises.latest = keys[-1][:2] if keys else (0, 0)
+    group.promises.own_ns_max = max((key[3].own_ns + key[3].waste_ns for key in keys), default=0)
     group.held_ns = now_ns if group.held_ns else 0
     return _put_ahead(group, before, behind, cost_ns)
 
@@ -207,7 +206,7 @@ def _put_ahead(group: Group, before: dict[int, int], behind: dict[int, int], cos
     """Take over the spares of those before and behind a place, less a cost if those behind can bear it."""
     missing_ns = cost_ns - min(behind.values(), default=NO_BOUND)
     cost_ns = cost_ns if missing_ns <= 0 else 0
-    group.spare_ns = before
+    group.promises.spare_ns = before
     for level, spare_ns in behind.items():
         before[level] = min(spare_ns - cost_ns, before.get(level, NO_BOUND))
     return max(missing_ns, 0)
@@ -217,17 +216,17 @@ def _recount_sums(group: Group, now_ns: int, margin_ns: int, place: tuple[int, i
     """As ``recount``, for a long queue, and not for every request that asks: from the sums of the ledger, as
     if every request in a bucket had its earliest deadline, were behind all others in it, and counted with the
     longest batch. Nothing is less than the spares known before, which stay valid."""
-    group.recount_in -= 1
-    if group.recount_in > 0 or group.held_ns:
+    group.promises.recount_in -= 1
+    if group.promises.recount_in > 0 or group.held_ns:
         return cost_ns
-    group.recount_in = RECOUNT_EVERY
+    group.promises.recount_in = RECOUNT_EVERY
     frees = group.lane_times(now_ns)
-    own_ns = margin_ns + group.own_ns_max
+    own_ns = margin_ns + group.promises.own_ns_max
     ahead_ns = group.partial_ns
     before: dict[int, int] = {}
     behind: dict[int, int] = {}
     for level, charge_ns in group.ledger.levels():
-        known_ns = group.spare_ns.get(level)
+        known_ns = group.promises.spare_ns.get(level)
         if known_ns is not None:
             reached_ns = ahead_ns
             for start_ns, end_ns, charged_ns in group.ledger.buckets(level, now_ns):

@@ -11,8 +11,7 @@ from __future__ import annotations
 from enum import Enum
 
 from appliance.core.scheduling.admission import RECOUNT_MAX, recount, smallest_spare, spend
-from appliance.core.scheduling.group import LANE_DEPTH, NEVER, Group, Lane, Shape
-from appliance.core.scheduling.queue import Waiting
+from appliance.core.scheduling.group import LANE_DEPTH, NEVER, Group, Lane, Shape, Waiting
 
 
 class Verdict(Enum):

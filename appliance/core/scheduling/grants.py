@@ -62,38 +62,38 @@ def goes_alone(model: Model) -> bool:
 
 def survey(group: Group) -> None:
     """Note whether ``group`` may be granted by the models it has now."""
-    group.plain = all(model.closed or goes_alone(model) for model in group.models)
+    group.leases.plain = all(model.closed or goes_alone(model) for model in group.models)
 
 
 def settle(group: Group, actions: list[Action]) -> None:
     """Grant all that can be granted of ``group``, or revoke all of it, after its lanes were filled."""
-    if group.queued or not group.plain:
-        if group.granted:
+    if group.queued or not group.leases.plain:
+        if group.leases.granted:
             for lane in group.lanes:
                 if lane.granted:
                     lane.granted = False
                     actions.append(Revoke(lane.lane))
-            group.granted = 0
-    elif group.granted < group.grantable:
+            group.leases.granted = 0
+    elif group.leases.granted < group.leases.grantable:
         for lane in group.lanes:
             if lane.grantable and not lane.granted:
                 lane.granted = lane.doubtful = True
                 for running in lane.batches:
                     running.company = max(running.company, DOUBTFUL)
                 actions.append(Grant(lane.lane))
-        group.granted = group.grantable
+        group.leases.granted = group.leases.grantable
 
 
 def opened(lane: Lane) -> None:
     """``lane`` has come to its group, not granted."""
-    lane.group.grantable += lane.grantable
+    lane.group.leases.grantable += lane.grantable
     survey(lane.group)
 
 
 def closed(lane: Lane) -> None:
     """``lane`` leaves its group, and its grant ends with it."""
-    lane.group.grantable -= lane.grantable
-    lane.group.granted -= lane.granted
+    lane.group.leases.grantable -= lane.grantable
+    lane.group.leases.granted -= lane.granted
 
 
 def told(lane: Lane, requests: int, work_ns: int, now_ns: int) -> bool:
@@ -127,7 +127,7 @@ def ran(lane: Lane, ns: int, now_ns: int) -> None:
 
 def learn(shape: Shape, rows: int, ns: int, batches: int, tolerance: float) -> None:
     """Some granted ``batches`` of ``rows`` rows took ``ns`` each."""
-    shape.ran, shape.refused_in_a_row = True, 0
+    shape.profile.measured, shape.refused_in_a_row = True, 0
     changed = False
     for _ in range(min(batches, LEARNED_MAX)):
         changed = shape.profile.observe(rows, ns) or changed

@@ -10,7 +10,8 @@ from bisect import bisect_left, insort
 
 from appliance.core.scheduling.ledger import Ledger
 from appliance.core.scheduling.profile import ServiceTime
-from appliance.core.scheduling.queue import Queue, Waiting
+from appliance.core.scheduling.promises import Promises
+from appliance.core.scheduling.queue import Queue
 from appliance.domain.inference import NO_DEADLINE
 from appliance.domain.model import Batching, TimeoutAction
 
@@ -26,6 +27,58 @@ BUDGET_STEP = 1 / 16
 LEAST_ROWS = 2
 """Rows that a batch is planned with at least, where the model takes as many: of batches of one row nothing can be
 learned about larger ones, and a plan that was too small once would stay so."""
+
+
+class Waiting:
+    """A request in the scheduler. Changed only by ``Scheduler`` and what it calls."""
+
+    __slots__ = (
+        "arrived_ns",
+        "charge_ns",
+        "deadline_ns",
+        "delay_at_ns",
+        "level",
+        "nbytes",
+        "own_ns",
+        "request",
+        "retried",
+        "rows",
+        "sequence",
+        "shape",
+        "uneven",
+        "waste_ns",
+    )
+
+    def __init__(
+        self,
+        request: int,
+        shape: Shape,
+        rows: int,
+        nbytes: int,
+        level: int,
+        deadline_ns: int,
+        sequence: int,
+        arrived_ns: int,
+    ) -> None:
+        self.request = request
+        self.shape = shape
+        self.rows = rows
+        self.nbytes = nbytes
+        self.level = level
+        self.deadline_ns = deadline_ns
+        self.sequence = sequence
+        self.arrived_ns = arrived_ns
+        self.delay_at_ns = 0
+        """When its queue time-out moves it behind all others (0: never)."""
+        self.charge_ns = 0
+        """Lane time that plans count for it while it is queued."""
+        self.waste_ns = 0
+        """The part of its charge that is spent ahead of it, in a batch that it does not fit."""
+        self.own_ns = 0
+        """Length of its own batch that its promise counts with."""
+        self.uneven = rows > 1
+        """It can close a batch before that has its planned size."""
+        self.retried = False
 
 
 class Running:
@@ -170,7 +223,6 @@ class Shape:
         "profile",
         "queue",
         "queued_rows",
-        "ran",
         "refused_in_a_row",
         "row_bytes",
         "shape",
@@ -181,7 +233,7 @@ class Shape:
         self.shape = shape
         self.model = model
         self.profile = profile
-        self.queue = Queue()
+        self.queue: Queue[Waiting] = Queue()
         self.queued_rows = 0
         self.uneven = 0
         """How many of its queued requests are uneven."""
@@ -195,8 +247,6 @@ class Shape:
         """Low quantile of the time that requests bring with them until their deadline (0: none had one)."""
         self.row_bytes = 0
         self.refused_in_a_row = 0
-        self.ran = False
-        """Whether its estimate rests on more than on what others measured."""
 
     def learned(self, tolerance: float) -> None:
         """Take over the profile's estimate, and find the smallest batch that is nearly as cheap per row as
@@ -251,11 +301,21 @@ class Shape:
 HeadKey = tuple[int, int, int, Shape]
 
 
+class GroupLeases:
+    """How many lanes of a group a front end may be granted, and how many it is. ``plain``: none of the group's models
+    stands in the way of that."""
+
+    __slots__ = ("grantable", "granted", "plain")
+
+    def __init__(self) -> None:
+        self.grantable = self.granted = 0
+        self.plain = True
+
+
 class Group:
     """Identical lanes with one queue over the shapes they serve.
 
-    ``spare_ns`` holds per level a lower bound of the lane time that may be put ahead of any request queued
-    there without breaking a promise. ``partial_ns`` is the planned batch of every shape with requests queued,
+    ``partial_ns`` is the planned batch of every shape with requests queued,
     summed. ``due_ns`` is not later than the next time at which something queued must be acted on.
     """
 
@@ -263,22 +323,17 @@ class Group:
         "delays",
         "due_ns",
         "eager",
-        "grantable",
-        "granted",
         "group",
         "heads",
         "held_ns",
         "lanes",
-        "latest",
+        "leases",
         "ledger",
         "models",
-        "own_ns_max",
         "partial_ns",
-        "plain",
+        "promises",
         "queued",
-        "recount_in",
         "returning",
-        "spare_ns",
     )
 
     def __init__(self, group: int) -> None:
@@ -292,27 +347,15 @@ class Group:
         self.queued = 0
         self.ledger = Ledger()
         self.partial_ns = 0
-        self.spare_ns: dict[int, int] = {}
-        self.own_ns_max = 0
-        """No queued request counts with more for a batch of its own and what it wastes before it."""
-        self.recount_in = 0
-        """After so many requests that seem to overtake too much, the spares of a long queue are computed
-        again."""
-        self.latest: tuple[int, int] = (0, 0)
-        """No queued request has a later (level, deadline)."""
-        self.delays = Queue()
+        self.promises = Promises()
+        self.delays: Queue[Waiting] = Queue()
         """Requests whose queue time-out will move them, by the time it does."""
         self.eager = True
         """A lane can take what arrives: it is idle, or waits for a full batch to prefetch."""
         self.held_ns = 0
         """Since when an idle lane waits for a batch to fill (0: none waits)."""
         self.due_ns = NEVER
-        self.grantable = 0
-        """Lanes that a door may be granted."""
-        self.granted = 0
-        """Those that it is granted."""
-        self.plain = True
-        """None of its models stands in the way of that."""
+        self.leases = GroupLeases()
 
     def enqueue(self, entry: Waiting) -> None:
         """Put ``entry`` into its shape's queue and all sums."""
@@ -331,11 +374,12 @@ class Group:
         model.queued += 1
         if entry.charge_ns:
             self.ledger.add(level, deadline_ns, entry.charge_ns)
+        promises = self.promises
         own_ns = entry.own_ns + entry.waste_ns
-        if own_ns > self.own_ns_max:
-            self.own_ns_max = own_ns
-        if order > self.latest:
-            self.latest = order
+        if own_ns > promises.own_ns_max:
+            promises.own_ns_max = own_ns
+        if order > promises.latest:
+            promises.latest = order
         if not model.plain:
             model.queued_at[level] = model.queued_at.get(level, 0) + 1
             if entry.delay_at_ns:
@@ -434,6 +478,4 @@ class Group:
         if not shape.queued_rows:
             self.partial_ns -= shape.plan_ns
         if not self.queued:
-            self.spare_ns.clear()
-            self.own_ns_max = 0
-            self.latest = (0, 0)
+            self.promises.clear()

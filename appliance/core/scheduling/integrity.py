@@ -22,7 +22,7 @@ def check_group(group: Group) -> None:
     assert group.partial_ns == sum(shape.plan_ns for shape in filled), "planned batches do not add up"
     assert group.ledger.total_ns == sum(entry.charge_ns for entry in entries), "charges do not add up"
     group.ledger.check_integrity()
-    assert all((entry.level, entry.deadline_ns) <= group.latest for entry in entries), (
+    assert all((entry.level, entry.deadline_ns) <= group.promises.latest for entry in entries), (
         "latest is not the latest"
     )
     delayed = sorted((0, entry.delay_at_ns, entry.sequence) for entry in entries if entry.delay_at_ns)
@@ -37,18 +37,18 @@ def check_group(group: Group) -> None:
 
 def check_grants(group: Group, seen_to: bool) -> None:
     """Assert that the grants of ``group`` are those it may have. ``seen_to``: the next Settle looks at it."""
-    assert group.grantable == sum(lane.grantable for lane in group.lanes), "grantable lanes miscounted"
-    assert group.granted == sum(lane.granted for lane in group.lanes), "granted lanes miscounted"
+    assert group.leases.grantable == sum(lane.grantable for lane in group.lanes), "grantable lanes miscounted"
+    assert group.leases.granted == sum(lane.granted for lane in group.lanes), "granted lanes miscounted"
     for lane in group.lanes:
         assert lane.grantable or not lane.granted, "granted what cannot be"
         assert lane.doubtful or not lane.granted, "sure of what a door does"
         assert lane.granted_requests or not lane.granted_ns, "granted work without a request"
     plain = all(model.closed or goes_alone(model) for model in group.models)
-    assert group.plain == plain or not group.grantable, "models differ"
-    held_back = bool(group.queued) or not group.plain
-    if held_back and group.granted:
+    assert group.leases.plain == plain or not group.leases.grantable, "models differ"
+    held_back = bool(group.queued) or not group.leases.plain
+    if held_back and group.leases.granted:
         assert seen_to, "nobody would revoke"
-    if not held_back and group.granted < group.grantable:
+    if not held_back and group.leases.granted < group.leases.grantable:
         assert seen_to, "nobody would grant"
 
 

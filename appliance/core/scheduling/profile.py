@@ -28,7 +28,7 @@ SIZE_VARIANCE_MIN = 0.2
 
 class ServiceTime:
     """Estimate of one shape. ``fixed_ns`` and ``per_row_ns`` are zero, and ``known`` false, until something
-    is learned."""
+    is learned; ``measured``: batches of its own ran, it rests on more than on what others took."""
 
     __slots__ = (
         "_doubted",
@@ -44,6 +44,7 @@ class ServiceTime:
         "_times",
         "fixed_ns",
         "known",
+        "measured",
         "per_row_ns",
     )
 
@@ -63,7 +64,7 @@ class ServiceTime:
         self._doubted = False
         self.fixed_ns = 0
         self.per_row_ns = 0
-        self.known = False
+        self.known = self.measured = False
         for rows, ns in seeds:
             self._seen = WARM_BATCHES
             self._add(1.0, rows, ns)

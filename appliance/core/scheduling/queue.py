@@ -9,94 +9,47 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Iterator
 from itertools import chain, pairwise
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from appliance.core.scheduling.group import Shape
+from typing import Generic, Protocol, TypeVar
 
 BLOCK_MAX = 512
 """A block longer than this is split in two."""
 
 
-class Waiting:
-    """A request in the scheduler. Changed only by ``Scheduler`` and what it calls."""
+class Sequenced(Protocol):
+    """What stands in a queue."""
 
-    __slots__ = (
-        "arrived_ns",
-        "charge_ns",
-        "deadline_ns",
-        "delay_at_ns",
-        "level",
-        "nbytes",
-        "own_ns",
-        "request",
-        "retried",
-        "rows",
-        "sequence",
-        "shape",
-        "uneven",
-        "waste_ns",
-    )
-
-    def __init__(
-        self,
-        request: int,
-        shape: Shape,
-        rows: int,
-        nbytes: int,
-        level: int,
-        deadline_ns: int,
-        sequence: int,
-        arrived_ns: int,
-    ) -> None:
-        self.request = request
-        self.shape = shape
-        self.rows = rows
-        self.nbytes = nbytes
-        self.level = level
-        self.deadline_ns = deadline_ns
-        self.sequence = sequence
-        self.arrived_ns = arrived_ns
-        self.delay_at_ns = 0
-        """When its queue time-out moves it behind all others (0: never)."""
-        self.charge_ns = 0
-        """Lane time that plans count for it while it is queued."""
-        self.waste_ns = 0
-        """The part of its charge that is spent ahead of it, in a batch that it does not fit."""
-        self.own_ns = 0
-        """Length of its own batch that its promise counts with."""
-        self.uneven = rows > 1
-        """It can close a batch before that has its planned size."""
-        self.retried = False
+    sequence: int
+    """When it came, as a number that nothing else has."""
 
 
-Key = tuple[int, int, int, Waiting]
+E = TypeVar("E", bound=Sequenced)
+Key = tuple[int, int, int, E]
 """Level, deadline (ns), arrival sequence, and the request; the sequence is unique, so requests are never
 compared."""
 
 
-class Queue:
+class Queue(Generic[E]):
     """Keys in order. ``separators[i]`` is not less than any key of block i and less than every key of block i
     + 1."""
 
     __slots__ = ("_size", "blocks", "separators")
 
     def __init__(self) -> None:
-        self.blocks: list[list[Key]] = [[]]
+        self.blocks: list[list[Key[E]]] = [[]]
         self.separators: list[tuple[int, int, int]] = []
         self._size = 0
 
     def __len__(self) -> int:
         return self._size
 
-    def __iter__(self) -> Iterator[Key]:
+    def __iter__(self) -> Iterator[Key[E]]:
         return chain.from_iterable(self.blocks)
 
-    def first(self) -> Key:
+    def first(self) -> Key[E]:
         """The most urgent key; the queue must not be empty."""
         return self.blocks[0][0]
 
-    def insert(self, key: Key) -> None:
+    def insert(self, key: Key[E]) -> None:
         """Add ``key``."""
         self._size += 1
         at = bisect_left(self.separators, key[:3]) if self.separators else 0
@@ -129,7 +82,7 @@ class Queue:
             block.clear()
             self._drop(0)
 
-    def seek(self, level: int) -> Key | None:
+    def seek(self, level: int) -> Key[E] | None:
         """The first key of ``level`` or a less urgent one."""
         start = (level,)
         at = bisect_left(self.separators, start) if self.separators else 0

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from appliance.core.scheduling.queue import Waiting
+from appliance.core.scheduling.group import Waiting
 
 SHARDS = 256
 """A power of two; ids are given out one after another, so that they spread evenly."""

@@ -42,10 +42,9 @@ from appliance.core.scheduling.batch import (
     next_follow,
     start_at,
 )
-from appliance.core.scheduling.group import LEVEL_ORDINARY, NEVER, Group, Lane, Model, Running, Shape
+from appliance.core.scheduling.group import LEVEL_ORDINARY, NEVER, Group, Lane, Model, Running, Shape, Waiting
 from appliance.core.scheduling.integrity import check_grants, check_group
 from appliance.core.scheduling.profile import ServiceTime
-from appliance.core.scheduling.queue import Waiting
 from appliance.core.scheduling.register import Register
 from appliance.core.scheduling.statistics import SchedulerStatistics, lane_statistics, shape_statistics
 
@@ -187,7 +186,12 @@ class Scheduler:
         """Whether a request that seems too late is run all the same, to see whether the estimate is right."""
         shape.refused_in_a_row += 1
         after = self._config.probe_after_refusals
-        if (shape.ran and shape.refused_in_a_row < after) or not after or not group.idle or not group.lanes:
+        if (
+            (shape.profile.measured and shape.refused_in_a_row < after)
+            or not after
+            or not group.idle
+            or not group.lanes
+        ):
             return False
         shape.refused_in_a_row = 0
         return True
@@ -225,7 +229,7 @@ class Scheduler:
             return []
         self._remove(entry)
         group = entry.shape.model.group
-        if group.granted < group.grantable:
+        if group.leases.granted < group.leases.grantable:
             self._dirty[group] = None
         return [Dropped(entry.request)]
 
@@ -244,7 +248,7 @@ class Scheduler:
         shape = running.shape
         shape.refused_in_a_row = 0
         if event.learn:
-            shape.ran = True
+            shape.profile.measured = True
             ns = now_ns - running.start_ns
             if running.company:
                 ns = grants.service_ns(running, ns, event.ns)
@@ -285,7 +289,7 @@ class Scheduler:
                     self._fill(group, now_ns, actions)
                 else:
                     group.eager = True
-                if group.grantable:
+                if group.leases.grantable:
                     grants.settle(group, actions)
             self._dirty.clear()
         if self._wake_ns <= now_ns:
@@ -306,7 +310,7 @@ class Scheduler:
                 release_hold(group, now_ns)
                 if not group.eager and config.prefetch_ns and group.lanes:
                     self._due_by(group, next_follow(group, config.prefetch_ns))
-                if group.grantable:
+                if group.leases.grantable:
                     self._due_by(group, grants.drained(group))
                 return
             shape = group.heads[0][3]
@@ -469,7 +473,7 @@ class Scheduler:
 
     def _regrant(self, group: Group) -> None:
         """The models of ``group`` have changed: see in Settle to its grants."""
-        if group.grantable:
+        if group.leases.grantable:
             grants.survey(group)
             self._dirty[group] = None
 
