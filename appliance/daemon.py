@@ -53,6 +53,7 @@ from appliance.frontend.listening.descriptors import (
 )
 from appliance.maintenance.collector import Collector
 from appliance.maintenance.figures import store_figures
+from appliance.maintenance.heap import RESERVE_BYTES, reserve
 from appliance.maintenance.scrubbing import Scrubbing
 from appliance.repository.directory import RepositoryScan
 from appliance.rereading import Rereading
@@ -193,6 +194,7 @@ class Daemon:
             partial(self._on_failure, "reading the models"),
         )
         self._collector = Collector(loop, lambda: self._engine.live_requests > 0)
+        self._room: list[bytes] = []
         self._signals = 0
         self._failed = False
         self._stop = asyncio.Event()
@@ -250,6 +252,7 @@ class Daemon:
         if self._scrubbing is not None:
             self._scrubbing.start()
         self._collector.calm()
+        self._room = reserve(RESERVE_BYTES)
         self._engine.watch(self._collector.changed)
         self._announce(
             announce,

@@ -55,8 +55,6 @@ NATIVE = "native"
 MODEL = "model.onnx"
 PATIENCE_S = 120.0
 SETTLED_MIB = 0.25
-ARENAS_FILLED = 2
-"""Mappings that tables with a bound, such as the history, take while they fill up: an arena of the interpreter each."""
 LOOK_S = 0.01
 """Between two looks whether a version is ready, should the call that loads it not say so first."""
 ALONE, MEANWHILE = "without swaps", "during swaps"
@@ -342,9 +340,9 @@ class ManySwaps:
             ),
             at_most("last swaps over first swaps", self.slower, ratio, "x"),
         ]
-        for what, most in (("descriptors", 0), ("mappings", ARENAS_FILLED), ("processes", 0)):
+        for what in ("descriptors", "mappings", "processes"):
             value = samples.median(self.subject, setting, f"more {what}")
-            verdicts.append(at_most(f"{what} left by {self.swaps} swaps", most, value, ""))
+            verdicts.append(at_most(f"{what} left by {self.swaps} swaps", 0, value, ""))
         for peer in self.peers:
             ours, theirs = (samples.median(each, setting, "more tree PSS") for each in (self.subject, peer))
             value = None if ours is None or theirs is None else ours - theirs
