@@ -14,7 +14,6 @@ from appliance.domain.errors import ApplianceError, LoadFailed, RunFailed
 from appliance.domain.model import WeightsFile
 from appliance.runtimes.runtime import Feed, Place, Port, Produced, Region, Session, Weights
 from appliance.runtimes.weights import read_ahead
-from appliance.workers.child.nudge import resting
 
 
 class Arrival:
@@ -52,8 +51,7 @@ class Arrival:
     def finish(self) -> Exception | None:
         """Wait for its end; gives what went wrong. Whatever ended the thread early went wrong."""
         if self._thread is not None:
-            with resting():
-                self._thread.join()
+            self._thread.join()
         return self.problem
 
     @property

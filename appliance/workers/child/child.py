@@ -21,7 +21,6 @@ from appliance.workers.child.errands import Errands
 from appliance.workers.child.execution import Executor, LoadedModel
 from appliance.workers.child.granted import GrantedRuns
 from appliance.workers.child.loading import Loader, Opened
-from appliance.workers.child.nudge import be_nudged
 from appliance.workers.lane import LaneClosed, WorkerLane
 from appliance.workers.messages import (
     Build,
@@ -221,7 +220,6 @@ class Worker:
 
         def close() -> None:
             yield_processor()
-            be_nudged()
             for number, model in models.items():
                 self._close(number, model.session)
 

@@ -26,7 +26,6 @@ from appliance.workers.child.assessment import PASSES_MIN, Golden, assess, open_
 from appliance.workers.child.execution import LoadedModel
 from appliance.workers.child.form_builder import build_form
 from appliance.workers.child.load_report import LoadReport, Tell
-from appliance.workers.child.nudge import be_nudged
 from appliance.workers.child.warmup import fixed_shapes, measure_passes, run_warmups
 from appliance.workers.forms import PackedForm, drop_form, find_form, form_name, prove_form, refuse_form
 from appliance.workers.memory import private_bytes
@@ -127,7 +126,7 @@ class Loader:
     def _lowering(self, load: Load, alone: bool) -> Callable[[], None]:
         """What puts a thread of this load into the classes that it should have. Threads that a runtime starts for a
         session must be able to come back."""
-        wish, nudged = load.wish, load.version.on_cpu  # a GPU's library is not known to take signals well
+        wish = load.wish
         whole = wish.background and alone and (self._settings.threads == 1 or can_come_back())
 
         def lower() -> None:
@@ -135,8 +134,6 @@ class Loader:
                 yield_disk()
             if whole:
                 yield_processor()
-                if nudged:
-                    be_nudged()
 
         return lower
 
@@ -146,7 +143,6 @@ class Loader:
         def build() -> tuple[str, int]:
             yield_disk()
             yield_processor()
-            be_nudged()
             return build_form(version, self.runtime_of(version), self._settings)
 
         return in_thread(build)
