@@ -11,10 +11,9 @@ from functools import partial
 from typing import Final
 
 from appliance.config import loading
-from appliance.config.http import HttpNative
 from appliance.config.loading import Checks
 from appliance.config.tree import ApplianceConfig
-from appliance.frontend.choice import door_problems, front_problems
+from appliance.frontend.choice import front_end_problems
 from appliance.frontend.listening.access import group_problems
 from appliance.frontend.listening.certificates import certificate_problems
 from appliance.runtimes.runtime import known_runtimes
@@ -67,12 +66,9 @@ def trace_problems(config: ApplianceConfig) -> Iterator[tuple[str, str]]:
 def port_problems(config: ApplianceConfig) -> Iterator[tuple[str, str]]:
     """What keeps the front end from listening as it is told to."""
     if config.grpc.addresses:
-        for key, text in (*door_problems(config.grpc), *certificate_problems(config.grpc)):
-            yield f"grpc.{key}", text
+        yield from ((f"grpc.{key}", text) for key, text in certificate_problems(config.grpc))
     if config.http.addresses:
         yield from ((f"http.{key}", text) for key, text in certificate_problems(config.http))
-        if config.http.native is HttpNative.ON:
-            yield from (("http.native", f"is on, but {text}") for text in front_problems(config.grpc))
 
 
 CHECKS: Final = Checks(
@@ -85,7 +81,7 @@ CHECKS: Final = Checks(
         "workers.cpus": cpu_problems,
         "log.file": file_problems,
     },
-    whole=(runtime_problems, trace_problems, port_problems),
+    whole=(runtime_problems, trace_problems, front_end_problems, port_problems),
 )
 """Every question that is asked of this machine before anything starts."""
 

@@ -21,7 +21,7 @@ from typing import Any
 
 import uvloop
 
-from appliance.config.grpc import DoorKind
+from appliance.config.frontend import FrontEndKind
 from appliance.config.tree import ApplianceConfig
 from appliance.core.scheduling.scheduler import Scheduler
 from appliance.domain.errors import OperatorError, WorkerError
@@ -38,19 +38,19 @@ from appliance.engine.versions.record_files import FileRecords
 from appliance.engine.versions.records import MemoryRecords, Records
 from appliance.frontend.choice import (
     chosen,
-    idle_settings,
     lane_memory,
-    make_control_door,
-    make_door,
+    make_control_socket,
+    make_front_end,
     make_quotas,
     passed_over,
 )
-from appliance.frontend.http.edge import HttpEdge
 from appliance.frontend.listening.descriptors import (
     descriptor_limit,
     descriptor_shortage,
     raise_descriptor_limit,
 )
+from appliance.frontend.port import Backend, Bound
+from appliance.frontend.quota.quotas import Quotas
 from appliance.maintenance.collector import Collector
 from appliance.maintenance.figures import store_figures
 from appliance.maintenance.heap import RESERVE_BYTES, reserve
@@ -84,11 +84,11 @@ SWITCH_INTERVAL_S = 0.0005
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Started:
-    """What the daemon tells whoever started it, once the first load has settled. ``door`` is what serves gRPC."""
+    """What the daemon tells whoever started it, once the first load has settled. ``bound`` is where the front end
+    listens."""
 
-    door: DoorKind
-    grpc: tuple[str, ...]
-    http: tuple[str, ...]
+    front_end: FrontEndKind
+    bound: Bound
     index: tuple[IndexEntry, ...]
 
 
@@ -98,8 +98,8 @@ def run(
     reread: Callable[[], ApplianceConfig] | None = None,
 ) -> int:
     """Serve until told to stop; gives the exit status: 0, 2 when the configuration or the environment is wrong, 70 when
-    the engine or the door failed and a new start is the only cure. ``reread`` reads the configuration again, of which
-    clients' quotas are taken over at SIGHUP, which the caller may block until then."""
+    the engine or the front end failed and a new start is the only cure. ``reread`` reads the configuration again, of
+    which clients' quotas are taken over at SIGHUP, which the caller may block until then."""
     raise_descriptor_limit()
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     take_turns(SHORT_TURN_NS)  # all its threads: the runs of large models have the same processors
@@ -141,54 +141,48 @@ class Daemon:
         self._arena = Arena(config.arena)
         self._tracer = open_tracer(config.trace, log.event)
         self._ticker = Ticker(loop, partial(self._on_failure, "the engine"))
-        self._door_kind = chosen(config.grpc.door)
+        self._kind = chosen(config.frontend.kind)
         self._pool = WorkerPool(
             self._arena,
             config.workers,
             loop,
             self._on_worker,
             config.repository.runtimes,
-            rings=lane_memory(self._door_kind),
+            rings=lane_memory(self._kind),
         )
         self._records = self._open_records()
         self._engine = self._make_engine()
-        self._quotas = make_quotas(self._door_kind, config.quotas, log.event)
-        self._door = make_door(
-            self._door_kind,
-            self._engine,
-            config.grpc,
-            log,
-            partial(self._on_failure, "the native door"),
-            self._engine.leases,
-            self._tracer,
-            self._quotas,
-        )
         source = self._source()
         self._scrubbing: Scrubbing | None = None
         figures: Callable[[], StoreFigures] | None = None
         if isinstance(source, StoreSource):
             self._scrubbing = Scrubbing(Path(config.state_dir), config.store, wall_ms, log.event)
             figures = partial(self._figures, source, self._scrubbing)
-        self._http = HttpEdge(
-            self._engine,
-            config.http,
-            log,
+        backend = Backend(
+            engine=self._engine,
+            log=log,
             read=lambda: self._meters.read(),  # noqa: PLW0108  they are made later
             metrics=config.metrics,
             tracer=self._tracer,
-            front=self._door.front(),
-            quotas=self._quotas,
         )
-        self._meters = self._make_meters(figures)
+        quotas = make_quotas(self._kind, config.quotas, log.event)
+        self._front_end = make_front_end(
+            self._kind,
+            backend,
+            config,
+            partial(self._on_failure, "the native front end"),
+            self._engine.leases,
+            quotas,
+        )
+        self._meters = self._make_meters(figures, quotas)
         self._desired = Desired(
             source, self._engine, config.reload, config.repository, self._records, log.event
         )
-        self._control = make_control_door(self._engine, config.control, log, self._desired)
+        self._control = make_control_socket(backend, config.control, self._desired)
         self._rereading = Rereading(
             self._desired,
-            self._door,
-            self._http,
-            self._quotas,
+            self._front_end,
+            quotas,
             reread,
             log,
             partial(self._on_failure, "reading the models"),
@@ -214,7 +208,7 @@ class Daemon:
     async def _prepare(self) -> RepositoryScan:
         """What the source holds, once workers can be had. Raises OperatorError."""
         self._warn_of_fakes()
-        self._warn_about_the_door()
+        self._warn_about_the_front_end()
         self._warn_of_few_descriptors()
         first = await self._desired.begin()
         try:
@@ -239,15 +233,13 @@ class Daemon:
     async def _open_and_serve(self, first: RepositoryScan, announce: Callable[[Started], None]) -> None:
         self._ticker.attach(self._engine)
         self._desired.take(first)
-        grpc = await self._door.open()
-        http = await self._http.open()
+        bound = await self._front_end.open()
         if self._control is not None:
             await self._control.open()
         self._catch_reload()
         await self._first_load()
         if not self._stop.is_set():  # who waits there is for the next start then
-            self._door.admit()
-            await self._http.admit()
+            self._front_end.admit()
         self._desired.watch()
         if self._scrubbing is not None:
             self._scrubbing.start()
@@ -256,7 +248,7 @@ class Daemon:
         self._engine.watch(self._collector.changed)
         self._announce(
             announce,
-            Started(door=self._door_kind, grpc=grpc, http=http, index=self._engine.index(ready_only=False)),
+            Started(front_end=self._kind, bound=bound, index=self._engine.index(ready_only=False)),
         )
         await self._stop.wait()
         if not self._failed:
@@ -265,13 +257,15 @@ class Daemon:
     def _announce(self, announce: Callable[[Started], None], started: Started) -> None:
         self._log.event(
             "serving",
-            grpc=list(started.grpc),
-            door=started.door.value,
-            http=list(started.http),
+            front_end=started.front_end.value,
+            grpc=list(started.bound.grpc),
+            http=list(started.bound.http),
             models=len(started.index),
         )
+        grpc, http = map(" ".join, started.bound)
         notify(
-            READY="1", STATUS=f"serving gRPC on {' '.join(started.grpc)}, HTTP on {' '.join(started.http)}"
+            READY="1",
+            STATUS=f"serving gRPC on {grpc}, HTTP on {http} ({started.front_end.value} front end)",
         )
         self._rereading.announced = True
         announce(started)
@@ -309,8 +303,8 @@ class Daemon:
             self._rereading.begin(self._config.place)
 
     def _on_failure(self, part: str, error: BaseException) -> None:
-        """The engine broke one of its own rules, or the door lost its thread: nothing ``part`` holds can be trusted, a
-        new start can."""
+        """The engine broke one of its own rules, or the front end lost its thread: nothing ``part`` holds can be
+        trusted, a new start can."""
         self._log.event(f"{part} failed; stopping", error="".join(traceback.format_exception(error)))
         self._failed = True
         self._stop.set()
@@ -318,12 +312,11 @@ class Daemon:
     # --- the end
 
     async def _drain(self) -> None:
-        """Answer what was accepted. Health turns first; then the door refuses; then we wait, bounded by the grace."""
+        """Answer what was accepted. Health turns first; then gRPC refuses; then we wait, bounded by the grace."""
         self._rereading.announced = False
         notify(STOPPING="1")
         self._log.event("draining", requests=self._engine.live_requests)
-        self._door.announce_stop()
-        self._http.announce_stop()
+        self._front_end.announce_stop()
         await self._end("the end of looking at the models", self._desired.stop)
         await _first_of(self._hurry, timeout_s=self._config.daemon.drain_notice_s)
         self._engine.drain()
@@ -333,7 +326,7 @@ class Daemon:
         left = max(0.1, deadline - time.monotonic())
         if self._engine.live_requests:
             self._log.event("grace is over", requests=self._engine.live_requests)
-        await asyncio.gather(self._door.drain(left), self._http.drain(left))
+        await self._front_end.drain(left)
 
     async def _close(self) -> None:
         """Close every part, edge first, whatever becomes of the others."""
@@ -341,8 +334,7 @@ class Daemon:
             await self._end("the end of scrubbing", self._scrubbing.stop)
         if self._control is not None:
             await self._end("closing the operator's socket", self._control.close)
-        await self._end("closing HTTP", self._http.close)  # its last answers may have to go through the door
-        await self._end("closing the door", self._door.close)
+        await self._end("closing the front end", self._front_end.close)
         await self._end("stopping the workers", self._engine.stop_workers)
         await self._end("the end of the workers", self._pool.close)
         await self._end("closing the tensors' memory", self._arena.close)
@@ -389,13 +381,13 @@ class Daemon:
             ),
         )
 
-    def _make_meters(self, store: Callable[[], StoreFigures] | None) -> Meters:
+    def _make_meters(self, store: Callable[[], StoreFigures] | None, quotas: Quotas | None) -> Meters:
         return Meters(
             engine=self._engine,
-            http=self._http.statistics,
-            grpc=self._door.figures,
+            front_end=self._front_end.figures,
+            http=self._front_end.http_statistics,
             store=store,
-            quotas=self._quotas.figures if self._quotas is not None else None,
+            quotas=quotas.figures if quotas is not None else None,
             traces=self._tracer.figures if self._tracer is not None else None,
         )
 
@@ -412,23 +404,18 @@ class Daemon:
             reason = "repository.runtimes names it; remove 'fake' there unless this is a test"
             self._log.event("the fake runtime is for tests only", reason=reason)
 
-    def _warn_about_the_door(self) -> None:
+    def _warn_about_the_front_end(self) -> None:
         """What was set or installed and is not used."""
-        if reason := passed_over(self._config.grpc.door):
-            self._log.event("the native door is passed over", reason=reason)
+        if reason := passed_over(self._config.frontend.kind):
+            self._log.event("the native front end is passed over", reason=reason)
         http = self._config.http
         if self._config.grpc.tls_client_ca and http.addresses and not http.tls_client_ca:
             reason = "grpc.tls_client_ca asks nobody there; set http.tls_client_ca, or keep http.addresses on loopback"
             self._log.event("models can be asked over HTTP without a certificate", reason=reason)
-        for key in idle_settings(self._config.grpc, self._door_kind):
-            note = (
-                f"the {self._door_kind.value} door has no means to keep it; the native door has ('make door')"
-            )
-            self._log.event("setting has no effect", file="configuration", key=f"grpc.{key}", note=note)
 
     def _warn_of_few_descriptors(self) -> None:
-        """A connection that the native door passes on to the HTTP edge is three."""
-        each = 3 if self._door_kind is DoorKind.NATIVE else 1
+        """An HTTP connection that the native front end passes on to Python is three."""
+        each = 3 if self._kind is FrontEndKind.NATIVE else 1
         connections = self._config.grpc.max_connections + each * self._config.http.max_connections
         if reason := descriptor_shortage(connections, descriptor_limit()):
             self._log.event("connections can use up the descriptors that workers need", reason=reason)

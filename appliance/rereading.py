@@ -12,8 +12,7 @@ from collections.abc import Callable
 
 from appliance.config.tree import ApplianceConfig
 from appliance.engine.control.desired import Desired
-from appliance.frontend.grpc.door import FrontDoor
-from appliance.frontend.http.edge import HttpEdge
+from appliance.frontend.port import FrontEnd
 from appliance.frontend.quota.quotas import Quotas
 from appliance.telemetry.log import LogControl
 from appliance.telemetry.notify import notify
@@ -29,16 +28,14 @@ class Rereading:
     def __init__(
         self,
         desired: Desired,
-        door: FrontDoor,
-        http: HttpEdge,
-        quotas: Quotas,
+        front_end: FrontEnd,
+        quotas: Quotas | None,
         reread: Callable[[], ApplianceConfig] | None,
         log: LogControl,
         failed: Callable[[BaseException], None],
     ) -> None:
         self._desired = desired
-        self._door = door
-        self._http = http
+        self._front_end = front_end
         self._quotas = quotas
         self._reread = reread
         self._log = log
@@ -52,8 +49,8 @@ class Rereading:
         self._log.event("reading the models again", directory=place)
         reading = asyncio.gather(
             self._desired.reread(),
-            self._door.reload(),
-            self._http.reload(),
+            self._front_end.reload("grpc"),
+            self._front_end.reload("http"),
             self._reload_quotas(),
             return_exceptions=True,
         )
@@ -87,6 +84,6 @@ class Rereading:
         if self._reread is None:
             return
         quotas = (await asyncio.get_running_loop().run_in_executor(None, self._reread)).quotas
-        if quotas != self._quotas.config:
+        if self._quotas is not None and quotas != self._quotas.config:
             self._quotas.set(quotas)
             self._log.event("quotas were read again", clients=len(quotas.clients))

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, settings
 
 from models.generate import write_model
 from tests.appliance_process import ApplianceProcess
-from tests.doors import DOORS, EVERY_DOOR, Sections, with_door
+from tests.fronts import EVERY_FRONT_END, FRONT_ENDS, Sections, with_front_end
 
 Serve = Callable[..., ApplianceProcess]
 
@@ -23,19 +23,19 @@ settings.load_profile("patient")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """A test marked ``every_door`` runs once per gRPC front door."""
-    if metafunc.definition.get_closest_marker("every_door"):
-        metafunc.parametrize("door", EVERY_DOOR, indirect=True, ids=str)
+    """A test marked ``every_front_end`` runs once per front end."""
+    if metafunc.definition.get_closest_marker("every_front_end"):
+        metafunc.parametrize("front_end", EVERY_FRONT_END, indirect=True, ids=str)
 
 
 @pytest.fixture
-def door(request: pytest.FixtureRequest) -> Sections:
-    """Configuration that selects a front door; nothing where a test does not care."""
-    return DOORS[request.param] if hasattr(request, "param") else {}
+def front_end(request: pytest.FixtureRequest) -> Sections:
+    """Configuration that selects a front end; nothing where a test does not care."""
+    return FRONT_ENDS[request.param] if hasattr(request, "param") else {}
 
 
 @pytest.fixture
-def serve(door: Sections) -> Iterator[Serve]:
+def serve(front_end: Sections) -> Iterator[Serve]:
     """Start a daemon: ``serve(models_dir, {"section": {"key": value}})``; it is ready when this returns and stopped at
     the end of the test. ``ready=False`` returns at once."""
     running: list[ApplianceProcess] = []
@@ -47,7 +47,7 @@ def serve(door: Sections) -> Iterator[Serve]:
         ready: bool = True,
         **rest: Any,
     ) -> ApplianceProcess:
-        process = ApplianceProcess(models, with_door(door, sections or {}), **rest)
+        process = ApplianceProcess(models, with_front_end(front_end, sections or {}), **rest)
         running.append(process)
         return process.wait_ready() if ready else process
 

@@ -241,7 +241,9 @@ def _unreachable(address: str, tls: Tls | None) -> CommandFailed:
             "server's certificate, --server-name a name in it, and --cert and --key what the server wants to see"
         )
     else:
-        more = "" if tls else "; where that speaks TLS (grpc.tls_certificate), give --ca FILE as well"
+        more = "; where that speaks TLS (grpc.tls_certificate), give --ca FILE as well"
+        if tls is not None:
+            more = "" if tls.certificate else "; where clients must show a certificate, give --cert and --key"
         text = (
             f"something answers at {address}, but not in gRPC; give --url the gRPC address that 'appliance serve' "
             f"shows, as HOST:PORT (default {DEFAULT_URL}){more}"

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 from appliance import configuration
 from appliance.cli.arguments import add_models, given_models
 from appliance.cli.failure import CommandFailed, printable
-from appliance.config.grpc import DoorConfig, DoorKind
+from appliance.config.frontend import FrontEndKind
+from appliance.config.grpc import GrpcConfig
 from appliance.config.log import LogFormat
 from appliance.config.tree import ApplianceConfig
 from appliance.domain.address import parse_address
@@ -38,9 +39,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--grpc", metavar="HOST:PORT", help=f"gRPC address (default {DEFAULT_GRPC})")
     parser.add_argument(
-        "--door",
-        choices=[kind.value for kind in DoorKind],
-        help="gRPC server: native ('make door' builds it), grpcio, or auto (default: native where it was built)",
+        "--frontend",
+        choices=[kind.value for kind in FrontEndKind],
+        help="who listens: native ('make door' builds it), python, or auto (default: native where it was built)",
     )
     parser.add_argument("--http", metavar="HOST:PORT", help="HTTP address (default 127.0.0.1:8000)")
     parser.add_argument(
@@ -74,23 +75,23 @@ def configured(arguments: argparse.Namespace) -> ApplianceConfig:
 
 def _overrides(arguments: argparse.Namespace) -> dict[str, object]:
     """What the command line says, as a table of the configuration."""
-    grpc: dict[str, object] = {"addresses": [arguments.grpc]} if arguments.grpc else {}
     said = {
-        "grpc": {**grpc, "door": arguments.door} if arguments.door else grpc,
+        "frontend": {"kind": arguments.frontend} if arguments.frontend else {},
+        "grpc": {"addresses": [arguments.grpc]} if arguments.grpc else {},
         "http": {"addresses": [arguments.http]} if arguments.http else {},
         "log": {"format": arguments.log_format} if arguments.log_format else {},
     }
     return {**said, **given_models(arguments)}
 
 
-def welcome(started: Started, models: str, settings: DoorConfig) -> str:
+def welcome(started: Started, models: str, settings: GrpcConfig) -> str:
     """What a person sees once the first models are ready: the addresses, the models, a line to copy. ``settings`` are
-    the gRPC door's."""
+    the gRPC port's."""
     ready = [f"{entry.name}/{entry.version}" for entry in started.index if entry.state is VersionState.READY]
     broken = [entry for entry in started.index if entry.state is not VersionState.READY]
-    grpc = f"{' '.join(started.grpc)} ({started.door.value} door)" if started.grpc else "(off)"
+    grpc, http = (" ".join(addresses) or "(off)" for addresses in started.bound)
     lines = [
-        f"Serving gRPC on {grpc}, HTTP on {' '.join(started.http) or '(off)'}",
+        f"Serving gRPC on {grpc}, HTTP on {http} ({started.front_end.value} front end)",
         f"Ready: {_listing(ready)}" if ready else f"No model in '{printable(models)}' is ready.",
         *(
             printable(f"Not ready: {entry.name}/{entry.version}: {entry.reason or LOADING}")
@@ -99,9 +100,9 @@ def welcome(started: Started, models: str, settings: DoorConfig) -> str:
     ]
     if len(broken) > SHOWN_MODELS:
         lines.append(f"Not ready: {len(broken) - SHOWN_MODELS} more; 'appliance status' shows them")
-    if ready and started.grpc:
+    if ready and started.bound.grpc:
         name = _best_example([key.rsplit("/", 1)[0] for key in ready], Path(models))
-        address = started.grpc[0]
+        address = started.bound.grpc[0]
         lines.append(f"Try:   {example(name, Path(models), address)}{tls_words(settings, address)}")
     return "\n".join(lines)
 
@@ -116,7 +117,7 @@ def example(name: str, models: Path, address: str) -> str:
     return shlex.join(words)
 
 
-def tls_words(settings: DoorConfig, address: str) -> str:
+def tls_words(settings: GrpcConfig, address: str) -> str:
     """The rest of that command where ``address`` speaks TLS, as Unix sockets never do. The certificate of the client is
     left to fill in."""
     parsed = parse_address(address)

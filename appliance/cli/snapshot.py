@@ -223,7 +223,7 @@ def _fetched(get: Callable[..., Any], base: str, url: str) -> bytes:
         if base.startswith("https://"):
             text = "but ended the connection; where clients must show a certificate, give --cert and --key"
             raise CommandFailed(f"something answers at {base}, {text}", Exit.UNREACHABLE) from None
-        raise _no_appliance(url, "what it says is not HTTP") from None
+        raise _no_appliance(url, "what it says is not HTTP; where that speaks TLS, give --ca FILE") from None
     except (OSError, ValueError) as error:
         reason: object = error.reason if isinstance(error, urllib.error.URLError) else error
         if isinstance(reason, ssl.SSLError):

@@ -28,8 +28,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the version and the door that serves by default, or one line per part."""
-    print(f"appliance {__version__}\ngRPC door: {_door()}")
+    """Print the version and the front end that serves by default, or one line per part."""
+    print(f"appliance {__version__}\nfront end: {_front_end()}")
     if arguments.all:
         print(f"python {platform.python_version()}\nsystem {platform.platform()}")
         for package in PACKAGES:
@@ -37,11 +37,11 @@ def run(arguments: argparse.Namespace) -> int:
     return Exit.OK
 
 
-def _door() -> str:
-    """What ``door = "auto"`` takes here."""
+def _front_end() -> str:
+    """What ``frontend.kind = "auto"`` takes here."""
     problem = native_problem()
     if problem:
-        return f"grpcio (the native one: {problem})"
+        return f"python (the native one: {problem})"
     from importlib.metadata import version
 
     return f"native {version(PACKAGE)}"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import Enum
+from types import MappingProxyType
+from typing import ClassVar
 
 from appliance.config.listening import (
     OWN_USER,
@@ -18,31 +20,21 @@ from appliance.config.listening import (
 MEBIBYTE = 1 << 20
 
 
-class DoorKind(Enum):
-    """Implementations of the door. AUTO is NATIVE where it was built and GRPCIO elsewhere."""
-
-    AUTO = "auto"
-    NATIVE = "native"
-    GRPCIO = "grpcio"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DoorConfig:
+class GrpcConfig:
     """The ``[grpc]`` section. Sizes are bytes, times seconds. An address is ``host:port``, ``[v6 address]:port`` (port
-    0 takes a free one), ``unix:/path``, ``systemd`` or ``systemd:NAME``; no address turns the door off. Raises
+    0 takes a free one), ``unix:/path``, ``systemd`` or ``systemd:NAME``; no address turns gRPC off. Raises
     ValueError where settings contradict one another."""
 
-    door: DoorKind = field(
-        default=DoorKind.AUTO,
-        metadata={
-            "help": "which gRPC server: native ('make door' builds it), grpcio, or auto: native where it was built"
-        },
+    FORMER: ClassVar[Mapping[str, str]] = MappingProxyType(
+        {"door": "went: frontend.kind chooses one front end for gRPC and HTTP, auto, native or python"}
     )
+
     addresses: tuple[str, ...] = field(
         default=("127.0.0.1:8001",),
         metadata={
-            "help": "where to listen: host:port, [v6]:port or unix:/path; with the native door also systemd[:NAME], "
-            "for sockets that the service manager opened",
+            "help": "where to listen: host:port, [v6]:port or unix:/path; systemd[:NAME] for sockets "
+            "that the service manager opened (native front end)",
             "check": listening_problems,
         },
     )
@@ -51,16 +43,13 @@ class DoorConfig:
     unix_group: str = field(default="", metadata=UNIX_GROUP)
     tls_certificate: str = field(
         default="",
-        metadata={"help": "PEM file of the server's certificate chain, for TCP (native door); empty: no TLS"},
+        metadata={"help": "PEM file of the server's certificate chain, for TCP; empty: no TLS"},
     )
-    tls_key: str = field(
-        default="", metadata={"help": "PEM file of the certificate's private key (native door)"}
-    )
+    tls_key: str = field(default="", metadata={"help": "PEM file of the certificate's private key"})
     tls_client_ca: str = field(
         default="",
         metadata={
-            "help": "PEM file of authorities; clients must then show a certificate that one of them signed "
-            "(native door)"
+            "help": "PEM file of authorities; clients must then show a certificate that one of them signed"
         },
     )
     tls_client_names: tuple[str, ...] = field(
@@ -68,7 +57,7 @@ class DoorConfig:
         metadata={
             "help": "who may come with such a certificate: the first URI among its alternative names, else the first "
             "DNS name, else, without any alternative names, the common name; with :// in it only such a URI; *. at the "
-            "front stands for one label of a DNS name; empty: everybody (native door)",
+            "front stands for one label of a DNS name; empty: everybody (native front end)",
             "check": client_name_problems,
         },
     )
@@ -82,7 +71,8 @@ class DoorConfig:
             "min": 1024,
             "unit": "bytes",
             "help": "all request messages in memory together, and metadata beyond 1 KiB, half of it over one "
-            "connection; more are refused; as much again for answers that clients have not taken yet (native door)",
+            "connection; more are refused; as much again for answers that clients have not taken yet (native "
+            "front end)",
         },
     )
     max_head_bytes: int = field(
@@ -104,14 +94,15 @@ class DoorConfig:
         default=4096, metadata={"min": 1, "help": "RPCs under way on one connection"}
     )
     max_connections: int = field(
-        default=8192, metadata={"min": 1, "help": "open connections; more are closed at once (native door)"}
+        default=8192,
+        metadata={"min": 1, "help": "open connections; more are closed at once (native front end)"},
     )
     max_connections_per_peer: int = field(
         default=1024,
         metadata={
             "min": 1,
             "help": "open connections from one IPv4 address or IPv6 network of 64 bits; more are closed at once; raise "
-            "it where many clients come from one address, as from behind a proxy (native door)",
+            "it where many clients come from one address, as from behind a proxy (native front end)",
         },
     )
     stream_window: int = field(
@@ -156,7 +147,7 @@ class DoorConfig:
             "min": 0.1,
             "unit": "s",
             "help": "time in which a client must send 64 KiB of a message that it has begun, or its rest "
-            "(native door)",
+            "(native front end)",
         },
     )
     write_stall_s: float = field(
@@ -164,14 +155,14 @@ class DoorConfig:
         metadata={
             "min": 0.1,
             "unit": "s",
-            "help": "time in which a client must take 64 KiB of its answer, or its rest (native door)",
+            "help": "time in which a client must take 64 KiB of its answer, or its rest (native front end)",
         },
     )
     max_resets_per_10s: int = field(
         default=20_000,
         metadata={
             "min": 1,
-            "help": "unanswered RPCs that one connection may cancel in ten seconds; more close it (native door)",
+            "help": "unanswered RPCs that one connection may cancel in ten seconds; more close it (native front end)",
         },
     )
     max_control_frames_per_10s: int = field(
@@ -181,7 +172,7 @@ class DoorConfig:
             "unit": "frames",
             "help": "HTTP/2 frames that carry nothing (settings, window updates, priorities, empty data, unknown ones) "
             "that one connection may send in ten seconds beyond those that its RPCs and their bytes justify; more "
-            "close it (native door)",
+            "close it (native front end)",
         },
     )
 

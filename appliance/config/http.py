@@ -3,8 +3,10 @@ or slow."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import Enum
+from types import MappingProxyType
+from typing import ClassVar
 
 from appliance.config.listening import (
     OWN_USER,
@@ -19,25 +21,21 @@ from appliance.config.listening import (
 MEBIBYTE = 1 << 20
 
 
-class HttpNative(Enum):
-    """Whether the native door listens in the edge's place. AUTO: where that door serves requests by itself."""
-
-    AUTO = "auto"
-    ON = "on"
-    OFF = "off"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpConfig:
     """The ``[http]`` section. Sizes are bytes, times seconds. An address is ``host:port``, ``[v6 address]:port`` (port
-    0 takes a free one), ``unix:/path``, ``systemd`` or ``systemd:NAME``; no address turns the edge off. Raises
+    0 takes a free one), ``unix:/path``, ``systemd`` or ``systemd:NAME``; no address turns HTTP off. Raises
     ValueError where settings contradict one another."""
+
+    FORMER: ClassVar[Mapping[str, str]] = MappingProxyType(
+        {"native": "went: frontend.kind chooses one front end for gRPC and HTTP, auto, native or python"}
+    )
 
     addresses: tuple[str, ...] = field(
         default=("127.0.0.1:8000",),
         metadata={
-            "help": "where to listen: host:port, [v6]:port, unix:/path or systemd[:NAME], for sockets that the service "
-            "manager opened",
+            "help": "where to listen: host:port, [v6]:port or unix:/path; systemd[:NAME] for sockets that the service "
+            "manager opened (native front end)",
             "check": listening_problems,
         },
     )
@@ -59,7 +57,8 @@ class HttpConfig:
     tls_client_names: tuple[str, ...] = field(
         default=(),
         metadata={
-            "help": "who may come with such a certificate, as grpc.tls_client_names has it; empty: everybody",
+            "help": "who may come with such a certificate, as grpc.tls_client_names has it; empty: everybody "
+            "(native front end)",
             "check": client_name_problems,
         },
     )
@@ -69,13 +68,6 @@ class HttpConfig:
             "min": 0.1,
             "unit": "s",
             "help": "from a new connection to the end of its TLS handshake",
-        },
-    )
-    native: HttpNative = field(
-        default=HttpNative.AUTO,
-        metadata={
-            "help": "whether the native gRPC door listens here, answers by itself inferences of a form that "
-            "was seen before, and passes all else on: on, off, or auto: where that door serves"
         },
     )
     max_body_bytes: int = field(
@@ -117,8 +109,8 @@ class HttpConfig:
         default=8192,
         metadata={
             "min": 1,
-            "help": "open connections, in their TLS handshake or past it; more are answered 503 and closed, over TLS "
-            "closed at once",
+            "help": "open connections; more are answered 503 and closed; the native front end counts those in their "
+            "TLS handshake, and closes what is too many of them at once",
         },
     )
     max_connections_per_peer: int = field(
@@ -126,7 +118,8 @@ class HttpConfig:
         metadata={
             "min": 1,
             "help": "open connections from one IPv4 address or IPv6 network of 64 bits; more are answered 503, over "
-            "TLS closed at once; raise it where many clients come from one address, as from behind a proxy",
+            "TLS closed at once; raise it where many clients come from one address, as from behind a proxy (native "
+            "front end)",
         },
     )
     max_header_bytes: int = field(

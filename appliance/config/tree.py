@@ -8,7 +8,8 @@ from appliance.config.arena import ArenaConfig
 from appliance.config.control import ControlConfig
 from appliance.config.daemon import DaemonConfig
 from appliance.config.engine import EngineConfig
-from appliance.config.grpc import DoorConfig
+from appliance.config.frontend import FrontEndConfig
+from appliance.config.grpc import GrpcConfig
 from appliance.config.http import HttpConfig
 from appliance.config.log import LogConfig
 from appliance.config.metrics import MetricsConfig
@@ -54,8 +55,11 @@ class ApplianceConfig:
         default_factory=PackagesConfig, metadata={"help": "which model packages may be installed"}
     )
     store: StoreConfig = field(default_factory=StoreConfig, metadata={"help": "the store of model versions"})
-    grpc: DoorConfig = field(default_factory=DoorConfig, metadata={"help": "the gRPC door"})
-    http: HttpConfig = field(default_factory=HttpConfig, metadata={"help": "the HTTP edge"})
+    frontend: FrontEndConfig = field(
+        default_factory=FrontEndConfig, metadata={"help": "what listens for gRPC and HTTP"}
+    )
+    grpc: GrpcConfig = field(default_factory=GrpcConfig, metadata={"help": "gRPC"})
+    http: HttpConfig = field(default_factory=HttpConfig, metadata={"help": "HTTP"})
     quotas: QuotasConfig = field(
         default_factory=QuotasConfig,
         metadata={"help": "how much each client may ask, over gRPC and HTTP together"},

@@ -2,9 +2,10 @@
 
 Pure, but for the checks that fields or callers bring along. Reports every problem of a table at once, each with its key
 path: unknown keys with the nearest known one, wrong types, values that a field's metadata forbids: ``min``, ``max``,
-``choices``, and ``check``, a function from the bound value to texts that say what is wrong with it. ``shape`` says in
-words what a nested list must be; ``unit`` and ``help`` are for people. Understands bool, int, float, str, enums,
-literals, tuples, string-keyed mappings, optional values and dataclasses.
+``choices``, and ``check``, a function from the bound value to texts that say what is wrong with it. A dataclass may
+name in ``FORMER`` keys that it has no more, and what to say of them. ``shape`` says in words what a nested list must
+be; ``unit`` and ``help`` are for people. Understands bool, int, float, str, enums, literals, tuples, string-keyed
+mappings, optional values and dataclasses.
 """
 
 from __future__ import annotations
@@ -71,7 +72,8 @@ class _Binder:
         before = self._noted
         for key in table:
             if key not in known and self._noted <= PROBLEMS_MAX:
-                self._note(_join(path, key), _unknown(key, known))
+                former: Mapping[str, str] = getattr(section, "FORMER", {})
+                self._note(_join(path, key), former.get(key) or _unknown(key, known))
         values: dict[str, object] = {}
         for name, field in known.items():
             if name in table:

@@ -1,145 +1,159 @@
-"""Which front door serves, and the making of it: a door is imported only when it is the one."""
+"""Which front end serves, what that one cannot keep, and the making of it: one is imported only when it is the one."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
-from dataclasses import fields
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import fields, replace
 from importlib.util import find_spec
-from typing import Final
+from types import MappingProxyType
+from typing import Any, Final, Protocol
 
 from appliance.config.control import ControlConfig
-from appliance.config.grpc import DoorConfig, DoorKind
+from appliance.config.frontend import FrontEndKind
+from appliance.config.grpc import GrpcConfig
 from appliance.config.listening import OWN_USER, inherits
 from appliance.config.quotas import QuotasConfig
+from appliance.config.tree import ApplianceConfig
 from appliance.domain.errors import OperatorError
 from appliance.engine.fastpath.direct import DirectEngine
-from appliance.engine.port import EnginePort
 from appliance.frontend.grpc.control import ControlHandlers, ModelControl
-from appliance.frontend.grpc.door import FrontDoor, LogControl
 from appliance.frontend.native.package import PACKAGE, native_problem
+from appliance.frontend.port import Backend, FrontEnd
 from appliance.frontend.quota.quotas import Quotas
-from appliance.frontend.quota.rule import Registry
-from appliance.telemetry.trace import Tracer
 from appliance.workers.port import LaneMemory
 
-NATIVE_ONLY: Final = frozenset(
+NATIVE_ONLY: Final[Mapping[str, frozenset[str]]] = MappingProxyType(
     {
-        "max_messages_bytes",
-        "max_connections",
-        "max_connections_per_peer",
-        "body_stall_s",
-        "write_stall_s",
-        "max_resets_per_10s",
-        "max_control_frames_per_10s",
+        "grpc": frozenset(
+            {
+                "tls_client_names",
+                "max_messages_bytes",
+                "max_connections",
+                "max_connections_per_peer",
+                "body_stall_s",
+                "write_stall_s",
+                "max_resets_per_10s",
+                "max_control_frames_per_10s",
+            }
+        ),
+        "http": frozenset({"tls_client_names", "max_connections_per_peer"}),
+        "quotas": frozenset({"requests_per_s", "burst", "in_flight", "max_clients", "clients"}),
+        "engine": frozenset({"grant_limit", "grant_slots"}),
     }
 )
-"""Settings that the gRPC library has no means to keep."""
+"""Settings, by section, that the libraries of the Python front end have no means to keep."""
 
 
-def chosen(kind: DoorKind) -> DoorKind:
-    """NATIVE or GRPCIO for ``kind``. Raises OperatorError when the native door is asked for and cannot be used."""
-    if kind is DoorKind.GRPCIO:
+def chosen(kind: FrontEndKind) -> FrontEndKind:
+    """NATIVE or PYTHON for ``kind``. Raises OperatorError when the native one is asked for and cannot be used."""
+    if kind is FrontEndKind.PYTHON:
         return kind
     problem = native_problem()
-    if kind is DoorKind.NATIVE and problem:
-        raise OperatorError(f"the native door cannot be used: {problem}")
-    return DoorKind.GRPCIO if problem else DoorKind.NATIVE
+    if kind is FrontEndKind.NATIVE and problem:
+        raise OperatorError(f"the native front end cannot be used: {problem}")
+    return FrontEndKind.PYTHON if problem else FrontEndKind.NATIVE
 
 
-def passed_over(kind: DoorKind) -> str:
-    """Why AUTO does not take a native door that is installed; empty when it takes it or there is none."""
-    return native_problem() if kind is DoorKind.AUTO and find_spec(PACKAGE) else ""
+def passed_over(kind: FrontEndKind) -> str:
+    """Why AUTO does not take a native front end that is installed; empty when it takes it or there is none."""
+    return native_problem() if kind is FrontEndKind.AUTO and find_spec(PACKAGE) else ""
 
 
-def door_problems(config: DoorConfig) -> Iterator[tuple[str, str]]:
-    """Keys of the ``[grpc]`` section that ask for what the door that would serve here cannot do, and why."""
-    problem = native_problem()
-    if config.door is not DoorKind.GRPCIO and not problem:
+def front_end_problems(config: ApplianceConfig) -> Iterator[tuple[str, str]]:
+    """Keys that ask for what the front end that would serve here cannot do, why, and the way out."""
+    kind, problem = config.frontend.kind, native_problem()
+    if kind is not FrontEndKind.PYTHON and not problem:
         return
-    if config.door is DoorKind.NATIVE:
-        yield "door", f"the native door cannot be used: {problem}"
+    if kind is FrontEndKind.NATIVE:
+        yield "frontend.kind", f"the native front end cannot be used: {problem}"
         return
-    native = (
-        "the native door does" if config.door is DoorKind.GRPCIO else f"the native door does, but {problem}"
+    way_out = (
+        "set frontend.kind to native, or remove this setting"
+        if kind is FrontEndKind.PYTHON
+        else f"that cannot be used: {problem}; install it, or remove this setting"
     )
-    for address in filter(inherits, config.addresses):
-        yield "addresses", f"'{address}': the grpcio door takes over no sockets; {native}"
-    if config.tls_certificate:
-        yield "tls_certificate", f"the grpcio door speaks no TLS; {native}"
+    for section in ("grpc", "http"):
+        for address in filter(inherits, getattr(config, section).addresses):
+            yield (
+                f"{section}.addresses",
+                f"'{address}': only the native front end takes over sockets; {way_out}",
+            )
+    for section, keys in NATIVE_ONLY.items():
+        for key in _said(getattr(config, section), keys):
+            yield f"{section}.{key}", f"only the native front end keeps it; {way_out}"
 
 
-def front_problems(config: DoorConfig) -> Iterator[str]:
-    """What keeps the native door from listening for HTTP."""
-    if config.door is DoorKind.GRPCIO:
-        yield "grpc.door is grpcio, and only the native door can listen for HTTP"
-    elif problem := native_problem():
-        yield f"the native door cannot be used: {problem}"
-    elif not config.addresses:
-        yield "grpc.addresses is empty, so that no door is open that could listen for HTTP"
+def _said(section: Any, keys: frozenset[str]) -> Iterator[str]:
+    """Those of ``keys`` that ask for something."""
+    for each in fields(section):
+        value = getattr(section, each.name)
+        default = {} if each.name == "clients" else each.default
+        if each.name in keys and value != default and not (each.name == "grant_limit" and not value):
+            yield each.name
 
 
-def idle_settings(config: DoorConfig, kind: DoorKind) -> Iterator[str]:
-    """Keys that were set and that a door of ``kind`` does not keep."""
-    if kind is DoorKind.GRPCIO:
-        for each in fields(config):
-            if each.name in NATIVE_ONLY and getattr(config, each.name) != each.default:
-                yield each.name
-
-
-def lane_memory(kind: DoorKind) -> Callable[[], LaneMemory] | None:
-    """What makes the memory that a door of ``kind`` shares with a worker; None when it shares none."""
-    if kind is not DoorKind.NATIVE:
+def lane_memory(kind: FrontEndKind) -> Callable[[], LaneMemory] | None:
+    """What makes the memory that a front end of ``kind`` shares with a worker; None when it shares none."""
+    if kind is not FrontEndKind.NATIVE:
         return None
     from appliance.frontend.native.front_end import LaneMemory as Memory
 
     return Memory
 
 
-def make_door(
-    kind: DoorKind,
-    engine: EnginePort,
-    config: DoorConfig,
-    log: LogControl,
+def make_quotas(kind: FrontEndKind, config: QuotasConfig, report: Callable[..., None]) -> Quotas | None:
+    """What clients may ask over gRPC and HTTP, where a front end of ``kind`` keeps that; ``report`` writes a line of
+    the log."""
+    if kind is not FrontEndKind.NATIVE:
+        return None
+    from appliance.frontend.native.front_end import native_quotas
+
+    return native_quotas(config, report)
+
+
+def make_front_end(
+    kind: FrontEndKind,
+    backend: Backend,
+    config: ApplianceConfig,
     failed: Callable[[BaseException], None],
-    direct: DirectEngine | None = None,
-    tracer: Tracer | None = None,
-    quotas: Quotas | None = None,
-) -> FrontDoor:
-    """A door of ``kind``, which is not AUTO, in front of ``engine``. ``failed`` is called when a door with a thread of
-    its own loses that: nothing is served any more. A native door serves by itself what ``direct`` grants it.
-    ``tracer`` traces some of what the door asks of the engine; ``quotas`` are what ``make_quotas`` made for it."""
-    if kind is DoorKind.NATIVE:
-        from appliance.frontend.native.front_end import NativeDoor
+    direct: DirectEngine,
+    quotas: Quotas | None,
+) -> FrontEnd:
+    """A front end of ``kind``, which is not AUTO. ``failed`` is called when one with a thread of its own loses that:
+    nothing is served any more. The native one serves by itself what ``direct`` grants it; ``quotas`` are what
+    ``make_quotas`` made for it."""
+    if kind is FrontEndKind.NATIVE:
+        from appliance.frontend.native.front_end import NativeFrontEnd
 
-        return NativeDoor(engine, config, log, failed, direct, tracer, quotas)
-    from appliance.frontend.grpc.grpcio_door import GrpcioDoor
+        assert quotas is not None, "the native front end asks quotas"
+        return NativeFrontEnd(backend, config.grpc, config.http, quotas, failed, direct)
+    from appliance.frontend.python import PythonFrontEnd
 
-    return GrpcioDoor(engine, config, log, tracer, quotas=quotas)
-
-
-def make_quotas(kind: DoorKind, config: QuotasConfig, report: Callable[..., None]) -> Quotas:
-    """What clients may ask of all edges, kept where a door of ``kind`` can ask it for each request; ``report`` writes a
-    line of the log."""
-    if kind is DoorKind.NATIVE:
-        from appliance.frontend.native.quotas import native_quotas
-
-        return native_quotas(config, report)
-    return Quotas(Registry(), config, time.monotonic_ns, report)
+    return PythonFrontEnd(backend, config.grpc, config.http)
 
 
-def make_control_door(
-    engine: EnginePort, config: ControlConfig, log: LogControl, control: ModelControl
-) -> FrontDoor | None:
-    """The operator's door, at which models can be loaded and unloaded; None when it is off."""
+class ControlSocket(Protocol):
+    """The operator's server, at which models can be loaded and unloaded."""
+
+    async def open(self) -> tuple[str, ...]:
+        """Listen. Raises AddressUnavailable."""
+
+    async def close(self) -> None:
+        """Close at once what is still open. May be called twice, and without ``open``."""
+
+
+def make_control_socket(
+    backend: Backend, config: ControlConfig, control: ModelControl
+) -> ControlSocket | None:
+    """The operator's server; None when it is off."""
     if not config.socket:
         return None
-    from appliance.frontend.grpc.grpcio_door import GrpcioDoor
+    from appliance.frontend.grpc.server import GrpcServer
 
-    doors = DoorConfig(
+    settings = GrpcConfig(
         addresses=(f"unix:{config.socket}",),
         unix_mode=OWN_USER,
         max_message_bytes=config.max_message_bytes,
-        max_messages_bytes=max(config.max_message_bytes, DoorConfig().max_messages_bytes),
+        max_messages_bytes=max(config.max_message_bytes, GrpcConfig().max_messages_bytes),
     )
-    return GrpcioDoor(engine, doors, log, control=ControlHandlers(control))
+    return GrpcServer(replace(backend, tracer=None), settings, ControlHandlers(control))

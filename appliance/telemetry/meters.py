@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from appliance.telemetry.snapshot import (
-    DoorFigures,
     EngineStatus,
+    FrontEndFigures,
     HttpStatistics,
     QuotaFigures,
     Snapshot,
@@ -29,8 +29,8 @@ class Meters:
     """What counts, each by how it is asked; None: there is no such thing here. Asked on the event loop's thread."""
 
     engine: Engine
+    front_end: Callable[[], FrontEndFigures]
     http: Callable[[], HttpStatistics]
-    grpc: Callable[[], DoorFigures] | None = None
     store: Callable[[], StoreFigures] | None = None
     quotas: Callable[[], QuotaFigures] | None = None
     traces: Callable[[], TraceFigures] | None = None
@@ -39,8 +39,8 @@ class Meters:
         """Everything, as of now."""
         return Snapshot(
             engine=self.engine.status(),
+            front_end=self.front_end(),
             http=self.http(),
-            grpc=None if self.grpc is None else self.grpc(),
             store=None if self.store is None else self.store(),
             quotas=None if self.quotas is None else self.quotas(),
             traces=None if self.traces is None else self.traces(),

@@ -176,12 +176,11 @@ class EngineStatus:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DoorFigures:
-    """What a door counted since it opened and has open now. ``door`` is its name; ``counts`` are by the names of
-    FAMILIES and empty where the door does not know; ``limits`` says how often each bound was enforced, by its
-    setting."""
+class FrontEndFigures:
+    """What a front end counted since it opened and has open now. ``kind`` is its name; ``counts`` are by the names of
+    FAMILIES and empty where it does not know; ``limits`` says how often each bound was enforced, by its setting."""
 
-    door: str
+    kind: str
     counts: Mapping[str, int]
     limits: Mapping[str, int]
 
@@ -234,28 +233,28 @@ class QuotaFigures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpStatistics:
-    """This edge's own figures: answers by status code, TLS handshakes that came to nothing by why, and what is open
-    now."""
+    """The figures of HTTP: answers by status code, what is open now, and TLS handshakes that came to nothing by why
+    (none: that is not known)."""
 
     answers: tuple[tuple[int, int], ...]
-    handshakes: tuple[tuple[str, int], ...]
     connections: int
     refused_connections: int
     in_flight: int
     body_bytes: int
     answer_bytes: int
     refused_answers: int
+    handshakes: tuple[tuple[str, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """An appliance at one moment. ``http`` and ``grpc`` are what its front end did, ``store`` the store that is served
-    from (None: a directory is), ``quotas`` what clients were refused (None: nobody is bounded), ``traces`` what became
-    of them (None: there are none)."""
+    """An appliance at one moment. ``front_end`` and ``http`` are what its front end did, ``store`` the store that is
+    served from (None: a directory is), ``quotas`` what clients were refused (None: nobody is bounded), ``traces`` what
+    became of them (None: there are none)."""
 
     engine: EngineStatus
+    front_end: FrontEndFigures
     http: HttpStatistics
-    grpc: DoorFigures | None = None
     store: StoreFigures | None = None
     quotas: QuotaFigures | None = None
     traces: TraceFigures | None = None

@@ -27,10 +27,10 @@ def loaded_by(*words: str) -> set[str]:
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["version"]) == Exit.OK
-    version, door = capsys.readouterr().out.splitlines()
+    version, front_end = capsys.readouterr().out.splitlines()
     assert version == f"appliance {__version__}"
-    kind = "native 0" if find_spec("edge_appliance_door") else "grpcio (the native one: "
-    assert door.startswith(f"gRPC door: {kind}")
+    kind = "native 0" if find_spec("edge_appliance_door") else "python (the native one: "
+    assert front_end.startswith(f"front end: {kind}")
 
 
 def test_version_of_everything(capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,10 +13,12 @@ import pytest
 from appliance.cli.failure import CommandFailed, Exit
 from appliance.cli.main import main
 from appliance.cli.serve import add_arguments, configured, example, welcome
-from appliance.config.grpc import DoorConfig, DoorKind
+from appliance.config.frontend import FrontEndKind
+from appliance.config.grpc import GrpcConfig
 from appliance.config.log import LogFormat
 from appliance.domain.model import VersionState
 from appliance.engine.port import IndexEntry
+from appliance.frontend.port import Bound
 
 if TYPE_CHECKING:
     from tests.appliance_process import ApplianceProcess
@@ -38,8 +40,10 @@ def test_flags_win_over_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert config.models == "from-file"
     assert (config.grpc.addresses, config.grpc.max_tensors) == (("127.0.0.1:2",), 3)
     assert config.http.addresses == ("[::1]:3",)
-    config = configured(arguments("--config", str(file), "--models", "m", "--log-format", "json"))
+    words = ("--models", "m", "--log-format", "json", "--frontend", "python")
+    config = configured(arguments("--config", str(file), *words))
     assert (config.models, config.log.format) == ("m", LogFormat.JSON)
+    assert config.frontend.kind is FrontEndKind.PYTHON
 
 
 def test_a_bad_file_lists_its_problems(tmp_path: Path) -> None:
@@ -50,9 +54,8 @@ def test_a_bad_file_lists_its_problems(tmp_path: Path) -> None:
 
 
 class Started:
-    door = DoorKind.GRPCIO
-    grpc = ("127.0.0.1:8001",)
-    http = ("127.0.0.1:8000",)
+    front_end = FrontEndKind.PYTHON
+    bound = Bound(("127.0.0.1:8001",), ("127.0.0.1:8000",))
 
     def __init__(self, *index: IndexEntry) -> None:
         self.index = index
@@ -64,8 +67,8 @@ def entry(name: str, state: VersionState = VersionState.READY, reason: str = "")
 
 def test_the_welcome_names_what_is_ready_and_what_is_not(tmp_path: Path) -> None:
     started: Any = Started(entry("good"), entry("bad", VersionState.UNAVAILABLE, "no file"))
-    text = welcome(started, str(tmp_path), DoorConfig())
-    assert "Serving gRPC on 127.0.0.1:8001 (grpcio door), HTTP on 127.0.0.1:8000" in text
+    text = welcome(started, str(tmp_path), GrpcConfig())
+    assert "Serving gRPC on 127.0.0.1:8001, HTTP on 127.0.0.1:8000 (python front end)" in text
     assert "Ready: good/1" in text
     assert "Not ready: bad/1: no file" in text
     assert "infer good --zeros" in text
@@ -75,14 +78,14 @@ def test_a_thousand_models_do_not_flood_the_screen(tmp_path: Path) -> None:
     many = [entry(f"m{number}") for number in range(1_000)]
     broken = [entry(f"b{number}", VersionState.UNAVAILABLE, "x") for number in range(1_000)]
     started: Any = Started(*many, *broken)
-    text = welcome(started, str(tmp_path), DoorConfig())
+    text = welcome(started, str(tmp_path), GrpcConfig())
     assert "and 980 more" in text
     assert len(text.splitlines()) < 30
 
 
 def test_no_model_is_said(tmp_path: Path) -> None:
     started: Any = Started()
-    assert "No model" in welcome(started, str(tmp_path), DoorConfig())
+    assert "No model" in welcome(started, str(tmp_path), GrpcConfig())
 
 
 def test_the_line_to_copy_uses_a_golden_picture(tmp_path: Path) -> None:

@@ -11,9 +11,8 @@ import pytest
 from appliance.cli.failure import Exit
 from appliance.cli.main import main
 from appliance.cli.serve import tls_words
-from appliance.config.grpc import DoorConfig
+from appliance.config.grpc import GrpcConfig
 from tests.conftest import Serve
-from tests.doors import needs_native
 from tests.frontend.grpc.certificate_files import Pair, make_authority, make_named, make_signed
 
 ASK = ("infer", "mlp", "--zeros", "--url")
@@ -24,23 +23,16 @@ def authority(tmp_path: Path) -> Pair:
     return make_authority(tmp_path, "authority")
 
 
-def native(server: Pair, **settings: str) -> dict[str, dict[str, str]]:
-    return {
-        "grpc": {
-            "door": "native",
-            "tls_certificate": str(server.certificate),
-            "tls_key": str(server.key),
-            **settings,
-        }
-    }
+def over_tls(server: Pair, **settings: str) -> dict[str, dict[str, str]]:
+    return {"grpc": {"tls_certificate": str(server.certificate), "tls_key": str(server.key), **settings}}
 
 
-@needs_native
+@pytest.mark.every_front_end
 def test_the_line_to_copy_works_over_tls(
     serve: Serve, model_directory: Any, tmp_path: Path, authority: Pair, capsys: pytest.CaptureFixture[str]
 ) -> None:
     server = make_named(tmp_path, "server", authority, "/CN=box", "DNS:*.site.example")
-    daemon = serve(model_directory("mlp"), native(server))
+    daemon = serve(model_directory("mlp"), over_tls(server))
     daemon.wait_log("Try:")
     (line,) = [line for line in daemon.log().splitlines() if line.startswith("Try:")]
     assert main(shlex.split(line.removeprefix("Try:"))[1:]) == Exit.OK, capsys.readouterr().err
@@ -56,26 +48,28 @@ def test_the_line_to_copy_works_over_tls(
     assert told.count("\n") == 1
 
 
-@needs_native
+@pytest.mark.every_front_end
 def test_a_certificate_is_shown_to_a_server_that_wants_one(
     serve: Serve, model_directory: Any, tmp_path: Path, authority: Pair, capsys: pytest.CaptureFixture[str]
 ) -> None:
     server, own = make_signed(tmp_path, "server", authority), make_signed(tmp_path, "own", authority)
-    daemon = serve(model_directory("mlp"), native(server, tls_client_ca=str(authority.certificate)))
+    daemon = serve(model_directory("mlp"), over_tls(server, tls_client_ca=str(authority.certificate)))
     words = [*ASK, daemon.grpc, "--ca", str(authority.certificate)]
     assert main([*words, "--cert", str(own.certificate), "--key", str(own.key)]) == Exit.OK
     capsys.readouterr()
     assert main(words) == Exit.UNREACHABLE
-    assert "certificate required" in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert "certificate required" in told or "clients must show a certificate, give --cert" in told
 
 
+@pytest.mark.every_front_end
 def test_status_and_top_over_tls(
     serve: Serve, model_directory: Any, tmp_path: Path, authority: Pair, capsys: pytest.CaptureFixture[str]
 ) -> None:
     server = make_named(tmp_path, "server", authority, "/CN=box", "DNS:box.site.example")
     own = make_signed(tmp_path, "own", authority)
     settings = {"tls_certificate": str(server.certificate), "tls_key": str(server.key)}
-    settings |= {"tls_client_ca": str(authority.certificate), "native": "off"}
+    settings |= {"tls_client_ca": str(authority.certificate)}
     daemon = serve(model_directory("mlp"), {"http": settings})
     trust = ["--ca", str(authority.certificate), "--server-name", "box.site.example"]
     shown = ["--cert", str(own.certificate), "--key", str(own.key)]
@@ -89,7 +83,7 @@ def test_status_and_top_over_tls(
     assert main(["model", "list", "--url", daemon.http, *trust, *shown]) == Exit.OK
     assert "mlp" in capsys.readouterr().out
     for words, told in (
-        ([], "it speaks TLS, so give --ca FILE"),
+        ([], "speaks TLS"),
         (["--ca", str(own.certificate)], "TLS with it failed: "),
         ([*trust[:2], *shown], "TLS with it failed: IP address mismatch"),
         (
@@ -104,12 +98,12 @@ def test_status_and_top_over_tls(
 
 def test_what_the_line_to_copy_says_of_tls(tmp_path: Path, authority: Pair) -> None:
     server = make_signed(tmp_path, "server", authority)
-    config = DoorConfig(tls_certificate=str(server.certificate), tls_key=str(server.key))
-    assert tls_words(DoorConfig(), "127.0.0.1:1") == ""
+    config = GrpcConfig(tls_certificate=str(server.certificate), tls_key=str(server.key))
+    assert tls_words(GrpcConfig(), "127.0.0.1:1") == ""
     assert tls_words(config, "unix:/run/appliance") == ""
     assert tls_words(config, "127.0.0.1:1") == f" --ca {server.certificate}"
     assert tls_words(config, "0.0.0.0:1") == f" --ca {server.certificate} --server-name localhost"
-    asking = DoorConfig(
+    asking = GrpcConfig(
         tls_certificate=str(server.certificate),
         tls_key=str(server.key),
         tls_client_ca=str(server.certificate),

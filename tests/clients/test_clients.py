@@ -32,7 +32,7 @@ def test_one_process_holds_us_and_them(
     run_client("\n".join([*lines, BOTH_WORK]))
 
 
-@pytest.mark.every_door
+@pytest.mark.every_front_end
 def test_kserves_grpc_client(serve: Any, model_directory: Any, run_client: RunClient) -> None:
     process = serve(model_directory("add_sub"))
     said = json.loads(run_client("kserve_client.py", process.grpc))
@@ -50,7 +50,7 @@ def test_kserves_grpc_client(serve: Any, model_directory: Any, run_client: RunCl
     assert "unknown model: 'nope'" in said["unknown"]
 
 
-@pytest.mark.every_door
+@pytest.mark.every_front_end
 def test_kserves_rest_client(serve: Any, model_directory: Any, run_client: RunClient) -> None:
     process = serve(model_directory("add_sub"))
     said = json.loads(run_client("kserve_rest_client.py", f"http://{process.http}"))

@@ -26,25 +26,25 @@ import grpc
 from tests.appliance_process import ApplianceProcess
 from tests.conformance.grpc.streaming import Sending
 from tests.conformance.grpc.stub import Stub, failure_of
-from tests.doors import with_door
 from tests.faults.cut_proxy import CutProxy
 from tests.faults.fake_models import write_fake
-from tests.faults.granted import NATIVE, is_empty, message, teach
+from tests.faults.granted import NATIVE_FAKES, is_empty, message, teach
 from tests.faults.held_interpreter import Hold
 from tests.faults.test_workers import version_in
+from tests.fronts import with_front_end
 
 POISON: Final = 66
 WIDE: Final = 600 << 10
 JOIN_S: Final = 60.0
 PATIENCE_S: Final = 60.0
-SECTIONS = with_door(
+SECTIONS = with_front_end(
     {
         "supervisor": {"quarantine_after": 1_000_000_000, "restart_delay_ms": 0},
         "workers": {"run_timeout_ms": 1000},
         "engine": {"grant_slots": [[4096, 64], [2 << 20, 4]]},
         "placement": {"max_processes": 64},
     },
-    NATIVE,
+    NATIVE_FAKES,
 )
 ALLOWED: Final = {
     "quick": {"OK", "UNAVAILABLE"},

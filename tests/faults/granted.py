@@ -7,11 +7,11 @@ from typing import Any
 from appliance.frontend.grpc.wire_pb import inference_pb2 as pb
 from tests.appliance_process import ApplianceProcess
 from tests.conformance.grpc.stub import Stub
-from tests.doors import DOORS, with_door
 from tests.faults.clients import FAKE_SECTIONS
 from tests.faults.test_workers import version_in
+from tests.fronts import NATIVE, with_front_end
 
-NATIVE = with_door(DOORS["native"], FAKE_SECTIONS)
+NATIVE_FAKES = with_front_end(NATIVE, FAKE_SECTIONS)
 ATTEMPTS = 50
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.doors import needs_native
 from tests.faults.chaos import run
+from tests.fronts import needs_native
 
 SECONDS = 20.0
 

@@ -24,7 +24,7 @@ from tests.faults.clients import FAKE_SECTIONS, Stream, ask, status_of
 from tests.faults.fake_models import write_fake
 from tests.faults.test_workers import version_in
 
-pytestmark = pytest.mark.every_door
+pytestmark = pytest.mark.every_front_end
 
 
 def test_a_port_in_use_is_named_and_the_exit_status_says_so(serve: Serve, tmp_path: Path) -> None:
@@ -118,9 +118,9 @@ def fails(owner, name):
     setattr(owner, name, and_raises)
 
 from appliance.engine.control.desired import Desired
-from appliance.frontend.http.edge import HttpEdge
+from appliance.frontend.http.application import HttpApplication
 fails(Desired, "stop")
-fails(HttpEdge, "close")
+fails(HttpApplication, "close")
 """
 
 
@@ -136,7 +136,7 @@ def test_what_cannot_be_closed_is_told_and_keeps_nothing_else_from_its_end(
     lines = [json.loads(line) for line in daemon.log().splitlines() if line.startswith("{")]
     told = [line["event"] for line in lines if "was told to fail" in line.get("error", "")]
     assert told[0] == "the end of looking at the models failed; stopping"
-    assert "closing HTTP failed; stopping" in told
+    assert "closing the front end failed; stopping" in told
     assert lines[-1]["event"] == "stopped"
 
 

@@ -30,10 +30,10 @@ from native.tests.raw_client import (
 from tests.appliance_process import ApplianceProcess
 from tests.conformance.grpc.stub import Stub
 from tests.conftest import Serve
-from tests.doors import Sections, needs_native
 from tests.faults.fake_models import write_fake
-from tests.faults.granted import NATIVE, message, teach, until_empty
+from tests.faults.granted import NATIVE_FAKES, message, teach, until_empty
 from tests.faults.stream_client import StreamClient
+from tests.fronts import Sections, needs_native
 
 pytestmark = needs_native
 WIDE = 600 << 10
@@ -55,15 +55,17 @@ COUNT = 12_000
 
 
 @pytest.fixture
-def door() -> Sections:
-    """In the place of every door."""
-    return NATIVE
+def front_end() -> Sections:
+    """In the place of every front end."""
+    return NATIVE_FAKES
 
 
 def enforced(daemon: ApplianceProcess) -> dict[str, int]:
     """How often each bound of the door was enforced."""
     found = re.findall(
-        r'^appliance_door_limits_total\{limit="(\w+)"\} (\d+)$', daemon.get("/metrics").decode(), re.MULTILINE
+        r'^appliance_front_end_limits_total\{limit="(\w+)"\} (\d+)$',
+        daemon.get("/metrics").decode(),
+        re.MULTILINE,
     )
     return {limit: int(count) for limit, count in found}
 
@@ -150,7 +152,7 @@ def test_a_client_that_opens_no_window_is_cut_and_holds_nothing(serve: Serve, tm
         with Stub(daemon.grpc) as stub:
             assert stub.infer(message("m"))
     until_empty(daemon)
-    assert re.search(rb"^appliance_door_answer_bytes 0$", daemon.get("/metrics"), re.MULTILINE)
+    assert re.search(rb"^appliance_front_end_answer_bytes 0$", daemon.get("/metrics"), re.MULTILINE)
 
 
 def test_what_clients_do_is_no_flood(serve: Serve, tmp_path: Path) -> None:

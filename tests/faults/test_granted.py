@@ -11,20 +11,20 @@ from tritonclient.utils import InferenceServerException
 
 from tests.conformance.grpc.stub import Stub, failure_of
 from tests.conftest import Serve
-from tests.doors import Sections, needs_native
 from tests.faults.clients import Stream, ask, status_of
 from tests.faults.fake_models import write_fake
-from tests.faults.granted import NATIVE, granted_of, message, teach, until_empty
+from tests.faults.granted import NATIVE_FAKES, granted_of, message, teach, until_empty
 from tests.faults.test_workers import version_in, worker_of
+from tests.fronts import Sections, needs_native
 
 pytestmark = needs_native
 FORGIVING = {"supervisor": {"quarantine_after": 1000, "restart_delay_ms": 0}}
 
 
 @pytest.fixture
-def door() -> Sections:
-    """In the place of every door."""
-    return NATIVE
+def front_end() -> Sections:
+    """In the place of every front end."""
+    return NATIVE_FAKES
 
 
 def test_a_worker_killed_under_full_load_costs_nobody_a_request(serve: Serve, tmp_path: Path) -> None:

@@ -15,25 +15,25 @@ import pytest
 from tests.appliance_process import ApplianceProcess
 from tests.conformance.grpc.stub import Stub, failure_of
 from tests.conftest import Serve
-from tests.doors import DOORS, Sections, needs_native
 from tests.faults.clients import FAKE_SECTIONS
 from tests.faults.cut_proxy import CutProxy
 from tests.faults.fake_models import write_fake
 from tests.faults.gate import Gate
-from tests.faults.granted import NATIVE, granted_of, message, teach, until_empty
+from tests.faults.granted import NATIVE_FAKES, granted_of, message, teach, until_empty
 from tests.faults.test_workers import version_in, worker_of
+from tests.fronts import NATIVE, PYTHON, Sections, needs_native
 
 LARGE = 600 << 10
 SLOT = 2 << 20
-EVERY_DOOR = [
-    pytest.param(DOORS["grpcio"], id="grpcio"), pytest.param(DOORS["native"], id="native", marks=needs_native)
+EVERY_FRONT_END = [
+    pytest.param(PYTHON, id="python"), pytest.param(NATIVE, id="native", marks=needs_native)
 ]  # fmt: skip
 
 
 @pytest.fixture
-def door() -> Sections:
-    """In the place of every door."""
-    return NATIVE
+def front_end() -> Sections:
+    """In the place of every front end."""
+    return NATIVE_FAKES
 
 
 def cuts(length: int) -> list[int]:
@@ -171,7 +171,7 @@ def test_what_is_cancelled_before_it_begins_does_not_run(serve: Serve, tmp_path:
     }
 
 
-@pytest.mark.parametrize("sections", EVERY_DOOR)
+@pytest.mark.parametrize("sections", EVERY_FRONT_END)
 def test_an_answer_that_comes_after_its_deadline_is_an_error(
     serve: Serve, tmp_path: Path, sections: Sections
 ) -> None:

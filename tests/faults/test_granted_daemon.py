@@ -20,16 +20,16 @@ from tests.appliance_process import ApplianceProcess
 from tests.conformance.grpc.streaming import Sending
 from tests.conformance.grpc.stub import Stub
 from tests.conftest import Serve
-from tests.doors import Sections, needs_native
 from tests.faults.clients import Stream
 from tests.faults.fake_models import write_fake
 from tests.faults.gate import Gate
-from tests.faults.granted import NATIVE, granted_of, message, teach, until_empty
+from tests.faults.granted import NATIVE_FAKES, granted_of, message, teach, until_empty
 from tests.faults.held_interpreter import Hold
 from tests.faults.test_granted_streams import figure
 from tests.faults.test_workers import version_in, worker_of
 from tests.frontend.http.raw_client import RawClient as RawHttpClient
 from tests.frontend.http.raw_client import json_request
+from tests.fronts import Sections, needs_native
 
 pytestmark = needs_native
 DEADLINE_EXCEEDED = "4"
@@ -38,9 +38,9 @@ LARGE = 40_000
 
 
 @pytest.fixture
-def door() -> Sections:
-    """In the place of every door."""
-    return NATIVE
+def front_end() -> Sections:
+    """In the place of every front end."""
+    return NATIVE_FAKES
 
 
 def test_granted_work_goes_on_while_the_interpreter_is_held_and_the_rest_ends_by_its_deadline(
@@ -320,7 +320,9 @@ def test_a_message_of_a_stream_that_has_begun_to_come_when_the_daemon_stops_is_a
 
 def _begun(daemon: ApplianceProcess, now: Any) -> bool:
     """Whether something of a message is held: by the door, or in a slot."""
-    return figure(daemon, "appliance_door_request_bytes") > 0 or any(slots["used"] for slots in now["slots"])
+    return figure(daemon, "appliance_front_end_request_bytes") > 0 or any(
+        slots["used"] for slots in now["slots"]
+    )
 
 
 def listens(address: str) -> bool:

@@ -19,13 +19,13 @@ from tests.appliance_process import ApplianceProcess
 from tests.conformance.grpc.streaming import Sending
 from tests.conformance.grpc.stub import Stub, failure_of
 from tests.conftest import Serve
-from tests.doors import Sections, needs_native
 from tests.faults.cut_proxy import CutProxy
 from tests.faults.fake_models import write_fake
 from tests.faults.gate import Gate
-from tests.faults.granted import NATIVE, granted_of, message, teach, until_empty
+from tests.faults.granted import NATIVE_FAKES, granted_of, message, teach, until_empty
 from tests.faults.stream_client import StreamClient
 from tests.faults.test_workers import version_in, worker_of
+from tests.fronts import Sections, needs_native
 
 pytestmark = needs_native
 WIDE = 600 << 10
@@ -37,9 +37,9 @@ ROOMY = {
 
 
 @pytest.fixture
-def door() -> Sections:
-    """In the place of every door."""
-    return NATIVE
+def front_end() -> Sections:
+    """In the place of every front end."""
+    return NATIVE_FAKES
 
 
 def ended(daemon: ApplianceProcess, model: str) -> dict[str, int]:
@@ -122,7 +122,7 @@ def test_a_client_that_vanishes_within_its_stream_leaves_nothing_behind(
     after = version_in(document, "slow")["requests"]
     assert sum(after.values()) == sum(before.values()) + 3
     assert after["cancelled"] + after["success"] >= sum(taken.values())
-    assert daemon.until("no stream", lambda _: figure(daemon, "appliance_door_open_calls") == 0)
+    assert daemon.until("no stream", lambda _: figure(daemon, "appliance_front_end_open_calls") == 0)
 
 
 def test_a_flood_of_reset_streams_ends_its_connection_and_nothing_else(serve: Serve, tmp_path: Path) -> None:
@@ -145,7 +145,7 @@ def test_a_flood_of_reset_streams_ends_its_connection_and_nothing_else(serve: Se
         other.wait_for(50)
     assert (other.end, other.unanswered, other.wrong, set(other.outcomes)) == ("OK", 0, 0, {"OK"})
     until_empty(daemon)
-    assert daemon.until("no call", lambda _: figure(daemon, "appliance_door_open_calls") == 0)
+    assert daemon.until("no call", lambda _: figure(daemon, "appliance_front_end_open_calls") == 0)
 
 
 def test_a_client_that_takes_no_answers_is_held_back(serve: Serve, tmp_path: Path) -> None:
@@ -157,15 +157,15 @@ def test_a_client_that_takes_no_answers_is_held_back(serve: Serve, tmp_path: Pat
     with Stub(daemon.grpc) as slow, Stub(daemon.grpc) as quick:
         asked = [message("wide", width=WIDE, request_id=str(number)) for number in range(count)]
         answers = slow.stream(iter(asked))
-        full = lambda _: figure(daemon, "appliance_door_answer_bytes") > 2 * WIDE  # noqa: E731
+        full = lambda _: figure(daemon, "appliance_front_end_answer_bytes") > 2 * WIDE  # noqa: E731
         daemon.until("answers that wait", full)
         for _ in range(5):
             assert quick.infer(message("wide", width=WIDE))
-            assert figure(daemon, "appliance_door_answer_bytes") <= 9 * (WIDE + 1000)
+            assert figure(daemon, "appliance_front_end_answer_bytes") <= 9 * (WIDE + 1000)
         ids = [answer.infer_response.id for answer in answers]
     assert sorted(ids, key=int) == [str(number) for number in range(count)]
     until_empty(daemon)
-    daemon.until("no answer that waits", lambda _: figure(daemon, "appliance_door_answer_bytes") == 0)
+    daemon.until("no answer that waits", lambda _: figure(daemon, "appliance_front_end_answer_bytes") == 0)
 
 
 def test_models_change_under_a_stream_without_a_failed_request(serve: Serve, tmp_path: Path) -> None:

@@ -13,11 +13,11 @@ import pytest
 from tests.appliance_process import ApplianceProcess
 from tests.conformance.grpc.stub import Stub
 from tests.conftest import Serve
-from tests.doors import Sections, needs_native
 from tests.faults.fake_models import write_fake
-from tests.faults.granted import NATIVE, granted_of, message, teach, until_empty
+from tests.faults.granted import NATIVE_FAKES, granted_of, message, teach, until_empty
 from tests.faults.stream_client import StreamClient
 from tests.faults.test_workers import version_in, worker_of
+from tests.fronts import Sections, needs_native
 
 pytestmark = needs_native
 GRANT = 512
@@ -26,9 +26,9 @@ STREAM = 300
 
 
 @pytest.fixture
-def door() -> Sections:
-    """In the place of every door."""
-    return NATIVE
+def front_end() -> Sections:
+    """In the place of every front end."""
+    return NATIVE_FAKES
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Quotas of clients on real daemons, through every door: who asks too much is refused, and nobody else."""
+"""Quotas of clients on real daemons, of the native front end: who asks too much is refused, and nobody else."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from tests.appliance_process import ApplianceProcess
 from tests.conformance.grpc.streaming import Sending, ask
 from tests.conformance.grpc.stub import Stub, failure_of
 from tests.conftest import Serve
-from tests.doors import Sections
 from tests.faults.clients import FAKE_SECTIONS
 from tests.faults.fake_models import write_fake
 from tests.faults.gate import Gate
+from tests.fronts import NATIVE, Sections, needs_native
 
-pytestmark = pytest.mark.every_door
+pytestmark = needs_native
 
 HERE = 'quotas.clients."127.0.0.1"'
 ELSEWHERE = "127.0.0.2"
@@ -33,6 +33,12 @@ BODY = json.dumps(
     {"inputs": [{"name": "x", "datatype": "UINT8", "shape": [1, 4], "data": [1, 2, 3, 4]}]}
 ).encode()
 LESSONS = 5
+
+
+@pytest.fixture
+def front_end() -> Sections:
+    """In the place of every front end."""
+    return NATIVE
 
 
 @pytest.fixture
@@ -221,7 +227,7 @@ def test_quotas_are_read_again_at_sighup(start: Start, unix: str) -> None:
 
 
 def test_the_default_holds_for_each_address_and_not_for_unix_sockets(
-    serve: Serve, tmp_path: Path, door: Sections
+    serve: Serve, tmp_path: Path, front_end: Sections
 ) -> None:
     write_fake(tmp_path / "models", "m")
     daemon = serve(tmp_path / "models", {"quotas": THREE, **FAKE_SECTIONS})

@@ -22,10 +22,10 @@ from tritonclient.utils import InferenceServerException
 
 from models.generators.transformer import SIZES, Size, write_transformer
 from tests.conftest import Serve
-from tests.doors import NATIVE, needs_native
 from tests.faults.clients import FAKE_SECTIONS, Stream, ask, tensor
 from tests.faults.fake_models import write_fake
 from tests.faults.test_swaps import entry
+from tests.fronts import NATIVE, needs_native
 from tests.workers.mapped_files import resident_bytes
 
 MIB = 1 << 20
@@ -52,7 +52,7 @@ def budget(models: int) -> dict[str, Any]:
     return {**FAKE_SECTIONS, **ALONE, "residency": {"budget_bytes": (models * 64 + 60) * MIB}}
 
 
-@pytest.mark.every_door
+@pytest.mark.every_front_end
 def test_a_model_whose_weights_are_evicted_is_ready_and_answers(serve: Serve, tmp_path: Path) -> None:
     evictable_models(tmp_path, 4)
     daemon = serve(tmp_path, budget(2))
@@ -67,7 +67,7 @@ def test_a_model_whose_weights_are_evicted_is_ready_and_answers(serve: Serve, tm
     assert len(document["workers"]) == 4, "models without weights keep their processes"
 
 
-@pytest.mark.every_door
+@pytest.mark.every_front_end
 def test_models_that_push_each_other_out_answer_everything(serve: Serve, tmp_path: Path) -> None:
     evictable_models(tmp_path, 5)
     daemon = serve(tmp_path, budget(2))
@@ -180,7 +180,7 @@ def test_many_cold_models_serve_a_zipf_trace_without_an_error(serve: Serve, tmp_
     assert daemon.status()["residency"]["loads"] > 0
 
 
-@pytest.mark.every_door
+@pytest.mark.every_front_end
 def test_a_large_model_comes_back_with_a_quick_session_and_is_given_the_fast_one(
     serve: Serve, tmp_path: Path
 ) -> None:

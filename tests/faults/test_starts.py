@@ -55,7 +55,7 @@ def test_a_runtime_that_cannot_be_imported_is_told_wherever_the_log_goes(
     assert "before it was ready; its last words are on standard error" in told
 
 
-@pytest.mark.every_door
+@pytest.mark.every_front_end
 def test_sighup_during_the_start_is_heeded_after_it(serve: Serve, tmp_path: Path) -> None:
     write_fake(tmp_path / "models", "first")
     gate = tmp_path / "gate"
@@ -132,7 +132,7 @@ def test_who_is_told_to_stop_before_models_are_read_again_has_not_failed(
     assert "STOPPING=1" in daemon.messages[-1], daemon.messages
 
 
-@pytest.mark.every_door
+@pytest.mark.every_front_end
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["term", "int"])
 def test_who_is_told_to_stop_while_starting_ends_in_order(
     serve: Serve, tmp_path: Path, number: signal.Signals

@@ -24,7 +24,7 @@ SMALL = {
 }
 
 
-@pytest.mark.every_door
+@pytest.mark.every_front_end
 @pytest.mark.parametrize("window", [64 << 20, 2 << 20], ids=["memory", "window"])
 def test_a_stream_that_is_larger_than_the_arena_is_answered_message_by_message(
     serve: Serve, tmp_path: Path, window: int

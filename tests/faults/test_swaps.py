@@ -19,7 +19,7 @@ from tests.conftest import Serve
 from tests.faults.clients import FAKE_SECTIONS, Stream, ask, tensor
 from tests.faults.fake_models import write_fake
 from tests.faults.golden_sets import write_expected
-from tests.fronts import EVERY_FRONT, FRONTS, with_front
+from tests.fronts import EVERY_FRONT_END, FRONT_ENDS, with_front_end
 from tests.repository.onnx_files import model_of, port
 
 BYTE = TensorProto.UINT8
@@ -128,7 +128,7 @@ def test_what_goes_wrong_after_a_while_is_rolled_back_and_nobody_notices(
     assert now["swaps"]["endings"]["rolled back"] == 1
 
 
-@pytest.mark.every_door
+@pytest.mark.every_front_end
 @pytest.mark.parametrize("canary", [0.0, 50.0])
 def test_a_run_that_hangs_while_another_version_could_answer_costs_a_moment(
     serve: Serve, tmp_path: Path, canary: float
@@ -202,7 +202,7 @@ def test_versions_that_answer_otherwise_are_found_in_the_shadow(serve: Serve, tm
     assert now["swaps"]["compared"] >= 20
 
 
-@pytest.mark.every_door
+@pytest.mark.every_front_end
 def test_a_version_with_other_inputs_than_its_clients_have_gives_way_where_a_trial_is_configured(
     serve: Serve, tmp_path: Path
 ) -> None:
@@ -238,7 +238,7 @@ def tensor_over_http() -> triton_http.InferInput:
     return feed
 
 
-@pytest.mark.every_door
+@pytest.mark.every_front_end
 def test_a_canary_serves_the_clients_of_its_header_and_no_others(serve: Serve, tmp_path: Path) -> None:
     write_version(tmp_path, 1)
     canary = {"canary_percent": 50.0, "canary_header": "x-site", "canary_requests": 100_000, "watch_s": 0.0}
@@ -263,15 +263,15 @@ def test_a_canary_serves_the_clients_of_its_header_and_no_others(serve: Serve, t
     client.close()
 
 
-@pytest.mark.parametrize("front", EVERY_FRONT)
+@pytest.mark.parametrize("front_end", EVERY_FRONT_END)
 def test_a_canary_serves_the_clients_of_its_header_over_http_as_well(
-    serve: Serve, tmp_path: Path, front: str
+    serve: Serve, tmp_path: Path, front_end: str
 ) -> None:
     """Whoever listens, and also for requests that the native door has learned to serve by itself: each client is led
     where gRPC leads it, by a header in whatever case, on one connection; and nobody when the canary is over."""
     write_version(tmp_path, 1)
     canary = {"canary_percent": 50.0, "canary_header": "x-site", "canary_requests": 100_000, "watch_s": 0.0}
-    daemon = serve(tmp_path, with_front(FRONTS[front], {"swap": canary}))
+    daemon = serve(tmp_path, with_front_end(FRONT_ENDS[front_end], {"swap": canary}))
     x = triton_http.InferInput("x", [1, 4], "UINT8")
     x.set_data_from_numpy(np.array([[1, 2, 3, 4]], np.uint8))
     with (

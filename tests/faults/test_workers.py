@@ -28,7 +28,7 @@ def version_in(document: Any, name: str, version: int = 1) -> Any:
     return next(entry for entry in document["models"] if (entry["name"], entry["version"]) == (name, version))
 
 
-@pytest.mark.every_door
+@pytest.mark.every_front_end
 def test_a_killed_worker_costs_nobody_a_request(serve: Serve, tmp_path: Path) -> None:
     models, gate = tmp_path / "models", Gate(tmp_path / "gate")
     write_fake(models, "victim", gate=tmp_path / "gate")
@@ -92,7 +92,7 @@ def test_a_model_that_cannot_load_is_unavailable_and_the_others_serve(
     assert ask(daemon.grpc, "neighbour").as_numpy("y").tolist() == [[0, 1, 2, 3]]
 
 
-@pytest.mark.every_door
+@pytest.mark.every_front_end
 def test_a_run_that_hangs_is_ended_at_its_bound(serve: Serve, tmp_path: Path) -> None:
     write_fake(tmp_path, "stuck", mode="hang", run_timeout_ms=300)
     write_fake(tmp_path, "neighbour")
@@ -158,7 +158,7 @@ def test_in_a_shared_worker_the_culprit_is_quarantined_and_its_neighbours_come_b
     assert set(one.outcomes) == set(two.outcomes) == {"OK"}
 
 
-@pytest.mark.every_door
+@pytest.mark.every_front_end
 def test_the_supervisor_of_workers_may_die_too(serve: Serve, tmp_path: Path) -> None:
     write_fake(tmp_path, "m")
     daemon = serve(tmp_path, FAKE_SECTIONS)
@@ -173,7 +173,7 @@ def test_the_supervisor_of_workers_may_die_too(serve: Serve, tmp_path: Path) -> 
     assert stream.wrong == 0
 
 
-@pytest.mark.every_door
+@pytest.mark.every_front_end
 def test_nothing_outlives_a_killed_daemon(serve: Serve, tmp_path: Path) -> None:
     write_fake(tmp_path, "m")
     daemon = serve(tmp_path, FAKE_SECTIONS)

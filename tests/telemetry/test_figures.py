@@ -18,9 +18,9 @@ from tests.appliance_process import ApplianceProcess
 from tests.conformance.grpc.streaming import Sending, ask
 from tests.conformance.grpc.stub import Stub
 from tests.conftest import Serve
-from tests.doors import DOORS, needs_native
 from tests.faults.clients import FAKE_SECTIONS
 from tests.faults.fake_models import write_fake
+from tests.fronts import FRONT_ENDS, NATIVE, needs_native
 
 MANY = 40
 TRACE_ID = "4bf92f3577b34da6a3ce929d0e0e4736"
@@ -59,7 +59,7 @@ def infer_many(daemon: ApplianceProcess, count: int) -> None:
             stub.infer(ask("m", f"r{number}"))
 
 
-@pytest.mark.every_door
+@pytest.mark.every_front_end
 def test_every_traced_request_tells_all_its_stages(
     serve: Serve, models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -86,7 +86,7 @@ def test_every_traced_request_tells_all_its_stages(
     assert "request 'r7'" in capsys.readouterr().out
 
 
-@pytest.mark.every_door
+@pytest.mark.every_front_end
 def test_what_clients_say_of_their_traces_is_kept(serve: Serve, models: Path, tmp_path: Path) -> None:
     file = tmp_path / "traces.jsonl"
     daemon = serve(models, {**FAKE_SECTIONS, "trace": {"one_in": 10_000, "file": str(file)}})
@@ -108,7 +108,7 @@ def test_one_in_so_many_of_those_that_the_door_serves_is_traced(
     serve: Serve, models: Path, tmp_path: Path
 ) -> None:
     file = tmp_path / "traces.jsonl"
-    sections = {**FAKE_SECTIONS, **DOORS["native"], "trace": {"one_in": 10, "file": str(file)}}
+    sections = {**FAKE_SECTIONS, **NATIVE, "trace": {"one_in": 10, "file": str(file)}}
     daemon = serve(models, sections)
     infer_many(daemon, 10)
     with Stub(daemon.grpc) as stub:
@@ -144,10 +144,10 @@ def model_samples(daemon: ApplianceProcess) -> dict[tuple[str, str], float]:
 
 
 @needs_native
-def test_metrics_of_models_are_the_same_on_both_doors(models: Path) -> None:
+def test_metrics_of_models_are_the_same_on_both_front_ends(models: Path) -> None:
     figures = []
-    for door in DOORS.values():
-        with ApplianceProcess(models, {**FAKE_SECTIONS, **door}) as daemon:
+    for front_end in FRONT_ENDS.values():
+        with ApplianceProcess(models, {**FAKE_SECTIONS, **front_end}) as daemon:
             daemon.wait_ready()
             infer_many(daemon, MANY)
             with Stub(daemon.grpc) as stub:
@@ -162,7 +162,7 @@ def test_metrics_of_models_are_the_same_on_both_doors(models: Path) -> None:
 
 @needs_native
 def test_the_native_door_tells_what_it_counted(serve: Serve, models: Path) -> None:
-    daemon = serve(models, {**FAKE_SECTIONS, "grpc": {"door": "native", "max_message_bytes": 4096}})
+    daemon = serve(models, {**FAKE_SECTIONS, **NATIVE, "grpc": {"max_message_bytes": 4096}})
     infer_many(daemon, MANY)
     with Stub(daemon.grpc) as stub:
         assert stub.refusal(ask("m", "x" * 5_000)).code == "RESOURCE_EXHAUSTED"
@@ -170,13 +170,13 @@ def test_the_native_door_tells_what_it_counted(serve: Serve, models: Path) -> No
         (sample.name, *sample.labels.values()): sample.value
         for family in text_string_to_metric_families(daemon.get("/metrics").decode())
         for sample in family.samples
-        if "_door_" in sample.name
+        if "_door_" in sample.name or "_front_end_" in sample.name
     }
-    assert told["appliance_door_info", "native"] == 1
-    assert told["appliance_door_connections_total",] == 2
-    assert told["appliance_door_calls_total",] == MANY + 1
-    assert told["appliance_door_limits_total", "max_message_bytes"] == 1
-    assert told["appliance_door_limits_total", "max_connections"] == 0
-    slots = [value for (name, *_), value in told.items() if name == "appliance_door_slots"]
-    free = [value for (name, *_), value in told.items() if name == "appliance_door_free_slots"]
+    assert told["appliance_front_end_info", "native"] == 1
+    assert told["appliance_front_end_connections_total",] == 2
+    assert told["appliance_front_end_calls_total",] == MANY + 1
+    assert told["appliance_front_end_limits_total", "max_message_bytes"] == 1
+    assert told["appliance_front_end_limits_total", "max_connections"] == 0
+    slots = [value for (name, *_), value in told.items() if name == "appliance_front_end_slots"]
+    free = [value for (name, *_), value in told.items() if name == "appliance_front_end_free_slots"]
     assert sum(free) == sum(slots) > 0

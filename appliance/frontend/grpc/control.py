@@ -14,7 +14,7 @@ from google.protobuf import json_format, text_format
 from google.protobuf.message import DecodeError
 
 from appliance.domain.errors import InvalidRequest
-from appliance.frontend.grpc.door import SERVICE
+from appliance.frontend.grpc.health import SERVICE
 from appliance.frontend.grpc.wire_pb import inference_pb2 as pb
 from appliance.frontend.grpc.wire_pb import model_config_pb2
 

@@ -15,9 +15,9 @@ from appliance import __version__
 from appliance.domain.errors import Forbidden, InvalidRequest, Unsupported
 from appliance.domain.identity import EXTENSIONS, SERVER_NAME
 from appliance.engine.port import EnginePort
-from appliance.frontend.grpc.door import LogControl, Setting
 from appliance.frontend.grpc.metadata import model_config, tensor_metadata, version_statistics
 from appliance.frontend.grpc.wire_pb import inference_pb2 as pb
+from appliance.frontend.port import LogControl, Setting
 from appliance.telemetry.trace import Tracer, check_trace_setting, trace_settings
 
 

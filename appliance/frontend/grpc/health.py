@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from enum import IntEnum
+from typing import Final
 
 from appliance.engine.port import EnginePort
-from appliance.frontend.grpc.door import SERVICE
 
+SERVICE: Final = "inference.GRPCInferenceService"
 SERVER_SERVICES = frozenset({"", SERVICE})
 
 

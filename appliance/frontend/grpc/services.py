@@ -1,7 +1,7 @@
-"""Everything that a gRPC front door serves, whatever carries the calls: RPCs by their full path.
+"""Everything that is served over gRPC, whatever carries the calls: RPCs by their full path.
 
 Messages pass as bytes. A unary RPC but ModelInfer is a function; a streaming one reads and writes through functions of
-the transport's. ModelInfer is each door's own, because its cost is the door's cost.
+the transport's. ModelInfer is each front end's own, because its cost is the front end's cost.
 """
 
 from __future__ import annotations
@@ -11,19 +11,18 @@ from typing import Final, NamedTuple
 
 from google.protobuf import descriptor_pb2
 
-from appliance.config.grpc import DoorConfig
-from appliance.engine.port import EnginePort
-from appliance.frontend.grpc.door import SERVICE, DoorStatistics, LogControl
+from appliance.config.grpc import GrpcConfig
 from appliance.frontend.grpc.envelope import EnvelopeLimits
 from appliance.frontend.grpc.handlers import Handlers
+from appliance.frontend.grpc.health import SERVICE
 from appliance.frontend.grpc.health_service import FILE as HEALTH_FILE
 from appliance.frontend.grpc.health_service import HEALTH_SERVICE, HealthService
-from appliance.frontend.grpc.inference import Caller, Inference
+from appliance.frontend.grpc.inference import Caller, GrpcStatistics, Inference
 from appliance.frontend.grpc.reflection import METHOD, V1, V1ALPHA, Reflection
-from appliance.frontend.grpc.stream import Handed, Meter, Read, StreamSession, Write, as_it_came
+from appliance.frontend.grpc.stream import Handed, Read, StreamSession, Write, as_it_came
 from appliance.frontend.grpc.stream_window import StreamWindow
 from appliance.frontend.grpc.wire_pb.pool import descriptor_files
-from appliance.telemetry.trace import Tracer
+from appliance.frontend.port import Backend
 
 INFER: Final = f"/{SERVICE}/ModelInfer"
 INFER_STREAM: Final = f"/{SERVICE}/ModelStreamInfer"
@@ -39,7 +38,6 @@ class Terms(NamedTuple):
     client: str = ""
     handed: Callable[[], Handed] = as_it_came
     end_input: Callable[[], None] | None = None
-    meter: Meter | None = None
 
 
 AnswerMessage = Callable[[bytes], bytes]
@@ -47,14 +45,13 @@ ServeStream = Callable[[Read, Write, Terms], Awaitable[None]]
 
 
 class Services:
-    """The RPCs of one door and what they have open. Owner: the event loop's thread."""
+    """The RPCs of one server and what they have open. Owner: the event loop's thread."""
 
-    def __init__(
-        self, engine: EnginePort, config: DoorConfig, log: LogControl, tracer: Tracer | None = None
-    ) -> None:
+    def __init__(self, backend: Backend, config: GrpcConfig) -> None:
+        engine, tracer = backend.engine, backend.tracer
         limits = EnvelopeLimits(tensors_max=config.max_tensors, head_bytes_max=config.max_head_bytes)
         self.inference = Inference(engine, limits, tracer)
-        self._handlers = Handlers(engine, log, tracer)
+        self._handlers = Handlers(engine, backend.log, tracer)
         self._health = HealthService(engine)
         health_file = descriptor_pb2.FileDescriptorProto.FromString(HEALTH_FILE)
         self._reflection = Reflection((SERVICE, HEALTH_SERVICE), (*descriptor_files(), health_file))
@@ -90,16 +87,9 @@ class Services:
         for session in tuple(self._sessions):
             session.stop()
 
-    def statistics(self) -> DoorStatistics:
+    def statistics(self) -> GrpcStatistics:
         """A value to show."""
-        tally = self.inference.tally
-        return DoorStatistics(
-            requests=tally.requests,
-            answered=tally.answered,
-            failed=tally.failed,
-            cancelled=tally.cancelled,
-            streams=tally.streams,
-        )
+        return self.inference.tally.frozen()
 
     async def _infer_stream(self, read: Read, write: Write, terms: Terms) -> None:
         metadata = tuple(terms.metadata)
@@ -117,7 +107,6 @@ class Services:
             caller,
             terms.handed,
             terms.end_input,
-            terms.meter,
         )
         self._sessions.add(session)
         try:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from appliance.domain.errors import QuotaExceeded, Stopping
 from appliance.domain.inference import Answer, Outcome
@@ -39,16 +39,6 @@ class Handed(NamedTuple):
 def as_it_came() -> Handed:
     """Of a message that nobody has tried to serve."""
     return Handed()
-
-
-class Meter(Protocol):
-    """What the client of a stream may still ask."""
-
-    def enter(self) -> bool:
-        """A message has come; whether ``leave`` is to be called when it is answered. Raises QuotaExceeded."""
-
-    def leave(self) -> None:
-        """A request that was let in has ended."""
 
 
 class _Refusal(NamedTuple):
@@ -81,10 +71,8 @@ class StreamSession:
         caller: Callable[[], Caller] = lambda: NOBODY,
         handed: Callable[[], Handed] = as_it_came,
         end_input: Callable[[], None] | None = None,
-        meter: Meter | None = None,
     ) -> None:
         self._inference = inference
-        self._meter = meter
         self._caller = caller
         self._handed = handed
         self._end_input = end_input
@@ -151,16 +139,14 @@ class StreamSession:
         self._calls = number = self._calls + 1
         nbytes = len(message)
         self._window.take(nbytes)
-        entered = False
         try:
             handed = self._handed()
-            entered = metered = self._enter(handed)
+            if handed.over_quota is not None:
+                raise self._inference.over_quota(handed.over_quota, message)
             checked = await self._checked(message)
             call = checked.without_message()
 
             def on_done(outcome: Outcome) -> None:
-                if metered:
-                    self._leave()
                 if self._closed:
                     discard(outcome)
                     return
@@ -170,25 +156,8 @@ class StreamSession:
             self._open[number] = self._inference.submit(
                 checked, handed.deadline_ns or self._deadline_ns, on_done, handed.attempts, handed.arrived_ns
             )
-            entered = False
-        except QuotaExceeded as error:
-            refused = self._inference.over_quota(error, message)
-            self._put(_Finished(None, _Refusal(refused.status, refused.request_id), nbytes))
         except Refused as refused:
             self._put(_Finished(None, _Refusal(refused.status, refused.request_id), nbytes))
-        finally:
-            if entered:
-                self._leave()
-
-    def _enter(self, handed: Handed) -> bool:
-        """Whether the meter is to be told the end of a message that came now. Raises QuotaExceeded."""
-        if handed.over_quota is not None:
-            raise handed.over_quota
-        return self._meter is not None and self._meter.enter()
-
-    def _leave(self) -> None:
-        if self._meter is not None:
-            self._meter.leave()
 
     async def _checked(self, message: Buffer) -> Call:
         """The call in ``message``, once there is memory for it, or nothing of this stream that has some. Raises

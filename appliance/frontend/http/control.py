@@ -5,44 +5,29 @@ Nothing here loads or unloads a model: what the network may not do is refused wi
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from aiohttp import web
 
 from appliance.domain.errors import Forbidden, InvalidRequest, Unsupported
-from appliance.engine.port import EnginePort
 from appliance.frontend.http.body import BodyReader
 from appliance.frontend.http.json_document import check_nesting, parse_json
 from appliance.frontend.http.json_response import json_response
 from appliance.frontend.http.metadata import index_document
-from appliance.telemetry.trace import Tracer, check_trace_setting, trace_settings
+from appliance.frontend.port import Backend
+from appliance.telemetry.trace import check_trace_setting, trace_settings
 
 MAX_CONTROL_BYTES: Final = 64 * 1024
-
-Setting = bool | int | str
-
-
-class LogSettings(Protocol):
-    """The log as this edge may read and change it."""
-
-    def settings(self) -> Mapping[str, Setting]:
-        """The settings in force, by the names of the logging extension."""
-
-    def update(self, changes: Mapping[str, Setting]) -> None:
-        """Change some of them, all or none; raises InvalidRequest or Unsupported naming what cannot be."""
 
 
 class ControlHandler:
     """Handlers of the model repository, logging, trace and shared-memory extensions."""
 
-    def __init__(
-        self, engine: EnginePort, bodies: BodyReader, log: LogSettings, tracer: Tracer | None = None
-    ) -> None:
-        self._engine = engine
-        self._tracer = tracer
+    def __init__(self, backend: Backend, bodies: BodyReader) -> None:
+        self._engine = backend.engine
+        self._tracer = backend.tracer
         self._bodies = bodies
-        self._log = log
+        self._log = backend.log
 
     async def index(self, request: web.BaseRequest) -> web.StreamResponse:
         """Every version known, with its state and reason; {"ready": true} leaves out what is not READY."""

@@ -17,7 +17,6 @@ from appliance.config.http import HttpConfig
 from appliance.domain.errors import ApplianceError, MessageTooLarge
 from appliance.domain.inference import NO_DEADLINE, Answer, Outcome
 from appliance.domain.validation import plan_request
-from appliance.engine.fastpath.front import HttpFront
 from appliance.engine.port import NO_HEADERS, Buffer, EnginePort, Submission
 from appliance.frontend.http.body import Body, BodyReader, HeldBody
 from appliance.frontend.http.compression import fold, response_encoding
@@ -40,9 +39,10 @@ from appliance.frontend.http.infer_request import (
 from appliance.frontend.http.infer_response import InferResponse, copied_outputs, encode, expected_bytes
 from appliance.frontend.http.plan_cache import PlanCache, Planned
 from appliance.frontend.http.status import error_response
-from appliance.frontend.http.teaching import Teacher
+from appliance.frontend.http.templates import Teacher, TemplateKeeper
+from appliance.frontend.port import Backend
 from appliance.frontend.quota.quotas import Account, Quotas
-from appliance.telemetry.trace import TRACEPARENT, Trace, Tracer
+from appliance.telemetry.trace import TRACEPARENT, Trace
 
 EDGE: Final = "http"
 SEPARATE_BYTES: Final = 64 * 1024
@@ -121,21 +121,20 @@ def _released(future: asyncio.Future[Outcome]) -> asyncio.Future[Outcome]:
 
 
 class InferenceHandler:
-    """Handles ``POST /v2/models/NAME[/versions/VERSION]/infer``; what it served once it teaches to ``front``."""
+    """Handles ``POST /v2/models/NAME[/versions/VERSION]/infer``; what it served once it teaches to ``keeper``."""
 
     def __init__(
         self,
-        engine: EnginePort,
+        backend: Backend,
         config: HttpConfig,
         bodies: BodyReader,
-        tracer: Tracer | None = None,
-        front: HttpFront | None = None,
+        keeper: TemplateKeeper | None = None,
         quotas: Quotas | None = None,
     ) -> None:
         self._quotas = quotas
-        self._teacher = None if front is None else Teacher(front, engine)
-        self._engine = engine
-        self._tracer = tracer
+        self._teacher = None if keeper is None else Teacher(keeper, backend.engine)
+        self._engine = backend.engine
+        self._tracer = backend.tracer
         self._config = config
         self._bodies = bodies
         self._plans = PlanCache()
@@ -170,8 +169,8 @@ class InferenceHandler:
         quotas = self._quotas
         if quotas is None or not quotas.on:
             return None
-        account = account_of(request, quotas)
-        return account if quotas.enter(account) else None
+        account = account_of(request)
+        return account if account is not None and quotas.enter(account) else None
 
     async def _checked(
         self, request: web.BaseRequest, name: str, version: str, exchange: Exchange

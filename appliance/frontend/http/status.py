@@ -98,6 +98,13 @@ def error_headers(error: errors.ApplianceError) -> dict[str, str]:
     return {}
 
 
+def plain_answer(status: str, text: str) -> bytes:
+    """A whole answer with an error, to be written as it is, after which the connection ends."""
+    body = json.dumps({"error": text}).encode()
+    headers = ("Content-Type: application/json", f"Content-Length: {len(body)}", "Connection: close")
+    return "\r\n".join([f"HTTP/1.1 {status}", *headers, "", ""]).encode() + body
+
+
 def error_response(error: errors.ApplianceError, text: str = "") -> web.Response:
     """The answer for ``error``; ``text`` replaces its own words (which may want a request id in front)."""
     return web.Response(

@@ -34,7 +34,7 @@ from appliance.frontend.grpc.failure import status_for
 from appliance.frontend.grpc.inference import NOBODY, Caller
 from appliance.frontend.grpc.services import INFER, INFER_STREAM, Services, Terms
 from appliance.frontend.native.calls import InferCalls, end_call, view_of
-from appliance.frontend.native.http import NativeFront
+from appliance.frontend.native.http import NativeHttp
 from appliance.frontend.native.stream import NativeStream
 from appliance.frontend.native.templates import Teacher
 from appliance.frontend.quota.quotas import Quotas
@@ -69,7 +69,7 @@ class Methods:
 
 class Dispatch:
     """Serves the calls of ``door``, which it starts and closes; ``failed`` is called once should the door fail. With
-    ``direct``, requests that were seen before are the door's own; ``front`` is told of the door once that has started,
+    ``direct``, requests that were seen before are the door's own; ``http`` is told of the door once that has started,
     ``quotas`` of clients that are refused for theirs. Owner: the event loop's thread."""
 
     def __init__(
@@ -79,12 +79,12 @@ class Dispatch:
         methods: Methods,
         direct: DirectEngine | None,
         failed: Callable[[BaseException], None],
-        front: NativeFront,
+        http: NativeHttp,
         quotas: Quotas,
     ) -> None:
         self._door = door
         self._quotas = quotas
-        self._front = front
+        self._http = http
         self._failed = failed
         self._methods = methods
         self._inference = services.inference
@@ -102,7 +102,7 @@ class Dispatch:
         self._door.start()
         self._watched = self._door.fileno()
         self._loop.add_reader(self._watched, self._on_events)
-        self._front.attach(self._door, self._serves)
+        self._http.attach(self._door, self._serves)
 
     def listen(self, listeners: list[int]) -> None:
         """Accept connections on these as well. Raises OSError."""
@@ -198,7 +198,7 @@ class Dispatch:
         elif kind == OVER_QUOTA:
             self._quotas.tell(event[1], event[2])
         elif kind == HTTP:
-            self._front.adopted(*event[1:])
+            self._http.adopted(*event[1:])
         elif kind == MESSAGE:
             stream = self._streams.get(event[1])
             if stream is not None:

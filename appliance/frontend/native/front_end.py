@@ -1,147 +1,93 @@
-"""The front door over ``edge_appliance_door``, our HTTP/2 server in Rust, which never takes the interpreter's lock.
-
-Listening sockets and certificates are opened here; the door carries calls, and ``dispatch`` leads them to what
-serves them.
-"""
+"""The native front end: a server in Rust listens for gRPC and HTTP on one thread; what it does not serve by itself
+comes here."""
 
 from __future__ import annotations
 
 import asyncio
-import os
+import time
 from collections.abc import Callable
-from typing import Final
 
-from edge_appliance_door import Door, LaneMemory, Tls
+from edge_appliance_door import LaneMemory
+from edge_appliance_door import Quotas as Clients
 
-from appliance.config.grpc import DoorConfig, DoorKind
+from appliance.config.grpc import GrpcConfig
+from appliance.config.http import HttpConfig
 from appliance.config.quotas import QuotasConfig
-from appliance.domain.errors import OperatorError
 from appliance.engine.fastpath.direct import DirectEngine
-from appliance.engine.fastpath.front import HttpFront
-from appliance.engine.port import EnginePort
-from appliance.frontend.grpc.door import DoorStatistics, LogControl
-from appliance.frontend.grpc.services import Services
-from appliance.frontend.listening.access import unix_access
-from appliance.frontend.listening.certificates import bearer_of, read_certificates
-from appliance.frontend.listening.sockets import Listeners, inherited
-from appliance.frontend.native.dispatch import Dispatch, Methods
-from appliance.frontend.native.http import NativeFront
-from appliance.frontend.native.limits import PROTOCOL, SETTINGS, limits_of
-from appliance.frontend.native.quotas import clients_of, native_quotas
+from appliance.frontend.http.application import HttpApplication
+from appliance.frontend.native.grpc import NativeGrpc
+from appliance.frontend.native.http import NativeHttp
+from appliance.frontend.port import Backend, Bound
 from appliance.frontend.quota.quotas import Quotas
-from appliance.telemetry.snapshot import DoorFigures
-from appliance.telemetry.trace import Tracer
+from appliance.telemetry.snapshot import FrontEndFigures, HttpStatistics
 
-__all__ = ["LaneMemory", "NativeDoor"]
-SECTION: Final = "grpc"
+__all__ = ["LaneMemory", "NativeFrontEnd", "native_quotas"]
 
 
-class NativeDoor:
-    """FrontDoor over ``edge_appliance_door``. When it fails, which it cannot get over, it calls ``failed``. With
-    ``direct`` it serves by itself what the engine grants. Make and use it on the event loop's thread, inside the
-    running loop."""
+def native_quotas(config: QuotasConfig, report: Callable[..., None]) -> Quotas:
+    """Quotas on the clock of the native front end."""
+    return Quotas(Clients(), config, time.monotonic_ns, report)
+
+
+class NativeFrontEnd:
+    """FrontEnd over ``edge_appliance_door``; ``failed`` is called when its thread ends: nothing is served any more.
+    What ``direct`` grants it serves by itself. Make and use it on the event loop's thread, inside the running loop."""
 
     def __init__(
         self,
-        engine: EnginePort,
-        config: DoorConfig,
-        log: LogControl,
+        backend: Backend,
+        grpc: GrpcConfig,
+        http: HttpConfig,
+        quotas: Quotas,
         failed: Callable[[BaseException], None],
         direct: DirectEngine | None = None,
-        tracer: Tracer | None = None,
-        quotas: Quotas | None = None,
     ) -> None:
-        self._quotas = quotas or native_quotas(QuotasConfig(), lambda what, **_: None)
-        self._direct = direct
-        self._config = config
-        self._failed = failed
-        self._services = Services(engine, config, log, tracer)
-        self._listeners = Listeners()
-        self._tls: Tls | None = None
-        self._dispatch: Dispatch | None = None
-        self._front = NativeFront()
+        self._http = NativeHttp(http)
+        self._grpc = NativeGrpc(backend, grpc, failed, self._http, quotas, direct)
+        self._application = HttpApplication(
+            backend,
+            http,
+            listener=self._http.figures,
+            keeper=self._http,
+            quotas=quotas,
+        )
 
-    async def open(self) -> tuple[str, ...]:
-        """See FrontDoor."""
-        config = self._config
-        if not config.addresses:
-            return ()
-        certificates = read_certificates(config, SECTION)
-        available = inherited(os.environ, os.getpid())
-        access = unix_access(config.unix_mode, config.unix_group)
-        bound = self._listeners.open(config.addresses, available, reuse_port=config.reuse_port, access=access)
-        methods = Methods(self._services)
-        try:
-            self._tls = tls = Tls(*certificates, config.tls_client_names) if certificates else None
-            door = self._listeners.hand_over(
-                lambda listeners: Door(
-                    listeners=listeners,
-                    methods=methods.table(),
-                    limits=limits_of(config),
-                    tls=tls,
-                    quotas=clients_of(self._quotas),
-                    inferences=methods.inferences(),
-                )
-            )
-            self._dispatch = Dispatch(
-                door, self._services, methods, self._direct, self._failed, self._front, self._quotas
-            )
-            self._dispatch.start()
-        except (OSError, ValueError) as error:
-            await self.close()
-            raise OperatorError(f"the native door cannot be opened: {error}") from error
+    async def open(self) -> Bound:
+        """See FrontEnd."""
+        bound = Bound(await self._grpc.open(), self._http.open(self._application.adopt))
+        self._application.start()
         return bound
 
     def admit(self) -> None:
-        """See FrontDoor."""
-        if self._dispatch is not None:
-            try:
-                self._listeners.hand_over_inherited(self._dispatch.listen)
-            except OSError as error:
-                raise OperatorError(f"the native door cannot take over the sockets: {error}") from error
+        """See FrontEnd."""
+        self._grpc.admit()
+        self._http.admit()
 
     def announce_stop(self) -> None:
-        """See FrontDoor."""
-        self._services.announce_stop()
+        """See FrontEnd."""
+        self._grpc.announce_stop()
+        self._application.announce_stop()
 
-    async def reload(self) -> str | None:
-        """See FrontDoor. The files are read off the loop's thread: a slow disk must not stall requests."""
-        if self._tls is None:
-            return None
-        loop = asyncio.get_running_loop()
-        certificates = await loop.run_in_executor(None, read_certificates, self._config, SECTION)
-        assert certificates is not None
-        try:
-            self._tls.reload(*certificates)
-        except ValueError as error:
-            raise OperatorError(f"the native door refuses the certificates: {error}") from error
-        bearer = await loop.run_in_executor(None, bearer_of, self._config)
-        return bearer.until if bearer else ""
+    async def reload(self, section: str) -> str | None:
+        """See FrontEnd."""
+        return await (self._grpc.reload() if section == "grpc" else self._http.reload())
 
     async def drain(self, grace_s: float) -> None:
-        """See FrontDoor."""
-        self._services.drain()
-        if self._dispatch is not None:
-            await self._dispatch.drain(grace_s)
+        """See FrontEnd."""
+        await asyncio.gather(self._grpc.drain(grace_s), self._application.drain(grace_s))
 
     async def close(self) -> None:
-        """See FrontDoor."""
-        dispatch, self._dispatch = self._dispatch, None
-        if dispatch is not None:
-            await dispatch.close()
-        self._listeners.close()
+        """See FrontEnd. HTTP first: its last answers may have to go through the server."""
+        try:
+            await self._application.close()
+            await self._http.end()
+        finally:
+            await self._grpc.close()
 
-    def front(self) -> HttpFront:
-        """See FrontDoor."""
-        return self._front
+    def figures(self) -> FrontEndFigures:
+        """See FrontEnd."""
+        return self._grpc.figures()
 
-    def statistics(self) -> DoorStatistics:
-        """See FrontDoor."""
-        return self._services.statistics()
-
-    def figures(self) -> DoorFigures:
-        """See FrontDoor."""
-        counts = self._dispatch.counts() if self._dispatch is not None else {}
-        bounds = {**SETTINGS, **PROTOCOL}
-        limits = {label: counts[name] for name, label in bounds.items() if name in counts}
-        return DoorFigures(door=DoorKind.NATIVE.value, counts=counts, limits=limits)
+    def http_statistics(self) -> HttpStatistics:
+        """See FrontEnd."""
+        return self._application.statistics()

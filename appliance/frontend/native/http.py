@@ -1,4 +1,5 @@
-"""HTTP in front of the edge, by the native door: it listens, serves what it was taught, and hands all else over."""
+"""HTTP by the native front end: it listens, serves what it has templates of, and hands all else to the application in
+Python, over a socket for each connection."""
 
 from __future__ import annotations
 
@@ -11,12 +12,18 @@ from typing import Final
 
 from edge_appliance_door import Door, Grants, Tls
 
+from appliance.config.http import HttpConfig
 from appliance.domain.errors import OperatorError
+from appliance.domain.identity import SERVER_NAME
 from appliance.domain.inference import RequestPlan
 from appliance.domain.tensor import Datatype
 from appliance.engine.fastpath.direct import DirectEngine
-from appliance.engine.fastpath.front import Adopt, FrontFigures, FrontTerms, Wording
-from appliance.frontend.listening.certificates import Certificates
+from appliance.frontend.http.application import Adopt, ListenerFigures
+from appliance.frontend.http.connection import TOO_MANY_CONNECTIONS, Origin
+from appliance.frontend.http.status import plain_answer
+from appliance.frontend.http.templates import Wording
+from appliance.frontend.listening.access import unix_access
+from appliance.frontend.listening.certificates import bearer_of, read_certificates
 from appliance.frontend.listening.sockets import Listeners, inherited
 from appliance.frontend.native.templates import Texts, tell
 from appliance.frontend.quota.quotas import Account
@@ -43,13 +50,19 @@ HANDSHAKES: Final = (
 )
 """Why handshakes come to nothing, and under which names it counts them."""
 PROTOCOL: Final = "http/1.1"
+SECTION: Final = "http"
+TOO_MANY_FROM_PEER: Final = plain_answer(
+    "503 Service Unavailable", "too many connections from this address; try again later"
+)
+SPEAKS_TLS: Final = plain_answer("400 Bad Request", "this port speaks TLS; ask it with https://")
 
 
-class NativeFront:
-    """HttpFront over the native door. Owner: the event loop's thread."""
+class NativeHttp:
+    """The HTTP side of the native front end, and TemplateKeeper for the application. Owner: the event loop's thread."""
 
-    def __init__(self) -> None:
-        self._listeners = Listeners("http", dual_stack=False)
+    def __init__(self, config: HttpConfig) -> None:
+        self._config = config
+        self._listeners = Listeners(SECTION, dual_stack=False)
         self._door: Door | None = None
         self._direct: DirectEngine | None = None
         self._grants: Grants | None = None
@@ -62,70 +75,70 @@ class NativeFront:
         self._direct = direct
         self._grants = door.grants()
 
-    @property
-    def available(self) -> bool:
-        """See HttpFront."""
-        return self._door is not None
-
-    @property
-    def serves(self) -> bool:
-        """See HttpFront."""
-        return self._direct is not None
-
-    def open(self, terms: FrontTerms, adopt: Adopt) -> tuple[str, ...]:
-        """See HttpFront."""
-        door = self._door
-        assert door is not None, "a front without a door"
+    def open(self, adopt: Adopt) -> tuple[str, ...]:
+        """Listen; gives the addresses as bound. Connections with anything that it does not serve by itself are given to
+        ``adopt``. Raises AddressUnavailable and OperatorError."""
+        config, door = self._config, self._door
+        if not config.addresses:
+            return ()
+        assert door is not None, "HTTP without a door"
         self._adopt = adopt
+        certificates = read_certificates(config, SECTION)
         bound = self._listeners.open(
-            terms.addresses,
+            config.addresses,
             inherited(os.environ, os.getpid()),
-            reuse_port=terms.reuse_port,
-            access=terms.access,
+            reuse_port=config.reuse_port,
+            access=unix_access(config.unix_mode, config.unix_group),
         )
         try:
-            if terms.certificates is not None:
-                self._tls = Tls(*terms.certificates, terms.client_names, PROTOCOL)
+            if certificates is not None:
+                self._tls = Tls(*certificates, config.tls_client_names, PROTOCOL)
             self._listeners.hand_over(
                 lambda listeners: door.serve_http(
                     listeners=listeners,
-                    limits=_limits(terms),
-                    server=terms.server,
-                    full=terms.full,
-                    crowded=terms.crowded,
-                    plain=terms.plain,
+                    limits=_limits(config),
+                    server=SERVER_NAME,
+                    full=TOO_MANY_CONNECTIONS,
+                    crowded=TOO_MANY_FROM_PEER,
+                    plain=SPEAKS_TLS,
                     tls=self._tls,
                 )
             )
         except (OSError, ValueError) as error:
             self._listeners.close()
-            raise OperatorError(f"the native door cannot listen for HTTP: {error}") from error
+            raise OperatorError(f"the native front end cannot listen for HTTP: {error}") from error
         return bound
 
     def admit(self) -> None:
-        """See HttpFront."""
+        """Accept connections on inherited sockets as well, which ``open`` left alone. Raises OperatorError."""
         door = self._door
         if door is not None and self._adopt is not None:
             try:
                 self._listeners.hand_over_inherited(lambda listeners: door.listen_http(listeners=listeners))
             except OSError as error:
-                raise OperatorError(f"the native door cannot take over the sockets: {error}") from error
+                raise OperatorError(f"the native front end cannot take over the sockets: {error}") from error
 
-    def reload(self, certificates: Certificates) -> None:
-        """See HttpFront."""
-        if self._tls is not None:
-            try:
-                self._tls.reload(*certificates)
-            except ValueError as error:
-                raise OperatorError(f"the native door refuses the certificates: {error}") from error
+    async def reload(self) -> str | None:
+        """Show the certificates as they are now from the next connection on; as NativeGrpc's."""
+        if self._tls is None:
+            return None
+        run = asyncio.get_running_loop().run_in_executor
+        certificates = await run(None, read_certificates, self._config, SECTION)
+        assert certificates is not None
+        try:
+            self._tls.reload(*certificates)
+        except ValueError as error:
+            raise OperatorError(f"the native front end refuses the certificates: {error}") from error
+        bearer = await run(None, bearer_of, self._config)
+        return bearer.until if bearer else ""
 
     def adopted(self, descriptor: int, client: str, attempts: int, name: str, account: Account) -> None:
         """The door has handed a connection over."""
         assert self._adopt is not None, "a connection before anybody listened"
-        self._adopt(descriptor, client, attempts, name, account)
+        self._adopt(descriptor, Origin(client, attempts, name, account))
 
     def head_of(self, target: str, text: bytes) -> bytes | None:
-        """See HttpFront."""
+        """See TemplateKeeper."""
         return None if self._grants is None else self._grants.http_head(target, text)
 
     def teach(
@@ -136,7 +149,7 @@ class NativeFront:
         sizes: Sequence[int],
         wording: Wording,
     ) -> None:
-        """See HttpFront."""
+        """See TemplateKeeper."""
         taught = None if self._direct is None else self._direct.teach(plan, shapes)
         if taught is None or self._grants is None:
             return
@@ -149,11 +162,11 @@ class NativeFront:
         texts = Texts(_codes(wording.inputs), _codes(wording.outputs))
         tell(self._grants, head, taught, wording.opening, described, pieces, sizes, closing, texts)
 
-    def figures(self) -> FrontFigures:
-        """See HttpFront."""
+    def figures(self) -> ListenerFigures:
+        """A value to show."""
         counts = {} if self._door is None else self._door.statistics()
         answers = [(status, sum(counts.get(name, 0) for name in names)) for status, names in STATUSES]
-        return FrontFigures(
+        return ListenerFigures(
             connections=counts.get("http_connections_open", 0),
             refused_connections=counts.get("http_connections_refused", 0)
             + counts.get("http_connections_per_peer", 0),
@@ -163,7 +176,8 @@ class NativeFront:
         )
 
     async def end(self) -> None:
-        """See HttpFront."""
+        """Take no more connections, let clients take what they were sent, and close those that wait. May be called
+        twice, and without ``open``."""
         door = self._door
         if door is None or self._adopt is None:
             return
@@ -183,17 +197,17 @@ def _codes(datatypes: Sequence[Datatype | None]) -> list[str]:
     return ["" if datatype is None else datatype.code for datatype in datatypes]
 
 
-def _limits(terms: FrontTerms) -> dict[str, int]:
+def _limits(config: HttpConfig) -> dict[str, int]:
     """By the door's names."""
     return {
-        "connections": terms.max_connections,
-        "connections_per_peer": terms.max_connections_per_peer,
-        "line_bytes": terms.max_header_bytes,
-        "headers": terms.max_headers,
-        "json_bytes": terms.max_json_bytes,
-        "body_bytes": terms.max_body_bytes,
-        "keepalive_ms": math.ceil(terms.keepalive_s * 1000),
-        "handshake_ms": math.ceil(terms.handshake_timeout_s * 1000),
-        "write_stall_ms": math.ceil(terms.write_stall_s * 1000),
-        "compress_bytes": terms.compress_min_bytes,
+        "connections": config.max_connections,
+        "connections_per_peer": config.max_connections_per_peer,
+        "line_bytes": config.max_header_bytes,
+        "headers": config.max_headers,
+        "json_bytes": config.max_json_bytes,
+        "body_bytes": config.max_body_bytes,
+        "keepalive_ms": math.ceil(config.keepalive_s * 1000),
+        "handshake_ms": math.ceil(config.handshake_timeout_s * 1000),
+        "write_stall_ms": math.ceil(config.write_stall_s * 1000),
+        "compress_bytes": config.compress_min_bytes,
     }

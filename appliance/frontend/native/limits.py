@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Final
 
-from appliance.config.grpc import DoorConfig
+from appliance.config.grpc import GrpcConfig
 
 PING_PERIOD_S: Final = 10.0
 PING_STRIKES: Final = 2
@@ -38,7 +38,7 @@ PROTOCOL: Final[Mapping[str, str]] = {"protocol_errors": "http2_protocol", "wind
 """The rules of HTTP/2, which no setting sets, by the names under which the door counts who broke them."""
 
 
-def limits_of(config: DoorConfig) -> dict[str, int]:
+def limits_of(config: GrpcConfig) -> dict[str, int]:
     """Every limit that the native door has."""
     return {
         "message_bytes": config.max_message_bytes,

@@ -1,33 +1,61 @@
-"""Quotas as the edges ask them, whoever keeps the accounts: this process, or the native door, which then asks them for
-most requests by itself."""
+"""Quotas of clients: what the configuration says, in the numbers of the native front end, which keeps the accounts and
+asks them by itself for most requests.
+
+A client has a bucket of ``burst`` tokens that gets one each ``interval_ns``; a request takes one. Kept is only when it
+will be full again (the generic cell rate algorithm, ITU-T I.371 annex A): a request is let in while that is at most
+``tolerance_ns`` = (burst - 1) * interval_ns ahead, and moves it on by ``interval_ns``; else the next token comes when
+it is (``native/src/quota.rs``).
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from appliance.config.quotas import ClientQuota, QuotasConfig
 from appliance.domain.address import UNIX, address_of
 from appliance.domain.errors import QuotaExceeded
-from appliance.frontend.quota.rule import LET_IN, LET_IN_BEFORE, STRANGERS, UNBOUNDED, Terms
 from appliance.telemetry.snapshot import QuotaFigures, Refusals
 
+LET_IN: Final = 0
+IN_FLIGHT: Final = -1
+LET_IN_BEFORE: Final = -2
+"""Answers of ``Account.take``; above zero: nanoseconds until the next token. What whoever carried the request has let
+in is not to be given back."""
+STRANGERS: Final = "*"
+"""Those who found no room of their own. Figures of all that are not named have this label."""
 _NS: Final = 1_000_000_000
 
 
+class Terms(NamedTuple):
+    """What a client may ask, in the rule's numbers (0: no bound), the words for who exceeds it, and the ``label`` under
+    which that is counted."""
+
+    label: str
+    interval_ns: int
+    tolerance_ns: int
+    in_flight: int
+    rate_text: str
+    in_flight_text: str
+
+
+UNBOUNDED: Final = Terms(STRANGERS, 0, 0, 0, "", "")
+
+
 class Account(Protocol):
-    """One client; see ``rule.Account``."""
+    """One client."""
 
     @property
     def client(self) -> str:
         """Who it is."""
 
     def arrived_ns(self) -> int:
-        """When the request came that is being passed on."""
+        """When the request came that is being passed on; 0: that is not known."""
 
     def take(self, now_ns: int) -> tuple[int, bool]:
-        """A request came."""
+        """A request came at ``now_ns``: LET_IN, to be given back when it has ended, or why not; and whether that is to
+        be told, which is seldom."""
 
     def give(self) -> None:
         """A request that was let in has ended."""
@@ -37,7 +65,7 @@ class Account(Protocol):
 
 
 class Clients(Protocol):
-    """Keeps accounts; see ``rule.Registry``."""
+    """Keeps accounts of the clients that are told apart."""
 
     def set(self, default: Terms, named: Sequence[tuple[str, Terms]], max_clients: int, now_ns: int) -> None:
         """Other terms hold."""
@@ -50,8 +78,8 @@ class Clients(Protocol):
 
 
 class Quotas:
-    """What clients may ask, for all edges together. ``clock`` gives nanoseconds that never go back; ``report`` writes a
-    line of the log. Owner: the event loop's thread."""
+    """What clients may ask, over gRPC and HTTP together. ``clock`` gives nanoseconds that never go back; ``report``
+    writes a line of the log. Owner: the event loop's thread."""
 
     def __init__(
         self,

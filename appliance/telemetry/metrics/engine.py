@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from appliance.config.metrics import MetricsConfig
 from appliance.domain.model import VersionState
 from appliance.telemetry.metrics.exposition import Family, family, gauge, label_text
-from appliance.telemetry.metrics.grpc import door_families
+from appliance.telemetry.metrics.front_end import front_end_families
 from appliance.telemetry.metrics.http import http_families
 from appliance.telemetry.metrics.memory import residency_families
 from appliance.telemetry.metrics.quotas import quota_families
@@ -25,8 +25,7 @@ def snapshot_families(
     """Everything countable; ``versions`` are those of the snapshot, in order."""
     yield from engine_families(snapshot.engine, versions, config)
     yield from http_families(snapshot.http)
-    if snapshot.grpc is not None:
-        yield from door_families(snapshot.grpc)
+    yield from front_end_families(snapshot.front_end)
     if snapshot.store is not None:
         yield from store_families(snapshot.store)
     if snapshot.quotas is not None:
@@ -83,10 +82,10 @@ def _slot_families(slots: Iterable[SlotUse]) -> Iterator[Family]:
     pairs = [(label_text({"bytes": str(slot.size_bytes)}), slot) for slot in slots]
     kept = [(labels, slot.slots) for labels, slot in pairs]
     yield family(
-        "appliance_door_slots", "gauge", "Places that the door keeps for requests under grants.", kept
+        "appliance_front_end_slots", "gauge", "Places that the door keeps for requests under grants.", kept
     )
     free = [(labels, slot.slots - slot.used) for labels, slot in pairs]
-    yield family("appliance_door_free_slots", "gauge", "Those of them that are free.", free)
+    yield family("appliance_front_end_free_slots", "gauge", "Those of them that are free.", free)
 
 
 def _state_families(versions: Iterable[VersionStatus], labels: Iterable[str]) -> Iterator[Family]:

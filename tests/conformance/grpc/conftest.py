@@ -1,4 +1,4 @@
-"""One daemon per front door, with models for every row of the table.
+"""One daemon per front end, with models for every row of the table.
 
 Tests that infer run once more against the native door, with each of their requests sent several times, so that the door
 serves it by itself.
@@ -18,9 +18,9 @@ from models.generate import write_model
 from tests.appliance_process import ApplianceProcess
 from tests.conformance.grpc.repeating import TIMES, async_repeating, repeating
 from tests.conformance.grpc.stub import Stub
-from tests.doors import EVERY_DOOR, GRANTED, WAYS, Sections
 from tests.faults.clients import FAKE_SECTIONS
 from tests.faults.fake_models import write_fake
+from tests.fronts import EVERY_FRONT_END, TEMPLATED, WAYS, Sections
 
 DIGITS = Path(__file__).parents[3] / "models" / "digits"
 NAMES = (
@@ -45,35 +45,35 @@ NARROW = "dynamic_batching { default_queue_policy { max_queue_size: 1 } }"
 LEVELS = "dynamic_batching { priority_levels: 2 default_priority_level: 1 }"
 
 
-@pytest.fixture(scope="package", params=EVERY_DOOR, ids=str)
+@pytest.fixture(scope="package", params=EVERY_FRONT_END, ids=str)
 def way(request: pytest.FixtureRequest) -> str:
     """Which way requests take; modules that infer ask for every one there is."""
     return str(request.param)
 
 
 @pytest.fixture(scope="package")
-def door(way: str) -> Sections:
-    """Configuration that selects a front door."""
+def front_end(way: str) -> Sections:
+    """Configuration that selects a front end."""
     return {**FAKE_SECTIONS, **WAYS[way]}
 
 
 @pytest.fixture(scope="package")
 def times(way: str) -> int:
     """How often each blocking inference is sent."""
-    return TIMES if way == GRANTED else 1
+    return TIMES if way == TEMPLATED else 1
 
 
 @pytest.fixture(autouse=True)
 def _repeated(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Have the channels of clients repeat what they send, where a test wants that."""
-    if "way" in request.fixturenames and request.getfixturevalue("way") == GRANTED:
+    if "way" in request.fixturenames and request.getfixturevalue("way") == TEMPLATED:
         monkeypatch.setattr(grpc, "insecure_channel", repeating(grpc.insecure_channel))
         monkeypatch.setattr(grpc.aio, "insecure_channel", async_repeating(grpc.aio.insecure_channel))
 
 
 @pytest.fixture(scope="package")
 def server(
-    door: Sections, times: int, tmp_path_factory: pytest.TempPathFactory
+    front_end: Sections, times: int, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[ApplianceProcess]:
     """The daemon, ready."""
     root = tmp_path_factory.mktemp("models")
@@ -87,7 +87,7 @@ def server(
     write_fake(root, "levels", batched=False, extra=LEVELS)
     write_fake(root, "failing", mode="fail")
     write_fake(root, "pair", versions=(1, 3))
-    with ApplianceProcess(root, {**door, **OWN_WORKERS}) as process:
+    with ApplianceProcess(root, {**front_end, **OWN_WORKERS}) as process:
         yield process.wait_ready()
         if times > 1:
             _were_granted(process)

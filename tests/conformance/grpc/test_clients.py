@@ -16,7 +16,7 @@ from tritonclient.utils import InferenceServerException
 
 from appliance.domain.tensor import Datatype
 from tests.appliance_process import ApplianceProcess
-from tests.doors import EVERY_WAY
+from tests.fronts import EVERY_WAY
 
 DIGITS = Path(__file__).parents[3] / "models" / "digits"
 RANDOM = np.random.default_rng(7)

@@ -19,19 +19,19 @@ from typing import Any
 import grpc
 import pytest
 
-from appliance.config.grpc import DoorConfig
+from appliance.config.grpc import GrpcConfig
 from appliance.frontend.listening.certificates import bearer_of
 from tests.appliance_process import ApplianceProcess
 from tests.conformance.grpc.streaming import Sending, ask
 from tests.conformance.grpc.stub import Stub, failure_of
 from tests.conftest import Serve
-from tests.doors import DOORS, Sections, needs_native, with_door
 from tests.faults.clients import FAKE_SECTIONS
 from tests.faults.fake_models import write_fake
 from tests.faults.granted import granted_of
 from tests.frontend.grpc.certificate_files import Pair, make_authority, make_named, make_signed
+from tests.fronts import NATIVE, Sections, needs_native, with_front_end
 
-NATIVE = with_door(DOORS["native"], FAKE_SECTIONS)
+NATIVE_FAKES = with_front_end(NATIVE, FAKE_SECTIONS)
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
 FRAME_HEADER = 9
 GOAWAY = 7
@@ -43,9 +43,9 @@ pytestmark = needs_native
 
 
 @pytest.fixture
-def door() -> Sections:
-    """In the place of every door."""
-    return NATIVE
+def front_end() -> Sections:
+    """In the place of every front end."""
+    return NATIVE_FAKES
 
 
 @pytest.fixture
@@ -62,7 +62,7 @@ def authority(tmp_path: Path) -> Pair:
 
 def native(**settings: Any) -> Mapping[str, Mapping[str, Any]]:
     """Sections that select the native door with ``settings``."""
-    return with_door({"grpc": settings}, NATIVE)
+    return with_front_end({"grpc": settings}, NATIVE_FAKES)
 
 
 def over_tls(address: str, authority: Pair, own: Pair | None = None) -> grpc.Channel:
@@ -98,7 +98,7 @@ def test_certificates_are_shown_and_read_again(
     _reload(daemon)
     daemon.wait_log("certificates were read again")
     (line,) = [line for line in daemon.log().splitlines() if "read again" in line]
-    bearer = bearer_of(DoorConfig(tls_certificate=str(server.certificate), tls_key=str(server.key)))
+    bearer = bearer_of(GrpcConfig(tls_certificate=str(server.certificate), tls_key=str(server.key)))
     assert bearer is not None
     assert json.loads(line)["until"] == bearer.until
     with over_tls(daemon.grpc, successor) as channel:
@@ -140,7 +140,9 @@ def test_clients_show_certificates_when_they_must(
     daemon.wait_log("(plain): the client does not speak TLS, from ipv4:127.0.0.1:")
     metrics = daemon.get("/metrics").decode()
     counted = dict(
-        re.findall(r'^appliance_door_failed_handshakes_total\{reason="(\w+)"\} (\d+)$', metrics, re.MULTILINE)
+        re.findall(
+            r'^appliance_front_end_failed_handshakes_total\{reason="(\w+)"\} (\d+)$', metrics, re.MULTILINE
+        )
     )
     assert (counted["late"], counted["name"]) == ("0", "0")
     assert int(counted["failed"]) >= 2
@@ -184,7 +186,7 @@ def test_only_clients_that_are_named_may_come_and_the_log_says_who(
     daemon.wait_log(
         "a client was turned away: grpc.tls_client_names has no 'a.site.example.org', from ipv4:127"
     )
-    assert "appliance_door_refused_clients_total 0" not in daemon.get("/metrics").decode()
+    assert "appliance_front_end_refused_clients_total 0" not in daemon.get("/metrics").decode()
 
 
 def test_a_quota_is_that_of_the_client_in_the_certificate_from_one_address(
@@ -229,7 +231,7 @@ os.execv(sys.executable, [sys.executable, "-c",
 def test_sockets_from_the_service_manager(models: Path, tmp_path: Path) -> None:
     config = tmp_path / "config.toml"
     config.write_text(
-        '[grpc]\ndoor = "native"\naddresses = ["systemd:grpc", "systemd:local"]\n[http]\naddresses = []\n'
+        '[frontend]\nkind = "native"\n[grpc]\naddresses = ["systemd:grpc", "systemd:local"]\n[http]\naddresses = []\n'
         '[repository]\nruntimes = ["onnx", "fake"]\n[daemon]\ndrain_notice_s = 0.0\n'
     )
     path = str(tmp_path / "s")
@@ -252,7 +254,10 @@ def test_sockets_from_the_service_manager(models: Path, tmp_path: Path) -> None:
         )
     try:
         assert process.stdout is not None
-        assert f"Serving gRPC on {address} unix:{path} (native door)" in process.stdout.readline()
+        assert (
+            f"Serving gRPC on {address} unix:{path}, HTTP on (off) (native front end)"
+            in process.stdout.readline()
+        )
         with activating:
             assert b"first" in first.result(), "who had it started is answered"
         for where in (address, f"unix:{path}"):
@@ -290,7 +295,7 @@ def test_a_door_that_fails_ends_the_daemon_for_the_service_manager_to_start_agai
 ) -> None:
     config = tmp_path / "config.toml"
     config.write_text(
-        '[grpc]\ndoor = "native"\naddresses = ["127.0.0.1:0"]\n[http]\naddresses = []\n'
+        '[frontend]\nkind = "native"\n[grpc]\naddresses = ["127.0.0.1:0"]\n[http]\naddresses = []\n'
         '[repository]\nruntimes = ["onnx", "fake"]\n'
     )
     words = ["serve", "--models", str(models), "--config", str(config)]
@@ -303,7 +308,7 @@ def test_a_door_that_fails_ends_the_daemon_for_the_service_manager_to_start_agai
     try:
         assert process.stdout is not None
         lines = iter(process.stdout.readline, "")
-        address = next(line.split()[3] for line in lines if line.startswith("Serving gRPC on "))
+        address = next(line.split()[3].rstrip(",") for line in lines if line.startswith("Serving gRPC on "))
         with Stub(address) as stub:
             assert stub.refusal(b"").code == "UNAVAILABLE"
         said, _ = process.communicate(timeout=30)
@@ -311,7 +316,7 @@ def test_a_door_that_fails_ends_the_daemon_for_the_service_manager_to_start_agai
         process.kill()
         process.wait()
     assert process.returncode == EX_SOFTWARE
-    assert "the native door failed; stopping" in said
+    assert "the native front end failed; stopping" in said
     assert "made up" in said
 
 
@@ -375,10 +380,10 @@ def test_a_stream_may_be_silent_for_longer_than_a_body_may(serve: Serve, models:
 
 
 def test_the_log_and_the_welcome_name_the_door(serve: Serve, models: Path) -> None:
-    daemon = serve(models, NATIVE)
+    daemon = serve(models, NATIVE_FAKES)
     assert daemon.stop() == 0
-    daemon.wait_log('"door": "native"')
-    daemon.wait_log(f"Serving gRPC on {daemon.grpc} (native door)")
+    daemon.wait_log('"front_end": "native"')
+    daemon.wait_log(f"Serving gRPC on {daemon.grpc}, HTTP on {daemon.http} (native front end)")
 
 
 def _reload(daemon: ApplianceProcess) -> None:

@@ -12,7 +12,7 @@ import pytest
 from appliance.frontend.grpc.wire_pb import inference_pb2 as pb
 from tests.appliance_process import ApplianceProcess
 from tests.conformance.grpc.stub import Failure, Stub, failure_of
-from tests.doors import EVERY_WAY
+from tests.fronts import EVERY_WAY
 
 ROW = struct.pack("<64f", *[0.5] * 64)
 MEBIBYTE = 1 << 20

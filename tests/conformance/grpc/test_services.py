@@ -18,8 +18,8 @@ from tests.appliance_process import ApplianceProcess
 from tests.conformance.grpc.streaming import Sending, ask
 from tests.conformance.grpc.stub import Stub, failure_of
 from tests.conftest import Serve
-from tests.doors import Sections
 from tests.faults.fake_models import write_fake
+from tests.fronts import Sections
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
@@ -99,9 +99,9 @@ def test_reflection_is_usable_through_its_own_stub(stub: Stub) -> None:
     assert names == {"inference.proto", "model_config.proto"}
 
 
-def test_watchers_hear_of_models_that_come_and_go(serve: Serve, door: Sections, tmp_path: Path) -> None:
+def test_watchers_hear_of_models_that_come_and_go(serve: Serve, front_end: Sections, tmp_path: Path) -> None:
     write_fake(tmp_path, "first")
-    daemon = serve(tmp_path, door)
+    daemon = serve(tmp_path, front_end)
     with Stub(daemon.grpc) as stub:
         states = watch(stub, "second")
         assert next(states) == SERVICE_UNKNOWN
@@ -110,9 +110,9 @@ def test_watchers_hear_of_models_that_come_and_go(serve: Serve, door: Sections, 
         assert SERVING in states
 
 
-def test_the_end_is_told_before_it_comes(serve: Serve, door: Sections, tmp_path: Path) -> None:
+def test_the_end_is_told_before_it_comes(serve: Serve, front_end: Sections, tmp_path: Path) -> None:
     write_fake(tmp_path, "slow", mode="delay", delay_ms=1500, batched=False)
-    daemon = serve(tmp_path, door)
+    daemon = serve(tmp_path, front_end)
     with Stub(daemon.grpc) as stub:
         server, model = watch(stub, ""), watch(stub, "slow")
         assert (next(server), next(model)) == (SERVING, SERVING)
@@ -130,9 +130,9 @@ def test_the_end_is_told_before_it_comes(serve: Serve, door: Sections, tmp_path:
     assert daemon.process.wait(30) == 0
 
 
-def test_new_requests_are_refused_while_draining(serve: Serve, door: Sections, tmp_path: Path) -> None:
+def test_new_requests_are_refused_while_draining(serve: Serve, front_end: Sections, tmp_path: Path) -> None:
     write_fake(tmp_path, "slow", mode="delay", delay_ms=3000, batched=False)
-    daemon = serve(tmp_path, door)
+    daemon = serve(tmp_path, front_end)
     with Stub(daemon.grpc) as stub:
         states = watch(stub, "")
         unary = stub.begin("ModelInfer", ask("slow", "a"))
@@ -146,31 +146,29 @@ def test_new_requests_are_refused_while_draining(serve: Serve, door: Sections, t
 
 
 def test_a_second_server_does_not_share_the_port(
-    server: ApplianceProcess, serve: Serve, door: Sections, tmp_path: Path
+    server: ApplianceProcess, serve: Serve, front_end: Sections, tmp_path: Path
 ) -> None:
-    second = serve(
-        tmp_path, {**door, "grpc": {**door.get("grpc", {}), "addresses": [server.grpc]}}, ready=False
-    )
+    second = serve(tmp_path, {**front_end, "grpc": {"addresses": [server.grpc]}}, ready=False)
     assert second.process.wait(30) == 2
     assert f"grpc cannot listen on {server.grpc}: Address already in use" in second.log()
 
 
-def test_unix_sockets_and_several_addresses(serve: Serve, door: Sections, tmp_path: Path) -> None:
+def test_unix_sockets_and_several_addresses(serve: Serve, front_end: Sections, tmp_path: Path) -> None:
     models = tmp_path / "models"
     write_fake(models, "first")
     path = f"unix:{tmp_path / 's'}"
-    daemon = serve(models, {**door, "grpc": {**door.get("grpc", {}), "addresses": [path, "127.0.0.1:0"]}})
+    daemon = serve(models, {**front_end, "grpc": {"addresses": [path, "127.0.0.1:0"]}})
     with Stub(path) as stub:
         assert stub.infer(ask("first", "a")).id == "a"
     assert daemon.stop() == 0
 
 
-def test_a_version_that_still_loads(serve: Serve, door: Sections, tmp_path: Path) -> None:
+def test_a_version_that_still_loads(serve: Serve, front_end: Sections, tmp_path: Path) -> None:
     models = tmp_path / "models"
     write_fake(models, "loading", mode="hang_at_load")
     write_fake(models, "first")
     path = f"unix:{tmp_path / 's'}"
-    daemon = serve(models, {**door, "grpc": {**door.get("grpc", {}), "addresses": [path]}}, ready=False)
+    daemon = serve(models, {**front_end, "grpc": {"addresses": [path]}}, ready=False)
     with Stub(path) as stub:
         grpc.channel_ready_future(stub.channel).result(timeout=30)
         failure = stub.refusal(_versioned("loading"))

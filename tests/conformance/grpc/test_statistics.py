@@ -14,23 +14,23 @@ from appliance.frontend.grpc.wire_pb import inference_pb2 as pb
 from tests.appliance_process import ApplianceProcess
 from tests.conformance.grpc.stub import Stub
 from tests.conftest import Serve
-from tests.doors import DOORS, Sections, needs_native
 from tests.faults.clients import FAKE_SECTIONS
 from tests.faults.fake_models import write_fake
 from tests.faults.gate import Gate
 from tests.faults.granted import message, until_empty
 from tests.faults.test_workers import version_in
+from tests.fronts import FRONT_ENDS, Sections, needs_native
 
 SERIES = re.compile(r"^(?P<name>\w+)(?P<labels>\{.*\})? (?P<value>\S+)$")
 TIMED = re.compile(
     r"(_sum|_bucket|_created|_seconds|_seconds_total|_ns|_us|_duration_us|_duration_us_total|residency_used_bytes)$"
 )
-OF_THE_DOOR = re.compile(r"^(python|process|appliance_http|appliance_door)_|granted|asked|slots|worker")
+OF_THE_DOOR = re.compile(r"^(python|process|appliance_http|appliance_front_end)_|granted|asked|slots|worker")
 """Figures of processes, of the HTTP edge, and of the native door's own doing."""
 
 
 @pytest.fixture
-def door() -> Sections:
+def front_end() -> Sections:
     """In the place of every door, because each test takes all of them."""
     return {}
 
@@ -93,7 +93,7 @@ def batches(daemon: ApplianceProcess, stub: Stub, gate: Gate) -> None:
 
 @needs_native
 @pytest.mark.parametrize("play", [success, invalid, failed, refused, cancelled, batches])
-def test_both_doors_count_alike(
+def test_both_front_ends_count_alike(
     serve: Serve, tmp_path: Path, play: Callable[[ApplianceProcess, Stub, Gate], None]
 ) -> None:
     models, gate = tmp_path / "models", tmp_path / "gate"
@@ -102,7 +102,7 @@ def test_both_doors_count_alike(
     write_fake(models, "failing", mode="fail", magic=66)
     told: list[tuple[Any, Any, Any, Any]] = []
     granted = []
-    for sections in DOORS.values():
+    for sections in FRONT_ENDS.values():
         daemon = serve(models, {**sections, **FAKE_SECTIONS, "metrics": {"triton_names": True}})
         with Stub(daemon.grpc) as stub:
             play(daemon, stub, Gate(gate))

@@ -15,7 +15,7 @@ from appliance.frontend.grpc.wire_pb import inference_pb2 as pb
 from tests.appliance_process import ApplianceProcess
 from tests.conformance.grpc.streaming import Sending, ask, granted, teach_streamed
 from tests.conformance.grpc.stub import Stub, failure_of
-from tests.doors import EVERY_WAY, GRANTED
+from tests.fronts import EVERY_WAY, TEMPLATED
 
 pytestmark = pytest.mark.parametrize("way", EVERY_WAY, indirect=True)
 NATIVE_KINDS = ("plain", "named", "final", "wide", "outputs", "version")
@@ -26,7 +26,7 @@ EACH = 5
 @pytest.fixture(autouse=True)
 def _taught(way: str, server: ApplianceProcess, stub: Stub) -> None:
     """Where the door serves by itself, it does so from the first request on."""
-    if way == GRANTED:
+    if way == TEMPLATED:
         teach_streamed(server, stub, ask("pair", "t"))
 
 
@@ -122,7 +122,7 @@ def test_requests_of_all_kinds_on_one_stream_are_answered_as_alone(
 ) -> None:
     asked = kinds()
     said = {kind: alone(stub, request) for kind, request in asked.items()}
-    if way == GRANTED:
+    if way == TEMPLATED:
         teach_streamed(server, stub, *(asked[kind] for kind in NATIVE_KINDS))
     messages = []
     for kind, request in asked.items():
@@ -153,7 +153,7 @@ def check_granted(way: str, came: int, all_of_them: int, at_least: int = -1) -> 
     """As many answers came without the engine as must have: all of them, or ``at_least`` some, once they were taught.
     The way called native teaches nothing beforehand, but learns as it goes."""
     least = all_of_them if at_least < 0 else at_least
-    assert (least if way == GRANTED else 0) <= came <= (0 if way == "grpcio" else all_of_them)
+    assert (least if way == TEMPLATED else 0) <= came <= (0 if way == "grpcio" else all_of_them)
 
 
 def alone(stub: Stub, request: pb.ModelInferRequest) -> pb.ModelInferResponse | str:
@@ -185,7 +185,7 @@ def test_a_large_request_on_a_stream_goes_into_its_slot_as_it_comes(
     request = pb.ModelInferRequest(model_name="identity_fp32")
     request.inputs.add(name="x", datatype="FP32", shape=[1, 50_000])
     request.raw_input_contents.append(np.arange(50_000, dtype=np.float32).tobytes())
-    if way == GRANTED:
+    if way == TEMPLATED:
         teach_streamed(server, stub, request)
     expected = stub.infer(request)
     before = granted(server)

@@ -18,7 +18,7 @@ from appliance.domain.tensor import Datatype
 from models.generate import write_model
 from tests.appliance_process import ApplianceProcess
 from tests.conformance.http.repeating import async_repeating, repeating
-from tests.fronts import EVERY_FRONT, TAUGHT, WAYS
+from tests.fronts import EVERY_FRONT_END, TEMPLATED, WAYS
 
 DIGITS = Path(__file__).parents[3] / "models" / "digits"
 NAMES = (
@@ -39,12 +39,12 @@ NAMES = (
 )
 
 
-@pytest.fixture(scope="package", params=EVERY_FRONT, ids=str)
+@pytest.fixture(scope="package", params=EVERY_FRONT_END, ids=str)
 def way(request: pytest.FixtureRequest) -> Iterator[str]:
     """Which way requests take; modules that infer ask for every one there is."""
     way = str(request.param)
     with pytest.MonkeyPatch.context() as patched:
-        if way == TAUGHT:
+        if way == TEMPLATED:
             for client, several in ((triton, repeating), (aio, async_repeating)):
                 patched.setattr(
                     client.InferenceServerClient, "infer", several(client.InferenceServerClient.infer)

@@ -14,7 +14,7 @@ from tritonclient.utils import InferenceServerException
 
 from appliance.domain.tensor import Datatype
 from tests.appliance_process import ApplianceProcess
-from tests.fronts import EVERY_WAY, TAUGHT
+from tests.fronts import EVERY_WAY, TEMPLATED
 
 NUMPY: dict[Datatype, Any] = {
     Datatype.BOOL: np.bool_,
@@ -104,7 +104,7 @@ def test_every_datatype_comes_back_as_it_was_sent(
         answer = np.array([text.encode() for text in answer.reshape(-1)], dtype=np.object_).reshape(3, 5)
     assert answer.dtype == array.dtype
     np.testing.assert_array_equal(answer, array)
-    natively = way == TAUGHT and datatype is not Datatype.BYTES
+    natively = way == TEMPLATED and datatype is not Datatype.BYTES
     assert (_granted(server, model) > before) is natively, "whoever answered the ones behind the first"
 
 

@@ -8,9 +8,8 @@ import pytest
 
 from appliance.domain.errors import NotReady, QueueFull, RunFailed
 from appliance.domain.inference import NO_DEADLINE
-from appliance.frontend.grpc.door import DoorStatistics
 from appliance.frontend.grpc.envelope import EnvelopeLimits
-from appliance.frontend.grpc.inference import Inference, Refused
+from appliance.frontend.grpc.inference import GrpcStatistics, Inference, Refused
 from appliance.frontend.grpc.status import Code
 from appliance.frontend.grpc.wire_pb import inference_pb2 as pb
 from tests.domain.sample import make_version
@@ -153,7 +152,7 @@ async def test_not_ready_is_told_before_anything_is_submitted(
 
 
 def test_what_is_under_way_is_the_rest() -> None:
-    assert DoorStatistics(requests=10, answered=4, failed=3, cancelled=1, streams=0).in_flight == 2
+    assert GrpcStatistics(requests=10, answered=4, failed=3, cancelled=1, streams=0).in_flight == 2
 
 
 async def test_a_request_that_nobody_waits_for_any_more_costs_nothing(

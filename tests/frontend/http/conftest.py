@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from tests.doors import Sections
-from tests.fronts import EVERY_FRONT, FRONTS
+from tests.fronts import EVERY_FRONT_END, FRONT_ENDS, Sections
 
 
-@pytest.fixture(scope="module", params=EVERY_FRONT, ids=str)
-def front(request: pytest.FixtureRequest) -> Sections:
+@pytest.fixture(scope="module", params=EVERY_FRONT_END, ids=str)
+def front_end(request: pytest.FixtureRequest) -> Sections:
     """Configuration that selects who listens."""
-    return FRONTS[request.param]
+    return FRONT_ENDS[request.param]

@@ -6,6 +6,7 @@ from appliance.domain.model import VersionState
 from appliance.telemetry.meter import Result, VersionMeter
 from appliance.telemetry.snapshot import (
     EngineStatus,
+    FrontEndFigures,
     HttpStatistics,
     LaneUse,
     SlotUse,
@@ -17,6 +18,7 @@ from appliance.telemetry.snapshot import (
     WorkerStatus,
 )
 
+PYTHON_FRONT_END = FrontEndFigures(kind="python", counts={}, limits={})
 NO_HTTP = HttpStatistics(
     answers=(), handshakes=(), connections=0, refused_connections=0, in_flight=0, body_bytes=0, answer_bytes=0,
     refused_answers=0,
@@ -116,4 +118,4 @@ def _version(
 
 def made_up_snapshot() -> Snapshot:
     """The status and the store."""
-    return Snapshot(engine=made_up_status(), http=NO_HTTP, store=made_up_store())
+    return Snapshot(engine=made_up_status(), front_end=PYTHON_FRONT_END, http=NO_HTTP, store=made_up_store())

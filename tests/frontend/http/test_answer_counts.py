@@ -8,25 +8,25 @@ import re
 import socket
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from aiohttp import web
 
 from appliance.config.http import HttpConfig
-from appliance.frontend.http.connection import Handler, HttpServer
+from appliance.frontend.http.server import Handler, HttpServer
 from tests.appliance_process import ApplianceProcess
-from tests.doors import Sections
-from tests.fronts import EVERY_FRONT, FRONTS, with_front
+from tests.conftest import Serve
+from tests.fronts import NATIVE, Sections, native_only, with_front_end
 
-LIMITS = {"head_timeout_s": 0.5, "max_connections_per_peer": 1, "max_header_bytes": 8192}
+LIMITS = {"head_timeout_s": 0.5, "max_header_bytes": 8192}
 GET = b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n"
 
 
-@pytest.fixture(scope="module", params=EVERY_FRONT, ids=str)
-def server(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[ApplianceProcess]:
-    sections: Sections = with_front(FRONTS[request.param], {"http": LIMITS})
+@pytest.fixture(scope="module")
+def server(front_end: Sections, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApplianceProcess]:
+    peers = {"max_connections_per_peer": 1} if front_end is NATIVE else {}
+    sections = with_front_end(front_end, {"http": {**LIMITS, **peers}})
     with ApplianceProcess(tmp_path_factory.mktemp("models"), sections) as process:
         yield process.wait_ready()
 
@@ -72,7 +72,19 @@ def test_heads_that_come_to_nothing_count(server: ApplianceProcess, sent: bytes,
     assert _counted(server, status) == before + 1
 
 
-def test_connections_that_are_not_let_in_count(server: ApplianceProcess) -> None:
+def test_connections_beyond_all_count(front_end: Sections, serve: Serve, tmp_path: Path) -> None:
+    server = serve(tmp_path, with_front_end(front_end, {"http": {"max_connections": 1}}))
+    with _connect(server, "127.0.0.3") as first:
+        first.sendall(GET)
+        assert first.recv(100).startswith(b"HTTP/1.1 200 ")
+        for _ in range(3):
+            with _connect(server, "127.0.0.3") as refused:
+                assert _to_the_end(refused).startswith(b"HTTP/1.1 503 ")
+    assert _counted(server, 503) >= 3
+
+
+@native_only
+def test_connections_of_one_address_that_are_not_let_in_count(server: ApplianceProcess) -> None:
     with _connect(server, "127.0.0.3") as first:
         first.sendall(GET)
         assert first.recv(100).startswith(b"HTTP/1.1 200 ")
@@ -128,7 +140,7 @@ async def test_what_a_handler_does_not_answer_counts_as_what_it_is(
         writer.close()
         await server.idle()
         assert received.startswith(begins)
-        assert dict(server.answers) == counted
+        assert dict(server.tally.answers) == counted
         assert ("Error handling request" in caplog.text) is told
     finally:
         listener.close()

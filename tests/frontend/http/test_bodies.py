@@ -11,9 +11,8 @@ import pytest
 
 from models.generate import write_model
 from tests.appliance_process import ApplianceProcess
-from tests.doors import Sections
 from tests.frontend.http.raw_client import RawClient
-from tests.fronts import with_front
+from tests.fronts import Sections, with_front_end
 
 PIECE = 64 * 1024
 BOUND = 16 * PIECE
@@ -27,10 +26,10 @@ END = b"%x\r\n%b\r\n0\r\n\r\n" % (len(REQUEST), REQUEST)
 
 
 @pytest.fixture(scope="module")
-def server(front: Sections, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApplianceProcess]:
+def server(front_end: Sections, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApplianceProcess]:
     root = tmp_path_factory.mktemp("models")
     write_model("mlp", root)
-    with ApplianceProcess(root, with_front(front, {"http": LIMITS})) as process:
+    with ApplianceProcess(root, with_front_end(front_end, {"http": LIMITS})) as process:
         yield process.wait_ready()
 
 

@@ -20,9 +20,8 @@ import pytest
 from models.generate import write_model
 from tests.appliance_process import ApplianceProcess
 from tests.conftest import Serve
-from tests.doors import needs_native
 from tests.frontend.http.raw_client import RawAnswer, RawClient, binary_request
-from tests.fronts import EDGE, FRONT, with_front
+from tests.fronts import NATIVE, PYTHON, needs_native, with_front_end
 
 pytestmark = needs_native
 
@@ -37,7 +36,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApplianceProces
     root = tmp_path_factory.mktemp("models")
     for name in ("mlp", "big_mean", "add_sub", "identity_fp32"):
         write_model(name, root)
-    with ApplianceProcess(root, FRONT) as process:
+    with ApplianceProcess(root, NATIVE) as process:
         yield process.wait_ready()
 
 
@@ -152,7 +151,7 @@ def test_a_taught_request_without_exactly_one_host_is_refused_as_the_edge_does(
     before = _granted(server, "mlp")
     wrong = good.replace(b"Host: x\r\n", hosts, 1)
     write_model("mlp", tmp_path)
-    with RawClient(serve(tmp_path, EDGE)) as edge:
+    with RawClient(serve(tmp_path, PYTHON)) as edge:
         refused = edge.ask(wrong)
     assert (refused.status, reason in refused.body.decode()) == (400, True)
     assert client.ask(wrong) == refused
@@ -277,7 +276,7 @@ def test_what_the_door_answered_is_counted_as_answered(server: ApplianceProcess,
 
 def test_a_connection_that_waits_too_long_is_closed(serve: Serve, tmp_path: Path) -> None:
     write_model("mlp", tmp_path)
-    server = serve(tmp_path, with_front(FRONT, {"http": {"keepalive_s": 1.0}}))
+    server = serve(tmp_path, with_front_end(NATIVE, {"http": {"keepalive_s": 1.0}}))
     with RawClient(server) as idle, RawClient(server) as busy:
         while not select.select([idle.socket], [], [], 0.05)[0]:
             assert busy.ask(GET).status == 200
@@ -287,7 +286,7 @@ def test_a_connection_that_waits_too_long_is_closed(serve: Serve, tmp_path: Path
 
 def test_who_waits_is_let_go_at_the_end_and_who_is_served_is_answered(serve: Serve, tmp_path: Path) -> None:
     write_model("burn_10ms", tmp_path)
-    server = serve(tmp_path, FRONT)
+    server = serve(tmp_path, NATIVE)
     request = binary_request("burn_10ms", {"x": (1, 16)})
     with RawClient(server) as idle, RawClient(server) as busy:
         assert busy.ask(request).status == 200
@@ -309,7 +308,7 @@ def _answered(statuses: list[int], count: int) -> None:
 
 def test_a_worker_that_dies_costs_no_client_its_answer(serve: Serve, tmp_path: Path) -> None:
     write_model("mlp", tmp_path)
-    server = serve(tmp_path, FRONT)
+    server = serve(tmp_path, NATIVE)
     statuses: list[int] = []
     over = threading.Event()
 
@@ -334,7 +333,7 @@ def test_a_worker_that_dies_costs_no_client_its_answer(serve: Serve, tmp_path: P
 
 def test_what_would_be_late_is_refused_in_the_edges_form(serve: Serve, tmp_path: Path) -> None:
     write_model("burn_10ms", tmp_path)
-    server = serve(tmp_path, with_front(FRONT, {"engine": {"default_deadline_ms": 60}}))
+    server = serve(tmp_path, with_front_end(NATIVE, {"engine": {"default_deadline_ms": 60}}))
     request = binary_request("burn_10ms", {"x": (1, 16)}, "late?")
     clients = [RawClient(server) for _ in range(60)]
     try:

@@ -15,9 +15,8 @@ import pytest
 
 from models.generate import write_model
 from tests.appliance_process import ApplianceProcess
-from tests.doors import needs_native
 from tests.frontend.http.raw_client import RawAnswer, RawClient, binary_request, json_request
-from tests.fronts import EDGE, FRONT
+from tests.fronts import NATIVE, PYTHON, needs_native
 
 pytestmark = needs_native
 
@@ -36,7 +35,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApplianceProces
     root = tmp_path_factory.mktemp("models")
     for name in NAMES:
         write_model(name, root)
-    with ApplianceProcess(root, FRONT) as process:
+    with ApplianceProcess(root, NATIVE) as process:
         yield process.wait_ready()
 
 
@@ -46,7 +45,7 @@ def edge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApplianceProcess]
     root = tmp_path_factory.mktemp("models")
     for name in NAMES:
         write_model(name, root)
-    with ApplianceProcess(root, EDGE) as process:
+    with ApplianceProcess(root, PYTHON) as process:
         yield process.wait_ready()
 
 
@@ -110,10 +109,10 @@ def test_what_was_taught_is_answered_as_the_edge_did(
     asked = {"binary_data_output": binary_out}
     request = json_request(model, inputs, request_id, tensors=tensors, parameters=asked)
     first = _taught(server, client, request, model)
-    before = _granted(server, model), _counted(server, "appliance_door_http_json_total")
+    before = _granted(server, model), _counted(server, "appliance_front_end_http_json_total")
     assert [client.ask(request) for _ in range(COUNT)] == [first] * COUNT
     as_json = COUNT if any(text for _, _, text in inputs.values()) or not binary_out else 0
-    after = _granted(server, model), _counted(server, "appliance_door_http_json_total")
+    after = _granted(server, model), _counted(server, "appliance_front_end_http_json_total")
     assert after == (before[0] + COUNT, before[1] + as_json)
     assert first.document.get("id", "") == (request_id or "")
 
@@ -198,7 +197,7 @@ def test_large_answers_are_compressed_for_who_accepts_that(
 
 
 def test_a_large_tensor_goes_into_its_slot_as_it_comes(server: ApplianceProcess, client: RawClient) -> None:
-    name = "appliance_door_http_uploads_total"
+    name = "appliance_front_end_http_uploads_total"
     request = binary_request("big_mean", {"image": (1, 3, 224, 224)}, "7")
     first = _taught(server, client, request, "big_mean")
     for cut in (300, 400_000, len(request) - 1):
@@ -218,7 +217,7 @@ def test_a_large_tensor_goes_into_its_slot_as_it_comes(server: ApplianceProcess,
 def test_a_large_tensor_that_comes_slowly_is_the_edges(server: ApplianceProcess, client: RawClient) -> None:
     request = binary_request("big_mean", {"image": (1, 3, 224, 224)}, "7")
     first = _taught(server, client, request, "big_mean")
-    name = "appliance_door_http_passed_total"
+    name = "appliance_front_end_http_passed_total"
     granted, passed = _granted(server, "big_mean"), _counted(server, name)
     client.send(request[:300_000])
     end = time.monotonic() + 20

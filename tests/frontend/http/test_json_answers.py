@@ -19,7 +19,7 @@ from appliance.frontend.http.json_tensor import PIECE_BYTES, json_pieces, longes
 from models.generate import write_model
 from tests.appliance_process import ApplianceProcess
 from tests.frontend.http.raw_client import RawClient
-from tests.fronts import EVERY_FRONT, FRONTS, with_front
+from tests.fronts import EVERY_FRONT_END, FRONT_ENDS, with_front_end
 
 BOUND = 25 * 1000
 """Of JSON: a thousand elements of FP32."""
@@ -90,13 +90,13 @@ def test_long_elements_come_out_in_pieces() -> None:
     assert json.loads("[" + ",".join(pieces) + "]") == texts
 
 
-@pytest.fixture(scope="module", params=EVERY_FRONT, ids=str)
+@pytest.fixture(scope="module", params=EVERY_FRONT_END, ids=str)
 def server(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[ApplianceProcess]:
     root = tmp_path_factory.mktemp("models")
     write_model("identity_fp32", root)
-    sections = with_front(FRONTS[request.param], {"http": {"max_json_answer_bytes": BOUND}})
+    sections = with_front_end(FRONT_ENDS[request.param], {"http": {"max_json_answer_bytes": BOUND}})
     with ApplianceProcess(root, sections) as process:
         yield process.wait_ready()
 

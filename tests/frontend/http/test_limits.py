@@ -18,11 +18,10 @@ import pytest
 from models.generate import write_model
 from tests.appliance_process import ApplianceProcess
 from tests.conftest import Serve
-from tests.doors import Sections
 from tests.faults.clients import FAKE_SECTIONS
 from tests.faults.fake_models import write_fake
 from tests.faults.gate import Gate
-from tests.fronts import with_front
+from tests.fronts import Sections, native_only, with_front_end
 
 BIG = 3 * 224 * 224 * 4
 LIMITS = {
@@ -47,13 +46,13 @@ def gate_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def server(
-    front: Sections, gate_path: Path, tmp_path_factory: pytest.TempPathFactory
+    front_end: Sections, gate_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[ApplianceProcess]:
     root = tmp_path_factory.mktemp("models")
     for name in ("mlp", "identity_fp32"):
         write_model(name, root)
     write_fake(root, "held", batched=False, gate=gate_path)
-    with ApplianceProcess(root, with_front(front, {**FAKE_SECTIONS, "http": LIMITS})) as process:
+    with ApplianceProcess(root, with_front_end(front_end, {**FAKE_SECTIONS, "http": LIMITS})) as process:
         yield process.wait_ready()
 
 
@@ -357,10 +356,11 @@ def test_too_many_connections_are_503_and_room_comes_back(connect: Connect) -> N
         assert _status(received) == 503 or not received
 
 
+@native_only
 def test_one_address_has_its_own_bound_and_room_comes_back(
-    front: Sections, serve: Serve, tmp_path: Path
+    front_end: Sections, serve: Serve, tmp_path: Path
 ) -> None:
-    server = serve(tmp_path, with_front(front, {"http": {"max_connections_per_peer": 2}}))
+    server = serve(tmp_path, with_front_end(front_end, {"http": {"max_connections_per_peer": 2}}))
     address = server.http.rpartition(":")[0], int(server.http.rpartition(":")[2])
 
     def connected(source: str) -> socket.socket:
@@ -450,11 +450,11 @@ def test_a_client_that_goes_takes_its_request_with_it(
     _answers(connect)
 
 
-def test_a_socket_file_is_served_and_taken_away(front: Sections, tmp_path: Path) -> None:
+def test_a_socket_file_is_served_and_taken_away(front_end: Sections, tmp_path: Path) -> None:
     models = write_model("mlp", tmp_path / "models").parent
     path = tmp_path / "http.sock"
     addresses = ["127.0.0.1:0", f"unix:{path}"]
-    with ApplianceProcess(models, with_front(front, {"http": {"addresses": addresses}})) as process:
+    with ApplianceProcess(models, with_front_end(front_end, {"http": {"addresses": addresses}})) as process:
         process.wait_ready()
         with socket.socket(socket.AF_UNIX) as connection:
             connection.settimeout(20)
@@ -465,9 +465,11 @@ def test_a_socket_file_is_served_and_taken_away(front: Sections, tmp_path: Path)
     assert not path.exists()
 
 
-def test_a_port_in_use_is_named(server: ApplianceProcess, front: Sections, tmp_path: Path) -> None:
+def test_a_port_in_use_is_named(server: ApplianceProcess, front_end: Sections, tmp_path: Path) -> None:
     models = write_model("mlp", tmp_path / "models").parent
-    with ApplianceProcess(models, with_front(front, {"http": {"addresses": [server.http]}})) as process:
+    with ApplianceProcess(
+        models, with_front_end(front_end, {"http": {"addresses": [server.http]}})
+    ) as process:
         assert process.process.wait(30) == 2
         assert f"http cannot listen on {server.http}" in process.log()
         assert "in use" in process.log()

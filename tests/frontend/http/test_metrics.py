@@ -14,11 +14,11 @@ from appliance.domain.histogram import BOUNDS_NS
 from appliance.telemetry.meter import Result, Stage
 from appliance.telemetry.metrics.engine import snapshot_families
 from appliance.telemetry.metrics.exposition import Family, exposition, sample
-from appliance.telemetry.metrics.grpc import FAMILIES, HANDSHAKES, door_families
+from appliance.telemetry.metrics.front_end import FAMILIES, HANDSHAKES, front_end_families
 from appliance.telemetry.metrics.process import ProcessMetrics
 from appliance.telemetry.metrics.versions import labelled
 from appliance.telemetry.snapshot import (
-    DoorFigures,
+    FrontEndFigures,
     HttpStatistics,
     QuotaFigures,
     Refusals,
@@ -32,7 +32,7 @@ SECTIONS = (
     ("## Models", {"model", "version"}),
     ("## The appliance", set[str]()),
     ("## Models in and out of memory", set[str]()),
-    ("## The gRPC door", set[str]()),
+    ("## The front end", set[str]()),
     ("## Traces", set[str]()),
     ("## Names for Triton dashboards", {"model", "version"}),
 )
@@ -47,8 +47,8 @@ OWN = HttpStatistics(
     answer_bytes=20,
     refused_answers=4,
 )
-DOOR = DoorFigures(
-    door="native",
+FRONT_END = FrontEndFigures(
+    kind="native",
     counts={name: 3 for _, name in HANDSHAKES}
     | {name: 5 + place for place, (name, *_) in enumerate(FAMILIES)},
     limits={"max_connections": 1, "body_stall_s": 0},
@@ -61,7 +61,7 @@ BUSY = {"model": "busy", "version": "3"}
 def _text(config: MetricsConfig = ALL) -> str:
     status = made_up_status()
     versions = [labelled(version.statistics) for version in status.versions]
-    snapshot = Snapshot(engine=status, http=OWN, grpc=DOOR, quotas=QUOTAS, traces=TRACES)
+    snapshot = Snapshot(engine=status, http=OWN, front_end=FRONT_END, quotas=QUOTAS, traces=TRACES)
     return "".join(exposition(snapshot_families(snapshot, versions, config)))
 
 
@@ -97,23 +97,23 @@ def test_counters_say_what_the_meters_say() -> None:
     assert _value(text, "appliance_http_responses_total", code="429") == 1
 
 
-def test_the_door_says_what_it_counted() -> None:
+def test_the_front_end_says_what_it_counted() -> None:
     text = _text()
-    assert _value(text, "appliance_door_info", door="native") == 1
-    assert _value(text, "appliance_door_open_connections") == 5
-    assert _value(text, "appliance_door_failed_handshakes_total", reason="late") == 3
-    assert _value(text, "appliance_door_failed_handshakes_total", reason="name") == _value(
-        text, "appliance_door_refused_clients_total"
+    assert _value(text, "appliance_front_end_info", kind="native") == 1
+    assert _value(text, "appliance_front_end_open_connections") == 5
+    assert _value(text, "appliance_front_end_failed_handshakes_total", reason="late") == 3
+    assert _value(text, "appliance_front_end_failed_handshakes_total", reason="name") == _value(
+        text, "appliance_front_end_refused_clients_total"
     )
-    assert _value(text, "appliance_door_limits_total", limit="max_connections") == 1
-    assert _value(text, "appliance_door_limits_total", limit="body_stall_s") == 0
-    assert _value(text, "appliance_door_free_slots", bytes="4096") == 125
+    assert _value(text, "appliance_front_end_limits_total", limit="max_connections") == 1
+    assert _value(text, "appliance_front_end_limits_total", limit="body_stall_s") == 0
+    assert _value(text, "appliance_front_end_free_slots", bytes="4096") == 125
 
 
-def test_of_a_door_that_counts_nothing_only_the_name_is_told() -> None:
-    text = "".join(exposition(door_families(DoorFigures(door="grpcio", counts={}, limits={}))))
+def test_of_a_front_end_that_counts_nothing_only_the_name_is_told() -> None:
+    text = "".join(exposition(front_end_families(FrontEndFigures(kind="python", counts={}, limits={}))))
     assert [line for line in text.splitlines() if not line.startswith("#")] == [
-        'appliance_door_info{door="grpcio"} 1'
+        'appliance_front_end_info{kind="python"} 1'
     ]
 
 

@@ -16,8 +16,7 @@ import pytest
 
 from models.generate import write_model
 from tests.appliance_process import ApplianceProcess
-from tests.doors import Sections
-from tests.fronts import with_front
+from tests.fronts import Sections, with_front_end
 
 CROWD = 40
 
@@ -69,9 +68,11 @@ def _replies(crowd: list[socket.socket]) -> list[tuple[int, str, str | None]]:
 
 
 def test_a_full_queue_is_429_with_a_time_to_come_back(
-    models: Path, front: Sections, crowd: list[socket.socket]
+    models: Path, front_end: Sections, crowd: list[socket.socket]
 ) -> None:
-    with ApplianceProcess(models, with_front(front, {"scheduling": {"max_queued_requests": 4}})) as server:
+    with ApplianceProcess(
+        models, with_front_end(front_end, {"scheduling": {"max_queued_requests": 4}})
+    ) as server:
         server.wait_ready()
         _send_at_once(server, crowd, _request(server))
         replies = _replies(crowd)
@@ -85,9 +86,9 @@ def test_a_full_queue_is_429_with_a_time_to_come_back(
 
 
 def test_what_cannot_be_in_time_is_429_or_504_and_never_late(
-    models: Path, front: Sections, crowd: list[socket.socket]
+    models: Path, front_end: Sections, crowd: list[socket.socket]
 ) -> None:
-    with ApplianceProcess(models, front) as server:
+    with ApplianceProcess(models, front_end) as server:
         server.wait_ready()
         _send_at_once(server, crowd, _request(server))
         assert {status for status, _, _ in _replies(crowd)} == {200}
@@ -98,9 +99,9 @@ def test_what_cannot_be_in_time_is_429_or_504_and_never_late(
 
 
 def test_what_was_accepted_is_answered_after_sigterm(
-    models: Path, front: Sections, crowd: list[socket.socket]
+    models: Path, front_end: Sections, crowd: list[socket.socket]
 ) -> None:
-    with ApplianceProcess(models, front) as server:
+    with ApplianceProcess(models, front_end) as server:
         server.wait_ready()
         _send_at_once(server, crowd, _request(server))
 
@@ -115,9 +116,9 @@ def test_what_was_accepted_is_answered_after_sigterm(
 
 
 def test_while_draining_new_requests_are_503_and_readiness_is_gone(
-    models: Path, front: Sections, crowd: list[socket.socket]
+    models: Path, front_end: Sections, crowd: list[socket.socket]
 ) -> None:
-    with ApplianceProcess(models, with_front(front, {"daemon": {"drain_notice_s": 20.0}})) as server:
+    with ApplianceProcess(models, with_front_end(front_end, {"daemon": {"drain_notice_s": 20.0}})) as server:
         server.wait_ready()
         assert server.get("/v2/health/ready") == b'{"ready":true}'
         server.signal(signal.SIGTERM)

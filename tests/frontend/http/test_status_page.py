@@ -23,7 +23,7 @@ from appliance.telemetry.snapshot import EngineStatus, ResidencyFigures, Snapsho
 from appliance.telemetry.status_document import status_document
 from models.generate import write_model
 from tests.appliance_process import ApplianceProcess
-from tests.frontend.http.engine_figures import AWKWARD_NAME, NO_HTTP, made_up_status
+from tests.frontend.http.engine_figures import AWKWARD_NAME, NO_HTTP, PYTHON_FRONT_END, made_up_status
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 
@@ -184,7 +184,8 @@ def _dom(url: str, folder: Path) -> tuple[str, str]:
 @pytest.fixture
 def made_up() -> Iterator[str]:
     """The address of a page that was made up, with its document."""
-    document = json.dumps(status_document(Snapshot(engine=_status(), http=NO_HTTP))).encode()
+    snapshot = Snapshot(engine=_status(), front_end=PYTHON_FRONT_END, http=NO_HTTP)
+    document = json.dumps(status_document(snapshot)).encode()
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:

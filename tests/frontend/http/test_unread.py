@@ -14,9 +14,8 @@ from appliance.domain.errors import AnswersFull
 from appliance.frontend.http.unread import UnreadAnswers
 from models.generate import write_model
 from tests.appliance_process import ApplianceProcess
-from tests.doors import Sections
 from tests.frontend.http.raw_client import RawClient
-from tests.fronts import with_front
+from tests.fronts import Sections, with_front_end
 
 ELEMENTS = 4 << 20
 """So many bytes of FP32 that sockets on the way cannot hold them."""
@@ -44,10 +43,10 @@ LARGE, SMALL = _request(ELEMENTS), _request(16)
 
 
 @pytest.fixture(scope="module")
-def server(front: Sections, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApplianceProcess]:
+def server(front_end: Sections, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApplianceProcess]:
     root = tmp_path_factory.mktemp("models")
     write_model("identity_fp32", root)
-    with ApplianceProcess(root, with_front(front, {"http": LIMITS})) as process:
+    with ApplianceProcess(root, with_front_end(front_end, {"http": LIMITS})) as process:
         yield process.wait_ready()
 
 

@@ -1,4 +1,4 @@
-"""Sockets of the service manager for the HTTP port, whoever listens there."""
+"""Sockets of the service manager for the HTTP port."""
 
 from __future__ import annotations
 
@@ -16,11 +16,10 @@ from appliance.configuration import load
 from appliance.domain.errors import ConfigInvalid
 from models.generate import write_model
 from tests.appliance_process import to_toml
-from tests.doors import Sections
 from tests.frontend.grpc.certificate_files import make_authority, make_signed
 from tests.frontend.http.raw_client import binary_request
 from tests.frontend.http.tls_client import trusting
-from tests.fronts import EVERY_FRONT, FRONTS, with_front
+from tests.fronts import NATIVE, Sections, needs_native, with_front_end
 
 LAUNCHER = """
 import os, sys
@@ -34,8 +33,8 @@ INFER = binary_request("mlp", {"x": (1, 64)})
 
 
 @pytest.mark.parametrize("over_tls", [False, True], ids=["clear", "tls"])
-@pytest.mark.parametrize("front", EVERY_FRONT)
-def test_sockets_from_the_service_manager(tmp_path: Path, front: str, over_tls: bool) -> None:
+@needs_native
+def test_sockets_from_the_service_manager(tmp_path: Path, over_tls: bool) -> None:
     """Whose request has the appliance started is answered, over whatever that speaks."""
     models, config, path = tmp_path / "models", tmp_path / "config.toml", str(tmp_path / "s")
     write_model("mlp", models)
@@ -49,7 +48,7 @@ def test_sockets_from_the_service_manager(tmp_path: Path, front: str, over_tls: 
         "daemon": {"drain_notice_s": 0.0},
         "http": http,
     }
-    config.write_text(to_toml(with_front(FRONTS[front], sections)))
+    config.write_text(to_toml(with_front_end(NATIVE, sections)))
     with socket.create_server(("127.0.0.1", 0)) as tcp, socket.socket(socket.AF_UNIX) as unix:
         unix.bind(path)
         unix.listen()
@@ -108,6 +107,6 @@ def test_two_ports_do_not_take_one_socket(
     assert shared_sockets(grpc, http) is shared
     if shared:
         file = tmp_path / "c.toml"
-        file.write_text(to_toml({"grpc": {"addresses": grpc, "door": "auto"}, "http": {"addresses": http}}))
+        file.write_text(to_toml({"grpc": {"addresses": grpc}, "http": {"addresses": http}}))
         with pytest.raises(ConfigInvalid, match="'systemd:grpc' and 'systemd:http'"):
             load(file, {"models": str(tmp_path)})

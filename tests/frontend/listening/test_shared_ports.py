@@ -7,13 +7,16 @@ from pathlib import Path
 import pytest
 
 from tests.appliance_process import ApplianceProcess
-from tests.fronts import EVERY_FRONT, FRONTS, with_front
+from tests.fronts import EVERY_FRONT_END, FRONT_ENDS, with_front_end
 
 
-@pytest.mark.parametrize("front", EVERY_FRONT)
-def test_an_http_port_is_shared_only_when_asked(tmp_path: Path, front: str) -> None:
+@pytest.mark.parametrize("front_end", EVERY_FRONT_END)
+def test_an_http_port_is_shared_only_when_asked(tmp_path: Path, front_end: str) -> None:
     def sections(**http: object) -> dict[str, dict[str, object]]:
-        return {name: dict(section) for name, section in with_front(FRONTS[front], {"http": http}).items()}
+        return {
+            name: dict(section)
+            for name, section in with_front_end(FRONT_ENDS[front_end], {"http": http}).items()
+        }
 
     with ApplianceProcess(tmp_path, sections(reuse_port=True)) as first:
         address = first.wait_ready().http

@@ -1,4 +1,4 @@
-"""Unix sockets of both ports: who may connect is what the configuration says, whatever the umask, on every door."""
+"""Unix sockets of both ports: who may connect is what the configuration says, whatever the umask."""
 
 from __future__ import annotations
 
@@ -17,12 +17,7 @@ from appliance.domain.errors import AddressUnavailable, ConfigInvalid
 from appliance.frontend.listening.access import UnixAccess, group_problems, unix_access
 from appliance.frontend.listening.sockets import Listeners
 from tests.appliance_process import ApplianceProcess
-from tests.doors import needs_native
-
-DOORS = [
-    pytest.param({"grpc": {"door": "native"}, "http": {"native": "on"}}, marks=needs_native, id="native"),
-    pytest.param({"grpc": {"door": "grpcio"}, "http": {"native": "off"}}, id="grpcio"),
-]
+from tests.fronts import EVERY_FRONT_END, FRONT_ENDS
 
 
 @pytest.fixture
@@ -49,17 +44,14 @@ def access_of(path: Path) -> UnixAccess:
 
 
 @pytest.mark.usefixtures("open_umask")
-@pytest.mark.parametrize("door", DOORS)
+@pytest.mark.parametrize("front_end", EVERY_FRONT_END)
 @pytest.mark.parametrize("said", [False, True], ids=["default", "configured"])
-def test_who_may_connect(tmp_path: Path, door: dict[str, dict[str, str]], said: bool) -> None:
+def test_who_may_connect(tmp_path: Path, front_end: str, said: bool) -> None:
     group = other_group() if said else os.getegid()
     settings = {"unix_mode": "0660", "unix_group": str(group)} if said else {}
     (tmp_path / "models").mkdir()
-    sections = {
-        name: {**door[name], **settings, "addresses": [f"unix:{tmp_path / name}"]}
-        for name in ("grpc", "http")
-    }
-    with ApplianceProcess(tmp_path / "models", sections) as process:
+    sections = {name: {**settings, "addresses": [f"unix:{tmp_path / name}"]} for name in ("grpc", "http")}
+    with ApplianceProcess(tmp_path / "models", {**sections, **FRONT_ENDS[front_end]}) as process:
         process.wait_ready()
         for name in sections:
             assert access_of(tmp_path / name) == UnixAccess(0o660 if said else 0o600, group), name

@@ -1,4 +1,4 @@
-"""The door's settings: which door serves, its limits, its certificates, and what is told when they do not fit."""
+"""The settings of ports: limits, certificates, and what is told when they do not fit."""
 
 from __future__ import annotations
 
@@ -12,12 +12,10 @@ from pathlib import Path
 import pytest
 
 from appliance.config import loading
-from appliance.config.grpc import DoorConfig, DoorKind
+from appliance.config.grpc import GrpcConfig
 from appliance.config.listening import client_name_problems, inherits
 from appliance.configuration import load
 from appliance.domain.errors import ConfigInvalid, OperatorError
-from appliance.frontend import choice
-from appliance.frontend.choice import chosen, door_problems, idle_settings, passed_over
 from appliance.frontend.listening.certificates import bearer_of, certificate_problems, read_certificates
 from appliance.frontend.native.limits import SETTINGS, limits_of
 from appliance.frontend.native.package import PACKAGE, native_problem
@@ -27,30 +25,18 @@ from tests.frontend.grpc.certificate_files import make_authority, make_named, ma
 CONTRACT = ROOT / "native" / "python" / "edge_appliance_door" / "__init__.pyi"
 
 
-@pytest.fixture
-def without_native(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As if the native door were not installed."""
-    monkeypatch.setattr(choice, "native_problem", lambda: "it is not installed; 'make door' builds it")
-
-
-@pytest.fixture
-def with_native(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As if the native door were there."""
-    monkeypatch.setattr(choice, "native_problem", lambda: "")
-
-
 def test_every_limit_of_the_contract_has_a_setting() -> None:
     text = CONTRACT.read_text().partition("LIMITS: Final")[2]
     assert set(re.findall(r"``(\w+_\w+|connections)``", text)) - {"RST_STREAM"} == set(
-        limits_of(DoorConfig())
+        limits_of(GrpcConfig())
     )
 
 
 def test_every_limit_that_clients_can_run_into_is_counted_by_its_setting() -> None:
     """``bytes_in_flight`` counts what there is now, and what was refused under other names."""
     counted = {name.removesuffix("_refused") for name in SETTINGS} - {"connection_bytes", "answer_bytes"}
-    assert counted == set(limits_of(DoorConfig())) - {"keepalive_ms"}
-    settings = {field.name for field in fields(DoorConfig)}
+    assert counted == set(limits_of(GrpcConfig())) - {"keepalive_ms"}
+    settings = {field.name for field in fields(GrpcConfig)}
     bounds = {setting.removesuffix("_connection").removesuffix("_answers") for setting in SETTINGS.values()}
     assert bounds <= settings
 
@@ -70,7 +56,7 @@ def test_what_is_no_name_of_a_client(name: str) -> None:
 
 
 def test_limits_are_whole_and_in_the_doors_units() -> None:
-    config = DoorConfig(
+    config = GrpcConfig(
         keepalive_s=1.5, client_ping_interval_s=3, max_connection_age_s=0, body_stall_s=0.0101
     )
     limits = limits_of(config)
@@ -93,51 +79,6 @@ def test_limits_are_whole_and_in_the_doors_units() -> None:
 )
 def test_what_stands_for_inherited_sockets(address: str, is_one: bool) -> None:
     assert inherits(address) is is_one
-
-
-@pytest.mark.usefixtures("without_native")
-def test_without_the_native_door() -> None:
-    assert chosen(DoorKind.AUTO) is chosen(DoorKind.GRPCIO) is DoorKind.GRPCIO
-    with pytest.raises(
-        OperatorError, match="the native door cannot be used: it is not installed; 'make door'"
-    ):
-        chosen(DoorKind.NATIVE)
-    config = DoorConfig(addresses=("systemd", "127.0.0.1:0"), tls_certificate="c", tls_key="k")
-    told = dict(door_problems(config))
-    assert told.keys() == {"addresses", "tls_certificate"}
-    assert all("make door" in text for text in told.values())
-    assert dict(door_problems(replace(config, door=DoorKind.NATIVE))).keys() == {"door"}
-
-
-@pytest.mark.usefixtures("with_native")
-def test_with_the_native_door() -> None:
-    assert chosen(DoorKind.AUTO) is chosen(DoorKind.NATIVE) is DoorKind.NATIVE
-    assert chosen(DoorKind.GRPCIO) is DoorKind.GRPCIO
-    config = DoorConfig(addresses=("systemd",), tls_certificate="c", tls_key="k")
-    assert not list(door_problems(config))
-    assert dict(door_problems(replace(config, door=DoorKind.GRPCIO))).keys() == {
-        "addresses",
-        "tls_certificate",
-    }
-
-
-def test_an_installed_door_that_is_passed_over_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    for problem, installed, told in (
-        ("it is old", True, "it is old"),
-        ("it is not there", False, ""),
-        ("", True, ""),
-    ):
-        monkeypatch.setattr(choice, "native_problem", lambda problem=problem: problem)
-        monkeypatch.setattr(choice, "find_spec", lambda _, installed=installed: installed or None)
-        assert passed_over(DoorKind.AUTO) == told
-        assert passed_over(DoorKind.GRPCIO) == ""
-
-
-def test_settings_that_a_door_does_not_keep_are_named() -> None:
-    config = DoorConfig(max_connections=9, body_stall_s=1, keepalive_s=9)
-    assert list(idle_settings(config, DoorKind.GRPCIO)) == ["max_connections", "body_stall_s"]
-    assert not list(idle_settings(config, DoorKind.NATIVE))
-    assert not list(idle_settings(DoorConfig(), DoorKind.GRPCIO))
 
 
 def test_a_package_that_is_not_there_or_does_not_fit_says_so(
@@ -170,7 +111,7 @@ def test_a_package_that_is_not_there_or_does_not_fit_says_so(
             "all addresses are Unix sockets",
         ),
         ("max_messages_bytes = 2048", "max_messages_bytes is 2048, less than one message"),
-        ("door = 'rust'", "must be one of"),
+        ("door = 'grpcio'", "frontend.kind chooses one front end for gRPC and HTTP"),
     ],
 )
 def test_what_does_not_go_together_is_told(tmp_path: Path, section: str, words: str) -> None:
@@ -202,18 +143,18 @@ def test_whom_a_certificate_names_and_until_when(tmp_path: Path) -> None:
         ("c", "/O=site", "", ()),
     ):
         pair = make_named(tmp_path, name, authority, subject, alternative)
-        bearer = bearer_of(DoorConfig(tls_certificate=str(pair.certificate), tls_key=str(pair.key)))
+        bearer = bearer_of(GrpcConfig(tls_certificate=str(pair.certificate), tls_key=str(pair.key)))
         assert bearer is not None
         assert bearer.names == names
         assert 86_400 < ssl.cert_time_to_seconds(bearer.until) - time.time() < 3 * 86_400
-    mixed = DoorConfig(tls_certificate=str(pair.certificate), tls_key=str(authority.key))
+    mixed = GrpcConfig(tls_certificate=str(pair.certificate), tls_key=str(authority.key))
     assert bearer_of(mixed) is None
 
 
 def test_certificates_are_read_and_checked(tmp_path: Path) -> None:
     authority = make_authority(tmp_path, "authority")
     server = make_signed(tmp_path, "server", authority)
-    good = DoorConfig(
+    good = GrpcConfig(
         tls_certificate=str(server.certificate),
         tls_key=str(server.key),
         tls_client_ca=str(authority.certificate),
@@ -222,7 +163,7 @@ def test_certificates_are_read_and_checked(tmp_path: Path) -> None:
     certificates = read_certificates(good, "grpc")
     assert certificates is not None
     assert certificates.client_ca == authority.certificate.read_bytes()
-    assert read_certificates(DoorConfig(), "grpc") is None
+    assert read_certificates(GrpcConfig(), "grpc") is None
     junk = tmp_path / "junk"
     junk.write_text("junk")
     wrong = {

@@ -1,4 +1,4 @@
-"""The rule of quotas, with a clock in hand: in Python, and the native door's, step by step the same."""
+"""The rule of quotas, with a clock in hand: the native front end's, and step by step the same that of a reference."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from appliance.config.quotas import ClientQuota, QuotasConfig
 from appliance.domain.address import address_of
-from appliance.frontend.quota.quotas import Clients, default_terms, terms_of
-from appliance.frontend.quota.rule import IN_FLIGHT, LET_IN, Registry, Terms
-from tests.doors import needs_native
+from appliance.frontend.quota.quotas import IN_FLIGHT, LET_IN, Clients, Terms, default_terms, terms_of
+from tests.frontend.quota.reference import Registry
+from tests.fronts import needs_native
 
 MS = 1_000_000
 SECOND = 1_000_000_000
@@ -187,7 +187,7 @@ def end(accounts: Iterable[Any]) -> None:
     steps=STEPS,
     change_at=st.integers(0, 120),
 )
-def test_both_doors_say_the_same_of_the_same_arrivals(
+def test_the_reference_says_the_same_of_the_same_arrivals(
     quotas: list[ClientQuota], named: dict[str, ClientQuota], most: int, steps: Any, change_at: int
 ) -> None:
     """Steps are (client, how many requests of its to end first, ns that pass); terms change amid them."""

@@ -8,24 +8,30 @@ import logging
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grpc
 import pytest
 from grpc import aio
 
-from appliance.config.grpc import DoorConfig, DoorKind
+from appliance.config.grpc import GrpcConfig
+from appliance.config.http import HttpConfig
+from appliance.config.quotas import QuotasConfig
 from appliance.domain.errors import Cancelled, OperatorError, RunFailed
-from appliance.frontend.grpc.door import FrontDoor
 from appliance.frontend.grpc.failure import BROKEN
 from appliance.frontend.grpc.response import varint
 from appliance.frontend.grpc.services import INFER, INFER_STREAM
 from appliance.frontend.grpc.wire_pb import inference_pb2 as pb
 from appliance.frontend.listening.sockets import Inherited
+from appliance.frontend.port import Backend
+from appliance.telemetry.snapshot import Snapshot
 from tests.domain.sample import make_version
-from tests.doors import needs_native
 from tests.frontend.grpc.engine_double import EngineDouble, LogDouble
 from tests.frontend.grpc.messages import infer_request
+from tests.fronts import needs_native
+
+if TYPE_CHECKING:
+    from appliance.frontend.native.grpc import NativeGrpc
 
 pytestmark = needs_native
 
@@ -41,11 +47,29 @@ def raising(error: BaseException) -> None:
     raise error
 
 
+def no_figures() -> Snapshot:
+    """Nobody asks over HTTP."""
+    raise AssertionError
+
+
+def made(
+    engine: EngineDouble, config: GrpcConfig, failed: Callable[[BaseException], None] = raising
+) -> NativeGrpc:
+    """The gRPC side of a native front end, without anything that listens for HTTP."""
+    from appliance.frontend.native.front_end import native_quotas
+    from appliance.frontend.native.grpc import NativeGrpc
+    from appliance.frontend.native.http import NativeHttp
+
+    backend = Backend(engine=engine, log=LogDouble(), read=no_figures)
+    quotas = native_quotas(QuotasConfig(), lambda what, **_: None)
+    return NativeGrpc(backend, config, failed, NativeHttp(HttpConfig()), quotas)
+
+
 class Rig:
     """A door that listens, its engine, and a client's channel to it."""
 
     def __init__(
-        self, door: FrontDoor, engine: EngineDouble, channel: Any, failures: list[BaseException]
+        self, door: NativeGrpc, engine: EngineDouble, channel: Any, failures: list[BaseException]
     ) -> None:
         self.door = door
         self.failures = failures
@@ -72,12 +96,10 @@ class Rig:
 
 @pytest.fixture
 async def rig() -> AsyncIterator[Rig]:
-    from appliance.frontend.choice import make_door
-
     engine = EngineDouble(make_version(max_batch_size=LARGE_ROWS))
     failures: list[BaseException] = []
-    config = DoorConfig(addresses=("127.0.0.1:0",))
-    door = make_door(DoorKind.NATIVE, engine, config, LogDouble(), failures.append)
+    config = GrpcConfig(addresses=("127.0.0.1:0",))
+    door = made(engine, config, failures.append)
     (address,) = await door.open()
     async with aio.insecure_channel(address) as channel:
         yield Rig(door, engine, channel, failures)
@@ -271,13 +293,13 @@ async def test_draining_waits_no_longer_than_the_grace(rig: Rig) -> None:
 async def test_an_inherited_socket_is_accepted_from_when_models_are_there(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from appliance.frontend.native import front_end
+    from appliance.frontend.native import grpc as native_grpc
 
-    engine, config = EngineDouble(make_version()), DoorConfig(addresses=("systemd", "127.0.0.1:0"))
+    engine, config = EngineDouble(make_version()), GrpcConfig(addresses=("systemd", "127.0.0.1:0"))
     given = socket.create_server(("127.0.0.1", 0))
     sockets = (Inherited("unknown", given.detach()),)
-    monkeypatch.setattr(front_end, "inherited", lambda *_: sockets)
-    door = front_end.NativeDoor(engine, config, LogDouble(), raising)
+    monkeypatch.setattr(native_grpc, "inherited", lambda *_: sockets)
+    door = made(engine, config)
     inherited, own = await door.open()
     try:
         with socket.create_connection(("127.0.0.1", int(inherited.rsplit(":", 1)[1]))) as waiting:
@@ -295,25 +317,21 @@ async def test_an_inherited_socket_is_accepted_from_when_models_are_there(
 
 
 async def test_certificates_that_the_door_refuses_are_the_operators(tmp_path: Path) -> None:
-    from appliance.frontend.choice import make_door
-
-    config = DoorConfig(
+    config = GrpcConfig(
         addresses=("127.0.0.1:0",), tls_certificate=str(tmp_path / "c"), tls_key=str(tmp_path / "k")
     )
-    door = make_door(DoorKind.NATIVE, EngineDouble(make_version()), config, LogDouble(), raising)
+    door = made(EngineDouble(make_version()), config)
     with pytest.raises(OperatorError, match=r"grpc\.tls_certificate: .* cannot be read: No such file"):
         await door.open()
     await door.close()
 
 
 async def test_a_door_that_cannot_be_made_leaves_no_socket_open() -> None:
-    from appliance.frontend.choice import make_door
-
     with socket.create_server(("127.0.0.1", 0)) as probe:
         address = f"127.0.0.1:{probe.getsockname()[1]}"
-    config = DoorConfig(addresses=(address,), keepalive_s=1e300)
-    door = make_door(DoorKind.NATIVE, EngineDouble(make_version()), config, LogDouble(), raising)
-    with pytest.raises(OperatorError, match=r"the native door cannot be opened: limit 'keepalive_ms'"):
+    config = GrpcConfig(addresses=(address,), keepalive_s=1e300)
+    door = made(EngineDouble(make_version()), config)
+    with pytest.raises(OperatorError, match=r"the native front end cannot be opened: limit 'keepalive_ms'"):
         await door.open()
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", int(address.rsplit(":", 1)[1])), timeout=10)

@@ -1,4 +1,4 @@
-"""The front door over grpc.aio: the only file that knows the gRPC library.
+"""gRPC by the gRPC library's server: the only file of the daemon that knows it.
 
 Every message passes as bytes, never as protobuf objects, to what serves it (``services``). Keeps to what costs little
 per request: one future, no task, no metadata unless there is an error.
@@ -6,10 +6,10 @@ per request: one future, no task, no metadata unless there is an error.
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Awaitable, Callable
-from typing import Any, NoReturn
-from urllib.parse import unquote
+from typing import Any, Final, NoReturn
 
 # The library's newer listener passes each event on between threads once more than the older one, which at concurrency 1
 # costs a request a quarter of its time (docs/BENCHMARKS.md). Read when the library is imported; an operator's own
@@ -21,22 +21,17 @@ os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 import grpc
 from grpc import aio
 
-from appliance.config.grpc import DoorConfig, DoorKind
-from appliance.config.listening import inherits
+from appliance.config.grpc import GrpcConfig
 from appliance.domain.address import Address, check_free, parse_address, unavailable
-from appliance.domain.errors import AddressUnavailable, OperatorError, QuotaExceeded
-from appliance.engine.port import EnginePort
 from appliance.frontend.grpc.control import ControlHandlers
-from appliance.frontend.grpc.door import DoorStatistics, LogControl
 from appliance.frontend.grpc.failure import status_for
-from appliance.frontend.grpc.inference import NOBODY, Refused
-from appliance.frontend.grpc.services import INFER, INFER_STREAM, AnswerMessage, ServeStream, Services, Terms
+from appliance.frontend.grpc.inference import NOBODY, GrpcStatistics, Refused
+from appliance.frontend.grpc.services import INFER, AnswerMessage, ServeStream, Services, Terms
 from appliance.frontend.grpc.status import Status
 from appliance.frontend.listening.access import UnixAccess, unix_access
+from appliance.frontend.listening.certificates import Certificates, bearer_of, read_certificates
 from appliance.frontend.listening.sockets import give_to_group, masked
-from appliance.frontend.quota.quotas import Account, Quotas
-from appliance.telemetry.snapshot import DoorFigures
-from appliance.telemetry.trace import Tracer
+from appliance.frontend.port import Backend
 
 Context = aio.ServicerContext[Any, Any]
 UnaryBehaviour = Callable[[bytes, Context], Awaitable[bytes]]
@@ -44,51 +39,39 @@ StreamBehaviour = Callable[[Any, Context], Awaitable[None]]
 
 _CODES = {code.value[0]: code for code in grpc.StatusCode}
 
-EDGE = "grpc"
+SECTION: Final = "grpc"
 
 
-class GrpcioDoor:
-    """FrontDoor over grpc.aio. Make and use it on the event loop's thread, inside the running loop."""
+class GrpcServer:
+    """Serves gRPC with the library's server. Make and use it on the event loop's thread, inside the running loop."""
 
-    def __init__(
-        self,
-        engine: EnginePort,
-        config: DoorConfig,
-        log: LogControl,
-        tracer: Tracer | None = None,
-        control: ControlHandlers | None = None,
-        quotas: Quotas | None = None,
-    ) -> None:
+    def __init__(self, backend: Backend, config: GrpcConfig, control: ControlHandlers | None = None) -> None:
         """``control`` makes it the operator's."""
         self._config = config
         self._control = control
-        self._quotas = quotas
-        self._services = Services(engine, config, log, tracer)
+        self._services = Services(backend, config)
         self._server: aio.Server | None = None
-
-    # --- FrontDoor
+        self._shown: _Shown | None = None
 
     async def open(self) -> tuple[str, ...]:
-        """See FrontDoor."""
-        if self._config.tls_certificate:
-            raise OperatorError(
-                "grpc.tls_certificate: the grpcio door has no TLS; the native door can ('make door')"
-            )
-        addresses = [_address(text) for text in self._config.addresses]
+        """Listen; gives the addresses as bound. Raises AddressUnavailable, and OperatorError for certificates that
+        cannot be used."""
+        config = self._config
+        addresses = [parse_address(text) for text in config.addresses]
         if not addresses:
             return ()
-        server = aio.server(options=_options(self._config))
+        server = aio.server(options=_options(config))
         server.add_generic_rpc_handlers(
             tuple(
                 grpc.method_handlers_generic_handler(service, methods)
                 for service, methods in self._methods().items()
             )
         )
-        access = unix_access(self._config.unix_mode, self._config.unix_group)
+        if (certificates := read_certificates(config, SECTION)) is not None:
+            self._shown = _Shown(certificates)
+        access = unix_access(config.unix_mode, config.unix_group)
         bound = tuple(
-            _bind_path(server, address, access)
-            if address.path
-            else _bind(server, address, self._config.reuse_port)
+            _bind_path(server, address, access) if address.path else self._bind_port(server, address)
             for address in addresses
         )
         self._server = server
@@ -96,38 +79,41 @@ class GrpcioDoor:
         return bound
 
     def announce_stop(self) -> None:
-        """See FrontDoor."""
+        """Health turns NOT_SERVING; requests are still served."""
         self._services.announce_stop()
 
-    def admit(self) -> None:
-        """See FrontDoor. It takes over no sockets."""
-
-    async def reload(self) -> None:
-        """See FrontDoor. There are no certificates."""
+    async def reload(self) -> str | None:
+        """Read the certificates again and show them from the next connection on; gives until when the server's holds
+        ("": no client takes it now), None where there are none. Raises OperatorError. The files are read off the loop's
+        thread: a slow disk must not stall requests."""
+        if self._shown is None:
+            return None
+        run = asyncio.get_running_loop().run_in_executor
+        certificates = await run(None, read_certificates, self._config, SECTION)
+        assert certificates is not None
+        self._shown.replace(certificates)
+        bearer = await run(None, bearer_of, self._config)
+        return bearer.until if bearer else ""
 
     async def drain(self, grace_s: float) -> None:
-        """See FrontDoor."""
+        """Take no more requests, wait up to ``grace_s`` seconds for those under way, then cut the rest."""
         self._services.drain()
         if self._server is not None:
             await self._server.stop(grace_s)
 
     async def close(self) -> None:
-        """See FrontDoor."""
+        """Close at once what is still open. May be called twice, and without ``open``."""
         server, self._server = self._server, None
         if server is not None:
             await server.stop(None)
 
-    def front(self) -> None:
-        """See FrontDoor. The library speaks no HTTP/1."""
-        return
-
-    def statistics(self) -> DoorStatistics:
-        """See FrontDoor."""
+    def statistics(self) -> GrpcStatistics:
+        """A value to show."""
         return self._services.statistics()
 
-    def figures(self) -> DoorFigures:
-        """See FrontDoor. The library counts nothing that it would tell."""
-        return DoorFigures(door=DoorKind.GRPCIO.value, counts={}, limits={})
+    def _bind_port(self, server: aio.Server, address: Address) -> str:
+        credentials = None if self._shown is None else self._shown.credentials()
+        return _bind(server, address, self._config.reuse_port, credentials)
 
     # --- RPCs
 
@@ -155,28 +141,12 @@ class GrpcioDoor:
             if inference.nosy:
                 metadata = context.invocation_metadata() or ()
                 caller = inference.caller("", INFER, inference.engine.now_ns(), metadata)
-            meter = self._meter(context)
-            if meter is None:
-                return await inference.unary(message, context.time_remaining(), caller)
-            meter.enter()
-            try:
-                return await inference.unary(message, context.time_remaining(), caller)
-            finally:
-                meter.leave()
+            return await inference.unary(message, context.time_remaining(), caller)
         except Refused as refused:
             await _abort(context, refused.status)
-        except QuotaExceeded as error:
-            inference.tally.requests += 1
-            await _abort(context, inference.over_quota(error).status)
         except Exception as error:  # noqa: BLE001  a defect ends its own request
             inference.tally.failed += 1
             await _abort(context, status_for(error, INFER))
-
-    def _meter(self, context: Context) -> ClientMeter | None:
-        """What the client of an RPC may still ask; None where nobody is bounded."""
-        if self._quotas is None or not self._quotas.on:
-            return None
-        return ClientMeter(self._quotas, self._quotas.account(_host(context.peer())))
 
     def _serving(self, path: str, serve: ServeStream) -> StreamBehaviour:
         async def behave(_: object, context: Context) -> None:
@@ -186,37 +156,41 @@ class GrpcioDoor:
 
             deadline_ns = self._services.inference.deadline_ns(context.time_remaining())
             try:
-                meter = self._meter(context) if path == INFER_STREAM else None
-                metadata = context.invocation_metadata() or ()
-                await serve(read, context.write, Terms(deadline_ns, metadata, meter=meter))
+                await serve(read, context.write, Terms(deadline_ns, context.invocation_metadata() or ()))
             except Exception as error:  # noqa: BLE001  a defect ends its own stream
                 await _abort(context, status_for(error, path))
 
         return behave
 
 
-class ClientMeter:
-    """Meter over quotas."""
+class _Shown:
+    """Certificates that the library shows: before each handshake it asks, from a thread of its own, for others."""
 
-    def __init__(self, quotas: Quotas, account: Account) -> None:
-        self._quotas = quotas
-        self._account = account
+    def __init__(self, certificates: Certificates) -> None:
+        self._next = certificates
+        self._told: Certificates | None = None
 
-    def enter(self) -> bool:
-        """See Meter."""
-        return self._quotas.enter(self._account)
+    def replace(self, certificates: Certificates) -> None:
+        """Show these from the next handshake on."""
+        self._next = certificates
 
-    def leave(self) -> None:
-        """See Meter."""
-        self._account.give()
+    def credentials(self) -> grpc.ServerCredentials:
+        """Make what a port is opened with."""
+        first = _configured(self._next)
+        ask: Any = self._changed  # None says that nothing changed, of which its annotations know nothing
+        return grpc.dynamic_ssl_server_credentials(first, ask, bool(self._next.client_ca))
+
+    def _changed(self) -> grpc.ServerCertificateConfiguration | None:
+        certificates = self._next
+        if certificates is self._told:
+            return None
+        self._told = certificates
+        return _configured(certificates)
 
 
-def _host(peer: str) -> str:
-    """The network address in ``ipv4:10.0.0.1:5``, ``ipv6:%5B::1%5D:5`` or ``unix:``; "" where there is none."""
-    family, _, rest = peer.partition(":")
-    if family not in ("ipv4", "ipv6"):
-        return ""
-    return unquote(rest).rpartition(":")[0].strip("[]")
+def _configured(certificates: Certificates) -> grpc.ServerCertificateConfiguration:
+    pair = (certificates.key, certificates.certificate)
+    return grpc.ssl_server_certificate_configuration([pair], certificates.client_ca or None)
 
 
 def _answering(path: str, answer: AnswerMessage) -> UnaryBehaviour:
@@ -243,40 +217,36 @@ async def _abort(context: Context, status: Status) -> NoReturn:
     await context.abort(_CODES[status.code.value], status.text, status.metadata)
 
 
-def _address(text: str) -> Address:
-    if inherits(text):
-        raise AddressUnavailable(
-            f"{EDGE} cannot listen on {text}: the grpcio door takes over no sockets; the native door does ('make door')"
-        )
-    return parse_address(text)
-
-
 def _bind_path(server: aio.Server, address: Address, access: UnixAccess) -> str:
     """A Unix socket. The library listens at once: until it belongs to its group it is for its owner alone."""
     try:
         with masked(access.mode if access.group < 0 else access.mode & 0o700):
-            bound = _bind(server, address, reuse_port=False)
+            bound = _bind(server, address, False, None)
         give_to_group(address.path, access.group)
         os.chmod(address.path, access.mode)
     except OSError as error:
-        raise unavailable(address, EDGE, error.strerror or str(error)) from error
+        raise unavailable(address, SECTION, error.strerror or str(error)) from error
     return bound
 
 
-def _bind(server: aio.Server, address: Address, reuse_port: bool) -> str:
+def _bind(
+    server: aio.Server, address: Address, reuse_port: bool, credentials: grpc.ServerCredentials | None
+) -> str:
     if not reuse_port:
-        check_free(address, EDGE)
+        check_free(address, SECTION)
     target = address.with_port(address.port)
     try:
-        port = server.add_insecure_port(target)
+        port = (
+            server.add_secure_port(target, credentials) if credentials else server.add_insecure_port(target)
+        )
     except RuntimeError as error:
-        raise unavailable(address, EDGE, str(error)) from error
+        raise unavailable(address, SECTION, str(error)) from error
     if port == 0:
-        raise unavailable(address, EDGE, "the gRPC library could not bind it")
+        raise unavailable(address, SECTION, "the gRPC library could not bind it")
     return address.with_port(port)
 
 
-def _options(config: DoorConfig) -> list[tuple[str, int]]:
+def _options(config: GrpcConfig) -> list[tuple[str, int]]:
     options = [
         # Shared by default, a second server would get half of the clients.
         ("grpc.so_reuseport", int(config.reuse_port)),

@@ -1,4 +1,4 @@
-"""What the edge teaches to whoever listens in its place, without anybody who does."""
+"""Which templates of requests the HTTP application gives, without a native front end."""
 
 from __future__ import annotations
 
@@ -11,13 +11,12 @@ import pytest
 from appliance.domain.inference import OutputTensor, PlannedInput, RequestHead, RequestPlan
 from appliance.domain.model import ModelVersion
 from appliance.domain.tensor import Datatype
-from appliance.engine.fastpath.front import HttpFront, Wording
 from appliance.engine.port import EnginePort
 from appliance.frontend.http.infer_request import JSON_DATA, InferHead
 from appliance.frontend.http.infer_response import InferResponse, encode, identity
 from appliance.frontend.http.json_tensor import json_pieces
 from appliance.frontend.http.plan_cache import Planned
-from appliance.frontend.http.teaching import Teacher
+from appliance.frontend.http.templates import Teacher, TemplateKeeper, Wording
 
 TARGET = "/v2/models/m/infer"
 MODEL = cast(ModelVersion, type("Model", (), {"name": 'q"m', "version": 3})())
@@ -28,7 +27,7 @@ OUTPUTS = (
 
 
 @dataclass(slots=True)
-class FrontDouble:
+class KeeperDouble:
     """Knows a request by its JSON; notes what it is taught."""
 
     lessons: list[tuple[bytes, list[tuple[int, ...]], list[int], Wording]] = field(default_factory=list)
@@ -82,8 +81,8 @@ def planned(
 
 
 @pytest.fixture
-def front() -> FrontDouble:
-    return FrontDouble()
+def keeper() -> KeeperDouble:
+    return KeeperDouble()
 
 
 @pytest.fixture
@@ -92,8 +91,8 @@ def engine() -> Generation:
 
 
 @pytest.fixture
-def teacher(front: FrontDouble, engine: Generation) -> Teacher:
-    return Teacher(cast(HttpFront, front), cast(EnginePort, engine))
+def teacher(keeper: KeeperDouble, engine: Generation) -> Teacher:
+    return Teacher(cast(TemplateKeeper, keeper), cast(EnginePort, engine))
 
 
 async def _answer(
@@ -105,10 +104,10 @@ async def _answer(
 @pytest.mark.parametrize("request_id", ["", "7", 'an "id"'])
 @pytest.mark.parametrize("binary", [{}, {"a": False}, {"b": False}, {"a": False, "b": False}], ids=str)
 async def test_the_pieces_the_id_and_the_elements_make_the_answer(
-    front: FrontDouble, teacher: Teacher, request_id: str, binary: dict[str, bool]
+    keeper: KeeperDouble, teacher: Teacher, request_id: str, binary: dict[str, bool]
 ) -> None:
     teacher.consider(b"head", planned(binary=binary), OUTPUTS)
-    [(head, shapes, sizes, wording)] = front.lessons
+    [(head, shapes, sizes, wording)] = keeper.lessons
     assert (head, shapes, sizes) == (b"head", [(1, 2), (1, 3)], [8, 3])
     described, *pieces = wording.pieces
     made = wording.opening + identity(request_id) + described
@@ -121,29 +120,29 @@ async def test_the_pieces_the_id_and_the_elements_make_the_answer(
 
 
 def test_a_head_is_taught_once_until_it_is_forgotten(
-    front: FrontDouble, engine: Generation, teacher: Teacher
+    keeper: KeeperDouble, engine: Generation, teacher: Teacher
 ) -> None:
     for generation, forgotten in ((1, 0), (1, 0), (2, 0), (3, 1), (3, 1)):
         engine.generation, engine.forgotten = generation, forgotten
         teacher.consider(b"head", planned(generation=generation), OUTPUTS)
-    assert len(front.lessons) == 2
+    assert len(keeper.lessons) == 2
 
 
 def test_what_was_planned_in_an_older_generation_is_not_taught(
-    front: FrontDouble, engine: Generation, teacher: Teacher
+    keeper: KeeperDouble, engine: Generation, teacher: Teacher
 ) -> None:
     """Its answer came after the models changed: the front was told to forget it, and shall not learn it again."""
     old = planned(generation=engine.generation)
     engine.generation += 1
     teacher.consider(b"head", old, OUTPUTS)
-    assert not front.lessons
+    assert not keeper.lessons
     teacher.consider(b"head", planned(generation=engine.generation), OUTPUTS)
-    assert len(front.lessons) == 1
+    assert len(keeper.lessons) == 1
 
 
-def test_inputs_that_came_as_json_are_named(front: FrontDouble, teacher: Teacher) -> None:
+def test_inputs_that_came_as_json_are_named(keeper: KeeperDouble, teacher: Teacher) -> None:
     teacher.consider(b"head", planned(json_input=Datatype.FP64), OUTPUTS)
-    [(_, _, _, wording)] = front.lessons
+    [(_, _, _, wording)] = keeper.lessons
     assert wording.inputs == (None, Datatype.FP64)
 
 
@@ -157,7 +156,7 @@ def test_what_is_odd_long_or_text_is_not_recognised(teacher: Teacher) -> None:
     assert not teacher.head_of(TARGET, b"{}", planned(json_input=Datatype.BYTES))
 
 
-def test_outputs_that_are_strings_are_not_taught(front: FrontDouble, teacher: Teacher) -> None:
+def test_outputs_that_are_strings_are_not_taught(keeper: KeeperDouble, teacher: Teacher) -> None:
     strings = (OutputTensor("a", Datatype.BYTES, (1,), b"\x01\0\0\0x"),)
     teacher.consider(b"head", planned(binary_default=False), strings)
-    assert not front.lessons
+    assert not keeper.lessons

@@ -1,51 +1,22 @@
-"""The rule of quotas: token buckets, and bounds on requests in flight, of clients that are told apart. Pure: time is an
-argument.
-
-A bucket holds ``burst`` tokens and gets one each ``interval_ns``; a request takes one. Kept is only when it will be
-full again, ``due_ns`` (the generic cell rate algorithm, ITU-T I.371 annex A): a request is let in while that is at most
-``tolerance_ns`` = (burst - 1) * interval_ns ahead, and moves it on by ``interval_ns``; else the next token comes when
-it is. So a client that owes nothing and has nothing in flight is as one that never came, and can be forgotten.
-
-The native door does the same arithmetic (``native/src/listen/quota.rs``); a test holds the two against one another.
-"""
+"""The rule of quotas as a reference for the native front end's: token buckets, and bounds on requests in flight, of
+clients that are told apart. Pure: time is an argument."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 from appliance.config.quotas import CLIENTS
 from appliance.domain.address import UNIX, address_of
-from appliance.frontend.listening.identity import Identity, admits
+from appliance.frontend.quota.quotas import IN_FLIGHT, LET_IN, STRANGERS, UNBOUNDED, Terms
 from appliance.telemetry.snapshot import Refusals
 
-LET_IN: Final = 0
-IN_FLIGHT: Final = -1
-LET_IN_BEFORE: Final = -2
-"""Answers of ``Account.take``; above zero: nanoseconds until the next token. What whoever carried the request has let
-in is not to be given back."""
-
-STRANGERS: Final = "*"
-"""Those who found no room of their own. Figures of all that are not named have this label."""
 TELL_NS: Final = 10_000_000_000
 """So seldom a client's refusals are told at most."""
 SWEEP_NS: Final = 100_000_000
 """So seldom idle clients are looked for at most, where there is no room for another."""
-
-
-class Terms(NamedTuple):
-    """What a client may ask, in the rule's numbers (0: no bound), the words for who exceeds it, and the ``label`` under
-    which that is counted."""
-
-    label: str
-    interval_ns: int
-    tolerance_ns: int
-    in_flight: int
-    rate_text: str
-    in_flight_text: str
-
-
-UNBOUNDED: Final = Terms(STRANGERS, 0, 0, 0, "", "")
+_LABEL: Final = re.compile(r"[A-Za-z0-9_-]+")
 
 
 class Account:
@@ -153,8 +124,7 @@ class Registry:
         """The name that fits one in a certificate."""
         if client == STRANGERS or address_of(client) is not None:
             return None
-        identity = Identity(client, is_uri="://" in client)
-        return next((name for name in self._named if admits((name,), identity)), None)
+        return next((name for name in self._named if _is_named(name, client)), None)
 
     def _counted(self, terms: Terms) -> list[int]:
         return self._counts.setdefault(terms.label, [0, 0])
@@ -166,3 +136,20 @@ class Registry:
             for client in idle:
                 del self._accounts[client]
         return len(self._accounts) < self._max_clients
+
+
+def _is_named(name: str, client: str) -> bool:
+    """Whether the ``name`` of a configuration is that of a certificate; ``*.`` stands for one label of a host."""
+    is_uri = "://" in client
+    if name.startswith("*."):
+        label, dot, domain = client.partition(".")
+        same = _lower(domain) == _lower(name.removeprefix("*."))
+        return not is_uri and bool(dot) and same and _LABEL.fullmatch(label) is not None
+    if "://" in name and not is_uri:
+        return False
+    return name == client if is_uri or ":" in client else _lower(name) == _lower(client)
+
+
+def _lower(text: str) -> str:
+    """Of ASCII letters alone, as hosts' names are compared."""
+    return "".join(character.lower() if character.isascii() else character for character in text)

@@ -1,0 +1,214 @@
+"""HTTP as it is answered, whoever accepts connections: routes to handlers, and one server of the HTTP library's.
+
+It asks the engine through its port and knows nothing of gRPC.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Final
+
+from aiohttp import web
+
+from appliance.config.http import HttpConfig
+from appliance.domain.errors import ApplianceError
+from appliance.frontend.http.body import BodyReader
+from appliance.frontend.http.connection import Connection, ForeignRequest, Origin
+from appliance.frontend.http.control import ControlHandler
+from appliance.frontend.http.inference import InferenceHandler
+from appliance.frontend.http.metrics import MetricsHandler
+from appliance.frontend.http.protocol_api import ProtocolHandler
+from appliance.frontend.http.router import RouteHandler, Router
+from appliance.frontend.http.server import HttpServer
+from appliance.frontend.http.status import error_response
+from appliance.frontend.http.status_handler import StatusHandler
+from appliance.frontend.http.templates import TemplateKeeper
+from appliance.frontend.port import Backend
+from appliance.frontend.quota.quotas import Quotas
+from appliance.telemetry.snapshot import HttpStatistics
+
+POLL_S: Final = 0.005
+SWEEP_S: Final = 1.0
+
+Adopt = Callable[[int, Origin], None]
+"""Takes a connection over: the descriptor of a stream, and where it comes from."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListenerFigures:
+    """What the native front end did of HTTP by itself and has open: ``answers`` are pairs of status and count,
+    ``serving`` counts requests that it is serving now; ``handshakes`` are pairs of why and how many TLS handshakes came
+    to nothing."""
+
+    connections: int
+    refused_connections: int
+    serving: int
+    answers: tuple[tuple[int, int], ...]
+    handshakes: tuple[tuple[str, int], ...]
+
+
+class HttpApplication:
+    """Answers HTTP for ``backend``. Where the front end accepts connections by itself, ``listener`` gives what it did
+    with them, ``keeper`` serves what it has templates of, and ``quotas`` are what clients may ask. Make and use it on
+    the loop's thread, inside the running loop."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        config: HttpConfig,
+        *,
+        listener: Callable[[], ListenerFigures] | None = None,
+        keeper: TemplateKeeper | None = None,
+        quotas: Quotas | None = None,
+    ) -> None:
+        self._listener = listener
+        self._bodies = BodyReader(config)
+        self._protocol = ProtocolHandler(backend.engine)
+        self._router = Router(
+            [
+                *_inference_routes(InferenceHandler(backend, config, self._bodies, keeper, quotas)),
+                *_protocol_routes(self._protocol),
+                *_control_routes(ControlHandler(backend, self._bodies)),
+                *_people_routes(StatusHandler(backend.read), MetricsHandler(backend.read, backend.metrics)),
+            ]
+        )
+        self.server = HttpServer(self._handle, config)
+        self._adopting: set[asyncio.Task[None]] = set()
+        self._sweeping: asyncio.TimerHandle | None = None
+
+    def start(self) -> None:
+        """Look after connections from here on."""
+        self.server.sweep()
+        self._sweeping = asyncio.get_running_loop().call_later(SWEEP_S, self.start)
+
+    def adopt(self, descriptor: int, origin: Origin) -> None:
+        """Take over a connection that was accepted elsewhere."""
+        task = asyncio.get_running_loop().create_task(self._connect(descriptor, origin))
+        self._adopting.add(task)
+        task.add_done_callback(self._adopting.discard)
+
+    def announce_stop(self) -> None:
+        """Turn readiness off while requests are still served."""
+        self._protocol.announced_stop = True
+
+    async def drain(self, grace_s: float) -> None:
+        """Wait, at most ``grace_s``, until no request is being handled."""
+        self.announce_stop()
+        try:
+            async with asyncio.timeout(grace_s):
+                await self.server.idle()
+                while self._listener is not None and self._listener().serving:  # noqa: ASYNC110  it can only be asked
+                    await asyncio.sleep(POLL_S)
+        except TimeoutError:
+            pass
+
+    async def close(self) -> None:
+        """Close every connection; requests still being handled are cut off."""
+        if self._sweeping is not None:
+            self._sweeping.cancel()
+        self.announce_stop()
+        self.server.pre_shutdown()
+        await self.server.shutdown(0.1)
+
+    def statistics(self) -> HttpStatistics:
+        """What was done over HTTP and is open, by the native front end and here."""
+        tally = self.server.tally
+        own = HttpStatistics(
+            answers=tuple(sorted(tally.answers.items())),
+            connections=tally.connections,
+            refused_connections=tally.refused_connections,
+            in_flight=self.server.in_flight,
+            body_bytes=self._bodies.held_bytes,
+            answer_bytes=tally.unread.held_bytes,
+            refused_answers=tally.unread.refused,
+        )
+        return own if self._listener is None else _with_listener(own, self._listener())
+
+    async def _connect(self, descriptor: int, origin: Origin) -> None:
+        made: Callable[[], Connection] = partial(self.server.adopt, origin)
+        stream = socket.socket(fileno=descriptor)
+        try:
+            await asyncio.get_running_loop().connect_accepted_socket(made, stream)
+        except OSError:
+            stream.close()  # whoever accepted it sees that, and ends the client's connection
+
+    async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        try:
+            if isinstance(request, ForeignRequest):
+                raise request.refusal()
+            handler, names = self._router.match(request.method, request.rel_url.raw_path)
+            return await handler(request, *names)
+        except ApplianceError as error:
+            return error_response(error)
+
+
+def _with_listener(own: HttpStatistics, listener: ListenerFigures) -> HttpStatistics:
+    """The figures of both. Every connection here is one of the listener's."""
+    return replace(
+        own,
+        answers=tuple(sorted((Counter(dict(own.answers)) + Counter(dict(listener.answers))).items())),
+        handshakes=listener.handshakes,
+        connections=listener.connections,
+        refused_connections=listener.refused_connections,
+        in_flight=own.in_flight + listener.serving,
+    )
+
+
+Routes = list[tuple[str, str, RouteHandler]]
+
+
+def _inference_routes(inference: InferenceHandler) -> Routes:
+    return [
+        ("POST", "/v2/models/*/infer", inference.infer),
+        ("POST", "/v2/models/*/versions/*/infer", inference.infer),
+    ]
+
+
+def _protocol_routes(protocol: ProtocolHandler) -> Routes:
+    return [
+        ("GET", "/v2", protocol.server),
+        ("GET", "/v2/health/live", protocol.live),
+        ("GET", "/v2/health/ready", protocol.ready),
+        ("GET", "/v2/models/stats", protocol.statistics),
+        ("GET", "/v2/models/*", protocol.model),
+        ("GET", "/v2/models/*/ready", protocol.model_ready),
+        ("GET", "/v2/models/*/config", protocol.config),
+        ("GET", "/v2/models/*/stats", protocol.statistics),
+        ("GET", "/v2/models/*/versions/*", protocol.model),
+        ("GET", "/v2/models/*/versions/*/ready", protocol.model_ready),
+        ("GET", "/v2/models/*/versions/*/config", protocol.config),
+        ("GET", "/v2/models/*/versions/*/stats", protocol.statistics),
+    ]
+
+
+def _control_routes(control: ControlHandler) -> Routes:
+    routes: Routes = [
+        ("POST", "/v2/repository/index", control.index),
+        ("POST", "/v2/repository/models/*/load", control.load),
+        ("POST", "/v2/repository/models/*/unload", control.unload),
+        ("GET", "/v2/logging", control.log_settings),
+        ("POST", "/v2/logging", control.update_log),
+        ("GET", "/v2/trace/setting", control.trace_settings),
+        ("POST", "/v2/trace/setting", control.update_trace),
+        ("GET", "/v2/models/*/trace/setting", control.trace_settings),
+        ("POST", "/v2/models/*/trace/setting", control.update_trace),
+    ]
+    for kind in ("systemsharedmemory", "cudasharedmemory"):
+        for region in (f"/v2/{kind}", f"/v2/{kind}/region/*"):
+            routes.append(("GET", f"{region}/status", control.shared_memory))
+            routes.append(("POST", f"{region}/register", control.shared_memory))
+            routes.append(("POST", f"{region}/unregister", control.shared_memory))
+    return routes
+
+
+def _people_routes(status: StatusHandler, metrics: MetricsHandler) -> Routes:
+    return [
+        ("GET", "/", status.page),
+        ("GET", "/status.json", status.document),
+        ("GET", "/metrics", metrics.metrics),
+    ]

@@ -1,0 +1,74 @@
+"""The port of a front end: what listens for gRPC and HTTP together, what it is given, and what it tells."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
+
+from appliance.config.metrics import MetricsConfig
+from appliance.engine.port import EnginePort
+from appliance.telemetry.snapshot import FrontEndFigures, HttpStatistics, Snapshot
+from appliance.telemetry.trace import Tracer
+
+Setting = bool | int | str
+
+
+class LogControl(Protocol):
+    """The log as clients may read and change it."""
+
+    def settings(self) -> Mapping[str, Setting]:
+        """The settings in force, by the names of the logging extension."""
+
+    def update(self, changes: Mapping[str, Setting]) -> None:
+        """Change some of them, all or none; raises InvalidRequest or Unsupported naming what cannot be."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Backend:
+    """What a front end serves: the engine, the log, the figures of the moment, and where traces of single requests
+    go."""
+
+    engine: EnginePort
+    log: LogControl
+    read: Callable[[], Snapshot]
+    metrics: MetricsConfig = field(default_factory=MetricsConfig)
+    tracer: Tracer | None = None
+
+
+class Bound(NamedTuple):
+    """Where a front end listens, with the ports that were taken where 0 was asked for."""
+
+    grpc: tuple[str, ...]
+    http: tuple[str, ...]
+
+
+class FrontEnd(Protocol):
+    """Listens for gRPC and HTTP in front of the engine. All calls come from the event loop's thread."""
+
+    async def open(self) -> Bound:
+        """Listen. Raises AddressUnavailable naming the address, and OperatorError for what cannot be used."""
+
+    def admit(self) -> None:
+        """Accept connections on inherited sockets as well, which ``open`` left alone: their first client had this
+        process started, waits meanwhile, and shall find its model. Raises OperatorError."""
+
+    def announce_stop(self) -> None:
+        """Health and readiness turn off; requests are still served."""
+
+    async def reload(self, section: str) -> str | None:
+        """Read the certificates of ``section``, "grpc" or "http", again and show them from the next connection on;
+        gives until when the server's holds ("": no client takes it now), None where there are none. Raises
+        OperatorError, and goes on with the old ones, when they cannot be used."""
+
+    async def drain(self, grace_s: float) -> None:
+        """Take no more requests, wait up to ``grace_s`` seconds for those under way, then cut the rest of gRPC."""
+
+    async def close(self) -> None:
+        """Close at once what is still open. May be called twice, and without ``open``."""
+
+    def figures(self) -> FrontEndFigures:
+        """What it counted of gRPC, and by itself."""
+
+    def http_statistics(self) -> HttpStatistics:
+        """What was done over HTTP."""
