@@ -23,6 +23,7 @@ from tests.conftest import Serve
 from tests.faults.clients import FAKE_SECTIONS, Stream, ask, status_of
 from tests.faults.fake_models import write_fake
 from tests.faults.test_workers import version_in
+from tests.fronts import NATIVE, Sections
 
 pytestmark = pytest.mark.every_front_end
 
@@ -195,7 +196,7 @@ def test_clients_that_vanish_leave_nothing_behind(serve: Serve, tmp_path: Path) 
 
 
 def test_five_thousand_idle_connections_do_not_matter(
-    serve: Serve, model_directory: Callable[..., Path]
+    serve: Serve, front_end: Sections, model_directory: Callable[..., Path]
 ) -> None:
     import resource
 
@@ -203,7 +204,8 @@ def test_five_thousand_idle_connections_do_not_matter(
     if hard < 6_000:
         pytest.skip(f"only {hard} descriptors allowed here")
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    daemon = serve(model_directory("mlp"), {"grpc": {"max_connections_per_peer": 8192}})
+    bounds = {"grpc": {"max_connections_per_peer": 8192}} if front_end is NATIVE else {}
+    daemon = serve(model_directory("mlp"), bounds)
     host, port = daemon.grpc.rsplit(":", 1)
     idle = [socket.create_connection((host, int(port)), timeout=10) for _ in range(5_000)]
     try:
