@@ -15,14 +15,17 @@ from typing import Final
 from appliance.config.repository import RepositoryConfig
 from appliance.domain.errors import ArtefactError, ModelInvalid, Problem
 from appliance.domain.golden import SET_FILE, TENSORS_NAME, read_golden
-from appliance.domain.manifest import LatencyPromise, Manifest, RuntimeNeed, promise_text
+from appliance.domain.manifest import LatencyPromise, Manifest, Opset, Port, RuntimeNeed, promise_text
 from appliance.domain.manifest_codec import FILE
 from appliance.domain.model import ModelVersion
-from appliance.package.claims import RUNTIME, manifest_opsets, manifest_port
+from appliance.domain.tensor import TensorSpec
 from appliance.repository.model_directory import read_model_directory
-from appliance.repository.onnx_graph import read_graph
-from appliance.repository.onnx_summary import ExternalData, GraphSummary
+from appliance.repository.onnx.graph import STANDARD_DOMAIN, read_graph
+from appliance.repository.onnx.summary import ExternalData, GraphSummary
 
+GRAPH_FILE: Final = "graph.onnx"
+WEIGHTS_FILE: Final = "weights.bin"
+RUNTIME: Final = "onnxruntime"
 DISTRIBUTIONS: Final = (RUNTIME, f"{RUNTIME}-gpu")
 
 
@@ -142,3 +145,14 @@ def _length(reference: ExternalData) -> int:
 
 def _said(key: str, text: str) -> Problem:
     return Problem(file=FILE, key=key, text=text)
+
+
+def manifest_opsets(graph: GraphSummary) -> tuple[Opset, ...]:
+    """The sets of operators of a graph as a manifest says them."""
+    opsets = {"" if domain == STANDARD_DOMAIN else domain: version for domain, version in graph.opsets}
+    return tuple(Opset(domain=domain, version=opsets[domain]) for domain in sorted(opsets))
+
+
+def manifest_port(spec: TensorSpec) -> Port:
+    """An input or output as a manifest says it."""
+    return Port(name=spec.name, datatype=spec.datatype.wire, shape=spec.shape, optional=spec.optional)

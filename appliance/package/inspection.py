@@ -14,13 +14,13 @@ from appliance.domain.digest import Digester
 from appliance.domain.errors import ArtefactError, PackageInvalid, Problem
 from appliance.domain.golden import SET_BYTES_MAX, SET_FILE, GoldenSet, decode_golden
 from appliance.domain.manifest import FileEntry, Manifest
-from appliance.package.claims import GRAPH_FILE
+from appliance.package.conformity import GRAPH_FILE
 from appliance.package.container import blob_places
 from appliance.package.reader import CHUNK_BYTES, PackageReader
 from appliance.package.trust import Trust, judge
 from appliance.package.verification import Policy, opened
-from appliance.repository.onnx_graph import read_graph
-from appliance.repository.onnx_summary import GraphSummary
+from appliance.repository.onnx.graph import read_graph
+from appliance.repository.onnx.summary import GraphSummary
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

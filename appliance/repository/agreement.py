@@ -21,7 +21,7 @@ from appliance.domain.tensor import FREE, Datatype, TensorSpec
 from appliance.repository.findings import Findings, Place, shown_names
 from appliance.repository.graph_ports import check_ports, is_batchable, request_inputs, wire_datatype
 from appliance.repository.model_config import ModelConfig
-from appliance.repository.onnx_graph import GraphPort, GraphSummary, PortKind
+from appliance.repository.onnx.summary import GraphPort, GraphSummary, PortKind
 from appliance.repository.tensor_config import TensorConfig
 
 Pair = tuple[GraphPort, TensorConfig | None]

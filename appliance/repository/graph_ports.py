@@ -12,7 +12,7 @@ from typing import Final
 
 from appliance.domain.tensor import MAX_RANK, Datatype
 from appliance.repository.findings import Findings, Place
-from appliance.repository.onnx_graph import GraphPort, GraphSummary, PortKind
+from appliance.repository.onnx.summary import GraphPort, GraphSummary, PortKind
 
 INITIALIZERS_ARE_CONSTANT_BELOW: Final = (
     4  # ir_version from which an input with an initializer may be overridden

@@ -7,7 +7,7 @@ problem. None stands for "not said", which the graph then decides.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from types import MappingProxyType
@@ -21,13 +21,13 @@ from appliance.repository.instance_config import ONE_INSTANCE, Instances, read_i
 from appliance.repository.pbtxt import Message
 from appliance.repository.section import INT64_MAX, Section
 from appliance.repository.tensor_config import TensorConfig, read_input, read_output
-from appliance.repository.versions import LATEST
 from appliance.repository.warmup_config import WARMUPS_MAX, WarmupConfig, read_warmup
 
 ONNX_RUNTIME: Final = "onnx"
 ONNX_BACKEND: Final = "onnxruntime"
 ONNX_PLATFORM: Final = "onnxruntime_onnx"
 MODEL_FILE: Final = "model.onnx"
+LATEST: Final = VersionPolicy()
 
 IGNORED: Final = ("metric_tags", "model_metrics", "response_cache")
 IGNORED_OPTIMIZATION: Final = (
@@ -232,3 +232,13 @@ def _read_parameters(section: Section) -> Mapping[str, str]:
         if key != RUN_TIMEOUT_PARAMETER:
             inner.note(f"is accepted and shown to clients, but has no effect; {RUN_TIMEOUT_PARAMETER} has")
     return parameters
+
+
+def wanted_versions(policy: VersionPolicy, present: Iterable[int]) -> tuple[int, ...]:
+    """The version numbers that ``policy`` asks for, ascending."""
+    ordered = sorted(set(present))
+    if policy.choice is VersionChoice.SPECIFIC:
+        return tuple(sorted(set(policy.numbers)))
+    if policy.choice is VersionChoice.ALL:
+        return tuple(ordered)
+    return tuple(ordered[-policy.count :])

@@ -20,10 +20,7 @@ from appliance.config.repository import RepositoryConfig
 from appliance.domain.errors import ArtefactError, Problem
 from appliance.domain.model import ModelVersion, WeightsFile
 from appliance.repository.agreement import Agreement, agree, from_config_alone
-from appliance.repository.external_files import external_files
 from appliance.repository.findings import PROBLEMS_MAX, Findings, Place
-from appliance.repository.golden_files import golden_files
-from appliance.repository.label_files import read_labels
 from appliance.repository.model_config import (
     MODEL_FILE,
     ONNX,
@@ -31,13 +28,15 @@ from appliance.repository.model_config import (
     model_file_of,
     no_config,
     read_model_config,
+    wanted_versions,
 )
 from appliance.repository.model_files import ModelFile, ModelHome
-from appliance.repository.onnx_firewall import graph_flaws
-from appliance.repository.onnx_graph import GraphSummary, read_graph
+from appliance.repository.onnx.firewall import graph_flaws
+from appliance.repository.onnx.graph import read_graph
+from appliance.repository.onnx.summary import GraphSummary
 from appliance.repository.pbtxt import PbtxtError, parse
 from appliance.repository.section import INT64_MAX
-from appliance.repository.versions import wanted_versions
+from appliance.repository.version_files import external_files, golden_files, read_labels
 from appliance.repository.warmup_config import plan_warmup, warmup_files
 
 CONFIG_FILE: Final = "config.pbtxt"

@@ -13,14 +13,13 @@ from appliance.domain.errors import ArtefactError, ModelInvalid
 from appliance.domain.golden import GOLDEN_DIRECTORY
 from appliance.domain.model import ModelVersion
 from appliance.repository.agreement import agree
-from appliance.repository.external_files import external_files
 from appliance.repository.findings import Findings, Place
-from appliance.repository.golden_files import golden_files
 from appliance.repository.model_config import ONNX, no_config
 from appliance.repository.model_directory import CONFIG_FILE, read_model_directory
 from appliance.repository.model_files import ModelHome
-from appliance.repository.onnx_firewall import graph_flaws
-from appliance.repository.onnx_graph import read_graph
+from appliance.repository.onnx.firewall import graph_flaws
+from appliance.repository.onnx.graph import read_graph
+from appliance.repository.version_files import external_files, golden_files
 
 FIRST_VERSION: Final = 1
 _NUMBER: Final = re.compile(r"[1-9][0-9]{0,18}")

@@ -10,7 +10,8 @@ import onnx
 from google.protobuf.message import Message
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, helper
 
-from appliance.repository.onnx_graph import GraphSummary, read_graph
+from appliance.repository.onnx.graph import read_graph
+from appliance.repository.onnx.summary import GraphSummary
 
 Dims = Sequence[int | str | None]
 

@@ -10,8 +10,9 @@ from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto, 
 
 from appliance.config.firewall import FirewallConfig
 from appliance.domain.errors import ArtefactError
-from appliance.repository.onnx_firewall import graph_flaws
-from appliance.repository.onnx_graph import GraphSummary, read_graph
+from appliance.repository.onnx.firewall import graph_flaws
+from appliance.repository.onnx.graph import read_graph
+from appliance.repository.onnx.summary import GraphSummary
 from tests.repository.onnx_files import copying, model_of, part, plain_model, port, summary
 
 

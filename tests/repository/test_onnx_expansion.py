@@ -9,7 +9,7 @@ import pytest
 from onnx import ModelProto, SparseTensorProto, TensorProto, helper, numpy_helper
 
 from appliance.config.firewall import FirewallConfig
-from appliance.repository.onnx_firewall import graph_flaws
+from appliance.repository.onnx.firewall import graph_flaws
 from tests.repository.onnx_files import copying, model_of, part, plain_model, port, summary
 
 CONFIG = FirewallConfig()

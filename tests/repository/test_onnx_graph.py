@@ -12,8 +12,8 @@ import pytest
 from onnx import AttributeProto, GraphProto, ModelProto, TensorProto, ValueInfoProto, helper, numpy_helper
 
 from appliance.domain.errors import ArtefactError
-from appliance.repository import onnx_graph
-from appliance.repository.onnx_graph import GraphPort, GraphSummary, PortKind
+from appliance.repository.onnx import graph
+from appliance.repository.onnx.summary import GraphPort, GraphSummary, PortKind
 from models.generate import MODELS
 from models.generators.package import Expectation
 from tests.repository.onnx_files import (
@@ -274,7 +274,7 @@ def test_nesting_is_bounded() -> None:
 
 def test_the_number_of_fields_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     data = plain_model().SerializeToString()
-    monkeypatch.setattr(onnx_graph, "FIELDS_MAX", 10)
+    monkeypatch.setattr(graph, "FIELDS_MAX", 10)
     with pytest.raises(ArtefactError, match="more than 10 fields"):
         summary(data)
 

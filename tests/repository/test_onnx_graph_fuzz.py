@@ -12,7 +12,7 @@ import pytest
 from google.protobuf.message import DecodeError
 
 from appliance.domain.errors import ArtefactError
-from appliance.repository.onnx_graph import GraphSummary
+from appliance.repository.onnx.summary import GraphSummary
 from models.generate import MODELS
 from tests.repository.onnx_files import external_tensor, plain_model, summary, tensors_of
 

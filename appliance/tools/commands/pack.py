@@ -88,7 +88,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _pack(arguments: argparse.Namespace) -> int:
     from appliance.domain.manifest_codec import encode
-    from appliance.package.claims import GRAPH_FILE
+    from appliance.package.conformity import GRAPH_FILE
     from appliance.package.writer import replacing, write_package
     from appliance.tools.packaging.equivalence import Proof, prove
     from appliance.tools.packaging.packing import Labels, lay_out, open_from, promised_before

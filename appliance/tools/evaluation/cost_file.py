@@ -14,8 +14,7 @@ from appliance.domain.binding import bind
 from appliance.domain.errors import ConfigInvalid, Problem
 from appliance.domain.manifest import Measured
 from appliance.domain.model import ModelVersion
-from appliance.package.claims import RUNTIME
-from appliance.package.conformity import installed_release
+from appliance.package.conformity import RUNTIME, installed_release
 from appliance.tools.evaluation.jobs import Measurement
 
 CPU_FILE = Path("/proc/cpuinfo")

@@ -33,10 +33,10 @@ from appliance.domain.manifest import (
 )
 from appliance.domain.manifest_codec import FILE as MANIFEST_FILE
 from appliance.domain.model import ModelVersion
-from appliance.package.claims import GRAPH_FILE, WEIGHTS_FILE, manifest_port
+from appliance.package.conformity import GRAPH_FILE, WEIGHTS_FILE, manifest_port
 from appliance.repository.model_directory import read_model_directory
-from appliance.repository.onnx_graph import read_graph
-from appliance.repository.onnx_summary import GraphSummary
+from appliance.repository.onnx.graph import read_graph
+from appliance.repository.onnx.summary import GraphSummary
 from appliance.tools.packaging.config_text import packed_config
 from appliance.tools.packaging.runtime_need import runtime_need
 from appliance.tools.packaging.source import CONFIG_FILE, ModelSource, plain_name

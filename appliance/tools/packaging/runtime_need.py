@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import Final
 
 from appliance.domain.manifest import RuntimeNeed
-from appliance.package.claims import RUNTIME, manifest_opsets
-from appliance.repository.onnx_summary import GraphSummary
+from appliance.package.conformity import RUNTIME, manifest_opsets
+from appliance.repository.onnx.summary import GraphSummary
 
 OLDEST: Final = "1.20"
 """What the appliance itself asks for."""

@@ -11,7 +11,7 @@ import os
 from typing import Final
 
 from appliance.domain.errors import ArtefactError
-from appliance.repository.protobuf_walk import (
+from appliance.repository.onnx.protobuf import (
     FileSource,
     Malformed,
     Source,

@@ -23,7 +23,7 @@ from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto
 from appliance.domain.digest import Digester
 from appliance.domain.errors import ArtefactError
 from appliance.domain.manifest import ELEMENT_BITS, TensorEntry
-from appliance.package.claims import WEIGHTS_FILE
+from appliance.package.conformity import WEIGHTS_FILE
 from appliance.repository.model_files import ModelFile, ModelHome
 from appliance.tools.packaging.skeleton import SELF, read_skeleton
 

@@ -11,20 +11,27 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from appliance.repository.onnx_schema import (
+from appliance.repository.onnx.protobuf import (
+    INT64_SIGN,
+    Span,
+    TextReader,
+    Walk,
+    length_key,
+    signed,
+    varint_key,
+)
+from appliance.repository.onnx.schema import (
     SPARSE_DIMS,
     SPARSE_INDICES,
     SPARSE_PACKED_DIMS,
     SPARSE_VALUES,
 )
-from appliance.repository.onnx_summary import (
+from appliance.repository.onnx.summary import (
     ELEMENTS_MAX,
     STRING_ELEMENT,
     ExternalData,
     GraphTensor,
 )
-from appliance.repository.onnx_text import TextReader
-from appliance.repository.protobuf_walk import INT64_SIGN, Span, Walk, length_key, signed, varint_key
 
 EXTERNAL: Final = 1
 RANK_MAX: Final = 32

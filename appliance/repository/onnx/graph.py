@@ -6,7 +6,7 @@ the bytes of names are bounded, and nothing but ArtefactError comes out whatever
 in another file, and a tensor may stand in many places (initializers, sparse ones, attributes, subgraphs, functions,
 training graphs): all of them are visited in one walk, so that no path outside the model's directory stays unseen. A
 field given several times is merged the way protobuf does it, so that this reading and the runtime's agree. What is
-wrong is collected with its place in the graph; ``onnx_firewall`` says what is allowed. Whether the graph computes
+wrong is collected with its place in the graph; ``firewall`` says what is allowed. Whether the graph computes
 anything sensible is the runtime's business.
 """
 
@@ -19,8 +19,19 @@ from typing import Final, NamedTuple
 
 from appliance.config.firewall import FirewallConfig
 from appliance.domain.errors import ArtefactError
-from appliance.repository.onnx_ports import PortReader
-from appliance.repository.onnx_schema import (
+from appliance.repository.onnx.ports import PortReader
+from appliance.repository.onnx.protobuf import (
+    INLINE_BYTES,
+    FileSource,
+    Malformed,
+    MemorySource,
+    Source,
+    Span,
+    TextReader,
+    Walk,
+    signed,
+)
+from appliance.repository.onnx.schema import (
     ATTRIBUTE_NAME,
     ATTRIBUTE_PARTS,
     ATTRIBUTE_SPARSE,
@@ -52,7 +63,7 @@ from appliance.repository.onnx_schema import (
     OPSET_VERSION,
     TRAINING_PARTS,
 )
-from appliance.repository.onnx_summary import (
+from appliance.repository.onnx.summary import (
     ExternalData,
     Flaw,
     FunctionKey,
@@ -61,33 +72,8 @@ from appliance.repository.onnx_summary import (
     GraphSummary,
     GraphTensor,
     OperatorKey,
-    PortKind,
 )
-from appliance.repository.onnx_tensor import SparseMessage, TensorMessage
-from appliance.repository.onnx_text import TextReader
-from appliance.repository.protobuf_walk import (
-    INLINE_BYTES,
-    FileSource,
-    Malformed,
-    MemorySource,
-    Source,
-    Span,
-    Walk,
-    signed,
-)
-
-__all__ = [
-    "ExternalData",
-    "Flaw",
-    "FunctionKey",
-    "GraphFunction",
-    "GraphPort",
-    "GraphSummary",
-    "GraphTensor",
-    "OperatorKey",
-    "PortKind",
-    "read_graph",
-]
+from appliance.repository.onnx.tensor import SparseMessage, TensorMessage
 
 FIELDS_MAX: Final = 4_000_000
 FLAWS_MAX: Final = 100

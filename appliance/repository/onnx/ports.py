@@ -6,17 +6,17 @@ from types import MappingProxyType
 from typing import Final
 
 from appliance.domain.errors import ArtefactError
-from appliance.repository.onnx_summary import GraphPort, PortKind
-from appliance.repository.onnx_text import TextReader
-from appliance.repository.protobuf_walk import (
+from appliance.repository.onnx.protobuf import (
     INT64_SIGN,
     MemorySource,
     Span,
+    TextReader,
     Walk,
     length_key,
     signed,
     varint_key,
 )
+from appliance.repository.onnx.summary import GraphPort, PortKind
 
 _VALUE_NAME: Final = length_key(1)
 _VALUE_TYPE: Final = length_key(2)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import Final
 
-from appliance.repository.protobuf_walk import length_key, varint_key
+from appliance.repository.onnx.protobuf import length_key, varint_key
 
 MODEL_IR_VERSION: Final = varint_key(1)
 MODEL_GRAPH: Final = length_key(7)

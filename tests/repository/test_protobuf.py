@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from appliance.repository.protobuf_walk import (
+from appliance.repository.onnx.protobuf import (
     WINDOW_BYTES,
     FileSource,
     Malformed,

@@ -5,7 +5,7 @@ allowed or of functions that the model brings along; caps on nodes, operators, t
 tensors and bytes are counted with every function expanded and sparse tensors dense, because a runtime does both while
 it loads; functions do not call themselves; data outside the file lies in files that are named, inside of them, and
 nowhere else. Pure: who knows the files says how large they are.
-``onnx_graph`` walks the file; nothing here looks at bytes.
+``graph`` walks the file; nothing here looks at bytes.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from typing import Final
 
 from appliance.config.firewall import FirewallConfig
 from appliance.domain.errors import ArtefactError
-from appliance.repository.onnx_graph import FLAWS_MAX, STANDARD_DOMAIN
-from appliance.repository.onnx_summary import (
+from appliance.repository.onnx.graph import FLAWS_MAX, STANDARD_DOMAIN
+from appliance.repository.onnx.summary import (
     ExternalData,
     Flaw,
     FunctionKey,

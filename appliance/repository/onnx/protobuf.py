@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from enum import IntEnum
 from typing import Final, NamedTuple, Protocol
 
@@ -19,6 +19,8 @@ from appliance.domain.errors import ArtefactError
 WINDOW_BYTES: Final = 4 * 1024
 INLINE_BYTES: Final = 64 * 1024
 INT64_SIGN: Final = 1 << 63
+TEXT_BYTES_MAX: Final = 1 << 20
+ALL_TEXT_BYTES_MAX: Final = 64 << 20
 # protobuf's own reader drops higher bits of a key, and would see another field than is seen here.
 KEY_MAX: Final = (1 << 32) - 1
 HEADER_BYTES_MAX: Final = 20  # a key and a length or value, ten bytes each at most
@@ -259,3 +261,42 @@ def _varint(window: bytes, at: int) -> tuple[int, int]:
         if byte < 0x80:
             return value & 0xFFFFFFFFFFFFFFFF, at + 1
     raise Malformed("a number is written with more than ten bytes")
+
+
+class TextReader:
+    """Reads names and other short texts, bounded each and in all, and tells of names above ``name_bytes_max``. Owned by
+    the reader of one file."""
+
+    def __init__(self, name_bytes_max: int, report: Callable[[str], None]) -> None:
+        self._name_bytes_max = name_bytes_max
+        self._report = report
+        self._left = ALL_TEXT_BYTES_MAX
+
+    def read(self, source: Source, start: int, end: int) -> str:
+        """A name, for comparing and showing; bytes that are not UTF-8 are replaced."""
+        return self.name(source, start, end).decode(errors="replace")
+
+    def name(self, source: Source, start: int, end: int) -> bytes:
+        """The bytes of a name."""
+        data = self.raw(source, start, end)
+        if len(data) > self._name_bytes_max:
+            self._report(
+                f"has a name of {len(data)} bytes; at most {self._name_bytes_max} are allowed "
+                "(repository.firewall.max_name_bytes)"
+            )
+        return data
+
+    def path(self, source: Source, start: int, end: int) -> str:
+        """What may be a file name: bytes that are not UTF-8 stay what they are."""
+        return os.fsdecode(self.raw(source, start, end))
+
+    def raw(self, source: Source, start: int, end: int) -> bytes:
+        """The bytes; raises Malformed when they are more than any text here has, or when there is too much in all."""
+        if end - start > TEXT_BYTES_MAX:
+            raise Malformed(
+                f"the text at byte {start} has {end - start} bytes; at most {TEXT_BYTES_MAX} are read"
+            )
+        self._left -= end - start
+        if self._left < 0:
+            raise Malformed(f"has more than {ALL_TEXT_BYTES_MAX} bytes of names; at most that many are read")
+        return source.read(start, end)
