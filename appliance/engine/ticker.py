@@ -5,7 +5,7 @@ hands requests over one by one, a fraction of a millisecond apart. So a turn may
 ``QUIET_ITERATIONS`` iterations of the loop in a row brought no new request, at most ``HOLD_NS``. Whether waiting pays
 is learned: while it brings company it goes on; when it brought none for ``PATIENCE`` turns, turns are taken on the spot
 and waiting is only tried every ``PROBE_TURNS`` turns, so that a lone client pays neither for it nor for an iteration of
-the loop. Nothing waits where every worker is busy: a turn wakes nobody then. Measured in docs/BENCHMARKS.md.
+the loop. Nothing waits where every worker is busy: a turn wakes nobody then.
 """
 
 from __future__ import annotations

@@ -12,8 +12,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final, NoReturn
 
 # The library's newer listener passes each event on between threads once more than the older one, which at concurrency 1
-# costs a request a quarter of its time (docs/BENCHMARKS.md). Read when the library is imported; an operator's own
-# setting wins.
+# costs a request a quarter of its time. Read when the library is imported; an operator's own setting wins.
 os.environ.setdefault("GRPC_EXPERIMENTS", "-event_engine_listener")
 # What this process forks is at once another program; the library would look after its threads each time, and complain.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
