@@ -21,10 +21,11 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 
+from appliance.core.memory import actions, events
+from appliance.core.memory.accountant import Accountant
+from appliance.core.memory.budget import Budget
+from appliance.core.memory.footprint import Footprint, Residency
 from appliance.config.residency import ResidencyPolicy
-from appliance.core.memory import residency_port as port
-from appliance.core.memory.residency import Residency
-from appliance.core.memory.residency_port import Footprint, Form
 from benchmarks.residency_traces import Trace
 
 NEVER = 1 << 62
@@ -153,33 +154,37 @@ def bound(trace: Trace) -> int:
 
 
 def ours(trace: Trace) -> int:
-    """The same game for Residency, in nanoseconds; fetching ahead is charged as well."""
-    residency = Residency(ResidencyPolicy(), trace.budget_bytes)
+    """The same game for the accountant, in nanoseconds; fetching ahead is charged as well."""
+    accountant = Accountant(ResidencyPolicy(), [Budget("cpu", trace.budget_bytes)])
     paid_ns = 0
 
-    def tell(event: port.Event, now_ns: int) -> None:
+    def tell(event: events.Event, now_ns: int) -> None:
         nonlocal paid_ns
         waiting = [event]
         while waiting:
-            for action in residency.step(waiting.pop(), now_ns, ()):
+            for action in accountant.step(waiting.pop(), now_ns):
                 match action:
-                    case port.Load() | port.PageIn():
+                    case actions.Load() | actions.PageIn():
                         traced = trace.models[action.model]
                         paid_ns += traced.cost_ns
-                        waiting.append(port.Done(action.model, traced.cost_ns, traced.bytes))
-                    case port.EvictWeights() | port.Unload():
-                        waiting.append(port.Done(action.model))
-                    case port.Refuse():
+                        waiting.append(events.Done(action.model, traced.cost_ns, traced.bytes))
+                    case actions.EvictWeights() | actions.Unload():
+                        waiting.append(events.Done(action.model))
+                    case actions.CheckUse():
+                        waiting.append(events.UseChecked(action.device, frozenset(action.models)))
+                    case actions.Refuse():
                         raise AssertionError(f"{action} without a deadline")
 
-    for model, traced in enumerate(trace.models):
+    for number, traced in enumerate(trace.models):
         footprint = Footprint(traced.bytes, traced.bytes)
-        tell(port.Added(model, Form.WEIGHTS_EVICTED, footprint, traced.cost_ns, traced.cost_ns), 0)
-    for request, (at_ns, model) in enumerate(trace.requests):
-        if residency.form(model) is Form.RESIDENT:
-            tell(port.Used(model, 1), at_ns)
+        costs_ns = traced.cost_ns, traced.cost_ns
+        tell(events.Added(number, "cpu", Residency.WEIGHTS_EVICTED, footprint, *costs_ns), 0)
+    for request, (at_ns, number) in enumerate(trace.requests):
+        model = accountant.model(number)
+        if model is not None and model.residency is Residency.RESIDENT:
+            tell(events.Used(number, 1), at_ns)
         else:
-            tell(port.Asked(model, request, NEVER, 0), at_ns)
+            tell(events.Asked(number, request, NEVER, 0), at_ns)
     return paid_ns
 
 

@@ -1,5 +1,5 @@
-"""Models, clients and a slow disk around Residency, by seed, in virtual time; everything it does is held to its
-rules."""
+"""Models, clients, versions on their way and a slow disk around the accountant for memory, by seed, in virtual time;
+everything it does is held to its rules."""
 
 from __future__ import annotations
 
@@ -8,15 +8,28 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from appliance.core.memory import actions, events
+from appliance.core.memory.accountant import Accountant
+from appliance.core.memory.actions import Action
+from appliance.core.memory.budget import Budget
+from appliance.core.memory.events import Event
+from appliance.core.memory.footprint import Footprint, Residency
+from appliance.core.memory.model import ARRIVING, LEAVING, Model, Move
 from appliance.config.residency import ResidencyPolicy
-from appliance.core.memory import residency_port as port
-from appliance.core.memory.residency import Residency
-from appliance.core.memory.residency_port import Action, Event, Footprint, Form
-from appliance.core.memory.tenant import ARRIVING, LEAVING, Move, Tenant
 
 MILLISECOND = 1_000_000
 SECOND = 1_000_000_000
 MIB = 1 << 20
+DEVICE = "cpu"
+FORCING = (
+    events.BudgetSet,
+    events.Measured,
+    events.Settle,
+    events.Changed,
+    events.ReservationWanted,
+    events.FreeMeasured,
+)
+"""Events after which models may leave although they are held: there is less memory than before."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +57,7 @@ class ResidencyWorld:
         self.random = random.Random(seed)
         self.weather = weather
         self.policy = ResidencyPolicy(loads_at_once=self.random.choice((1, 2, 3)), waiting_requests_max=60)
-        self.residency = Residency(self.policy, weather.budget_bytes)
+        self.accountant = Accountant(self.policy, [Budget(DEVICE, weather.budget_bytes)])
         self.now_ns = SECOND
         self.calendar: list[tuple[int, int, Callable[[], None]]] = []
         self.order = 0
@@ -60,22 +73,24 @@ class ResidencyWorld:
         for _ in range(weather.models):
             self.add()
         for model in range(weather.pinned):
-            self.tell(port.Kept(model, True, 0))
+            self.tell(events.Retained(model, True, 0))
 
     def run(self, requests: int) -> None:
         for request in range(requests):
             self.until(self.now_ns + int(self.random.expovariate(30.0) * SECOND))
             self.happen()
             self.ask(request)
-        self.in_use = {each.model for each in self.residency.tenants() if each.form is Form.RESIDENT}
-        self.tell(port.BudgetChanged(self.weather.budget_bytes // 2))
+        self.in_use = {
+            each.model for each in self.accountant.models() if each.residency is Residency.RESIDENT
+        }
+        self.limit(self.weather.budget_bytes // 2)
         self.in_use.clear()
         self.until(self.now_ns + 600 * SECOND)
         assert not self.waiting, f"still waiting: {self.waiting}"
         assert not self.moves
-        sums = self.residency.statistics()
-        stays = all(each.stays or each.form is Form.COLD for each in self.residency.tenants())
-        assert stays or sums.used_bytes <= sums.budget_bytes, "nobody looks whether somebody may leave"
+        sums = self.accountant.statistics(DEVICE)
+        stays = all(each.stays or each.residency is Residency.COLD for each in self.accountant.models())
+        assert stays or sums.used_bytes <= sums.left_bytes, "nobody looks whether somebody may leave"
 
     def until(self, end_ns: int) -> None:
         """Let time pass."""
@@ -97,21 +112,38 @@ class ResidencyWorld:
         evictable = int(size_bytes * self.random.choice(self.weather.evictable))
         load_ns = int(self.random.uniform(10, 400)) * MILLISECOND
         self.costs[model] = load_ns, load_ns // self.random.choice((2, 4))
-        self.tell(port.Added(model, Form.COLD, Footprint(size_bytes, evictable), *self.costs[model]))
+        self.tell(
+            events.Added(model, DEVICE, Residency.COLD, Footprint(size_bytes, evictable), *self.costs[model])
+        )
 
     def happen(self) -> None:
         chance = self.random.random
         for model in list(self.costs):
             if chance() < self.weather.busy:
                 (self.in_use.discard if model in self.in_use else self.in_use.add)(model)
-        self.in_use = {model for model in self.in_use if self.residency.form(model) is Form.RESIDENT}
+        self.in_use = {model for model in self.in_use if self.served(model).residency is Residency.RESIDENT}
         if self.waiting and chance() < self.weather.withdraw:
             request = self.random.choice(list(self.waiting))
             model = self.waiting[request][0]
             self.end(request, "withdrawn")
-            self.tell(port.Withdrawn(model, request))
+            self.tell(events.Withdrawn(model, request))
         if chance() < self.weather.operator:
             self.operate()
+
+    def leave(self, model: int) -> None:
+        """It is no more looked after, and gone at once."""
+        self.forget(model)
+        self.tell(events.Gone(model))
+
+    def forget(self, model: int) -> None:
+        for request in [each for each, (wanted, _) in self.waiting.items() if wanted == model]:
+            self.end(request, "removed")
+        self.moves.pop(model, None)
+        self.in_use.discard(model)
+        del self.costs[model]
+
+    def limit(self, size_bytes: int) -> None:
+        self.tell(events.BudgetSet(Budget(DEVICE, size_bytes)))
 
     def operate(self) -> None:
         model = self.random.choice(list(self.costs))
@@ -119,20 +151,15 @@ class ResidencyWorld:
             case 0:
                 self.add()
             case 1 if len(self.costs) > 3:
-                for request in [each for each, (wanted, _) in self.waiting.items() if wanted == model]:
-                    self.end(request, "removed")
-                self.moves.pop(model, None)
-                self.in_use.discard(model)
-                del self.costs[model]
-                self.tell(port.Removed(model))
+                self.leave(model)
             case 2:
-                self.tell(port.Kept(model, self.random.random() < 0.2, self.random.choice((0, SECOND))))
+                self.tell(events.Retained(model, self.random.random() < 0.2, self.random.choice((0, SECOND))))
             case 3:
                 share = self.random.choice((0.6, 1.0, 1.4))
-                self.tell(port.BudgetChanged(int(self.weather.budget_bytes * share)))
+                self.limit(int(self.weather.budget_bytes * share))
             case _:
                 size_bytes = int(self.weather.budget_bytes * self.random.uniform(0.02, 0.45))
-                self.tell(port.Measured(model, Footprint(size_bytes, size_bytes // 2)))
+                self.tell(events.Measured(model, Footprint(size_bytes, size_bytes // 2)))
 
     def ask(self, request: int) -> None:
         model = min(int(self.random.paretovariate(0.7)) - 1, 10**6) % self.models
@@ -140,7 +167,7 @@ class ResidencyWorld:
             return
         self.asked = request, self.now_ns + self.random.randint(*self.weather.budget_ms) * MILLISECOND
         before = sum(self.ended.values()) + len(self.waiting)
-        self.tell(port.Asked(model, request, self.asked[1], self.random.randint(1, MIB)))
+        self.tell(events.Asked(model, request, self.asked[1], self.random.randint(1, MIB)))
         assert sum(self.ended.values()) + len(self.waiting) == before + 1, f"request {request} has no answer"
 
     def give_up(self, request: int) -> None:
@@ -149,7 +176,7 @@ class ResidencyWorld:
             model = self.waiting[request][0]
             self.late += 1
             self.end(request, "gave up")
-            self.tell(port.Withdrawn(model, request))
+            self.tell(events.Withdrawn(model, request))
 
     def end(self, request: int, how: str) -> None:
         _, deadline_ns = self.waiting.pop(request)
@@ -160,110 +187,116 @@ class ResidencyWorld:
     # What is done
 
     def tell(self, event: Event) -> None:
-        actions = self.residency.step(event, self.now_ns, self.in_use)
-        for action in actions:
+        decided: list[Action] = []
+        for action in self.accountant.step(event, self.now_ns):
+            if isinstance(action, actions.CheckUse):
+                idle = frozenset(action.models) - self.in_use
+                decided += self.accountant.step(events.UseChecked(action.device, idle), self.now_ns)
+            else:
+                decided.append(action)
+        for action in decided:
             self.check(action, event)
-        for action in actions:
+        for action in decided:
             self.perform(action)
         self.check_sums()
 
     def check(self, action: Action, event: Event) -> None:
         """The rules that one action must keep."""
-        if isinstance(action, port.WakeAt):
-            return
-        tenant = self.tenant(action.model)
         match action:
-            case port.EvictWeights() | port.Unload():
-                over = (
-                    isinstance(event, port.BudgetChanged | port.Measured | port.Settle) or self.above_before
-                )
-                assert not tenant.pinned, action
-                assert not tenant.waiting, action
+            case actions.EvictWeights() | actions.Unload():
+                over = isinstance(event, FORCING) or self.above_before
+                known = self.served(action.model)
+                assert not known.pinned, action
+                assert not known.waiting, action
                 assert action.model not in self.in_use, action
-                assert over or tenant.available_ns <= self.now_ns, f"{action} while it is held"
+                assert over or known.available_ns <= self.now_ns, f"{action} while it is held"
                 assert action.model not in self.moves
-            case port.Load() | port.PageIn():
+            case actions.Load() | actions.PageIn():
                 assert action.model not in self.moves
-                assert (tenant.form is Form.WEIGHTS_EVICTED) == isinstance(action, port.PageIn)
-                sums = self.residency.statistics()
-                assert sums.used_bytes <= sums.budget_bytes, f"{action} above the budget"
+                known = self.served(action.model)
+                assert (known.residency is Residency.WEIGHTS_EVICTED) == isinstance(action, actions.PageIn)
+                sums = self.accountant.statistics(DEVICE)
+                assert sums.used_bytes <= sums.left_bytes, f"{action} above the budget"
                 assert sums.arriving <= self.policy.loads_at_once
 
     def perform(self, action: Action) -> None:
         match action:
-            case port.Load() | port.PageIn() | port.EvictWeights() | port.Unload():
+            case actions.Load() | actions.PageIn() | actions.EvictWeights() | actions.Unload():
                 self.moves[action.model] = action
                 self.later(self.takes_ns(action), lambda: self.finish(action))
-            case port.Wait():
+            case actions.Wait():
                 assert self.asked[0] == action.request
                 assert self.now_ns + action.ready_ns <= self.asked[1], "may wait, but not so long"
                 self.waiting[action.request] = action.model, self.asked[1]
                 request = action.request
                 self.later(self.asked[1] - self.now_ns + SECOND, lambda: self.give_up(request))
-            case port.Refuse(_, request, reason, retry_ns):
-                assert (retry_ns >= 0) == (reason is not port.Coldness.NEVER)
+            case actions.Refuse(_, request, reason, retry_ns):
+                assert (retry_ns >= 0) == (reason is not actions.Miss.NEVER)
                 if request in self.waiting:
                     self.end(request, "given up")
                 else:
                     self.ended["refused"] = self.ended.get("refused", 0) + 1
-            case port.Serve():
+            case actions.Serve():
                 self.ended["served"] = self.ended.get("served", 0) + 1
-            case port.Release():
+            case actions.Release():
                 for request in action.requests:
                     self.end(request, "released")
-            case port.WakeAt():
+            case actions.WakeAt():
                 if self.wake_ns <= self.now_ns or action.at_ns < self.wake_ns:
                     self.wake_ns = action.at_ns
                     self.later(action.at_ns - self.now_ns, self.wake)
 
     def wake(self) -> None:
         self.wake_ns = 0
-        self.tell(port.Settle())
+        self.tell(events.Settle())
 
     def takes_ns(self, action: Action) -> int:
         load_ns, page_in_ns = self.costs[getattr(action, "model")]  # noqa: B009
         noise = 1 + self.weather.noise * self.random.uniform(-1, 1)
         match action:
-            case port.Load():
+            case actions.Load():
                 return int(load_ns * noise)
-            case port.PageIn():
+            case actions.PageIn():
                 return int(page_in_ns * noise)
         return MILLISECOND
 
-    def finish(self, action: port.Load | port.PageIn | port.EvictWeights | port.Unload) -> None:
+    def finish(self, action: actions.Load | actions.PageIn | actions.EvictWeights | actions.Unload) -> None:
         model = action.model
         if self.moves.get(model) is not action:
             return
         del self.moves[model]
-        arriving = isinstance(action, port.Load | port.PageIn)
+        arriving = isinstance(action, actions.Load | actions.PageIn)
         if self.random.random() < self.weather.fail:
-            self.tell(port.Failed(model))
+            self.tell(events.Failed(model))
         elif not arriving and self.random.random() < self.weather.decline:
-            self.tell(port.Declined(model))
+            self.tell(events.Declined(model))
         else:
-            tenant = self.tenant(model)
-            ns = self.now_ns - tenant.moving_since_ns
-            self.tell(port.Done(model, ns, tenant.footprint.bytes if arriving else 0))
+            known = self.served(model)
+            ns = self.now_ns - known.moving_since_ns
+            self.tell(events.Done(model, ns, known.footprint.bytes if arriving else 0))
 
     # What must hold between steps
 
     @property
     def above_before(self) -> bool:
-        sums = self.residency.statistics()
-        return sums.used_bytes > sums.budget_bytes
+        sums = self.accountant.statistics(DEVICE)
+        return sums.used_bytes > sums.left_bytes
 
-    def tenant(self, model: int) -> Tenant:
-        return next(each for each in self.residency.tenants() if each.model == model)
+    def served(self, model: int) -> Model:
+        found = self.accountant.model(model)
+        assert found is not None
+        return found
 
     def check_sums(self) -> None:
-        tenants = list(self.residency.tenants())
-        sums = self.residency.statistics()
-        assert sums.used_bytes == sum(each.bytes_now for each in tenants)
-        assert sums.leaving_bytes == sum(each.bytes_leaving for each in tenants)
-        assert sums.arriving == sum(each.move in ARRIVING for each in tenants)
+        self.accountant.check_integrity()
+        models = list(self.accountant.models())
+        sums = self.accountant.statistics(DEVICE)
+        assert sums.used_bytes == sum(each.bytes_now for each in models)
+        assert sums.leaving_bytes == sum(each.bytes_leaving for each in models)
+        assert sums.arriving == sum(each.move in ARRIVING for each in models)
         assert sums.waiting_requests == len(self.waiting) <= self.policy.waiting_requests_max
-        assert {each.model for each in tenants if each.move is not Move.NONE} == set(self.moves)
-        for each in tenants:
+        assert {each.model for each in models if each.move is not Move.NONE} == set(self.moves)
+        for each in models:
             assert not (each.resident and each.waiting), "who could be served waits"
             if each.move in LEAVING:
-                assert each.form is not Form.COLD
+                assert each.residency is not Residency.COLD

@@ -6,6 +6,7 @@ import pytest
 
 from benchmarks.residency_rivals import Lru, bound, ours
 from benchmarks.residency_traces import draw
+from tests.simulation.reservation_world import ReservationWorld
 from tests.simulation.residency_world import ResidencyWorld, Weather
 
 STORM = Weather(noise=0.5, busy=0.1, decline=0.2, fail=0.1, withdraw=0.1, operator=0.1, pinned=1)
@@ -16,6 +17,15 @@ def test_rules_hold_in_a_storm(seed: int) -> None:
     world = ResidencyWorld(seed, STORM)
     world.run(300)
     assert world.ended.get("released")
+
+
+@pytest.mark.parametrize("first", range(0, 40, 10))
+def test_memory_is_promised_once_while_versions_replace_others(first: int) -> None:
+    worlds = [ReservationWorld(seed, STORM) for seed in range(first, first + 10)]
+    for world in worlds:
+        world.run(200)
+    replies = sum((world.replies for world in worlds), start=worlds[0].replies.__class__())
+    assert {"granted", "held", "NoneType", "NeverFits", "MachineFull", "OvercommitTaken"} <= set(replies)
 
 
 @pytest.mark.parametrize("evictable", [0.0, 1.0])

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
+from appliance.core.memory.books import Books
+from appliance.core.memory.footprint import Residency
+from appliance.core.memory.model import Model
 from appliance.core.memory.popularity import Worth
 
 
@@ -33,3 +36,20 @@ def choose(steps: Iterable[Step], missing_bytes: int) -> list[Step]:
             chosen.remove(step)
             freed -= step.bytes
     return chosen
+
+
+def steps_out(books: Books, model: Model) -> Iterator[Step]:
+    """The steps down of a model that is in memory, each with what it gives back and its eviction cost. To be unloaded
+    at once is both steps of a model whose weights could be evicted."""
+    timing, popularity = books.timing, books.popularity
+    load_ns = timing.mean_ns(model, by_page_in=False)
+    evictable_bytes = model.footprint.evictable_bytes
+    page_in_ns = min(timing.mean_ns(model, by_page_in=True), load_ns) if evictable_bytes else 0
+    first: Worth | None = None
+    if evictable_bytes and model.residency is Residency.RESIDENT:
+        first = popularity.worth(model.model, page_in_ns, evictable_bytes, model.arrival)
+        yield Step(first, model.model, evictable_bytes, True)
+    rest = model.footprint.bytes - evictable_bytes
+    if rest:
+        worth = popularity.worth(model.model, load_ns - page_in_ns, rest, model.arrival)
+        yield Step(max(worth, first) if first else worth, model.model, rest, False)

@@ -74,17 +74,3 @@ def shape_statistics(shape: Shape) -> ShapeStatistics:
         per_row_ns=shape.per_row_ns,
         plan_rows=shape.plan_rows,
     )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ResidencyStatistics:
-    """Sums and states as of now."""
-
-    budget_bytes: int
-    used_bytes: int
-    leaving_bytes: int
-    arriving: int
-    waiting_models: int
-    waiting_requests: int
-    waiting_bytes: int
-    span_ns: int

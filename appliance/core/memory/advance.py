@@ -1,0 +1,154 @@
+"""What to bring and what to put out next.
+
+What is above the budget is freed first, whoever holds it. Then loads start in the order in which requests wait for
+them, as far as places and memory go. When nobody waits, refused requests that may come back are thought of, and after
+them what is pinned.
+"""
+
+from __future__ import annotations
+
+from appliance.core.memory.actions import Action, CheckUse, EvictWeights, Load, PageIn, Unload, WakeAt
+from appliance.core.memory.books import Books
+from appliance.core.memory.eviction import choose, steps_out
+from appliance.core.memory.model import ARRIVING, Model, Move
+
+
+def advance(books: Books, now_ns: int, idle: frozenset[int] | None) -> list[Action]:
+    """What is to be done now. ``idle`` are models that were found to have nothing in flight; None: nobody has looked,
+    so that before anything is put out CheckUse asks for it."""
+    return _Advance(books, now_ns, idle).run()
+
+
+class _Advance:
+    """One look at the books."""
+
+    def __init__(self, books: Books, now_ns: int, idle: frozenset[int] | None) -> None:
+        self._books = books
+        self._now_ns = now_ns
+        self._idle = idle
+        self._unchecked: dict[int, None] = {}
+        self._actions: list[Action] = []
+
+    def run(self) -> list[Action]:
+        """Decide."""
+        self._shrink()
+        places = max(self._books.policy.loads_at_once - len(self._books.ledger.arriving), 0)
+        self._load(places)
+        if not self._unchecked:
+            self._go_on(places)
+        if self._unchecked:
+            self._actions.append(CheckUse(self._books.budget.device, tuple(self._unchecked)))
+        return self._actions
+
+    def _go_on(self, places: int) -> None:
+        ledger, queue = self._books.ledger, self._books.waiting.queue
+        if queue and places > 0:
+            self._actions.append(WakeAt(self._now_ns + self._books.policy.retry_ns))
+        elif not queue and not ledger.arriving and not ledger.leaving_bytes:
+            self._bring_retained()
+
+    @property
+    def _above(self) -> int:
+        """How much more than the budget is taken and not leaving."""
+        ledger = self._books.ledger
+        return ledger.used_bytes - ledger.leaving_bytes - self._books.left_bytes
+
+    def _shrink(self) -> None:
+        if self._above > 0:
+            self._make_room(self._above, forced=True)
+            if self._above > 0 and not self._unchecked:
+                self._wake_for(1, forced=True)
+
+    def _load(self, places: int) -> None:
+        ledger = self._books.ledger
+        reserved = 0
+        for model in self._next_loads()[:places]:
+            reserved += model.bytes_missing
+            free = self._books.left_bytes - ledger.used_bytes
+            if reserved > free:
+                self._make_room(reserved - free - ledger.leaving_bytes)
+            elif model.move is Move.NONE:
+                reserved -= model.bytes_missing
+                self._start(model)
+
+    def _next_loads(self) -> list[Model]:
+        """Those that requests wait for; when there is none, those that refused ones may come back for."""
+        ledger = self._books.ledger
+        waited = [ledger.models[model] for model in self._books.waiting.queue]
+        if waited:
+            return waited
+        return [
+            model
+            for model in ledger
+            if model.wished_until_ns > self._now_ns
+            and not model.resident
+            and model.move not in ARRIVING
+            and model.not_before_ns <= self._now_ns
+        ]
+
+    def _start(self, model: Model) -> None:
+        background = not model.waiting and model.wished_until_ns <= self._now_ns
+        by_page_in = self._books.start(model, self._now_ns)
+        self._actions.append((PageIn if by_page_in else Load)(model.model, background))
+
+    def _bring_retained(self) -> None:
+        """Load what is pinned or held, one after the other. Nothing else is fetched ahead: in the simulation the gaps
+        that evictions leave would be used again and again for what nobody asks for."""
+        ledger = self._books.ledger
+        absent = [each for each in ledger if each.stays and not each.resident]
+        model = next((each for each in absent if each.not_before_ns <= self._now_ns), None)
+        if model is None:
+            self._actions.extend(WakeAt(each.not_before_ns) for each in absent)
+            return
+        missing = model.bytes_missing + ledger.used_bytes - self._books.left_bytes
+        if missing <= 0:
+            self._start(model)
+            return
+        self._make_room(missing)
+        if not self._unchecked and not ledger.leaving_bytes:
+            self._wake_for(missing)
+
+    def _make_room(self, missing: int, *, forced: bool = False) -> None:
+        """Begin to put out what is worth least, if that will be enough. ``forced``: whether or not it will, and
+        without regard to holds."""
+        if missing <= 0:
+            return
+        may_leave = [
+            each
+            for each in self._books.ledger
+            if (forced or each.available_ns <= self._now_ns)
+            and self._books.evictable(each, self._now_ns)
+            and not self._books.reservations.protects(each.model)
+        ]
+        if self._idle is not None:
+            may_leave = [each for each in may_leave if each.model in self._idle]
+        if not forced and sum(each.bytes_now for each in may_leave) < missing:
+            return
+        if self._idle is None:
+            self._unchecked |= dict.fromkeys(each.model for each in may_leave)
+            return
+        self._put_out(may_leave, missing)
+
+    def _put_out(self, may_leave: list[Model], missing: int) -> None:
+        ledger = self._books.ledger
+        steps = choose([step for each in may_leave for step in steps_out(self._books, each)], missing)
+        whole = {step.model for step in steps if not step.weights}
+        for number in dict.fromkeys(step.model for step in steps):
+            model = ledger.models[number]
+            model.moving_since_ns = self._now_ns
+            ledger.become(model, model.residency, Move.UNLOADING if number in whole else Move.EVICTING)
+            self._actions.append(Unload(number) if number in whole else EvictWeights(number))
+
+    def _wake_for(self, missing: int, *, forced: bool = False) -> None:
+        """Look again when so much may be had, as far as time alone says; never, if whoever leaves is not enough."""
+        waited = bool(self._books.waiting.queue)
+        spare = [
+            (max(0 if forced else each.available_ns, 0 if waited else each.wished_until_ns), each.bytes_now)
+            for each in self._books.ledger
+            if each.may_leave
+        ]
+        for at_ns, size_bytes in sorted(spare):
+            missing -= size_bytes
+            if missing <= 0:
+                self._actions.append(WakeAt(max(at_ns, self._now_ns + self._books.policy.retry_ns)))
+                return

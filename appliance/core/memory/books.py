@@ -1,0 +1,70 @@
+"""What is known of one device: its budget, its models, who waits, what comes and goes. Decisions are made by others."""
+
+from __future__ import annotations
+
+from appliance.core.memory.budget import Budget
+from appliance.core.memory.footprint import Residency
+from appliance.core.memory.ledger import Ledger
+from appliance.core.memory.model import Model, Move
+from appliance.config.residency import ResidencyPolicy
+from appliance.core.memory.popularity import Popularity
+from appliance.core.memory.reservations import Reservations
+from appliance.core.memory.timing import Timing
+from appliance.core.memory.waiting import Waiting
+
+
+class Books:
+    """Owned by one DeviceMemory; ``left_bytes`` is what models that serve may take."""
+
+    __slots__ = ("left_bytes", "ledger", "policy", "popularity", "reservations", "timing", "waiting")
+
+    def __init__(self, policy: ResidencyPolicy, budget: Budget) -> None:
+        self.policy = policy
+        self.reservations = Reservations(budget)
+        self.left_bytes = budget.bytes
+        self.ledger = Ledger()
+        self.waiting = Waiting()
+        self.popularity = Popularity(budget.bytes)
+        self.timing = Timing(policy)
+
+    @property
+    def budget(self) -> Budget:
+        """What models may take when nothing is reserved."""
+        return self.reservations.budget
+
+    def review(self) -> None:
+        """See what reservations leave of the budget."""
+        left_bytes = self.reservations.left_bytes
+        if left_bytes != self.left_bytes:
+            self.left_bytes = left_bytes
+            self.popularity.set_budget(left_bytes)
+
+    def describe(self, model: Model) -> None:
+        """Tell the shadows what they play with: the step that is taken first."""
+        evictable_bytes = model.footprint.evictable_bytes
+        cost_ns = self.timing.mean_ns(model, by_page_in=bool(evictable_bytes))
+        self.popularity.describe(model.model, cost_ns, evictable_bytes or model.footprint.bytes)
+
+    def evictable(self, model: Model, now_ns: int) -> bool:
+        """Whether nothing but its hold, and what is in flight, may speak against putting it out."""
+        return model.may_leave and (bool(self.waiting.queue) or model.wished_until_ns <= now_ns)
+
+    def start(self, model: Model, now_ns: int) -> bool:
+        """Begin to bring ``model``; True when that is by a page-in."""
+        self.waiting.queue.pop(model.model, None)
+        model.moving_since_ns = now_ns
+        by_page_in = model.residency is Residency.WEIGHTS_EVICTED
+        self.ledger.become(model, model.residency, Move.PAGING_IN if by_page_in else Move.LOADING)
+        return by_page_in
+
+    def numbers(self) -> list[int]:
+        """All versions that are known here."""
+        return [*self.ledger.models, *self.reservations.outside()]
+
+    def check_integrity(self) -> None:
+        """Raise AssertionError where the books contradict themselves."""
+        self.ledger.check_integrity()
+        self.waiting.check_integrity(self.ledger)
+        self.reservations.check_integrity()
+        assert self.left_bytes == self.reservations.left_bytes, "what is left was not seen anew"
+        assert not self.ledger.models.keys() & self.reservations.outside(), "a model is counted twice"

@@ -1,0 +1,98 @@
+"""One model as the accountant keeps it: what it takes, what is being done to it, and who waits for it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+from appliance.core.memory.footprint import Footprint, Residency
+from appliance.core.memory.load_cost import LoadCost
+
+
+class Move(Enum):
+    """What is being done to a model."""
+
+    NONE = "none"
+    LOADING = "loading"
+    PAGING_IN = "paging in"
+    EVICTING = "evicting"
+    UNLOADING = "unloading"
+
+
+ARRIVING = frozenset({Move.LOADING, Move.PAGING_IN})
+LEAVING = frozenset({Move.EVICTING, Move.UNLOADING})
+
+
+@dataclass(slots=True, eq=False)
+class Model:
+    """A model that serves. ``residency``, ``move``, ``footprint`` and what retains it are changed by its ledger alone.
+
+    ``arrival`` orders models by when they came. ``waiting`` are the bytes of each request that waits. Until
+    ``wished_until_ns`` it is worth loading for requests that were refused and may come back; ``not_before_ns`` ends the
+    pause after ``failures`` loads that failed in a row.
+    """
+
+    model: int
+    footprint: Footprint
+    load: LoadCost
+    page_in: LoadCost
+    residency: Residency = Residency.COLD
+    move: Move = Move.NONE
+    moving_since_ns: int = 0
+    arrival: int = 0
+    pinned: bool = False
+    held: bool = False
+    keep_warm_ns: int = 0
+    used_ns: int = 0
+    held_until_ns: int = 0
+    waiting: dict[int, int] = field(default_factory=dict)
+    wished_until_ns: int = 0
+    failures: int = 0
+    not_before_ns: int = 0
+
+    @property
+    def bytes_now(self) -> int:
+        """Memory it takes, or will when it has arrived."""
+        return self.footprint.bytes if self.move in ARRIVING else self.footprint.at(self.residency)
+
+    @property
+    def bytes_leaving(self) -> int:
+        """What is about to be given back."""
+        if self.move is Move.EVICTING:
+            return self.footprint.evictable_bytes
+        return self.bytes_now if self.move is Move.UNLOADING else 0
+
+    @property
+    def bytes_missing(self) -> int:
+        """What it needs beside what it takes now, to be RESIDENT."""
+        return self.footprint.bytes - self.bytes_now + self.bytes_leaving
+
+    @property
+    def resident(self) -> bool:
+        """Requests can go to it."""
+        return self.residency is Residency.RESIDENT and self.move is Move.NONE
+
+    @property
+    def stays(self) -> bool:
+        """Whether it is to be RESIDENT, asked for or not."""
+        return self.pinned or self.held
+
+    @property
+    def may_leave(self) -> bool:
+        """Whether it takes memory, and nothing but time and requests in flight may speak against putting it out."""
+        moves = self.move is not Move.NONE
+        return not (moves or self.residency is Residency.COLD or self.stays or self.waiting)
+
+    @property
+    def available_ns(self) -> int:
+        """From when on it may be put out, as far as time alone says."""
+        if self.residency is not Residency.RESIDENT:
+            return 0
+        return max(self.held_until_ns, self.used_ns + self.keep_warm_ns if self.keep_warm_ns else 0)
+
+    @property
+    def comes_by_page_in(self) -> bool:
+        """Whether it takes a page-in, not a load, to have it RESIDENT again, from how it is or will be."""
+        if self.move is Move.UNLOADING or self.residency is Residency.COLD:
+            return False
+        return self.residency is Residency.WEIGHTS_EVICTED or self.move is Move.EVICTING
