@@ -23,15 +23,16 @@ import uvloop
 
 from appliance.config.frontend import FrontEndKind
 from appliance.config.tree import ApplianceConfig
+from appliance.core.memory.budget import Budget
 from appliance.core.scheduling.scheduler import Scheduler
 from appliance.domain.errors import OperatorError, WorkerError
+from appliance.engine.control.costs import Costs
 from appliance.engine.control.desired import Desired
-from appliance.engine.control.residency_settings import ResidencyTerms
+from appliance.engine.control.model_cache import HOST, ResidencyTerms
 from appliance.engine.control.swaps import SwapTerms
 from appliance.engine.engine import Engine, EngineTerms
 from appliance.engine.environment import Shell
 from appliance.engine.port import IndexEntry
-from appliance.engine.requests.costs import Costs
 from appliance.engine.ticker import Ticker
 from appliance.engine.versions.premises import Premises, this_cpu
 from appliance.engine.versions.record_files import FileRecords
@@ -68,7 +69,7 @@ from appliance.telemetry.notify import notify
 from appliance.telemetry.snapshot import StoreFigures
 from appliance.telemetry.trace import open_tracer
 from appliance.workers.arena import Arena
-from appliance.workers.daemon.machine import memory_bytes, spare_bytes
+from appliance.workers.daemon.machine import free_bytes, memory_bytes
 from appliance.workers.daemon.pool import WorkerPool
 from appliance.workers.memory import MemorySamples
 from appliance.workers.port import PoolEvent, worker_settings
@@ -454,7 +455,9 @@ def wall_ms() -> int:
 
 
 def _residency(config: ApplianceConfig, costs: Costs) -> ResidencyTerms:
-    return ResidencyTerms(config.residency, _memory_for_models(config), spare_bytes, costs)
+    configured = bool(config.residency.budget_bytes)
+    budget = Budget(HOST, _memory_for_models(config), configured=configured)
+    return ResidencyTerms(config.residency, (budget,), lambda device: free_bytes(), costs)
 
 
 def _memory_for_models(config: ApplianceConfig) -> int:

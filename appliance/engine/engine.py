@@ -17,6 +17,7 @@ from typing import Final
 from appliance.config.engine import EngineConfig
 from appliance.config.placement import PlacementConfig
 from appliance.config.supervisor import SupervisorConfig
+from appliance.core.memory.actions import Reply
 from appliance.core.rollout.catalog import Catalog
 from appliance.core.scheduling import events
 from appliance.core.scheduling.scheduler import Scheduler
@@ -25,9 +26,7 @@ from appliance.domain.inference import RequestHead, RequestPlan
 from appliance.domain.model import ModelVersion, VersionState
 from appliance.domain.validation import plan_request
 from appliance.engine.control.hangs import Hangs
-from appliance.engine.control.lodging import Room
-from appliance.engine.control.residence import Residence
-from appliance.engine.control.residency_settings import ResidencyTerms
+from appliance.engine.control.model_cache import ModelCache, ResidencyTerms
 from appliance.engine.control.roster import Roster
 from appliance.engine.control.swaps import SwapTerms, default_terms
 from appliance.engine.environment import Shell
@@ -45,6 +44,7 @@ from appliance.engine.requests.displaced import Displaced
 from appliance.engine.requests.mirroring import Mirroring
 from appliance.engine.requests.rerouting import Rerouting
 from appliance.engine.requests.table import RequestTable
+from appliance.engine.requests.waiting_room import WaitingRoom
 from appliance.engine.turn import Turn
 from appliance.engine.versions.routes import Routes, Served
 from appliance.engine.versions.shapes import Shapes
@@ -105,10 +105,9 @@ class Engine:
             pool=pool, accounts=accounts, table=table, rerouting=rerouting, mirroring=mirroring
         )
         displaced = Displaced(rerouting, completion, shell.pace)
-        self._residence = Residence(
-            terms=terms.residency, routes=self._routes, roster=self._roster, workers=pool, direct=self.leases,
-            arena=arena, end=completion.end, proceed=table.queue, displaced=displaced.add,
-            soon=shell.pace.soon, at=shell.pace.at, report=shell.log.event,
+        self._cache = ModelCache(
+            terms=terms.residency, routes=self._routes, roster=self._roster, workers=pool, leases=self.leases,
+            room=WaitingRoom(table, completion, displaced), shell=shell,
         )  # fmt: skip
         dispatch = Dispatch(
             inbox=self._inbox, pool=pool, pace=shell.pace, leases=self.leases, table=table,
@@ -116,10 +115,10 @@ class Engine:
         )  # fmt: skip
         self._admission = Admission(
             default_deadline_ms=terms.engine.default_deadline_ms, shell=shell, routes=self._routes,
-            accounts=accounts, table=table, dispatch=dispatch, mirroring=mirroring, cold=self._residence,
+            accounts=accounts, table=table, dispatch=dispatch, mirroring=mirroring, cold=self._cache,
         )  # fmt: skip
         self._turn = Turn(
-            inbox=self._inbox, roster=self._roster, residence=self._residence, leases=self.leases,
+            inbox=self._inbox, roster=self._roster, cache=self._cache, leases=self.leases,
             dispatch=dispatch, completion=completion, mirroring=mirroring,
             hangs=Hangs(dispatch.batches, self._roster.groups, pool),
         )  # fmt: skip
@@ -260,7 +259,7 @@ class Engine:
             arena_limit_bytes=usage.limit_bytes,
             slots=self.leases.slots(),
             swaps=self._roster.swaps.figures(),
-            residency=self._residence.figures(),
+            residency=self._cache.figures(),
         )
 
     def _lane_use(self, worker: int) -> LaneUse:
@@ -328,11 +327,11 @@ class Engine:
         if type(event) is events.ModelClosed:
             self._shapes.forget(event.model)
 
-    def _has_room(self, served: Served, before: Served | None, now_ns: int) -> Room:
-        return self._residence.admit(served, before, now_ns)
+    def _has_room(self, served: Served, before: Served | None, now_ns: int) -> Reply:
+        return self._cache.reserve(served, before, now_ns)
 
     def _rests(self, served: Served) -> bool:
-        return self._residence.rests(served)
+        return self._cache.rests(served, self._shell.clock())
 
     def _is_idle(self, model: int) -> bool:
         served = self._roster.served(model)
@@ -346,7 +345,7 @@ class Engine:
 
     def _announce(self, now_ns: int) -> None:
         self._watchers.changed = False
-        self._residence.look(now_ns)
+        self._cache.look(now_ns)
         self._roster.look(now_ns)
         self._wanted_headers = self._roster.swaps.headers()
         self._settled_once = self._settled_once or self._roster.settled

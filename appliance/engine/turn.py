@@ -6,7 +6,7 @@ Workers are told first, so that they are busy again before answers are encoded. 
 from __future__ import annotations
 
 from appliance.engine.control.hangs import Hangs
-from appliance.engine.control.residence import Residence
+from appliance.engine.control.model_cache import ModelCache
 from appliance.engine.control.roster import Roster
 from appliance.engine.fastpath.leases import Leases
 from appliance.engine.inbox import Inbox
@@ -26,7 +26,7 @@ class Turn:
         *,
         inbox: Inbox,
         roster: Roster,
-        residence: Residence,
+        cache: ModelCache,
         leases: Leases,
         dispatch: Dispatch,
         completion: Completion,
@@ -35,7 +35,7 @@ class Turn:
     ) -> None:
         self._inbox = inbox
         self._roster = roster
-        self._residence = residence
+        self._cache = cache
         self._leases = leases
         self._dispatch = dispatch
         self._completion = completion
@@ -59,7 +59,7 @@ class Turn:
         finished, ended = self._take_news(now_ns)
         self.take_mirrored()
         self._roster.tick(now_ns)
-        self._residence.tick(now_ns)
+        self._cache.tick(now_ns)
         self._dispatch.step(now_ns)
         self._dispatch.settle(now_ns)
         self._left_queued = self._inbox.scheduler.queued
@@ -72,7 +72,7 @@ class Turn:
 
     def settle(self, now_ns: int) -> None:
         """End the turn: it is known now what serves."""
-        self._dispatch.settle_displaced(self._residence, now_ns)
+        self._dispatch.settle_displaced(self._cache, now_ns)
 
     def hand_out(self, now_ns: int) -> bool:
         """Give out the outcomes that turns left; whether there were any."""
@@ -115,13 +115,13 @@ class Turn:
                 self._worker_exited(event, now_ns)
                 ended.append(event.worker)
             else:
-                self._residence.news(event, now_ns)
+                self._cache.news(event, now_ns)
         return finished, ended
 
     def _worker_exited(self, event: workers.WorkerExited, now_ns: int) -> None:
         batches = self._dispatch.batches
         blamed, had = self._leases.worker_exited(event.worker)
-        away = self._residence.exiting(event)
+        away = self._cache.exiting(event)
         self._roster.worker_exited(event, batches.model_of, blamed, had, now_ns)
-        self._residence.exited(event, away, now_ns)
+        self._cache.exited(event, away, now_ns)
         self._inbox.extend(batches.lost(event.worker, event.batches))

@@ -9,17 +9,17 @@ import pytest
 
 from appliance.config.residency import ResidencyConfig
 from appliance.config.swap import SwapConfig
+from appliance.core.memory.footprint import PROCESS_BYTES
 from appliance.core.rollout.catalog import CatalogVersion
 from appliance.domain.errors import Cancelled, DeadlineExpired, ModelAway
 from appliance.domain.inference import NO_DEADLINE, Answer, RequestHead, TensorHead
 from appliance.domain.validation import plan_request
-from appliance.engine.control.lodging import PROCESS_BYTES
-from appliance.engine.control.residency_settings import ResidencyTerms
 from appliance.engine.port import Submission
 from appliance.engine.requests.displaced import Displaced
 from appliance.engine.requests.request import Request
 from appliance.engine.versions.routes import Served
 from appliance.telemetry.meter import VersionMeter
+from tests.engine.memory_terms import terms_of
 from tests.simulation.scripted_workers import MS
 from tests.simulation.swap_world import REFUSED_ANEW, SOUND, SwapWorld, version_of
 
@@ -33,7 +33,7 @@ class TwoVersionsWorld(SwapWorld):
     """Two models, of which the first has a second version beside the first; room for one, which ``m1`` has."""
 
     def __init__(self, fate: str) -> None:
-        terms = ResidencyTerms(ResidencyConfig(evict_weights=False), PROCESS_BYTES + 6_000)
+        terms = terms_of(ResidencyConfig(evict_weights=False), PROCESS_BYTES + 6_000)
         super().__init__(8, names=2, swap=SwapConfig(watch_s=0.1), residency=terms)
         self.outcomes: list[Any] = []
         self.tried = (CatalogVersion(model=self.next_version("m0", fate), fingerprint=""),)

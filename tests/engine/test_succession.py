@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from appliance.config.placement import PlacementConfig
-from appliance.core.memory.residency_port import Form
+from appliance.core.memory.actions import GrantReservation
+from appliance.core.memory.footprint import Residency
 from appliance.core.rollout.ledger import Ending
 from appliance.core.rollout.phase import Phase
 from appliance.core.rollout.version import Artifact
 from appliance.domain.model import WeightsFile
 from appliance.engine.control.census import Census
-from appliance.engine.control.lodging import THERE
 from appliance.engine.control.succession import Succession
 from appliance.engine.control.swaps import default_terms
 from appliance.engine.versions.routes import Routes, Served
@@ -50,7 +50,7 @@ class Rig:
             at=lambda at_ns: None,
             report=lambda *words, **more: None,
             wall_ms=lambda: 0,
-            room=lambda served, before, now_ns: THERE,
+            room=lambda served, before, now_ns: GrantReservation(served.id),
             rests=lambda served: False,
             closed=lambda group: None,
         )
@@ -79,7 +79,7 @@ def test_other_files_of_a_version_that_begin_out_of_memory_take_its_place(rig: R
     old.meter.ended(Result.REFUSED, 1)
     rig.routes.put(old)
     rig.census.incoming["m", 1] = new
-    new.form = Form.COLD
+    new.residency = Residency.COLD
     new.enter(Phase.LIVE)
     rig.succession.rest([new], 0)
     assert rig.routes.find("m", 1) is new

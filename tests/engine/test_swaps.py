@@ -8,7 +8,8 @@ from dataclasses import replace
 import pytest
 
 from appliance.config.swap import SwapConfig
-from appliance.core.memory.residency_port import Form
+from appliance.core.memory.actions import GrantReservation, RefuseReservation, Reply
+from appliance.core.memory.footprint import Residency
 from appliance.core.memory.waits import WaitsForOvercommit
 from appliance.core.rollout.ledger import Ending, Proof, Standing
 from appliance.core.rollout.reasons import WaitReason
@@ -17,7 +18,6 @@ from appliance.core.rollout.wish import TrialWish
 from appliance.domain.inference import RequestHead, TensorHead
 from appliance.domain.tensor import Datatype, TensorSpec
 from appliance.engine.control.candidate import Candidate
-from appliance.engine.control.lodging import THERE, Room
 from appliance.engine.control.swaps import Swaps, SwapTerms
 from appliance.engine.versions.history import unfit
 from appliance.engine.versions.records import MemoryRecords
@@ -35,12 +35,15 @@ def version(number: int) -> Served:
     )
 
 
+THERE = GrantReservation(1)
+
+
 class Stage:
     """Implements Board: a version that is to be started is there at once if it ``opens``; and what Swaps need of the
     residence."""
 
     def __init__(self, records: MemoryRecords) -> None:
-        self.room = THERE
+        self.room: Reply = THERE
         self.resting = False
         self.opens = True
         self.ready: list[Served] = []
@@ -55,7 +58,7 @@ class Stage:
             at=lambda at_ns: None,
         )
 
-    def _room(self, served: Served, before: Served | None, now_ns: int) -> Room:
+    def _room(self, served: Served, before: Served | None, now_ns: int) -> Reply:
         return self.room if served.model.version == 1 else THERE
 
     def start(self, fresh: Sequence[Served], now_ns: int, *, alone: bool) -> None:
@@ -105,7 +108,7 @@ def test_a_proven_version_that_comes_back_after_it_was_given_up_is_fit_again(res
     stage.swaps.add(served, None, None, background=False, now_ns=0, fallen=fallen)
     stage.swaps.start(0)
     assert stage.ready == [served]
-    assert served.form is (Form.COLD if resting else Form.RESIDENT)
+    assert served.residency is (Residency.COLD if resting else Residency.RESIDENT)
     assert [change.ending for change in records.history("m")] == [Ending.GIVEN_UP, Ending.LIVE]
     assert not unfit(records.history("m"))
     assert not stage.swaps.tries.fallen(served.identity)
@@ -151,7 +154,7 @@ def test_that_a_version_was_found_given_up_is_said_once() -> None:
 def test_a_try_takes_as_long_as_since_its_load_began() -> None:
     records = MemoryRecords()
     stage = Stage(records)
-    stage.room = Room(False, WaitsForOvercommit(), 1)
+    stage.room = RefuseReservation(1, WaitsForOvercommit(), 1)
     stage.swaps.add(version(1), None, None, background=False, now_ns=0)
     stage.swaps.start(0)
     stage.room = THERE
@@ -167,7 +170,7 @@ def test_what_was_rejected_counts_as_fallen() -> None:
 
 def test_a_version_that_begins_to_rest_lets_the_one_that_waits_for_it_be_tried() -> None:
     stage = Stage(proven(1))
-    stage.room = Room(False, WaitsForOvercommit())
+    stage.room = RefuseReservation(1, WaitsForOvercommit(), 0)
     resting, tried = version(1), version(2)
     stage.swaps.add(resting, None, None, background=False, now_ns=0)
     wish = TrialWish(canary_percent=50.0, hold=True)
@@ -296,7 +299,7 @@ def test_a_load_that_is_abandoned_gives_its_try_back_unless_it_crashed(crashed: 
 def test_what_never_began_has_no_try_to_give_back() -> None:
     records = MemoryRecords([("m/1@d", Standing(2, "", NOW_MS))])
     stage = Stage(records)
-    stage.room = Room(False, WaitsForOvercommit(), 1)
+    stage.room = RefuseReservation(1, WaitsForOvercommit(), 1)
     served = version(1)
     stage.swaps.add(served, None, None, background=False, now_ns=0)
     stage.swaps.start(0)

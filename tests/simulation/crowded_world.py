@@ -17,13 +17,12 @@ from functools import partial
 
 from appliance.config.residency import ResidencyConfig
 from appliance.config.swap import SwapConfig
-from appliance.core.memory.residency_port import Form
-from appliance.core.memory.tenant import Move
+from appliance.core.memory.footprint import PROCESS_BYTES, Residency
+from appliance.core.memory.model import Move
 from appliance.domain.errors import InvalidRequest, ModelAway, RunFailed, WorkerDied
 from appliance.domain.inference import Answer, Outcome
 from appliance.domain.model import ModelVersion, VersionState
-from appliance.engine.control.lodging import PROCESS_BYTES
-from appliance.engine.control.residency_settings import ResidencyTerms
+from tests.engine.memory_terms import terms_of
 from tests.simulation.scripted_workers import MS
 from tests.simulation.swap_world import NEVER_SERVES, REFUSED_TWICE, SOUND, FatedWorkers, SwapWorld, fate_of
 
@@ -60,7 +59,7 @@ class CrowdedWorld(SwapWorld):
             patience_s=0.2,
             watch_s=rand.choice((0.2, 1.0)),
         )
-        residency = ResidencyTerms(ResidencyConfig(retry_ns=20 * MS), budget_bytes, lambda: 1 << 40)
+        residency = terms_of(ResidencyConfig(retry_ns=20 * MS), budget_bytes, 1 << 40)
         super().__init__(seed, names=names, swap=swap, residency=residency)
         self._wished: dict[str, list[ModelVersion]] = {name: [model] for name, model in self.wanted.items()}
 
@@ -93,15 +92,18 @@ class CrowdedWorld(SwapWorld):
 
     def check(self) -> None:
         super().check()
-        residence = self.engine._residence
-        tenants = {tenant.model: tenant for tenant in residence._residency.tenants()}
+        memory = self.engine._cache._memory
+        memory.check_integrity()
+        models = {model.model: model for model in memory.models()}
         for served in self.engine._routes.all():
-            assert served.form is not Form.COLD or not served.opened, served
+            assert served.residency is not Residency.COLD or not served.opened, served
             if served.state is VersionState.READY:
-                tenant = tenants[served.id]
-                assert tenant.move is not Move.NONE or tenant.form is served.form, served
-                assert tenant.move is not Move.NONE or served.opened is (served.form is Form.RESIDENT), served
-                assert tenant.move is not Move.NONE or not served.returning, served
+                model = models[served.id]
+                assert model.move is not Move.NONE or model.residency is served.residency, served
+                assert model.move is not Move.NONE or served.opened is (
+                    served.residency is Residency.RESIDENT
+                ), served
+                assert model.move is not Move.NONE or not served.returning, served
 
     def check_end(self, name: str) -> None:
         wanted, current = self.wanted[name], self.engine._routes.current(name)

@@ -35,7 +35,7 @@ from appliance.domain.inference import NO_DEADLINE, Answer, Outcome, RequestHead
 from appliance.domain.model import Batching, ModelVersion, WeightsFile
 from appliance.domain.tensor import Datatype, TensorSpec
 from appliance.domain.validation import plan_request
-from appliance.engine.control.residency_settings import ResidencyTerms
+from appliance.engine.control.model_cache import ResidencyTerms
 from appliance.engine.control.swaps import SwapTerms
 from appliance.engine.engine import Engine, EngineTerms
 from appliance.engine.environment import Shell
@@ -44,6 +44,7 @@ from appliance.engine.versions.records import MemoryRecords
 from appliance.workers import port
 from appliance.workers.arena import Arena, aligned
 from tests.domain.sample import make_version
+from tests.engine.memory_terms import terms_of
 from tests.simulation.engine_turns import EngineTurns
 from tests.simulation.scripted_workers import EVICTABLE_BYTES, MS, ScriptedWorkers, World
 
@@ -257,7 +258,7 @@ def _swap(rand: random.Random) -> SwapConfig:
 def _residency(rand: random.Random) -> ResidencyTerms:
     """Memory for all models, or for some of them, with evicted weights as a step between or without."""
     config = ResidencyConfig(evict_weights=rand.choice((True, False)), retry_ns=500 * MS, early_bytes=1)
-    return ResidencyTerms(config, rand.choice((1 << 62, 20 << 20, 14 << 20)))
+    return terms_of(config, rand.choice((1 << 62, 20 << 20, 14 << 20)))
 
 
 def _address(view: memoryview) -> int:

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 
 from appliance.core.memory import actions, events
 from appliance.core.memory.actions import Action
-from appliance.core.memory.budget import AllInUse, MachineFull, NeverFits, PinnedLeaveTooLittle
 from appliance.core.memory.events import Event
 from appliance.core.memory.footprint import Footprint, Residency
 from appliance.core.memory.reservations import PATIENCE_NS, SPARE_BYTES
+from appliance.core.memory.waits import NeverFits, WaitsBesidePins, WaitsForIdle, WaitsForMachine
 from tests.simulation.residency_world import DEVICE, MILLISECOND, SECOND, ResidencyWorld, Weather
 
 ASK_NS = 20 * MILLISECOND
@@ -114,19 +114,21 @@ class ReservationWorld(ResidencyWorld):
         self.later(ASK_NS, lambda: self.want(number))
 
     def refused(self, action: actions.RefuseReservation) -> None:
-        self.replies[type(action.shortage).__name__] += 1
+        self.replies[type(action.reason).__name__] += 1
         candidate, sums = self.coming[action.model], self.accountant.statistics(DEVICE)
         candidate.held_since_ns = 0
-        match action.shortage:
-            case NeverFits(wanted_bytes, limit):
+        match action.reason:
+            case NeverFits(need_bytes=wanted_bytes, limit=limit):
                 assert candidate.replaces is None
-                assert wanted_bytes == candidate.footprint.bytes > limit.budget.bytes == sums.budget_bytes
-            case PinnedLeaveTooLittle(wanted_bytes, limit):
-                assert wanted_bytes <= sums.budget_bytes < wanted_bytes + limit.pinned_bytes
-            case MachineFull(wanted_bytes, beside_bytes, limit, free_bytes):
-                assert wanted_bytes + beside_bytes + limit.pinned_bytes > sums.budget_bytes
+                assert wanted_bytes == candidate.footprint.bytes > limit.bytes == sums.budget_bytes
+            case WaitsBesidePins(need_bytes=wanted_bytes, limit=limit):
+                assert wanted_bytes <= sums.budget_bytes < wanted_bytes + limit.kept_bytes
+            case WaitsForMachine(
+                need_bytes=wanted_bytes, beside_bytes=beside_bytes, left_bytes=free_bytes, limit=limit
+            ):
+                assert wanted_bytes + beside_bytes + limit.kept_bytes > sums.budget_bytes
                 assert free_bytes == self.free_bytes < wanted_bytes + SPARE_BYTES
-            case AllInUse():
+            case WaitsForIdle():
                 assert action.again_ns > self.now_ns
         self.later(max(action.again_ns - self.now_ns, ASK_NS), lambda: self.want(action.model))
 

@@ -33,7 +33,7 @@ from appliance.domain.inference import NO_DEADLINE, Answer, Outcome, RequestHead
 from appliance.domain.model import ModelVersion, VersionState
 from appliance.domain.tensor import Datatype, TensorSpec
 from appliance.domain.validation import plan_request
-from appliance.engine.control.residency_settings import ResidencyTerms
+from appliance.engine.control.model_cache import ResidencyTerms
 from appliance.engine.control.swaps import SwapTerms
 from appliance.engine.engine import Engine, EngineTerms
 from appliance.engine.environment import Shell

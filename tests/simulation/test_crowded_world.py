@@ -8,11 +8,11 @@ import pytest
 
 from appliance.config.residency import ResidencyConfig
 from appliance.config.swap import SwapConfig
+from appliance.core.memory.footprint import PROCESS_BYTES
 from appliance.domain.errors import ModelAway
 from appliance.domain.model import ModelVersion
-from appliance.engine.control.lodging import PROCESS_BYTES
-from appliance.engine.control.residency_settings import ResidencyTerms
 from appliance.workers import port
+from tests.engine.memory_terms import terms_of
 from tests.simulation.crowded_world import CrowdedWorld
 from tests.simulation.scripted_workers import MS
 from tests.simulation.swap_world import SOUND, FatedWorkers, SwapWorld
@@ -41,7 +41,7 @@ class FullWorld(SwapWorld):
     """Two models and room for both: one is swapped while a client waits for the other, which is out of memory."""
 
     def __init__(self) -> None:
-        terms = ResidencyTerms(ResidencyConfig(evict_weights=False), 2 * (PROCESS_BYTES + 5_000), lambda: 0)
+        terms = terms_of(ResidencyConfig(evict_weights=False), 2 * (PROCESS_BYTES + 5_000), 0)
         swap = SwapConfig(watch_s=0.2, canary_percent=0.0)
         super().__init__(8, names=2, swap=swap, residency=terms)
 
@@ -70,7 +70,7 @@ class LeavingWorld(SwapWorld):
 
     def __init__(self, canary_percent: float) -> None:
         config = ResidencyConfig(evict_weights=False, pins=("m1",))
-        terms = ResidencyTerms(config, 3 * (PROCESS_BYTES + 5_000), lambda: 0)
+        terms = terms_of(config, 3 * (PROCESS_BYTES + 5_000), 0)
         swap = SwapConfig(watch_s=5.0, canary_percent=canary_percent, stage_s=5.0)
         super().__init__(8, names=3, swap=swap, residency=terms)
 
@@ -132,7 +132,7 @@ class FatalWorld(SwapWorld):
 
 
 def test_a_version_that_is_quarantined_while_it_comes_back_leaves_no_process_behind() -> None:
-    terms = ResidencyTerms(ResidencyConfig(), PROCESS_BYTES + 6_000)
+    terms = terms_of(ResidencyConfig(), PROCESS_BYTES + 6_000)
     world = FatalWorld(8, names=2, swap=SwapConfig(watch_s=0.1, retry_first_s=0.0), residency=terms)
     world.start()
 

@@ -9,11 +9,11 @@ import pytest
 
 from appliance.config.residency import ResidencyConfig
 from appliance.config.swap import SwapConfig
+from appliance.core.memory.footprint import PROCESS_BYTES
 from appliance.core.rollout.catalog import Catalog, CatalogVersion
 from appliance.domain.model import ModelVersion, WeightsFile
-from appliance.engine.control.lodging import PROCESS_BYTES
-from appliance.engine.control.residency_settings import ResidencyTerms
 from appliance.workers import port
+from tests.engine.memory_terms import terms_of
 from tests.simulation.scripted_workers import EVICTABLE_BYTES, MS
 from tests.simulation.swap_world import FatedWorkers, SwapWorld
 from tests.simulation.test_packed_forms import ask
@@ -70,7 +70,7 @@ class EarlyWorld(SwapWorld):
 
     def __init__(self, packed_forms: bool = False) -> None:
         config = ResidencyConfig(early_bytes=1, evict_weights=False)
-        terms = ResidencyTerms(config, 2 * (PROCESS_BYTES + FAST_BYTES) + 100_000)
+        terms = terms_of(config, 2 * (PROCESS_BYTES + FAST_BYTES) + 100_000)
         swap = SwapConfig(watch_s=0.1, packed_forms=packed_forms)
         super().__init__(3, names=2, swap=swap, residency=terms)
         weights = WeightsFile(path="w", size=WEIGHTS_BYTES, pieces=("ab",))
@@ -149,13 +149,14 @@ def test_weights_that_are_not_as_they_were_stored_are_counted(world: EarlyWorld)
 def test_nothing_is_left_of_a_model_that_goes_while_it_is_loaded(world: EarlyWorld) -> None:
     ask(world, world.large)
     world.run(3)
-    residence = world.engine._residence
-    assert residence._moved_ns
+    cache = world.engine._cache
+    assert [cached.moved_ns for cached in cache._cached.values() if cached.moved_ns is not None]
     del world.wanted["m0"]
     world.names.remove("m0")
     world.engine.apply(Catalog(versions=(CatalogVersion(model=world.small, fingerprint="first"),)))
     world.run(5_000)
-    assert not residence._moved_ns
+    assert not [cached for cached in cache._cached.values() if cached.moved_ns is not None]
+    assert not cache._moves.draining
 
 
 @pytest.mark.parametrize("packed", [False, True])

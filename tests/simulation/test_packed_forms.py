@@ -10,13 +10,13 @@ import pytest
 
 from appliance.config.residency import ResidencyConfig
 from appliance.config.swap import SwapConfig
+from appliance.core.memory.footprint import PROCESS_BYTES
 from appliance.domain.inference import NO_DEADLINE, Answer, Outcome, RequestHead, TensorHead
 from appliance.domain.model import ModelVersion, WeightsFile
 from appliance.domain.validation import plan_request
-from appliance.engine.control.lodging import PROCESS_BYTES
-from appliance.engine.control.residency_settings import ResidencyTerms
 from appliance.engine.port import Submission
 from appliance.workers import port
+from tests.engine.memory_terms import terms_of
 from tests.simulation.scripted_workers import MS
 from tests.simulation.swap_world import FatedWorkers, SwapWorld
 
@@ -97,7 +97,7 @@ def test_a_quick_load_that_dies_costs_the_version_and_not_the_form_it_does_not_u
     monkeypatch.setattr(FormedWorkers, "when", "at quick load")
     form = tmp_path / f"{DIGEST}-box"
     form.mkdir()
-    terms = ResidencyTerms(ResidencyConfig(early_bytes=1), PROCESS_BYTES + 6_000)
+    terms = terms_of(ResidencyConfig(early_bytes=1), PROCESS_BYTES + 6_000)
     world = LosingWorld(
         8, names=2, swap=SwapConfig(watch_s=0.1, packed_forms=False, retry_first_s=0.0), residency=terms
     )

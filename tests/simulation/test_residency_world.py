@@ -25,7 +25,9 @@ def test_memory_is_promised_once_while_versions_replace_others(first: int) -> No
     for world in worlds:
         world.run(200)
     replies = sum((world.replies for world in worlds), start=worlds[0].replies.__class__())
-    assert {"granted", "held", "NoneType", "NeverFits", "MachineFull", "OvercommitTaken"} <= set(replies)
+    assert {"granted", "held", "NoneType", "NeverFits", "WaitsForMachine", "WaitsForOvercommit"} <= set(
+        replies
+    )
 
 
 @pytest.mark.parametrize("evictable", [0.0, 1.0])

@@ -8,9 +8,9 @@ import pytest
 
 from appliance.config.residency import ResidencyConfig
 from appliance.config.swap import SwapConfig
+from appliance.core.memory.footprint import PROCESS_BYTES
 from appliance.domain.model import VersionState
-from appliance.engine.control.lodging import PROCESS_BYTES
-from appliance.engine.control.residency_settings import ResidencyTerms
+from tests.engine.memory_terms import terms_of
 from tests.simulation.scripted_workers import MS
 from tests.simulation.swap_world import SwapWorld
 
@@ -24,7 +24,7 @@ class FullWorld(SwapWorld):
     """MODELS models on a box with memory for ROOM of them; the last one is pinned."""
 
     def __init__(self) -> None:
-        terms = ResidencyTerms(ResidencyConfig(pins=(PIN,)), ROOM * MODEL_BYTES)
+        terms = terms_of(ResidencyConfig(pins=(PIN,)), ROOM * MODEL_BYTES)
         super().__init__(1, names=MODELS, swap=SwapConfig(watch_s=0.1), residency=terms)
 
     def until_ready(self) -> int:

@@ -9,15 +9,15 @@ import pytest
 
 from appliance.config.residency import ResidencyConfig
 from appliance.config.swap import SwapConfig
+from appliance.core.memory.footprint import PROCESS_BYTES
 from appliance.core.rollout.catalog import Catalog, CatalogVersion
 from appliance.core.rollout.ledger import Change, Ending
 from appliance.core.rollout.version import Artifact
 from appliance.core.rollout.wish import TrialWish
 from appliance.domain.model import VersionState, WeightsFile
-from appliance.engine.control.lodging import PROCESS_BYTES
-from appliance.engine.control.residency_settings import ResidencyTerms
 from appliance.engine.versions.wording import megabytes
 from appliance.workers import port
+from tests.engine.memory_terms import terms_of
 from tests.simulation.scripted_workers import MS
 from tests.simulation.swap_world import REFUSED_ANEW, SOUND, SwapWorld, version_of
 
@@ -339,10 +339,12 @@ def test_a_proven_version_changes_over_to_its_packed_form_and_only_once() -> Non
     world.settle()
 
 
-def tight(spare_bytes: Callable[[], int]) -> SwapWorld:
+def tight(free_bytes: Callable[[], int]) -> SwapWorld:
     """A pinned model and another one, in a budget that is filled by the two; a swap of the first does not fit."""
     config = ResidencyConfig(pins=("m0",))
-    terms = ResidencyTerms(config, 2 * (PROCESS_BYTES + 1000) + 100, spare_bytes)
+    terms = terms_of(config, 2 * (PROCESS_BYTES + 1000) + 100)._replace(
+        free_bytes=lambda device: free_bytes()
+    )
     world = SwapWorld(8, names=2, swap=SwapConfig(watch_s=0.1), residency=terms)
     for name, model in world.wanted.items():
         world.wanted[name] = replace(model, file_bytes=1000)
@@ -355,13 +357,13 @@ def tight(spare_bytes: Callable[[], int]) -> SwapWorld:
     return world
 
 
-@pytest.mark.parametrize("spare_bytes", [1 << 40, 0])
-def test_nobody_is_put_out_for_a_swap_that_does_not_fit_all_the_same(spare_bytes: int) -> None:
-    world = tight(lambda: spare_bytes)
+@pytest.mark.parametrize("free_bytes", [1 << 40, 0])
+def test_nobody_is_put_out_for_a_swap_that_does_not_fit_all_the_same(free_bytes: int) -> None:
+    world = tight(lambda: free_bytes)
     status = world.engine.status()
     assert status.residency.misses == 0
     states = {(entry.name, entry.version): (entry.state, entry.reason) for entry in status.versions}
-    if spare_bytes:
+    if free_bytes:
         assert states["m0", 2] == (VersionState.READY, "")
         world.settle()
         return

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from appliance.workers.daemon.machine import memory_bytes, spare_bytes
+from appliance.workers.daemon.machine import free_bytes, memory_bytes
 
 
 @pytest.mark.parametrize(
@@ -44,4 +44,4 @@ def test_what_is_left_is_the_least_of_machine_and_groups(tmp_path: Path, limit: 
         (group / "memory.max").write_text(limit + "\n")
     (group / "memory.current").write_text("300000\n")
     (group / "memory.stat").write_text("anon 5\ninactive_file 30000\n")
-    assert spare_bytes(tmp_path / "groups", own, memory) == expected
+    assert free_bytes(tmp_path / "groups", own, memory) == expected

@@ -7,15 +7,19 @@ the machine has left comes in as an event, as does which models are in use; ever
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from typing import Final
 
+from appliance.config.residency import ResidencyPolicy
 from appliance.core.memory import events
-from appliance.core.memory.actions import Action
-from appliance.core.memory.budget import Budget, Limit, NeverFits
+from appliance.core.memory.actions import Action, WakeAt
+from appliance.core.memory.budget import Budget
 from appliance.core.memory.device import DeviceMemory
 from appliance.core.memory.events import Event
 from appliance.core.memory.model import Model
-from appliance.config.residency import ResidencyPolicy
 from appliance.core.memory.statistics import MemoryStatistics
+from appliance.core.memory.waits import Limit, NeverFits
+
+NEVER_NS: Final = 1 << 62
 
 
 class Accountant:
@@ -23,9 +27,18 @@ class Accountant:
 
     def __init__(self, policy: ResidencyPolicy, budgets: Iterable[Budget]) -> None:
         self._devices = {budget.device: DeviceMemory(policy, budget) for budget in budgets}
+        self.due_ns = NEVER_NS
+        """When Settle is to be told at the latest."""
 
     def step(self, event: Event, now_ns: int) -> list[Action]:
         """What is to be done now."""
+        if type(event) is events.Settle:
+            self.due_ns = NEVER_NS
+        decided = self._decide(event, now_ns)
+        self.due_ns = min((self.due_ns, *(each.at_ns for each in decided if type(each) is WakeAt)))
+        return decided
+
+    def _decide(self, event: Event, now_ns: int) -> list[Action]:
         match event:
             case events.Settle():
                 return self._advance(self._devices.values(), now_ns)
@@ -104,10 +117,14 @@ class Accountant:
             unfit |= device.books.reservations.unfit
         return unfit
 
-    def limit(self, device: str, beside: int | None = None) -> Limit:
-        """What there is of a device, and what nobody takes of it from models other than ``beside``."""
+    def limit(self, device: str) -> Limit:
+        """What there is of a device."""
+        return self._devices[device].books.reservations.limit(0)
+
+    def limit_beside(self, device: str, model: int) -> Limit:
+        """What there is of a device, and what nobody takes of it from other models than this."""
         books = self._devices[device].books
-        return Limit(books.budget, books.ledger.retained_beside(beside))
+        return books.reservations.limit(books.ledger.retained_beside(model))
 
     def statistics(self, device: str) -> MemoryStatistics:
         """Sums of a device as of now."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import NamedTuple
 
-from appliance.core.memory.budget import Shortage
+from appliance.core.memory.waits import WaitsForMemory
 
 
 class Miss(Enum):
@@ -108,11 +108,11 @@ class HoldReservation(NamedTuple):
 
 
 class RefuseReservation(NamedTuple):
-    """Nothing is reserved. ``shortage`` says why that may never be (None: it is another one's turn); ``again_ns`` is
-    when to ask again (0: at any time)."""
+    """Nothing is reserved. ``reason`` says what the version waits for that may never come (None: it is another one's
+    turn); ``again_ns`` is when to ask again (0: at any time)."""
 
     model: int
-    shortage: Shortage | None
+    reason: WaitsForMemory | None
     again_ns: int
 
 

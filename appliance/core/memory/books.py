@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from appliance.config.residency import ResidencyPolicy
 from appliance.core.memory.budget import Budget
 from appliance.core.memory.footprint import Residency
 from appliance.core.memory.ledger import Ledger
 from appliance.core.memory.model import Model, Move
-from appliance.config.residency import ResidencyPolicy
 from appliance.core.memory.popularity import Popularity
 from appliance.core.memory.reservations import Reservations
 from appliance.core.memory.timing import Timing

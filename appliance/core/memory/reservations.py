@@ -12,17 +12,17 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from appliance.core.memory.actions import GrantReservation, HoldReservation, RefuseReservation, Reply
-from appliance.core.memory.budget import (
-    AllInUse,
-    Budget,
-    Limit,
-    MachineFull,
-    NeverFits,
-    OvercommitTaken,
-    PinnedLeaveTooLittle,
-    Shortage,
-)
+from appliance.core.memory.budget import Budget
 from appliance.core.memory.events import Left, ReservationWanted
+from appliance.core.memory.waits import (
+    Limit,
+    NeverFits,
+    WaitsBesidePins,
+    WaitsForIdle,
+    WaitsForMachine,
+    WaitsForMemory,
+    WaitsForOvercommit,
+)
 
 SECOND: Final = 1_000_000_000
 EVICTING_MAX: Final = 2
@@ -95,6 +95,10 @@ class Reservations:
     def _all(self) -> list[Reservation | Leaving]:
         return [*self._reserved.values(), *self._leaving.values()]
 
+    def limit(self, kept_bytes: int) -> Limit:
+        """The budget, of which so much cannot be had."""
+        return Limit(bytes=self.budget.bytes, configured=self.budget.configured, kept_bytes=kept_bytes)
+
     def protects(self, model: int) -> bool:
         """Whether ``model`` stays in memory because a version that is to replace it is on its way."""
         return any(each.replaces == model for each in self._reserved.values())
@@ -151,30 +155,32 @@ class Reservations:
         if now_ns - known.since_ns < PATIENCE_NS:
             return HoldReservation(model)
         del self._reserved[model]
-        return RefuseReservation(model, AllInUse(known.bytes), now_ns + PAUSE_NS)
+        return RefuseReservation(model, WaitsForIdle(need_bytes=known.bytes), now_ns + PAUSE_NS)
 
     def _above(
         self, event: ReservationWanted, taken: Taken, free_bytes: int | None, now_ns: int
     ) -> Reply | None:
         """Decide about a version that does not fit, whoever leaves."""
-        shortage: Shortage
-        limit = Limit(self.budget, taken.retained_bytes)
-        if event.replaces is None and event.bytes > self.budget.bytes:
-            shortage = self._unfit[event.model] = NeverFits(event.bytes, Limit(self.budget))
+        reason: WaitsForMemory
+        need = event.bytes
+        limit = self.limit(taken.retained_bytes)
+        if event.replaces is None and need > self.budget.bytes:
+            reason = self._unfit[event.model] = NeverFits(need_bytes=need, limit=self.limit(0))
         elif event.replaces is None:
-            shortage = PinnedLeaveTooLittle(event.bytes, limit)
+            reason = WaitsBesidePins(need_bytes=need, limit=limit)
         elif any(each.overcommit for each in self._all()):
-            shortage = OvercommitTaken()
+            reason = WaitsForOvercommit()
         elif free_bytes is None:
             return None
-        elif free_bytes < event.bytes + SPARE_BYTES:
-            shortage = MachineFull(event.bytes, taken.replaced_bytes, limit, free_bytes)
+        elif free_bytes < need + SPARE_BYTES:
+            beside = taken.replaced_bytes
+            reason = WaitsForMachine(need_bytes=need, beside_bytes=beside, left_bytes=free_bytes, limit=limit)
         else:
             self._reserved[event.model] = Reservation(
                 bytes=event.bytes, since_ns=now_ns, replaces=event.replaces, overcommit=True
             )
             return GrantReservation(event.model)
-        return RefuseReservation(event.model, shortage, now_ns + LOOK_NS)
+        return RefuseReservation(event.model, reason, now_ns + LOOK_NS)
 
     # --- what is told
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Budget:
-    """What all models together may take, ``configured`` by an operator or measured, and what of it cannot be had: what
-    pins and versions on trial keep."""
+class Limit:
+    """What all models of a device together may take, ``configured`` by an operator or measured, and what of it cannot
+    be had: what pins and versions on trial keep."""
 
     bytes: int
     configured: bool
@@ -21,7 +21,7 @@ class NeverFits:
     """It takes more than there is, as long as nothing else is configured."""
 
     need_bytes: int
-    budget: Budget
+    limit: Limit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +29,7 @@ class WaitsBesidePins:
     """It does not fit beside what stays in memory whatever comes."""
 
     need_bytes: int
-    budget: Budget
+    limit: Limit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +52,7 @@ class WaitsForMachine:
     need_bytes: int
     beside_bytes: int
     left_bytes: int
-    budget: Budget
+    limit: Limit
 
 
 WaitsForMemory = NeverFits | WaitsBesidePins | WaitsForIdle | WaitsForOvercommit | WaitsForMachine

@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Final
 
+from appliance.core.memory.actions import GrantReservation, HoldReservation, RefuseReservation, Reply
 from appliance.core.rollout.phase import Phase
 from appliance.engine.control.board import Board
 from appliance.engine.control.candidate import Candidate
-from appliance.engine.control.lodging import Room
 from appliance.engine.control.tries import Tries
 from appliance.engine.versions.routes import Served
 
@@ -35,7 +35,7 @@ class Launches:
         board: Board,
         rests: Callable[[Served], bool],
         rest: Callable[[Sequence[Candidate], int], None],
-        room: Callable[[Served, Served | None, int], Room],
+        room: Callable[[Served, Served | None, int], Reply],
         failed: Callable[[Candidate, str, int], None],
         report: Callable[..., None],
         soon: Callable[[], None],
@@ -92,10 +92,12 @@ class Launches:
     def _has_room(self, candidate: Candidate, now_ns: int) -> bool:
         if now_ns < candidate.again_ns:
             return False
-        room = self._room(candidate.served, candidate.before, now_ns)
-        candidate.again_ns, candidate.kept = room.again_ns, room.kept
-        self._board.waits(candidate, room.reason)
-        return room.there
+        reply = self._room(candidate.served, candidate.before, now_ns)
+        refused = reply if isinstance(reply, RefuseReservation) else None
+        candidate.again_ns = refused.again_ns if refused is not None else 0
+        candidate.kept = isinstance(reply, HoldReservation)
+        self._board.waits(candidate, refused.reason if refused is not None else None)
+        return isinstance(reply, GrantReservation)
 
     def _counted(self, candidates: Sequence[Candidate], problem: str) -> None:
         for candidate in candidates:

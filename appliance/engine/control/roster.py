@@ -12,6 +12,7 @@ from functools import partial
 
 from appliance.config.placement import PlacementConfig
 from appliance.config.supervisor import SupervisorConfig
+from appliance.core.memory.actions import Reply
 from appliance.core.rollout.catalog import Catalog, CatalogVersion
 from appliance.core.rollout.phase import SERVING, Phase
 from appliance.core.rollout.reasons import Failed
@@ -20,7 +21,6 @@ from appliance.core.scheduling.events import Event
 from appliance.domain.model import ModelVersion
 from appliance.engine.control.census import Census
 from appliance.engine.control.groups import Groups
-from appliance.engine.control.lodging import Room
 from appliance.engine.control.retries import Retries
 from appliance.engine.control.succession import Succession
 from appliance.engine.control.supervisor import Supervisor, culprit_of
@@ -62,7 +62,7 @@ class Roster:
         at: Callable[[int], None],
         report: Callable[..., None],
         wall_ms: Callable[[], int],
-        room: Callable[[Served, Served | None, int], Room],
+        room: Callable[[Served, Served | None, int], Reply],
         rests: Callable[[Served], bool],
     ) -> None:
         self._routes = routes

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from appliance.config.placement import PlacementConfig
+from appliance.core.memory.actions import Reply
 from appliance.core.rollout.phase import SERVING, Phase
 from appliance.core.rollout.reasons import Failed, RolledBack, WaitReason
 from appliance.core.rollout.version import Artifact
@@ -19,7 +20,6 @@ from appliance.engine.control.candidate import Candidate
 from appliance.engine.control.census import Census
 from appliance.engine.control.forms import Forms
 from appliance.engine.control.groups import Groups
-from appliance.engine.control.lodging import Room
 from appliance.engine.control.swaps import Swaps, SwapTerms
 from appliance.engine.versions.layout import merges
 from appliance.engine.versions.routes import Routes, Served, tombstone
@@ -48,7 +48,7 @@ class Succession:
         at: Callable[[int], None],
         report: Callable[..., None],
         wall_ms: Callable[[], int],
-        room: Callable[[Served, Served | None, int], Room],
+        room: Callable[[Served, Served | None, int], Reply],
         rests: Callable[[Served], bool],
         closed: Callable[[int], None],
     ) -> None:
@@ -143,7 +143,7 @@ class Succession:
     def rest(self, resting: Sequence[Served], now_ns: int) -> None:
         """See Board."""
         for served in resting:
-            self._report("version ready", model=served.key, residency=served.form.value)
+            self._report("version ready", model=served.key, residency=served.residency.value)
             self._take_over(served, now_ns)
         self.retire(now_ns)
         self._routes.touch()

@@ -10,7 +10,8 @@ from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from appliance.config.swap import SwapConfig
-from appliance.core.memory.residency_port import Form
+from appliance.core.memory.actions import Reply
+from appliance.core.memory.footprint import Residency
 from appliance.core.rollout import trial as on
 from appliance.core.rollout.catalog import identity_of
 from appliance.core.rollout.ledger import Ending, Proof
@@ -23,7 +24,6 @@ from appliance.engine.control.board import Board
 from appliance.engine.control.candidate import Candidate, run_ns
 from appliance.engine.control.hangs import longest_run_ns
 from appliance.engine.control.launches import Launches
-from appliance.engine.control.lodging import Room
 from appliance.engine.control.swap_accounts import SwapAccounts
 from appliance.engine.control.tries import Tries
 from appliance.engine.versions.records import MemoryRecords, Records
@@ -58,7 +58,7 @@ class Swaps:
         board: Board,
         report: Callable[..., None],
         wall_ms: Callable[[], int],
-        room: Callable[[Served, Served | None, int], Room],
+        room: Callable[[Served, Served | None, int], Reply],
         rests: Callable[[Served], bool],
         soon: Callable[[], None],
         at: Callable[[int], None],
@@ -149,7 +149,7 @@ class Swaps:
     def _rest(self, candidates: Sequence[Candidate], now_ns: int) -> None:
         """They are proven and have no room now: they serve out of memory, and a request brings them."""
         for candidate in candidates:
-            candidate.served.form = Form.COLD
+            candidate.served.residency = Residency.COLD
             candidate.served.enter(Phase.LIVE)
             if candidate.fallen:
                 self.accounts.came_out(candidate, Ending.LIVE, Phase.QUEUED, "it serves again", now_ns)

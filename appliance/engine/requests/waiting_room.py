@@ -1,18 +1,33 @@
-"""Requests that wait, with their tensors in memory, for their model to come back. Owner: the residence."""
+"""Requests that wait, with their tensors in memory, for their model to come back, and how that ends.
+
+Owner: the model cache.
+"""
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
+from collections.abc import Iterable, Sequence
 
+from appliance.core.memory.actions import Miss, Refuse
+from appliance.core.memory.waits import Limit
+from appliance.domain.errors import Cancelled, CapacityError, DeadlineExpired, ModelAway, QueueFull
 from appliance.domain.inference import NO_DEADLINE
+from appliance.engine.port import Buffer
+from appliance.engine.requests.completion import Completion
+from appliance.engine.requests.displaced import Displaced
 from appliance.engine.requests.request import Request
+from appliance.engine.requests.table import RequestTable
+from appliance.engine.versions.wording import limit_text, megabytes
+from appliance.telemetry.meter import Result
 
 
 class WaitingRoom:
     """``counts`` says how many wait for each model id."""
 
-    def __init__(self) -> None:
+    def __init__(self, table: RequestTable, completion: Completion, displaced: Displaced) -> None:
+        self._table = table
+        self._completion = completion
+        self._displaced = displaced
         self._requests: dict[int, Request] = {}
         self._deadlines: list[tuple[int, int]] = []
         self.counts: dict[int, int] = {}
@@ -20,8 +35,12 @@ class WaitingRoom:
     def __len__(self) -> int:
         return len(self._requests)
 
+    def store(self, request: Request, tensors: Sequence[Buffer]) -> bool:
+        """Copy its tensors into memory; False when there is no room."""
+        return request.store(self._table.arena, tensors)
+
     def enter(self, request: Request) -> int | None:
-        """``request`` waits from now on; gives its deadline if it is the first one to come."""
+        """Have ``request`` wait from now on; gives its deadline if it is the first one to come."""
         self._requests[request.handle] = request
         model = request.served.id
         self.counts[model] = self.counts.get(model, 0) + 1
@@ -30,7 +49,7 @@ class WaitingRoom:
         heapq.heappush(self._deadlines, (request.deadline_ns, request.handle))
         return request.deadline_ns if self._deadlines[0][1] == request.handle else None
 
-    def leave(self, handle: int) -> Request | None:
+    def _leave(self, handle: int) -> Request | None:
         """It waits no more; None when it did not."""
         request = self._requests.pop(handle, None)
         if request is not None:
@@ -40,16 +59,43 @@ class WaitingRoom:
                 del self.counts[model]
         return request
 
-    def of(self, model: int) -> list[Request]:
-        """All that wait for a model, in the order in which they came."""
-        return [request for request in self._requests.values() if request.served.id == model]
+    # --- how waiting ends
 
-    def late(self, now_ns: int) -> Iterator[Request]:
-        """Those whose deadline has passed; they wait no more."""
+    def proceed(self, handles: Iterable[int]) -> None:
+        """Give requests to the scheduler: their model is there."""
+        for request in filter(None, map(self._leave, handles)):
+            self._table.queue(request)
+
+    def refuse(self, handle: int, error: CapacityError) -> bool:
+        """End a request with ``error``; whether it waited."""
+        request = self._leave(handle)
+        if request is None:
+            return False
+        self._completion.end(request, error, Result.REFUSED)
+        return True
+
+    def cancel(self, request: Request) -> bool:
+        """End a request for which nobody waits; whether it waited."""
+        if self._leave(request.handle) is None:
+            return False
+        self._completion.end(request, Cancelled("Request cancelled"), Result.CANCELLED)
+        return True
+
+    def expire(self, now_ns: int) -> list[Request]:
+        """End and return the requests whose deadline has passed."""
+        late: list[Request] = []
         while self._deadlines and self._deadlines[0][0] <= now_ns:
-            request = self.leave(heapq.heappop(self._deadlines)[1])
+            request = self._leave(heapq.heappop(self._deadlines)[1])
             if request is not None:
-                yield request
+                self._completion.end(request, DeadlineExpired("Request timeout expired"), Result.EXPIRED)
+                late.append(request)
+        return late
+
+    def displace(self, model: int) -> None:
+        """Take the requests for a model, which goes, to the version that serves in its place."""
+        for request in [each for each in self._requests.values() if each.served.id == model]:
+            self._leave(request.handle)
+            self._displaced.add(request)
 
     @property
     def next_deadline_ns(self) -> int:
@@ -57,3 +103,23 @@ class WaitingRoom:
         while self._deadlines and self._deadlines[0][1] not in self._requests:
             heapq.heappop(self._deadlines)
         return self._deadlines[0][0] if self._deadlines else NO_DEADLINE
+
+
+def refusal(name: str, action: Refuse, size_bytes: int, limit: Limit) -> CapacityError:
+    """Why a request for a model that is not in memory does not wait for it. ``size_bytes`` is what the model takes,
+    ``limit`` what there is."""
+    after_ns = action.retry_after_ns
+    away = f"model '{name}' is not in memory"
+    match action.reason:
+        case Miss.FULL:
+            text = "Exceeds maximum queue size: too many requests wait for models that are loaded"
+            return QueueFull(text, after_ns)
+        case Miss.DEADLINE:
+            return ModelAway(f"{away} and cannot be loaded before the request's deadline", after_ns)
+        case Miss.NO_ROOM:
+            return ModelAway(f"{away}, and there is no room that could be made for it now", after_ns)
+        case Miss.NEVER:
+            fits_not = f"it takes {megabytes(size_bytes)}, and {limit_text(limit)}"
+            return ModelAway(f"{away} and cannot be: {fits_not}", after_ns)
+        case Miss.FAILING:
+            return ModelAway(f"{away}, and its last loads failed", after_ns)

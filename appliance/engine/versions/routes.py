@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from appliance.core.memory.residency_port import Form
+from appliance.core.memory.footprint import Residency
 from appliance.core.rollout.catalog import CatalogVersion
 from appliance.core.rollout.ledger import record_key
 from appliance.core.rollout.phase import SERVING, STATES, Phase, advance
@@ -45,7 +45,7 @@ class Served:
     ``fallen_back`` counts that. ``packed``: it runs from a form that was
     built on this box. ``untried``: why it went live without the trial that is configured, "" where it did not.
 
-    ``form`` is how much of it is in memory when it is not ``opened``, ``returning``: it is loaded to serve again,
+    ``residency`` is how much of it is in memory when it is not ``opened``, ``returning``: it is loaded to serve again,
     ``quick``: with sessions that are there at once and are exchanged for fast ones later,
     ``deferred``: there was no memory to load it with the first ones; ``epoch`` counts how often doors had to forget
     what they were taught of it. ``progress`` is how far its load is.
@@ -74,7 +74,7 @@ class Served:
     fallen_back: int = 0
     untried: str = ""
     packed: bool = False
-    form: Form = Form.RESIDENT
+    residency: Residency = Residency.RESIDENT
     returning: bool = False
     quick: bool = False
     deferred: bool = False

@@ -38,7 +38,7 @@ def version_status(
         workers=workers,
         statistics=served.meter.frozen(),
         trust=served.model.trust,
-        residency=served.form.value,
+        residency=served.residency.value,
         trial=trial,
         tries_left=tries_left,
         next_try_ms=next_try_ms,

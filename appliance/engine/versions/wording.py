@@ -28,33 +28,33 @@ def megabytes(size_bytes: int) -> str:
     return f"{size_bytes / MB:,.1f} MB"
 
 
-def budget_text(budget: waits.Budget) -> str:
+def limit_text(limit: waits.Limit) -> str:
     """The budget, and what cannot be had of it."""
-    text = f"residency.budget_bytes is {megabytes(budget.bytes)}"
-    if not budget.configured:
-        text = f"there is memory for models of {megabytes(budget.bytes)}"
-    if budget.kept_bytes:
-        text += f", of which residency.pins and versions on trial keep {megabytes(budget.kept_bytes)}"
+    text = f"residency.budget_bytes is {megabytes(limit.bytes)}"
+    if not limit.configured:
+        text = f"there is memory for models of {megabytes(limit.bytes)}"
+    if limit.kept_bytes:
+        text += f", of which residency.pins and versions on trial keep {megabytes(limit.kept_bytes)}"
     return text
 
 
 def wait_text(waiting: WaitReason) -> str:
     """What a version waits for."""
     match waiting:
-        case waits.NeverFits(need_bytes=need, budget=budget):
-            return f"can never fit into memory: it needs about {megabytes(need)}, and {budget_text(budget)}"
-        case waits.WaitsBesidePins(need_bytes=need, budget=budget):
-            return f"waits for memory: it needs about {megabytes(need)}, and {budget_text(budget)}"
+        case waits.NeverFits(need_bytes=need, limit=limit):
+            return f"can never fit into memory: it needs about {megabytes(need)}, and {limit_text(limit)}"
+        case waits.WaitsBesidePins(need_bytes=need, limit=limit):
+            return f"waits for memory: it needs about {megabytes(need)}, and {limit_text(limit)}"
         case waits.WaitsForIdle(need_bytes=need):
             return (
                 f"waits for memory: it needs about {megabytes(need)}, and what could leave memory is in use"
             )
         case waits.WaitsForOvercommit():
             return "waits for memory: another version is tried above the budget"
-        case waits.WaitsForMachine(need_bytes=need, beside_bytes=beside, left_bytes=left, budget=budget):
+        case waits.WaitsForMachine(need_bytes=need, beside_bytes=beside, left_bytes=left, limit=limit):
             return (
                 f"waits for memory: it needs about {megabytes(need)} beside the {megabytes(beside)} of the version "
-                f"that serves; {budget_text(budget)}, and the machine has {megabytes(left)} left, too little to try it "
+                f"that serves; {limit_text(limit)}, and the machine has {megabytes(left)} left, too little to try it "
                 "above the budget"
             )
         case reasons.WaitsForServing():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from appliance.core.memory.residency_port import Form
+from appliance.core.memory.footprint import Residency
 from appliance.telemetry.metrics.exposition import Family, sample
 from appliance.telemetry.snapshot import EngineStatus, VersionStatus
 
@@ -71,13 +71,13 @@ def residency_families(status: EngineStatus, labels: Sequence[str]) -> Iterator[
     ):
         yield Family(name, kind, meaning, [sample(name, "", value)])
     name = "appliance_residency_evictions_total"
-    evictions = ((Form.WEIGHTS_EVICTED, figures.evictions), (Form.COLD, figures.unloads))
+    evictions = ((Residency.WEIGHTS_EVICTED, figures.evictions), (Residency.COLD, figures.unloads))
     lines = [sample(name, f'to="{form.value}"', count) for form, count in evictions]
     yield Family(name, "counter", "Models that left memory, and how far.", lines)
 
 
 def _forms(versions: Sequence[VersionStatus], labels: Sequence[str]) -> Iterator[str]:
     for label, version in zip(labels, versions, strict=True):
-        for form in Form:
+        for form in Residency:
             labelled = f'{label},residency="{form.value}"'
             yield sample("appliance_version_residency", labelled, int(version.residency == form.value))

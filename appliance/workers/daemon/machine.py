@@ -15,7 +15,7 @@ def memory_bytes(groups: Path = GROUPS, own_group: Path = OWN_GROUP, memory: Pat
     return min(limits, default=0)
 
 
-def spare_bytes(groups: Path = GROUPS, own_group: Path = OWN_GROUP, memory: Path = MEMORY) -> int:
+def free_bytes(groups: Path = GROUPS, own_group: Path = OWN_GROUP, memory: Path = MEMORY) -> int:
     """What may still be taken before the first of those limits is reached, files in memory given back; 0: not known."""
     left = _machine(memory, "MemAvailable")
     for place in _places(groups, own_group):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from appliance.core.memory.residency_port import Form
+from appliance.core.memory.footprint import Residency
 from appliance.core.rollout.phase import Phase, stage_of
 from appliance.domain.histogram import BOUNDS_US
 from appliance.domain.model import VersionState
@@ -81,7 +81,7 @@ def test_the_document_describes_every_field_and_no_other() -> None:
     ):
         told = code_words(rows[f"`{field}`"])
         assert fields <= told <= fields | words
-    assert code_words(rows["`residency`"]) == {form.value for form in Form}
+    assert code_words(rows["`residency`"]) == {form.value for form in Residency}
     assert code_words(rows["`state`"]) == {state.value for state in VersionState}
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from appliance.domain.model import WeightsFile
-from appliance.engine.control.renewals import Renewals, comes_quickly
+from appliance.engine.control.early_sessions import EarlySessions, comes_quickly
 from appliance.engine.versions.routes import Served
 from appliance.telemetry.meter import VersionMeter
 from tests.domain.sample import make_version
@@ -37,58 +37,58 @@ def test_large_versions_with_weights_of_their_own_come_back_quickly(
 
 
 def test_each_worker_makes_the_fast_session_when_its_weights_are_there(served: Served) -> None:
-    renewals = Renewals()
-    renewals.asked(served, 100)
+    sessions = EarlySessions()
+    sessions.asked(served, 100)
     for worker in (ONE, OTHER):
-        renewals.opened(served, worker)
-    assert renewals.busy(served.id)
-    assert renewals.arrived(served, ONE, 350)
-    assert not renewals.arrived(served, ONE, 360), "once"
-    assert not renewals.renewed(served.id, OTHER), "it has not begun"
-    assert renewals.arrived(served, OTHER, 370)
-    assert renewals.renewed(served.id, ONE)
-    assert renewals.busy(served.id)
-    assert renewals.renewed(served.id, OTHER)
-    assert not renewals.busy(served.id)
+        sessions.opened(served, worker)
+    assert sessions.busy(served.id)
+    assert sessions.arrived(served, ONE, 350)
+    assert not sessions.arrived(served, ONE, 360), "once"
+    assert not sessions.renewed(served.id, OTHER), "it has not begun"
+    assert sessions.arrived(served, OTHER, 370)
+    assert sessions.renewed(served.id, ONE)
+    assert sessions.busy(served.id)
+    assert sessions.renewed(served.id, OTHER)
+    assert not sessions.busy(served.id)
 
 
 def test_a_fill_that_nobody_came_back_by_starts_nothing(served: Served) -> None:
-    assert not Renewals().arrived(served, ONE, 10)
+    assert not EarlySessions().arrived(served, ONE, 10)
 
 
 def test_how_long_it_took_is_known_from_the_last_time(served: Served) -> None:
-    renewals = Renewals()
-    assert renewals.took_ns(served, 900) == 900
-    renewals.asked(served, 100)
-    renewals.opened(served, ONE)
-    renewals.arrived(served, ONE, 350)
-    assert renewals.took_ns(served, 900) == 250
-    renewals.forget(served.id)
-    assert renewals.took_ns(served, 900) == 900
-    assert not renewals.busy(served.id)
+    sessions = EarlySessions()
+    assert sessions.took_ns(served, 900) == 900
+    sessions.asked(served, 100)
+    sessions.opened(served, ONE)
+    sessions.arrived(served, ONE, 350)
+    assert sessions.took_ns(served, 900) == 250
+    sessions.forget(served.id)
+    assert sessions.took_ns(served, 900) == 900
+    assert not sessions.busy(served.id)
 
 
 def test_who_is_started_again_later_tells_nothing_of_how_long_coming_back_takes(served: Served) -> None:
-    renewals = Renewals()
-    renewals.asked(served, 100)
+    sessions = EarlySessions()
+    sessions.asked(served, 100)
     for worker in (ONE, OTHER):
-        renewals.opened(served, worker)
-    renewals.arrived(served, ONE, 150)
-    renewals.arrived(served, OTHER, 350)
-    renewals.lost(OTHER)
-    renewals.opened(served, OTHER)
-    assert renewals.arrived(served, OTHER, 90_000)
-    assert renewals.took_ns(served, 900) == 250
+        sessions.opened(served, worker)
+    sessions.arrived(served, ONE, 150)
+    sessions.arrived(served, OTHER, 350)
+    sessions.lost(OTHER)
+    sessions.opened(served, OTHER)
+    assert sessions.arrived(served, OTHER, 90_000)
+    assert sessions.took_ns(served, 900) == 250
 
 
 @pytest.mark.parametrize("arrived", [False, True])
 def test_a_worker_that_is_gone_is_not_waited_for(served: Served, arrived: bool) -> None:
-    renewals = Renewals()
-    renewals.asked(served, 0)
-    renewals.opened(served, ONE)
+    sessions = EarlySessions()
+    sessions.asked(served, 0)
+    sessions.opened(served, ONE)
     if arrived:
-        renewals.arrived(served, ONE, 10)
-    renewals.lost(OTHER)
-    assert renewals.busy(served.id)
-    renewals.lost(ONE)
-    assert not renewals.busy(served.id)
+        sessions.arrived(served, ONE, 10)
+    sessions.lost(OTHER)
+    assert sessions.busy(served.id)
+    sessions.lost(ONE)
+    assert not sessions.busy(served.id)

@@ -1,6 +1,6 @@
 """Versions that came back with a session that is there at once and runs slower, and are given the fast one beside it.
 
-Pure, but for what it remembers. Owner: the residence.
+Pure, but for what it remembers. Owner: the model cache.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ def comes_quickly(model: ModelVersion, early_bytes: int) -> bool:
     return model.weights is not None and model.weights.size >= early_bytes and model.on_cpu
 
 
-class Renewals:
+class EarlySessions:
     """Per version the workers whose weights are still arriving, and those that are making the fast session."""
 
     def __init__(self) -> None:

@@ -1,0 +1,308 @@
+"""Models on their way into memory and out of it: carried out with their workers, whose news become events for the
+accountant. Owner: the model cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from appliance.config.residency import ResidencyConfig
+from appliance.core.memory import events
+from appliance.core.memory.events import Event
+from appliance.core.memory.footprint import Residency
+from appliance.engine.control.cache_tally import CacheTally
+from appliance.engine.control.early_sessions import EarlySessions, comes_quickly
+from appliance.engine.control.roster import Roster
+from appliance.engine.control.sizes import Sizes
+from appliance.engine.environment import Shell
+from appliance.engine.versions.routes import Served
+from appliance.workers.port import (
+    LoadWish,
+    ModelLoaded,
+    ModelProgress,
+    ModelRefused,
+    PoolEvent,
+    WeightsEvicted,
+    WeightsPagedIn,
+    WorkerExited,
+    WorkerPort,
+)
+
+DRAIN_NS: Final = 1_000_000
+"""How often it is looked whether a model has drained that is to leave memory."""
+FAILURES_MAX: Final = 2
+"""A version that cannot be loaded so often in a row, though it could be once, is given up."""
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Cached:
+    """A version that is looked after. ``answered`` are its requests that were told of; ``pending`` the workers that
+    have yet to do what was asked for it; ``draining``: it leaves memory with its last request; ``failures`` are those
+    in a row to bring it back, which is under way since ``moved_ns``."""
+
+    served: Served
+    answered: int
+    pending: set[int] | None = None
+    draining: bool = False
+    failures: int = 0
+    moved_ns: int | None = None
+
+    def took_ns(self, now_ns: int) -> int:
+        """How long bringing it back has taken so far (0: it is not known)."""
+        return 0 if self.moved_ns is None else now_ns - self.moved_ns
+
+
+class CacheMoves:
+    """``cached`` are the versions that are looked after. Each call gives what the accountant is to be told because of
+    it, in this order."""
+
+    def __init__(
+        self,
+        *,
+        config: ResidencyConfig,
+        roster: Roster,
+        workers: WorkerPort,
+        sizes: Sizes,
+        tally: CacheTally,
+        shell: Shell,
+    ) -> None:
+        self._config = config
+        self._roster = roster
+        self._workers = workers
+        self._sizes = sizes
+        self._tally = tally
+        self._shell = shell
+        self._early = EarlySessions()
+        self._draining: list[Cached] = []
+        self.cached: dict[int, Cached] = {}
+
+    # --- versions come and go
+
+    def add(self, served: Served) -> None:
+        """Look after ``served`` from now on."""
+        self.cached[served.id] = Cached(served=served, answered=served.meter.answered)
+
+    def remove(self, cached: Cached, now_ns: int) -> None:
+        """Look after it no more. On its way in or out of memory it is out: nobody would hear how that ends."""
+        served = cached.served
+        moves = served.returning or cached.pending is not None or cached.draining
+        if not served.opened and moves:
+            self._roster.put_out(served, now_ns)
+            served.residency = Residency.COLD
+        del self.cached[served.id]
+        self._early.forget(served.id)
+        self._draining = [other for other in self._draining if other is not cached]
+
+    def changing(self, served: Served) -> bool:
+        """Whether something of it is on its way to its workers, or some of them do not hold it."""
+        return self._early.busy(served.id) or (served.opened and not self._roster.groups.complete(served))
+
+    # --- what is to be done
+
+    def load(self, cached: Cached, now_ns: int) -> None:
+        """COLD to RESIDENT."""
+        served = cached.served
+        self._tally.count(loads=1)
+        cached.moved_ns = now_ns
+        quick = comes_quickly(served.model, self._config.early_bytes) and not cached.failures
+        self._early.asked(served, now_ns)
+        self._roster.bring(served, now_ns, quick=quick)
+
+    def page_in(self, cached: Cached, now_ns: int) -> list[Event]:
+        """WEIGHTS_EVICTED to RESIDENT."""
+        self._tally.count(page_ins=1)
+        cached.moved_ns = now_ns
+        holders = self._roster.groups.holders(cached.served)
+        cached.pending = set(holders)
+        for worker in holders:
+            self._workers.page_in(worker, cached.served.id, self._config.verify)
+        return [] if holders else self._fail(cached, now_ns)
+
+    def evict(self, cached: Cached) -> None:
+        """RESIDENT to WEIGHTS_EVICTED."""
+        holders = self._roster.groups.holders(cached.served)
+        self._tally.count(evictions=1)
+        self._roster.send_away(cached.served)
+        cached.pending = set(holders)
+        for worker in holders:
+            self._workers.evict_weights(worker, cached.served.id)
+
+    def unload(self, cached: Cached) -> None:
+        """To COLD, when its last request has ended."""
+        self._tally.count(unloads=1)
+        self._roster.send_away(cached.served)
+        cached.draining = True
+        self._draining.append(cached)
+        self._shell.pace.soon()
+
+    @property
+    def draining(self) -> tuple[int, ...]:
+        """What waits for its last requests to leave memory."""
+        return tuple(cached.served.id for cached in self._draining)
+
+    def drain(self, idle: Collection[int], now_ns: int) -> list[Event]:
+        """End the workers of models that are to leave and are ``idle``."""
+        ended: list[Event] = []
+        draining, self._draining = self._draining, []
+        for cached in draining:
+            if cached.served.id not in idle:
+                self._draining.append(cached)
+                self._shell.pace.at(now_ns + DRAIN_NS)
+                continue
+            cached.draining = False
+            cached.pending = set(self._roster.put_out(cached.served, now_ns))
+            if not cached.pending:
+                ended += self._out(cached)
+        return ended
+
+    def _out(self, cached: Cached) -> list[Event]:
+        cached.pending = None
+        cached.served.residency = Residency.COLD
+        return [events.Done(cached.served.id)]
+
+    # --- what workers say
+
+    def news(self, event: PoolEvent, now_ns: int) -> list[Event]:
+        """Take in what happened to versions in workers: this and the roster have to know."""
+        told: list[Event] = []
+        match event:
+            case ModelLoaded():
+                told += self._loaded(event, now_ns)
+            case ModelProgress():
+                self._roster.groups.progressed(event, self._roster.served(event.model))
+            case ModelRefused():
+                told += self._refused(event, now_ns)
+            case WeightsEvicted():
+                told += self._evicted(event)
+            case WeightsPagedIn():
+                told += self._paged_in(event, now_ns)
+        # What is said of one may open others that come back and that its process holds already.
+        for each in self._roster.groups.members(event.worker):
+            cached = self.cached.get(each.id)
+            if cached is not None and each.opened and each.residency is Residency.COLD:
+                told += self._back(cached, now_ns)
+        return told
+
+    def _loaded(self, event: ModelLoaded, now_ns: int) -> list[Event]:
+        served = self._roster.served(event.model)
+        self._early.renewed(event.model, event.worker)
+        quick = self._roster.groups.loads_quickly(event.worker, event.model)
+        if served is not None and quick:
+            self._early.opened(served, event.worker)
+        elif served is not None:
+            served.quick = False
+            self._tally.loaded(served.model, event)
+            self._sizes.measured(served, event)
+        self._roster.model_loaded(event, now_ns)
+        if served is None or served.id not in self.cached or quick:
+            return []
+        return [events.Measured(served.id, self._sizes.footprint(served))]
+
+    def _back(self, cached: Cached, now_ns: int) -> list[Event]:
+        served, took_ns = cached.served, cached.took_ns(now_ns)
+        if self._early.busy(served.id):  # its weights are still arriving: as last time is counted with
+            took_ns = self._early.took_ns(served, max(took_ns, self._sizes.load_ns(served)))
+        return self._arrived(cached, took_ns, self._sizes.footprint(served).bytes)
+
+    def _arrived(self, cached: Cached, took_ns: int, size_bytes: int) -> list[Event]:
+        served = cached.served
+        by_page_in = served.residency is Residency.WEIGHTS_EVICTED
+        self._sizes.came_back(served, took_ns, by_page_in=by_page_in)
+        served.residency, served.returning = Residency.RESIDENT, False
+        cached.failures, cached.moved_ns = 0, None
+        measured = events.Measured(served.id, self._sizes.footprint(served))
+        return [measured, events.Done(served.id, took_ns, size_bytes)]
+
+    def _evicted(self, event: WeightsEvicted) -> list[Event]:
+        """A worker let the weights go."""
+        cached = self._answering(event.model, event.worker)
+        if cached is None:
+            return []
+        cached.served.residency = Residency.WEIGHTS_EVICTED
+        return [events.Done(event.model, event.ns)]
+
+    def _paged_in(self, event: WeightsPagedIn, now_ns: int) -> list[Event]:
+        """A worker has the weights again, or not as they should be."""
+        cached = self.cached.get(event.model)
+        if cached is None:
+            return []
+        served = cached.served
+        if self._config.verify or self._early.awaits(event.model, event.worker):
+            self._tally.paged_in(served.model, event)
+        if event.failure:
+            return self._not_as_stored(cached, event, now_ns)
+        if self._early.arrived(served, event.worker, now_ns):
+            self._workers.load(event.worker, served.id, served.model, LoadWish(background=True))
+        elif self._answering(event.model, event.worker) is not None:
+            self._roster.take_back(served)
+            self._tally.count(paged_in_bytes=event.nbytes)
+            return self._arrived(cached, cached.took_ns(now_ns), event.nbytes)
+        return []
+
+    def _not_as_stored(self, cached: Cached, event: WeightsPagedIn, now_ns: int) -> list[Event]:
+        if event.worker in (cached.pending or ()):
+            return self._come_anew(cached, event.failure, now_ns)
+        if self._early.rejected(event.model, event.worker):
+            refused = ModelRefused(event.worker, event.model, event.failure)
+            self._roster.model_refused(refused, now_ns)
+        return []
+
+    def _answering(self, model: int, worker: int) -> Cached | None:
+        """The version whose last worker has done now what it was asked for."""
+        cached = self.cached.get(model)
+        if cached is None or cached.pending is None:
+            return None
+        cached.pending.discard(worker)
+        if cached.pending:
+            return None
+        cached.pending = None
+        return cached
+
+    def _refused(self, event: ModelRefused, now_ns: int) -> list[Event]:
+        """A version was refused. One that comes back, maybe for want of memory, is tried again, or serves on."""
+        self._tally.refused(event)
+        self._roster.groups.refused(event)
+        cached = self.cached.get(event.model)
+        if self._early.renewed(event.model, event.worker) and cached is not None:
+            said = "model goes on with its quick session"
+            self._shell.log.event(said, model=cached.served.key, reason=event.reason)
+            return []
+        if cached is None or cached.served.opened or cached.failures + 1 >= FAILURES_MAX:
+            self._roster.model_refused(event, now_ns)
+            return []
+        return self._come_anew(cached, event.reason, now_ns)
+
+    def _come_anew(self, cached: Cached, reason: str, now_ns: int) -> list[Event]:
+        """It could not be brought back. What is to blame for that may be a packed form, which is held against what it
+        was when it is loaded anew, and passed over."""
+        cached.failures += 1
+        self._shell.log.event("model could not be brought back", model=cached.served.key, reason=reason)
+        return self._fail(cached, now_ns)
+
+    def exiting(self, event: WorkerExited) -> list[Served]:
+        """Versions that an ending worker held or was to hold, and that are not open; for ``exited``."""
+        members = self._roster.groups.members(event.worker)
+        return [served for served in members if served.id in self.cached and not served.opened]
+
+    def exited(self, event: WorkerExited, held: Sequence[Served], now_ns: int) -> list[Event]:
+        """A process is gone: what left with it is out; what it was to bring back is to be brought back anew."""
+        told: list[Event] = []
+        self._early.lost(event.worker)
+        for served in held:
+            cached = self.cached.get(served.id)
+            if cached is not None:
+                told += self._fail(cached, now_ns)
+        for cached in self.cached.values():
+            if cached.pending and event.worker in cached.pending:
+                cached.pending.discard(event.worker)
+                told += [] if cached.pending else self._out(cached)
+        return told
+
+    def _fail(self, cached: Cached, now_ns: int) -> list[Event]:
+        cached.pending, cached.draining = None, False
+        self._draining = [other for other in self._draining if other is not cached]
+        self._roster.put_out(cached.served, now_ns)
+        cached.served.residency = Residency.COLD
+        return [events.Failed(cached.served.id)]

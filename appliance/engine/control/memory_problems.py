@@ -1,0 +1,56 @@
+"""What cannot be in memory as it is configured, for people. Pure, but for what it remembers. Owner: the model cache."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from appliance.config.residency import ResidencyConfig
+from appliance.core.memory.waits import Limit, NeverFits
+from appliance.engine.control.sizes import Sizes
+from appliance.engine.versions.routes import Routes, Served
+from appliance.engine.versions.wording import limit_text, megabytes, wait_text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Situation:
+    """``versions`` are all there are, ``serving`` those of them that are looked after; ``unfit`` says of those on their
+    way which can never fit; ``limits`` is what there is of each device."""
+
+    versions: Iterable[Served]
+    serving: Iterable[Served]
+    unfit: Mapping[int, NeverFits]
+    limits: Mapping[str, Limit]
+
+
+def problems(config: ResidencyConfig, sizes: Sizes, routes: Routes, now: Situation) -> Iterator[str]:
+    """Everything that does not fit, and names that no model has."""
+    largest: dict[str, Served] = {}
+    for served in now.versions:
+        known = largest.setdefault(served.model.name, served)
+        if sizes.expected(served).bytes > sizes.expected(known).bytes:
+            largest[served.model.name] = served
+    for key, wanted in (("pins", config.pins), ("keep_warm_s", config.keep_warm_s)):
+        for name in wanted:
+            if name not in largest and not routes.is_aside(name):
+                yield f"residency.{key} names '{name}', and there is no such model"
+    for device, limit in now.limits.items():
+        pinned = [largest[name] for name in config.pins if name in largest]
+        needed = sum(sizes.expected(served).bytes for served in pinned if served.model.device == device)
+        if needed > limit.bytes:
+            yield f"residency.pins need about {megabytes(needed)}, and {limit_text(limit)}"
+    for served in now.versions:
+        if served.id in now.unfit:
+            yield f"{served.key} {wait_text(now.unfit[served.id])}"
+    yield from _too_large(config, sizes, now)
+
+
+def _too_large(config: ResidencyConfig, sizes: Sizes, now: Situation) -> Iterator[str]:
+    for device, limit in now.limits.items():
+        here = {each: sizes.footprint(each).bytes for each in now.serving if each.model.device == device}
+        stays = {each: size for each, size in here.items() if each.model.name in config.pins}
+        for served, size_bytes in here.items():
+            others = sum(stays.values()) - stays.get(served, 0)
+            if size_bytes + others > limit.bytes:
+                beside = Limit(bytes=limit.bytes, configured=limit.configured, kept_bytes=others)
+                yield f"{served.key} takes {megabytes(size_bytes)} and does not fit: {limit_text(beside)}"

@@ -1,0 +1,364 @@
+"""The model cache: carries out what the accountant for memory (``core/memory``) decides, and tells it what came of it.
+
+A version is looked after from the moment it serves; it stays READY for clients whether or not it is in memory. One that
+is not RESIDENT is closed for the scheduler, and the front end forgets its request templates, so that every request for
+it comes here. One whose weights are evicted keeps its workers and its place in them; COLD ends them. For versions on
+their way to serving memory is reserved. Owner: the engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Final, NamedTuple
+
+from appliance.config.residency import ResidencyConfig
+from appliance.core.memory import actions, events
+from appliance.core.memory.accountant import Accountant
+from appliance.core.memory.actions import Action, Reply, StartCold
+from appliance.core.memory.budget import Budget
+from appliance.core.memory.footprint import Residency
+from appliance.domain.errors import CapacityError, QueueFull
+from appliance.domain.model import ModelVersion, VersionState
+from appliance.engine.control.cache_moves import Cached, CacheMoves
+from appliance.engine.control.cache_tally import CacheTally
+from appliance.engine.control.costs import Costs
+from appliance.engine.control.memory_problems import Situation, problems
+from appliance.engine.control.roster import Roster
+from appliance.engine.control.sizes import Sizes
+from appliance.engine.environment import Shell
+from appliance.engine.fastpath.leases import Leases
+from appliance.engine.port import Buffer
+from appliance.engine.requests.cold import Refusal
+from appliance.engine.requests.outcome import not_ready
+from appliance.engine.requests.request import Request
+from appliance.engine.requests.waiting_room import WaitingRoom, refusal
+from appliance.engine.versions.routes import Routes, Served
+from appliance.telemetry.meter import Result
+from appliance.telemetry.snapshot import ResidencyFigures
+from appliance.workers.port import PoolEvent, WorkerExited, WorkerPort
+
+HOST: Final = "cpu"
+"""The device through whose memory versions are loaded for devices that have no budget."""
+SAMPLE_NS: Final = 1_000_000_000
+"""How often it is looked how much models are used."""
+
+
+class ResidencyTerms(NamedTuple):
+    """What residency goes by: ``budgets`` are what models and their workers may take of each device; ``free_bytes``
+    tells what the machine has left of one, ``costs`` what models cost before."""
+
+    config: ResidencyConfig = ResidencyConfig()
+    budgets: tuple[Budget, ...] = (Budget(HOST, 1 << 62),)
+    free_bytes: Callable[[str], int] = lambda device: 1 << 62
+    costs: Costs | None = None
+
+
+class ModelCache:
+    """Implements ColdStarts."""
+
+    def __init__(
+        self,
+        *,
+        terms: ResidencyTerms,
+        routes: Routes,
+        roster: Roster,
+        workers: WorkerPort,
+        leases: Leases,
+        room: WaitingRoom,
+        shell: Shell,
+    ) -> None:
+        limits = {budget.device: budget.bytes for budget in terms.budgets}
+        self._terms = terms
+        self._routes = routes
+        self._roster = roster
+        self._leases = leases
+        self._room = room
+        self._shell = shell
+        self._memory = Accountant(terms.config, terms.budgets)
+        self._sizes = Sizes(terms.config.evict_weights, limits, terms.costs)
+        self._tally = CacheTally()
+        self._moves = CacheMoves(
+            config=terms.config,
+            roster=roster,
+            workers=workers,
+            sizes=self._sizes,
+            tally=self._tally,
+            shell=shell,
+        )
+        self._cached = self._moves.cached
+        self._problems: tuple[str, ...] = ()
+        self._sampled_ns = 0
+
+    # --- requests
+
+    def ask(self, request: Request, tensors: Sequence[Buffer] | None, now_ns: int) -> Refusal | None:
+        """See ColdStarts."""
+        served = request.served
+        if served.id not in self._cached or request.is_mirrored:
+            return not_ready(request.plan.model), Result.UNAVAILABLE
+        self._sample(now_ns)
+        self._tally.count(misses=tensors is not None)
+        asked = events.Asked(served.id, request.handle, request.deadline_ns, request.memory.nbytes)
+        answer, *others = self._memory.step(asked, now_ns)
+        assert isinstance(answer, actions.Wait | actions.Refuse), "what is in memory is open"
+        refused: Refusal | None = None
+        if isinstance(answer, actions.Refuse):
+            self._tally.count(refused=1)
+            refused = self._refusal(served, answer), Result.REFUSED
+        elif tensors is not None and not self._room.store(request, tensors):
+            others += self._memory.step(events.Withdrawn(served.id, request.handle), now_ns)
+            refused = QueueFull("Exceeds maximum queue size: no memory left for tensors"), Result.REFUSED
+        elif (deadline_ns := self._room.enter(request)) is not None:
+            self._shell.pace.at(deadline_ns)
+        self._perform(others, now_ns)
+        return refused
+
+    def cancel(self, request: Request, now_ns: int) -> bool:
+        """See ColdStarts."""
+        if not self._room.cancel(request):
+            return False
+        self._tell(events.Withdrawn(request.served.id, request.handle), now_ns)
+        return True
+
+    def _refusal(self, served: Served, action: actions.Refuse) -> CapacityError:
+        limit = self._memory.limit_beside(served.model.device, served.id)
+        return refusal(served.model.name, action, self._sizes.footprint(served).bytes, limit)
+
+    # --- time
+
+    def tick(self, now_ns: int) -> None:
+        """Look at what time has brought: deadlines, models that have drained, loads that wait for room."""
+        for request in self._room.expire(now_ns):
+            self._tell(events.Withdrawn(request.served.id, request.handle), now_ns)
+        if draining := self._moves.draining:
+            idle = [model for model in draining if not self._running(model)]
+            self._tell_all(self._moves.drain(idle, now_ns), now_ns)
+        gone = [events.Gone(model) for model in self._memory.leaving() if self._has_left(model)]
+        if gone:
+            self._tell(events.Changed(tuple(gone)), now_ns)
+        if now_ns >= self._memory.due_ns:
+            self._tell(events.Settle(), now_ns)
+        if now_ns - self._sampled_ns >= SAMPLE_NS:
+            self._sample(now_ns)
+        if self._room:
+            self._shell.pace.at(self._room.next_deadline_ns)
+
+    def _has_left(self, model: int) -> bool:
+        """Whether a version that served takes no memory any more; what serves again is told of by ``look``."""
+        served = self._roster.served(model)
+        return served is None or served.state not in (VersionState.UNLOADING, VersionState.READY)
+
+    def _sample(self, now_ns: int) -> None:
+        """Tell how much models were used that need not ask."""
+        self._sampled_ns = now_ns
+        for model, cached in self._cached.items():
+            answered = cached.served.meter.answered
+            more = answered - cached.answered
+            if more > 0:
+                cached.answered = answered
+                self._memory.step(events.Used(model, more), now_ns)
+
+    # --- which versions serve
+
+    def look(self, now_ns: int) -> None:
+        """See which versions serve now, as the routes have changed. Told at once, for what one leaves another one
+        has."""
+        there = {served.id: served for served in self._routes.all()}
+        news: list[events.Told] = []
+        for cached in list(self._cached.values()):
+            served = cached.served
+            if there.get(served.id) is not served or served.state is not VersionState.READY:
+                news.append(self._remove(cached, now_ns))
+        arriving = [each for each in there.values() if each.id not in self._cached and self._settles(each)]
+        news += self._ends({served.id for served in arriving})
+        news += [self._add(served) for served in arriving]
+        news += [self._retained(cached.served) for cached in self._cached.values()]
+        self._tell(events.Changed(tuple(news)), now_ns)
+        for model in self._sizes.known():
+            if self._roster.served(model) is None:
+                self._sizes.forget(model)
+        self._find_problems(there.values())
+
+    def _settles(self, served: Served) -> bool:
+        """Whether a version is to be looked after from now on."""
+        ready = served.state is VersionState.READY and self._device(served.model) is not None
+        there = served.opened or served.residency is not Residency.RESIDENT
+        return ready and there and self._sizes.knows(served.id)
+
+    def _device(self, model: ModelVersion) -> str | None:
+        """The device on which it is looked after; None: that has no budget."""
+        return model.device if model.device in self._memory.devices else None
+
+    def _ends(self, arriving: set[int]) -> Iterator[events.Told]:
+        """What became of versions that were on their way, or are to leave."""
+        for model in self._memory.outside() - arriving:
+            served = self._roster.served(model)
+            if served is None or served.state in (VersionState.READY, VersionState.UNAVAILABLE):
+                yield events.Gone(model)
+            elif served.state is VersionState.UNLOADING:
+                yield self._left(served)
+
+    def _left(self, served: Served) -> events.Told:
+        if served.state is not VersionState.UNLOADING:
+            return events.Gone(served.id)
+        heir = self._routes.current(served.model.name)
+        size_bytes = self._sizes.bytes_now(served)
+        if heir is None:
+            return events.Left(served.id, size_bytes)
+        heir_bytes = self._sizes.footprint(heir).bytes if self._sizes.knows(heir.id) else 0
+        return events.Left(served.id, size_bytes, heir.id, heir_bytes)
+
+    def _add(self, served: Served) -> events.Added:
+        self._moves.add(served)
+        footprint, costs_ns = self._sizes.footprint(served), self._sizes.costs_ns(served)
+        return events.Added(served.id, served.model.device, served.residency, footprint, *costs_ns)
+
+    def _retained(self, served: Served) -> events.Retained:
+        """What is wished of it: by the operator, and for as long as a version is tried beside it."""
+        config, name = self._terms.config, served.model.name
+        keep_warm_ns = int(config.keep_warm_s.get(name, 0) * 1e9)
+        held = served.diversion is not None
+        return events.Retained(served.id, name in config.pins, keep_warm_ns, held)
+
+    def _remove(self, cached: Cached, now_ns: int) -> events.Told:
+        self._moves.remove(cached, now_ns)
+        self._room.displace(cached.served.id)
+        return self._left(cached.served)
+
+    def _find_problems(self, versions: Iterable[Served]) -> None:
+        now = Situation(
+            versions=versions,
+            serving=[cached.served for cached in self._cached.values()],
+            unfit=self._memory.unfit(),
+            limits={device: self._memory.limit(device) for device in self._memory.devices},
+        )
+        found = tuple(problems(self._terms.config, self._sizes, self._routes, now))
+        for problem in found:
+            if problem not in self._problems:
+                self._shell.log.event("models do not fit as configured", reason=problem)
+        self._problems = found
+
+    # --- versions on their way
+
+    def reserve(self, served: Served, before: Served | None, now_ns: int) -> Reply:
+        """Have memory be kept to load a version that is on its way to serving, in the place of ``before``."""
+        device = self._device(served.model) or HOST
+        need_bytes = self._sizes.guessed(served).bytes
+        replaces = before.id if before is not None else None
+        replies = self._tell(events.ReservationWanted(served.id, device, need_bytes, replaces), now_ns)
+        (reply,) = [each for each in replies if not isinstance(each, StartCold)]
+        return reply
+
+    def rests(self, served: Served, now_ns: int) -> bool:
+        """Whether a version that is known to serve begins COLD, because memory has no room for it at the start."""
+        config, name, device = self._terms.config, served.model.name, self._device(served.model)
+        if device is None or name in config.pins or config.keep_warm_s.get(name):
+            return False
+        offer = events.ColdStartOffered(served.id, device, self._sizes.guessed(served))
+        rests = bool(self._tell(offer, now_ns))
+        if rests:
+            self._sizes.assumed(served)
+        return rests
+
+    # --- what is to be done
+
+    def _tell(self, event: events.Event, now_ns: int) -> list[Reply | StartCold]:
+        return self._perform(self._memory.step(event, now_ns), now_ns)
+
+    def _tell_all(self, told: Iterable[events.Event], now_ns: int) -> None:
+        for event in told:
+            self._tell(event, now_ns)
+
+    def _perform(self, decided: Iterable[Action], now_ns: int) -> list[Reply | StartCold]:
+        """Do what is to be done; gives what was decided of versions on their way."""
+        replies: list[Reply | StartCold] = []
+        for action in decided:
+            match action:
+                case actions.Load():
+                    self._moves.load(self._cached[action.model], now_ns)
+                case actions.PageIn():
+                    self._tell_all(self._moves.page_in(self._cached[action.model], now_ns), now_ns)
+                case actions.EvictWeights():
+                    if not self._declines(action.model, now_ns):
+                        self._moves.evict(self._cached[action.model])
+                case actions.Unload():
+                    if not self._declines(action.model, now_ns):
+                        self._moves.unload(self._cached[action.model])
+                case actions.Release():
+                    self._release(action)
+                case actions.Refuse():
+                    self._refuse(action)
+                case actions.WakeAt():
+                    self._shell.pace.at(action.at_ns)
+                case actions.CheckUse(device, models):
+                    idle = frozenset(model for model in models if not self._running(model))
+                    replies += self._tell(events.UseChecked(device, idle), now_ns)
+                case actions.MeasureFree(device):
+                    free = events.FreeMeasured(device, self._terms.free_bytes(device))
+                    replies += self._tell(free, now_ns)
+                case actions.Serve() | actions.Wait():
+                    raise AssertionError("it is answered where it asks")
+                case _:
+                    replies.append(action)
+        return replies
+
+    def _declines(self, model: int, now_ns: int) -> bool:
+        """Whether a request has come in for a model that is to leave."""
+        if self._running(model):
+            self._tell(events.Declined(model), now_ns)
+            return True
+        return False
+
+    def _release(self, action: actions.Release) -> None:
+        self._room.proceed(action.requests)
+        # They are counted once more when they are answered, and were when they asked.
+        self._cached[action.model].answered += len(action.requests)
+        self._shell.pace.soon()
+
+    def _refuse(self, action: actions.Refuse) -> None:
+        error = self._refusal(self._cached[action.model].served, action)
+        if self._room.refuse(action.request, error):
+            self._tally.count(refused=1)
+            self._shell.pace.soon()
+
+    # --- what workers say
+
+    def news(self, event: PoolEvent, now_ns: int) -> None:
+        """Take in what happened to versions in workers."""
+        self._tell_all(self._moves.news(event, now_ns), now_ns)
+
+    def exiting(self, event: WorkerExited) -> list[Served]:
+        """Versions that an ending worker held or was to hold, and that are not open; for ``exited``."""
+        return self._moves.exiting(event)
+
+    def exited(self, event: WorkerExited, held: Sequence[Served], now_ns: int) -> None:
+        """Take in that a process is gone; what was given up because of this is not brought back."""
+        given_up = [each for each in held if each.state is not VersionState.READY]
+        for served in given_up:
+            if served.id in self._cached:
+                self._tell(self._remove(self._cached[served.id], now_ns), now_ns)
+        self._tell_all(self._moves.exited(event, held, now_ns), now_ns)
+
+    # --- small things
+
+    def _running(self, model: int) -> bool:
+        """Whether it has something in flight, or is about to change where it runs."""
+        cached = self._cached.get(model)
+        if cached is None:
+            return False
+        in_flight = cached.served.live > self._room.counts.get(model, 0) or self._leases.in_flight(model) > 0
+        return in_flight or self._moves.changing(cached.served)
+
+    def figures(self) -> ResidencyFigures:
+        """For people, as of now."""
+        sums = [self._memory.statistics(device) for device in self._memory.devices]
+        served = [cached.served for cached in self._cached.values()]
+        evicted = [each for each in served if each.residency is Residency.WEIGHTS_EVICTED]
+        return self._tally.figures._replace(
+            budget_bytes=sum(each.budget_bytes for each in sums),
+            used_bytes=sum(each.used_bytes + each.other_bytes for each in sums),
+            problems=self._problems,
+            waiting=sum(each.waiting_requests for each in sums),
+            waiting_bytes=sum(each.waiting_bytes for each in sums),
+            weights_evicted_bytes=sum(self._sizes.footprint(each).evictable_bytes for each in evicted),
+        )

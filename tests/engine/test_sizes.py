@@ -1,0 +1,139 @@
+"""What versions take in memory, as far as is known, and what cannot be as it is configured."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+import pytest
+
+from appliance.config.residency import ResidencyConfig
+from appliance.core.memory.footprint import PROCESS_BYTES, Residency
+from appliance.core.memory.waits import Limit, NeverFits
+from appliance.core.rollout.phase import Phase
+from appliance.domain.model import VersionState
+from appliance.engine.control.costs import Costs
+from appliance.engine.control.memory_problems import Situation, problems
+from appliance.engine.control.sizes import Sizes
+from appliance.engine.versions.records import Cost, MemoryRecords
+from appliance.engine.versions.routes import Routes, Served
+from appliance.telemetry.meter import VersionMeter
+from appliance.workers.port import ModelLoaded
+from tests.domain.sample import make_version
+
+MB = 1_000_000
+LIMITS = {"cpu": 100 * MB}
+
+
+def version(number: int, size_bytes: int, name: str = "m") -> Served:
+    model = replace(make_version(name, number), file_bytes=size_bytes - PROCESS_BYTES)
+    return Served(id=number, model=model, fingerprint="", meter=VersionMeter(name, number))
+
+
+def measured(sizes: Sizes, served: Served, memory: int, weights: int = 0, *, packed: bool = False) -> None:
+    loaded = ModelLoaded(1, served.id, (), 5_000, memory, None, weights, packed=packed)
+    sizes.measured(served, loaded)
+
+
+@pytest.mark.parametrize("evict", [True, False])
+@pytest.mark.parametrize("weights", [90, 1])
+def test_mapped_weights_count_whether_or_not_they_can_be_let_go(evict: bool, weights: int) -> None:
+    sizes, served = Sizes(evict, LIMITS), version(1, 10 * MB)
+    measured(sizes, served, 10 * MB, weights * MB)
+    footprint = sizes.footprint(served)
+    assert footprint.bytes == (10 + weights) * MB + PROCESS_BYTES
+    assert footprint.evictable_bytes == (90 * MB if evict and weights == 90 else 0)
+    assert sizes.bytes_now(served) == footprint.bytes
+    served.residency = Residency.WEIGHTS_EVICTED
+    assert sizes.bytes_now(served) == footprint.bytes - footprint.evictable_bytes
+    served.residency = Residency.COLD
+    assert sizes.bytes_now(served) == 0
+
+
+def test_the_largest_process_of_the_same_artifact_counts() -> None:
+    sizes, served = Sizes(True, LIMITS), version(1, 10 * MB)
+    for memory in (20 * MB, 10 * MB):
+        measured(sizes, served, memory)
+    assert sizes.footprint(served).bytes == 20 * MB + PROCESS_BYTES
+    measured(sizes, served, 10 * MB, packed=True)
+    assert sizes.footprint(served).bytes == 10 * MB + PROCESS_BYTES
+
+
+def test_what_a_version_cost_before_a_restart_is_what_is_expected_of_it() -> None:
+    records = MemoryRecords()
+
+    def known() -> Sizes:
+        return Sizes(True, LIMITS, Costs(records, lambda model: "here"))
+
+    first, served = known(), version(1, 10 * MB)
+    measured(first, served, 20 * MB, 60 * MB)
+    first.came_back(served, 300, by_page_in=True)
+    again, later = known(), version(1, 10 * MB)
+    assert again.guessed(later) == first.footprint(served)
+    assert not again.knows(later.id)
+    again.assumed(later)
+    assert again.footprint(later) == first.footprint(served)
+    assert again.costs_ns(later) == (5_000, 300)
+    measured(again, later, 20 * MB, 60 * MB, packed=True)
+    assert again.costs_ns(later) == (5_000, 0), "a form is another thing"
+    records.weigh(later.identity, "here", Cost(500 * MB, 0, 7))
+    assert known().guessed(later).bytes == 10 * MB, "what is on record keeps nobody out for good"
+
+
+@pytest.mark.parametrize(("page_in", "kept"), [(False, (2_000, 0)), (True, (1_000, 5_000))])
+def test_each_measurement_of_a_cost_counts_for_a_part(page_in: bool, kept: tuple[int, int]) -> None:
+    records = MemoryRecords()
+    costs, served = Costs(records, lambda model: ""), version(1, 10 * MB)
+    costs.took(served, 1_000, page_in=page_in)
+    assert costs.of(served) is None, "it was never measured"
+    costs.loaded(served, ModelLoaded(1, 1, (), 1_000, MB))
+    costs.took(served, 5_000, page_in=page_in)
+    known = costs.of(served)
+    assert known is not None
+    assert (known.load_ns, known.page_in_ns) == kept
+    costs.took(served, kept[page_in] + 100, page_in=page_in)
+    assert costs.of(served) is known, "too little to be written"
+
+
+def found(
+    config: ResidencyConfig, versions: Iterable[Served], unfit: dict[int, NeverFits] | None = None
+) -> list[str]:
+    """The problems of these versions, of which those that are READY serve, in 100 MB."""
+    sizes, routes = Sizes(True, LIMITS), Routes(lambda moved: None)
+    routes.set_aside({("unloaded", "1"): "unloaded by hand"})
+    serving = [served for served in versions if served.state is VersionState.READY]
+    for served in serving:
+        measured(sizes, served, served.model.file_bytes)
+    limits = {"cpu": Limit(bytes=100 * MB, configured=False)}
+    now = Situation(versions=versions, serving=serving, unfit=unfit or {}, limits=limits)
+    return list(problems(config, sizes, routes, now))
+
+
+def serving(number: int, size_bytes: int, name: str) -> Served:
+    served = version(number, size_bytes, name)
+    served.phase = Phase.LIVE
+    return served
+
+
+def test_a_name_that_no_model_has_is_told_and_one_that_is_unloaded_by_hand_is_not() -> None:
+    config = ResidencyConfig(pins=("unloaded", "unheard-of"), keep_warm_s={"unloaded": 2.0, "never": 2.0})
+    assert found(config, []) == [
+        "residency.pins names 'unheard-of', and there is no such model",
+        "residency.keep_warm_s names 'never', and there is no such model",
+    ]
+
+
+def test_a_version_on_its_way_that_can_never_fit_is_told() -> None:
+    unfit = {1: NeverFits(need_bytes=120 * MB, limit=Limit(bytes=100 * MB, configured=False))}
+    (said,) = found(ResidencyConfig(), [version(1, 120 * MB), version(2, 50 * MB)], unfit)
+    assert said.startswith("m/1 can never fit into memory: it needs about 120.0 MB, and there is memory for")
+
+
+def test_what_does_not_fit_beside_the_pins_is_told() -> None:
+    config = ResidencyConfig(pins=("a", "b"))
+    versions = [serving(1, 60 * MB, "a"), serving(2, 50 * MB, "b"), serving(3, 5 * MB + PROCESS_BYTES, "c")]
+    said = found(config, versions)
+    assert said[0] == "residency.pins need about 110.0 MB, and there is memory for models of 100.0 MB"
+    assert [line.split()[0] for line in said[1:]] == ["a/1", "b/2", "c/3"]
+    assert "residency.pins and versions on trial keep 60.0 MB" in said[2]
+    assert not found(ResidencyConfig(pins=("b",)), versions[1:])
