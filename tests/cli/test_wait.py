@@ -18,10 +18,10 @@ from typing import Any
 import pytest
 
 from appliance.cli.failure import CommandFailed, Exit
-from appliance.cli.going_live import STEPS, Arrived, OnItsWay, Stranded, whereabouts
 from appliance.cli.main import main
 from appliance.cli.model import wait
 from appliance.cli.model.wait import listening
+from appliance.cli.rollout_progress import STEPS, Done, Failed, InProgress, progress_of
 from appliance.cli.snapshot import DEFAULT_URL, parse, understood
 from appliance.core.rollout.phase import TRIAL_STAGES
 from appliance.core.rollout.reasons import Outlook
@@ -53,7 +53,7 @@ def loading(stage: str, done: int = 0, total: int = 0) -> Mapping[str, Any]:
 
 
 def at(found: Document, *, trial: bool = False) -> Any:
-    return whereabouts(found, "digits", 1, 1, trial=trial)
+    return progress_of(found, "digits", 1, 1, trial=trial)
 
 
 def test_every_stage_has_its_place_in_order() -> None:
@@ -64,25 +64,25 @@ def test_every_stage_has_its_place_in_order() -> None:
     ]
     shares = [share for share, _ in STEPS.values()]
     assert shares == sorted(set(shares))
-    assert at(document()) == OnItsWay(share=0.0, text="waits for its turn")
+    assert at(document()) == InProgress(share=0.0, text="waits for its turn")
     half = at(document(loading=loading("reading", 5 << 20, 10 << 20)))
     assert half.text == "reads the weights: 5.0 MiB of 10.0 MiB"
     assert at(document(loading=loading("reading"))).share < half.share < STEPS["session"][0]
-    assert at(document(loading=loading("golden"))) == OnItsWay(share=STEPS["golden"][0], text="golden set")
+    assert at(document(loading=loading("golden"))) == InProgress(share=STEPS["golden"][0], text="golden set")
 
 
 def test_who_waits_is_told_that_the_configured_trial_was_left_out() -> None:
     why = "its inputs are not those of version 1"
     found = at(document(state="READY", reason="", untried=why))
-    assert found == Arrived(text="is live", remark=f"went live without the configured trial: {why}")
-    assert at(document(state="READY", reason="")) == Arrived(text="is live")
+    assert found == Done(text="is live", remark=f"went live without the configured trial: {why}")
+    assert at(document(state="READY", reason="")) == Done(text="is live")
 
 
 def test_a_trial_is_the_end_for_whoever_asked_for_it_alone() -> None:
     found = document(trial={**TRIAL, "stage": "canary", "percent": 10.0, "answered": 34})
     text = "canary: 10 % of the requests, 34 answered, 0 failed"
-    assert at(found) == OnItsWay(share=STEPS["canary"][0], text=text)
-    assert at(found, trial=True) == Arrived(text=f"is on trial ({text})")
+    assert at(found) == InProgress(share=STEPS["canary"][0], text=text)
+    assert at(found, trial=True) == Done(text=f"is on trial ({text})")
     shadow = document(trial={**TRIAL, "stage": "shadow", "percent": 5.0, "compared": 3, "differing": 1})
     assert at(shadow).text == "shadow: 5 % of the requests, 3 answers compared, 1 different"
 
@@ -98,37 +98,37 @@ def test_a_trial_is_the_end_for_whoever_asked_for_it_alone() -> None:
 def test_status_and_the_end_of_waiting_say_the_same_of_a_trial(header: str, text: str) -> None:
     found = document(trial={**TRIAL, "stage": "canary", "percent": 100.0, "header": header, "failed": 2})
     said = f"{text}, 0 answered, 2 failed"
-    assert at(found, trial=True) == Arrived(text=f"is on trial (canary: {said})")
+    assert at(found, trial=True) == Done(text=f"is on trial (canary: {said})")
     assert parse(json.dumps(found).encode(), "there").models[0].trial == f"canary, after version 1, {said}"
 
 
 def test_how_it_ends() -> None:
-    assert at(document(state="READY", trial=None)) == Arrived(text="is live")
-    assert at(document(state="UNAVAILABLE", reason="too slow")) == Stranded(reason="too slow")
-    assert at(document(state="UNLOADING", reason="")) == Stranded(reason="it is unloading")
+    assert at(document(state="READY", trial=None)) == Done(text="is live")
+    assert at(document(state="UNAVAILABLE", reason="too slow")) == Failed(reason="too slow")
+    assert at(document(state="UNLOADING", reason="")) == Failed(reason="it is unloading")
     assert "another change" in at(document(name="other")).reason
 
 
 def test_whoever_waits_is_told_for_what() -> None:
-    assert at(document(reason=FULL)) == OnItsWay(share=0.0, text=FULL)
+    assert at(document(reason=FULL)) == InProgress(share=0.0, text=FULL)
     assert at(document(reason="waits", loading=loading("golden"))).text == "golden set"
 
 
 def test_whoever_waits_for_what_can_never_be_is_told_at_once() -> None:
     never = "can never fit into memory: it needs about 101.7 MB, and residency.budget_bytes is 30.0 MB"
-    assert at(document(reason=never, waiting=NEVER)) == Stranded(reason=never)
+    assert at(document(reason=never, waiting=NEVER)) == Failed(reason=never)
 
 
 def test_the_previous_file_is_not_what_was_asked_for() -> None:
     still = STILL_PREVIOUS
     waits = f"{still} waits for memory: another version is tried above the budget"
     waiting: dict[str, Any] = {"state": "READY", "reason": waits, "outlook": Outlook.SUCCESSOR_WAITS}
-    assert at(document(**waiting, waiting="memory")) == OnItsWay(share=0.0, text=waits)
-    assert at(document(**waiting, waiting=NEVER)) == Stranded(reason=waits)
+    assert at(document(**waiting, waiting="memory")) == InProgress(share=0.0, text=waits)
+    assert at(document(**waiting, waiting=NEVER)) == Failed(reason=waits)
     for end in ("failed: golden case 'a'", "was rolled back: it crashed"):
         reason = f"{still} {end}"
         found = at(document(state="READY", reason=reason, outlook=Outlook.SUCCESSOR_FAILED))
-        assert found == Stranded(reason=reason)
+        assert found == Failed(reason=reason)
 
 
 def test_what_stands_where_the_appliance_is_not() -> None:
@@ -137,7 +137,7 @@ def test_what_stands_where_the_appliance_is_not() -> None:
 
 def test_what_was_before_the_catalog_was_seen_does_not_count() -> None:
     old = document(generation=0, state="UNAVAILABLE", reason="it failed last week")
-    assert isinstance(at(old), OnItsWay)
+    assert isinstance(at(old), InProgress)
     old["store"]["trouble"] = "the disk is gone"
     assert at(old).text.endswith("the disk is gone")
 
@@ -281,7 +281,7 @@ def test_the_time_is_for_all_that_is_installed(
 @pytest.mark.parametrize("text", [b"hello", b"[]", b"{}", b'{"format": 1}', b'{"format": 1, "store": 5}'])
 def test_whoever_else_answers_is_no_appliance(text: bytes) -> None:
     with pytest.raises(CommandFailed, match="is not the HTTP port of an appliance") as failure:
-        understood(text, "there", lambda found: whereabouts(found, "digits", 1, 1, trial=False))
+        understood(text, "there", lambda found: progress_of(found, "digits", 1, 1, trial=False))
     assert failure.value.status == Exit.UNREACHABLE
 
 

@@ -15,8 +15,8 @@ from typing import Any
 
 from appliance.cli import store_session
 from appliance.cli.failure import CommandFailed, Exit, printable
-from appliance.cli.going_live import TRIALS
 from appliance.cli.model.wait import find_appliance
+from appliance.cli.rollout_progress import TRIALS
 from appliance.cli.snapshot import Source, add_url
 from appliance.cli.terminal import bytes_text
 from appliance.engine.versions.wording import with_next_try

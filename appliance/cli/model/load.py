@@ -10,8 +10,8 @@ from typing import Final
 
 from appliance.cli.command_table import Command
 from appliance.cli.failure import CommandFailed, Exit, printable
-from appliance.cli.going_live import loading_of
 from appliance.cli.model import wait
+from appliance.cli.rollout_progress import loading_of
 from appliance.cli.snapshot import Source, understood
 from appliance.cli.terminal import ShowShare, share_bar
 

@@ -11,7 +11,7 @@ from typing import Final
 from appliance.cli import store_session
 from appliance.cli.arguments import seconds
 from appliance.cli.failure import CommandFailed, Exit, printable
-from appliance.cli.going_live import Arrived, OnItsWay, Stranded, whereabouts
+from appliance.cli.rollout_progress import Done, Failed, InProgress, progress_of
 from appliance.cli.snapshot import DEFAULT_URL, Source, add_url, is_unix, parse, understood
 from appliance.cli.terminal import share_bar
 from appliance.domain.address import parse_address
@@ -100,9 +100,9 @@ def _wait_for(
             found = understood(
                 source.fetch(),
                 source.url,
-                lambda document: whereabouts(document, name, version, generation, trial=trial),
+                lambda document: progress_of(document, name, version, generation, trial=trial),
             )
-            if not isinstance(found, OnItsWay):
+            if not isinstance(found, InProgress):
                 break
             if show is not None:
                 show(found.share, found.text)
@@ -113,9 +113,9 @@ def _wait_for(
                     Exit.REFUSED,
                 )
             time.sleep(LOOK_S)
-    if isinstance(found, Stranded):
+    if isinstance(found, Failed):
         raise CommandFailed(f"{key} does not go {end}: {found.reason}", Exit.REFUSED)
-    assert isinstance(found, Arrived)
+    assert isinstance(found, Done)
     print(f"{printable(key)} {printable(found.text)} after {time.monotonic() - began:.1f} s")
     if found.remark:
         print(f"{printable(key)} {printable(found.remark)}")

@@ -25,10 +25,10 @@ from appliance.tools.commands.options import (
     add_shapes,
     add_source,
     add_tolerances,
-    as_mapping,
     plain_tolerance,
     sentences,
     subject_of,
+    tolerances_by_output,
 )
 from appliance.tools.evaluation.jobs import GoldenJob, GoldenMade, to_plain
 from appliance.tools.evaluation.process import make_golden
@@ -125,7 +125,7 @@ def _job(
         rows=arguments.rows,
         shapes=dict(arguments.shape),
         default=plain_tolerance(arguments.absolute, arguments.relative),
-        tolerances=as_mapping(arguments.tolerance, [spec.name for spec in version.outputs]),
+        tolerances=tolerances_by_output(arguments.tolerance, [spec.name for spec in version.outputs]),
         promise=promise,
         margin_percent=arguments.margin,
         repository=settings,

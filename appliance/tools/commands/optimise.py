@@ -26,10 +26,10 @@ from appliance.domain.golden import Tolerance
 from appliance.tools.commands.options import (
     add_source,
     add_tolerances,
-    as_mapping,
     check_outputs,
     sentences,
     subject_of,
+    tolerances_by_output,
 )
 from appliance.tools.evaluation.jobs import (
     METHODS,
@@ -90,7 +90,7 @@ def run(arguments: argparse.Namespace) -> int:
     if not subject.home and not arguments.out and not arguments.dry_run:
         raise CommandFailed("a file alone has no home for versions; say with --out where its variants go")
     outputs = [spec.name for spec in version.outputs]
-    tolerances = as_mapping(arguments.tolerance, outputs)
+    tolerances = tolerances_by_output(arguments.tolerance, outputs)
     classes = tuple(arguments.classes or version.labels)
     check_outputs(classes, outputs)
     source = os.path.abspath(arguments.source)

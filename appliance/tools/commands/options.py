@@ -73,7 +73,9 @@ def sentences() -> Iterator[None]:
         raise CommandFailed(str(error), Exit.REFUSED) from error
 
 
-def as_mapping(pairs: Sequence[tuple[str, Tolerance]], known: Sequence[str]) -> Mapping[str, Tolerance]:
+def tolerances_by_output(
+    pairs: Sequence[tuple[str, Tolerance]], known: Sequence[str]
+) -> Mapping[str, Tolerance]:
     """Tolerances by output. Raises CommandFailed for an output that there is not."""
     check_outputs([name for name, _ in pairs], known)
     return dict(pairs)

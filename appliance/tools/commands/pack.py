@@ -27,7 +27,7 @@ from appliance.cli.terminal import bytes_bar
 
 if TYPE_CHECKING:
     from appliance.domain.manifest import LatencyPromise, Manifest, Measured
-    from appliance.tools.packaging.equivalence import Proof
+    from appliance.tools.packaging.equivalence import Equivalence
     from appliance.tools.packaging.source import ModelSource
 
 
@@ -90,7 +90,7 @@ def _pack(arguments: argparse.Namespace) -> int:
     from appliance.domain.manifest_codec import encode
     from appliance.package.conformity import GRAPH_FILE
     from appliance.package.writer import replacing, write_package
-    from appliance.tools.packaging.equivalence import Proof, prove
+    from appliance.tools.packaging.equivalence import Equivalence, check_equivalence
     from appliance.tools.packaging.packing import Labels, lay_out, open_from, promised_before
     from appliance.tools.packaging.source import find_source
 
@@ -111,9 +111,11 @@ def _pack(arguments: argparse.Namespace) -> int:
         root = Path(folder)
         with bytes_bar("splitting", _weight_of(source)) as advance:
             manifest = lay_out(source, labels, root, advance, settings)
-        proof = Proof(rounds=0, reason="not asked for")
+        proof = Equivalence(rounds=0, reason="not asked for")
         if not arguments.no_proof:
-            proof = prove(source.model.path, root / labels.name / str(labels.version) / GRAPH_FILE)
+            proof = check_equivalence(
+                source.model.path, root / labels.name / str(labels.version) / GRAPH_FILE
+            )
         wire = encode(manifest)
         signatures = None
         if signers:
@@ -172,7 +174,7 @@ def _tell(
     target: Path,
     manifest: Manifest,
     wire: bytes,
-    proof: Proof,
+    proof: Equivalence,
     keyids: Sequence[str],
     before: LatencyPromise | None,
 ) -> None:

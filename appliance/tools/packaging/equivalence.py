@@ -33,14 +33,14 @@ _INTEGERS: Final = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Proof:
+class Equivalence:
     """``rounds`` random requests gave equal answers; 0 when nothing could be compared, for the ``reason``."""
 
     rounds: int
     reason: str = ""
 
 
-def prove(source: str, packed: Path) -> Proof:
+def check_equivalence(source: str, packed: Path) -> Equivalence:
     """Compare the model files ``source`` and ``packed`` in a child. Raises ModelInvalid when they differ."""
     environment = {**os.environ, "ORT_DISABLE_TELEMETRY": "1"}
     command = [sys.executable, "-m", "appliance.tools.packaging.equivalence", source, str(packed)]
@@ -48,15 +48,15 @@ def prove(source: str, packed: Path) -> Proof:
         done = subprocess.run(command, capture_output=True, env=environment, timeout=SECONDS_MAX, check=False)
         said = json.loads(done.stdout.decode().rpartition("\n")[2] or "null")
     except subprocess.TimeoutExpired:
-        return Proof(rounds=0, reason=f"the comparison took more than {SECONDS_MAX} s")
+        return Equivalence(rounds=0, reason=f"the comparison took more than {SECONDS_MAX} s")
     except ValueError:
         said = None
     if not isinstance(said, dict):
-        return Proof(rounds=0, reason=f"the comparing process ended with status {done.returncode}")
+        return Equivalence(rounds=0, reason=f"the comparing process ended with status {done.returncode}")
     if "differs" in said:
         text = f"the packed form does not answer as the source does: {said['differs']}; please report this"
         raise ModelInvalid([Problem(file=source, key="", text=text)])
-    return Proof(rounds=int(said.get("proven", 0)), reason=str(said.get("unproven", "")))
+    return Equivalence(rounds=int(said.get("proven", 0)), reason=str(said.get("unproven", "")))
 
 
 def compare(source: str, packed: str) -> Mapping[str, object]:

@@ -29,7 +29,7 @@ TRIALS: Final = frozenset({"shadow", "canary"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OnItsWay:
+class InProgress:
     """``share`` of the way is behind it; ``text`` says what it is at."""
 
     share: float
@@ -37,7 +37,7 @@ class OnItsWay:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Arrived:
+class Done:
     """It serves, or is on trial where that was asked for; ``text`` says which, ``remark`` what is odd about it."""
 
     text: str
@@ -45,40 +45,40 @@ class Arrived:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stranded:
+class Failed:
     """It will not serve; ``reason`` is the appliance's, or what else came of it."""
 
     reason: str
 
 
-Whereabouts = OnItsWay | Arrived | Stranded
+Progress = InProgress | Done | Failed
 
 
-def whereabouts(
+def progress_of(
     document: Mapping[str, Any], name: str, version: int, generation: int, *, trial: bool
-) -> Whereabouts:
+) -> Progress:
     """Of version ``version`` in ``/status.json``, which was asked for by the catalog ``generation``. ``trial``: it is
     to be tried beside the one that serves, and not more."""
     store = document["store"]
     if store is None:
-        return Stranded(
+        return Failed(
             reason="the appliance that answers serves a directory, not a store; give the --url of the one that does"
         )
     if store["generation"] < generation:
         trouble = f": {store['trouble']}" if store["trouble"] else ""
-        return OnItsWay(share=0.0, text=f"the appliance has not seen the catalog yet{trouble}")
+        return InProgress(share=0.0, text=f"the appliance has not seen the catalog yet{trouble}")
     entry = next((e for e in document["models"] if (e["name"], e["version"]) == (name, version)), None)
     if entry is None:
-        return Stranded(reason="the appliance does not want it; did another change come after this one?")
+        return Failed(reason="the appliance does not want it; did another change come after this one?")
     reason = entry["reason"]
     if entry["state"] == "READY":
         if _is_coming(entry):
-            return OnItsWay(share=STEPS["waiting"][0], text=reason)
+            return InProgress(share=STEPS["waiting"][0], text=reason)
         untried = entry.get("untried", "")  # an appliance of an earlier release does not say it
         remark = f"went live without the configured trial: {untried}" if untried else ""
-        return Stranded(reason=reason) if reason else Arrived(text="is live", remark=remark)
+        return Failed(reason=reason) if reason else Done(text="is live", remark=remark)
     if entry["state"] != "LOADING":
-        return Stranded(reason=reason or f"it is {entry['state'].lower()}")
+        return Failed(reason=reason or f"it is {entry['state'].lower()}")
     return _stage(entry, trial)
 
 
@@ -94,28 +94,28 @@ def _waiting(entry: Mapping[str, Any]) -> str:
     return str(entry.get("waiting", ""))
 
 
-def loading_of(document: Mapping[str, Any], name: str) -> OnItsWay | None:
+def loading_of(document: Mapping[str, Any], name: str) -> InProgress | None:
     """How far the newest version of the model is that is loading; None when none is."""
     entries = [e for e in document["models"] if e["name"] == name and e["state"] == "LOADING"]
     found = _stage(entries[-1], trial=False) if entries else None
-    return found if isinstance(found, OnItsWay) else None
+    return found if isinstance(found, InProgress) else None
 
 
-def _stage(entry: Mapping[str, Any], trial: bool) -> Whereabouts:
+def _stage(entry: Mapping[str, Any], trial: bool) -> Progress:
     found = entry["trial"]
     if found is not None and found["stage"] in TRIALS:
         share, word = STEPS[found["stage"]]
         text = f"{word}: {', '.join(trial_words(found))}"
-        return Arrived(text=f"is on trial ({text})") if trial else OnItsWay(share=share, text=text)
+        return Done(text=f"is on trial ({text})") if trial else InProgress(share=share, text=text)
     loading = entry["loading"]
     if loading is None and _waiting(entry) == NEVER:
-        return Stranded(reason=entry["reason"])
+        return Failed(reason=entry["reason"])
     if loading is None:
         share, word = STEPS["waiting"]
-        return OnItsWay(share=share, text=entry["reason"] or word)
+        return InProgress(share=share, text=entry["reason"] or word)
     share, word = STEPS.get(loading["stage"], STEPS["session"])
     done, total = loading["done_bytes"], loading["total_bytes"]
     if loading["stage"] == "reading" and total:
         share += (STEPS["session"][0] - share) * done / total
         word = f"{word}: {bytes_text(done)} of {bytes_text(total)}"
-    return OnItsWay(share=share, text=word)
+    return InProgress(share=share, text=word)
