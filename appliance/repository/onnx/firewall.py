@@ -18,7 +18,7 @@ from typing import Final
 
 from appliance.config.firewall import FirewallConfig
 from appliance.domain.errors import ArtefactError
-from appliance.repository.onnx.graph import FLAWS_MAX, STANDARD_DOMAIN
+from appliance.repository.onnx.graph import STANDARD_DOMAIN
 from appliance.repository.onnx.summary import (
     ExternalData,
     Flaw,
@@ -27,6 +27,7 @@ from appliance.repository.onnx.summary import (
     GraphSummary,
     OperatorKey,
 )
+from appliance.repository.onnx.trail import FLAWS_MAX
 
 REFUSED_OPERATORS: Final[Mapping[OperatorKey, str]] = MappingProxyType(
     {

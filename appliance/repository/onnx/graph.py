@@ -19,6 +19,7 @@ from typing import Final, NamedTuple
 
 from appliance.config.firewall import FirewallConfig
 from appliance.domain.errors import ArtefactError
+from appliance.repository.onnx.contents import GraphContents
 from appliance.repository.onnx.ports import PortReader
 from appliance.repository.onnx.protobuf import (
     INLINE_BYTES,
@@ -64,23 +65,16 @@ from appliance.repository.onnx.schema import (
     TRAINING_PARTS,
 )
 from appliance.repository.onnx.summary import (
-    ExternalData,
-    Flaw,
-    FunctionKey,
     GraphFunction,
-    GraphPort,
     GraphSummary,
-    GraphTensor,
     OperatorKey,
 )
 from appliance.repository.onnx.tensor import SparseMessage, TensorMessage
+from appliance.repository.onnx.trail import SHOWN_NAME_CHARACTERS, Step, Trail
 
 FIELDS_MAX: Final = 4_000_000
-FLAWS_MAX: Final = 100
 OPSETS_MAX: Final = 1_000
 OPSETS_IN_ALL_MAX: Final = 100_000
-SHOWN_NAME_CHARACTERS: Final = 40
-SHOWN_STEPS_MAX: Final = 12
 ATTRIBUTES_MAX: Final = 4_096
 
 _LFS_POINTER: Final = b"version https://git-lfs"
@@ -95,20 +89,6 @@ class _Part(NamedTuple):
     source: Source
     start: int
     end: int
-
-
-class _Step(NamedTuple):
-    """One step of the way to what is being read; put into words only when it is needed."""
-
-    kind: str
-    number: int = -1
-    name: str = ""
-    note: str = ""
-
-    def __str__(self) -> str:
-        number = f" {self.number}" if self.number >= 0 else ""
-        name = f" '{self.name[:SHOWN_NAME_CHARACTERS]}'" if self.name else ""
-        return f"{self.kind}{number}{name}{f' ({self.note[:SHOWN_NAME_CHARACTERS]})' if self.note else ''}"
 
 
 def read_graph(descriptor: int, limits: FirewallConfig = FirewallConfig()) -> GraphSummary:  # noqa: B008 - frozen
@@ -155,27 +135,6 @@ def standard(domain: str) -> str:
     return "" if domain == STANDARD_DOMAIN else domain
 
 
-class _Findings:
-    """What is wrong in a file, and where: the way to what is being read. Knows nothing of who reads, so that a reader
-    goes with its last reference and waits for no collection of cycles."""
-
-    def __init__(self) -> None:
-        self.trail: list[_Step] = []
-        self.flaws: list[Flaw] = []
-
-    def where(self) -> str:
-        """The way; of a long one the beginning and the end."""
-        half = SHOWN_STEPS_MAX // 2
-        if len(self.trail) <= SHOWN_STEPS_MAX:
-            return " > ".join(map(str, self.trail))
-        return " > ".join([*map(str, self.trail[:half]), "...", *map(str, self.trail[-half:])])
-
-    def report(self, text: str) -> None:
-        """Something is wrong with what is being read."""
-        if len(self.flaws) < FLAWS_MAX:
-            self.flaws.append(Flaw(where=self.where(), text=text))
-
-
 class _ModelReader:
     """Collects while it walks. The keys are named after the messages and fields of onnx.proto."""
 
@@ -183,68 +142,37 @@ class _ModelReader:
         self.begun = False
         self._limits = limits
         self._walk = Walk(FIELDS_MAX)
-        self._findings = _Findings()
-        self._trail = self._findings.trail
+        self._findings = Trail()
+        self._trail = self._findings.steps
         self._flaw = self._findings.report
         self._texts = TextReader(limits.max_name_bytes, self._flaw)
         self._ports = PortReader(self._walk, self._texts)
         self._graphs = 0
-        self._ir_version = 0
-        self._opsets: list[tuple[str, int]] = []
-        self._opset_count = 0
-        self._inputs: list[GraphPort] = []
-        self._outputs: list[GraphPort] = []
-        self._initializers: set[str] = set()
-        self._operators: Counter[OperatorKey] = Counter()
-        self._places: dict[OperatorKey, str] = {}
-        self._external: list[ExternalData] = []
-        self._tensors: list[GraphTensor] = []
-        self._nodes = 0
-        self._depth = 0
-        self._functions: list[GraphFunction] = []
-        self._function_count = 0
-        self._calls: Counter[FunctionKey] = Counter()
+        self._seen = GraphContents()
 
     def summary(self, size: int) -> GraphSummary:
         """What was collected; raises ArtefactError when it is not a model with outputs."""
         if not self._graphs:
             raise ArtefactError("is not an ONNX model: it holds no graph")
-        if not self._outputs:
+        if not self._seen.outputs:
             raise ArtefactError("has a graph without outputs; nothing can be asked of it")
-        return GraphSummary(
-            ir_version=self._ir_version,
-            opsets=tuple(self._opsets),
-            inputs=tuple(self._inputs),
-            outputs=tuple(self._outputs),
-            initializers=frozenset(self._initializers),
-            operators=dict(self._operators),
-            external=tuple(self._external),
-            places=dict(self._places),
-            tensors=tuple(self._tensors),
-            nodes=self._nodes,
-            depth=self._depth,
-            functions=tuple(self._functions),
-            function_count=self._function_count,
-            calls=dict(self._calls),
-            file_bytes=size,
-            flaws=tuple(self._findings.flaws),
-        )
+        return self._seen.summary(size, self._findings.flaws)
 
     def model(self, span: Span) -> None:
         """ModelProto."""
         trainings = 0
         for key, value, end in self._walk.fields(span):
             if key == MODEL_IR_VERSION:
-                self._ir_version = signed(value)
+                self._seen.ir_version = signed(value)
                 self.begun = True
             elif key == MODEL_GRAPH:
                 self._graphs += 1
                 self.begun = True
-                self._at(_Step("graph"), self._main, self._walk.narrow(span.source, value, end))
+                self._at(Step("graph"), self._main, self._walk.narrow(span.source, value, end))
             elif key == MODEL_OPSET:
-                self._opset(self._walk.narrow(span.source, value, end), self._opsets)
+                self._opset(self._walk.narrow(span.source, value, end), self._seen.opsets)
             elif key == MODEL_TRAINING:
-                step = _Step("training", trainings)
+                step = Step("training", trainings)
                 trainings += 1
                 if trainings > self._limits.max_functions:
                     raise ArtefactError(
@@ -261,7 +189,7 @@ class _ModelReader:
         if len(parts) >= limit:
             raise ArtefactError(f"has more than {limit} {what}")
 
-    def _at(self, step: _Step, read: Callable[[Span], object], span: Span) -> None:
+    def _at(self, step: Step, read: Callable[[Span], object], span: Span) -> None:
         """Read what is one step further in."""
         self._trail.append(step)
         read(span)
@@ -274,10 +202,10 @@ class _ModelReader:
                 domain = self._texts.read(span.source, value, end)
             elif key == OPSET_VERSION:
                 version = signed(value)
-        self._opset_count += 1
+        self._seen.opset_count += 1
         if len(opsets) >= OPSETS_MAX:
             self._flaw(f"has more than {OPSETS_MAX} operator sets")
-        elif self._opset_count > OPSETS_IN_ALL_MAX:
+        elif self._seen.opset_count > OPSETS_IN_ALL_MAX:
             self._flaw(f"has more than {OPSETS_IN_ALL_MAX} operator sets in all")
         else:
             opsets.append((domain, version))
@@ -285,7 +213,7 @@ class _ModelReader:
     def _training(self, span: Span) -> None:
         for key, value, end in self._walk.fields(span):
             if key in TRAINING_PARTS:
-                step = _Step(TRAINING_PARTS[key])
+                step = Step(TRAINING_PARTS[key])
                 self._at(step, lambda part: self._graph(part, 1), self._walk.narrow(span.source, value, end))
 
     def _function(self, span: Span) -> None:
@@ -302,10 +230,10 @@ class _ModelReader:
                 key[place] = self._texts.read(span.source, value, end)
             elif field == FUNCTION_OPSET:
                 self._opset(self._walk.narrow(span.source, value, end), opsets)
-        self._function_count += 1
-        before, outer, self._calls = self._nodes, self._calls, Counter()
-        tensors_before = len(self._tensors)
-        self._trail.append(_Step("function", name=":".join(filter(None, key))))
+        self._seen.function_count += 1
+        before, outer, self._seen.calls = self._seen.nodes, self._seen.calls, Counter()
+        tensors_before = len(self._seen.tensors)
+        self._trail.append(Step("function", name=":".join(filter(None, key))))
         for index, part in enumerate(parts):
             inner = self._walk.narrow(part.source, part.start, part.end)
             if part.key == FUNCTION_NODE:
@@ -313,17 +241,17 @@ class _ModelReader:
             else:
                 self._attribute(inner, 1)
         self._trail.pop()
-        if len(self._functions) < self._limits.max_functions:
-            self._functions.append(
+        if len(self._seen.functions) < self._limits.max_functions:
+            self._seen.functions.append(
                 GraphFunction(
                     key=(standard(key[0]), key[1], key[2]),
-                    nodes=self._nodes - before,
-                    calls=dict(self._calls),
-                    tensors=tuple(self._tensors[tensors_before:]),
+                    nodes=self._seen.nodes - before,
+                    calls=dict(self._seen.calls),
+                    tensors=tuple(self._seen.tensors[tensors_before:]),
                     opsets=tuple(opsets),
                 )
             )
-        self._calls = outer
+        self._seen.calls = outer
 
     def _main(self, span: Span) -> None:
         self._graph(span, 1, main=True)
@@ -332,7 +260,7 @@ class _ModelReader:
         """GraphProto: nodes, tensors, and of the ``main`` graph also inputs, outputs, initializer names."""
         if depth > self._limits.max_depth:
             raise ArtefactError(f"has graphs nested more than {self._limits.max_depth} deep")
-        self._depth = max(self._depth, depth)
+        self._seen.depth = max(self._seen.depth, depth)
         nodes = tensors = 0
         for key, value, end in self._walk.fields(span):
             if key == GRAPH_NODE:
@@ -340,17 +268,17 @@ class _ModelReader:
                 nodes += 1
             elif key in (GRAPH_INITIALIZER, GRAPH_SPARSE_INITIALIZER):
                 part = self._walk.narrow(span.source, value, end)
-                self._trail.append(_Step("initializer", tensors))
+                self._trail.append(Step("initializer", tensors))
                 tensors += 1
                 name = self._tensor((part,)) if key == GRAPH_INITIALIZER else self._sparse((part,))
                 self._trail.pop()
-                if main and len(self._initializers) <= self._limits.max_tensors:
-                    self._initializers.add(name)
+                if main and len(self._seen.initializers) <= self._limits.max_tensors:
+                    self._seen.initializers.add(name)
             elif main and key in (GRAPH_INPUT, GRAPH_OUTPUT):
                 self._port(self._walk.narrow(span.source, value, end), key == GRAPH_INPUT)
 
     def _port(self, span: Span, is_input: bool) -> None:
-        side = self._inputs if is_input else self._outputs
+        side = self._seen.inputs if is_input else self._seen.outputs
         if len(side) >= self._limits.max_ports:
             what = "inputs" if is_input else "outputs"
             raise ArtefactError(f"has more than {self._limits.max_ports} {what}")
@@ -372,32 +300,32 @@ class _ModelReader:
             elif key == NODE_ATTRIBUTE:
                 self._room(attributes, ATTRIBUTES_MAX, "attributes of one node")
                 attributes.append(_Part(key, span.source, value, end))
-        self._trail.append(_Step("node", index, name, operator))
+        self._trail.append(Step("node", index, name, operator))
         self._count((domain, operator), overload)
         for part in attributes:
             self._attribute(self._walk.narrow(part.source, part.start, part.end), depth)
         self._trail.pop()
 
     def _count(self, operator: OperatorKey, overload: str) -> None:
-        self._nodes += 1
-        if self._nodes > self._limits.max_nodes:
+        self._seen.nodes += 1
+        if self._seen.nodes > self._limits.max_nodes:
             raise ArtefactError(
                 f"has more than {self._limits.max_nodes} nodes (repository.firewall.max_nodes)"
             )
-        if operator not in self._operators:
-            if len(self._operators) > self._limits.max_operators:
+        if operator not in self._seen.operators:
+            if len(self._seen.operators) > self._limits.max_operators:
                 return
-            self._places[operator] = self._findings.where()
-        self._operators[operator] += 1
+            self._seen.places[operator] = self._findings.where()
+        self._seen.operators[operator] += 1
         call = (*operator, overload)
-        if call not in self._calls and len(self._calls) >= self._limits.max_operators:
-            if len(self._operators) > self._limits.max_operators:
+        if call not in self._seen.calls and len(self._seen.calls) >= self._limits.max_operators:
+            if len(self._seen.operators) > self._limits.max_operators:
                 return  # refused for these, which says more
             raise ArtefactError(
                 f"has more than {self._limits.max_operators} overloads of its operators "
                 "(repository.firewall.max_operators)"
             )
-        self._calls[call] += 1
+        self._seen.calls[call] += 1
 
     def _attribute(self, span: Span, depth: int) -> None:
         """AttributeProto. A tensor and a sparse tensor may be given in pieces; in lists each is one."""
@@ -411,7 +339,7 @@ class _ModelReader:
                 name = self._texts.read(span.source, value, end)
         if not parts:
             return
-        self._trail.append(_Step("attribute", name=name))
+        self._trail.append(Step("attribute", name=name))
         whole: dict[int, list[Span]] = {}
         for part in parts:
             inner = self._walk.narrow(part.source, part.start, part.end)
@@ -433,9 +361,9 @@ class _ModelReader:
     def _sparse(self, spans: Sequence[Span]) -> str:
         """SparseTensorProto, in pieces that count as one; gives the name of its values."""
         message = SparseMessage(self._walk, spans)
-        self._trail.append(_Step("sparse indices"))
+        self._trail.append(Step("sparse indices"))
         self._tensor(message.indices)
-        self._trail[-1] = _Step("sparse values")
+        self._trail[-1] = Step("sparse values")
         name = self._tensor(message.values, message.dims)
         self._trail.pop()
         flaw = message.flaw()
@@ -453,11 +381,11 @@ class _ModelReader:
         reference = message.reference(self._findings.where() if message.outside else "")
         for report in reports:
             self._flaw(f"tensor '{message.name[:SHOWN_NAME_CHARACTERS]}' {report}")
-        if len(self._tensors) >= self._limits.max_tensors:
+        if len(self._seen.tensors) >= self._limits.max_tensors:
             raise ArtefactError(
                 f"has more than {self._limits.max_tensors} tensors (repository.firewall.max_tensors)"
             )
-        self._tensors.append(message.tensor(dense_dims))
+        self._seen.tensors.append(message.tensor(dense_dims))
         if reference is not None:
-            self._external.append(reference)
+            self._seen.external.append(reference)
         return message.name
