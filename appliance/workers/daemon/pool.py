@@ -21,7 +21,7 @@ from appliance.domain.model import RUN_TIMEOUT_PARAMETER, ModelVersion
 from appliance.workers.arena import Arena
 from appliance.workers.daemon.obligations import Aside
 from appliance.workers.daemon.process import WorkerProcess, describe_status, has_ended
-from appliance.workers.daemon.supervision import Supervisor
+from appliance.workers.daemon.zygote_client import ZygoteClient
 from appliance.workers.lane import LaneBlocked, LaneClosed, SocketDaemonLane, socket_pair
 from appliance.workers.messages import (
     Build,
@@ -85,7 +85,7 @@ class WorkerPool:
         self._on_event = on_event
         self._workers: dict[int, WorkerProcess] = {}
         self._rings = rings
-        self._supervisor = Supervisor(
+        self._supervisor = ZygoteClient(
             (arena.fd, arena.size), runtimes, loop, self._supervisor_said, self._supervisor_died
         )
         self._watching: asyncio.TimerHandle | None = None

@@ -63,7 +63,29 @@ class _Request(NamedTuple):
         return lane if self.shared is None else [*lane, self.shared.fileno(), self.shared.doorbell()]
 
 
-class Supervisor:
+class _Backoff:
+    """How long to wait before the next start; the wait doubles while processes do not live long."""
+
+    def __init__(self) -> None:
+        self._delay_s = RESTART_DELAY_FIRST_S
+        self._started_s = 0.0
+
+    def started(self, now_s: float) -> None:
+        """Note the start of a process."""
+        self._started_s = now_s
+
+    def ended(self, now_s: float) -> None:
+        """Note its end: one that lived long is started again at once."""
+        if now_s - self._started_s > STABLE_S:
+            self._delay_s = RESTART_DELAY_FIRST_S
+
+    def next_delay_s(self) -> float:
+        """The wait before this start."""
+        delay_s, self._delay_s = self._delay_s, min(self._delay_s * 2, RESTART_DELAY_MAX_S)
+        return delay_s
+
+
+class ZygoteClient:
     """One supervisor process at a time.
 
     ``on_message`` gets what it says, in order; ``on_death`` is told once for each process that ended, with a text.
@@ -77,7 +99,7 @@ class Supervisor:
         on_message: Callable[[FromSupervisor], None],
         on_death: Callable[[str], None],
     ) -> None:
-        self._arena_fd, self._arena_bytes = arena
+        self._arena = arena
         self._runtimes = tuple(runtimes)
         self._loop = loop
         self._on_message = on_message
@@ -91,8 +113,7 @@ class Supervisor:
         self._again: asyncio.TimerHandle | None = None
         """Set while the kernel has no buffers for what is to be said."""
         self._restart: asyncio.TimerHandle | None = None
-        self._restart_delay_s = RESTART_DELAY_FIRST_S
-        self._started_s = 0.0
+        self._backoff = _Backoff()
         self.restarts = 0
 
     @property
@@ -168,10 +189,11 @@ class Supervisor:
 
     def _spawn(self) -> None:
         """Raises OSError when there is no room for a process or its descriptors."""
-        self._started_s = self._loop.time()
+        self._backoff.started(self._loop.time())
+        arena_fd, arena_bytes = self._arena
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.setblocking(False)
-        arguments = [theirs.fileno(), self._arena_fd, self._arena_bytes, os.getpid(), *self._runtimes]
+        arguments = [theirs.fileno(), arena_fd, arena_bytes, os.getpid(), *self._runtimes]
         command = [sys.executable, "-P", "-m", "appliance.workers.child.zygote", *map(str, arguments)]
         with theirs:
             try:
@@ -179,7 +201,7 @@ class Supervisor:
                     command,
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
-                    pass_fds=(theirs.fileno(), self._arena_fd),
+                    pass_fds=(theirs.fileno(), arena_fd),
                     env=_environment(),
                 )
             except OSError:
@@ -282,15 +304,13 @@ class Supervisor:
 
     def _start_again(self) -> None:
         """After a delay that grows while supervisors do not live long."""
-        if self._loop.time() - self._started_s > STABLE_S:
-            self._restart_delay_s = RESTART_DELAY_FIRST_S
+        self._backoff.ended(self._loop.time())
         self.restarts += 1
         self._ready = self._loop.create_future()
         self._spawn_later()
 
     def _spawn_later(self) -> None:
-        self._restart = self._loop.call_later(self._restart_delay_s, self._try_to_spawn)
-        self._restart_delay_s = min(self._restart_delay_s * 2, RESTART_DELAY_MAX_S)
+        self._restart = self._loop.call_later(self._backoff.next_delay_s(), self._try_to_spawn)
 
     def _try_to_spawn(self) -> None:
         """Until it can be started: without it no model serves, and what it lacks now may be there in a moment."""
