@@ -5,7 +5,8 @@
 //! protocol's. Everything else is *odd*, which is no error: from there on the whole connection is the edge's, byte for
 //! byte, and the edge alone says what it means. So the two can never disagree about where a request ends.
 
-use httparse::{EMPTY_HEADER, Header, Status};
+use httparse::{Header, ParserConfig, Status};
+use std::mem::MaybeUninit;
 use std::ops::Range;
 
 /// Longest head that is looked at.
@@ -94,9 +95,9 @@ pub(crate) fn request(bytes: &[u8], bounds: &Bounds) -> Head {
     if !begins_as(b"GET /") && !begins_as(b"POST /") {
         return Head::Odd;
     }
-    let mut headers = [EMPTY_HEADER; HEADERS];
-    let mut parsed = httparse::Request::new(&mut headers);
-    match parsed.parse(bytes) {
+    let mut headers = [const { MaybeUninit::uninit() }; HEADERS];
+    let mut parsed = httparse::Request::new(&mut []);
+    match parsed.parse_with_uninit_headers(bytes, &mut headers) {
         Ok(Status::Complete(head)) if has_plain_lines(&bytes[..head], bounds) => {
             common_request(&parsed, head, bounds).map_or(Head::Odd, Head::Request)
         }
@@ -122,9 +123,9 @@ fn common_request(parsed: &httparse::Request<'_, '_>, head: usize, bounds: &Boun
 /// Reads the head of what the edge answers. None within: it is odd.
 pub(crate) fn response(bytes: &[u8]) -> Option<Option<Response>> {
     let bytes = &bytes[..bytes.len().min(HEAD)];
-    let mut headers = [EMPTY_HEADER; HEADERS];
-    let mut parsed = httparse::Response::new(&mut headers);
-    match parsed.parse(bytes) {
+    let mut headers = [const { MaybeUninit::uninit() }; HEADERS];
+    let mut parsed = httparse::Response::new(&mut []);
+    match ParserConfig::default().parse_response_with_uninit_headers(&mut parsed, bytes, &mut headers) {
         Ok(Status::Complete(head)) => Some(common_response(&parsed, &bytes[..head])),
         Ok(Status::Partial) if bytes.len() < HEAD => None,
         _ => Some(None),
