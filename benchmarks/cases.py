@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from benchmarks.case import Case
 from benchmarks.comparison import Comparison, RatioTarget
-from benchmarks.door_cases import DOOR_CASES
+from benchmarks.front_end_cases import FRONT_END_CASES
 from benchmarks.generator import GeneratorCheck
 from benchmarks.load_cases import LOAD_CASES
 from benchmarks.overload import Overload
@@ -22,11 +22,11 @@ CASES: Mapping[str, Case] = {
         title="Small MLP (64-64-64-10), batch 1 per request",
         procedure=Comparison(
             model="mlp",
-            peers=("appliance_grpcio", "plain_aio", "triton_python", "mlserver"),
+            peers=("appliance_python", "plain_aio", "triton_python", "mlserver"),
             concurrencies=(1, 8, 32),
             targets=(
                 RatioTarget(
-                    subject="appliance_grpcio",
+                    subject="appliance_python",
                     metric="throughput",
                     peer="plain_aio",
                     concurrency=32,
@@ -34,7 +34,7 @@ CASES: Mapping[str, Case] = {
                     limit=0.85,
                 ),
                 RatioTarget(
-                    subject="appliance_grpcio",
+                    subject="appliance_python",
                     metric="p50",
                     peer="plain_aio",
                     concurrency=1,
@@ -42,7 +42,7 @@ CASES: Mapping[str, Case] = {
                     limit=1.5,
                 ),
                 RatioTarget(
-                    subject="appliance_grpcio",
+                    subject="appliance_python",
                     metric="throughput",
                     peer="mlserver",
                     concurrency=8,
@@ -107,7 +107,7 @@ CASES: Mapping[str, Case] = {
         title="200 models of 10 MB with memory for 20",
         procedure=ResidencyZipf(models=200, resident=20, seconds=30.0),
     ),
-    **DOOR_CASES,
+    **FRONT_END_CASES,
     **SWAP_CASES,
     **LOAD_CASES,
 }

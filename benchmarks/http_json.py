@@ -1,5 +1,5 @@
 """Inference over HTTP with tensors as JSON, both ways, in closed loops of one and of several connections: the native
-door beside the edge in Python.
+front end beside the Python one.
 
 The client is one thread of this process over bare sockets; it reads no numbers. The server's CPU time tells what the
 client's own cost hides.
@@ -52,7 +52,7 @@ class HttpJson:
         setting = _setting(rows * self.width, self.concurrencies[-1])
         rates = [samples.median(server, setting, "throughput") for server in (self.subject, self.peer)]
         return Verdict(
-            target=f"rate of the native door over the edge's, {setting}",
+            target=f"rate of the native front end over the Python one's, {setting}",
             bound=Bound.AT_LEAST,
             limit=self.speedup,
             unit="x",

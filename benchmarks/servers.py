@@ -275,23 +275,23 @@ Prepare = Callable[[Path], Mapping[str, object]]
 
 def _appliance(
     name: str,
-    door: str,
+    front_end: str,
     missing: Callable[[], str | None],
     *,
     grpc_settings: Prepare = lambda scratch: {},
     engine_settings: Mapping[str, object] | None = None,
-    http_native: str = "auto",
     stalls: str = "",
 ) -> Server:
-    """The appliance with one of its front doors, with more settings of the gRPC door or the engine, or with its
-    interpreter held. ``http_native`` says who listens for HTTP."""
+    """The appliance with one of its front ends, with more settings of gRPC or the engine, or with its interpreter
+    held."""
 
     def launch(models: Path, scratch: Path, ports: Ports) -> Launch:
         settings = grpc_settings(scratch)
         config = scratch / "appliance.toml"
         config.write_text(
-            _toml("grpc", {"addresses": [f"127.0.0.1:{ports.grpc}"], "door": door, **settings})
-            + _toml("http", {"addresses": [f"127.0.0.1:{ports.http}"], "native": http_native})
+            _toml("frontend", {"kind": front_end})
+            + _toml("grpc", {"addresses": [f"127.0.0.1:{ports.grpc}"], **settings})
+            + _toml("http", {"addresses": [f"127.0.0.1:{ports.http}"]})
             + (_toml("engine", engine_settings) if engine_settings else "")
         )
         count = scratch / "stalls"
@@ -406,7 +406,7 @@ def _appliance_missing() -> str | None:
 
 def _native_missing() -> str | None:
     if importlib.util.find_spec("edge_appliance_door") is None:
-        return "the native door is not built: run `make door`"
+        return "the native front end is not built: run `make door`"
     return _appliance_missing()
 
 
@@ -426,10 +426,9 @@ SERVERS: Mapping[str, Server] = {
     server.name: server
     for server in (
         _appliance("appliance", "auto", _appliance_missing),
-        _appliance("appliance_grpcio", "grpcio", _appliance_missing),
+        _appliance("appliance_python", "python", _appliance_missing),
         _appliance("appliance_native", "native", _native_missing),
         _appliance("appliance_ungranted", "native", _native_missing, engine_settings={"grant_limit": 0}),
-        _appliance("appliance_http_edge", "native", _native_missing, http_native="off"),
         _appliance("appliance_tls", "native", _tls_missing, grpc_settings=_with_tls),
         _appliance("appliance_stalled", "native", _native_missing, stalls="20 4"),
         _appliance("appliance_roomy", "native", _native_missing, grpc_settings=_with_room),
@@ -437,7 +436,10 @@ SERVERS: Mapping[str, Server] = {
             "appliance_shared", "native", _native_missing, grpc_settings=lambda scratch: {"reuse_port": True}
         ),
         _appliance(
-            "appliance_doorless", "auto", _appliance_missing, grpc_settings=lambda scratch: {"addresses": []}
+            "appliance_http_only",
+            "python",
+            _appliance_missing,
+            grpc_settings=lambda scratch: {"addresses": []},
         ),
         Server(name="appliance_controlled", launch=_launch_controlled, missing=_native_missing),
         Server(name="plain_aio", launch=_launch_plain, missing=_never),

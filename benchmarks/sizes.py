@@ -210,8 +210,8 @@ class ManyModels:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DoorMemory:
-    """What a gRPC door adds to the idle daemon: with it, and without any gRPC address. What the daemon without one has
-    in memory of the door's ``library`` counts as added, too."""
+    """What a front end adds to the idle daemon: with it, and with HTTP by Python alone. What the daemon without it has
+    in memory of its ``library`` counts as added, too."""
 
     models: int
     subject: str
@@ -236,7 +236,7 @@ class DoorMemory:
                     time.sleep(SETTLE_S)
                     record_memory(instance, samples)
                     mapped = mapped_rss(instance.process.pid, self.library)
-                    samples.add(server.name, "daemon", "of the door's library", "MiB", mapped / MIB)
+                    samples.add(server.name, "daemon", "of the front end's library", "MiB", mapped / MIB)
         return samples, self._verdicts(samples)
 
     def _verdicts(self, samples: Samples) -> tuple[Verdict, ...]:
@@ -244,7 +244,7 @@ class DoorMemory:
         for metric in ("RSS", "private"):
             ours = samples.median(self.subject, "daemon", metric)
             bare = samples.median(self.without, "daemon", metric)
-            loaded = samples.median(self.without, "daemon", "of the door's library")
+            loaded = samples.median(self.without, "daemon", "of the front end's library")
             added = None
             if ours is not None and bare is not None and loaded is not None:
                 added = (ours - bare + (loaded if metric == "RSS" else 0.0)) * MIB / 1e6

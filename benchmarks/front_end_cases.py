@@ -1,4 +1,4 @@
-"""The cases of the native front door: what is measured and what it has to reach. Entries only."""
+"""The cases of the native front end: what is measured and what it has to reach. Entries only."""
 
 from collections.abc import Mapping
 
@@ -26,9 +26,9 @@ def _cpu_at_most(microseconds: float, concurrency: int) -> LimitTarget:
     )
 
 
-DOOR_CASES: Mapping[str, Case] = {
+FRONT_END_CASES: Mapping[str, Case] = {
     "door_generators": Case(
-        title="The load generators against a bare echo server on the door's stack",
+        title="The load generators against a bare echo server on the native front end's stack",
         procedure=Comparison(
             model="mlp",
             subject="native_echo",
@@ -39,11 +39,11 @@ DOOR_CASES: Mapping[str, Case] = {
         ),
     ),
     "door_c1": Case(
-        title="The native door, one request at a time: small MLP",
+        title="The native front end, one request at a time: small MLP",
         procedure=Comparison(
             model="mlp",
             subject=SUBJECT,
-            peers=("native_echo", "triton_python", "appliance_grpcio"),
+            peers=("native_echo", "triton_python", "appliance_python"),
             concurrencies=(1,),
             tools=(NATIVE, LG),
             every_tool=True,
@@ -55,24 +55,24 @@ DOOR_CASES: Mapping[str, Case] = {
         ),
     ),
     "door_c32": Case(
-        title="The native door, 32 requests at a time: small MLP",
+        title="The native front end, 32 requests at a time: small MLP",
         procedure=Comparison(
             model="mlp",
             subject=SUBJECT,
-            peers=("native_echo", "triton_python", "appliance_grpcio"),
+            peers=("native_echo", "triton_python", "appliance_python"),
             concurrencies=(32,),
             tools=(NATIVE, LG),
             every_tool=True,
             targets=(
                 _ratio("throughput", "native_echo", 32, Bound.AT_LEAST, 0.75),
                 _ratio("throughput", "triton_python", 32, Bound.AT_LEAST, 3.0),
-                _ratio("throughput", "appliance_grpcio", 32, Bound.AT_LEAST, 7.0),
+                _ratio("throughput", "appliance_python", 32, Bound.AT_LEAST, 7.0),
                 _cpu_at_most(15.0, 32),
             ),
         ),
     ),
     "door_600k": Case(
-        title="The native door with inputs of 600 KB",
+        title="The native front end with inputs of 600 KB",
         procedure=Comparison(
             model="big_mean",
             subject=SUBJECT,
@@ -84,34 +84,34 @@ DOOR_CASES: Mapping[str, Case] = {
         ),
     ),
     "door_stream": Case(
-        title="The native door, all requests over one stream: small MLP",
+        title="The native front end, all requests over one stream: small MLP",
         procedure=Comparison(
             model="mlp",
             subject=SUBJECT,
-            peers=("appliance_ungranted", "appliance_grpcio"),
+            peers=("appliance_ungranted", "appliance_python"),
             concurrencies=(1, 32),
             tools=(STREAM,),
             targets=(
                 _ratio("p50", "appliance_ungranted", 1, Bound.AT_MOST, 0.6),
                 _ratio("throughput", "appliance_ungranted", 32, Bound.AT_LEAST, 3.0),
-                _ratio("throughput", "appliance_grpcio", 32, Bound.AT_LEAST, 7.0),
+                _ratio("throughput", "appliance_python", 32, Bound.AT_LEAST, 7.0),
             ),
         ),
     ),
     "door_http_json": Case(
-        title="HTTP with tensors as JSON both ways: the native door beside the edge in Python",
+        title="HTTP with tensors as JSON both ways: the native front end beside the Python one",
         procedure=HttpJson(
             model="mlp",
             width=64,
             rows=(1, 16),
             concurrencies=(1, 8),
             subject=SUBJECT,
-            peer="appliance_http_edge",
+            peer="appliance_python",
             speedup=3.0,
         ),
     ),
     "door_overload": Case(
-        title="The native door at three times its capacity: 2 ms per batch of 4, deadlines of 10 ms",
+        title="The native front end at three times its capacity: 2 ms per batch of 4, deadlines of 10 ms",
         procedure=Saturation(
             model="burn_2ms_of_4",
             batch=4,
@@ -128,11 +128,11 @@ DOOR_CASES: Mapping[str, Case] = {
         ),
     ),
     "door_stall": Case(
-        title="The native door with the interpreter held for 20 ms four times a second",
+        title="The native front end with the interpreter held for 20 ms four times a second",
         procedure=Stalls(model="mlp", subject="appliance_stalled", calm=SUBJECT, rate=2000.0, p99_ms=2.0),
     ),
     "door_idle": Case(
-        title="The native door with 10,000 idle connections",
+        title="The native front end with 10,000 idle connections",
         procedure=IdleConnections(
             model="mlp",
             subject="appliance_roomy",
@@ -144,7 +144,7 @@ DOOR_CASES: Mapping[str, Case] = {
         ),
     ),
     "door_tls": Case(
-        title="The native door with TLS and without",
+        title="The native front end with TLS and without",
         procedure=Comparison(
             model="mlp",
             subject="appliance_tls",
@@ -158,24 +158,24 @@ DOOR_CASES: Mapping[str, Case] = {
         ),
     ),
     "door_memory": Case(
-        title="What a gRPC door adds to the idle daemon",
+        title="What the native front end adds to the idle daemon",
         procedure=DoorMemory(
             models=5,
             subject=SUBJECT,
-            peers=("appliance_grpcio",),
-            without="appliance_doorless",
+            peers=("appliance_python",),
+            without="appliance_http_only",
             library="edge_appliance_door",
             adds_mb=15.0,
         ),
     ),
     "door_models": Case(
-        title="The native door with 1,000 published models",
+        title="The native front end with 1,000 published models",
         procedure=ManyModels(
             models=1000, ready_s=60.0, memory_mib=4096.0, p50_ratio=1.05, subject=SUBJECT, native=True
         ),
     ),
     "door_scale": Case(
-        title="The native door on one core, and two daemons on one port",
+        title="The native front end on one core, and two daemons on one port",
         procedure=Scale(model="mlp", subject=SUBJECT, shared="appliance_shared", concurrencies=(32, 128)),
     ),
 }
