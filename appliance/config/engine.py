@@ -27,13 +27,13 @@ class EngineConfig:
         metadata={
             "min": 0,
             "max": 1024,
-            "help": "requests that the native door may have in flight to one worker by itself; 0: none",
+            "help": "requests that the native front end may have in flight to one worker by itself; 0: none",
         },
     )
     grant_slots: tuple[tuple[int, int], ...] = field(
         default=((4 << 10, 1024), (64 << 10, 128), (1 << 20, 32)),
         metadata={
-            "help": "slots of the arena that the native door keeps for them, as [bytes, slots], ascending",
+            "help": "slots of the arena that the native front end keeps for them, as [bytes, slots], ascending",
             "shape": "a list of pairs [bytes per slot, slots], such as [[4096, 1024], [65536, 64]]",
             "check": class_problems,
         },

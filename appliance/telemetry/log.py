@@ -113,7 +113,7 @@ class LogControl:
         self.line(level, "request" if error else "slow request", fields)
 
     def slow(self, *, model: ModelVersion, request_id: str, client: str, stages_ns: Sequence[int]) -> None:
-        """Write the line of one slow request that the door served by itself."""
+        """Write the line of one slow request that the front end served by itself."""
         if LogLevel.INFO not in self._enabled or not self._budget.take(self._clock()):
             return
         fields = slow_fields(model, request_id, client, stages_ns)

@@ -50,7 +50,7 @@ class BatchStatistics:
 class VersionStatistics:
     """All figures of one model version. ``inferences`` counts rows, ``executions`` batches; ``last_inference_ms`` is
     milliseconds since the epoch (0: none yet). ``retries`` counts requests run again after a worker died, ``granted``
-    the answered ones that a front door served by itself."""
+    the answered ones that a front end served by itself."""
 
     name: str
     version: int

@@ -18,7 +18,7 @@ from appliance.telemetry.meter import VersionStatistics
 
 class LaneUse(NamedTuple):
     """Who gave a worker its requests. ``asked``: those that the engine gave it, ``granted``: those that were answered
-    under grants; ``granted_now``: whether the door may give it requests by itself."""
+    under grants; ``granted_now``: whether the front end may give it requests by itself."""
 
     asked: int = 0
     granted: int = 0
@@ -26,7 +26,7 @@ class LaneUse(NamedTuple):
 
 
 class SlotUse(NamedTuple):
-    """The slots of one size that the door keeps for requests under grants."""
+    """The slots of one size that the front end keeps for requests under grants."""
 
     size_bytes: int
     slots: int

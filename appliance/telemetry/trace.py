@@ -142,7 +142,7 @@ class Tracer:
             self._write(trace, trace.stamps_ns, client)
 
     def granted(self, model: ModelVersion, told: tuple[int, int, int, bytes, bytes, tuple[int, ...]]) -> None:
-        """A request was served under a grant: what the door told of it."""
+        """A request was served under a grant: what the front end told of it."""
         _, lane, rows, request_id, traceparent, stamps_ns = told
         parent = parent_of(traceparent.decode("ascii", "replace"))
         if (parent is not None and not parent.sampled) or not self._has_room():

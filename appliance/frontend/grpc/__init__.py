@@ -1,1 +1,1 @@
-"""The gRPC edge: a front door is a port, its implementations share the codec, the handlers and the status table."""
+"""The gRPC edge: a front end is a port, its implementations share the codec, the handlers and the status table."""

@@ -2,7 +2,7 @@
 
 Heads come again and again: decoded and planned once, they are kept with what encodes their answers, for as long as
 the engine's generation stands. Typed contents are part of a head and make it unlike any other, so such heads are not
-kept. One owner: the front door, on the event loop's thread.
+kept. One owner: the front end, on the event loop's thread.
 """
 
 from __future__ import annotations

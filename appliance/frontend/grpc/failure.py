@@ -1,4 +1,4 @@
-"""What an RPC ends with when something was raised on its way: one rule for every front door."""
+"""What an RPC ends with when something was raised on its way: one rule for every front end."""
 
 from __future__ import annotations
 
@@ -24,6 +24,6 @@ def status_for(error: Exception, rpc: str) -> Status:
         _LOG.error("%s broke", rpc, exc_info=error)
         return Status(Code.INTERNAL, BROKEN)
     finally:
-        # A task keeps its exception, whose frames keep the task and the message: the door's memory would wait for the
+        # A task keeps its exception, whose frames keep the task and the message: the front end's memory would wait for the
         # cycle collector.
         error.__traceback__ = None

@@ -1,6 +1,6 @@
 """What every RPC but inference answers: plain functions from message to message, whatever the transport is.
 
-Errors are raised as the appliance's own; a front door turns them into statuses. Nothing here loads or unloads a
+Errors are raised as the appliance's own; a front end turns them into statuses. Nothing here loads or unloads a
 model: what the network may not do is refused with the reason.
 """
 

@@ -60,7 +60,7 @@ class Call(NamedTuple):
 
     def without_message(self) -> Call:
         """What encoding the answer takes. As soon as the engine has its copy the message can go: thousands may be
-        queued, and what is large lies in memory that the door counts."""
+        queued, and what is large lies in memory that the front end counts."""
         envelope = Envelope(b"", self.envelope.request_id, ())
         return Call(envelope, self.request_id, Intake(self.intake.planned, ()), self.caller)
 

@@ -1,6 +1,6 @@
 """Server reflection, by which clients without our ``.proto`` files learn the services and their messages.
 
-Answers as the gRPC project's own servicer does, without the gRPC library, so that every front door answers alike. The
+Answers as the gRPC project's own servicer does, without the gRPC library, so that every front end answers alike. The
 messages of version 1 are those of version 1alpha.
 """
 

@@ -43,7 +43,7 @@ def as_it_came() -> Handed:
 
 class _Refusal(NamedTuple):
     """What a Refused says. The exception itself is never kept: its traceback holds every frame that it came through,
-    and with them the message, which may lie in memory that the door counts."""
+    and with them the message, which may lie in memory that the front end counts."""
 
     status: Status
     request_id: str

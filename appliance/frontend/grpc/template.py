@@ -29,7 +29,7 @@ class _Template(NamedTuple):
 
 
 class EnvelopeReader:
-    """Reads envelopes and remembers their templates by model name and version. Owned by one front door."""
+    """Reads envelopes and remembers their templates by model name and version. Owned by one front end."""
 
     def __init__(self, limits: EnvelopeLimits) -> None:
         self._limits = limits

@@ -1,6 +1,6 @@
 """The certificates of a port's TLS: read from the configured files, and whether they can be used.
 
-The standard library's OpenSSL is asked, so that a check needs no door and says what is wrong in its words.
+The standard library's OpenSSL is asked, so that a check needs no front end and says what is wrong in its words.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""ModelInfer calls between the native door and the engine: no task, no future, one small object per request."""
+"""ModelInfer calls between the native front end and the engine: no task, no future, one small object per request."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ letting go of them would cost every small request a microsecond."""
 class InferCalls:
     """The ModelInfer calls that are under way. Owner: the event loop's thread."""
 
-    def __init__(self, door: Door, inference: Inference) -> None:
-        self._door = door
+    def __init__(self, server: Door, inference: Inference) -> None:
+        self._server = server
         self._inference = inference
         self._open: dict[int, _OpenCall] = {}
 
@@ -44,9 +44,9 @@ class InferCalls:
         caller: Caller = NOBODY,
         arrived_ns: int = 0,
     ) -> None:
-        """Serve ``call``; its answer follows. ``message`` is as the door gives it; ``deadline_ns`` is on the engine's
+        """Serve ``call``; its answer follows. ``message`` is as the server gives it; ``deadline_ns`` is on the engine's
         clock, 0 for none; ``attempts``: how often workers died with it already; ``arrived_ns``: when it came to the
-        door, where it may have waited, 0 for now."""
+        server, where it may have waited, 0 for now."""
         inference = self._inference
         inference.tally.requests += 1
         try:
@@ -73,7 +73,7 @@ class InferCalls:
             self._inference.engine.cancel(waiting.handle)
 
     def abandon(self) -> None:
-        """The door was closed: every client went away."""
+        """The server was closed: every client went away."""
         for call in tuple(self._open):
             self.gone(call)
 
@@ -88,11 +88,11 @@ class InferCalls:
             self._break(waiting.call, error)
 
     def reply(self, call: int, parts: list[Buffer]) -> bool:
-        """Answer ``call``; its client may have gone meanwhile, of which the door tells by itself."""
-        return self._door.reply(call, parts)
+        """Answer ``call``; its client may have gone meanwhile, of which the server tells by itself."""
+        return self._server.reply(call, parts)
 
     def _refuse(self, call: int, status: Status) -> None:
-        end_call(self._door, call, status)
+        end_call(self._server, call, status)
 
     def _break(self, call: int, error: Exception) -> None:
         self._inference.tally.failed += 1
@@ -100,20 +100,20 @@ class InferCalls:
 
 
 def view_of(message: Any) -> Buffer:
-    """A message as the door gives it: small ones are ``bytes``, large ones lie in its own memory, which the view keeps
+    """A message as the server gives it: small ones are ``bytes``, large ones lie in its own memory, which the view keeps
     alive."""
     return message if type(message) is bytes else memoryview(message)
 
 
-def end_call(door: Door, call: int, status: Status) -> None:
-    """End ``call`` with ``status``, or with INTERNAL when the door cannot send that. Never raises: outcomes are told by
+def end_call(server: Door, call: int, status: Status) -> None:
+    """End ``call`` with ``status``, or with INTERNAL when the server cannot send that. Never raises: outcomes are told by
     the engine, which must not break over a text."""
     for each in (status, _BROKEN_STATUS):
         try:
-            door.finish(call, each.code, each.text, each.metadata)
+            server.finish(call, each.code, each.text, each.metadata)
             return
         except Exception:  # noqa: BLE001  whatever it is, the client waits for an end
-            _LOG.error("the door cannot send %r", each, exc_info=True)
+            _LOG.error("the server cannot send %r", each, exc_info=True)
 
 
 class _OpenCall:

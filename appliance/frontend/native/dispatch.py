@@ -1,4 +1,4 @@
-"""The native door's events, each led to what serves its call. Runs on the event loop, a batch of events per callback.
+"""The native front end's events, each led to what serves its call. Runs on the event loop, a batch of events per callback.
 
 An event whose handling breaks ends its own call with INTERNAL and goes to the log; the next one is handled all the
 same.
@@ -49,7 +49,7 @@ _NS: Final = 1_000_000_000
 
 
 class Methods:
-    """What a door serves, by the index that its events name: ModelInfer, then the other unary RPCs, then streams."""
+    """What a server serves, by the index that its events name: ModelInfer, then the other unary RPCs, then streams."""
 
     def __init__(self, services: Services) -> None:
         unary, streaming = services.unary(), services.streaming()
@@ -62,19 +62,19 @@ class Methods:
         return [self.paths.index(path) for path in (INFER, INFER_STREAM)]
 
     def table(self) -> list[tuple[str, int]]:
-        """Paths and kinds, as the door takes them."""
+        """Paths and kinds, as the server takes them."""
         unary = len(self.answers)
         return [(path, UNARY if index < unary else STREAM) for index, path in enumerate(self.paths)]
 
 
 class Dispatch:
-    """Serves the calls of ``door``, which it starts and closes; ``failed`` is called once should the door fail. With
-    ``direct``, requests that were seen before are the door's own; ``http`` is told of the door once that has started,
+    """Serves the calls of ``server``, which it starts and closes; ``failed`` is called once should the server fail. With
+    ``direct``, requests that were seen before are the server's own; ``http`` is told of the server once that has started,
     ``quotas`` of clients that are refused for theirs. Owner: the event loop's thread."""
 
     def __init__(
         self,
-        door: Door,
+        server: Door,
         services: Services,
         methods: Methods,
         direct: DirectEngine | None,
@@ -82,41 +82,41 @@ class Dispatch:
         http: NativeHttp,
         quotas: Quotas,
     ) -> None:
-        self._door = door
+        self._server = server
         self._quotas = quotas
         self._http = http
         self._failed = failed
         self._methods = methods
         self._inference = services.inference
         self._loop = asyncio.get_running_loop()
-        self._poll: Callable[[], list[Any]] = door.poll
+        self._poll: Callable[[], list[Any]] = server.poll
         self._direct = direct
-        self._serves = direct if _is_taught(door, services, methods, direct) else None
-        self._infers = InferCalls(door, services.inference)
+        self._serves = direct if _is_taught(server, services, methods, direct) else None
+        self._infers = InferCalls(server, services.inference)
         self._streams: dict[int, tuple[NativeStream, asyncio.Task[None]]] = {}
         self._streams_from = len(methods.answers)
         self._watched = -1
 
     def start(self) -> None:
         """Accept connections and watch for events."""
-        self._door.start()
-        self._watched = self._door.fileno()
+        self._server.start()
+        self._watched = self._server.fileno()
         self._loop.add_reader(self._watched, self._on_events)
-        self._http.attach(self._door, self._serves)
+        self._http.attach(self._server, self._serves)
 
     def listen(self, listeners: list[int]) -> None:
         """Accept connections on these as well. Raises OSError."""
-        self._door.listen(listeners=listeners)
+        self._server.listen(listeners=listeners)
 
     def counts(self) -> dict[str, int]:
-        """What the door counted, by its own names."""
-        return self._door.statistics()
+        """What the server counted, by its own names."""
+        return self._server.statistics()
 
     async def drain(self, grace_s: float) -> None:
         """Take no new calls, and wait up to ``grace_s`` seconds until those under way have ended and left."""
-        self._door.drain()
+        self._server.drain()
         end = time.monotonic() + grace_s
-        while self._busy() and time.monotonic() < end:  # noqa: ASYNC110  the door can only be asked
+        while self._busy() and time.monotonic() < end:  # noqa: ASYNC110  the server can only be asked
             await asyncio.sleep(POLL_S)
         end = min(end, time.monotonic() + FLUSH_S)
         while self._connections() and time.monotonic() < end:  # noqa: ASYNC110
@@ -125,7 +125,7 @@ class Dispatch:
     async def close(self) -> None:
         """Cut everything."""
         self._watch_no_more()
-        self._door.close()
+        self._server.close()
         self._infers.abandon()
         tasks = [task for _, task in self._streams.values()]
         for call in tuple(self._streams):
@@ -138,10 +138,10 @@ class Dispatch:
             self._watched = -1
 
     def _busy(self) -> bool:
-        return bool(self._infers or self._streams or self._door.statistics()["calls_open"])
+        return bool(self._infers or self._streams or self._server.statistics()["calls_open"])
 
     def _connections(self) -> int:
-        return self._door.statistics()["connections_open"]
+        return self._server.statistics()["connections_open"]
 
     # --- events
 
@@ -166,7 +166,7 @@ class Dispatch:
                         error
                     )  # it tells of no call: accounts are no longer right, or a client waits in vain
                     return
-                end_call(self._door, event[1], status_for(error, "an event of the door"))
+                end_call(self._server, event[1], status_for(error, "an event of the server"))
 
     def _take(self, event: tuple[Any, ...]) -> None:
         kind = event[0]
@@ -219,9 +219,9 @@ class Dispatch:
         try:
             answered = answer(message)
         except Exception as error:  # noqa: BLE001  a defect ends its own request
-            end_call(self._door, call, status_for(error, self._methods.paths[method]))
+            end_call(self._server, call, status_for(error, self._methods.paths[method]))
         else:
-            self._door.reply(call, answered)
+            self._server.reply(call, answered)
 
     def _gone(self, call: int) -> None:
         stream = self._streams.get(call)
@@ -237,7 +237,7 @@ class Dispatch:
         _, call, method, _, deadline_ns, metadata, _, _, client, _ = event
         serve = self._methods.serves[method]
         assert serve is not None
-        stream = NativeStream(self._door, call)
+        stream = NativeStream(self._server, call)
         terms = Terms(deadline_ns or NO_DEADLINE, metadata, client, stream.handed, stream.end_input)
         behave = partial(serve, stream.read, stream.write, terms)
         remaining_s = (deadline_ns - self._inference.engine.now_ns()) / _NS if deadline_ns else None
@@ -249,11 +249,11 @@ class Dispatch:
         del self._streams[call]
 
 
-def _is_taught(door: Door, services: Services, methods: Methods, direct: DirectEngine | None) -> bool:
-    """Have ``door`` taught to serve inferences by itself, alone and on streams, where workers have the means."""
+def _is_taught(server: Door, services: Services, methods: Methods, direct: DirectEngine | None) -> bool:
+    """Have ``server`` taught to serve inferences by itself, alone and on streams, where workers have the means."""
     if direct is None:
         return False
-    grants = door.grants()
+    grants = server.grants()
     if not direct.attach(grants, _INFER_INDEX):
         return False
     grants.serve_stream(methods.paths.index(INFER_STREAM), *services.window)

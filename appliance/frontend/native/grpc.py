@@ -68,7 +68,7 @@ class NativeGrpc:
         methods = Methods(self._services)
         try:
             self._tls = tls = Tls(*certificates, config.tls_client_names) if certificates else None
-            door = self._listeners.hand_over(
+            server = self._listeners.hand_over(
                 lambda listeners: Door(
                     listeners=listeners,
                     methods=methods.table(),
@@ -79,7 +79,7 @@ class NativeGrpc:
                 )
             )
             self._dispatch = Dispatch(
-                door, self._services, methods, self._direct, self._failed, self._http, self._quotas
+                server, self._services, methods, self._direct, self._failed, self._http, self._quotas
             )
             self._dispatch.start()
         except (OSError, ValueError) as error:

@@ -40,7 +40,7 @@ STATUSES: Final = (
     (400, ("http_handshakes_plain",)),
     (503, ("http_unavailable",)),
 )
-"""The answers that the door makes to requests and to connections, and under which names it counts them."""
+"""The answers that the server makes to requests and to connections, and under which names it counts them."""
 
 HANDSHAKES: Final = (
     ("failed", "http_handshakes_failed"),
@@ -63,25 +63,25 @@ class NativeHttp:
     def __init__(self, config: HttpConfig) -> None:
         self._config = config
         self._listeners = Listeners(SECTION, dual_stack=False)
-        self._door: Door | None = None
+        self._server: Door | None = None
         self._direct: DirectEngine | None = None
         self._grants: Grants | None = None
         self._adopt: Adopt | None = None
         self._tls: Tls | None = None
 
-    def attach(self, door: Door, direct: DirectEngine | None) -> None:
-        """``door`` serves from here on; with ``direct``, what it was taught by itself."""
-        self._door = door
+    def attach(self, server: Door, direct: DirectEngine | None) -> None:
+        """``server`` serves from here on; with ``direct``, what it was taught by itself."""
+        self._server = server
         self._direct = direct
-        self._grants = door.grants()
+        self._grants = server.grants()
 
     def open(self, adopt: Adopt) -> tuple[str, ...]:
         """Listen; gives the addresses as bound. Connections with anything that it does not serve by itself are given to
         ``adopt``. Raises AddressUnavailable and OperatorError."""
-        config, door = self._config, self._door
+        config, server = self._config, self._server
         if not config.addresses:
             return ()
-        assert door is not None, "HTTP without a door"
+        assert server is not None, "HTTP without a server"
         self._adopt = adopt
         certificates = read_certificates(config, SECTION)
         bound = self._listeners.open(
@@ -94,7 +94,7 @@ class NativeHttp:
             if certificates is not None:
                 self._tls = Tls(*certificates, config.tls_client_names, PROTOCOL)
             self._listeners.hand_over(
-                lambda listeners: door.serve_http(
+                lambda listeners: server.serve_http(
                     listeners=listeners,
                     limits=_limits(config),
                     server=SERVER_NAME,
@@ -111,10 +111,10 @@ class NativeHttp:
 
     def admit(self) -> None:
         """Accept connections on inherited sockets as well, which ``open`` left alone. Raises OperatorError."""
-        door = self._door
-        if door is not None and self._adopt is not None:
+        server = self._server
+        if server is not None and self._adopt is not None:
             try:
-                self._listeners.hand_over_inherited(lambda listeners: door.listen_http(listeners=listeners))
+                self._listeners.hand_over_inherited(lambda listeners: server.listen_http(listeners=listeners))
             except OSError as error:
                 raise OperatorError(f"the native front end cannot take over the sockets: {error}") from error
 
@@ -133,7 +133,7 @@ class NativeHttp:
         return bearer.until if bearer else ""
 
     def adopted(self, descriptor: int, client: str, attempts: int, name: str, account: Account) -> None:
-        """The door has handed a connection over."""
+        """The server has handed a connection over."""
         assert self._adopt is not None, "a connection before anybody listened"
         self._adopt(descriptor, Origin(client, attempts, name, account))
 
@@ -164,7 +164,7 @@ class NativeHttp:
 
     def figures(self) -> ListenerFigures:
         """A value to show."""
-        counts = {} if self._door is None else self._door.statistics()
+        counts = {} if self._server is None else self._server.statistics()
         answers = [(status, sum(counts.get(name, 0) for name in names)) for status, names in STATUSES]
         return ListenerFigures(
             connections=counts.get("http_connections_open", 0),
@@ -178,12 +178,12 @@ class NativeHttp:
     async def end(self) -> None:
         """Take no more connections, let clients take what they were sent, and close those that wait. May be called
         twice, and without ``open``."""
-        door = self._door
-        if door is None or self._adopt is None:
+        server = self._server
+        if server is None or self._adopt is None:
             return
-        door.end_http()
+        server.end_http()
         end = time.monotonic() + FLUSH_S
-        while _busy(door.statistics()) and time.monotonic() < end:  # noqa: ASYNC110  the door can only be asked
+        while _busy(server.statistics()) and time.monotonic() < end:  # noqa: ASYNC110  the server can only be asked
             await asyncio.sleep(POLL_S)
         self._listeners.close()
 
@@ -198,7 +198,7 @@ def _codes(datatypes: Sequence[Datatype | None]) -> list[str]:
 
 
 def _limits(config: HttpConfig) -> dict[str, int]:
-    """By the door's names."""
+    """By the server's names."""
     return {
         "connections": config.max_connections,
         "connections_per_peer": config.max_connections_per_peer,

@@ -1,4 +1,4 @@
-"""The native door's limits, by its names, from the door's settings. Pure."""
+"""The native front end's limits, by its names, from the server's settings. Pure."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ SETTINGS: Final[Mapping[str, str]] = {
     "pings_per_connection": "client_ping_interval_s",
     "control_frames_per_connection": "max_control_frames_per_10s",
 }
-"""The settings that clients can run into, by the names under which the door counts that. What it counts under
+"""The settings that clients can run into, by the names under which the server counts that. What it counts under
 ``keepalive_ms`` are the pings that it sent."""
 
 PROTOCOL: Final[Mapping[str, str]] = {"protocol_errors": "http2_protocol", "window_errors": "http2_window"}
-"""The rules of HTTP/2, which no setting sets, by the names under which the door counts who broke them."""
+"""The rules of HTTP/2, which no setting sets, by the names under which the server counts who broke them."""
 
 
 def limits_of(config: GrpcConfig) -> dict[str, int]:
-    """Every limit that the native door has."""
+    """Every limit that the native front end has."""
     return {
         "message_bytes": config.max_message_bytes,
         "metadata_bytes": config.max_metadata_bytes,

@@ -1,4 +1,4 @@
-"""One streaming RPC of the native door: its events as functions to await.
+"""One streaming RPC of the native front end: its events as functions to await.
 
 Nothing is read ahead of what is asked for and nothing is written before the transport has room, so that both sides hold
 one another back.
@@ -27,8 +27,8 @@ OK: Final = 0
 class NativeStream:
     """The stream ``call``. Once its client is gone nothing here waits any more. Owner: the event loop's thread."""
 
-    def __init__(self, door: Door, call: int) -> None:
-        self._door = door
+    def __init__(self, server: Door, call: int) -> None:
+        self._server = server
         self._call = call
         self._loop = asyncio.get_running_loop()
         self._message: asyncio.Future[Buffer | None] | None = None
@@ -39,7 +39,7 @@ class NativeStream:
 
     async def read(self) -> Buffer | None:
         """The next message; None when the client's side has ended. Raises Cancelled when the client is gone."""
-        if not self._door.read(self._call):
+        if not self._server.read(self._call):
             raise _cancelled()
         self._message = self._loop.create_future()
         try:
@@ -53,12 +53,12 @@ class NativeStream:
 
     def end_input(self) -> None:
         """Have no more read from the client; ``read`` gives what is still to be handed over, then None."""
-        self._door.stop_reading(self._call)
+        self._server.stop_reading(self._call)
 
     async def write(self, message: bytes) -> None:
         """Send a message as soon as the one before it has left. Raises Cancelled when the client is gone."""
         await self._left()
-        if not self._door.send(self._call, message):
+        if not self._server.send(self._call, message):
             raise _cancelled()
         self._room = self._loop.create_future()
 
@@ -76,11 +76,11 @@ class NativeStream:
         except TimeoutError:
             status = Status(Code.DEADLINE_EXCEEDED, DEADLINE_TEXT)
         if status is None:
-            self._door.finish(self._call, OK)
+            self._server.finish(self._call, OK)
         else:
-            end_call(self._door, self._call, status)
+            end_call(self._server, self._call, status)
 
-    # --- the door's events
+    # --- the server's events
 
     def received(
         self,

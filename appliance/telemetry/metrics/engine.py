@@ -71,10 +71,10 @@ def _worker_families(workers: Iterable[WorkerStatus]) -> Iterator[Family]:
     yield family("appliance_worker_restarts_total", "counter", meaning, restarts)
     asked = [(f'{labels},by="engine"', worker.use.asked) for labels, worker in pairs]
     granted = [(f'{labels},by="grant"', worker.use.granted) for labels, worker in pairs]
-    meaning = "Requests that the worker got, from the engine or from the door under a grant."
+    meaning = "Requests that the worker got, from the engine or from the front end under a grant."
     yield family("appliance_worker_requests_total", "counter", meaning, [*asked, *granted])
     now = [(labels, int(worker.use.granted_now)) for labels, worker in pairs]
-    meaning = "1 while the door may give the worker requests without asking the engine."
+    meaning = "1 while the front end may give the worker requests without asking the engine."
     yield family("appliance_worker_granted", "gauge", meaning, now)
 
 
@@ -82,7 +82,10 @@ def _slot_families(slots: Iterable[SlotUse]) -> Iterator[Family]:
     pairs = [(label_text({"bytes": str(slot.size_bytes)}), slot) for slot in slots]
     kept = [(labels, slot.slots) for labels, slot in pairs]
     yield family(
-        "appliance_front_end_slots", "gauge", "Places that the door keeps for requests under grants.", kept
+        "appliance_front_end_slots",
+        "gauge",
+        "Places that the front end keeps for requests under grants.",
+        kept,
     )
     free = [(labels, slot.slots - slot.used) for labels, slot in pairs]
     yield family("appliance_front_end_free_slots", "gauge", "Those of them that are free.", free)

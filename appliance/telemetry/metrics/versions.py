@@ -53,7 +53,7 @@ def version_families(versions: Sequence[Labelled], *, stages: bool) -> Iterator[
     yield _counter(
         versions,
         "appliance_granted_requests_total",
-        "Answered requests that the door served under a grant, without asking the engine.",
+        "Answered requests that the front end served under a grant, without asking the engine.",
         lambda figures: figures.granted,
     )
     name = "appliance_request_duration_seconds"

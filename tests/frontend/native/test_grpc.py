@@ -91,7 +91,7 @@ class Rig:
     async def gave_back(self) -> None:
         """Wait until no message lies in the door's memory."""
         door: Any = self.door
-        await self.until(lambda: door._dispatch._door.statistics()["bytes_in_flight"] == 0)
+        await self.until(lambda: door._dispatch._server.statistics()["bytes_in_flight"] == 0)
 
 
 @pytest.fixture
