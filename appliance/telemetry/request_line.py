@@ -79,8 +79,8 @@ def request_fields(
 def slow_fields(
     model: ModelVersion, request_id: str, client: str, stages_ns: Sequence[int]
 ) -> dict[str, object]:
-    """The fields of the line of a request that the front end served by itself; ``stages_ns`` are queue, gather, run, scatter
-    and in all."""
+    """The fields of the line of a request that the front end served by itself; ``stages_ns`` are queue, gather, run,
+    scatter and in all."""
     queue_ns, gather_ns, run_ns, scatter_ns, total_ns = stages_ns
     fields: dict[str, object] = {
         "outcome": Result.SUCCESS.value,

@@ -24,6 +24,6 @@ def status_for(error: Exception, rpc: str) -> Status:
         _LOG.error("%s broke", rpc, exc_info=error)
         return Status(Code.INTERNAL, BROKEN)
     finally:
-        # A task keeps its exception, whose frames keep the task and the message: the front end's memory would wait for the
-        # cycle collector.
+        # A task keeps its exception, whose frames keep the task and the message: the front end's memory would wait for
+        # the cycle collector.
         error.__traceback__ = None

@@ -12,7 +12,8 @@ from appliance.domain import errors
 PUSHBACK: Final = "grpc-retry-pushback-ms"
 UNKNOWN_ID: Final = "<id_unknown>"
 
-# Clients refuse trailers above 8 KiB, where each byte of a text can take three, and the native front end sends half of that.
+# Clients refuse trailers above 8 KiB, where each byte of a text can take three, and the native front end sends half of
+# that.
 _TEXT_BYTES_MAX: Final = 2000
 _FOREIGN_TEXT_BYTES_MAX: Final = 1000
 _ID_CHARACTERS_MAX: Final = 64

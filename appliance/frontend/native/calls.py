@@ -100,14 +100,14 @@ class InferCalls:
 
 
 def view_of(message: Any) -> Buffer:
-    """A message as the server gives it: small ones are ``bytes``, large ones lie in its own memory, which the view keeps
-    alive."""
+    """A message as the server gives it: small ones are ``bytes``, large ones lie in its own memory, which the view
+    keeps alive."""
     return message if type(message) is bytes else memoryview(message)
 
 
 def end_call(server: Door, call: int, status: Status) -> None:
-    """End ``call`` with ``status``, or with INTERNAL when the server cannot send that. Never raises: outcomes are told by
-    the engine, which must not break over a text."""
+    """End ``call`` with ``status``, or with INTERNAL when the server cannot send that. Never raises: outcomes are told
+    by the engine, which must not break over a text."""
     for each in (status, _BROKEN_STATUS):
         try:
             server.finish(call, each.code, each.text, each.metadata)

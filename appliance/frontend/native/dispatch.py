@@ -1,4 +1,5 @@
-"""The native front end's events, each led to what serves its call. Runs on the event loop, a batch of events per callback.
+"""The native front end's events, each led to what serves its call. Runs on the event loop, a batch of events per
+callback.
 
 An event whose handling breaks ends its own call with INTERNAL and goes to the log; the next one is handled all the
 same.
@@ -68,9 +69,9 @@ class Methods:
 
 
 class Dispatch:
-    """Serves the calls of ``server``, which it starts and closes; ``failed`` is called once should the server fail. With
-    ``direct``, requests that were seen before are the server's own; ``http`` is told of the server once that has started,
-    ``quotas`` of clients that are refused for theirs. Owner: the event loop's thread."""
+    """Serves the calls of ``server``, which it starts and closes; ``failed`` is called once should the server fail.
+    With ``direct``, requests that were seen before are the server's own; ``http`` is told of the server once that has
+    started, ``quotas`` of clients that are refused for theirs. Owner: the event loop's thread."""
 
     def __init__(
         self,

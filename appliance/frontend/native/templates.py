@@ -1,4 +1,5 @@
-"""Teaches the native front end the requests that it may serve by itself: those that were seen, checked and answered once.
+"""Teaches the native front end the requests that it may serve by itself: those that were seen, checked and answered
+once.
 
 What is taught is bytes: the head by which the next such request is recognised, where its tensors go, and the pieces of
 its answer. It holds until requests for its version go elsewhere, or that leaves memory.

@@ -243,7 +243,7 @@ async def test_a_door_that_fails_says_so_once_and_is_watched_no_more(
         patched.setattr(dispatch, "_poll", broken)
         rig.begin()
         await rig.until(lambda: bool(rig.failures))
-    assert not asyncio.get_running_loop().remove_reader(dispatch._door.fileno()), (
+    assert not asyncio.get_running_loop().remove_reader(dispatch._server.fileno()), (
         "its descriptor stays readable"
     )
     await rig.door.close()
