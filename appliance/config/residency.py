@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import ClassVar
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +54,8 @@ class ResidencyPolicy:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResidencyConfig(ResidencyPolicy):
     """What models may take. Names are those of models, whatever their version is."""
+
+    FORMER: ClassVar[Mapping[str, str]] = MappingProxyType({"hollow": "is called evict_weights"})
 
     budget_bytes: int = field(
         default=0,

@@ -14,8 +14,8 @@ from tests.architecture.sources import ROOT, Import, imports_of, name_of, python
 LEVELS: Mapping[str, int] = {
     "domain": 0, "durable": 0,
     "config": 1,
-    "core/scheduling": 2, "repository/onnx": 2, "runtimes": 2, "store": 2, "frontend/listening": 2,
-    "core/memory": 3, "workers": 3, "repository": 3,
+    "core/scheduling": 2, "core/memory": 2, "repository/onnx": 2, "runtimes": 2, "store": 2, "frontend/listening": 2,
+    "workers": 3, "repository": 3,
     "core/rollout": 4, "workers/child": 4, "workers/daemon": 4, "sources": 4, "package": 4,
     "telemetry": 5,
     "maintenance": 6, "frontend/quota": 6, "engine": 7,

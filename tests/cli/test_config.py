@@ -71,6 +71,16 @@ def test_what_is_not_toml_is_one_problem(tmp_path: Path, content: bytes) -> None
     assert str(file) in str(caught.value)
 
 
+def test_a_setting_that_is_called_otherwise_now_says_how(tmp_path: Path) -> None:
+    file = tmp_path / "c.toml"
+    file.write_text("[residency]\nhollow = false\n")
+    with pytest.raises(ConfigInvalid) as caught:
+        loading.load(file)
+    assert [(each.key, each.text) for each in caught.value.problems] == [
+        ("residency.hollow", "is called evict_weights")
+    ]
+
+
 def test_a_file_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["serve", "--config", str(tmp_path / "none.toml")]) == Exit.USAGE
     assert "cannot be read" in capsys.readouterr().err

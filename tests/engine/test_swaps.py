@@ -40,7 +40,7 @@ THERE = GrantReservation(1)
 
 class Stage:
     """Implements Board: a version that is to be started is there at once if it ``opens``; and what Swaps need of the
-    residence."""
+    model cache."""
 
     def __init__(self, records: MemoryRecords) -> None:
         self.room: Reply = THERE

@@ -243,12 +243,13 @@ class ResidencyWorld:
                     self.end(request, "released")
             case actions.WakeAt():
                 if self.wake_ns <= self.now_ns or action.at_ns < self.wake_ns:
-                    self.wake_ns = action.at_ns
-                    self.later(action.at_ns - self.now_ns, self.wake)
+                    self.wake_ns = at_ns = action.at_ns
+                    self.later(at_ns - self.now_ns, lambda: self.wake(at_ns))
 
-    def wake(self) -> None:
-        self.wake_ns = 0
-        self.tell(events.Settle())
+    def wake(self, at_ns: int) -> None:
+        if at_ns == self.wake_ns:  # else an earlier one was wished for
+            self.wake_ns = 0
+            self.tell(events.Settle())
 
     def takes_ns(self, action: Action) -> int:
         load_ns, page_in_ns = self.costs[getattr(action, "model")]  # noqa: B009

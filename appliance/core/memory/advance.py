@@ -113,15 +113,17 @@ class _Advance:
         without regard to holds."""
         if missing <= 0:
             return
+        models, protected = self._books.ledger.models, self._books.reservations.protected
+        looked_at = (
+            models.values() if self._idle is None else [models[each] for each in self._idle if each in models]
+        )
         may_leave = [
             each
-            for each in self._books.ledger
+            for each in looked_at
             if (forced or each.available_ns <= self._now_ns)
             and self._books.evictable(each, self._now_ns)
-            and not self._books.reservations.protects(each.model)
+            and each.model not in protected
         ]
-        if self._idle is not None:
-            may_leave = [each for each in may_leave if each.model in self._idle]
         if not forced and sum(each.bytes_now for each in may_leave) < missing:
             return
         if self._idle is None:

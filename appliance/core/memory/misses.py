@@ -14,7 +14,7 @@ from appliance.core.memory.actions import Miss, Refuse, Serve, Wait
 from appliance.core.memory.books import Books
 from appliance.core.memory.events import Asked
 from appliance.core.memory.forecast import Queued, arrival_ns
-from appliance.core.memory.model import ARRIVING, LEAVING, Model
+from appliance.core.memory.model import ARRIVING, LEAVING, Model, Move
 from appliance.core.memory.timing import WISH_NS
 
 
@@ -87,11 +87,12 @@ def _freed(books: Books, asked: Model, now_ns: int) -> Iterator[tuple[int, int]]
     """When how much memory can be had. What is in use counts as idle: it is looked at again and again."""
     timing = books.timing
     for model in books.ledger:
-        if model.move in LEAVING:
+        if model.move is Move.NONE:
+            if model is not asked and books.evictable(model, now_ns):
+                yield max(now_ns, model.available_ns), model.bytes_now
+        elif model.move in LEAVING:
             yield now_ns, model.bytes_leaving
-        elif model.move in ARRIVING:
+        else:
             cost_ns = timing.upper_ns(model)
             end_ns = max(now_ns, model.moving_since_ns + cost_ns)
             yield timing.held_until_ns(model, end_ns, cost_ns), model.footprint.bytes
-        elif model is not asked and books.evictable(model, now_ns):
-            yield max(now_ns, model.available_ns), model.bytes_now

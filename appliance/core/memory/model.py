@@ -53,7 +53,9 @@ class Model:
     @property
     def bytes_now(self) -> int:
         """Memory it takes, or will when it has arrived."""
-        return self.footprint.bytes if self.move in ARRIVING else self.footprint.at(self.residency)
+        if self.residency is Residency.RESIDENT or self.move in ARRIVING:
+            return self.footprint.bytes
+        return self.footprint.at(self.residency)
 
     @property
     def bytes_leaving(self) -> int:
@@ -80,8 +82,8 @@ class Model:
     @property
     def may_leave(self) -> bool:
         """Whether it takes memory, and nothing but time and requests in flight may speak against putting it out."""
-        moves = self.move is not Move.NONE
-        return not (moves or self.residency is Residency.COLD or self.stays or self.waiting)
+        there = self.move is Move.NONE and self.residency is not Residency.COLD
+        return there and not (self.pinned or self.held or self.waiting)
 
     @property
     def available_ns(self) -> int:

@@ -99,9 +99,10 @@ class Reservations:
         """The budget, of which so much cannot be had."""
         return Limit(bytes=self.budget.bytes, configured=self.budget.configured, kept_bytes=kept_bytes)
 
-    def protects(self, model: int) -> bool:
-        """Whether ``model`` stays in memory because a version that is to replace it is on its way."""
-        return any(each.replaces == model for each in self._reserved.values())
+    @property
+    def protected(self) -> set[int | None]:
+        """Models that stay in memory because a version that is to replace them is on its way."""
+        return {each.replaces for each in self._reserved.values()}
 
     def reserved(self, model: int) -> bool:
         """Whether memory is reserved for ``model`` within the budget."""
