@@ -34,7 +34,7 @@ from appliance.engine.engine import Engine, EngineTerms
 from appliance.engine.environment import Shell
 from appliance.engine.port import IndexEntry
 from appliance.engine.ticker import Ticker
-from appliance.engine.versions.premises import Premises, this_cpu
+from appliance.engine.versions.environment_fingerprint import EnvironmentFingerprint, this_cpu
 from appliance.engine.versions.record_files import FileRecords
 from appliance.engine.versions.records import MemoryRecords, Records
 from appliance.frontend.choice import (
@@ -359,14 +359,14 @@ class Daemon:
     # --- small things
 
     def _make_engine(self) -> Engine:
-        config, premises = self._config, Premises(this_cpu())
+        config, environment = self._config, EnvironmentFingerprint(this_cpu())
         return Engine(
             terms=EngineTerms(
                 engine=config.engine,
                 placement=config.placement,
                 supervisor=config.supervisor,
-                swap=SwapTerms(config.swap, self._records, premises),
-                residency=_residency(config, Costs(self._records, premises)),
+                swap=SwapTerms(config.swap, self._records, environment),
+                residency=_residency(config, Costs(self._records, environment)),
             ),
             scheduler=Scheduler(config.scheduling),
             arena=self._arena,

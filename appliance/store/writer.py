@@ -36,7 +36,6 @@ from appliance.durable import (
     sync_name,
 )
 from appliance.store import edits
-from appliance.store.arrival import Arrival
 from appliance.store.blobs import BlobShelf, Progress, unnoticed
 from appliance.store.catalog import Catalog, InstalledVersion, Trial
 from appliance.store.catalog_codec import CATALOG_BYTES_MAX, decode, encode
@@ -44,6 +43,7 @@ from appliance.store.census import Census, Coming
 from appliance.store.evicted import Evicted, owning_up
 from appliance.store.forms import FormShelf
 from appliance.store.garbage import Garbage
+from appliance.store.incoming import IncomingPackage
 from appliance.store.layout import (
     BLOBS,
     CATALOG,
@@ -125,7 +125,7 @@ class StoreWriter:
 
     def install(
         self,
-        arrival: Arrival,
+        arrival: IncomingPackage,
         *,
         want: bool,
         now_ms: int,
@@ -297,7 +297,7 @@ class StoreWriter:
             raise
 
     def _take_in(
-        self, arrival: Arrival, version: InstalledVersion, whole: frozenset[str], progress: Progress
+        self, arrival: IncomingPackage, version: InstalledVersion, whole: frozenset[str], progress: Progress
     ) -> int:
         """Put the blobs that are missing; gives their bytes."""
         sizes = {file.digest: file.size for file in version.files}

@@ -18,8 +18,8 @@ from appliance.core.rollout.version import Artifact
 from appliance.domain.errors import OperatorError
 from appliance.engine.versions import history
 from appliance.engine.versions import records as records_module
+from appliance.engine.versions.environment_fingerprint import EnvironmentFingerprint, cpu_identity
 from appliance.engine.versions.history import FILE, FILE_BEFORE, encoded, read_history, unfit
-from appliance.engine.versions.premises import Premises, cpu_identity
 from appliance.engine.versions.record_files import PROOFS, TRIES, FileRecords
 from appliance.engine.versions.records import Cost, MemoryRecords
 from appliance.workers.port import Assessment, Deviation
@@ -296,6 +296,6 @@ def test_premises_change_with_the_processor_and_the_runtime() -> None:
     assert one == cpu_identity("flags: avx sse\nmodel name: A\nbogomips: 7\n")
     assert one != cpu_identity("model name: A\nflags: sse avx avx512\n")
     onnx = make_version("m")
-    said = Premises(one)(onnx)
+    said = EnvironmentFingerprint(one)(onnx)
     assert said.startswith("fake")
     assert said.endswith(one)

@@ -13,7 +13,7 @@ from pathlib import Path
 from appliance.config.store import StoreConfig
 from appliance.domain.errors import StoreRefused
 from appliance.package.reader import open_package
-from appliance.store.arrival import Arrival
+from appliance.store.incoming import IncomingPackage
 from appliance.store.writer import StoreWriter, open_store
 
 MARK = "/the-store-begins-here"
@@ -34,7 +34,7 @@ def main(state: Path, first: Path, second: Path) -> None:
 
 def _install(store: StoreWriter, package: Path) -> None:
     with open_package(package) as reader:
-        arrival = Arrival(
+        arrival = IncomingPackage(
             manifest=reader.manifest,
             manifest_bytes=reader.manifest_bytes,
             signatures=reader.signatures,

@@ -10,8 +10,8 @@ from pathlib import Path
 from appliance.domain.digest import digest_of
 from appliance.domain.manifest import Manifest
 from appliance.domain.manifest_codec import encode
-from appliance.store.arrival import Arrival, Stream
 from appliance.store.catalog import Catalog
+from appliance.store.incoming import IncomingPackage, Stream
 from appliance.store.layout import blob_path, view_path
 from tests.domain.manifests import manifest_of
 
@@ -37,7 +37,7 @@ def arrival(
     signatures: bytes | None = None,
     trust: str = "unsigned",
     fetch_ms: int = 0,
-) -> Arrival:
+) -> IncomingPackage:
     """A package with ``contents``."""
     files = dict(contents or contents_of(version))
     manifest = manifest_of(files, name=name, version=version)
@@ -51,14 +51,14 @@ def arrival_of(
     signatures: bytes | None = None,
     trust: str = "unsigned",
     fetch_ms: int = 0,
-) -> Arrival:
+) -> IncomingPackage:
     """A package that says ``manifest`` and brings ``files``."""
 
     def streams() -> Iterator[tuple[str, int, Stream]]:
         for entry in manifest.blobs:
             yield entry.digest, entry.size, io.BytesIO(files[entry.path])
 
-    return Arrival(
+    return IncomingPackage(
         manifest=manifest,
         manifest_bytes=encode(manifest),
         signatures=signatures,
@@ -68,12 +68,14 @@ def arrival_of(
     )
 
 
-def lying(name: str, version: int, claimed: Mapping[str, bytes], brought: Mapping[str, bytes]) -> Arrival:
+def lying(
+    name: str, version: int, claimed: Mapping[str, bytes], brought: Mapping[str, bytes]
+) -> IncomingPackage:
     """A package whose manifest tells of ``claimed`` and that brings ``brought``."""
     return arrival_of(manifest_of(dict(claimed), name=name, version=version), brought)
 
 
-def renamed(one: Arrival, name: str) -> Arrival:
+def renamed(one: IncomingPackage, name: str) -> IncomingPackage:
     """The package under another name, which no manifest would be read with."""
     return replace(one, manifest=replace(one.manifest, name=name))
 

@@ -12,8 +12,8 @@ import pytest
 from appliance.config.store import StoreConfig
 from appliance.domain.digest import digest_of
 from appliance.domain.errors import BlobMismatch, PackageInvalid, Problem, StoreFull, StoreUnavailable
-from appliance.store.arrival import Arrival
 from appliance.store.catalog import Catalog
+from appliance.store.incoming import IncomingPackage
 from appliance.store.layout import BLOBS, FORMS
 from appliance.store.running import Running, RunningRecord, RunningVersion
 from appliance.store.writer import StoreWriter, open_store
@@ -25,11 +25,11 @@ QUOTA = replace(NO_FLOOR, quota_bytes=14_000)
 """Room for two versions of ``heavy``."""
 
 
-def heavy(version: int) -> Arrival:
+def heavy(version: int) -> IncomingPackage:
     return arrival(version=version, contents=contents_of(version, b"%d" % version * 4000))
 
 
-def damaged(version: int) -> Arrival:
+def damaged(version: int) -> IncomingPackage:
     """Its last content is not what the manifest says."""
     good = contents_of(version, b"%d" % version * 4000)
     return lying("digits", version, good | {"z": b"1"}, good | {"z": b"2"})
@@ -49,7 +49,7 @@ def versions_in(store: StoreWriter) -> list[int]:
 
 @pytest.mark.parametrize(("package", "accept"), [(damaged, accepting), (heavy, refusing)])
 def test_a_bad_package_evicts_nothing(
-    state: Path, package: Callable[[int], Arrival], accept: Callable[[str], None]
+    state: Path, package: Callable[[int], IncomingPackage], accept: Callable[[str], None]
 ) -> None:
     with open_store(state, QUOTA) as store:
         for number in (1, 2):

@@ -21,7 +21,7 @@ from appliance.domain.errors import BlobMismatch
 from appliance.domain.manifest import FileEntry, Manifest
 from appliance.domain.manifest_codec import encode
 from appliance.durable import READ_ONLY, Bytes, NewFile, RealFolder
-from appliance.store.arrival import Arrival
+from appliance.store.incoming import IncomingPackage
 from appliance.store.inspection import inspect
 from appliance.store.layout import blob_path, view_path
 from appliance.store.running import Running
@@ -103,14 +103,14 @@ def entry_of(size: int) -> FileEntry:
     return FileEntry(path="1/weights.bin", size=size, digest=whole.finish().digest, pieces=(*pieces, *rest))
 
 
-def package(entry: FileEntry, brought: int) -> Arrival:
+def package(entry: FileEntry, brought: int) -> IncomingPackage:
     """A package with one file, which brings ``brought`` zeros for it."""
     base = manifest_of({"1/weights.bin": contents_of(1)["1/weights.bin"]}, name="digits", version=1)
     manifest = Manifest(
         **{name: getattr(base, name) for name in ("name", "version", "runtime", "inputs", "outputs")},
         files=(entry,),
     )
-    return Arrival(
+    return IncomingPackage(
         manifest=manifest,
         manifest_bytes=encode(manifest),
         signatures=None,

@@ -28,8 +28,8 @@ from appliance.domain.errors import (
 )
 from appliance.domain.manifest_codec import encode as encode_manifest
 from appliance.repository.directory import scan
-from appliance.store.arrival import Stream
 from appliance.store.catalog import Trial, TrialMode
+from appliance.store.incoming import Stream
 from appliance.store.layout import CATALOG, INCOMING, LOCK, VIEWS, blob_path, view_root
 from appliance.store.reading import read_catalog
 from appliance.store.running import RunningRecord, RunningVersion

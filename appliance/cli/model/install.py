@@ -24,8 +24,8 @@ from appliance.package.tensor_sums import SummedStream, tensors_in
 from appliance.package.trust import judge
 from appliance.package.verification import Policy
 from appliance.repository.model_directory import read_model_directory
-from appliance.store.arrival import Arrival
 from appliance.store.evicted import eviction_words
+from appliance.store.incoming import IncomingPackage
 from appliance.store.layout import view_root
 from appliance.store.writer import Installed, StoreWriter
 
@@ -88,12 +88,12 @@ def _install(store: StoreWriter, state: Path, path: Path, policy: Policy, *, wan
         raise CommandFailed(f"'{path}' cannot be read: {error.strerror}") from error
 
 
-def _trusted(reader: PackageReader, path: Path, policy: Policy) -> Arrival:
+def _trusted(reader: PackageReader, path: Path, policy: Policy) -> IncomingPackage:
     """The package with the word about who signed it. Raises PackageInvalid when that does not suffice here."""
     trust = judge(reader.manifest_bytes, reader.signatures, policy.keys)
     if policy.unsigned is not None and (problem := trust.problem(policy.unsigned)):
         raise PackageInvalid([Problem(file=path.name, key="", text=problem)])
-    return Arrival(
+    return IncomingPackage(
         manifest=reader.manifest,
         manifest_bytes=reader.manifest_bytes,
         signatures=reader.signatures,

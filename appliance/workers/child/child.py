@@ -16,8 +16,8 @@ from typing import Final
 
 from appliance.domain.errors import ApplianceError, AssessmentFailed, FormHasNoRoom, WeightsDiffer
 from appliance.runtimes.runtime import Region, Runtime, Session
-from appliance.workers.child.arrival import Arrival, ArrivingSession
-from appliance.workers.child.errands import Errands
+from appliance.workers.child.background_tasks import BackgroundTasks
+from appliance.workers.child.early_session import EarlySession, WeightsArrival
 from appliance.workers.child.execution import Executor, LoadedModel
 from appliance.workers.child.granted import GrantedRuns
 from appliance.workers.child.loading import Loader, Opened
@@ -69,7 +69,7 @@ class Worker:
         self._loader = Loader(runtimes, settings.threads)
         self._models: dict[int, LoadedModel] = {}
         self._brisk: dict[int, bool] = {}
-        self._errands = Errands()
+        self._errands = BackgroundTasks()
         self._executor = Executor(arena)
         self._granted = granted
 
@@ -116,11 +116,11 @@ class Worker:
     def _aside(self, model: int, do: Callable[[], FromWorker]) -> None:
         """Have something done, and its answer said, beside the messages."""
 
-        def errand() -> None:
+        def task() -> None:
             with suppress(LaneClosed):  # who takes the messages finds out
                 self._say(do())
 
-        self._errands.submit(model, errand)
+        self._errands.submit(model, task)
 
     def _tell(self, progress: Progress) -> None:
         with suppress(LaneClosed):  # as above
@@ -152,7 +152,7 @@ class Worker:
             self._models[load.model] = opened.model
             if self._granted is not None:
                 self._granted.add(load.model, opened.model)
-        elif isinstance(known.session, ArrivingSession):
+        elif isinstance(known.session, EarlySession):
             known.session.exchange(opened.model.session)
         else:
             opened.model.session.close()
@@ -173,7 +173,7 @@ class Worker:
         if load.wish.early and isinstance(opened, Opened):
             self._aside(load.model, partial(self._arrived, load.model, opened.arrival))
 
-    def _arrived(self, model: int, arrival: Arrival) -> PagedIn:
+    def _arrived(self, model: int, arrival: WeightsArrival) -> PagedIn:
         problem = arrival.finish()
         failure = "" if problem is None else _reason("the weights", problem)
         return PagedIn(model, 0 if failure else arrival.nbytes, arrival.took_ns, failure)

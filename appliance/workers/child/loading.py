@@ -21,8 +21,8 @@ from appliance.domain.errors import ApplianceError, AssessmentFailed, LoadFailed
 from appliance.domain.model import ModelVersion, WeightsFile
 from appliance.runtimes.runtime import Packer, Runtime, RuntimeSettings, Session
 from appliance.runtimes.weights import trim_heap
-from appliance.workers.child.arrival import Arrival, ArrivingSession
 from appliance.workers.child.assessment import PASSES_MIN, Golden, assess, open_golden, run_golden
+from appliance.workers.child.early_session import EarlySession, WeightsArrival
 from appliance.workers.child.execution import LoadedModel
 from appliance.workers.child.form_builder import build_form
 from appliance.workers.child.load_report import LoadReport, Tell
@@ -48,7 +48,7 @@ class Opened(NamedTuple):
 
     model: LoadedModel
     said: Loaded
-    arrival: Arrival
+    arrival: WeightsArrival
 
 
 class _Proven(NamedTuple):
@@ -58,7 +58,7 @@ class _Proven(NamedTuple):
     packed: bool
     golden: Golden | None
     worst: tuple[Deviation, ...]
-    arrival: Arrival
+    arrival: WeightsArrival
 
 
 class _Manner(NamedTuple):
@@ -188,7 +188,7 @@ class Loader:
             session.close()
             raise
 
-    def _open(self, version: ModelVersion, packed: bool, manner: _Manner) -> tuple[Session, Arrival]:
+    def _open(self, version: ModelVersion, packed: bool, manner: _Manner) -> tuple[Session, WeightsArrival]:
         """A session of verified weights whose pages are there, or are on their way for an early load."""
         runtime, wish = self.runtime_of(version), manner.wish
         arrival = _arrival(version.weights if version.on_cpu else None, manner)
@@ -201,7 +201,7 @@ class Loader:
         try:
             check_signature(version, session)
             if wish.early:
-                return ArrivingSession(session, arrival), arrival
+                return EarlySession(session, arrival), arrival
             problem = arrival.finish()
             if problem is not None:
                 raise LoadFailed(f"{version.key}: {problem}") from problem
@@ -246,21 +246,21 @@ def _is_measured(proven: _Proven, wish: LoadWish) -> bool:
     return wanted and session.measurable and (proven.golden is not None or fixed_shapes(version) is not None)
 
 
-def _arrival(file: WeightsFile | None, manner: _Manner) -> Arrival:
+def _arrival(file: WeightsFile | None, manner: _Manner) -> WeightsArrival:
     """Begin to read and verify a file of weights."""
     report = manner.report
     size = 0 if file is None else file.size
     if file is None:
         report.begin(LoadStage.SESSION)
     if manner.wish.early:  # it may be loaded before all is read
-        return Arrival(file, verify=manner.wish.verify, begin=manner.lower)
+        return WeightsArrival(file, verify=manner.wish.verify, begin=manner.lower)
 
     def progress(done_bytes: int) -> None:
         report.read(done_bytes, size)
         if done_bytes >= size:
             report.begin(LoadStage.SESSION)
 
-    return Arrival(file, verify=manner.wish.verify, begin=manner.lower, progress=progress)
+    return WeightsArrival(file, verify=manner.wish.verify, begin=manner.lower, progress=progress)
 
 
 def in_thread(do: Callable[[], Result]) -> Result:

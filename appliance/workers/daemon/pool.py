@@ -19,7 +19,7 @@ from typing import Final
 from appliance.config.workers import WorkersConfig
 from appliance.domain.model import RUN_TIMEOUT_PARAMETER, ModelVersion
 from appliance.workers.arena import Arena
-from appliance.workers.daemon.obligations import Aside
+from appliance.workers.daemon.pending_replies import BackgroundTask
 from appliance.workers.daemon.process import WorkerProcess, describe_status, has_ended
 from appliance.workers.daemon.zygote_client import ZygoteClient
 from appliance.workers.lane import LaneBlocked, LaneClosed, SocketDaemonLane, socket_pair
@@ -113,7 +113,7 @@ class WorkerPool:
         """Gauges of this moment."""
         return PoolStatistics(
             workers=len(self._workers),
-            in_flight=sum(len(state.owes) for state in self._workers.values()),
+            in_flight=sum(len(state.pending) for state in self._workers.values()),
             supervisor_pid=self._supervisor.pid,
             supervisor_restarts=self._supervisor.restarts,
         )
@@ -158,26 +158,26 @@ class WorkerPool:
         except MessageInvalid as problem:
             self._on_event(ModelRefused(worker, model, f"{version.key}: {problem}"))
             return
-        state.owes.owe_load(load, self._load_timeout_ns(wish.background), run_timeout_ns)
-        self._expect(state, aside=wish.background)
+        state.pending.owe_load(load, self._load_timeout_ns(wish.background), run_timeout_ns)
+        self._expect(state, background=wish.background)
 
     def evict_weights(self, worker: int, model: int) -> None:
         """Let a model's weights leave memory."""
-        self._ask_aside(worker, EvictWeights(model), background=False)
+        self._ask_in_background(worker, EvictWeights(model), background=False)
 
     def page_in(self, worker: int, model: int, verify: bool) -> None:
         """Bring a model's weights back."""
-        self._ask_aside(worker, PageIn(model, verify), background=False)
+        self._ask_in_background(worker, PageIn(model, verify), background=False)
 
     def build_form(self, worker: int, model: int, version: ModelVersion) -> None:
         """Build a packed form."""
-        self._ask_aside(worker, Build(model, _for_worker(version)), background=True)
+        self._ask_in_background(worker, Build(model, _for_worker(version)), background=True)
 
     def unload(self, worker: int, model: int) -> None:
         """Forget a model."""
         state = self._workers.get(worker)
         if state is not None:
-            state.owes.forget_model(model)
+            state.pending.forget_model(model)
             self._send(state, Unload(model))
 
     def dispatch(self, worker: int, run: Run) -> None:
@@ -188,7 +188,7 @@ class WorkerPool:
                 WorkerExited(worker, ExitCause.DIED, (run.batch,), -1, "the worker was gone already")
             )
             return
-        state.owes.owe_run(run)
+        state.pending.owe_run(run)
         self._ask(state, run)
 
     def fetch(self, worker: int, fetch: Fetch) -> None:
@@ -197,10 +197,10 @@ class WorkerPool:
         if state is None:
             return
         if fetch.out_capacity == 0:
-            state.owes.forget_held(fetch.ticket)
+            state.pending.forget_held(fetch.ticket)
             self._send(state, fetch)
             return
-        state.owes.owe_fetch(fetch, self._config.run_timeout_ms * NS_PER_MS)
+        state.pending.owe_fetch(fetch, self._config.run_timeout_ms * NS_PER_MS)
         self._ask(state, fetch)
 
     def run_timeout_ns(self, version: ModelVersion) -> int:
@@ -235,7 +235,7 @@ class WorkerPool:
             state.cause = ExitCause.STOPPED
             self._loop.call_soon(self._gone, state, "never started")
             return
-        if not state.owes.in_line:
+        if not state.pending.in_line:
             state.since_ns = time.monotonic_ns()
         self._send(state, Stop())
         self._watch()
@@ -248,25 +248,25 @@ class WorkerPool:
 
     # --- saying
 
-    def _ask(self, state: WorkerProcess, message: ToWorker, *, aside: bool = False) -> None:
-        """Say something that the worker now owes an answer to, in line or aside."""
-        self._expect(state, aside=aside)
+    def _ask(self, state: WorkerProcess, message: ToWorker, *, background: bool = False) -> None:
+        """Say something that the worker now owes an answer to, in line or in the background."""
+        self._expect(state, background=background)
         self._send(state, message)
 
-    def _expect(self, state: WorkerProcess, *, aside: bool) -> None:
+    def _expect(self, state: WorkerProcess, *, background: bool) -> None:
         """The worker owes one more answer: for what it has nothing before, time runs from now on."""
-        if aside and state.owes.aside == 1:
-            state.aside_ns = time.monotonic_ns()
-        elif not aside and state.owes.in_line == 1:
+        if background and state.pending.background == 1:
+            state.background_ns = time.monotonic_ns()
+        elif not background and state.pending.in_line == 1:
             state.since_ns = time.monotonic_ns()
         self._watch()
 
-    def _ask_aside(self, worker: int, message: Aside, *, background: bool) -> None:
+    def _ask_in_background(self, worker: int, message: BackgroundTask, *, background: bool) -> None:
         """Ask for something that is done beside the line. A worker that is gone has said so by WorkerExited."""
         state = self._workers.get(worker)
         if state is not None:
-            state.owes.owe_aside(message, self._load_timeout_ns(background))
-            self._ask(state, message, aside=True)
+            state.pending.expect_background(message, self._load_timeout_ns(background))
+            self._ask(state, message, background=True)
 
     def _load_timeout_ns(self, background: bool) -> int:
         """How long something that is like a load may take. What gets only the time that others leave has more."""
@@ -331,12 +331,12 @@ class WorkerPool:
         return True
 
     def _settle(self, state: WorkerProcess, message: FromWorker) -> None:
-        before = state.owes.awaited
-        event = state.owes.settle(message)
-        after = state.owes.awaited
-        if after.aside is not before.aside:
-            state.aside_ns = time.monotonic_ns()
-        leaves = state.stopping and not state.owes
+        before = state.pending.awaited
+        event = state.pending.settle(message)
+        after = state.pending.awaited
+        if after.background is not before.background:
+            state.background_ns = time.monotonic_ns()
+        leaves = state.stopping and not state.pending
         if (leaves or after.in_line is not before.in_line) and state.cause is None:
             state.since_ns = time.monotonic_ns()
         self._on_event(event)
@@ -361,7 +361,7 @@ class WorkerPool:
         if state.ended:
             return
         state.ended = True
-        if not state.owes.in_line:
+        if not state.pending.in_line:
             state.since_ns = time.monotonic_ns()
         self._loop.remove_reader(state.lane.fileno())
         if state.orphaned:
@@ -391,7 +391,7 @@ class WorkerPool:
         if state is None:
             return
         state.pid = message.pid
-        state.since_ns = state.aside_ns = time.monotonic_ns()
+        state.since_ns = state.background_ns = time.monotonic_ns()
         self._on_event(WorkerStarted(state.id, message.pid))
         self._listen(state)  # not earlier: nothing it says may come before WorkerStarted
 
@@ -425,9 +425,9 @@ class WorkerPool:
         if not state.ended:
             self._loop.remove_reader(state.lane.fileno())
         state.lane.close()
-        cause = state.cause or (ExitCause.STOPPED if state.stopping and not state.owes else ExitCause.DIED)
-        loading = state.owes.loading() if state.pid else -1
-        self._on_event(WorkerExited(state.id, cause, state.owes.batches(), loading, detail))
+        cause = state.cause or (ExitCause.STOPPED if state.stopping and not state.pending else ExitCause.DIED)
+        loading = state.pending.loading() if state.pid else -1
+        self._on_event(WorkerExited(state.id, cause, state.pending.batches(), loading, detail))
         if self._empty is not None and not self._workers and not self._empty.done():
             self._empty.set_result(None)
 
@@ -445,7 +445,7 @@ class WorkerPool:
             if state.pid or state.cause is not None:
                 self._judge(state, now)
         if any(
-            state.owes or state.stopping or state.ended or state.cause is not None
+            state.pending or state.stopping or state.ended or state.cause is not None
             for state in self._workers.values()
         ):
             self._watch()

@@ -7,7 +7,7 @@ import select
 import signal
 from typing import Final
 
-from appliance.workers.daemon.obligations import Obligations
+from appliance.workers.daemon.pending_replies import PendingReplies
 from appliance.workers.lane import DaemonLane
 from appliance.workers.port import ExitCause, LaneMemory
 
@@ -15,13 +15,13 @@ EXIT_GRACE_NS: Final = 1_000_000_000
 
 
 class WorkerProcess:
-    """What the pool knows of one worker. ``since_ns`` is since when it has been busy with the oldest thing it owes, or
-    since when its end has been awaited, ``aside_ns`` since when with what it does beside; ``cause`` why it is
-    being killed, ``kill_sent`` that its supervisor has said so; ``orphaned`` that its supervisor died. Owner: the
+    """What the pool knows of one worker. ``since_ns`` is since when it has been busy with the oldest reply that it
+    owes, or since when its end has been awaited, ``background_ns`` since when with its background tasks; ``cause`` why
+    it is being killed, ``kill_sent`` that its supervisor has said so; ``orphaned`` that its supervisor died. Owner: the
     pool."""
 
     __slots__ = (
-        "aside_ns", "cause", "detail", "ended", "id", "kill_sent", "lane", "memory", "orphaned", "owes",
+        "background_ns", "cause", "detail", "ended", "id", "kill_sent", "lane", "memory", "orphaned", "pending",
         "pid", "since_ns", "stopping", "writing",
     )  # fmt: skip
 
@@ -29,10 +29,10 @@ class WorkerProcess:
         self.id = number
         self.lane = lane
         self.memory = memory
-        self.owes = Obligations(number)
+        self.pending = PendingReplies(number)
         self.pid = 0
         self.since_ns = 0
-        self.aside_ns = 0
+        self.background_ns = 0
         self.cause: ExitCause | None = None
         self.detail = ""
         self.kill_sent = False
@@ -44,14 +44,14 @@ class WorkerProcess:
     def overdue(self, now_ns: int) -> tuple[ExitCause, str] | None:
         """As what, and why, it is to be killed now; None while it may take its time."""
         busy_ns = now_ns - self.since_ns
-        leaving = self.stopping and not self.owes
+        leaving = self.stopping and not self.pending
         if self.ended:
             if busy_ns <= EXIT_GRACE_NS:
                 return None
             # giving memory back while it yields may take longer
             cause = ExitCause.STOPPED if leaving else ExitCause.DIED
             return cause, "it closed its lane and did not end"
-        if late := self.owes.overdue(busy_ns, now_ns - self.aside_ns):
+        if late := self.pending.overdue(busy_ns, now_ns - self.background_ns):
             return ExitCause.HUNG, late
         if leaving and busy_ns > EXIT_GRACE_NS:
             return ExitCause.STOPPED, "told to stop, had to be killed"

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable
 
 
-class Errands:
+class BackgroundTasks:
     """Owner: the worker. What is done must not raise."""
 
     def __init__(self) -> None:
@@ -40,9 +40,7 @@ class Errands:
             self._changed.wait_for(lambda: not self._models)
 
     def _start(self) -> None:
-        threading.Thread(
-            target=self._run, args=(self._waiting.popleft(),), name="errand", daemon=True
-        ).start()
+        threading.Thread(target=self._run, args=(self._waiting.popleft(),), name="task", daemon=True).start()
 
     def _run(self, do: Callable[[], None]) -> None:
         try:

@@ -16,7 +16,7 @@ from appliance.runtimes.runtime import Feed, Place, Port, Produced, Region, Sess
 from appliance.runtimes.weights import read_ahead
 
 
-class Arrival:
+class WeightsArrival:
     """Reads and verifies a file of weights in a thread of its own, which calls ``begin`` first, and ``progress`` with
     the bytes that were read, 0 at first. ``file`` None: there is nothing to read."""
 
@@ -60,12 +60,12 @@ class Arrival:
         return self._ended_ns - self._begun_ns
 
 
-class ArrivingSession:
+class EarlySession:
     """Implements Session with ``session``, whose weights are on their way. Run by one thread, exchanged by another."""
 
-    def __init__(self, session: Session, arrival: Arrival) -> None:
+    def __init__(self, session: Session, arrival: WeightsArrival) -> None:
         self._session = session
-        self._arrival: Arrival | None = arrival
+        self._arrival: WeightsArrival | None = arrival
         self._exchanging = threading.Lock()
         self._final = False
 

@@ -13,7 +13,7 @@ from appliance.domain.errors import RunFailed
 from appliance.domain.model import WeightsFile
 from appliance.runtimes.fake import FakeRuntime
 from appliance.runtimes.runtime import Feed, Place, Produced, Region, RuntimeSettings, Session
-from appliance.workers.child.arrival import Arrival, ArrivingSession
+from appliance.workers.child.early_session import EarlySession, WeightsArrival
 from appliance.workers.region import Scratch
 from tests.workers.bench import fake
 
@@ -51,9 +51,9 @@ class _Telling:
 class Runs:
     """A session of the fake runtime in memory of its own."""
 
-    def __init__(self, arrival: Arrival, ran: threading.Event | None = None) -> None:
+    def __init__(self, arrival: WeightsArrival, ran: threading.Event | None = None) -> None:
         session = FakeRuntime().load(fake(), RuntimeSettings())
-        self.session = ArrivingSession(cast(Session, _Telling(session, ran)) if ran else session, arrival)
+        self.session = EarlySession(cast(Session, _Telling(session, ran)) if ran else session, arrival)
         self._memory = Scratch().at_least(4096)
         self._memory.view[:4] = RESULT
 
@@ -77,7 +77,7 @@ def test_an_answer_waits_for_the_weights(file: WeightsFile) -> None:
     def begin() -> None:
         gate.wait()
 
-    runs = Runs(Arrival(file, verify=True, begin=begin), ran)
+    runs = Runs(WeightsArrival(file, verify=True, begin=begin), ran)
     answers: list[bytes] = []
     thread = threading.Thread(target=lambda: answers.append(runs.answer()))
     thread.start()
@@ -95,14 +95,14 @@ def test_no_answer_leaves_when_reading_ended_early_whatever_ended_it(file: Weigh
     def begin() -> None:
         raise MemoryError
 
-    runs = Runs(Arrival(file, verify=True, begin=begin))
+    runs = Runs(WeightsArrival(file, verify=True, begin=begin))
     with pytest.raises(RunFailed, match="its weights were not read"):
         runs.run()
 
 
 def test_no_answer_of_wrong_weights_leaves(file: WeightsFile) -> None:
     Path(file.path).write_bytes(b"\1" + bytes(9_999))
-    arrival = Arrival(file, verify=True)
+    arrival = WeightsArrival(file, verify=True)
     runs = Runs(arrival)
     for _ in range(2):
         with pytest.raises(RunFailed, match="piece 0 "):
@@ -111,7 +111,7 @@ def test_no_answer_of_wrong_weights_leaves(file: WeightsFile) -> None:
 
 
 def test_nothing_is_prepared_before_the_exchange(file: WeightsFile) -> None:
-    runs = Runs(Arrival(None, verify=True))
+    runs = Runs(WeightsArrival(None, verify=True))
     runs.run()
     assert not runs.prepared
     runs.session.exchange(FakeRuntime().load(fake(), RuntimeSettings()))
@@ -124,8 +124,8 @@ def test_nothing_is_prepared_before_the_exchange(file: WeightsFile) -> None:
 
 
 def test_how_much_came_and_how_long_that_took(file: WeightsFile) -> None:
-    arrival = Arrival(file, verify=False)
+    arrival = WeightsArrival(file, verify=False)
     assert arrival.finish() is None
     assert arrival.nbytes == file.size
     assert arrival.took_ns > 0
-    assert Arrival(None, verify=True).nbytes == 0
+    assert WeightsArrival(None, verify=True).nbytes == 0

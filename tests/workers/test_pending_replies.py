@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from appliance.workers.codec import MessageInvalid
-from appliance.workers.daemon.obligations import Obligations
+from appliance.workers.daemon.pending_replies import PendingReplies
 from appliance.workers.messages import (
     Build,
     Built,
@@ -50,32 +50,32 @@ LARGE = RunResult(50, ItemStatus.TOO_LARGE, ((1, 32),), (128,), 128, "")
 
 
 @pytest.fixture
-def owes() -> Obligations:
+def owes() -> PendingReplies:
     """Of a worker that has loaded one model."""
-    made = Obligations(WORKER)
+    made = PendingReplies(WORKER)
     made.owe_load(Load(MODEL, fake()), 100, 200)
     made.settle(Loaded(MODEL, ((1, 10),), 5, 6))
     return made
 
 
 def test_a_load_and_its_answer() -> None:
-    owes = Obligations(WORKER)
+    owes = PendingReplies(WORKER)
     owes.owe_load(Load(MODEL, fake()), 100, 200)
-    assert (len(owes), owes.in_line, owes.aside, owes.loading()) == (1, 1, 0, MODEL)
+    assert (len(owes), owes.in_line, owes.background, owes.loading()) == (1, 1, 0, MODEL)
     assert (owes.overdue(100, 900), owes.overdue(101, 0)) == ("", "a load took longer than 0 ms")
     assert owes.settle(Loaded(MODEL, ((1, 10),), 5, 6)) == ModelLoaded(WORKER, MODEL, ((1, 10),), 5, 6)
     assert (len(owes), owes.loading()) == (0, -1)
 
 
 def test_a_load_that_is_refused() -> None:
-    owes = Obligations(WORKER)
+    owes = PendingReplies(WORKER)
     owes.owe_load(Load(MODEL, fake()), 100, 200)
     assert owes.settle(Refused(MODEL, "no")) == ModelRefused(WORKER, MODEL, "no")
     with pytest.raises(KeyError):
         owes.owe_run(Run(1, MODEL, (ITEM,)))
 
 
-def test_batches_are_owed_in_order(owes: Obligations) -> None:
+def test_batches_are_owed_in_order(owes: PendingReplies) -> None:
     for batch in (1, 2):
         owes.owe_run(Run(batch, MODEL, (ITEM,)))
     owes.owe_load(Load(9, fake()), 100, 200)
@@ -87,7 +87,7 @@ def test_batches_are_owed_in_order(owes: Obligations) -> None:
     assert owes.batches() == (2,)
 
 
-def test_large_outputs_are_held_until_they_are_fetched(owes: Obligations) -> None:
+def test_large_outputs_are_held_until_they_are_fetched(owes: PendingReplies) -> None:
     owes.owe_run(Run(1, MODEL, (ITEM,)))
     owes.settle(Finished(1, (LARGE,), 1, 2, 3))
     stored = LARGE._replace(status=ItemStatus.OK, needed=0)
@@ -99,7 +99,7 @@ def test_large_outputs_are_held_until_they_are_fetched(owes: Obligations) -> Non
         owes.settle(Stored(stored))
 
 
-def test_a_fetch_into_too_little_room_is_held_on(owes: Obligations) -> None:
+def test_a_fetch_into_too_little_room_is_held_on(owes: PendingReplies) -> None:
     owes.owe_run(Run(1, MODEL, (ITEM,)))
     owes.settle(Finished(1, (LARGE,), 1, 2, 3))
     owes.owe_fetch(Fetch(50, 4096, 100), 300)
@@ -110,13 +110,13 @@ def test_a_fetch_into_too_little_room_is_held_on(owes: Obligations) -> None:
     assert owes.settle(Stored(failed)) == Fetched(WORKER, failed)
 
 
-def test_a_forgotten_model_still_pays_for_what_it_runs(owes: Obligations) -> None:
+def test_a_forgotten_model_still_pays_for_what_it_runs(owes: PendingReplies) -> None:
     owes.owe_run(Run(1, MODEL, (ITEM,)))
     owes.forget_model(MODEL)
     assert owes.settle(Finished(1, (RIGHT,), 1, 2, 3)) == RunFinished(WORKER, 1, (RIGHT,), 1, 2, 3)
 
 
-def test_a_shape_that_was_right_once_is_not_right_for_other_rows(owes: Obligations) -> None:
+def test_a_shape_that_was_right_once_is_not_right_for_other_rows(owes: PendingReplies) -> None:
     owes.owe_run(Run(1, MODEL, (ITEM,)))
     owes.settle(Finished(1, (RIGHT,), 1, 2, 3))
     owes.owe_run(Run(2, MODEL, (ITEM._replace(rows=2),)))
@@ -124,7 +124,7 @@ def test_a_shape_that_was_right_once_is_not_right_for_other_rows(owes: Obligatio
         owes.settle(Finished(2, (RIGHT,), 1, 2, 3))
 
 
-def test_a_shape_that_was_right_once_must_still_fit(owes: Obligations) -> None:
+def test_a_shape_that_was_right_once_must_still_fit(owes: PendingReplies) -> None:
     owes.owe_run(Run(1, MODEL, (ITEM,)))
     owes.settle(Finished(1, (RIGHT,), 1, 2, 3))
     owes.owe_run(Run(2, MODEL, (ITEM._replace(out_capacity=63),)))
@@ -135,7 +135,7 @@ def test_a_shape_that_was_right_once_must_still_fit(owes: Obligations) -> None:
 @pytest.mark.parametrize(
     "message", [Loaded(1, (), 1, 1), Refused(1, "x"), Finished(1, (), 1, 1, 1), Stored(RIGHT)]
 )
-def test_nothing_is_owed(owes: Obligations, message: Loaded | Refused | Finished | Stored) -> None:
+def test_nothing_is_owed(owes: PendingReplies, message: Loaded | Refused | Finished | Stored) -> None:
     with pytest.raises(MessageInvalid, match="unasked"):
         owes.settle(message)
 
@@ -143,16 +143,16 @@ def test_nothing_is_owed(owes: Obligations, message: Loaded | Refused | Finished
 @pytest.mark.parametrize(
     "message", [Loaded(9, ((0, 5),), 1, 1), Loaded(9, (), -1, 1), Loaded(9, (), 1, -1), Loaded(8, (), 1, 1)]
 )
-def test_measurements_that_cannot_be(owes: Obligations, message: Loaded) -> None:
+def test_measurements_that_cannot_be(owes: PendingReplies, message: Loaded) -> None:
     owes.owe_load(Load(9, fake()), 1, 1)
     with pytest.raises(MessageInvalid):
         owes.settle(message)
 
 
-def test_an_early_load_is_owed_a_fill_as_well(owes: Obligations) -> None:
+def test_an_early_load_is_owed_a_fill_as_well(owes: PendingReplies) -> None:
     owes.owe_load(Load(9, fake(), LoadWish(quick=True)), 100, 200)
-    owes.owe_aside(EvictWeights(MODEL), 300)
-    assert (owes.in_line, owes.aside) == (1, 2)
+    owes.expect_background(EvictWeights(MODEL), 300)
+    assert (owes.in_line, owes.background) == (1, 2)
     assert owes.settle(Loaded(9, (), 5, 6)) == ModelLoaded(WORKER, 9, (), 5, 6)
     with pytest.raises(MessageInvalid, match="not what it owes next"):
         owes.settle(Evicted(MODEL, 1))
@@ -161,7 +161,7 @@ def test_an_early_load_is_owed_a_fill_as_well(owes: Obligations) -> None:
     assert len(owes) == 0
 
 
-def test_a_batch_may_wait_for_the_weights_of_an_early_load(owes: Obligations) -> None:
+def test_a_batch_may_wait_for_the_weights_of_an_early_load(owes: PendingReplies) -> None:
     owes.owe_load(Load(9, fake(), LoadWish(quick=True)), 100, 20)
     owes.settle(Loaded(9, (), 5, 6))
     owes.owe_run(Run(1, 9, (ITEM,)))
@@ -175,7 +175,7 @@ def test_a_batch_may_wait_for_the_weights_of_an_early_load(owes: Obligations) ->
 
 @pytest.mark.parametrize("early", [Loaded(9, (), 5, 6), Refused(9, "no")])
 def test_weights_are_not_filled_before_their_early_load_is_answered(
-    owes: Obligations, early: Loaded | Refused
+    owes: PendingReplies, early: Loaded | Refused
 ) -> None:
     owes.owe_load(Load(9, fake(), LoadWish(quick=True)), 100, 200)
     with pytest.raises(MessageInvalid, match="model 9 is paged in before it said that it is loaded"):
@@ -183,35 +183,35 @@ def test_weights_are_not_filled_before_their_early_load_is_answered(
     owes.settle(early)
 
 
-def test_a_fill_that_was_asked_for_is_not_that_of_a_later_early_load(owes: Obligations) -> None:
-    owes.owe_aside(PageIn(MODEL, True), 300)
+def test_a_fill_that_was_asked_for_is_not_that_of_a_later_early_load(owes: PendingReplies) -> None:
+    owes.expect_background(PageIn(MODEL, True), 300)
     owes.owe_load(Load(MODEL, fake(), LoadWish(quick=True)), 100, 200)
     assert owes.settle(PagedIn(MODEL, 7, 8, "")) == WeightsPagedIn(WORKER, MODEL, 7, 8, "")
     owes.settle(Refused(MODEL, "it is loaded already"))
     assert len(owes) == 0
 
 
-def test_the_fill_of_an_early_load_begins_when_that_has_ended(owes: Obligations) -> None:
+def test_the_fill_of_an_early_load_begins_when_that_has_ended(owes: PendingReplies) -> None:
     owes.owe_run(Run(1, MODEL, (ITEM,)))
     owes.owe_load(Load(9, fake(), LoadWish(quick=True)), 100, 200)
-    assert (owes.overdue(0, 1 << 60), owes.loading(), owes.awaited.aside) == ("", -1, None)
+    assert (owes.overdue(0, 1 << 60), owes.loading(), owes.awaited.background) == ("", -1, None)
     owes.settle(Finished(1, (RIGHT,), 1, 2, 3))
-    assert (owes.overdue(0, 1 << 60), owes.loading(), owes.awaited.aside) == ("", 9, None)
+    assert (owes.overdue(0, 1 << 60), owes.loading(), owes.awaited.background) == ("", 9, None)
     owes.settle(Loaded(9, (), 5, 6))
-    assert owes.awaited.aside is not None
+    assert owes.awaited.background is not None
     assert (owes.overdue(0, 200), owes.overdue(0, 201)) == ("", "a page-in took longer than 0 ms")
 
 
-def test_an_early_load_that_is_refused_owes_nothing_more(owes: Obligations) -> None:
-    owes.owe_aside(EvictWeights(MODEL), 300)
+def test_an_early_load_that_is_refused_owes_nothing_more(owes: PendingReplies) -> None:
+    owes.expect_background(EvictWeights(MODEL), 300)
     owes.owe_load(Load(9, fake(), LoadWish(quick=True)), 100, 200)
     owes.settle(Refused(9, "no"))
-    assert (owes.in_line, owes.aside) == (0, 1)
+    assert (owes.in_line, owes.background) == (0, 1)
     owes.settle(Evicted(MODEL, 1))
 
 
 def test_an_old_load_that_is_refused_leaves_the_model_to_the_one_that_was_asked_for_after_it(
-    owes: Obligations,
+    owes: PendingReplies,
 ) -> None:
     owes.owe_load(Load(MODEL, fake(), LoadWish(background=True)), 100, 200)
     owes.forget_model(MODEL)
@@ -223,7 +223,7 @@ def test_an_old_load_that_is_refused_leaves_the_model_to_the_one_that_was_asked_
     assert owes.overdue(301, 0)
 
 
-def test_a_load_that_was_to_exchange_a_session_and_is_refused_leaves_the_model(owes: Obligations) -> None:
+def test_a_load_that_was_to_exchange_a_session_and_is_refused_leaves_the_model(owes: PendingReplies) -> None:
     owes.owe_load(Load(MODEL, fake(), LoadWish(quick=True)), 100, 200)
     owes.settle(Loaded(MODEL, (), 5, 6))
     owes.settle(PagedIn(MODEL, 7, 8, ""))
@@ -232,11 +232,11 @@ def test_a_load_that_was_to_exchange_a_session_and_is_refused_leaves_the_model(o
     owes.owe_run(Run(1, MODEL, (ITEM,)))
 
 
-def test_what_is_owed_aside_is_no_part_of_the_line(owes: Obligations) -> None:
+def test_what_is_owed_aside_is_no_part_of_the_line(owes: PendingReplies) -> None:
     owes.owe_load(Load(9, fake(), LoadWish(background=True)), 100, 200)
-    owes.owe_aside(PageIn(MODEL, True), 300)
+    owes.expect_background(PageIn(MODEL, True), 300)
     owes.owe_run(Run(1, MODEL, (ITEM,)))
-    assert (len(owes), owes.in_line, owes.aside, owes.batches(), owes.loading()) == (3, 1, 2, (1,), 9)
+    assert (len(owes), owes.in_line, owes.background, owes.batches(), owes.loading()) == (3, 1, 2, (1,), 9)
     assert owes.settle(Finished(1, (RIGHT,), 1, 2, 3)) == RunFinished(WORKER, 1, (RIGHT,), 1, 2, 3)
     assert owes.settle(Loaded(9, (), 5, 6)) == ModelLoaded(WORKER, 9, (), 5, 6)
     assert owes.loading() == MODEL
@@ -259,9 +259,9 @@ def test_what_is_owed_aside_is_no_part_of_the_line(owes: Obligations) -> None:
     ],
 )
 def test_answers_aside_that_cannot_be(
-    owes: Obligations, asked: EvictWeights | PageIn | Build, said: Evicted | PagedIn | Built | Loaded
+    owes: PendingReplies, asked: EvictWeights | PageIn | Build, said: Evicted | PagedIn | Built | Loaded
 ) -> None:
-    owes.owe_aside(asked, 300)
+    owes.expect_background(asked, 300)
     with pytest.raises(MessageInvalid):
         owes.settle(said)
 
@@ -280,13 +280,13 @@ GOOD = Assessment(1, (Deviation("y", 0.0, 0.0),), 1, 5, 3, 4, "")
         (True, GOOD._replace(worst=GOOD.worst * 2)),
     ],
 )
-def test_assessments_that_cannot_be(owes: Obligations, assess: bool, found: Assessment) -> None:
+def test_assessments_that_cannot_be(owes: PendingReplies, assess: bool, found: Assessment) -> None:
     owes.owe_load(Load(9, fake(), LoadWish(assess=assess)), 1, 1)
     with pytest.raises(MessageInvalid, match="assessment"):
         owes.settle(Loaded(9, (), 1, 1, found))
 
 
-def test_an_assessment_that_can_be(owes: Obligations) -> None:
+def test_an_assessment_that_can_be(owes: PendingReplies) -> None:
     owes.owe_load(Load(9, fake(), LoadWish(assess=True)), 1, 1)
     assert owes.settle(Loaded(9, (), 1, 1, GOOD, 5)) == ModelLoaded(WORKER, 9, (), 1, 1, GOOD, 5)
 
@@ -311,7 +311,7 @@ AT_LENGTH = "x" * (REASON_CHARACTERS_MAX + 1)
     ],
 )
 def test_nobody_is_listened_to_at_any_length(
-    owes: Obligations, asked: Load | PageIn | Build | Fetch | Run, said: FromWorker
+    owes: PendingReplies, asked: Load | PageIn | Build | Fetch | Run, said: FromWorker
 ) -> None:
     if isinstance(asked, Load):
         owes.owe_load(asked, 100, 200)
@@ -320,14 +320,14 @@ def test_nobody_is_listened_to_at_any_length(
     elif isinstance(asked, Fetch):
         owes.owe_fetch(asked, 300)
     else:
-        owes.owe_aside(asked, 300)
+        owes.expect_background(asked, 300)
     with pytest.raises(MessageInvalid):
         owes.settle(said)
 
 
 @pytest.mark.parametrize("background", [False, True])
 def test_a_word_on_the_way_pays_nothing(background: bool) -> None:
-    owes = Obligations(WORKER)
+    owes = PendingReplies(WORKER)
     owes.owe_load(Load(9, fake(), LoadWish(background=background, tell=True)), 100, 200)
     said = Progress(9, LoadStage.READING, 3, 4)
     assert owes.settle(said) == ModelProgress(WORKER, 9, LoadStage.READING, 3, 4)
@@ -347,7 +347,7 @@ def test_a_word_on_the_way_pays_nothing(background: bool) -> None:
         (True, Progress(9, LoadStage.READING, -1, 4)),
     ],
 )
-def test_words_on_the_way_that_cannot_be(owes: Obligations, tell: bool, said: Progress) -> None:
+def test_words_on_the_way_that_cannot_be(owes: PendingReplies, tell: bool, said: Progress) -> None:
     owes.owe_load(Load(9, fake(), LoadWish(tell=tell)), 1, 1)
     with pytest.raises(MessageInvalid):
         owes.settle(said)

@@ -20,7 +20,7 @@ DISTRIBUTIONS: Final = {"onnx": ("onnxruntime", "onnxruntime-gpu")}
 """What to ask for the version of a runtime, by its name."""
 
 
-class Premises:
+class EnvironmentFingerprint:
     """Says it of any version, in one line."""
 
     def __init__(self, cpu: str) -> None:

@@ -28,7 +28,7 @@ class Stream(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Arrival:
+class IncomingPackage:
     """A package that comes in. ``trust`` is what was decided about its signatures. ``contents`` are digest, size and
     bytes of each content, once, in any order; those that the store has need not be among them, nor are they read."""
 

@@ -1,7 +1,7 @@
 """What one worker owes: the answers it was asked for, in order, and whether what it says pays them. Pure.
 
-Answers come in the order of the questions, in the line and aside each for itself (see ``port``). Whatever cannot be
-true raises MessageInvalid, after which nothing more that this worker says is to be believed.
+Answers come in the order of the questions, in line and in the background each for itself (see ``port``). Whatever
+cannot be true raises MessageInvalid, after which nothing more that this worker says is to be believed.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ from appliance.workers.port import (
     WeightsPagedIn,
 )
 
-Aside = EvictWeights | PageIn | Build
-_ANSWERS: Final[Mapping[type, type[Aside]]] = MappingProxyType(
+BackgroundTask = EvictWeights | PageIn | Build
+_ANSWERS: Final[Mapping[type, type[BackgroundTask]]] = MappingProxyType(
     {Evicted: EvictWeights, PagedIn: PageIn, Built: Build}
 )
 _NAMES: Final[Mapping[type, str]] = MappingProxyType(
@@ -69,17 +69,17 @@ class _Owed(NamedTuple):
     """``contract`` is None for what gives no outputs and for a fetch of something that was never held. ``after`` is the
     early load that a page-in belongs to and begins with the end of."""
 
-    asked: Run | Load | Fetch | Aside
+    asked: Run | Load | Fetch | BackgroundTask
     contract: ModelContract | None
     timeout_ns: int
     after: Load | None = None
 
 
 class Awaited(NamedTuple):
-    """What the worker does now in the line and aside; None: nothing. The same objects as long as it does the same."""
+    """What the worker does now in line and in the background; None: nothing. The same objects while that lasts."""
 
     in_line: _Owed | None
-    aside: _Owed | None
+    background: _Owed | None
 
 
 class _Held(NamedTuple):
@@ -92,19 +92,19 @@ class _Model(NamedTuple):
     run_timeout_ns: int
 
 
-class Obligations:
+class PendingReplies:
     """Of the worker with id ``worker``. Owner: the pool."""
 
     def __init__(self, worker: int) -> None:
         self._worker = worker
         self._owed: deque[_Owed] = deque()
-        self._aside: deque[_Owed] = deque()
+        self._background: deque[_Owed] = deque()
         self._models: dict[int, _Model] = {}
         self._loaded_models: set[int] = set()
         self._held: dict[int, _Held] = {}
 
     def __len__(self) -> int:
-        return len(self._owed) + len(self._aside)
+        return len(self._owed) + len(self._background)
 
     @property
     def in_line(self) -> int:
@@ -112,23 +112,23 @@ class Obligations:
         return len(self._owed)
 
     @property
-    def aside(self) -> int:
+    def background(self) -> int:
         """How many answers are awaited beside them."""
-        return len(self._aside)
+        return len(self._background)
 
     @property
     def awaited(self) -> Awaited:
         """What an answer is awaited of. A page-in whose early load is still owed has not begun, nor has what
         follows."""
-        aside = self._aside[0] if self._aside else None
-        if aside is not None and self._waits_for_load(aside):
-            aside = None
-        return Awaited(self._owed[0] if self._owed else None, aside)
+        background = self._background[0] if self._background else None
+        if background is not None and self._waits_for_load(background):
+            background = None
+        return Awaited(self._owed[0] if self._owed else None, background)
 
-    def overdue(self, line_ns: int, aside_ns: int) -> str:
+    def overdue(self, line_ns: int, background_ns: int) -> str:
         """What takes too long and how long it may, for people, when the line has waited for its oldest answer for
-        ``line_ns`` and the aside for its own for ``aside_ns``; "" when nothing does."""
-        for owed, waited_ns in zip(self.awaited, (line_ns, aside_ns), strict=True):
+        ``line_ns`` and the background for its own for ``background_ns``; "" when nothing does."""
+        for owed, waited_ns in zip(self.awaited, (line_ns, background_ns), strict=True):
             if owed is not None and waited_ns > owed.timeout_ns:
                 return f"{_NAMES[type(owed.asked)]} took longer than {owed.timeout_ns // 1_000_000} ms"
         return ""
@@ -148,20 +148,20 @@ class Obligations:
         """A load was asked for; batches of the model may take ``run_timeout_ns`` each."""
         if load.model not in self._models:
             self._models[load.model] = _Model(ModelContract(load.version), run_timeout_ns)
-        line = self._aside if load.wish.background else self._owed
+        line = self._background if load.wish.background else self._owed
         line.append(_Owed(load, None, load_timeout_ns))
         if load.wish.early:
             page_in = PageIn(load.model, load.wish.verify)
-            self._aside.append(_Owed(page_in, None, 2 * load_timeout_ns, load))
+            self._background.append(_Owed(page_in, None, 2 * load_timeout_ns, load))
 
-    def owe_aside(self, asked: Aside, timeout_ns: int) -> None:
+    def expect_background(self, asked: BackgroundTask, timeout_ns: int) -> None:
         """Something was asked for that is done beside the line."""
-        self._aside.append(_Owed(asked, None, timeout_ns))
+        self._background.append(_Owed(asked, None, timeout_ns))
 
     def owe_run(self, run: Run) -> None:
         """A batch was given. One of a model whose weights are still arriving may wait for them."""
         contract, timeout_ns = self._models[run.model]
-        for owed in self._aside:
+        for owed in self._background:
             if type(owed.asked) is PageIn and owed.asked.model == run.model:
                 timeout_ns += owed.timeout_ns
         self._owed.append(_Owed(run, contract, timeout_ns))
@@ -203,16 +203,16 @@ class Obligations:
     def _line_of(self, message: FromWorker) -> deque[_Owed]:
         """Where the message can be the next answer, if it is one."""
         if type(message) in _ANSWERS:
-            return self._aside
-        if isinstance(message, Loaded | Refused) and self._aside:
-            asked = self._aside[0].asked
+            return self._background
+        if isinstance(message, Loaded | Refused) and self._background:
+            asked = self._background[0].asked
             if type(asked) is Load and asked.model == message.model:
-                return self._aside
+                return self._background
         return self._owed
 
     def _progress(self, message: Progress) -> ModelProgress:
         """Of a load that is under way and was asked to tell."""
-        heads = [owed[0].asked for owed in (self._owed, self._aside) if owed]
+        heads = [owed[0].asked for owed in (self._owed, self._background) if owed]
         loads = [asked for asked in heads if isinstance(asked, Load) and asked.model == message.model]
         if not any(load.wish.tell for load in loads):
             raise MessageInvalid(f"said how far model {message.model} is unasked")
@@ -274,11 +274,11 @@ class Obligations:
         if load.model not in self._loaded_models and not self._loads_again(load):
             self.forget_model(load.model)
         if load.wish.early:
-            self._aside = deque(owed for owed in self._aside if owed.after is not load)
+            self._background = deque(owed for owed in self._background if owed.after is not load)
 
     def _loads_again(self, load: Load) -> bool:
         """Whether another load of its model is owed beside ``load``."""
-        asked = (owed.asked for owed in (*self._owed, *self._aside))
+        asked = (owed.asked for owed in (*self._owed, *self._background))
         return any(isinstance(each, Load) and each is not load and each.model == load.model for each in asked)
 
     def _waits_for_load(self, owed: _Owed) -> bool:
