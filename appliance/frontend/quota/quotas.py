@@ -4,7 +4,7 @@ asks them by itself for most requests.
 A client has a bucket of ``burst`` tokens that gets one each ``interval_ns``; a request takes one. Kept is only when it
 will be full again (the generic cell rate algorithm, ITU-T I.371 annex A): a request is let in while that is at most
 ``tolerance_ns`` = (burst - 1) * interval_ns ahead, and moves it on by ``interval_ns``; else the next token comes when
-it is (``native/src/quota.rs``).
+it is (``native/src/listen/quota.rs``).
 """
 
 from __future__ import annotations

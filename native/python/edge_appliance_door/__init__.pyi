@@ -182,7 +182,7 @@ class Door:
         (clients that took nothing of an answer)."""
 
 class Quotas:
-    """What clients may ask, by the rule of ``appliance/frontend/quota/rule.py``; without bounds until ``set``.
+    """What clients may ask, by the rule of ``native/src/listen/quota.rs``; without bounds until ``set``.
     ``Terms`` are (label, interval_ns, tolerance_ns, in_flight, rate_text, in_flight_text)."""
 
     def __init__(self) -> None: ...

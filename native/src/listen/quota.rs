@@ -1,5 +1,9 @@
-//! Quotas: how many requests per second, and at a time, each client may have. The arithmetic is that of `frontend/quota/rule.py`,
-//! where it is explained.
+//! Quotas: how many requests per second, and at a time, each client may have.
+//!
+//! A bucket holds a burst of tokens and gets one each `interval_ns`; a request takes one. Kept is only when the bucket will
+//! be full again (the generic cell rate algorithm, ITU-T I.371 annex A): a request is let in while that is at most
+//! `tolerance_ns` ahead, and moves it on by `interval_ns`; else the next token comes when it is. So a client that owes nothing
+//! and has nothing in flight is as one that never came, and can be forgotten.
 //!
 //! What is looked at for each request is atomic, because Python asks as well, for requests that it takes by itself. What
 //! changes seldom is behind a lock that only connections that open, and refusals, take.
