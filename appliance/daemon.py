@@ -23,7 +23,7 @@ import uvloop
 
 from appliance.config.frontend import FrontEndKind
 from appliance.config.tree import ApplianceConfig
-from appliance.core.memory.budget import Budget
+from appliance.core.memory.waits import Budget
 from appliance.core.scheduling.scheduler import Scheduler
 from appliance.domain.errors import OperatorError, WorkerError
 from appliance.engine.control.costs import Costs

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from appliance.config.residency import ResidencyConfig
-from appliance.core.memory.budget import Budget
+from appliance.core.memory.waits import Budget
 from appliance.engine.control.model_cache import HOST, ResidencyTerms
 
 PLENTY = 1 << 62

@@ -12,12 +12,11 @@ from typing import Final
 from appliance.config.residency import ResidencyPolicy
 from appliance.core.memory import events
 from appliance.core.memory.actions import Action, WakeAt
-from appliance.core.memory.budget import Budget
+from appliance.core.memory.books import MemoryStatistics
 from appliance.core.memory.device import DeviceMemory
 from appliance.core.memory.events import Event
 from appliance.core.memory.model import Model
-from appliance.core.memory.statistics import MemoryStatistics
-from appliance.core.memory.waits import Limit, NeverFits
+from appliance.core.memory.waits import Budget, Limit, NeverFits
 
 NEVER_NS: Final = 1 << 62
 
@@ -128,7 +127,7 @@ class Accountant:
 
     def statistics(self, device: str) -> MemoryStatistics:
         """Sums of a device as of now."""
-        return self._devices[device].statistics()
+        return self._devices[device].books.statistics()
 
     def check_integrity(self) -> None:
         """Raise AssertionError where the books contradict themselves."""

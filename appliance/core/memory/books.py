@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from appliance.config.residency import ResidencyPolicy
-from appliance.core.memory.budget import Budget
 from appliance.core.memory.footprint import Residency
 from appliance.core.memory.ledger import Ledger
 from appliance.core.memory.model import Model, Move
@@ -11,6 +12,24 @@ from appliance.core.memory.popularity import Popularity
 from appliance.core.memory.reservations import Reservations
 from appliance.core.memory.timing import Timing
 from appliance.core.memory.waiting import Waiting
+from appliance.core.memory.waits import Budget
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryStatistics:
+    """Sums of one device as of now. ``left_bytes`` is what reservations and leaving versions leave of the budget for
+    models that serve, which take ``used_bytes``; ``other_bytes`` is what those others take, above the budget or not."""
+
+    budget_bytes: int
+    left_bytes: int
+    used_bytes: int
+    leaving_bytes: int
+    other_bytes: int
+    arriving: int
+    waiting_models: int
+    waiting_requests: int
+    waiting_bytes: int
+    span_ns: int
 
 
 class Books:
@@ -60,6 +79,21 @@ class Books:
     def numbers(self) -> list[int]:
         """All versions that are known here."""
         return [*self.ledger.models, *self.reservations.outside()]
+
+    def statistics(self) -> MemoryStatistics:
+        """Sums as of now."""
+        return MemoryStatistics(
+            budget_bytes=self.budget.bytes,
+            left_bytes=self.left_bytes,
+            used_bytes=self.ledger.used_bytes,
+            leaving_bytes=self.ledger.leaving_bytes,
+            other_bytes=self.reservations.other_bytes,
+            arriving=len(self.ledger.arriving),
+            waiting_models=len(self.waiting.queue),
+            waiting_requests=self.waiting.requests,
+            waiting_bytes=self.waiting.size_bytes,
+            span_ns=self.popularity.span_ns,
+        )
 
     def check_integrity(self) -> None:
         """Raise AssertionError where the books contradict themselves."""

@@ -29,13 +29,12 @@ from appliance.core.memory.actions import (
 )
 from appliance.core.memory.advance import advance
 from appliance.core.memory.books import Books
-from appliance.core.memory.budget import Budget
 from appliance.core.memory.footprint import Residency
 from appliance.core.memory.load_cost import LoadCost
 from appliance.core.memory.misses import answer
 from appliance.core.memory.model import ARRIVING, Model, Move
 from appliance.core.memory.reservations import Taken
-from appliance.core.memory.statistics import MemoryStatistics
+from appliance.core.memory.waits import Budget
 
 FAILURES_MAX: Final = 2
 """After so many failed loads in a row nobody waits for another one."""
@@ -216,19 +215,3 @@ class DeviceMemory:
     def books(self) -> Books:
         """To be looked at only."""
         return self._books
-
-    def statistics(self) -> MemoryStatistics:
-        """Sums as of now."""
-        books = self._books
-        return MemoryStatistics(
-            budget_bytes=books.budget.bytes,
-            left_bytes=books.left_bytes,
-            used_bytes=books.ledger.used_bytes,
-            leaving_bytes=books.ledger.leaving_bytes,
-            other_bytes=books.reservations.other_bytes,
-            arriving=len(books.ledger.arriving),
-            waiting_models=len(books.waiting.queue),
-            waiting_requests=books.waiting.requests,
-            waiting_bytes=books.waiting.size_bytes,
-            span_ns=books.popularity.span_ns,
-        )

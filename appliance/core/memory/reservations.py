@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from appliance.core.memory.actions import GrantReservation, HoldReservation, RefuseReservation, Reply
-from appliance.core.memory.budget import Budget
 from appliance.core.memory.events import Left, ReservationWanted
 from appliance.core.memory.waits import (
+    Budget,
     Limit,
     NeverFits,
     WaitsBesidePins,

@@ -1,15 +1,23 @@
-"""Why there is no memory to load a version now, as data: who reads it decides by its kind, and people are told in words
-elsewhere."""
+"""How much memory there is for models, and why there is none to load a version now, as data: who reads it decides by
+its kind, and people are told in words elsewhere."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
+
+
+class Budget(NamedTuple):
+    """So many bytes of ``device`` are for models: ``configured`` by an operator, or what the machine has."""
+
+    device: str
+    bytes: int
+    configured: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limit:
-    """What all models of a device together may take, ``configured`` by an operator or measured, and what of it cannot
-    be had: what pins and versions on trial keep."""
+    """What of a budget cannot be had: ``kept_bytes`` are those that pins and versions on trial keep."""
 
     bytes: int
     configured: bool

@@ -15,8 +15,8 @@ from appliance.config.residency import ResidencyConfig
 from appliance.core.memory import actions, events
 from appliance.core.memory.accountant import Accountant
 from appliance.core.memory.actions import Action, Reply, StartCold
-from appliance.core.memory.budget import Budget
 from appliance.core.memory.footprint import Residency
+from appliance.core.memory.waits import Budget
 from appliance.domain.errors import CapacityError, QueueFull
 from appliance.domain.model import ModelVersion, VersionState
 from appliance.engine.control.cache_moves import Cached, CacheMoves
