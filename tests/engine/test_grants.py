@@ -71,7 +71,7 @@ def test_prices_of_models_that_are_gone_are_forgotten() -> None:
         served = rig.engine.resolve("m", "")
         assert served.version == version
         head = RequestHead(model_name="m", model_version="", inputs=(TensorHead("x", "FP32", (1, 4)),))
-        taught = rig.engine.leases.teach(plan_request(served, head), ((1, 2),))
+        taught = rig.engine.leases.template_of(plan_request(served, head), ((1, 2),))
         assert taught is not None
         rig.turns()
         assert taught.kind in door.prices
@@ -220,7 +220,9 @@ def test_idle_lanes_cost_no_look_at_what_was_taught() -> None:
     rig.engine.apply(Catalog(versions=(CatalogVersion(model=make_version("m", 2), fingerprint=""),)))
     rig.turns()
     head = RequestHead(model_name="m", model_version="", inputs=(TensorHead("x", "FP32", (1, 4)),))
-    assert rig.engine.leases.teach(plan_request(rig.engine.resolve("m", ""), head), ((1, 2),)) is not None
+    assert (
+        rig.engine.leases.template_of(plan_request(rig.engine.resolve("m", ""), head), ((1, 2),)) is not None
+    )
     before = rig.asked
     rig.turns()
     assert rig.asked == before

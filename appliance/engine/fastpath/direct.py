@@ -102,7 +102,7 @@ class DirectDoor(Protocol):
         """Fields of one Tally each, and lanes whose workers said what cannot be."""
 
 
-class Taught(NamedTuple):
+class RequestTemplate(NamedTuple):
     """How requests of one plan lie in a slot. ``inputs`` are (bytes, offset) in the request's order, ``outputs`` the
     offsets in the answer's order. ``late_text`` is what a client is told that cannot be served in time."""
 
@@ -126,7 +126,7 @@ class DirectEngine(Protocol):
         """Make ``door`` serve requests for the method with this index; before it opens. False: workers have no means
         for it."""
 
-    def teach(self, plan: RequestPlan, shapes: Sequence[Shape]) -> Taught | None:
+    def template_of(self, plan: RequestPlan, shapes: Sequence[Shape]) -> RequestTemplate | None:
         """What the door must know to serve requests of ``plan``, whose answers have these ``shapes`` in their order;
         None when such requests are the engine's."""
 

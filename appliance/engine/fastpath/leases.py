@@ -14,7 +14,7 @@ from appliance.core.scheduling import actions, events
 from appliance.domain.histogram import BOUNDS_NS
 from appliance.domain.inference import RequestPlan
 from appliance.engine.environment import Shell
-from appliance.engine.fastpath.direct import DirectDoor, Taught
+from appliance.engine.fastpath.direct import DirectDoor, RequestTemplate
 from appliance.engine.fastpath.lanes import Lanes
 from appliance.engine.fastpath.stalls import Stalls
 from appliance.engine.fastpath.templates import Templates
@@ -99,7 +99,7 @@ class Leases:
             stock.append((size, offsets))
         return stock
 
-    def teach(self, plan: RequestPlan, shapes: Sequence[Shape]) -> Taught | None:
+    def template_of(self, plan: RequestPlan, shapes: Sequence[Shape]) -> RequestTemplate | None:
         """See DirectEngine."""
         return self._templates.make(plan, shapes)
 

@@ -13,7 +13,7 @@ from appliance.core.scheduling.grants import Price
 from appliance.domain.inference import RequestPlan
 from appliance.domain.model import Batching
 from appliance.domain.tensor import Datatype, byte_size
-from appliance.engine.fastpath.direct import DirectDoor, Taught
+from appliance.engine.fastpath.direct import DirectDoor, RequestTemplate
 from appliance.engine.fastpath.lanes import Lanes
 from appliance.engine.inbox import Inbox
 from appliance.engine.versions.layout import Layout
@@ -76,7 +76,7 @@ class Templates:
 
     # --- made and forgotten
 
-    def make(self, plan: RequestPlan, shapes: Sequence[Shape]) -> Taught | None:
+    def make(self, plan: RequestPlan, shapes: Sequence[Shape]) -> RequestTemplate | None:
         """The template of requests of ``plan``, whose answers have these ``shapes`` in their order; None when such
         requests are the engine's."""
         served = self._servable(plan)
@@ -93,7 +93,7 @@ class Templates:
             if planned.source >= 0
         )
         out_starts = [layout.input_span + start for start in _starts(template.out_sizes)]
-        return Taught(
+        return RequestTemplate(
             plan=template.plan,
             kind=template.kind,
             model=served.id,

@@ -108,8 +108,8 @@ class Inference:
     def __init__(self, engine: EnginePort, limits: EnvelopeLimits, tracer: Tracer | None = None) -> None:
         self.engine = engine
         self.tracer = tracer
-        self.teach: Callable[[PlannedHead, Answer], None] | None = None
-        """Has whoever can serve requests by itself learn from each answer, which is not yet released."""
+        self.on_answer: Callable[[PlannedHead, Answer], None] | None = None
+        """Gets each answer, which is not yet released, to make a template of its request."""
         self.tally = Tally()
         self._codec = InferCodec(engine, limits)
         self._loop = asyncio.get_running_loop()
@@ -213,8 +213,8 @@ class Inference:
             self._answered(call.caller)
             raise self.refused(outcome, call.request_id) from outcome
         try:
-            if self.teach is not None:
-                self.teach(call.intake.planned, outcome)
+            if self.on_answer is not None:
+                self.on_answer(call.intake.planned, outcome)
             encoded = join(call.form.parts(call.envelope.request_id, outcome))
         except ApplianceError as error:
             raise self.refused(error, call.request_id) from error

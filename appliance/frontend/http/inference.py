@@ -39,7 +39,7 @@ from appliance.frontend.http.infer_request import (
 from appliance.frontend.http.infer_response import InferResponse, copied_outputs, encode, expected_bytes
 from appliance.frontend.http.plan_cache import PlanCache, Planned
 from appliance.frontend.http.status import error_response
-from appliance.frontend.http.templates import Teacher, TemplateKeeper
+from appliance.frontend.http.templates import TemplateKeeper, TemplateMaker
 from appliance.frontend.port import Backend
 from appliance.frontend.quota.quotas import Account, Quotas
 from appliance.telemetry.trace import TRACEPARENT, Trace
@@ -63,7 +63,7 @@ class Exchange:
         self.request_id = ""
         self.trace = trace
         self.head = b""
-        """What makes requests like it recognisable, if they may be taught."""
+        """What makes requests like it recognisable, if there may be a template of them."""
 
 
 class Pending:
@@ -121,7 +121,7 @@ def _released(future: asyncio.Future[Outcome]) -> asyncio.Future[Outcome]:
 
 
 class InferenceHandler:
-    """Handles ``POST /v2/models/NAME[/versions/VERSION]/infer``; what it served once it teaches to ``keeper``."""
+    """Handles ``POST /v2/models/NAME[/versions/VERSION]/infer``; ``keeper`` gets templates of what was served once."""
 
     def __init__(
         self,
@@ -132,7 +132,7 @@ class InferenceHandler:
         quotas: Quotas | None = None,
     ) -> None:
         self._quotas = quotas
-        self._teacher = None if keeper is None else Teacher(keeper, backend.engine)
+        self._templates = None if keeper is None else TemplateMaker(keeper, backend.engine)
         self._engine = backend.engine
         self._tracer = backend.tracer
         self._config = config
@@ -221,8 +221,8 @@ class InferenceHandler:
             planned = Planned(request=head, plan=plan, generation=generation)
             self._plans.put((name, version, text), planned)
         exchange.request_id = exchange.request_id or planned.request.request_id
-        if self._teacher is not None:
-            exchange.head = self._teacher.head_of(exchange.target, whole, planned)
+        if self._templates is not None:
+            exchange.head = self._templates.head_of(exchange.target, whole, planned)
         return planned
 
     def _raw_plan(self, name: str, version: str, nbytes: int) -> Planned:
@@ -251,8 +251,8 @@ class InferenceHandler:
         )
         count_unread(request, encoded.size)
         own = answer.model is planned.plan.model  # another version answers where the planned one failed
-        if self._teacher is not None and exchange.head and own:
-            self._teacher.consider(exchange.head, planned, outputs)
+        if self._templates is not None and exchange.head and own:
+            self._templates.consider(exchange.head, planned, outputs)
         return encoded
 
     async def _folded(self, request: web.BaseRequest, answer: InferResponse) -> InferResponse:

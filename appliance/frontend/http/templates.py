@@ -1,7 +1,7 @@
 """Templates of requests, by which the native front end serves by itself what was read, checked and answered here once.
 
-Tensors may come and go as binary data or as JSON. What JSON is taught is everything but the id and the tensors in it;
-BYTES in JSON, whose size is not known before they are read, stay with the edge.
+Tensors may come and go as binary data or as JSON. Of JSON the template is everything but the id and the tensors in it;
+BYTES in JSON, whose size is not known before they are read, stay with the application.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Protocol
 
 from appliance.domain.inference import OutputTensor, RequestPlan
 from appliance.domain.tensor import Datatype
-from appliance.engine.fastpath.lessons import Lessons
+from appliance.engine.fastpath.heads import ConsideredHeads
 from appliance.engine.port import EnginePort
 from appliance.frontend.http.infer_request import JSON_DATA
 from appliance.frontend.http.infer_response import frame, opening
@@ -40,7 +40,7 @@ class TemplateKeeper(Protocol):
         """What makes a request recognisable that has this target and this JSON before its binary tensors, whatever its
         id is and whatever tensors are in that JSON; None: nothing does."""
 
-    def teach(
+    def keep(
         self,
         head: bytes,
         plan: RequestPlan,
@@ -48,20 +48,20 @@ class TemplateKeeper(Protocol):
         sizes: Sequence[int],
         wording: Wording,
     ) -> None:
-        """Requests with ``head`` are of ``plan``, and their outputs have these shapes and sizes in bytes."""
+        """Requests with ``head`` are of ``plan``; their outputs have these shapes and sizes in bytes."""
 
 
-class Teacher:
+class TemplateMaker:
     """Owner: the inference handler."""
 
     def __init__(self, keeper: TemplateKeeper, engine: EnginePort) -> None:
         self._keeper = keeper
         self._engine = engine
-        self._lessons = Lessons(engine.epoch)
+        self._considered = ConsideredHeads(engine.epoch)
 
     def head_of(self, target: str, text: bytes, planned: Planned) -> bytes:
         """What makes requests recognisable that are as ``planned`` and have the JSON ``text``; empty when they are not
-        worth teaching."""
+        worth a template."""
         if planned.request.repeatable:
             wanted = len(text) <= MAX_HEAD_BYTES
         else:
@@ -69,7 +69,8 @@ class Teacher:
         return (self._keeper.head_of(target, text) or b"") if wanted else b""
 
     def consider(self, head: bytes, planned: Planned, outputs: Sequence[OutputTensor]) -> None:
-        """Teach requests with ``head``, which are as ``planned`` and have such ``outputs``, if that was not done."""
+        """Make a template for requests with ``head``, which are as ``planned`` and have such ``outputs``, if there is
+        none."""
         asked = planned.request
         texts = tuple(
             None if asked.binary_outputs.get(output.name, asked.binary_default) else output.datatype
@@ -77,7 +78,7 @@ class Teacher:
         )
         if not all(datatype is None or datatype.code for datatype in texts):
             return
-        if not self._lessons.is_due(head, planned.plan.model, planned.generation, self._engine.generation):
+        if not self._considered.is_due(head, planned.plan.model, planned.generation, self._engine.generation):
             return
         pieces = frame(outputs, asked.binary_outputs, asked.binary_default)
         wording = Wording(
@@ -87,7 +88,7 @@ class Teacher:
             pieces=tuple(piece.encode() for piece in pieces),
         )
         shapes, sizes = [output.shape for output in outputs], [len(output.data) for output in outputs]
-        self._keeper.teach(head, planned.plan, shapes, sizes, wording)
+        self._keeper.keep(head, planned.plan, shapes, sizes, wording)
 
 
 def _text_inputs(planned: Planned) -> tuple[Datatype | None, ...]:

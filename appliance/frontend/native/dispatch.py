@@ -37,7 +37,7 @@ from appliance.frontend.grpc.services import INFER, INFER_STREAM, Services, Term
 from appliance.frontend.native.calls import InferCalls, end_call, view_of
 from appliance.frontend.native.http import NativeHttp
 from appliance.frontend.native.stream import NativeStream
-from appliance.frontend.native.templates import Teacher
+from appliance.frontend.native.templates import TemplateMaker
 from appliance.frontend.quota.quotas import Quotas
 
 POLL_S: Final = 0.005
@@ -92,7 +92,7 @@ class Dispatch:
         self._loop = asyncio.get_running_loop()
         self._poll: Callable[[], list[Any]] = server.poll
         self._direct = direct
-        self._serves = direct if _is_taught(server, services, methods, direct) else None
+        self._serves = direct if _serves_by_itself(server, services, methods, direct) else None
         self._infers = InferCalls(server, services.inference)
         self._streams: dict[int, tuple[NativeStream, asyncio.Task[None]]] = {}
         self._streams_from = len(methods.answers)
@@ -250,13 +250,15 @@ class Dispatch:
         del self._streams[call]
 
 
-def _is_taught(server: Door, services: Services, methods: Methods, direct: DirectEngine | None) -> bool:
-    """Have ``server`` taught to serve inferences by itself, alone and on streams, where workers have the means."""
+def _serves_by_itself(
+    server: Door, services: Services, methods: Methods, direct: DirectEngine | None
+) -> bool:
+    """Have ``server`` serve inferences by itself, alone and on streams, where workers have the means."""
     if direct is None:
         return False
     grants = server.grants()
     if not direct.attach(grants, _INFER_INDEX):
         return False
     grants.serve_stream(methods.paths.index(INFER_STREAM), *services.window)
-    services.inference.teach = Teacher(grants, services.inference.engine, direct).consider
+    services.inference.on_answer = TemplateMaker(grants, services.inference.engine, direct).consider
     return True

@@ -25,7 +25,7 @@ from appliance.frontend.http.templates import Wording
 from appliance.frontend.listening.access import unix_access
 from appliance.frontend.listening.certificates import bearer_of, read_certificates
 from appliance.frontend.listening.sockets import Listeners, inherited
-from appliance.frontend.native.templates import Texts, tell
+from appliance.frontend.native.templates import Texts, keep
 from appliance.frontend.quota.quotas import Account
 from appliance.workers.port import Shape
 
@@ -70,7 +70,7 @@ class NativeHttp:
         self._tls: Tls | None = None
 
     def attach(self, server: Door, direct: DirectEngine | None) -> None:
-        """``server`` serves from here on; with ``direct``, what it was taught by itself."""
+        """``server`` serves from here on; with ``direct``, what it has templates of by itself."""
         self._server = server
         self._direct = direct
         self._grants = server.grants()
@@ -141,7 +141,7 @@ class NativeHttp:
         """See TemplateKeeper."""
         return None if self._grants is None else self._grants.http_head(target, text)
 
-    def teach(
+    def keep(
         self,
         head: bytes,
         plan: RequestPlan,
@@ -150,8 +150,8 @@ class NativeHttp:
         wording: Wording,
     ) -> None:
         """See TemplateKeeper."""
-        taught = None if self._direct is None else self._direct.teach(plan, shapes)
-        if taught is None or self._grants is None:
+        template = None if self._direct is None else self._direct.template_of(plan, shapes)
+        if template is None or self._grants is None:
             return
         described, *following = wording.pieces
         closing = following.pop() if following else b""
@@ -160,7 +160,7 @@ class NativeHttp:
         )  # what stands before each output that is JSON, but for what all begins with
         pieces = [b"" if datatype is None else next(between) for datatype in wording.outputs]
         texts = Texts(_codes(wording.inputs), _codes(wording.outputs))
-        tell(self._grants, head, taught, wording.opening, described, pieces, sizes, closing, texts)
+        keep(self._grants, head, template, wording.opening, described, pieces, sizes, closing, texts)
 
     def figures(self) -> ListenerFigures:
         """A value to show."""

@@ -1,8 +1,7 @@
-"""Teaches the native front end the requests that it may serve by itself: those that were seen, checked and answered
-once.
+"""Templates of requests that the native front end may serve by itself: those that were seen, checked and answered once.
 
-What is taught is bytes: the head by which the next such request is recognised, where its tensors go, and the pieces of
-its answer. It holds until requests for its version go elsewhere, or that leaves memory.
+A template is bytes: the head by which the next such request is recognised, where its tensors go, and the pieces of its
+answer. It holds until requests for its version go elsewhere, or that leaves memory.
 """
 
 from __future__ import annotations
@@ -11,8 +10,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from appliance.domain.inference import Answer
-from appliance.engine.fastpath.direct import DirectEngine, Taught
-from appliance.engine.fastpath.lessons import Lessons
+from appliance.engine.fastpath.direct import DirectEngine, RequestTemplate
+from appliance.engine.fastpath.heads import ConsideredHeads
 from appliance.engine.port import EnginePort
 from appliance.frontend.grpc.codec import PlannedHead
 from appliance.frontend.grpc.response import closing
@@ -32,37 +31,37 @@ class Texts(NamedTuple):
 BINARY: Final = Texts()
 
 
-class Teacher:
+class TemplateMaker:
     """Owner: the event loop's thread."""
 
     def __init__(self, grants: Grants, engine: EnginePort, direct: DirectEngine) -> None:
         self._grants = grants
         self._engine = engine
         self._direct = direct
-        self._lessons = Lessons(engine.epoch)
+        self._considered = ConsideredHeads(engine.epoch)
 
     def consider(self, planned: PlannedHead, answer: Answer) -> None:
-        """Teach requests with the head of ``planned``, whose ``answer`` is not yet released, if that was not done. An
-        answer that another version gave, because the planned one failed, teaches nothing."""
+        """Make a template for requests with the head of ``planned``, whose ``answer`` is not yet released, if there is
+        none. An answer that another version gave, because the planned one failed, makes none."""
         head = planned.head
         if not head or answer.model is not planned.plan.model:
             return
-        if not self._lessons.is_due(head, planned.plan.model, planned.generation, self._engine.generation):
+        if not self._considered.is_due(head, planned.plan.model, planned.generation, self._engine.generation):
             return
-        taught = self._direct.teach(planned.plan, [output.shape for output in answer.outputs])
-        if taught is None:
+        template = self._direct.template_of(planned.plan, [output.shape for output in answer.outputs])
+        if template is None:
             return
         opening, described, *tensors = planned.form.parts(b"", answer)
         pieces = [b"", *map(bytes, tensors[1::2])]  # what stands before each tensor, but for the first one
         sizes = [len(output.data) for output in answer.outputs]
         end = closing(True) if planned.empty_final_response else b""
-        tell(self._grants, head, taught, bytes(opening), bytes(described), pieces, sizes, end)
+        keep(self._grants, head, template, bytes(opening), bytes(described), pieces, sizes, end)
 
 
-def tell(
+def keep(
     grants: Grants,
     head: bytes,
-    taught: Taught,
+    template: RequestTemplate,
     opening: bytes,
     described: bytes,
     pieces: Sequence[bytes],
@@ -70,25 +69,25 @@ def tell(
     end: bytes = b"",
     texts: Texts = BINARY,
 ) -> None:
-    """Teach requests with ``head``, whose answers are ``opening``, the id, ``described``, and the outputs of ``sizes``
-    bytes, each behind its piece of ``pieces``; on a stream, or
-    after outputs that are JSON, ``end`` follows."""
+    """Keep a template for requests with ``head``, whose answers are ``opening``, the id, ``described``, and the outputs
+    of ``sizes`` bytes, each behind its piece of ``pieces``; on a stream, or after outputs that are JSON, ``end``
+    follows."""
     grants.teach(
         head,
-        plan=taught.plan,
-        kind=taught.kind,
-        model=taught.model,
-        group=taught.group,
-        rows=taught.rows,
-        inputs=taught.inputs,
-        out_offset=taught.out_offset,
-        span=taught.span,
+        plan=template.plan,
+        kind=template.kind,
+        model=template.model,
+        group=template.group,
+        rows=template.rows,
+        inputs=template.inputs,
+        out_offset=template.out_offset,
+        span=template.span,
         opening=opening,
         described=described,
-        outputs=list(zip(pieces, taught.outputs, sizes, strict=True)),
+        outputs=list(zip(pieces, template.outputs, sizes, strict=True)),
         closing=end,
-        late_text=taught.late_text,
-        default_timeout_ns=taught.default_timeout_ns,
+        late_text=template.late_text,
+        default_timeout_ns=template.default_timeout_ns,
         input_texts=texts.inputs,
         output_texts=texts.outputs,
     )

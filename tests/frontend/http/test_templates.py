@@ -16,7 +16,7 @@ from appliance.frontend.http.infer_request import JSON_DATA, InferHead
 from appliance.frontend.http.infer_response import InferResponse, encode, identity
 from appliance.frontend.http.json_tensor import json_pieces
 from appliance.frontend.http.plan_cache import Planned
-from appliance.frontend.http.templates import Teacher, TemplateKeeper, Wording
+from appliance.frontend.http.templates import TemplateKeeper, TemplateMaker, Wording
 
 TARGET = "/v2/models/m/infer"
 MODEL = cast(ModelVersion, type("Model", (), {"name": 'q"m', "version": 3})())
@@ -36,7 +36,7 @@ class KeeperDouble:
         """Nothing, when it is called odd."""
         return None if b"odd" in text else target.encode() + text
 
-    def teach(
+    def keep(
         self, head: bytes, plan: object, shapes: Sequence[Any], sizes: Sequence[int], wording: Wording
     ) -> None:
         """Noted."""
@@ -91,8 +91,8 @@ def engine() -> Generation:
 
 
 @pytest.fixture
-def teacher(keeper: KeeperDouble, engine: Generation) -> Teacher:
-    return Teacher(cast(TemplateKeeper, keeper), cast(EnginePort, engine))
+def teacher(keeper: KeeperDouble, engine: Generation) -> TemplateMaker:
+    return TemplateMaker(cast(TemplateKeeper, keeper), cast(EnginePort, engine))
 
 
 async def _answer(
@@ -104,7 +104,7 @@ async def _answer(
 @pytest.mark.parametrize("request_id", ["", "7", 'an "id"'])
 @pytest.mark.parametrize("binary", [{}, {"a": False}, {"b": False}, {"a": False, "b": False}], ids=str)
 async def test_the_pieces_the_id_and_the_elements_make_the_answer(
-    keeper: KeeperDouble, teacher: Teacher, request_id: str, binary: dict[str, bool]
+    keeper: KeeperDouble, teacher: TemplateMaker, request_id: str, binary: dict[str, bool]
 ) -> None:
     teacher.consider(b"head", planned(binary=binary), OUTPUTS)
     [(head, shapes, sizes, wording)] = keeper.lessons
@@ -120,7 +120,7 @@ async def test_the_pieces_the_id_and_the_elements_make_the_answer(
 
 
 def test_a_head_is_taught_once_until_it_is_forgotten(
-    keeper: KeeperDouble, engine: Generation, teacher: Teacher
+    keeper: KeeperDouble, engine: Generation, teacher: TemplateMaker
 ) -> None:
     for generation, forgotten in ((1, 0), (1, 0), (2, 0), (3, 1), (3, 1)):
         engine.generation, engine.forgotten = generation, forgotten
@@ -129,7 +129,7 @@ def test_a_head_is_taught_once_until_it_is_forgotten(
 
 
 def test_what_was_planned_in_an_older_generation_is_not_taught(
-    keeper: KeeperDouble, engine: Generation, teacher: Teacher
+    keeper: KeeperDouble, engine: Generation, teacher: TemplateMaker
 ) -> None:
     """Its answer came after the models changed: the front was told to forget it, and shall not learn it again."""
     old = planned(generation=engine.generation)
@@ -140,13 +140,13 @@ def test_what_was_planned_in_an_older_generation_is_not_taught(
     assert len(keeper.lessons) == 1
 
 
-def test_inputs_that_came_as_json_are_named(keeper: KeeperDouble, teacher: Teacher) -> None:
+def test_inputs_that_came_as_json_are_named(keeper: KeeperDouble, teacher: TemplateMaker) -> None:
     teacher.consider(b"head", planned(json_input=Datatype.FP64), OUTPUTS)
     [(_, _, _, wording)] = keeper.lessons
     assert wording.inputs == (None, Datatype.FP64)
 
 
-def test_what_is_odd_long_or_text_is_not_recognised(teacher: Teacher) -> None:
+def test_what_is_odd_long_or_text_is_not_recognised(teacher: TemplateMaker) -> None:
     assert teacher.head_of(TARGET, b"{}", planned()) == TARGET.encode() + b"{}"
     assert not teacher.head_of(TARGET, b"odd", planned())
     assert not teacher.head_of(TARGET, b" " * 4097, planned())
@@ -156,7 +156,7 @@ def test_what_is_odd_long_or_text_is_not_recognised(teacher: Teacher) -> None:
     assert not teacher.head_of(TARGET, b"{}", planned(json_input=Datatype.BYTES))
 
 
-def test_outputs_that_are_strings_are_not_taught(keeper: KeeperDouble, teacher: Teacher) -> None:
+def test_outputs_that_are_strings_are_not_taught(keeper: KeeperDouble, teacher: TemplateMaker) -> None:
     strings = (OutputTensor("a", Datatype.BYTES, (1,), b"\x01\0\0\0x"),)
     teacher.consider(b"head", planned(binary_default=False), strings)
     assert not keeper.lessons

@@ -1,12 +1,12 @@
-"""A head is considered once, until what was taught of its version is forgotten; there may be only so many."""
+"""A head is considered once, until the templates of its version are forgotten; there may be only so many."""
 
 from __future__ import annotations
 
 import pytest
 
 from appliance.domain.model import ModelVersion
-from appliance.engine.fastpath import lessons
-from appliance.engine.fastpath.lessons import Lessons
+from appliance.engine.fastpath import heads
+from appliance.engine.fastpath.heads import ConsideredHeads
 from tests.domain.sample import make_version
 
 ONE, TWO = make_version("m", 1), make_version("m", 2)
@@ -28,7 +28,7 @@ def epochs() -> Epochs:
 
 
 def test_a_head_is_due_once_and_again_when_its_version_was_forgotten(epochs: Epochs) -> None:
-    known = Lessons(epochs)
+    known = ConsideredHeads(epochs)
     assert known.is_due(b"head", ONE, 1, 1)
     assert not known.is_due(b"head", ONE, 1, 1)
     assert not known.is_due(b"head", ONE, 2, 2), "other versions changed"
@@ -39,14 +39,14 @@ def test_a_head_is_due_once_and_again_when_its_version_was_forgotten(epochs: Epo
 
 
 def test_what_was_planned_in_an_older_generation_is_not_due(epochs: Epochs) -> None:
-    known = Lessons(epochs)
+    known = ConsideredHeads(epochs)
     assert not known.is_due(b"head", ONE, 1, 2)
     assert known.is_due(b"head", ONE, 2, 2)
 
 
 def test_heads_of_versions_that_are_gone_make_room(epochs: Epochs, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lessons, "HEADS_MAX", 2)
-    known = Lessons(epochs)
+    monkeypatch.setattr(heads, "HEADS_MAX", 2)
+    known = ConsideredHeads(epochs)
     assert known.is_due(b"1", ONE, 1, 1)
     assert known.is_due(b"2", TWO, 1, 1)
     assert not known.is_due(b"3", TWO, 1, 1), "there is no room"

@@ -1,4 +1,5 @@
-"""Which heads a door was taught, or cannot be: each is considered once, until what it was taught is forgotten. Pure."""
+"""Which heads of requests have a template, or can have none: each is considered once, until templates are forgotten.
+Pure."""
 
 from __future__ import annotations
 
@@ -10,8 +11,8 @@ from appliance.domain.model import ModelVersion
 HEADS_MAX: Final = 4096
 
 
-class Lessons:
-    """``epoch`` gives the number that changes when what was taught of a version is forgotten. Owner: who teaches."""
+class ConsideredHeads:
+    """``epoch`` gives the number that changes when the templates of a version are forgotten. Owner: a TemplateMaker."""
 
     def __init__(self, epoch: Callable[[ModelVersion], int]) -> None:
         self._epoch = epoch
