@@ -1,1 +1,2 @@
-"""The decisions: pure state machines that step on events and return actions, without a clock or a system."""
+"""The decisions: pure state machines that step on events and return actions. Nothing here reads a clock, a
+file or the machine, or calls whoever drives it."""

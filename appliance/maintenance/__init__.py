@@ -1,1 +1,2 @@
-"""What the daemon does beside serving: for its store, in processes of their own, and for its own memory."""
+"""What the daemon does beside serving: scrubbing its store, in a process of its own, and keeping the
+interpreter's collector out of the requests' way. Never on a request's way."""

@@ -1,1 +1,2 @@
-"""Model packages: one file per version, its contents, signatures and making."""
+"""Model packages as files: their contents, manifests, digests and signatures, read strictly and written to
+the byte. Runs no model; making packages is in ``tools/packaging``."""

@@ -1,1 +1,2 @@
-"""Sources of models: what is wanted on this box, read from where somebody put it, and read again when it changes."""
+"""Where models come from - a directory, a store, an operator's hand - read whole, and again when it
+changes. Says what is there and wanted; loads nothing."""

@@ -1,1 +1,3 @@
-"""The store: versions of models as blobs named by their digests, one catalog, one writer and any number of readers."""
+"""Versions of models on disk: blobs named by their digests, views, one catalog, one writer and any number
+of readers (docs/STORE.md). Knows no runtime and no engine, and nothing here belongs on an event loop but
+reading."""

@@ -1,1 +1,2 @@
-"""Counting and logging; decides nothing."""
+"""Counting, logging, tracing, and the one snapshot that everybody renders who shows figures. Decides
+nothing, and never delays a request to be read."""

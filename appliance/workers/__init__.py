@@ -1,1 +1,2 @@
-"""Worker processes: the memory they share with the daemon, the way to them, and what runs inside them."""
+"""Worker processes: the memory they share with the daemon, the messages between them, and what both sides
+know. Decides nothing about requests or versions."""

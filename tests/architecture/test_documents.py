@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import tomllib
 from pathlib import Path
 
 from appliance import __version__
 from appliance.cli.main import TABLE
-from tests.architecture.sources import ROOT, name_of
+from tests.architecture.sources import ROOT, name_of, python_files, tree_of
 
 TEXT_SUFFIXES = frozenset(
     {".py", ".pyi", ".md", ".toml", ".proto", ".pbtxt", ".css", ".js", ".html", ".txt", ".lock", ""}
 )
 PLACES = ("appliance", "benchmarks", "models", "proto", "tests", "docs", ".ci")
 HOMES = re.compile("|".join("/" + place + "/" for place in ("work", "root", "home", "Users", "opt")))
-HASH_BANG = re.compile(r"\A#!.*\n")
+SAID = 40
+"""The least that a room's documentation has, in characters."""
+DESIGN = {"FAST_PATH", "SCHEDULING", "MEMORY", "ROLLOUT", "PROCESSES", "STORE", "HTTP", "SECURITY"}
+DESIGN_LINES = 110
 
 
 def texts() -> list[Path]:
@@ -71,6 +75,29 @@ def test_architecture_mentions_no_file_that_is_not_there() -> None:
         for place in mentioned
         if not (ROOT / place).exists() and not (ROOT / "appliance" / place).exists()
     }
+
+
+def test_every_package_says_what_its_room_is_for() -> None:
+    rooms = [path for path in python_files("appliance") if path.name == "__init__.py"]
+    assert len(rooms) > 20
+    silent = [name_of(path) for path in rooms if len(ast.get_docstring(tree_of(path)) or "") < SAID]
+    assert not silent
+
+
+def test_every_folder_of_the_native_front_end_says_what_it_is_for() -> None:
+    rooms = list((ROOT / "native" / "src").glob("*/mod.rs"))
+    assert len(rooms) > 5
+    said = {
+        path.parent.name: "".join(re.findall(r"^//! ?(.*)$", path.read_text(), re.MULTILINE))
+        for path in rooms
+    }
+    assert not [name for name, text in said.items() if len(text) < SAID]
+
+
+def test_design_pages_are_two_screens_long() -> None:
+    pages = {path.stem: path.read_text().splitlines() for path in (ROOT / "docs" / "design").glob("*.md")}
+    assert set(pages) == DESIGN
+    assert not {name: len(lines) for name, lines in pages.items() if len(lines) > DESIGN_LINES}
 
 
 def test_the_readme_uses_commands_that_exist() -> None:

@@ -1,1 +1,2 @@
-"""What the native front end may do without asking: leases and request templates."""
+"""What the native front end may do without asking: request templates, leases of lanes, and the accounts of
+what it did by itself. Decides no lease (``core/scheduling/grants`` does) and no meaning of a request."""

@@ -1,1 +1,2 @@
-"""What is known of each version that is served: its route, its state, its records on the disk."""
+"""What is known of each version that is served: its route, its layout, its records on the disk. Starts and
+stops nothing."""

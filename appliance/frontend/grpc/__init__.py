@@ -1,1 +1,2 @@
-"""The gRPC edge: a front end is a port, its implementations share the codec, the handlers and the status table."""
+"""The gRPC protocol, whatever carries it: codec, handlers, streams, and one table of statuses; and its
+server over the gRPC library, the only file that knows it."""

@@ -1,1 +1,2 @@
-"""Listening: sockets of our own or the service manager's, who may connect, and the certificates that are shown."""
+"""Sockets of our own or the service manager's, who may connect, and the certificates that are shown. Knows
+no protocol above them."""

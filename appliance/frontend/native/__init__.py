@@ -1,1 +1,2 @@
-"""The native front end: our server in Rust listens for gRPC and HTTP, and serves by itself what it has templates of."""
+"""The native front end as Python sees it: leads its events to what serves them, and gives it request templates.
+The only room of the daemon that imports the native package."""

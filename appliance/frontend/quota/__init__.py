@@ -1,1 +1,2 @@
-"""Quotas of clients: how many requests per second, and at a time, each may have."""
+"""How much each client may ask: the configuration as the numbers of the native front end, which keeps the
+accounts."""

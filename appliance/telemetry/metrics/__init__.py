@@ -1,1 +1,2 @@
-"""Figures as Prometheus families: pure renderings of a snapshot, one module for each part of it (docs/METRICS.md)."""
+"""Figures as Prometheus families: pure renderings of a snapshot, one module for each part of it
+(docs/METRICS.md). Reads no figure by itself."""

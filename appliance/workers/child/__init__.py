@@ -1,1 +1,2 @@
-"""The worker's side: the zygote, loading, running."""
+"""The worker's side: the zygote, loading, running. Never imported by the daemon; what it is told comes over
+its lane alone."""

@@ -1,4 +1,5 @@
-//! Requests that the door serves by itself: recognised, booked on a lane, or waiting for one.
+//! The fast path: requests that are served without Python: recognised, booked on a lane, or waiting for one. It decides
+//! by the prices and leases that the engine gave, and has no words for an error: what does not go well is handed over.
 
 pub(crate) mod admission;
 mod backlog;

@@ -1,4 +1,5 @@
-//! gRPC over HTTP/2: connections, calls, streams, and what their clients may do.
+//! gRPC over HTTP/2: connections, calls, streams, and what their clients may cost. It knows no model and no tensor;
+//! where a request goes is the fast path's or Python's.
 
 pub(crate) mod allowance;
 pub(crate) mod answer;

@@ -1,4 +1,5 @@
-//! The Open Inference Protocol over HTTP/1.1: what the door serves by itself, and what it passes to the edge.
+//! The Open Inference Protocol over HTTP/1.1: what is served here, and what is passed to the application in Python. It
+//! gives no answer of its own to what is unusual.
 
 pub(crate) mod admission;
 pub(crate) mod answer;

@@ -1,4 +1,5 @@
-//! The way to a worker and back: shared memory, rings, slots, and what became of each request.
+//! The way to a worker and back: shared memory, rings, slots, and what became of each request. Nothing that a worker
+//! writes is taken on trust.
 
 pub(crate) mod lane;
 pub(crate) mod load;

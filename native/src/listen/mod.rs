@@ -1,4 +1,4 @@
-//! Who may connect, how often and how much: sockets, TLS, names of clients, quotas.
+//! Who may connect, how often and how much: sockets, TLS, names of clients, quotas. It knows no protocol above TLS.
 
 pub(crate) mod connections;
 pub(crate) mod handshakes;

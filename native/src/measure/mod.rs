@@ -1,4 +1,5 @@
-//! What everything is measured with: the clock, memory, rates and the bounds that the door keeps.
+//! What everything is measured with: the clock, memory, rates and the bounds that are kept. It decides nothing and uses
+//! no other room.
 
 pub(crate) mod budget;
 pub(crate) mod clock;

@@ -1,4 +1,4 @@
-//! The classes that Python sees.
+//! The classes that Python sees: arguments in, values out. What they do is in the rooms below.
 
 pub(crate) mod door;
 pub(crate) mod events;
