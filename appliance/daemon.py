@@ -23,12 +23,17 @@ import uvloop
 
 from appliance.config.frontend import FrontEndKind
 from appliance.config.tree import ApplianceConfig
+from appliance.core.memory.policy import ResidencyPolicy
 from appliance.core.memory.waits import Budget
+from appliance.core.rollout.policy import RolloutPolicy
+from appliance.core.scheduling.planning import Planning
 from appliance.core.scheduling.scheduler import Scheduler
+from appliance.domain.binding import extended
 from appliance.domain.errors import OperatorError, WorkerError
 from appliance.engine.control.costs import Costs
 from appliance.engine.control.desired import Desired
 from appliance.engine.control.model_cache import HOST, ResidencyTerms
+from appliance.engine.control.supervisor import RestartPolicy
 from appliance.engine.control.swaps import SwapTerms
 from appliance.engine.engine import Engine, EngineTerms
 from appliance.engine.environment import Shell
@@ -364,11 +369,11 @@ class Daemon:
             terms=EngineTerms(
                 engine=config.engine,
                 placement=config.placement,
-                supervisor=config.supervisor,
-                swap=SwapTerms(config.swap, self._records, environment),
+                supervisor=extended(RestartPolicy, config.supervisor),
+                swap=SwapTerms(extended(RolloutPolicy, config.swap), self._records, environment),
                 residency=_residency(config, Costs(self._records, environment)),
             ),
-            scheduler=Scheduler(config.scheduling),
+            scheduler=Scheduler(extended(Planning, config.scheduling)),
             arena=self._arena,
             pool=self._pool,
             settings=partial(worker_settings, config.workers),
@@ -455,9 +460,10 @@ def wall_ms() -> int:
 
 
 def _residency(config: ApplianceConfig, costs: Costs) -> ResidencyTerms:
-    configured = bool(config.residency.budget_bytes)
+    policy = extended(ResidencyPolicy, config.residency)
+    configured = bool(policy.budget_bytes)
     budget = Budget(HOST, _memory_for_models(config), configured=configured)
-    return ResidencyTerms(config.residency, (budget,), lambda device: free_bytes(), costs)
+    return ResidencyTerms(policy, (budget,), lambda device: free_bytes(), costs)
 
 
 def _memory_for_models(config: ApplianceConfig) -> int:

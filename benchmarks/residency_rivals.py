@@ -21,10 +21,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 
-from appliance.config.residency import ResidencyPolicy
 from appliance.core.memory import actions, events
 from appliance.core.memory.accountant import Accountant
 from appliance.core.memory.footprint import Footprint, Residency
+from appliance.core.memory.policy import ResidencyPolicy
 from appliance.core.memory.waits import Budget
 from benchmarks.residency_traces import Trace
 

@@ -20,9 +20,9 @@ import time
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 
-from appliance.config.scheduling import SchedulingConfig
 from appliance.core.scheduling import events as on
 from appliance.core.scheduling.actions import Action, Dispatch, Dropped, Expired, Refused
+from appliance.core.scheduling.planning import Planning
 from appliance.core.scheduling.scheduler import Scheduler
 from appliance.domain.inference import NO_DEADLINE
 from appliance.domain.model import Batching
@@ -59,9 +59,7 @@ class Load:
         self.random = random.Random(seed)
         bounds = 4 * queued + 1000
         self.scheduler = Scheduler(
-            SchedulingConfig(
-                max_queued_requests=bounds, max_queued_bytes=1 << 50, max_queued_per_model=bounds
-            )
+            Planning(max_queued_requests=bounds, max_queued_bytes=1 << 50, max_queued_per_model=bounds)
         )
         self.now_ns = 1 << 40
         self.durations: list[int] = []

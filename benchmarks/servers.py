@@ -428,7 +428,7 @@ SERVERS: Mapping[str, Server] = {
         _appliance("appliance", "auto", _appliance_missing),
         _appliance("appliance_python", "python", _appliance_missing),
         _appliance("appliance_native", "native", _native_missing),
-        _appliance("appliance_ungranted", "native", _native_missing, engine_settings={"grant_limit": 0}),
+        _appliance("appliance_ungranted", "native", _native_missing, engine_settings={"lease_limit": 0}),
         _appliance("appliance_tls", "native", _tls_missing, grpc_settings=_with_tls),
         _appliance("appliance_stalled", "native", _native_missing, stalls="20 4"),
         _appliance("appliance_roomy", "native", _native_missing, grpc_settings=_with_room),

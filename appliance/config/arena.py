@@ -33,8 +33,8 @@ def class_problems(classes: tuple[tuple[int, int], ...]) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArenaConfig:
-    """``classes`` are (bytes per slot, slots), ascending; ``memory_limit_bytes`` bounds what is allocated at any time;
-    ``kept_bytes`` is how much idle memory of large slots stays resident for the next request."""
+    """``classes`` are (bytes per slot, slots), ascending; ``memory_limit_bytes`` bounds what is allocated at any
+    time."""
 
     classes: tuple[tuple[int, int], ...] = field(
         default=((4 << 10, 8192), (64 << 10, 2048), (1 << 20, 512), (16 << 20, 32), (128 << 20, 4)),
@@ -47,10 +47,6 @@ class ArenaConfig:
     memory_limit_bytes: int = field(
         default=1 << 30,
         metadata={"min": 1 << 20, "unit": "bytes", "help": "tensors of all requests under way, at most"},
-    )
-    kept_bytes: int = field(
-        default=32 << 20,
-        metadata={"min": 0, "unit": "bytes", "help": "idle memory of large slots that stays resident"},
     )
 
     @property

@@ -18,11 +18,7 @@ class EngineConfig:
         default=100,
         metadata={"min": 0, "unit": "ms", "help": "answers slower than this are logged; 0: never"},
     )
-    shapes_per_model: int = field(
-        default=64,
-        metadata={"min": 1, "help": "distinct request shapes whose run times are remembered per version"},
-    )
-    grant_limit: int = field(
+    lease_limit: int = field(
         default=512,
         metadata={
             "min": 0,
@@ -30,7 +26,7 @@ class EngineConfig:
             "help": "requests that the native front end may have in flight to one worker by itself; 0: none",
         },
     )
-    grant_slots: tuple[tuple[int, int], ...] = field(
+    lease_slots: tuple[tuple[int, int], ...] = field(
         default=((4 << 10, 1024), (64 << 10, 128), (1 << 20, 32)),
         metadata={
             "help": "slots of the arena that the native front end keeps for them, as [bytes, slots], ascending",

@@ -19,13 +19,6 @@ class FirewallConfig:
         default=("", "ai.onnx.ml", "com.microsoft", "com.microsoft.nchwc"),
         metadata={"help": 'operator domains that a graph may use; "" is the standard one'},
     )
-    max_opset: int = field(
-        default=100, metadata={"min": 1, "max": 1_000_000, "help": "highest version of an operator set"}
-    )
-    max_graph_bytes: int = field(
-        default=(1 << 31) - 1,
-        metadata={"min": 1, "max": (1 << 31) - 1, "unit": "bytes", "help": "largest ONNX file"},
-    )
     max_weight_bytes: int = field(
         default=256 << 30,
         metadata={"min": 1, "max": 1 << 48, "unit": "bytes", "help": "most bytes of tensors in all"},
@@ -43,12 +36,6 @@ class FirewallConfig:
         default=500_000,
         metadata={"min": 1, "max": 4_000_000, "help": "most nodes, with all functions expanded"},
     )
-    max_operators: int = field(
-        default=2_000, metadata={"min": 1, "max": 100_000, "help": "most different operators"}
-    )
-    max_depth: int = field(
-        default=32, metadata={"min": 1, "max": 64, "help": "deepest nesting of graphs in attributes"}
-    )
     max_tensors: int = field(
         default=100_000,
         metadata={
@@ -56,18 +43,4 @@ class FirewallConfig:
             "max": 1_000_000,
             "help": "most tensors, initializers and attributes alike, with all functions expanded",
         },
-    )
-    max_functions: int = field(
-        default=10_000,
-        metadata={
-            "min": 0,
-            "max": 100_000,
-            "help": "most functions of the model's own, and most training graphs",
-        },
-    )
-    max_ports: int = field(
-        default=4_096, metadata={"min": 1, "max": 100_000, "help": "most inputs, and most outputs"}
-    )
-    max_name_bytes: int = field(
-        default=4_096, metadata={"min": 16, "max": 65_536, "unit": "bytes", "help": "longest name in a graph"}
     )

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
-from typing import ClassVar
 
 from appliance.config.listening import (
     OWN_USER,
@@ -25,10 +22,6 @@ class GrpcConfig:
     """The ``[grpc]`` section. Sizes are bytes, times seconds. An address is ``host:port``, ``[v6 address]:port`` (port
     0 takes a free one), ``unix:/path``, ``systemd`` or ``systemd:NAME``; no address turns gRPC off. Raises
     ValueError where settings contradict one another."""
-
-    FORMER: ClassVar[Mapping[str, str]] = MappingProxyType(
-        {"door": "went: frontend.kind chooses one front end for gRPC and HTTP, auto, native or python"}
-    )
 
     addresses: tuple[str, ...] = field(
         default=("127.0.0.1:8001",),
@@ -75,18 +68,6 @@ class GrpcConfig:
             "front end)",
         },
     )
-    max_head_bytes: int = field(
-        default=4 * MEBIBYTE,
-        metadata={
-            "min": 1024,
-            "unit": "bytes",
-            "help": "largest part of a request outside of its raw tensors; typed contents count, and hold up other "
-            "requests while they are read, so large tensors belong into raw_input_contents",
-        },
-    )
-    max_tensors: int = field(
-        default=1024, metadata={"min": 1, "help": "inputs, and outputs, that one request may name"}
-    )
     max_metadata_bytes: int = field(
         default=16_384, metadata={"min": 1024, "unit": "bytes", "help": "largest metadata of one RPC"}
     )
@@ -125,10 +106,6 @@ class GrpcConfig:
         default=60.0,
         metadata={"min": 1, "unit": "s", "help": "ping a connection that was silent for this long"},
     )
-    keepalive_timeout_s: float = field(
-        default=20.0,
-        metadata={"min": 1, "unit": "s", "help": "close a connection that leaves a ping unanswered"},
-    )
     client_ping_interval_s: float = field(
         default=10.0,
         metadata={"min": 0.1, "unit": "s", "help": "clients that ping more often are disconnected"},
@@ -163,16 +140,6 @@ class GrpcConfig:
         metadata={
             "min": 1,
             "help": "unanswered RPCs that one connection may cancel in ten seconds; more close it (native front end)",
-        },
-    )
-    max_control_frames_per_10s: int = field(
-        default=10_000,
-        metadata={
-            "min": 1000,
-            "unit": "frames",
-            "help": "HTTP/2 frames that carry nothing (settings, window updates, priorities, empty data, unknown ones) "
-            "that one connection may send in ten seconds beyond those that its RPCs and their bytes justify; more "
-            "close it (native front end)",
         },
     )
 

@@ -3,10 +3,7 @@ or slow."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
-from typing import ClassVar
 
 from appliance.config.listening import (
     OWN_USER,
@@ -26,10 +23,6 @@ class HttpConfig:
     """The ``[http]`` section. Sizes are bytes, times seconds. An address is ``host:port``, ``[v6 address]:port`` (port
     0 takes a free one), ``unix:/path``, ``systemd`` or ``systemd:NAME``; no address turns HTTP off. Raises
     ValueError where settings contradict one another."""
-
-    FORMER: ClassVar[Mapping[str, str]] = MappingProxyType(
-        {"native": "went: frontend.kind chooses one front end for gRPC and HTTP, auto, native or python"}
-    )
 
     addresses: tuple[str, ...] = field(
         default=("127.0.0.1:8000",),
@@ -122,11 +115,6 @@ class HttpConfig:
             "front end)",
         },
     )
-    max_header_bytes: int = field(
-        default=16_384,
-        metadata={"min": 1024, "unit": "bytes", "help": "largest request line and largest single header"},
-    )
-    max_headers: int = field(default=100, metadata={"min": 8, "help": "headers of one request"})
     keepalive_s: float = field(
         default=75.0, metadata={"min": 1, "unit": "s", "help": "how long an idle connection stays open"}
     )
@@ -147,14 +135,6 @@ class HttpConfig:
             "min": 0.1,
             "unit": "s",
             "help": "how long a client may take no byte of its answer; over TLS, nothing of its last 64 KiB",
-        },
-    )
-    compress_min_bytes: int = field(
-        default=1024,
-        metadata={
-            "min": 0,
-            "unit": "bytes",
-            "help": "smallest answer that is compressed when the client asks",
         },
     )
 

@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import Final
 
 from appliance.config.contradictions import contradictions
+from appliance.config.former import FORMER
 from appliance.config.tree import ApplianceConfig
 from appliance.domain.binding import Check, bind
 from appliance.domain.errors import ConfigInvalid, Problem
@@ -67,8 +68,8 @@ def parse(text: str, file: str) -> ApplianceConfig:
 
 def _bound(table: Table, file: str, checks: Checks | None) -> ApplianceConfig:
     if checks is None:
-        return bind(ApplianceConfig, table, file, checked=False)
-    config = bind(ApplianceConfig, table, file, checks=checks.settings)
+        return bind(ApplianceConfig, table, file, checked=False, former=FORMER)
+    config = bind(ApplianceConfig, table, file, checks=checks.settings, former=FORMER)
     unfit = [*contradictions(config), *(found for check in checks.whole for found in check(config))]
     if unfit:
         raise ConfigInvalid(Problem(file=file, key=key, text=text) for key, text in unfit)

@@ -39,9 +39,3 @@ class LogConfig:
     request_lines_per_s: int = field(
         default=200, metadata={"min": 0, "help": "lines about requests in a second at most; 0: no bound"}
     )
-    library_lines_per_s: int = field(
-        default=20, metadata={"min": 0, "help": "lines by libraries in a second at most; 0: no bound"}
-    )
-    queue_lines: int = field(
-        default=10_000, metadata={"min": 1, "help": "lines that may wait to be written; more are dropped"}
-    )

@@ -15,8 +15,6 @@ RATE_MAX: Final = 1_000_000.0
 
 
 COUNT_MAX: Final = 1_000_000
-CLIENTS: Final = 4096
-"""So many clients are told apart where nobody said how many."""
 
 
 _RATE: Final = {"min": 0, "max": RATE_MAX}
@@ -103,14 +101,6 @@ class QuotasConfig:
     )
     in_flight: int = field(
         default=0, metadata={**_COUNT, "help": "inference requests that are not answered yet; 0: no bound"}
-    )
-    max_clients: int = field(
-        default=CLIENTS,
-        metadata={
-            "min": 16,
-            "max": COUNT_MAX,
-            "help": "clients that are told apart at a time; more of those that are not named share one quota",
-        },
     )
     clients: Mapping[str, ClientQuota] = field(
         default_factory=dict,

@@ -25,14 +25,6 @@ class StoreConfig:
             "help": "what an install, or building a packed form, leaves free on the disk",
         },
     )
-    refetch_bytes_per_s: int = field(
-        default=1_000_000,
-        metadata={
-            "min": 1,
-            "unit": "bytes/s",
-            "help": "how fast an evicted version comes again, where nobody measured it",
-        },
-    )
     scrub_bytes_per_s: int = field(
         default=50_000_000,
         metadata={"min": 1, "unit": "bytes/s", "help": "how fast the scrub reads at most"},

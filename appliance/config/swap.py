@@ -19,9 +19,6 @@ def header_problems(name: str) -> Iterator[str]:
 class SwapConfig:
     """How versions replace one another. Shares are of the requests that name no version."""
 
-    loads: int = field(
-        default=2, metadata={"min": 1, "help": "versions that load in the background at a time; others wait"}
-    )
     tries: int = field(
         default=3,
         metadata={"min": 1, "help": "times that an unproven version is tried, across restarts, then no more"},
@@ -32,9 +29,6 @@ class SwapConfig:
                   "else of its model serves it is tried again then, and the pause doubles with each such try; 0: it is "
                   "left alone until somebody asks"},
     )  # fmt: skip
-    retry_max_s: float = field(
-        default=86_400.0, metadata={"min": 0, "unit": "s", "help": "longest such pause"}
-    )
     slower_factor: float = field(
         default=3.0,
         metadata={"min": 0, "help": "a version is refused whose median run takes so many times that of the one "
@@ -45,26 +39,6 @@ class SwapConfig:
         metadata={"min": 0, "max": 100, "unit": "%", "help": "requests that a new version answers as well, "
                   "unseen, for comparison; 0: none"},
     )  # fmt: skip
-    shadow_requests: int = field(
-        default=100, metadata={"min": 1, "help": "answers to compare before it goes on"}
-    )
-    shadow_in_flight: int = field(
-        default=4, metadata={"min": 1, "help": "shadow requests at a time; more are left out"}
-    )
-    shadow_bytes: int = field(
-        default=64 << 10,
-        metadata={"min": 8, "unit": "bytes", "help": "how much of each answer is compared"},
-    )
-    tolerance_absolute: float = field(
-        default=1e-3, metadata={"min": 0, "help": "numbers in answers may differ by that much"}
-    )
-    tolerance_relative: float = field(
-        default=1e-2, metadata={"min": 0, "help": "and by that part of the number"}
-    )
-    differing_percent: float = field(
-        default=1.0,
-        metadata={"min": 0, "max": 100, "unit": "%", "help": "answers that may differ in the shadow"},
-    )
     canary_percent: float = field(
         default=0.0,
         metadata={"min": 0, "max": 100, "unit": "%", "help": "requests, or clients where canary_header is set, "
@@ -77,13 +51,15 @@ class SwapConfig:
             "check": header_problems,
         },
     )
-    canary_requests: int = field(default=100, metadata={"min": 1, "help": "requests to serve before all"})
     stage_s: float = field(
         default=5.0, metadata={"min": 0, "unit": "s", "help": "shortest time in the shadow and as canary"}
     )
-    patience_s: float = field(
-        default=600.0,
-        metadata={"min": 0, "unit": "s", "help": "longest time for that; then what was seen is enough"},
+    trial_requests: int = field(
+        default=100,
+        metadata={
+            "min": 1,
+            "help": "answers to compare, or requests to serve, before a new version goes on",
+        },
     )
     error_percent: float = field(
         default=1.0,
@@ -95,21 +71,6 @@ class SwapConfig:
         metadata={"min": 0, "help": "runs may take so many times as long as before, at the 90th percentile; "
                   "0: any time"},
     )  # fmt: skip
-    latency_slack_us: int = field(
-        default=1_000, metadata={"min": 0, "unit": "us", "help": "and that much longer on top"}
-    )
-    hang_factor: float = field(
-        default=10.0,
-        metadata={"min": 0, "help": "a run of a version on trial or watched counts as a crash that takes so many times "
-                  "as long as any that was seen or measured, and hang_slack_ms longer; 0: only workers.run_timeout_ms "
-                  "holds"},
-    )  # fmt: skip
-    hang_slack_ms: int = field(
-        default=1_000, metadata={"min": 100, "unit": "ms", "help": "what any run may take on top of that"}
-    )
-    crashes: int = field(
-        default=1, metadata={"min": 1, "help": "crashes of a version on trial or watched that end it"}
-    )
     packed_forms: bool = field(
         default=True, metadata={"help": "build packed forms of proven versions and change over to them"}
     )

@@ -32,6 +32,3 @@ class TraceConfig:
     traces_per_s: int = field(
         default=100, metadata={"min": 1, "help": "traces written in a second at most; more are left out"}
     )
-    queue_lines: int = field(
-        default=1_000, metadata={"min": 1, "help": "traces that may wait to be written; more are dropped"}
-    )

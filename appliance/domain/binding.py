@@ -2,10 +2,9 @@
 
 Pure, but for the checks that fields or callers bring along. Reports every problem of a table at once, each with its key
 path: unknown keys with the nearest known one, wrong types, values that a field's metadata forbids: ``min``, ``max``,
-``choices``, and ``check``, a function from the bound value to texts that say what is wrong with it. A dataclass may
-name in ``FORMER`` keys that it has no more, and what to say of them. ``shape`` says in words what a nested list must
-be; ``unit`` and ``help`` are for people. Understands bool, int, float, str, enums, literals, tuples, string-keyed
-mappings, optional values and dataclasses.
+``choices``, and ``check``, a function from the bound value to texts that say what is wrong with it. ``shape`` says in
+words what a nested list must be; ``unit`` and ``help`` are for people. Understands bool, int, float, str, enums,
+literals, tuples, string-keyed mappings, optional values and dataclasses.
 """
 
 from __future__ import annotations
@@ -23,6 +22,7 @@ from appliance.domain.errors import ConfigInvalid, Problem
 T = TypeVar("T")
 Check = Callable[[Any], Iterator[str]]
 NO_CHECKS: Final[Mapping[str, Check]] = types.MappingProxyType({})
+NO_KEYS: Final[Mapping[str, str]] = types.MappingProxyType({})
 SHOWN_MAX: Final = 200  # characters of a value in a problem
 KEY_MAX: Final = 300  # characters of the path of one
 PROBLEMS_MAX: Final = 1_000  # in one table
@@ -42,11 +42,13 @@ def bind(
     *,
     checked: bool = True,
     checks: Mapping[str, Check] = NO_CHECKS,
+    former: Mapping[str, str] = NO_KEYS,
 ) -> T:
     """The dataclass ``section`` with the values of ``table``; what the table leaves out keeps its default. ``file``
     is named in the problems. ``checked`` also asks the fields' ``check``, and ``checks``, by the key path of a field,
-    what the caller wants to know about its value. Raises ConfigInvalid with all problems."""
-    binder = _Binder(file, checked, checks)
+    what the caller wants to know about its value. ``former``: what to say of keys that are not known any more. Raises
+    ConfigInvalid with all problems."""
+    binder = _Binder(file, checked, checks, former)
     try:
         bound = binder.section(section, table, "")
     except _Wrong:
@@ -56,13 +58,21 @@ def bind(
     return cast(T, bound)
 
 
+def extended(kind: type[T], section: object) -> T:
+    """The dataclass ``kind``, which has fields beyond those of ``section``, with the values of that section."""
+    return kind(**{each.name: getattr(section, each.name) for each in fields(cast(Any, section))})
+
+
 class _Binder:
     """Notes problems while it walks a table: the first PROBLEMS_MAX, and that there are more."""
 
-    def __init__(self, file: str, checked: bool, checks: Mapping[str, Check]) -> None:
+    def __init__(
+        self, file: str, checked: bool, checks: Mapping[str, Check], former: Mapping[str, str]
+    ) -> None:
         self._file = file
         self._checked = checked
         self._checks = checks
+        self._former = former
         self._noted = 0
         self.problems: list[Problem] = []
 
@@ -72,8 +82,8 @@ class _Binder:
         before = self._noted
         for key in table:
             if key not in known and self._noted <= PROBLEMS_MAX:
-                former: Mapping[str, str] = getattr(section, "FORMER", {})
-                self._note(_join(path, key), former.get(key) or _unknown(key, known))
+                at = _join(path, key)
+                self._note(at, self._former.get(at) or _unknown(key, known))
         values: dict[str, object] = {}
         for name, field in known.items():
             if name in table:

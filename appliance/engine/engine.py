@@ -16,7 +16,6 @@ from typing import Final
 
 from appliance.config.engine import EngineConfig
 from appliance.config.placement import PlacementConfig
-from appliance.config.supervisor import SupervisorConfig
 from appliance.core.memory.actions import Reply
 from appliance.core.rollout.catalog import Catalog
 from appliance.core.scheduling import events
@@ -28,6 +27,7 @@ from appliance.domain.validation import plan_request
 from appliance.engine.control.hangs import Hangs
 from appliance.engine.control.model_cache import ModelCache, ResidencyTerms
 from appliance.engine.control.roster import Roster
+from appliance.engine.control.supervisor import RestartPolicy
 from appliance.engine.control.swaps import SwapTerms, default_terms
 from appliance.engine.environment import Shell
 from appliance.engine.fastpath.lanes import Lanes
@@ -58,15 +58,20 @@ from appliance.workers.arena import Arena
 EPOCH_BITS: Final = 32
 
 
+SHAPES_PER_MODEL: Final = 64
+"""Distinct request shapes whose run times are remembered per version: more are not told apart by anybody who plans."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineTerms:
     """What an engine goes by."""
 
     engine: EngineConfig = field(default_factory=EngineConfig)
     placement: PlacementConfig = field(default_factory=PlacementConfig)
-    supervisor: SupervisorConfig = field(default_factory=SupervisorConfig)
+    supervisor: RestartPolicy = field(default_factory=RestartPolicy)
     swap: SwapTerms = field(default_factory=default_terms)
     residency: ResidencyTerms = field(default_factory=ResidencyTerms)
+    shapes_per_model: int = SHAPES_PER_MODEL
 
 
 class Engine:
@@ -90,7 +95,7 @@ class Engine:
         self._wanted_headers: tuple[str, ...] = ()
         self._routes = Routes(self._note_change)
         self._inbox = Inbox(scheduler)
-        self._shapes = Shapes(self._inbox, terms.engine.shapes_per_model)
+        self._shapes = Shapes(self._inbox, terms.shapes_per_model)
         self._roster = Roster(
             routes=self._routes, workers=pool, placement=terms.placement, supervisor=terms.supervisor,
             swap=terms.swap, settings=settings, feed=self._feed, idle=self._is_idle, soon=shell.pace.soon,
@@ -124,7 +129,7 @@ class Engine:
         )  # fmt: skip
 
     def _make_leases(self, config: EngineConfig, pool: workers.WorkerPort) -> Leases:
-        lanes = Lanes(pool, config.grant_limit)
+        lanes = Lanes(pool, config.lease_limit)
         templates = Templates(
             routes=self._routes, shapes=self._shapes, inbox=self._inbox, workers=pool, lanes=lanes,
             default_timeout_ns=config.default_deadline_ms * 1_000_000,

@@ -33,12 +33,11 @@ NATIVE_ONLY: Final[Mapping[str, frozenset[str]]] = MappingProxyType(
                 "body_stall_s",
                 "write_stall_s",
                 "max_resets_per_10s",
-                "max_control_frames_per_10s",
             }
         ),
         "http": frozenset({"tls_client_names", "max_connections_per_peer"}),
-        "quotas": frozenset({"requests_per_s", "burst", "in_flight", "max_clients", "clients"}),
-        "engine": frozenset({"grant_limit", "grant_slots"}),
+        "quotas": frozenset({"requests_per_s", "burst", "in_flight", "clients"}),
+        "engine": frozenset({"lease_limit", "lease_slots"}),
     }
 )
 """Settings, by section, that the libraries of the Python front end have no means to keep."""
@@ -88,7 +87,7 @@ def _said(section: Any, keys: frozenset[str]) -> Iterator[str]:
     for each in fields(section):
         value = getattr(section, each.name)
         default = {} if each.name == "clients" else each.default
-        if each.name in keys and value != default and not (each.name == "grant_limit" and not value):
+        if each.name in keys and value != default and not (each.name == "lease_limit" and not value):
             yield each.name
 
 

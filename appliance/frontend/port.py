@@ -4,12 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from appliance.config.metrics import MetricsConfig
 from appliance.engine.port import EnginePort
 from appliance.telemetry.snapshot import FrontEndFigures, HttpStatistics, Snapshot
 from appliance.telemetry.trace import Tracer
+
+KEEPALIVE_TIMEOUT_S: Final = 20.0
+"""A gRPC connection that leaves a ping unanswered for so long is closed: what gRPC does everywhere."""
+HEADER_BYTES_MAX: Final = 16_384
+"""Largest request line and largest single header of HTTP/1.1: twice what browsers and proxies send."""
+HEADERS_MAX: Final = 100
+"""Headers of one HTTP/1.1 request: some thirty where a chain of proxies each added its own."""
+
 
 Setting = bool | int | str
 

@@ -21,6 +21,7 @@ from appliance.domain.model import ModelVersion
 from appliance.domain.tensor import TensorSpec
 from appliance.repository.model_directory import read_model_directory
 from appliance.repository.onnx.graph import STANDARD_DOMAIN, read_graph
+from appliance.repository.onnx.limits import graph_limits
 from appliance.repository.onnx.summary import ExternalData, GraphSummary
 
 GRAPH_FILE: Final = "graph.onnx"
@@ -50,7 +51,7 @@ def conformity_problems(root: Path, manifest: Manifest, repository: RepositoryCo
     yield from _golden(manifest, found[0], home)
     try:
         with open(found[0].path, "rb") as file:
-            graph = read_graph(file.fileno(), settings.firewall)
+            graph = read_graph(file.fileno(), graph_limits(settings))
     except ArtefactError as error:
         yield Problem(file=found[0].path, key="", text=str(error))
     else:

@@ -20,6 +20,7 @@ from appliance.package.reader import CHUNK_BYTES, PackageReader
 from appliance.package.trust import Trust, judge
 from appliance.package.verification import Policy, opened
 from appliance.repository.onnx.graph import read_graph
+from appliance.repository.onnx.limits import graph_limits
 from appliance.repository.onnx.summary import GraphSummary
 
 
@@ -105,5 +106,5 @@ class _Contents:
         """The graph file, summed up."""
         descriptor = os.memfd_create("graph", os.MFD_CLOEXEC)
         with open(descriptor, "w+b", buffering=0) as file:
-            file.write(self.bytes_of(entry, policy.repository.firewall.max_graph_bytes))
-            return read_graph(descriptor, policy.repository.firewall)
+            file.write(self.bytes_of(entry, graph_limits(policy.repository).max_graph_bytes))
+            return read_graph(descriptor, graph_limits(policy.repository))

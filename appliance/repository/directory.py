@@ -25,6 +25,8 @@ from appliance.repository.model_directory import (
 
 __all__ = ["BrokenVersion", "RepositoryScan", "ServableVersion", "scan"]
 
+MODELS_MAX: Final = 10_000
+"""Model directories: all are listed on every look, and ten thousand are past what one box holds in memory."""
 _PASSED_OVER: Final = (".", "_")
 
 
@@ -49,7 +51,7 @@ class RepositoryScan:
 def scan(root: Path, config: RepositoryConfig) -> RepositoryScan:
     """All models under ``root``. Raises ConfigInvalid when the directory itself cannot be read or holds too
     many."""
-    real, names = listing(root, config.max_models)
+    real, names = listing(root)
     return merged(read_model_directory(real, name, config) for name in names)
 
 
@@ -63,7 +65,7 @@ def merged(readings: Iterable[ModelReading | None]) -> RepositoryScan:
     )
 
 
-def listing(root: Path, max_models: int) -> tuple[str, list[str]]:
+def listing(root: Path) -> tuple[str, list[str]]:
     """The repository's real path and the names of what may be a model in it. Raises ConfigInvalid as ``scan``."""
     try:
         real = os.path.realpath(root, strict=True)
@@ -76,7 +78,7 @@ def listing(root: Path, max_models: int) -> tuple[str, list[str]]:
     except OSError as error:
         text = f"cannot be read: {error.strerror}; give a directory of models"
         raise ConfigInvalid([Problem(file=printable(str(root)), key="", text=text)]) from error
-    if len(names) > max_models:
-        text = f"holds {len(names)} directories; the limit is {max_models}"
+    if len(names) > MODELS_MAX:
+        text = f"holds {len(names)} directories; the limit is {MODELS_MAX}"
         raise ConfigInvalid([Problem(file=printable(str(root)), key="", text=text)])
     return real, names

@@ -28,6 +28,8 @@ class Instances:
 
 
 ONE_INSTANCE: Final = Instances()
+INSTANCES_MAX: Final = 64
+"""Worker processes of one model version: more than any edge box has processors for."""
 
 
 def read_instances(section: Section, settings: RepositoryConfig) -> Instances:
@@ -38,10 +40,8 @@ def read_instances(section: Section, settings: RepositoryConfig) -> Instances:
     if len({group.device for group in groups}) > 1:
         section.problem("instance_group", "groups on different devices are not offered; keep one kind")
     count = sum(group.count for group in groups)
-    if count > settings.max_instances:
-        section.problem(
-            "instance_group", f"asks for {count} instances; the limit is {settings.max_instances}"
-        )
+    if count > INSTANCES_MAX:
+        section.problem("instance_group", f"asks for {count} instances; the limit is {INSTANCES_MAX}")
     return Instances(count=count, device=groups[0].device)
 
 

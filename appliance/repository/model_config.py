@@ -27,6 +27,8 @@ ONNX_RUNTIME: Final = "onnx"
 ONNX_BACKEND: Final = "onnxruntime"
 ONNX_PLATFORM: Final = "onnxruntime_onnx"
 MODEL_FILE: Final = "model.onnx"
+VERSIONS_MAX: Final = 1_000
+"""Version directories of one model: all are listed on every look, and a handful is kept."""
 LATEST: Final = VersionPolicy()
 
 IGNORED: Final = ("metric_tags", "model_metrics", "response_cache")
@@ -136,7 +138,7 @@ def read_model_config(
         outputs_place=section.place("output"),
         batching=read_batching(batching) if batching else None,
         preferred_place=preferred_place,
-        policy=_read_policy(section, settings.max_versions),
+        policy=_read_policy(section, VERSIONS_MAX),
         policy_place=section.place("version_policy"),
         instances=read_instances(section, settings),
         warmups=_read_warmups(section),

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Final
 
-from appliance.config.firewall import FirewallConfig
 from appliance.config.repository import RepositoryConfig
 from appliance.domain.errors import ArtefactError, Problem
 from appliance.domain.model import ModelVersion, WeightsFile
@@ -24,6 +23,7 @@ from appliance.repository.findings import PROBLEMS_MAX, Findings, Place
 from appliance.repository.model_config import (
     MODEL_FILE,
     ONNX,
+    VERSIONS_MAX,
     ModelConfig,
     model_file_of,
     no_config,
@@ -33,6 +33,7 @@ from appliance.repository.model_config import (
 from appliance.repository.model_files import ModelFile, ModelHome
 from appliance.repository.onnx.firewall import graph_flaws
 from appliance.repository.onnx.graph import read_graph
+from appliance.repository.onnx.limits import GraphLimits, graph_limits
 from appliance.repository.onnx.summary import GraphSummary
 from appliance.repository.pbtxt import PbtxtError, parse
 from appliance.repository.section import INT64_MAX
@@ -40,6 +41,10 @@ from appliance.repository.version_files import external_files, golden_files, rea
 from appliance.repository.warmup_config import plan_warmup, warmup_files
 
 CONFIG_FILE: Final = "config.pbtxt"
+CONFIG_BYTES_MAX: Final = 1 << 20
+"""A config.pbtxt has some kilobytes; it is read by hand-written code in the daemon."""
+LABEL_BYTES_MAX: Final = 4 << 20
+"""A label file: some hundred thousand classes, which stay in memory."""
 REASON_CHARACTERS_MAX: Final = 4_096
 
 _NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,128}")
@@ -109,8 +114,8 @@ def read_model_directory(
         return _broken(
             name, "is not a name for a model: 1 to 128 of the characters A-Z a-z 0-9 . _ - are allowed"
         )
-    if len(numbered) > settings.max_versions:
-        return _broken(name, f"has {len(numbered)} version directories; the limit is {settings.max_versions}")
+    if len(numbered) > VERSIONS_MAX:
+        return _broken(name, f"has {len(numbered)} version directories; the limit is {VERSIONS_MAX}")
     return _ModelReader(name, home, settings, config).read(has_config, numbered, only)
 
 
@@ -164,7 +169,7 @@ class _ModelReader:
                 f"has no version directory; put the model into {self._name}/1/{config.model_file}",
             )
             return self._whole(misnamed)
-        labels = read_labels(config.outputs or (), self._home, self._settings.max_label_bytes, self._findings)
+        labels = read_labels(config.outputs or (), self._home, LABEL_BYTES_MAX, self._findings)
         warmups = warmup_files(config.warmups, self._home, self._findings)
         readings: list[ServableVersion | BrokenVersion] = []
         inherited = self._findings.problems
@@ -207,18 +212,16 @@ class _ModelReader:
         """How the model's own config.pbtxt calls its file: who gives another configuration changes how the model is
         served, not what lies on the disk."""
         try:
-            own = self._home.file(PurePosixPath(CONFIG_FILE)).read(self._settings.max_config_bytes)
+            own = self._home.file(PurePosixPath(CONFIG_FILE)).read(CONFIG_BYTES_MAX)
             return model_file_of(parse(own))
         except ArtefactError:
             return MODEL_FILE
 
     def _config_bytes(self) -> bytes:
         if self._given is None:
-            return self._home.file(PurePosixPath(CONFIG_FILE)).read(self._settings.max_config_bytes)
-        if len(self._given) > self._settings.max_config_bytes:
-            raise ArtefactError(
-                f"has {len(self._given)} bytes; the limit is {self._settings.max_config_bytes}"
-            )
+            return self._home.file(PurePosixPath(CONFIG_FILE)).read(CONFIG_BYTES_MAX)
+        if len(self._given) > CONFIG_BYTES_MAX:
+            raise ArtefactError(f"has {len(self._given)} bytes; the limit is {CONFIG_BYTES_MAX}")
         return self._given
 
     def _whole(self, misnamed: Iterable[str] = ()) -> ModelReading:
@@ -300,11 +303,11 @@ class _VersionReader:
         place = Place(file=f"{self._name}/{relative}")
         try:
             file = self._home.file(relative)
-            graph = _summary(file, self._settings.firewall)
+            graph = _summary(file, graph_limits(self._settings))
         except ArtefactError as error:
             self._findings.problem(place, str(error))
             return (), None
-        for flaw in graph_flaws(graph, self._settings.firewall):
+        for flaw in graph_flaws(graph, graph_limits(self._settings)):
             self._findings.problem(place, str(flaw))
         files = (file, *external_files(graph, self._home, self._directory, place, self._findings))
         largest = self._settings.default_max_batch_size
@@ -354,7 +357,7 @@ def _weights(files: Sequence[ModelFile]) -> WeightsFile | None:
     return WeightsFile(path=files[1].path, size=files[1].size) if len(files) == 2 else None
 
 
-def _summary(file: ModelFile, limits: FirewallConfig) -> GraphSummary:
+def _summary(file: ModelFile, limits: GraphLimits) -> GraphSummary:
     with file.open() as descriptor:
         return read_graph(descriptor, limits)
 

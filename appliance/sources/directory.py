@@ -40,14 +40,14 @@ class DirectorySource:
 
     def read(self) -> RepositoryScan:
         """See Source."""
-        self._real, names = listing(self._root, self._config.max_models)
+        self._real, names = listing(self._root)
         self._changing.clear()
         self._known = {name: self._read(name, self._signature(name)) for name in names}
         return self.scan()
 
     def look(self, names: Collection[str] | None = None) -> Look:
         """See Source."""
-        self._real, there = listing(self._root, self._config.max_models)
+        self._real, there = listing(self._root)
         asked = {*there, *self._known} if names is None else {*names, *self._changing}
         changed = False
         for name in sorted(asked | (self._known.keys() ^ set(there))):
@@ -65,7 +65,7 @@ class DirectorySource:
 
     def model(self, name: str, config: bytes | None = None) -> ModelReading | None:
         """See Source."""
-        self._real, there = listing(self._root, self._config.max_models)
+        self._real, there = listing(self._root)
         if name not in there:
             return None
         if config is not None:

@@ -18,6 +18,8 @@ from appliance.store.catalog import Catalog, InstalledVersion
 from appliance.store.eviction import Candidate, choose
 from appliance.store.forms import StoredForm
 
+REFETCH_BYTES_PER_S = 1_000_000
+"""How fast an evicted version comes again, where nobody measured it: a slow line, so that what is far is kept."""
 SHORTEST_AGE_S = 60.0
 """Ages below are taken as this: clocks are stepped, and installs come in bursts."""
 
@@ -60,7 +62,7 @@ def plan_room(tenancy: Tenancy, lacking: Lacking, config: StoreConfig, now_ms: i
     left = lacking.less(_bytes(idle), _bytes(idle))
     busy = _cheapest([each for each in forms if each.digest in tenancy.running], rates, left.quota)
     left = left.less(_bytes(busy), 0)
-    offered = candidates(tenancy.catalog, {*tenancy.running, *tenancy.staying}, config, now_ms)
+    offered = candidates(tenancy.catalog, {*tenancy.running, *tenancy.staying}, now_ms)
     kept = {*tenancy.kept, *kept_blobs(tenancy.catalog, offered)}
     versions = choose(offered, kept, max(left))
     return None if versions is None else Leaving((*idle, *busy), versions)
@@ -88,12 +90,10 @@ def _cheapest(forms: Sequence[StoredForm], rates: dict[str, float], needed: int)
     return [each for each in forms if each.name in names]
 
 
-def candidates(
-    catalog: Catalog, running: Collection[str], config: StoreConfig, now_ms: int
-) -> tuple[Candidate, ...]:
+def candidates(catalog: Catalog, running: Collection[str], now_ms: int) -> tuple[Candidate, ...]:
     """What may go; ``running`` are manifest digests of what a daemon runs, or what may not go for another reason."""
     return tuple(
-        _candidate(model.name, version, config, now_ms)
+        _candidate(model.name, version, now_ms)
         for model, version in catalog.installed()
         if version.version not in (model.wanted, *model.pins, model.trial.version if model.trial else 0)
         and version.digest not in running
@@ -111,13 +111,13 @@ def kept_blobs(catalog: Catalog, offered: Sequence[Candidate]) -> frozenset[str]
     )
 
 
-def _candidate(name: str, version: InstalledVersion, config: StoreConfig, now_ms: int) -> Candidate:
+def _candidate(name: str, version: InstalledVersion, now_ms: int) -> Candidate:
     return Candidate(
         name=name,
         version=version.version,
         blobs={file.digest: file.size for file in version.files},
         rate_per_s=_rate_per_s(version, now_ms),
-        fetch_s=version.fetch_ms / 1000 if version.fetch_ms else version.bytes / config.refetch_bytes_per_s,
+        fetch_s=version.fetch_ms / 1000 if version.fetch_ms else version.bytes / REFETCH_BYTES_PER_S,
     )
 
 

@@ -48,6 +48,10 @@ Setting = bool | int | str
 
 STDERR: Final = 2
 CLOSE_S: Final = 2.0
+QUEUE_LINES: Final = 10_000
+"""Lines that may wait to be written: some seconds of a disk that stalls, at a few megabytes."""
+LIBRARY_LINES_PER_S: Final = 20
+"""Lines by libraries in a second: a traceback for each client that goes away would drown our own."""
 MAX_TEXT: Final = 2_000
 TIME_FORMAT: Final = "ISO8601"
 
@@ -225,8 +229,8 @@ def configure(config: LogConfig, clock: Callable[[], int] = time.monotonic_ns) -
     chosen = config
     if config.format is LogFormat.AUTO:
         chosen = replace(config, format=LogFormat.CONSOLE if colours else LogFormat.JSON)
-    control = LogControl(chosen, Sink(_target(config), config.queue_lines), colours, clock)
-    bridge = _Bridge(control, config.library_lines_per_s, clock)
+    control = LogControl(chosen, Sink(_target(config), QUEUE_LINES), colours, clock)
+    bridge = _Bridge(control, LIBRARY_LINES_PER_S, clock)
     logging.raiseExceptions = False
     logging.basicConfig(level=control.library_level, handlers=[bridge], force=True)
     atexit.register(control.close)

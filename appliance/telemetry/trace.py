@@ -29,6 +29,8 @@ SPAN: Final = "infer"
 """What a request is called in its trace."""
 TRACEPARENT: Final = "traceparent"
 CLOSE_S: Final = 2.0
+QUEUE_LINES: Final = 1_000
+"""Traces that may wait to be written: ten seconds of a disk that stalls, at the usual bound."""
 TELL_NS: Final = 10_000_000_000
 """Between two lines of the log that tell how many traces were left out."""
 TEXT_MAX: Final = 256
@@ -202,7 +204,7 @@ def open_tracer(config: TraceConfig, say: Callable[..., None]) -> Tracer | None:
         raise OperatorError(
             f"trace file '{config.file}' cannot be opened: {error.strerror}; change trace.file in the configuration"
         ) from error
-    return Tracer(config, Sink(target, config.queue_lines, "traces"), say)
+    return Tracer(config, Sink(target, QUEUE_LINES, "traces"), say)
 
 
 def trace_settings(tracer: Tracer | None) -> Mapping[str, tuple[str, ...]]:

@@ -19,6 +19,7 @@ from appliance.repository.model_directory import CONFIG_FILE, read_model_directo
 from appliance.repository.model_files import ModelHome
 from appliance.repository.onnx.firewall import graph_flaws
 from appliance.repository.onnx.graph import read_graph
+from appliance.repository.onnx.limits import graph_limits
 from appliance.repository.version_files import external_files, golden_files
 
 FIRST_VERSION: Final = 1
@@ -96,10 +97,10 @@ def _alone(path: Path, settings: RepositoryConfig) -> Subject:
     file = home.file(PurePosixPath(path.name))
     try:
         with file.open() as descriptor:
-            graph = read_graph(descriptor, settings.firewall)
+            graph = read_graph(descriptor, graph_limits(settings))
     except ArtefactError as error:
         raise ModelInvalid([place.problem(str(error))]) from error
-    for flaw in graph_flaws(graph, settings.firewall):
+    for flaw in graph_flaws(graph, graph_limits(settings)):
         findings.problem(place, str(flaw))
     outside = external_files(graph, home, here, place, findings)
     agreement = agree(no_config(CONFIG_FILE), graph, place, settings.default_max_batch_size, findings)

@@ -21,6 +21,8 @@ from appliance.domain.tensor import ALIGNMENT, aligned
 __all__ = ["ALIGNMENT", "Arena", "ArenaStatistics", "Slot", "aligned"]
 
 TRIM_FROM_BYTES: Final = 64 << 10
+KEPT_BYTES: Final = 32 << 20
+"""Idle memory of large slots that stays resident: two of the largest images, which the next request finds warm."""
 
 _SEALS: Final = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 
@@ -73,8 +75,9 @@ class Arena:
     """Allocator over one memory object of ``size`` bytes behind descriptor ``fd``. Raises ConfigInvalid when the size
     classes make no sense."""
 
-    def __init__(self, config: ArenaConfig) -> None:
+    def __init__(self, config: ArenaConfig, kept_bytes: int = KEPT_BYTES) -> None:
         self._config = config
+        self._kept_bytes = kept_bytes
         self._classes: list[_SizeClass] = []
         self.size = self._lay_out()
         self.fd = os.memfd_create("appliance-arena", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
@@ -156,7 +159,7 @@ class Arena:
         size_class.used -= 1
         if size_class.slot_bytes < TRIM_FROM_BYTES:
             size_class.warm.append((slot, 0))
-        elif self._idle_kept + charge <= self._config.kept_bytes:
+        elif self._idle_kept + charge <= self._kept_bytes:
             self._idle_kept += charge
             size_class.warm.append((slot, charge))
         else:
@@ -188,7 +191,7 @@ class Arena:
             assert len(free) + size_class.used == size_class.made <= size_class.count
             assert all(slot.level == level and slot.size == 0 for slot in free)
             kept += sum(resident for _, resident in size_class.warm)
-        assert kept == self._idle_kept <= self._config.kept_bytes
+        assert kept == self._idle_kept <= self._kept_bytes
         assert 0 <= self._allocated <= self._config.memory_limit_bytes
         assert self._allocated == 0 or any(size_class.used for size_class in self._classes)
 

@@ -73,11 +73,11 @@ def test_what_is_not_toml_is_one_problem(tmp_path: Path, content: bytes) -> None
 
 def test_a_setting_that_is_called_otherwise_now_says_how(tmp_path: Path) -> None:
     file = tmp_path / "c.toml"
-    file.write_text("[residency]\nhollow = false\n")
+    file.write_text("[engine]\ngrant_limit = 1\n")
     with pytest.raises(ConfigInvalid) as caught:
         loading.load(file)
     assert [(each.key, each.text) for each in caught.value.problems] == [
-        ("residency.hollow", "is called evict_weights")
+        ("engine.grant_limit", "is called 'engine.lease_limit' now")
     ]
 
 

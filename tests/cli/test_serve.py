@@ -35,10 +35,10 @@ def test_flags_win_over_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     for name in ("from-file", "m"):
         (tmp_path / name).mkdir()
     monkeypatch.chdir(tmp_path)
-    file.write_text('models = "from-file"\n[grpc]\naddresses = ["127.0.0.1:1"]\nmax_tensors = 3\n')
+    file.write_text('models = "from-file"\n[grpc]\naddresses = ["127.0.0.1:1"]\nstream_window = 3\n')
     config = configured(arguments("--config", str(file), "--grpc", "127.0.0.1:2", "--http", "[::1]:3"))
     assert config.models == "from-file"
-    assert (config.grpc.addresses, config.grpc.max_tensors) == (("127.0.0.1:2",), 3)
+    assert (config.grpc.addresses, config.grpc.stream_window) == (("127.0.0.1:2",), 3)
     assert config.http.addresses == ("[::1]:3",)
     words = ("--models", "m", "--log-format", "json", "--frontend", "python")
     config = configured(arguments("--config", str(file), *words))

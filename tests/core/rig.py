@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from appliance.config.scheduling import SchedulingConfig
 from appliance.core.scheduling import events as on
 from appliance.core.scheduling.actions import Action, Dispatch, WakeAt
+from appliance.core.scheduling.planning import Planning
 from appliance.core.scheduling.scheduler import Scheduler
 from appliance.domain.inference import NO_DEADLINE
 from appliance.domain.model import Batching
@@ -33,7 +33,7 @@ class Rig:
     ) -> None:
         config.setdefault("margin_ns", 0)
         config.setdefault("prefetch_ns", 0)
-        self.scheduler = Scheduler(SchedulingConfig(**config))
+        self.scheduler = Scheduler(Planning(**config))
         self.step(on.GroupOpened(1), 0)
         for lane in range(1, lanes + 1):
             self.step(on.LaneOpened(lane, 1), 0)

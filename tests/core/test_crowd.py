@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from appliance.config.scheduling import SchedulingConfig
 from appliance.core.scheduling import events as on
 from appliance.core.scheduling.actions import Dispatch, Refused
+from appliance.core.scheduling.planning import Planning
 from appliance.core.scheduling.scheduler import Scheduler
 from appliance.domain.inference import NO_DEADLINE
 from appliance.domain.model import Batching, QueuePolicy, TimeoutAction
@@ -38,7 +38,7 @@ def test_a_crowd_is_one() -> None:
 def crowd(seed: int) -> Iterator[str]:
     """Every event with the actions that answered it, with the scheduler's integrity checked now and then."""
     rng = random.Random(seed)
-    config = SchedulingConfig(max_queued_requests=CROWD_PRESENT + 100, max_queued_per_model=CROWD_PRESENT)
+    config = Planning(max_queued_requests=CROWD_PRESENT + 100, max_queued_per_model=CROWD_PRESENT)
     scheduler = Scheduler(config)
     now_ns = 1 << 40
     models = open_crowd(scheduler, now_ns)

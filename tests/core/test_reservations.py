@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from appliance.config.residency import ResidencyPolicy
 from appliance.core.memory import actions, events
 from appliance.core.memory.accountant import Accountant
 from appliance.core.memory.actions import Action, GrantReservation, HoldReservation, RefuseReservation
 from appliance.core.memory.footprint import Footprint, Residency
+from appliance.core.memory.policy import ResidencyPolicy
 from appliance.core.memory.reservations import PATIENCE_NS, SPARE_BYTES
 from appliance.core.memory.waits import (
     Budget,

@@ -6,7 +6,6 @@ from collections.abc import Collection
 
 import pytest
 
-from appliance.config.residency import ResidencyPolicy
 from appliance.core.memory import actions, events
 from appliance.core.memory.accountant import Accountant
 from appliance.core.memory.actions import Action, Miss
@@ -14,6 +13,7 @@ from appliance.core.memory.eviction import Step, choose
 from appliance.core.memory.footprint import Footprint, Residency
 from appliance.core.memory.forecast import Queued, arrival_ns
 from appliance.core.memory.load_cost import LoadCost, LoadSpeed
+from appliance.core.memory.policy import ResidencyPolicy
 from appliance.core.memory.popularity import Popularity
 from appliance.core.memory.waits import Budget
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from appliance.config.residency import ResidencyConfig
+from appliance.core.memory.policy import ResidencyPolicy
 from appliance.core.memory.waits import Budget
 from appliance.engine.control.model_cache import HOST, ResidencyTerms
 
 PLENTY = 1 << 62
 
 
-def terms_of(config: ResidencyConfig, budget_bytes: int, free_bytes: int = PLENTY) -> ResidencyTerms:
+def terms_of(config: ResidencyPolicy, budget_bytes: int, free_bytes: int = PLENTY) -> ResidencyTerms:
     """A budget for the host's memory."""
     budget = Budget(HOST, budget_bytes, configured=bool(config.budget_bytes))
     return ResidencyTerms(config, (budget,), lambda device: free_bytes)

@@ -8,11 +8,11 @@ from typing import Any
 from appliance.config.arena import ArenaConfig
 from appliance.config.engine import EngineConfig
 from appliance.config.placement import PlacementConfig
-from appliance.config.scheduling import SchedulingConfig
-from appliance.config.supervisor import SupervisorConfig
 from appliance.core.rollout.catalog import Catalog, CatalogVersion
+from appliance.core.scheduling.planning import Planning
 from appliance.core.scheduling.scheduler import Scheduler
 from appliance.domain.model import ModelVersion
+from appliance.engine.control.supervisor import RestartPolicy
 from appliance.engine.engine import Engine, EngineTerms
 from appliance.engine.environment import Shell
 from appliance.workers import port
@@ -27,17 +27,15 @@ class Rig(WithoutMemory):
     def __init__(
         self,
         model: ModelVersion,
-        scheduling: SchedulingConfig | None = None,
+        scheduling: Planning | None = None,
         arena: ArenaConfig | None = None,
     ) -> None:
         self.arena = Arena(arena or ArenaConfig())
         self.runs: list[port.Run] = []
         self._worker = 0
         self.engine = Engine(
-            terms=EngineTerms(
-                engine=EngineConfig(), placement=PlacementConfig(), supervisor=SupervisorConfig()
-            ),
-            scheduler=Scheduler(scheduling or SchedulingConfig()),
+            terms=EngineTerms(engine=EngineConfig(), placement=PlacementConfig(), supervisor=RestartPolicy()),
+            scheduler=Scheduler(scheduling or Planning()),
             arena=self.arena,
             pool=self,
             settings=lambda number: port.WorkerSettings(1, (), 0),

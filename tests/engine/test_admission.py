@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from appliance.config.arena import ArenaConfig
-from appliance.config.scheduling import SchedulingConfig
+from appliance.core.scheduling.planning import Planning
 from appliance.domain.errors import ApplianceError, DeadlineExpired, QueueFull, Stopping
 from appliance.domain.inference import NO_DEADLINE, RequestHead, RequestPlan, TensorHead
 from appliance.domain.tensor import Datatype, TensorSpec
@@ -77,7 +77,7 @@ def counted(rig: Rig, result: Result) -> int:
 
 
 def test_what_the_queue_does_not_take_is_refused_before_it_is_copied() -> None:
-    rig = Rig(model(), SchedulingConfig(max_queued_requests=1))
+    rig = Rig(model(), Planning(max_queued_requests=1))
     submit(rig)
     rig.turns()
     submit(rig)

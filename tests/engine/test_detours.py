@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from appliance.config.swap import SwapConfig
 from appliance.core.rollout.catalog import Catalog, CatalogVersion
+from appliance.core.rollout.policy import RolloutPolicy
 from appliance.core.rollout.wish import TrialWish
 from appliance.domain.errors import Cancelled, RunFailed
 from appliance.domain.inference import NO_DEADLINE, Answer, RequestHead, TensorHead
@@ -19,7 +19,7 @@ from appliance.workers import port
 from tests.domain.sample import make_version
 from tests.engine.rig import Rig
 
-TWINS = SwapConfig().shadow_in_flight
+TWINS = RolloutPolicy().mirrored_in_flight
 
 
 class ShadowRig(Rig):

@@ -7,10 +7,10 @@ from typing import Any, cast
 
 import pytest
 
-from appliance.config.residency import ResidencyConfig
-from appliance.config.swap import SwapConfig
 from appliance.core.memory.footprint import PROCESS_BYTES
+from appliance.core.memory.policy import ResidencyPolicy
 from appliance.core.rollout.catalog import CatalogVersion
+from appliance.core.rollout.policy import RolloutPolicy
 from appliance.domain.errors import Cancelled, DeadlineExpired, ModelAway
 from appliance.domain.inference import NO_DEADLINE, Answer, RequestHead, TensorHead
 from appliance.domain.validation import plan_request
@@ -33,8 +33,8 @@ class TwoVersionsWorld(SwapWorld):
     """Two models, of which the first has a second version beside the first; room for one, which ``m1`` has."""
 
     def __init__(self, fate: str) -> None:
-        terms = terms_of(ResidencyConfig(evict_weights=False), PROCESS_BYTES + 6_000)
-        super().__init__(8, names=2, swap=SwapConfig(watch_s=0.1), residency=terms)
+        terms = terms_of(ResidencyPolicy(evict_weights=False), PROCESS_BYTES + 6_000)
+        super().__init__(8, names=2, swap=RolloutPolicy(watch_s=0.1), residency=terms)
         self.outcomes: list[Any] = []
         self.tried = (CatalogVersion(model=self.next_version("m0", fate), fingerprint=""),)
         self.start()

@@ -12,16 +12,16 @@ import pytest
 
 from appliance.config.engine import EngineConfig
 from appliance.config.placement import PlacementConfig
-from appliance.config.scheduling import SchedulingConfig
-from appliance.config.supervisor import SupervisorConfig
 from appliance.config.workers import WorkersConfig
 from appliance.core.rollout.catalog import Catalog, CatalogVersion
+from appliance.core.scheduling.planning import Planning
 from appliance.core.scheduling.scheduler import Scheduler
 from appliance.domain.errors import Cancelled, WorkerDied
 from appliance.domain.inference import NO_DEADLINE, Answer, RequestHead, RequestPlan, TensorHead
 from appliance.domain.model import ModelVersion
 from appliance.domain.tensor import Datatype, TensorSpec
 from appliance.domain.validation import plan_request
+from appliance.engine.control.supervisor import RestartPolicy
 from appliance.engine.engine import Engine, EngineTerms
 from appliance.engine.environment import Shell
 from appliance.engine.port import Submission
@@ -78,8 +78,8 @@ async def engine() -> AsyncIterator[Engine]:
     arena, ticker = Arena(SMALL_ARENA), Ticker(loop, broken)
     pool = WorkerPool(arena, WorkersConfig(), loop, tell, ("fake",))
     made = Engine(
-        terms=EngineTerms(engine=EngineConfig(), placement=PlacementConfig(), supervisor=SupervisorConfig()),
-        scheduler=Scheduler(SchedulingConfig()),
+        terms=EngineTerms(engine=EngineConfig(), placement=PlacementConfig(), supervisor=RestartPolicy()),
+        scheduler=Scheduler(Planning()),
         arena=arena,
         pool=pool,
         settings=partial(worker_settings, WorkersConfig()),

@@ -161,7 +161,7 @@ class Shortage(LaneRig):
 
 def test_lanes_for_which_no_descriptor_was_left_are_granted_when_there_are_some() -> None:
     rig = Shortage()
-    limit = EngineConfig().grant_limit
+    limit = EngineConfig().lease_limit
     assert rig.under_grant() == [False, False]
     rig.door.room = 1
     rig.turns()

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from appliance.config.swap import SwapConfig
+from appliance.core.rollout.policy import RolloutPolicy
 from appliance.core.rollout.trial import Figures, Seen
 from appliance.domain import histogram
 from appliance.engine.control.hangs import LOOK_NS, LOOKS_MIN, Hangs, longest_run_ns
@@ -85,7 +85,7 @@ def bound_ms(p99_ns: int, rows: int, seen: tuple[int, ...], factor: float = 10.0
     served = SimpleNamespace(assessment=proof, model=SimpleNamespace(max_batch_size=8))
     figures = Seen(Figures(0, 0, runs(0, 0)), Figures(0, 0, seen))
     candidate: Any = SimpleNamespace(served=served, seen=lambda: figures)
-    return longest_run_ns(candidate, SwapConfig(hang_factor=factor, hang_slack_ms=100)) / MS
+    return longest_run_ns(candidate, RolloutPolicy(hang_factor=factor, hang_slack_ms=100)) / MS
 
 
 def test_what_a_run_may_take_goes_by_its_proof_and_by_what_was_seen() -> None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import struct
 
-from appliance.config.swap import SwapConfig
+from appliance.core.rollout.policy import RolloutPolicy
 from appliance.domain.inference import Answer, OutputTensor
 from appliance.domain.tensor import Datatype
 from appliance.engine.requests.similarity import kept, unlikeness
 from tests.domain.sample import make_version
 
-CONFIG = SwapConfig(tolerance_absolute=0.01, tolerance_relative=0.0)
+CONFIG = RolloutPolicy(tolerance_absolute=0.01, tolerance_relative=0.0)
 
 
 def answer(*values: float, datatype: Datatype = Datatype.FP32, name: str = "y") -> Answer:

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from appliance.config.residency import ResidencyConfig
 from appliance.core.memory.footprint import PROCESS_BYTES, Residency
+from appliance.core.memory.policy import ResidencyPolicy
 from appliance.core.memory.waits import Limit, NeverFits
 from appliance.core.rollout.phase import Phase
 from appliance.domain.model import VersionState
@@ -96,7 +96,7 @@ def test_each_measurement_of_a_cost_counts_for_a_part(page_in: bool, kept: tuple
 
 
 def found(
-    config: ResidencyConfig, versions: Iterable[Served], unfit: dict[int, NeverFits] | None = None
+    config: ResidencyPolicy, versions: Iterable[Served], unfit: dict[int, NeverFits] | None = None
 ) -> list[str]:
     """The problems of these versions, of which those that are READY serve, in 100 MB."""
     sizes, routes = Sizes(True, LIMITS), Routes(lambda moved: None)
@@ -116,7 +116,7 @@ def serving(number: int, size_bytes: int, name: str) -> Served:
 
 
 def test_a_name_that_no_model_has_is_told_and_one_that_is_unloaded_by_hand_is_not() -> None:
-    config = ResidencyConfig(pins=("unloaded", "unheard-of"), keep_warm_s={"unloaded": 2.0, "never": 2.0})
+    config = ResidencyPolicy(pins=("unloaded", "unheard-of"), keep_warm_s={"unloaded": 2.0, "never": 2.0})
     assert found(config, []) == [
         "residency.pins names 'unheard-of', and there is no such model",
         "residency.keep_warm_s names 'never', and there is no such model",
@@ -125,15 +125,15 @@ def test_a_name_that_no_model_has_is_told_and_one_that_is_unloaded_by_hand_is_no
 
 def test_a_version_on_its_way_that_can_never_fit_is_told() -> None:
     unfit = {1: NeverFits(need_bytes=120 * MB, limit=Limit(bytes=100 * MB, configured=False))}
-    (said,) = found(ResidencyConfig(), [version(1, 120 * MB), version(2, 50 * MB)], unfit)
+    (said,) = found(ResidencyPolicy(), [version(1, 120 * MB), version(2, 50 * MB)], unfit)
     assert said.startswith("m/1 can never fit into memory: it needs about 120.0 MB, and there is memory for")
 
 
 def test_what_does_not_fit_beside_the_pins_is_told() -> None:
-    config = ResidencyConfig(pins=("a", "b"))
+    config = ResidencyPolicy(pins=("a", "b"))
     versions = [serving(1, 60 * MB, "a"), serving(2, 50 * MB, "b"), serving(3, 5 * MB + PROCESS_BYTES, "c")]
     said = found(config, versions)
     assert said[0] == "residency.pins need about 110.0 MB, and there is memory for models of 100.0 MB"
     assert [line.split()[0] for line in said[1:]] == ["a/1", "b/2", "c/3"]
     assert "residency.pins and versions on trial keep 60.0 MB" in said[2]
-    assert not found(ResidencyConfig(pins=("b",)), versions[1:])
+    assert not found(ResidencyPolicy(pins=("b",)), versions[1:])

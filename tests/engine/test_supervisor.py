@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from appliance.config.supervisor import SupervisorConfig
-from appliance.engine.control.supervisor import SECOND_NS, Supervisor, culprit_of
+from appliance.engine.control.supervisor import SECOND_NS, RestartPolicy, Supervisor, culprit_of
 from appliance.workers.port import ExitCause, WorkerExited
 
 
 def test_the_second_crash_in_the_window_quarantines() -> None:
-    supervisor = Supervisor(SupervisorConfig(quarantine_after=2, crash_window_s=60))
+    supervisor = Supervisor(RestartPolicy(quarantine_after=2, crash_window_s=60))
     assert not supervisor.crashed(1, 0)
     assert not supervisor.crashed(2, 1)
     assert supervisor.crashed(1, 59 * SECOND_NS)
 
 
 def test_old_crashes_are_forgiven() -> None:
-    supervisor = Supervisor(SupervisorConfig(quarantine_after=2, crash_window_s=60))
+    supervisor = Supervisor(RestartPolicy(quarantine_after=2, crash_window_s=60))
     assert not supervisor.crashed(1, 0)
     assert not supervisor.crashed(1, 61 * SECOND_NS)
     supervisor.forgive(1)
@@ -23,9 +22,7 @@ def test_old_crashes_are_forgiven() -> None:
 
 
 def test_restarts_in_a_row_wait_longer_and_a_stable_life_resets() -> None:
-    supervisor = Supervisor(
-        SupervisorConfig(restart_delay_ms=50, restart_delay_max_ms=150, stable_after_s=10)
-    )
+    supervisor = Supervisor(RestartPolicy(restart_delay_ms=50, restart_delay_max_ms=150, stable_after_s=10))
     delays = [supervisor.restart_delay_ns(1, 0) // 1_000_000 for _ in range(5)]
     assert delays == [0, 50, 100, 150, 150]
     assert supervisor.restart_delay_ns(2, 0) == 0

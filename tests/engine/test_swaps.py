@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from appliance.config.swap import SwapConfig
 from appliance.core.memory.actions import GrantReservation, RefuseReservation, Reply
 from appliance.core.memory.footprint import Residency
 from appliance.core.memory.waits import WaitsForOvercommit
 from appliance.core.rollout.ledger import Ending, Proof, Standing
+from appliance.core.rollout.policy import RolloutPolicy
 from appliance.core.rollout.reasons import WaitReason
 from appliance.core.rollout.version import Artifact
 from appliance.core.rollout.wish import TrialWish
@@ -48,7 +48,7 @@ class Stage:
         self.opens = True
         self.ready: list[Served] = []
         self.swaps = Swaps(
-            terms=SwapTerms(SwapConfig(watch_s=600.0), records, lambda model: "box"),
+            terms=SwapTerms(RolloutPolicy(watch_s=600.0), records, lambda model: "box"),
             board=self,
             report=lambda *words, **more: None,
             wall_ms=lambda: NOW_MS,

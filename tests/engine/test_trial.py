@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from appliance.config.swap import SwapConfig
 from appliance.core.rollout.phase import Phase
+from appliance.core.rollout.policy import RolloutPolicy
 from appliance.core.rollout.trial import (
     OVER,
     SECOND_NS,
@@ -27,8 +27,8 @@ from appliance.core.rollout.trial import (
 from appliance.core.rollout.wish import TrialWish
 from appliance.domain.histogram import BOUNDS_NS
 
-CONFIG = SwapConfig(
-    shadow_requests=10, canary_requests=10, stage_s=1, patience_s=60, watch_s=30, error_percent=10.0,
+CONFIG = RolloutPolicy(
+    trial_requests=10, stage_s=1, patience_s=60, watch_s=30, error_percent=10.0,
     differing_percent=10.0, slower_factor=3.0, latency_factor=2.0, latency_slack_us=0,
 )  # fmt: skip
 FULL = TrialWish(shadow_percent=50, canary_percent=10)
@@ -47,7 +47,7 @@ NONE = figures(0)
 
 
 def trial(
-    wish: TrialWish = FULL, config: SwapConfig = CONFIG, *, before: bool = True, proven: bool = False
+    wish: TrialWish = FULL, config: RolloutPolicy = CONFIG, *, before: bool = True, proven: bool = False
 ) -> Trial:
     return Trial(config, wish, before=before, comparable=before, now_ns=0, proven=proven)
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from appliance.config.swap import SwapConfig
 from appliance.core.rollout.ledger import Standing
+from appliance.core.rollout.policy import RolloutPolicy
 from appliance.engine.control.tries import Tries, pause_ms
 from appliance.engine.versions.records import MemoryRecords
 from appliance.engine.versions.wording import refusal_text
 
-CONFIG = SwapConfig(tries=3, retry_first_s=600.0, retry_max_s=86_400.0)
+CONFIG = RolloutPolicy(tries=3, retry_first_s=600.0, retry_max_s=86_400.0)
 MINUTE_MS = 60_000
 NOW_MS = 1_800_000_000_000
 
@@ -71,7 +71,7 @@ def test_a_try_that_is_given_back_is_one_less_and_that_it_was_given_up_stands() 
 
 
 def test_a_first_pause_of_nothing_means_never() -> None:
-    tries = Tries(MemoryRecords(), SwapConfig(retry_first_s=0.0), lambda: NOW_MS)
+    tries = Tries(MemoryRecords(), RolloutPolicy(retry_first_s=0.0), lambda: NOW_MS)
     assert tries.pause_ms("m/1@a") is None
 
 

@@ -41,7 +41,7 @@ SECTIONS = with_front_end(
     {
         "supervisor": {"quarantine_after": 1_000_000_000, "restart_delay_ms": 0},
         "workers": {"run_timeout_ms": 1000},
-        "engine": {"grant_slots": [[4096, 64], [2 << 20, 4]]},
+        "engine": {"lease_slots": [[4096, 64], [2 << 20, 4]]},
         "placement": {"max_processes": 64},
     },
     NATIVE_FAKES,

@@ -54,7 +54,7 @@ def test_uploads_that_break_off_anywhere_leave_nothing_behind(
     write_fake(tmp_path, "wide", width=LARGE)
     bounds = {
         "grpc": {"max_message_bytes": 1 << 20, "max_messages_bytes": 3 << 20},
-        "engine": {"grant_slots": [[4096, 4], [SLOT, 2]]},
+        "engine": {"lease_slots": [[4096, 4], [SLOT, 2]]},
     }
     daemon = serve(tmp_path, bounds)
     teach(daemon, "wide", width=LARGE)
@@ -79,7 +79,7 @@ def test_uploads_that_stand_still_are_no_work(serve: Serve, tmp_path: Path) -> N
     write_fake(tmp_path, "wide", width=LARGE, mode="delay", delay_ms=200, batched=False)
     room = {
         "arena": {"classes": [[4096, 64], [SLOT, 256], [128 << 20, 2]]},
-        "engine": {"grant_slots": [[4096, 4], [SLOT, 36]]},
+        "engine": {"lease_slots": [[4096, 4], [SLOT, 36]]},
     }
     daemon = serve(tmp_path, room)
     teach(daemon, "wide", width=LARGE)
@@ -100,7 +100,7 @@ def test_uploads_that_stand_still_are_no_work(serve: Serve, tmp_path: Path) -> N
 @needs_native
 def test_slots_that_abandoned_requests_hold_come_back(serve: Serve, tmp_path: Path) -> None:
     write_fake(tmp_path, "slow", mode="delay", delay_ms=100, batched=False)
-    daemon = serve(tmp_path, {"engine": {"grant_slots": [[4096, 4]]}})
+    daemon = serve(tmp_path, {"engine": {"lease_slots": [[4096, 4]]}})
     teach(daemon, "slow")
     with Stub(daemon.grpc) as stub:
         calls = [stub.begin("ModelInfer", message("slow")) for _ in range(4)]

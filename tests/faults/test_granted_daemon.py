@@ -298,7 +298,7 @@ def test_a_message_of_a_stream_that_has_begun_to_come_when_the_daemon_stops_is_a
     serve: Serve, tmp_path: Path, grants: int, width: int
 ) -> None:
     write_fake(tmp_path, "m", width=width)
-    daemon = serve(tmp_path, {"engine": {"grant_limit": grants, "grant_slots": [[1 << 18, 8]]}})
+    daemon = serve(tmp_path, {"engine": {"lease_limit": grants, "lease_slots": [[1 << 18, 8]]}})
     if grants:
         teach(daemon, "m", width=width)
     body = framed(message("m", width=width, request_id="half").SerializeToString())

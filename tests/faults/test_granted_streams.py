@@ -32,7 +32,7 @@ WIDE = 600 << 10
 SLOT = 2 << 20
 ROOMY = {
     "arena": {"classes": [[4096, 64], [SLOT, 256], [128 << 20, 2]]},
-    "engine": {"grant_slots": [[4096, 16], [SLOT, 16]]},
+    "engine": {"lease_slots": [[4096, 16], [SLOT, 16]]},
 }
 
 

@@ -14,7 +14,6 @@ from tests.faults.clients import Stream, ask
 from tests.repository.onnx_files import plain_model, write_version
 
 MODELS = 200
-LOADS = 3
 
 
 def serving(now: Any) -> set[str]:
@@ -39,7 +38,7 @@ def test_two_hundred_swaps_of_different_models_at_once(serve: Serve, tmp_path: P
     names = [f"m{number}" for number in range(MODELS)]
     for name in (*names, "bystander"):
         write_version(root, name, model)
-    daemon = serve(root, {"swap": {"loads": LOADS, "watch_s": 0.1}})
+    daemon = serve(root, {"swap": {"watch_s": 0.1}})
     first = {f"{name}/1" for name in (*names, "bystander")}
     daemon.until("all of them", lambda now: serving(now) == first, timeout_s=90.0)
     for name in names:

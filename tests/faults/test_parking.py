@@ -105,7 +105,7 @@ def test_who_waits_is_answered_while_a_stream_is_kept_full(serve: Serve, tmp_pat
     """The model is slower than what comes, so that Python's queue is never empty and no grant ends the wait. Nobody has
     a deadline: one would come before another."""
     write_fake(tmp_path, "m", mode="delay", delay_ms=5)
-    daemon = serve(tmp_path, {"engine": {"grant_limit": 16}})
+    daemon = serve(tmp_path, {"engine": {"lease_limit": 16}})
     teach(daemon, "m")
     with StreamClient(daemon.grpc, "m", depth=STREAM, timeout_s=None) as client, Stub(daemon.grpc) as stub:
         daemon.until("a full stream", lambda now: queued(now) > STREAM // 2)

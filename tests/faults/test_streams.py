@@ -19,7 +19,7 @@ COUNT = 60
 SMALL = {
     **FAKE_SECTIONS,
     "arena": {"memory_limit_bytes": ARENA},
-    "engine": {"grant_slots": [[4096, 16], [2 << 20, 2]]},
+    "engine": {"lease_slots": [[4096, 16], [2 << 20, 2]]},
     "http": {"max_body_bytes": LARGEST},
 }
 

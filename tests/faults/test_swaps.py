@@ -15,6 +15,7 @@ import tritonclient.http as triton_http
 from onnx import TensorProto, helper, numpy_helper
 from tritonclient.utils import InferenceServerException
 
+from appliance.core.rollout.policy import RolloutPolicy
 from tests.conftest import Serve
 from tests.faults.clients import FAKE_SECTIONS, Stream, ask, tensor
 from tests.faults.fake_models import write_fake
@@ -89,24 +90,28 @@ def test_what_cannot_load_or_is_too_slow_changes_nothing(
 def test_a_load_that_nobody_waits_for_any_more_ends_at_once_and_makes_place(
     serve: Serve, tmp_path: Path
 ) -> None:
-    write_fake(tmp_path, "m")
+    """Loads that hang take every place; the one that is abandoned gives its own up."""
+    names = ("m", "n")
+    for name in names:
+        write_fake(tmp_path, name)
     limits = {
         "workers": {"load_timeout_ms": 600_000},
-        "swap": {"loads": 1, "watch_s": 0.0, "slower_factor": 0.0},
+        "swap": {"watch_s": 0.0, "slower_factor": 0.0},
     }
     daemon = serve(tmp_path, {**FAKE_SECTIONS, **limits})
     with Stream(daemon.grpc, "m") as stream:
         stream.wait_for(20)
-        write_fake(tmp_path, "m", mode="hang_at_load")
+        for name in names:
+            write_fake(tmp_path, name, mode="hang_at_load")
         daemon.signal(signal.SIGHUP)
-        daemon.until("the load", lambda now: len(now["workers"]) == 2)
+        daemon.until("both loads", lambda now: len(now["workers"]) == 2 + RolloutPolicy().loads)
         write_fake(tmp_path, "m", mode="delay", delay_ms=1)
         daemon.signal(signal.SIGHUP)
-        now = daemon.until("the next", lambda now: now["swaps"]["endings"].get("live") == 2)
-        daemon.until("the end of both others", lambda now: len(now["workers"]) == 1)
+        now = daemon.until("the next", lambda now: now["swaps"]["endings"].get("live") == 3)
+        daemon.until("the end of both others of m", lambda now: len(now["workers"]) == 3)
         stream.wait_for(20)
     assert set(stream.outcomes) == {"OK"}
-    assert now["swaps"]["endings"] == {"live": 2, "abandoned": 1}
+    assert now["swaps"]["endings"] == {"live": 3, "abandoned": 1}
 
 
 @pytest.mark.parametrize("mode", ["crash", "fail"])
@@ -134,7 +139,7 @@ def test_a_run_that_hangs_while_another_version_could_answer_costs_a_moment(
     serve: Serve, tmp_path: Path, canary: float
 ) -> None:
     write_fake(tmp_path, "m")
-    swap = {**WATCHED, "canary_percent": canary, "canary_requests": 100_000, "hang_slack_ms": 300}
+    swap = {**WATCHED, "canary_percent": canary, "trial_requests": 100_000}
     daemon = serve(tmp_path, {**FAKE_SECTIONS, "swap": swap, "workers": {"run_timeout_ms": 600_000}})
     with Stream(daemon.grpc, "m") as stream:
         stream.wait_for(20)
@@ -185,7 +190,7 @@ def test_a_version_that_needs_too_much_memory_to_load_keeps_out(serve: Serve, tm
 
 def test_versions_that_answer_otherwise_are_found_in_the_shadow(serve: Serve, tmp_path: Path) -> None:
     write_version(tmp_path, 1)
-    shadow = {"shadow_percent": 50.0, "shadow_requests": 20, "stage_s": 0.0, "watch_s": 0.0}
+    shadow = {"shadow_percent": 50.0, "trial_requests": 20, "stage_s": 0.0, "watch_s": 0.0}
     daemon = serve(tmp_path, {"swap": shadow})
     with Stream(daemon.grpc, "m") as stream:
         stream.wait_for(20)
@@ -207,7 +212,7 @@ def test_a_version_with_other_inputs_than_its_clients_have_gives_way_where_a_tri
     serve: Serve, tmp_path: Path
 ) -> None:
     write_version(tmp_path, 1)
-    swap = {"shadow_percent": 50.0, "canary_requests": 20, "error_percent": 20.0, "watch_s": 600.0}
+    swap = {"shadow_percent": 50.0, "trial_requests": 20, "error_percent": 20.0, "watch_s": 600.0}
     daemon = serve(tmp_path, {"swap": swap})
     ask(daemon.grpc, "m")
     write_version(tmp_path, 2, name="z")
@@ -241,7 +246,7 @@ def tensor_over_http() -> triton_http.InferInput:
 @pytest.mark.every_front_end
 def test_a_canary_serves_the_clients_of_its_header_and_no_others(serve: Serve, tmp_path: Path) -> None:
     write_version(tmp_path, 1)
-    canary = {"canary_percent": 50.0, "canary_header": "x-site", "canary_requests": 100_000, "watch_s": 0.0}
+    canary = {"canary_percent": 50.0, "canary_header": "x-site", "trial_requests": 100_000, "watch_s": 0.0}
     daemon = serve(tmp_path, {"swap": canary})
     client = triton.InferenceServerClient(daemon.grpc)
 
@@ -270,7 +275,7 @@ def test_a_canary_serves_the_clients_of_its_header_over_http_as_well(
     """Whoever listens, and also for requests that the native door has learned to serve by itself: each client is led
     where gRPC leads it, by a header in whatever case, on one connection; and nobody when the canary is over."""
     write_version(tmp_path, 1)
-    canary = {"canary_percent": 50.0, "canary_header": "x-site", "canary_requests": 100_000, "watch_s": 0.0}
+    canary = {"canary_percent": 50.0, "canary_header": "x-site", "trial_requests": 100_000, "watch_s": 0.0}
     daemon = serve(tmp_path, with_front_end(FRONT_ENDS[front_end], {"swap": canary}))
     x = triton_http.InferInput("x", [1, 4], "UINT8")
     x.set_data_from_numpy(np.array([[1, 2, 3, 4]], np.uint8))

@@ -34,7 +34,7 @@ in_flight = 3
 [quotas.clients.unix]
 in_flight = 3
 [engine]
-grant_limit = 8
+lease_limit = 8
 """
 KEYS = {
     "grpc.addresses",
@@ -44,7 +44,7 @@ KEYS = {
     "http.max_connections_per_peer",
     "quotas.in_flight",
     "quotas.clients",
-    "engine.grant_limit",
+    "engine.lease_limit",
 }
 
 
@@ -94,7 +94,7 @@ def test_with_the_native_front_end() -> None:
 @pytest.mark.parametrize("kind", ["auto", "python"])
 def test_the_defaults_and_what_asks_for_nothing_are_no_problem(kind: str) -> None:
     assert not list(front_end_problems(config_of(kind, "")))
-    assert not list(front_end_problems(config_of(kind, "[engine]\ngrant_limit = 0")))
+    assert not list(front_end_problems(config_of(kind, "[engine]\nlease_limit = 0")))
 
 
 def test_an_installed_front_end_that_is_passed_over_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

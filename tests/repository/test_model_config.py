@@ -8,6 +8,7 @@ import pytest
 
 from appliance.domain.model import Batching, QueuePolicy, TimeoutAction, VersionChoice, VersionPolicy
 from appliance.domain.tensor import Datatype, TensorSpec
+from appliance.repository.model_directory import CONFIG_BYTES_MAX, LABEL_BYTES_MAX
 from tests.repository.conftest import ReadModel
 from tests.repository.onnx_files import model_of, port
 from tests.repository.outcomes import only_problem, served
@@ -371,14 +372,17 @@ def test_a_syntax_error_is_placed(read_model: ReadModel) -> None:
 
 
 def test_a_config_that_is_too_large(read_model: ReadModel) -> None:
-    problem = only_problem(read_model("# " + "x" * 200, max_config_bytes=100))
-    assert (problem.file, problem.text) == ("m/config.pbtxt", "has 202 bytes; the limit for it is 100")
+    problem = only_problem(read_model("#" * (CONFIG_BYTES_MAX + 1)))
+    assert problem.file == "m/config.pbtxt"
+    assert problem.text == f"has {CONFIG_BYTES_MAX + 1} bytes; the limit for it is {CONFIG_BYTES_MAX}"
 
 
 def test_labels_that_are_too_large_or_no_text(read_model: ReadModel) -> None:
     config = _io(y='label_filename: "l.txt"')
-    large = read_model(config, files={"l.txt": b"label\n" * 10}, max_label_bytes=50)
-    assert "has 60 bytes; the limit for it is 50" in only_problem(large).text
+    large = read_model(config, files={"l.txt": b"l" * (LABEL_BYTES_MAX + 1)})
+    assert (
+        f"has {LABEL_BYTES_MAX + 1} bytes; the limit for it is {LABEL_BYTES_MAX}" in only_problem(large).text
+    )
     assert "is not UTF-8 text (byte 1)" in only_problem(read_model(config, files={"l.txt": b"a\xff"})).text
     assert "holds no label" in only_problem(read_model(config, files={"l.txt": b"\n"})).text
 

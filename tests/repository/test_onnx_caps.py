@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
-from appliance.config.firewall import FirewallConfig
 from appliance.domain.errors import ArtefactError
 from appliance.repository.onnx.firewall import graph_flaws
 from appliance.repository.onnx.graph import read_graph
+from appliance.repository.onnx.limits import GraphLimits
 from appliance.repository.onnx.summary import GraphSummary
 from tests.repository.onnx_files import copying, model_of, part, plain_model, port, summary
 
@@ -27,15 +27,15 @@ def _many_operators() -> ModelProto:
 @pytest.mark.parametrize(
     ("config", "text"),
     [
-        (FirewallConfig(max_operators=20), "has 21 different operators; at most 20"),
-        (FirewallConfig(max_weight_bytes=79), "has 80 bytes of tensors; at most 79"),
-        (FirewallConfig(max_functions=1), "has 2 functions; at most 1"),
-        (FirewallConfig(max_opset=16), "asks for operator set 17 of 'ai.onnx'; 1 to 16"),
-        (FirewallConfig(max_name_bytes=16), "has a name of 17 bytes; at most 16"),
-        (FirewallConfig(), ""),
+        (GraphLimits(max_operators=20), "has 21 different operators; at most 20"),
+        (GraphLimits(max_weight_bytes=79), "has 80 bytes of tensors; at most 79"),
+        (GraphLimits(max_functions=1), "has 2 functions; at most 1"),
+        (GraphLimits(max_opset=16), "asks for operator set 17 of 'ai.onnx'; 1 to 16"),
+        (GraphLimits(max_name_bytes=16), "has a name of 17 bytes; at most 16"),
+        (GraphLimits(), ""),
     ],
 )
-def test_caps(config: FirewallConfig, text: str) -> None:
+def test_caps(config: GraphLimits, text: str) -> None:
     model = _many_operators()
     model.functions.extend([FunctionProto(name="a", domain="d"), FunctionProto(name="b", domain="d")])
     model.graph.initializer.extend(
@@ -48,7 +48,7 @@ def test_caps(config: FirewallConfig, text: str) -> None:
     assert text in "".join(found)
 
 
-def _read(data: bytes, config: FirewallConfig) -> GraphSummary:
+def _read(data: bytes, config: GraphLimits) -> GraphSummary:
     descriptor = os.memfd_create("model")
     try:
         os.write(descriptor, data)
@@ -60,14 +60,14 @@ def _read(data: bytes, config: FirewallConfig) -> GraphSummary:
 @pytest.mark.parametrize(
     ("config", "text"),
     [
-        (FirewallConfig(max_graph_bytes=100), "at most 100 are read"),
-        (FirewallConfig(max_nodes=30), "has more than 30 nodes"),
-        (FirewallConfig(max_tensors=4), "has more than 4 tensors"),
-        (FirewallConfig(max_depth=1), "nested more than 1 deep"),
-        (FirewallConfig(max_ports=1), "more than 1 inputs"),
+        (GraphLimits(max_graph_bytes=100), "at most 100 are read"),
+        (GraphLimits(max_nodes=30), "has more than 30 nodes"),
+        (GraphLimits(max_tensors=4), "has more than 4 tensors"),
+        (GraphLimits(max_depth=1), "nested more than 1 deep"),
+        (GraphLimits(max_ports=1), "more than 1 inputs"),
     ],
 )
-def test_caps_that_end_the_reading(config: FirewallConfig, text: str) -> None:
+def test_caps_that_end_the_reading(config: GraphLimits, text: str) -> None:
     model = _many_operators()
     model.graph.input.append(port("second", [1]))
     model.graph.initializer.extend([TensorProto(name="w")] * 5)
@@ -85,11 +85,11 @@ def test_attributes_of_one_node_are_bounded() -> None:
 @pytest.mark.parametrize(
     ("config", "text"),
     [
-        (FirewallConfig(max_tensors=9), "more than 9 tensors and graphs in one attribute"),
-        (FirewallConfig(max_nodes=9), "more than 9 nodes in one function"),
+        (GraphLimits(max_tensors=9), "more than 9 tensors and graphs in one attribute"),
+        (GraphLimits(max_nodes=9), "more than 9 nodes in one function"),
     ],
 )
-def test_what_is_remembered_for_later_is_bounded(config: FirewallConfig, text: str) -> None:
+def test_what_is_remembered_for_later_is_bounded(config: GraphLimits, text: str) -> None:
     model = plain_model()
     if config.max_tensors == 9:
         model.graph.node[0].attribute.add(name="a").tensors.extend([TensorProto()] * 10)
@@ -122,16 +122,16 @@ def test_names_have_a_limit_in_all() -> None:
 @pytest.mark.parametrize(
     ("config", "text"),
     [
-        (FirewallConfig(max_nodes=6), "has more than 6 nodes"),
-        (FirewallConfig(max_tensors=2), "has more than 2 tensors"),
-        (FirewallConfig(max_depth=1), "nested more than 1 deep"),
-        (FirewallConfig(max_functions=1), "has more than 1 training graphs"),
-        (FirewallConfig(max_operators=2), "has 3 different operators; at most 2"),
-        (FirewallConfig(max_weight_bytes=11), "has 12 bytes of tensors; at most 11"),
-        (FirewallConfig(), ""),
+        (GraphLimits(max_nodes=6), "has more than 6 nodes"),
+        (GraphLimits(max_tensors=2), "has more than 2 tensors"),
+        (GraphLimits(max_depth=1), "nested more than 1 deep"),
+        (GraphLimits(max_functions=1), "has more than 1 training graphs"),
+        (GraphLimits(max_operators=2), "has 3 different operators; at most 2"),
+        (GraphLimits(max_weight_bytes=11), "has 12 bytes of tensors; at most 11"),
+        (GraphLimits(), ""),
     ],
 )
-def test_training_graphs_count_against_the_caps(config: FirewallConfig, text: str) -> None:
+def test_training_graphs_count_against_the_caps(config: GraphLimits, text: str) -> None:
     """A runtime reads them, too, though nothing trains here."""
     model = plain_model()
     for number in range(2):
@@ -155,7 +155,7 @@ def test_training_graphs_count_against_the_caps(config: FirewallConfig, text: st
 def test_overloads_are_as_many_as_operators_may_be(count: int) -> None:
     nodes = [NodeProto(op_type="Identity", overload=f"{number}") for number in range(count)]
     data = model_of([port("x", [1])], [port("y", [1])], nodes).SerializeToString()
-    config = FirewallConfig(max_operators=20)
+    config = GraphLimits(max_operators=20)
     if count == 20:
         assert sum(_read(data, config).calls.values()) == 20
         return
@@ -168,7 +168,7 @@ def test_too_many_operators_are_told_as_that(overloads: int) -> None:
     """Their overloads are not remembered any more."""
     model = _many_operators()
     model.graph.node.extend(NodeProto(op_type="Op1", overload=f"{number}") for number in range(overloads))
-    config = FirewallConfig(max_operators=20)
+    config = GraphLimits(max_operators=20)
     found = _read(model.SerializeToString(), config)
     (flaw,) = graph_flaws(found, config)
     assert str(flaw).startswith("has 21 different operators; at most 20 are allowed")
@@ -189,7 +189,7 @@ def test_a_bomb_of_functions_does_not_hide_behind_overloads() -> None:
         body.opset_import.append(helper.make_opsetid("d", 1))
     bomb = helper.make_node("f0", ["x"], ["y"], domain="d")
     model.graph.node.append(bomb)
-    config = FirewallConfig(max_operators=20)
+    config = GraphLimits(max_operators=20)
     (flaw,) = graph_flaws(_read(model.SerializeToString(), config), config)
     assert "with its functions expanded" in str(flaw)
     del model.graph.node[-1]

@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 from onnx import ModelProto, SparseTensorProto, TensorProto, helper, numpy_helper
 
-from appliance.config.firewall import FirewallConfig
 from appliance.repository.onnx.firewall import graph_flaws
+from appliance.repository.onnx.limits import GraphLimits
 from tests.repository.onnx_files import copying, model_of, part, plain_model, port, summary
 
-CONFIG = FirewallConfig()
+CONFIG = GraphLimits()
 HUGE = 60_000_000_000
 MANY_BYTES = "bytes more than its files hold"
 
 
-def flaws(model: ModelProto | bytes, config: FirewallConfig = CONFIG) -> list[str]:
+def flaws(model: ModelProto | bytes, config: GraphLimits = CONFIG) -> list[str]:
     """What the firewall says of a graph, files aside."""
     data = model if isinstance(model, bytes) else model.SerializeToString()
     return [str(flaw) for flaw in graph_flaws(summary(data), config)]
@@ -97,9 +97,9 @@ def test_dense_bytes_are_those_of_the_values(element: int, size: int, over: bool
     model.graph.sparse_initializer.append(sparse)
     held = sum(each.inline_bytes for each in summary(model.SerializeToString()).tensors)
     needed = 1000 * size + 8  # with the index
-    config = FirewallConfig(max_expanded_bytes=needed - held - over)
+    config = GraphLimits(max_expanded_bytes=needed - held - over)
     assert bool(flaws(model, config)) == over
-    assert bool(flaws(model, FirewallConfig(max_weight_bytes=needed - over))) == over
+    assert bool(flaws(model, GraphLimits(max_weight_bytes=needed - over))) == over
 
 
 @pytest.mark.parametrize("packed", [False, True])
@@ -165,8 +165,8 @@ def test_what_a_function_holds_counts_once_for_each_call(times: int, levels: int
 
 def test_the_tensors_of_functions_count_once_for_each_call() -> None:
     model = _calling(10, 2)
-    assert flaws(model, FirewallConfig(max_tensors=100)) == []
-    (text,) = flaws(model, FirewallConfig(max_tensors=99))
+    assert flaws(model, GraphLimits(max_tensors=100)) == []
+    (text,) = flaws(model, GraphLimits(max_tensors=99))
     assert text.startswith("has more than 99 tensors with its functions expanded")
     assert "repository.firewall.max_tensors" in text
 
@@ -176,8 +176,8 @@ def test_copies_count_against_both_caps_on_bytes(over: bool) -> None:
     model = _calling(10, 2)
     held = 1 << 10
     needed = 100 * held
-    assert bool(flaws(model, FirewallConfig(max_weight_bytes=needed - over))) == over
-    assert bool(flaws(model, FirewallConfig(max_expanded_bytes=needed - held - over))) == over
+    assert bool(flaws(model, GraphLimits(max_weight_bytes=needed - over))) == over
+    assert bool(flaws(model, GraphLimits(max_expanded_bytes=needed - held - over))) == over
 
 
 def test_defaults_of_a_function_and_subgraphs_in_it_are_copied_with_it() -> None:
@@ -187,8 +187,8 @@ def test_defaults_of_a_function_and_subgraphs_in_it_are_copied_with_it() -> None
     inner = helper.make_graph([], "inner", [], [], [_constant(1 << 10, "i")])
     body.node.add(op_type="If").attribute.append(helper.make_attribute("then_branch", inner))
     needed = 300 << 10
-    assert flaws(model, FirewallConfig(max_weight_bytes=needed)) == []
-    (text,) = flaws(model, FirewallConfig(max_weight_bytes=needed - 1))
+    assert flaws(model, GraphLimits(max_weight_bytes=needed)) == []
+    (text,) = flaws(model, GraphLimits(max_weight_bytes=needed - 1))
     assert f"more than {needed - 1} bytes of tensors" in text
 
 
@@ -197,16 +197,16 @@ def test_a_function_that_nobody_calls_is_not_copied() -> None:
     model.functions.add(name="idle", domain="d").node.add(op_type="Constant").attribute.append(
         helper.make_attribute("value", _constant(1 << 10, "c"))
     )
-    assert flaws(model, FirewallConfig(max_expanded_bytes=0, max_tensors=2)) == []
+    assert flaws(model, GraphLimits(max_expanded_bytes=0, max_tensors=2)) == []
 
 
 def test_what_nobody_calls_gives_no_room_to_what_is_copied() -> None:
     model = _calling(100)
-    assert flaws(model, FirewallConfig(max_expanded_bytes=99 << 10)) == []
+    assert flaws(model, GraphLimits(max_expanded_bytes=99 << 10)) == []
     idle = model.functions.add(name="idle", domain="d")
     idle.node.add(op_type="Constant").attribute.append(
         helper.make_attribute("value", _constant(1 << 20, "c"))
     )
-    assert flaws(model, FirewallConfig(max_expanded_bytes=99 << 10)) == []
-    (text,) = flaws(model, FirewallConfig(max_expanded_bytes=(99 << 10) - 1))
+    assert flaws(model, GraphLimits(max_expanded_bytes=99 << 10)) == []
+    (text,) = flaws(model, GraphLimits(max_expanded_bytes=(99 << 10) - 1))
     assert MANY_BYTES in text

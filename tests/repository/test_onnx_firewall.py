@@ -14,11 +14,11 @@ from onnx import (
     helper,
 )
 
-from appliance.config.firewall import FirewallConfig
 from appliance.config.repository import RepositoryConfig
 from appliance.domain.errors import ArtefactError
 from appliance.repository.directory import scan
 from appliance.repository.onnx.firewall import REFUSED_OPERATORS, graph_flaws, reference_flaws
+from appliance.repository.onnx.limits import GraphLimits
 from models.generate import MODELS
 from models.generators.package import Expectation
 from tests.repository.onnx_files import (
@@ -32,11 +32,11 @@ from tests.repository.onnx_files import (
     write_version,
 )
 
-CONFIG = FirewallConfig()
+CONFIG = GraphLimits()
 MODELS_HOME = Path(__file__).parents[2] / "models"
 
 
-def flaws(model: ModelProto | bytes, config: FirewallConfig = CONFIG) -> list[str]:
+def flaws(model: ModelProto | bytes, config: GraphLimits = CONFIG) -> list[str]:
     """What the firewall says of a graph, files aside."""
     data = model if isinstance(model, bytes) else model.SerializeToString()
     return [str(flaw) for flaw in graph_flaws(summary(data), config)]
@@ -275,7 +275,7 @@ def test_four_bit_elements_count_by_halves() -> None:
 def test_doors_to_other_code_are_refused(operator: tuple[str, str]) -> None:
     domain, name = operator
     model = of_node(helper.make_node(name, ["x"], ["z"], domain=domain))
-    (text,) = flaws(model, FirewallConfig(domains=("", domain)))
+    (text,) = flaws(model, GraphLimits(domains=("", domain)))
     assert f"operator '{domain}:{name}'" in text
     assert "never served" in text
     assert "node 0" in text
@@ -302,12 +302,12 @@ def test_domains(domain: str, allowed: bool) -> None:
     assert flaws(of_node(helper.make_node("Op", ["x"], ["z"], domain=domain)), _allowing(domain)) == []
 
 
-def _allowing(domain: str) -> FirewallConfig:
-    return FirewallConfig(domains=("", domain))
+def _allowing(domain: str) -> GraphLimits:
+    return GraphLimits(domains=("", domain))
 
 
 def test_the_standard_domain_may_be_written_out_in_the_setting() -> None:
-    assert flaws(plain_model(), FirewallConfig(domains=("ai.onnx",))) == []
+    assert flaws(plain_model(), GraphLimits(domains=("ai.onnx",))) == []
 
 
 def _function(name: str, *calls: str, times: int = 1) -> FunctionProto:
@@ -419,5 +419,5 @@ def test_an_operator_may_be_allowed_by_the_configuration(tmp_path: Path) -> None
     model = plain_model()
     _evil(model)
     write_version(tmp_path, "m", model)
-    allowing = RepositoryConfig(firewall=FirewallConfig(domains=("", "evil")))
+    allowing = RepositoryConfig(firewall=GraphLimits(domains=("", "evil")))
     assert len(scan(tmp_path, allowing).servable) == 1

@@ -16,7 +16,8 @@ import pytest
 
 from appliance.config.repository import RepositoryConfig
 from appliance.domain.errors import ConfigInvalid
-from appliance.repository.directory import RepositoryScan, scan
+from appliance.repository.directory import MODELS_MAX, RepositoryScan, scan
+from appliance.repository.model_config import VERSIONS_MAX
 from appliance.repository.model_directory import read_model_directory
 from models.generate import MODELS, write_model
 from models.generators.package import Expectation
@@ -384,13 +385,17 @@ def test_the_fingerprint_changes_with_the_files_of_the_worker_only(tmp_path: Pat
 
 
 def test_limits_on_numbers_of_directories(tmp_path: Path) -> None:
-    _plain(tmp_path, 1, 2, 3)
     _plain(tmp_path, 1, name="n")
-    with pytest.raises(ConfigInvalid, match="holds 2 directories; the limit is 1"):
-        scan(tmp_path, RepositoryConfig(max_models=1))
-    found = scan(tmp_path, RepositoryConfig(max_versions=2))
-    assert [str(problem) for problem in found.problems] == ["m: has 3 version directories; the limit is 2"]
+    for number in range(1, VERSIONS_MAX + 2):
+        (tmp_path / "m" / str(number)).mkdir(parents=True)
+    found = scan(tmp_path, CONFIG)
+    text = f"m: has {VERSIONS_MAX + 1} version directories; the limit is {VERSIONS_MAX}"
+    assert [str(problem) for problem in found.problems] == [text]
     assert _keys(found) == ["n/1"]
+    for number in range(MODELS_MAX - 1):
+        (tmp_path / f"x{number}").mkdir()
+    with pytest.raises(ConfigInvalid, match=f"holds {MODELS_MAX + 1} directories; the limit is {MODELS_MAX}"):
+        scan(tmp_path, CONFIG)
 
 
 @pytest.mark.parametrize("name", ["missing", "file"])

@@ -15,10 +15,10 @@ import sys
 from contextlib import suppress
 from functools import partial
 
-from appliance.config.residency import ResidencyConfig
-from appliance.config.swap import SwapConfig
 from appliance.core.memory.footprint import PROCESS_BYTES, Residency
 from appliance.core.memory.model import Move
+from appliance.core.memory.policy import ResidencyPolicy
+from appliance.core.rollout.policy import RolloutPolicy
 from appliance.domain.errors import InvalidRequest, ModelAway, RunFailed, WorkerDied
 from appliance.domain.inference import Answer, Outcome
 from appliance.domain.model import ModelVersion, VersionState
@@ -51,15 +51,15 @@ class CrowdedWorld(SwapWorld):
     def __init__(self, seed: int, *, names: int = 4) -> None:
         rand = random.Random(seed)
         budget_bytes = int(rand.choice((1.5, 2.5, 3.5)) * MODEL_BYTES)
-        swap = SwapConfig(
+        swap = RolloutPolicy(
             loads=rand.choice((1, 2)),
             canary_percent=rand.choice((0.0, 50.0)),
-            canary_requests=5,
+            trial_requests=5,
             stage_s=0.02,
             patience_s=0.2,
             watch_s=rand.choice((0.2, 1.0)),
         )
-        residency = terms_of(ResidencyConfig(retry_ns=20 * MS), budget_bytes, 1 << 40)
+        residency = terms_of(ResidencyPolicy(retry_ns=20 * MS), budget_bytes, 1 << 40)
         super().__init__(seed, names=names, swap=swap, residency=residency)
         self._wished: dict[str, list[ModelVersion]] = {name: [model] for name, model in self.wanted.items()}
 

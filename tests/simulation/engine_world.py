@@ -24,11 +24,10 @@ from typing import Any
 from appliance.config.arena import ArenaConfig
 from appliance.config.engine import EngineConfig
 from appliance.config.placement import PlacementConfig
-from appliance.config.residency import ResidencyConfig
-from appliance.config.scheduling import SchedulingConfig
-from appliance.config.supervisor import SupervisorConfig
-from appliance.config.swap import SwapConfig
+from appliance.core.memory.policy import ResidencyPolicy
 from appliance.core.rollout.catalog import Catalog, CatalogProblem, CatalogVersion
+from appliance.core.rollout.policy import RolloutPolicy
+from appliance.core.scheduling.planning import Planning
 from appliance.core.scheduling.scheduler import Scheduler
 from appliance.domain.errors import ApplianceError
 from appliance.domain.inference import NO_DEADLINE, Answer, Outcome, RequestHead, TensorHead
@@ -36,6 +35,7 @@ from appliance.domain.model import Batching, ModelVersion, WeightsFile
 from appliance.domain.tensor import Datatype, TensorSpec
 from appliance.domain.validation import plan_request
 from appliance.engine.control.model_cache import ResidencyTerms
+from appliance.engine.control.supervisor import RestartPolicy
 from appliance.engine.control.swaps import SwapTerms
 from appliance.engine.engine import Engine, EngineTerms
 from appliance.engine.environment import Shell
@@ -80,14 +80,15 @@ class EngineWorld(EngineTurns):
             lambda event: self.engine.pool_event(event),  # noqa: PLW0108  the engine is made later
             self.trouble,
         )
-        self.scheduler = Scheduler(SchedulingConfig())
+        self.scheduler = Scheduler(Planning())
         self.engine = Engine(
             terms=EngineTerms(
-                engine=EngineConfig(shapes_per_model=3),
+                engine=EngineConfig(),
+                shapes_per_model=3,
                 placement=PlacementConfig(
                     max_processes=world.random.choice((1, 2, 8)), share_below_bytes=2000
                 ),
-                supervisor=SupervisorConfig(),
+                supervisor=RestartPolicy(),
                 swap=SwapTerms(_swap(world.random), MemoryRecords(), lambda model: ""),
                 residency=_residency(world.random),
             ),
@@ -241,14 +242,13 @@ class EngineWorld(EngineTurns):
             assert end <= start, "memory in use was given to another request"
 
 
-def _swap(rand: random.Random) -> SwapConfig:
+def _swap(rand: random.Random) -> RolloutPolicy:
     """Trials of every kind, short enough for a run."""
-    return SwapConfig(
+    return RolloutPolicy(
         loads=rand.choice((1, 2)),
         shadow_percent=rand.choice((0.0, 0.0, 30.0)),
-        shadow_requests=5,
         canary_percent=rand.choice((0.0, 0.0, 30.0)),
-        canary_requests=5,
+        trial_requests=5,
         stage_s=0.02,
         patience_s=0.2,
         watch_s=rand.choice((0.0, 0.05, 0.5)),
@@ -257,7 +257,7 @@ def _swap(rand: random.Random) -> SwapConfig:
 
 def _residency(rand: random.Random) -> ResidencyTerms:
     """Memory for all models, or for some of them, with evicted weights as a step between or without."""
-    config = ResidencyConfig(evict_weights=rand.choice((True, False)), retry_ns=500 * MS, early_bytes=1)
+    config = ResidencyPolicy(evict_weights=rand.choice((True, False)), retry_ns=500 * MS, early_bytes=1)
     return terms_of(config, rand.choice((1 << 62, 20 << 20, 14 << 20)))
 
 

@@ -8,9 +8,9 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from appliance.config.scheduling import SchedulingConfig
 from appliance.core.scheduling import events as on
 from appliance.core.scheduling.actions import Action, Dispatch, Expired, Refused, WakeAt
+from appliance.core.scheduling.planning import Planning
 from appliance.core.scheduling.scheduler import Scheduler
 from appliance.domain.model import Batching
 
@@ -68,7 +68,7 @@ class Play:
         self.offer = offer
         self.measured_ns = measured_ns
         self.random = random.Random(seed)
-        self.scheduler = Scheduler(SchedulingConfig())
+        self.scheduler = Scheduler(Planning())
         self.tally = Tally()
         self.calendar: list[tuple[int, int, on.Event | Callable[[], None]]] = []
         self.deadlines: dict[int, int] = {}

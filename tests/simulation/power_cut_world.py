@@ -15,8 +15,8 @@ import random
 import sys
 from functools import partial
 
-from appliance.config.swap import SwapConfig
 from appliance.core.rollout.ledger import Standing
+from appliance.core.rollout.policy import RolloutPolicy
 from appliance.domain.model import VersionState
 from appliance.engine.control.tries import pause_ms
 from tests.simulation.scripted_workers import MS, World
@@ -39,7 +39,7 @@ class PowerCutWorld(SwapWorld):
         self.cuts = 0
         fates = random.Random(seed)
         self.lethal = {f"m{number}": fates.choice((0, 2, 4, 7, 10_000)) for number in range(names)}
-        super().__init__(seed, names=names, swap=SwapConfig(loads=4, tries=3, watch_s=30.0))
+        super().__init__(seed, names=names, swap=RolloutPolicy(loads=4, tries=3, watch_s=30.0))
         self.rotten = fates.choice(self.names)
         self.wanted[self.rotten] = version_of(self.rotten, 1, ROT)
         self.lethal[self.rotten] = 0

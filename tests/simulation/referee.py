@@ -11,9 +11,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
 
-from appliance.config.scheduling import SchedulingConfig
 from appliance.core.scheduling import actions as do
 from appliance.core.scheduling import events as on
+from appliance.core.scheduling.planning import Planning
 from appliance.domain.inference import NO_DEADLINE
 from appliance.domain.model import Batching, TimeoutAction
 
@@ -70,7 +70,7 @@ class Scope:
 class Referee:
     """Keeps the account. ``after`` is called with every step and what came of it."""
 
-    config: SchedulingConfig
+    config: Planning
     scope: Scope
     lanes: dict[int, int] = field(default_factory=dict)
     returning: dict[int, int] = field(default_factory=dict)

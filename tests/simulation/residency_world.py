@@ -8,13 +8,13 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from appliance.config.residency import ResidencyPolicy
 from appliance.core.memory import actions, events
 from appliance.core.memory.accountant import Accountant
 from appliance.core.memory.actions import Action
 from appliance.core.memory.events import Event
 from appliance.core.memory.footprint import Footprint, Residency
 from appliance.core.memory.model import ARRIVING, LEAVING, Model, Move
+from appliance.core.memory.policy import ResidencyPolicy
 from appliance.core.memory.waits import Budget
 
 MILLISECOND = 1_000_000

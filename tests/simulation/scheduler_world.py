@@ -13,9 +13,9 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from appliance.config.scheduling import SchedulingConfig
 from appliance.core.scheduling import events as on
 from appliance.core.scheduling.actions import Action, Dispatch, WakeAt
+from appliance.core.scheduling.planning import Planning
 from appliance.core.scheduling.scheduler import Scheduler
 from appliance.domain.inference import NO_DEADLINE
 from appliance.domain.model import Batching, QueuePolicy, TimeoutAction
@@ -79,10 +79,10 @@ class World:
 
     # --- making the world
 
-    def _config(self) -> SchedulingConfig:
+    def _config(self) -> Planning:
         rng = self.random
         tight = rng.random() < 0.2
-        return SchedulingConfig(
+        return Planning(
             max_queued_requests=rng.randrange(4, 30) if tight else 1000,
             max_queued_bytes=rng.randrange(2_000, 20_000) if tight else 1 << 30,
             max_queued_per_model=rng.randrange(2, 20) if tight else 1000,

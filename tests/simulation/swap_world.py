@@ -24,16 +24,16 @@ from functools import partial
 from appliance.config.arena import ArenaConfig
 from appliance.config.engine import EngineConfig
 from appliance.config.placement import PlacementConfig
-from appliance.config.scheduling import SchedulingConfig
-from appliance.config.supervisor import SupervisorConfig
-from appliance.config.swap import SwapConfig
 from appliance.core.rollout.catalog import Catalog, CatalogVersion
+from appliance.core.rollout.policy import RolloutPolicy
+from appliance.core.scheduling.planning import Planning
 from appliance.core.scheduling.scheduler import Scheduler
 from appliance.domain.inference import NO_DEADLINE, Answer, Outcome, RequestHead, TensorHead
 from appliance.domain.model import ModelVersion, VersionState
 from appliance.domain.tensor import Datatype, TensorSpec
 from appliance.domain.validation import plan_request
 from appliance.engine.control.model_cache import ResidencyTerms
+from appliance.engine.control.supervisor import RestartPolicy
 from appliance.engine.control.swaps import SwapTerms
 from appliance.engine.engine import Engine, EngineTerms
 from appliance.engine.environment import Shell
@@ -154,18 +154,17 @@ class SwapWorld(EngineTurns):
         seed: int,
         *,
         names: int = 4,
-        swap: SwapConfig | None = None,
+        swap: RolloutPolicy | None = None,
         residency: ResidencyTerms | None = None,
     ) -> None:
         self.world = World(seed)
         self._residency = residency
         rand = self.world.random
-        self.config = swap or SwapConfig(
+        self.config = swap or RolloutPolicy(
             loads=rand.choice((1, 2)),
             shadow_percent=rand.choice((0.0, 0.0, 50.0)),
-            shadow_requests=10,
             canary_percent=rand.choice((0.0, 10.0, 50.0)),
-            canary_requests=10,
+            trial_requests=10,
             stage_s=0.05,
             patience_s=30.0,
             differing_percent=0.0,
@@ -187,13 +186,13 @@ class SwapWorld(EngineTurns):
         world, rand = self.world, self.world.random
         self.arena = Arena(ARENA)
         self.workers = self.workers_type(world, self.arena, self._tell)
-        self.scheduler = Scheduler(SchedulingConfig())
+        self.scheduler = Scheduler(Planning())
         self.max_processes = rand.choice((2, 64))
         self.engine = Engine(
             terms=EngineTerms(
                 engine=EngineConfig(),
                 placement=PlacementConfig(max_processes=self.max_processes, share_below_bytes=2000),
-                supervisor=SupervisorConfig(),
+                supervisor=RestartPolicy(),
                 swap=SwapTerms(self.config, self.records, lambda model: self.box),
                 residency=self._residency or ResidencyTerms(),
             ),

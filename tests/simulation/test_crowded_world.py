@@ -6,9 +6,9 @@ from contextlib import suppress
 
 import pytest
 
-from appliance.config.residency import ResidencyConfig
-from appliance.config.swap import SwapConfig
 from appliance.core.memory.footprint import PROCESS_BYTES
+from appliance.core.memory.policy import ResidencyPolicy
+from appliance.core.rollout.policy import RolloutPolicy
 from appliance.domain.errors import ModelAway
 from appliance.domain.model import ModelVersion
 from appliance.workers import port
@@ -41,8 +41,8 @@ class FullWorld(SwapWorld):
     """Two models and room for both: one is swapped while a client waits for the other, which is out of memory."""
 
     def __init__(self) -> None:
-        terms = terms_of(ResidencyConfig(evict_weights=False), 2 * (PROCESS_BYTES + 5_000), 0)
-        swap = SwapConfig(watch_s=0.2, canary_percent=0.0)
+        terms = terms_of(ResidencyPolicy(evict_weights=False), 2 * (PROCESS_BYTES + 5_000), 0)
+        swap = RolloutPolicy(watch_s=0.2, canary_percent=0.0)
         super().__init__(8, names=2, swap=swap, residency=terms)
 
     def check(self) -> None:
@@ -69,9 +69,9 @@ class LeavingWorld(SwapWorld):
     """Three models and room for three, of which one stays; the first is swapped, which takes the third's place."""
 
     def __init__(self, canary_percent: float) -> None:
-        config = ResidencyConfig(evict_weights=False, pins=("m1",))
+        config = ResidencyPolicy(evict_weights=False, pins=("m1",))
         terms = terms_of(config, 3 * (PROCESS_BYTES + 5_000), 0)
-        swap = SwapConfig(watch_s=5.0, canary_percent=canary_percent, stage_s=5.0)
+        swap = RolloutPolicy(watch_s=5.0, canary_percent=canary_percent, stage_s=5.0)
         super().__init__(8, names=3, swap=swap, residency=terms)
 
     def in_memory(self) -> set[int]:
@@ -132,8 +132,8 @@ class FatalWorld(SwapWorld):
 
 
 def test_a_version_that_is_quarantined_while_it_comes_back_leaves_no_process_behind() -> None:
-    terms = terms_of(ResidencyConfig(), PROCESS_BYTES + 6_000)
-    world = FatalWorld(8, names=2, swap=SwapConfig(watch_s=0.1, retry_first_s=0.0), residency=terms)
+    terms = terms_of(ResidencyPolicy(), PROCESS_BYTES + 6_000)
+    world = FatalWorld(8, names=2, swap=RolloutPolicy(watch_s=0.1, retry_first_s=0.0), residency=terms)
     world.start()
 
     def asked(name: str) -> None:

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from appliance.config.residency import ResidencyConfig
-from appliance.config.swap import SwapConfig
 from appliance.core.memory.footprint import PROCESS_BYTES
+from appliance.core.memory.policy import ResidencyPolicy
 from appliance.core.rollout.catalog import Catalog, CatalogVersion
+from appliance.core.rollout.policy import RolloutPolicy
 from appliance.domain.model import ModelVersion, WeightsFile
 from appliance.workers import port
 from tests.engine.memory_terms import terms_of
@@ -69,9 +69,9 @@ class EarlyWorld(SwapWorld):
     workers: EarlyWorkers
 
     def __init__(self, packed_forms: bool = False) -> None:
-        config = ResidencyConfig(early_bytes=1, evict_weights=False)
+        config = ResidencyPolicy(early_bytes=1, evict_weights=False)
         terms = terms_of(config, 2 * (PROCESS_BYTES + FAST_BYTES) + 100_000)
-        swap = SwapConfig(watch_s=0.1, packed_forms=packed_forms)
+        swap = RolloutPolicy(watch_s=0.1, packed_forms=packed_forms)
         super().__init__(3, names=2, swap=swap, residency=terms)
         weights = WeightsFile(path="w", size=WEIGHTS_BYTES, pieces=("ab",))
         self.large = self.wanted["m0"] = replace(

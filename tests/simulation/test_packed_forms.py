@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from appliance.config.residency import ResidencyConfig
-from appliance.config.swap import SwapConfig
 from appliance.core.memory.footprint import PROCESS_BYTES
+from appliance.core.memory.policy import ResidencyPolicy
+from appliance.core.rollout.policy import RolloutPolicy
 from appliance.domain.inference import NO_DEADLINE, Answer, Outcome, RequestHead, TensorHead
 from appliance.domain.model import ModelVersion, WeightsFile
 from appliance.domain.validation import plan_request
@@ -75,7 +75,7 @@ def test_what_a_packed_form_does_costs_the_form_and_not_the_version(
     form = tmp_path / f"{DIGEST}-box"
     form.mkdir()
     (form / "weights.bin").write_bytes(b"x")
-    world = FormedWorld(8, names=1, swap=SwapConfig(watch_s=0.1, packed_forms=False))
+    world = FormedWorld(8, names=1, swap=RolloutPolicy(watch_s=0.1, packed_forms=False))
     world.wanted["m0"] = model = replace(world.wanted["m0"], forms=str(tmp_path), digest=DIGEST)
     world.start()
     for _ in range(2):
@@ -87,7 +87,7 @@ def test_what_a_packed_form_does_costs_the_form_and_not_the_version(
     assert [(entry.state.value, entry.reason) for entry in entries] == [("READY", "")]
     assert os.listdir(form) == ["refused"]
     (version,) = world.engine.status().versions
-    assert version.tries_left == SwapConfig().tries
+    assert version.tries_left == RolloutPolicy().tries
     world.settle()
 
 
@@ -97,9 +97,9 @@ def test_a_quick_load_that_dies_costs_the_version_and_not_the_form_it_does_not_u
     monkeypatch.setattr(FormedWorkers, "when", "at quick load")
     form = tmp_path / f"{DIGEST}-box"
     form.mkdir()
-    terms = terms_of(ResidencyConfig(early_bytes=1), PROCESS_BYTES + 6_000)
+    terms = terms_of(ResidencyPolicy(early_bytes=1), PROCESS_BYTES + 6_000)
     world = LosingWorld(
-        8, names=2, swap=SwapConfig(watch_s=0.1, packed_forms=False, retry_first_s=0.0), residency=terms
+        8, names=2, swap=RolloutPolicy(watch_s=0.1, packed_forms=False, retry_first_s=0.0), residency=terms
     )
     weights = WeightsFile(path="w", size=1000)
     world.wanted["m0"] = model = replace(
@@ -121,7 +121,7 @@ def test_a_form_that_cannot_be_marked_does_not_shield_its_version_for_ever(
 ) -> None:
     monkeypatch.setattr("appliance.workers.forms.refuse_form", lambda path, reason: False)
     (tmp_path / f"{DIGEST}-box").mkdir()
-    world = FormedWorld(8, names=1, swap=SwapConfig(packed_forms=False))
+    world = FormedWorld(8, names=1, swap=RolloutPolicy(packed_forms=False))
     world.wanted["m0"] = replace(world.wanted["m0"], forms=str(tmp_path), digest=DIGEST)
     world.start()
     (version,) = world.engine.status().versions

@@ -6,9 +6,9 @@ from collections import Counter
 
 import pytest
 
-from appliance.config.residency import ResidencyConfig
-from appliance.config.swap import SwapConfig
 from appliance.core.memory.footprint import PROCESS_BYTES
+from appliance.core.memory.policy import ResidencyPolicy
+from appliance.core.rollout.policy import RolloutPolicy
 from appliance.domain.model import VersionState
 from tests.engine.memory_terms import terms_of
 from tests.simulation.scripted_workers import MS
@@ -24,8 +24,8 @@ class FullWorld(SwapWorld):
     """MODELS models on a box with memory for ROOM of them; the last one is pinned."""
 
     def __init__(self) -> None:
-        terms = terms_of(ResidencyConfig(pins=(PIN,)), ROOM * MODEL_BYTES)
-        super().__init__(1, names=MODELS, swap=SwapConfig(watch_s=0.1), residency=terms)
+        terms = terms_of(ResidencyPolicy(pins=(PIN,)), ROOM * MODEL_BYTES)
+        super().__init__(1, names=MODELS, swap=RolloutPolicy(watch_s=0.1), residency=terms)
 
     def until_ready(self) -> int:
         """Let time pass until the engine is ready; how long that took, in ns."""

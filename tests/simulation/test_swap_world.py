@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from appliance.config.residency import ResidencyConfig
-from appliance.config.swap import SwapConfig
 from appliance.core.memory.footprint import PROCESS_BYTES
+from appliance.core.memory.policy import ResidencyPolicy
 from appliance.core.rollout.catalog import Catalog, CatalogVersion
 from appliance.core.rollout.ledger import Change, Ending
+from appliance.core.rollout.policy import RolloutPolicy
 from appliance.core.rollout.version import Artifact
 from appliance.core.rollout.wish import TrialWish
 from appliance.domain.model import VersionState, WeightsFile
@@ -39,7 +39,7 @@ def test_no_request_fails_because_of_a_swap_and_nothing_unproven_serves(first: i
 
 
 def test_two_hundred_models_swapped_at_once_load_a_few_at_a_time() -> None:
-    world = SwapWorld(1, names=200, swap=SwapConfig(loads=3, watch_s=0.1))
+    world = SwapWorld(1, names=200, swap=RolloutPolicy(loads=3, watch_s=0.1))
     world.start()
     for name in world.names:
         world.wanted[name] = world.next_version(name, SOUND)
@@ -52,7 +52,7 @@ def test_two_hundred_models_swapped_at_once_load_a_few_at_a_time() -> None:
 
 
 def test_the_newest_wish_wins_and_the_one_under_way_is_abandoned() -> None:
-    world = SwapWorld(2, names=1, swap=SwapConfig(watch_s=0.1))
+    world = SwapWorld(2, names=1, swap=RolloutPolicy(watch_s=0.1))
     world.start()
     for _ in range(5):
         world.wish("m0", SOUND)
@@ -63,7 +63,7 @@ def test_the_newest_wish_wins_and_the_one_under_way_is_abandoned() -> None:
 
 
 def test_a_version_that_is_wanted_again_while_it_is_kept_is_back_at_once() -> None:
-    world = SwapWorld(3, names=1, swap=SwapConfig(watch_s=5))
+    world = SwapWorld(3, names=1, swap=RolloutPolicy(watch_s=5))
     world.start()
     first = world.wanted["m0"]
     world.wish("m0", SOUND)
@@ -86,7 +86,7 @@ def with_forms(world: SwapWorld) -> None:
 
 
 def test_what_is_kept_in_its_packed_form_is_back_at_once() -> None:
-    world = SwapWorld(3, names=1, swap=SwapConfig(watch_s=1.0))
+    world = SwapWorld(3, names=1, swap=RolloutPolicy(watch_s=1.0))
     with_forms(world)
     world.start()
     world.world.run(world.world.now + 5_000 * MS)
@@ -114,7 +114,7 @@ def crash(world: SwapWorld) -> None:
 
 
 def test_a_crash_of_the_packed_form_is_none_of_the_version_without_it() -> None:
-    world = SwapWorld(3, names=1, swap=SwapConfig(watch_s=1.0))
+    world = SwapWorld(3, names=1, swap=RolloutPolicy(watch_s=1.0))
     with_forms(world)
     world.start()
     world.world.run(world.world.now + 1_500 * MS)
@@ -129,7 +129,7 @@ def test_a_crash_of_the_packed_form_is_none_of_the_version_without_it() -> None:
 
 @pytest.mark.parametrize("fate", ["crash_at_load", "crash_at_10"])
 def test_crashes_of_new_files_are_none_of_the_ones_that_serve(fate: str) -> None:
-    world = SwapWorld(3, names=1, swap=SwapConfig(watch_s=60.0))
+    world = SwapWorld(3, names=1, swap=RolloutPolicy(watch_s=60.0))
     world.start()
     first, world.wanted["m0"] = world.wanted["m0"], version_of("m0", 1, fate, "second")
     world.apply()
@@ -144,7 +144,7 @@ def test_crashes_of_new_files_are_none_of_the_ones_that_serve(fate: str) -> None
 
 
 def test_an_operator_who_goes_back_and_forth_uses_up_no_tries() -> None:
-    world = SwapWorld(3, names=1, swap=SwapConfig(tries=3, watch_s=600.0))
+    world = SwapWorld(3, names=1, swap=RolloutPolicy(tries=3, watch_s=600.0))
     world.start()
     first = world.wanted["m0"]
     second = world.wish("m0", SOUND)
@@ -160,7 +160,7 @@ def test_an_operator_who_goes_back_and_forth_uses_up_no_tries() -> None:
     assert all(standing.tries <= 1 for standing in world.records.standings.values())
 
 
-def watched(fate: str, swap: SwapConfig) -> tuple[SwapWorld, int]:
+def watched(fate: str, swap: RolloutPolicy) -> tuple[SwapWorld, int]:
     """A world in which a version with that fate is watched, and its worker; the one before is kept."""
     world = SwapWorld(4, names=1, swap=swap)
     world.start()
@@ -175,7 +175,7 @@ def watched(fate: str, swap: SwapConfig) -> tuple[SwapWorld, int]:
 
 @pytest.mark.parametrize("busy", [False, True])
 def test_a_watched_version_that_is_refused_by_its_next_worker_gives_way_to_the_one_before(busy: bool) -> None:
-    world, worker = watched(REFUSED_ANEW, SwapConfig(watch_s=60.0))
+    world, worker = watched(REFUSED_ANEW, RolloutPolicy(watch_s=60.0))
     for _ in range(5 * busy):
         world.client("m0")
     world.workers.kill(worker, port.ExitCause.SUPERVISOR)
@@ -191,7 +191,7 @@ def test_a_watched_version_that_is_refused_by_its_next_worker_gives_way_to_the_o
 
 def test_a_watched_version_that_is_quarantined_gives_way_to_the_one_before() -> None:
     """Where more crashes are allowed while it is watched than at all."""
-    world, _ = watched("crash_at_10", SwapConfig(watch_s=60.0, crashes=5))
+    world, _ = watched("crash_at_10", RolloutPolicy(watch_s=60.0, crashes=5))
     for _ in range(40):
         world.client("m0")
         world.world.run(world.world.now + 50 * MS)
@@ -204,7 +204,7 @@ def test_a_watched_version_that_is_quarantined_gives_way_to_the_one_before() -> 
 
 
 def test_what_was_rolled_back_is_not_tried_again_until_somebody_asks() -> None:
-    world = SwapWorld(4, names=1, swap=SwapConfig(watch_s=5, error_percent=0))
+    world = SwapWorld(4, names=1, swap=RolloutPolicy(watch_s=5, error_percent=0))
     world.start()
     world.wish("m0", "failing")
     world.world.run(world.world.now + 300 * MS)
@@ -231,7 +231,7 @@ def refusals(world: SwapWorld) -> list[Change]:
 @pytest.mark.parametrize("number", [1, 2])
 def test_an_unproven_version_is_tried_so_often_with_pauses_and_no_more(number: int) -> None:
     """Whatever else changes on the box meanwhile. Number 1: it is that of the version that serves."""
-    world = SwapWorld(5, names=1, swap=SwapConfig(tries=3, retry_first_s=600.0))
+    world = SwapWorld(5, names=1, swap=RolloutPolicy(tries=3, retry_first_s=600.0))
     world.start()
     world.wanted["m0"] = bad = version_of("m0", number, "refused", "bad")
     world.apply()
@@ -249,7 +249,7 @@ def test_an_unproven_version_is_tried_so_often_with_pauses_and_no_more(number: i
 
 
 def test_without_retries_what_was_given_up_is_left_alone() -> None:
-    world = SwapWorld(5, names=1, swap=SwapConfig(retry_first_s=0.0))
+    world = SwapWorld(5, names=1, swap=RolloutPolicy(retry_first_s=0.0))
     world.start()
     world.wish("m0", "refused")
     for _ in range(3):
@@ -269,7 +269,7 @@ def test_without_retries_what_was_given_up_is_left_alone() -> None:
 @pytest.mark.parametrize("number", [1, 2])
 def test_a_repaired_package_is_tried_at_once_and_with_all_its_tries(number: int) -> None:
     """Number 1: it is that of the version that serves."""
-    world = SwapWorld(5, names=1, swap=SwapConfig(tries=1))
+    world = SwapWorld(5, names=1, swap=RolloutPolicy(tries=1))
     world.start()
     bad = replace(version_of("m0", number, "refused"), digest="d" * 64)
     for files, tried in (("damaged", 1), ("damaged", 1), ("repaired", 2), ("repaired", 2)):
@@ -280,7 +280,7 @@ def test_a_repaired_package_is_tried_at_once_and_with_all_its_tries(number: int)
 
 
 def test_a_repaired_package_of_what_serves_changes_nothing() -> None:
-    world = SwapWorld(5, names=1, swap=SwapConfig(watch_s=0.1))
+    world = SwapWorld(5, names=1, swap=RolloutPolicy(watch_s=0.1))
     world.wanted["m0"] = sound = replace(world.wanted["m0"], digest="d" * 64)
     world.start()
     loads = world.workers.loads
@@ -292,7 +292,7 @@ def test_a_repaired_package_of_what_serves_changes_nothing() -> None:
 
 def test_a_stop_that_was_asked_for_costs_no_try() -> None:
     """Else a few restarts while a version is watched would leave a box with nothing that serves."""
-    world = SwapWorld(5, names=1, swap=SwapConfig(tries=3, watch_s=600.0))
+    world = SwapWorld(5, names=1, swap=RolloutPolicy(tries=3, watch_s=600.0))
     world.start()
     world.world.run(world.world.now + 2_000 * MS)
     assert {standing.tries for standing in world.records.standings.values()} == {1}
@@ -302,7 +302,7 @@ def test_a_stop_that_was_asked_for_costs_no_try() -> None:
 
 def test_what_the_catalog_only_wants_tried_serves_its_share_from_the_start_until_it_is_wanted() -> None:
     world = SwapWorld(
-        6, names=1, swap=SwapConfig(canary_requests=5, stage_s=0, watch_s=0.1, canary_percent=50.0)
+        6, names=1, swap=RolloutPolicy(trial_requests=5, stage_s=0, watch_s=0.1, canary_percent=50.0)
     )
     second = world.next_version("m0", SOUND)
     wish = TrialWish(canary_percent=50.0, hold=True)
@@ -324,7 +324,7 @@ def test_what_the_catalog_only_wants_tried_serves_its_share_from_the_start_until
 
 
 def test_a_proven_version_changes_over_to_its_packed_form_and_only_once() -> None:
-    world = SwapWorld(7, names=2, swap=SwapConfig(watch_s=0.1))
+    world = SwapWorld(7, names=2, swap=RolloutPolicy(watch_s=0.1))
     with_forms(world)
     world.start()
     for _ in range(100):
@@ -341,11 +341,11 @@ def test_a_proven_version_changes_over_to_its_packed_form_and_only_once() -> Non
 
 def tight(free_bytes: Callable[[], int]) -> SwapWorld:
     """A pinned model and another one, in a budget that is filled by the two; a swap of the first does not fit."""
-    config = ResidencyConfig(pins=("m0",))
+    config = ResidencyPolicy(pins=("m0",))
     terms = terms_of(config, 2 * (PROCESS_BYTES + 1000) + 100)._replace(
         free_bytes=lambda device: free_bytes()
     )
-    world = SwapWorld(8, names=2, swap=SwapConfig(watch_s=0.1), residency=terms)
+    world = SwapWorld(8, names=2, swap=RolloutPolicy(watch_s=0.1), residency=terms)
     for name, model in world.wanted.items():
         world.wanted[name] = replace(model, file_bytes=1000)
     world.start()
@@ -384,7 +384,7 @@ def test_what_waits_for_memory_goes_on_when_there_is_some() -> None:
 
 
 def test_a_load_that_nobody_waits_for_any_more_ends_at_once() -> None:
-    world = SwapWorld(9, names=1, swap=SwapConfig(loads=1, watch_s=0.1))
+    world = SwapWorld(9, names=1, swap=RolloutPolicy(loads=1, watch_s=0.1))
     world.start()
     world.wish("m0", "hang_at_load")
     world.world.run(world.world.now + 3 * MS)
@@ -403,7 +403,7 @@ def test_a_load_that_nobody_waits_for_any_more_ends_at_once() -> None:
 
 @pytest.mark.parametrize("fate", ["refused", "unkept"])
 def test_what_never_served_is_in_the_history_once(fate: str) -> None:
-    world = SwapWorld(10, names=1, swap=SwapConfig(watch_s=0.1))
+    world = SwapWorld(10, names=1, swap=RolloutPolicy(watch_s=0.1))
     world.start()
     world.wish("m0", fate)
     world.world.run(world.world.now + 1_000 * MS)

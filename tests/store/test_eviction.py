@@ -8,7 +8,6 @@ from itertools import combinations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from appliance.config.store import StoreConfig
 from appliance.store.catalog import Catalog, CatalogModel, Trial, TrialMode
 from appliance.store.eviction import Candidate, choose
 from appliance.store.room import candidates, kept_blobs
@@ -81,7 +80,7 @@ def test_wanted_pinned_running_and_tried_versions_are_never_offered() -> None:
         name="m", versions=versions, wanted=1, pins=(2,), trial=Trial(version=3, mode=TrialMode.CANARY)
     )
     catalog = Catalog(models=(model,))
-    offered = candidates(catalog, {versions[3].digest}, StoreConfig(), now_ms=10)
+    offered = candidates(catalog, {versions[3].digest}, now_ms=10)
     assert [each.version for each in offered] == [5, 6]
     kept = kept_blobs(catalog, offered)
     assert all(file.digest in kept for version in versions[:4] for file in version.files)
@@ -91,14 +90,14 @@ def test_wanted_pinned_running_and_tried_versions_are_never_offered() -> None:
 def test_what_was_wanted_lately_and_what_comes_slowly_is_dear() -> None:
     old, late = stored_version("m", 1, "1/w"), stored_version("m", 2, "2/w")
     model = CatalogModel(name="m", versions=(old, late))
-    first, second = candidates(Catalog(models=(model,)), (), StoreConfig(), now_ms=10_000_000)
+    first, second = candidates(Catalog(models=(model,)), (), now_ms=10_000_000)
     assert first.loss == second.loss
     lately = CatalogModel(
         name="m",
         versions=(old, replace(late, last_wanted_ms=9_000_000)),
     )
-    first, second = candidates(Catalog(models=(lately,)), (), StoreConfig(), now_ms=10_000_000)
+    first, second = candidates(Catalog(models=(lately,)), (), now_ms=10_000_000)
     assert second.loss > first.loss
     slowly = CatalogModel(name="m", versions=(old, replace(late, fetch_ms=60_000)))
-    first, second = candidates(Catalog(models=(slowly,)), (), StoreConfig(), now_ms=10_000_000)
+    first, second = candidates(Catalog(models=(slowly,)), (), now_ms=10_000_000)
     assert second.loss > first.loss

@@ -18,7 +18,7 @@ import pytest
 from appliance.config.log import LogConfig, LogFormat, LogLevel
 from appliance.domain.errors import InvalidRequest, OperatorError, QueueFull, Unsupported
 from appliance.domain.inference import RequestHead, RequestPlan
-from appliance.telemetry.log import LogControl, configure
+from appliance.telemetry.log import LIBRARY_LINES_PER_S, LogControl, configure
 from appliance.telemetry.meter import Result
 from appliance.telemetry.request_line import LineBudget
 from appliance.telemetry.sink import DescriptorTarget, FileTarget, Sink
@@ -259,16 +259,19 @@ def test_the_standard_librarys_logging_ends_up_here(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("root_logger")
 def test_a_library_that_floods_the_log_is_bounded_and_the_next_line_says_so(tmp_path: Path) -> None:
     now_ns = 0
-    config = LogConfig(format=LogFormat.JSON, file=str(tmp_path / "log"), library_lines_per_s=3)
+    config = LogConfig(format=LogFormat.JSON, file=str(tmp_path / "log"))
     control = configure(config, lambda: now_ns)
-    for number in range(10):
+    for number in range(LIBRARY_LINES_PER_S + 7):
         logging.getLogger("some.library").error("again %d", number)
     now_ns = 1_000_000_000
     logging.getLogger("some.library").error("later")
     control.close()
     lines = [json.loads(line) for line in (tmp_path / "log").read_text().splitlines()]
-    assert [line["event"] for line in lines] == ["again 0", "again 1", "again 2", "later"]
-    assert lines[3]["lines_left_out"] == 7
+    assert [line["event"] for line in lines] == [
+        *(f"again {number}" for number in range(LIBRARY_LINES_PER_S)),
+        "later",
+    ]
+    assert lines[-1]["lines_left_out"] == 7
 
 
 def test_a_log_file_that_cannot_be_opened_is_the_operators(tmp_path: Path) -> None:

@@ -15,7 +15,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
-from appliance.config.firewall import FirewallConfig
 from appliance.config.repository import RepositoryConfig
 from appliance.domain.digest import digest_of
 from appliance.domain.errors import ArtefactError, ModelInvalid, PackageInvalid
@@ -25,6 +24,7 @@ from appliance.domain.tensor import Datatype
 from appliance.package.reader import PackageReader
 from appliance.package.writer import write_package
 from appliance.repository.directory import scan
+from appliance.repository.onnx.limits import GraphLimits
 from appliance.tools.packaging.config_text import packed_config
 from appliance.tools.packaging.equivalence import check_equivalence
 from appliance.tools.packaging.packing import Labels, lay_out, open_from, promised_before
@@ -125,7 +125,7 @@ def test_the_caps_are_those_it_is_told(tmp_path: Path) -> None:
     labels = Labels(name="wide", version=1)
     with pytest.raises(ModelInvalid, match="more than 4096 outputs"):
         lay_out(source, labels, tmp_path / "out", ignored)
-    raised = RepositoryConfig(firewall=FirewallConfig(max_ports=5_000))
+    raised = RepositoryConfig(firewall=GraphLimits(max_ports=5_000))
     with pytest.raises(PackageInvalid, match="outputs: has 4100 entries; the limit is 1024"):
         lay_out(source, labels, tmp_path / "raised", ignored, raised)
 

@@ -16,14 +16,12 @@ from appliance.domain.errors import ConfigInvalid
 from appliance.workers.arena import ALIGNMENT, Arena, Slot
 
 KIB, MIB = 1 << 10, 1 << 20
-CONFIG = ArenaConfig(
-    classes=((4 * KIB, 4), (64 * KIB, 3), (MIB, 3)), memory_limit_bytes=2 * MIB + 512 * KIB, kept_bytes=MIB
-)
+CONFIG = ArenaConfig(classes=((4 * KIB, 4), (64 * KIB, 3), (MIB, 3)), memory_limit_bytes=2 * MIB + 512 * KIB)
 
 
 @pytest.fixture
 def arena() -> Iterator[Arena]:
-    made = Arena(CONFIG)
+    made = Arena(CONFIG, kept_bytes=MIB)
     yield made
     made.check_integrity()
     made.close()
@@ -114,8 +112,8 @@ def test_memory_goes_back_after_a_burst(arena: Arena) -> None:
     assert resident_bytes(arena) == 2 * MIB
     for slot in slots:
         arena.free(slot)
-    assert resident_bytes(arena) == CONFIG.kept_bytes
-    assert arena.statistics().idle_kept_bytes == CONFIG.kept_bytes
+    assert resident_bytes(arena) == MIB
+    assert arena.statistics().idle_kept_bytes == MIB
     again = take(arena, MIB)
     assert again is slots[0], "the slot that still has its pages comes first"
     assert arena.view(again.offset, MIB) == b"\x01" * MIB
@@ -138,7 +136,7 @@ def test_classes_that_make_no_sense(classes: tuple[tuple[int, int], ...]) -> Non
 @given(st.lists(st.tuples(st.integers(0, 2 * MIB), st.integers(0, 7)), max_size=60))
 def test_any_order_of_taking_and_freeing(steps: list[tuple[int, int]]) -> None:
     """Slots never overlap, never lose what was written, and all come back."""
-    arena = Arena(CONFIG)
+    arena = Arena(CONFIG, kept_bytes=MIB)
     taken: list[tuple[Slot, bytes]] = []
     for number, (nbytes, victim) in enumerate(steps):
         slot = arena.allocate(nbytes)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from appliance.config.residency import ResidencyPolicy
 from appliance.core.memory.footprint import Residency
 from appliance.core.memory.ledger import Ledger
 from appliance.core.memory.model import Model, Move
+from appliance.core.memory.policy import ResidencyPolicy
 from appliance.core.memory.popularity import Popularity
 from appliance.core.memory.reservations import Reservations
 from appliance.core.memory.timing import Timing

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from typing import Final
 
-from appliance.config.residency import ResidencyPolicy
 from appliance.core.memory import events
 from appliance.core.memory.actions import (
     Action,
@@ -33,6 +32,7 @@ from appliance.core.memory.footprint import Residency
 from appliance.core.memory.load_cost import LoadCost
 from appliance.core.memory.misses import answer
 from appliance.core.memory.model import ARRIVING, Model, Move
+from appliance.core.memory.policy import ResidencyPolicy
 from appliance.core.memory.reservations import Taken
 from appliance.core.memory.waits import Budget
 

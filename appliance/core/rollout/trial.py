@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from appliance.config.swap import SwapConfig
 from appliance.core.rollout.phase import ON_TRIAL, Phase
+from appliance.core.rollout.policy import RolloutPolicy
 from appliance.core.rollout.wish import TrialWish
 from appliance.domain.histogram import HistogramValue
 
@@ -86,7 +86,7 @@ class Trial:
 
     def __init__(
         self,
-        config: SwapConfig,
+        config: RolloutPolicy,
         wish: TrialWish,
         *,
         before: bool,
@@ -194,7 +194,7 @@ class Trial:
         if event.difference:
             self.differing += 1
             self._last_difference = event.difference
-            allowed = self._config.differing_percent / 100 * max(self.compared, self._config.shadow_requests)
+            allowed = self._config.differing_percent / 100 * max(self.compared, self._config.trial_requests)
             if self.differing > allowed:
                 self._fail(
                     f"answers differently: {self.differing} of {self.compared} in the shadow; the last one "
@@ -207,9 +207,7 @@ class Trial:
         if self._start is None:
             self._start = seen
         new, old = _since(seen.new, self._start.new), self._reference(seen)
-        wanted = (
-            self._config.shadow_requests if self.phase is Phase.MIRRORED else self._config.canary_requests
-        )
+        wanted = self._config.trial_requests
         trouble = self._errors(new, old, wanted) or self._latency(new, old, wanted)
         if trouble and self._before:
             self._fail(trouble)
@@ -270,7 +268,7 @@ class Trial:
         """What the version before did meanwhile, or ever where that is too little to go by."""
         assert self._start is not None
         meanwhile = _since(seen.old, self._start.old)
-        return meanwhile if meanwhile.answered >= self._config.canary_requests else seen.old
+        return meanwhile if meanwhile.answered >= self._config.trial_requests else seen.old
 
     def _errors(self, new: Figures, old: Figures, wanted: int) -> str:
         before = old.failed / (old.answered + old.failed) if old.failed else 0.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from appliance.config.swap import SwapConfig
+from appliance.core.rollout.policy import RolloutPolicy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,7 +20,7 @@ class TrialWish:
     hold: bool = False
 
 
-def configured_trial(config: SwapConfig) -> TrialWish:
+def configured_trial(config: RolloutPolicy) -> TrialWish:
     """The trial of versions for which the catalog wishes nothing."""
     return TrialWish(
         shadow_percent=config.shadow_percent,

@@ -16,7 +16,6 @@ from __future__ import annotations
 from statistics import NormalDist
 from typing import assert_never
 
-from appliance.config.scheduling import SchedulingConfig
 from appliance.core.scheduling import events as on
 from appliance.core.scheduling import grants
 from appliance.core.scheduling.actions import (
@@ -44,6 +43,7 @@ from appliance.core.scheduling.batch import (
 )
 from appliance.core.scheduling.group import LEVEL_ORDINARY, NEVER, Group, Lane, Model, Running, Shape, Waiting
 from appliance.core.scheduling.integrity import check_grants, check_group
+from appliance.core.scheduling.planning import Planning
 from appliance.core.scheduling.profile import ServiceTime
 from appliance.core.scheduling.register import Register
 from appliance.core.scheduling.statistics import SchedulerStatistics, lane_statistics, shape_statistics
@@ -55,7 +55,7 @@ DEVIATIONS_PER_MEAN_DEVIATION = 1.2533
 class Scheduler:
     """Decides which request runs where and when. Owned by one engine; not thread-safe."""
 
-    def __init__(self, config: SchedulingConfig) -> None:
+    def __init__(self, config: Planning) -> None:
         self._config = config
         self._margin_ns = config.margin_ns
         self._lift = NormalDist().inv_cdf(config.quantile) * DEVIATIONS_PER_MEAN_DEVIATION

@@ -8,10 +8,10 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from appliance.config.residency import ResidencyConfig
 from appliance.core.memory import events
 from appliance.core.memory.events import Event
 from appliance.core.memory.footprint import Residency
+from appliance.core.memory.policy import ResidencyPolicy
 from appliance.engine.control.cache_tally import CacheTally
 from appliance.engine.control.early_sessions import EarlySessions, comes_quickly
 from appliance.engine.control.roster import Roster
@@ -61,7 +61,7 @@ class CacheMoves:
     def __init__(
         self,
         *,
-        config: ResidencyConfig,
+        config: ResidencyPolicy,
         roster: Roster,
         workers: WorkerPort,
         sizes: Sizes,

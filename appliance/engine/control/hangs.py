@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from appliance.config.swap import SwapConfig
+from appliance.core.rollout.policy import RolloutPolicy
 from appliance.domain.histogram import HistogramValue
 from appliance.engine.control.candidate import Candidate
 from appliance.engine.control.groups import Groups
@@ -57,7 +57,7 @@ class Hangs:
                 self._pool.kill(worker, ExitCause.HUNG)
 
 
-def longest_run_ns(candidate: Candidate, config: SwapConfig) -> int:
+def longest_run_ns(candidate: Candidate, config: RolloutPolicy) -> int:
     """How long a run of it may take before it counts as hanging: many times the longest that was seen, of it or of the
     version before, or that its proof stands for, of as many rows as it may have; 0: too little is known."""
     proof, seen = candidate.served.assessment, candidate.seen()

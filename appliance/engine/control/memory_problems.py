@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from appliance.config.residency import ResidencyConfig
+from appliance.core.memory.policy import ResidencyPolicy
 from appliance.core.memory.waits import Limit, NeverFits
 from appliance.engine.control.sizes import Sizes
 from appliance.engine.versions.routes import Routes, Served
@@ -23,7 +23,7 @@ class Situation:
     limits: Mapping[str, Limit]
 
 
-def problems(config: ResidencyConfig, sizes: Sizes, routes: Routes, now: Situation) -> Iterator[str]:
+def problems(config: ResidencyPolicy, sizes: Sizes, routes: Routes, now: Situation) -> Iterator[str]:
     """Everything that does not fit, and names that no model has."""
     largest: dict[str, Served] = {}
     for served in now.versions:
@@ -45,7 +45,7 @@ def problems(config: ResidencyConfig, sizes: Sizes, routes: Routes, now: Situati
     yield from _too_large(config, sizes, now)
 
 
-def _too_large(config: ResidencyConfig, sizes: Sizes, now: Situation) -> Iterator[str]:
+def _too_large(config: ResidencyPolicy, sizes: Sizes, now: Situation) -> Iterator[str]:
     for device, limit in now.limits.items():
         here = {each: sizes.footprint(each).bytes for each in now.serving if each.model.device == device}
         stays = {each: size for each, size in here.items() if each.model.name in config.pins}

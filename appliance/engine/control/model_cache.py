@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
-from appliance.config.residency import ResidencyConfig
 from appliance.core.memory import actions, events
 from appliance.core.memory.accountant import Accountant
 from appliance.core.memory.actions import Action, Reply, StartCold
 from appliance.core.memory.footprint import Residency
+from appliance.core.memory.policy import ResidencyPolicy
 from appliance.core.memory.waits import Budget
 from appliance.domain.errors import CapacityError, QueueFull
 from appliance.domain.model import ModelVersion, VersionState
@@ -47,7 +47,7 @@ class ResidencyTerms(NamedTuple):
     """What residency goes by: ``budgets`` are what models and their workers may take of each device; ``free_bytes``
     tells what the machine has left of one, ``costs`` what models cost before."""
 
-    config: ResidencyConfig = ResidencyConfig()
+    config: ResidencyPolicy = ResidencyPolicy()
     budgets: tuple[Budget, ...] = (Budget(HOST, 1 << 62),)
     free_bytes: Callable[[str], int] = lambda device: 1 << 62
     costs: Costs | None = None

@@ -11,7 +11,6 @@ from collections.abc import Callable, Collection, Mapping
 from functools import partial
 
 from appliance.config.placement import PlacementConfig
-from appliance.config.supervisor import SupervisorConfig
 from appliance.core.memory.actions import Reply
 from appliance.core.rollout.catalog import Catalog, CatalogVersion
 from appliance.core.rollout.phase import SERVING, Phase
@@ -23,7 +22,7 @@ from appliance.engine.control.census import Census
 from appliance.engine.control.groups import Groups
 from appliance.engine.control.retries import Retries
 from appliance.engine.control.succession import Succession
-from appliance.engine.control.supervisor import Supervisor, culprit_of
+from appliance.engine.control.supervisor import RestartPolicy, Supervisor, culprit_of
 from appliance.engine.control.swaps import SwapTerms
 from appliance.engine.versions.routes import Routes, Served
 from appliance.engine.versions.version_status import version_status
@@ -53,7 +52,7 @@ class Roster:
         routes: Routes,
         workers: WorkerPort,
         placement: PlacementConfig,
-        supervisor: SupervisorConfig,
+        supervisor: RestartPolicy,
         swap: SwapTerms,
         settings: Callable[[int], WorkerSettings],
         feed: Callable[[Event], None],

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from appliance.config.supervisor import SupervisorConfig
 from appliance.workers.port import ExitCause, WorkerExited
@@ -29,10 +30,22 @@ def culprit_of(
     return event.loading if event.loading >= 0 else blamed
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestartPolicy(SupervisorConfig):
+    """The ``[supervisor]`` section with constants of its own."""
+
+    crash_window_s: int = 600
+    """Crashes older than this are forgiven: two in ten minutes have one cause, two in a week need not."""
+    restart_delay_max_ms: int = 30_000
+    """The longest wait before a restart: a box that mended itself serves within half a minute."""
+    stable_after_s: int = 10
+    """A worker that lived this long restarts at once: what ends it then is not how it starts."""
+
+
 class Supervisor:
     """Crash records per model id and restart delays per group. Owner: the engine's roster."""
 
-    def __init__(self, config: SupervisorConfig) -> None:
+    def __init__(self, config: RestartPolicy) -> None:
         self._config = config
         self._crashes: dict[int, deque[int]] = {}
         self._row: dict[int, int] = {}

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
-from appliance.config.swap import SwapConfig
 from appliance.core.memory.actions import Reply
 from appliance.core.memory.footprint import Residency
 from appliance.core.rollout import trial as on
 from appliance.core.rollout.catalog import identity_of
 from appliance.core.rollout.ledger import Ending, Proof
 from appliance.core.rollout.phase import ON_TRIAL, SERVING, TRIED, Phase, stage_of
+from appliance.core.rollout.policy import RolloutPolicy
 from appliance.core.rollout.trial import Trial
 from appliance.core.rollout.wish import TrialWish, configured_trial
 from appliance.domain.inference import RequestHead
@@ -37,14 +37,14 @@ NEVER_NS: Final = 1 << 62
 class SwapTerms(NamedTuple):
     """What swaps go by; ``box`` says on what a version's proof depends."""
 
-    config: SwapConfig
+    config: RolloutPolicy
     records: Records
     box: Callable[[ModelVersion], str]
 
 
 def default_terms() -> SwapTerms:
     """As configured by nobody, and remembered for as long as the process lives."""
-    return SwapTerms(SwapConfig(), MemoryRecords(), lambda model: "")
+    return SwapTerms(RolloutPolicy(), MemoryRecords(), lambda model: "")
 
 
 class Swaps:

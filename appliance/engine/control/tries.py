@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from appliance.config.swap import SwapConfig
 from appliance.core.rollout.ledger import Standing
+from appliance.core.rollout.policy import RolloutPolicy
 from appliance.core.rollout.reasons import OutOfTries, Refusal, Rejected
 from appliance.domain.digest import is_digest
 from appliance.engine.versions.records import Records
@@ -22,7 +22,7 @@ DOUBLINGS_MAX: Final = 30
 class Tries:
     """Of versions, by their identity. ``wall_ms`` is the wall clock in milliseconds."""
 
-    def __init__(self, records: Records, config: SwapConfig, wall_ms: Callable[[], int]) -> None:
+    def __init__(self, records: Records, config: RolloutPolicy, wall_ms: Callable[[], int]) -> None:
         self._records = records
         self._config = config
         self.wall_ms = wall_ms
@@ -84,7 +84,7 @@ def _again(identity: str) -> str:
     return f"change its files, or ask for it again: 'appliance model load {key.partition('/')[0]}', or SIGHUP"
 
 
-def pause_ms(standing: Standing, config: SwapConfig, now_ms: int) -> int:
+def pause_ms(standing: Standing, config: RolloutPolicy, now_ms: int) -> int:
     """What is left at ``now_ms`` of the pause since ``standing`` was noted; all of it where that lies in the future."""
     doublings = min(standing.again, DOUBLINGS_MAX)
     longest_s = max(config.retry_max_s, config.retry_first_s)

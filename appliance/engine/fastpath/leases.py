@@ -66,7 +66,7 @@ class Leases:
 
     def attach(self, door: DirectDoor, method: int) -> bool:
         """See DirectEngine."""
-        if not self._workers.rings or not self._config.grant_limit:
+        if not self._workers.rings or not self._config.lease_limit:
             return False
         slots = self._stock()
         door.attach(
@@ -89,7 +89,7 @@ class Leases:
         """Slots for the front end, which keeps them: as many as are wanted, within its share of the arena."""
         left = self._arena.statistics().limit_bytes // STOCK_SHARE
         stock = []
-        for size, wanted in self._config.grant_slots:
+        for size, wanted in self._config.lease_slots:
             slots = [
                 self._arena.allocate(size)
                 for _ in range(min(wanted, left // size, self._arena.slots_for(size) // SLOT_SHARE))

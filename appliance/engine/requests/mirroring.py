@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from appliance.config.swap import SwapConfig
+from appliance.core.rollout.policy import RolloutPolicy
 from appliance.domain.inference import Answer, Outcome, RequestPlan
 from appliance.engine.environment import Pace
 from appliance.engine.port import Submission
@@ -45,7 +45,7 @@ NOTHING: Final = MirrorReport((), 0, 0)
 class Mirroring:
     """Makes mirrored requests and compares what comes of them; asks for a turn when there is something to report."""
 
-    def __init__(self, config: SwapConfig, arena: Arena, pace: Pace) -> None:
+    def __init__(self, config: RolloutPolicy, arena: Arena, pace: Pace) -> None:
         self._config = config
         self._arena = arena
         self._pace = pace
@@ -56,7 +56,7 @@ class Mirroring:
         """A copy of ``request`` for the version on trial; None when there is no room for it now."""
         usage = self._arena.statistics()
         room = usage.allocated_bytes * ROOM_PARTS < usage.limit_bytes
-        if not room or split.in_flight >= self._config.shadow_in_flight or not split.served.opened:
+        if not room or split.in_flight >= self._config.mirrored_in_flight or not split.served.opened:
             return None
         now_ns = request.arrived_ns
         submission = Submission(plan, request.request_id, now_ns, now_ns + WAIT_NS, _release)
@@ -82,7 +82,7 @@ class Mirroring:
             mirror.split.in_flight -= 1
         if not isinstance(outcome, Answer):
             return
-        mine = kept(outcome, self._config.shadow_bytes)
+        mine = kept(outcome, self._config.mirrored_bytes)
         if mirror.kept is None:
             mirror.kept = mine
             return

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from appliance.config.swap import SwapConfig
+from appliance.core.rollout.policy import RolloutPolicy
 from appliance.domain.golden import Tolerance
 from appliance.domain.inference import Answer
 from appliance.domain.output_difference import Values, difference
@@ -49,7 +49,7 @@ def _sample(data: bytes | memoryview, limit: int) -> bytes:
     return b"".join(bytes(data[start : start + block]) for start in range(0, stride * blocks, stride))
 
 
-def unlikeness(new: Kept, old: Kept, config: SwapConfig) -> str:
+def unlikeness(new: Kept, old: Kept, config: RolloutPolicy) -> str:
     """How ``new`` differs from ``old``, in words; "" when it does not by more than the configuration allows."""
     if len(new) != len(old):
         return f"has {len(new)} outputs instead of {len(old)}"

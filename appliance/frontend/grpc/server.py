@@ -30,7 +30,7 @@ from appliance.frontend.grpc.status import Status
 from appliance.frontend.listening.access import UnixAccess, unix_access
 from appliance.frontend.listening.certificates import Certificates, bearer_of, read_certificates
 from appliance.frontend.listening.sockets import give_to_group, masked
-from appliance.frontend.port import Backend
+from appliance.frontend.port import KEEPALIVE_TIMEOUT_S, Backend
 
 Context = aio.ServicerContext[Any, Any]
 UnaryBehaviour = Callable[[bytes, Context], Awaitable[bytes]]
@@ -255,7 +255,7 @@ def _options(config: GrpcConfig) -> list[tuple[str, int]]:
         ("grpc.max_metadata_size", config.max_metadata_bytes),
         ("grpc.absolute_max_metadata_size", config.max_metadata_bytes),
         ("grpc.keepalive_time_ms", round(config.keepalive_s * 1000)),
-        ("grpc.keepalive_timeout_ms", round(config.keepalive_timeout_s * 1000)),
+        ("grpc.keepalive_timeout_ms", round(KEEPALIVE_TIMEOUT_S * 1000)),
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.server_handshake_timeout_ms", round(config.handshake_timeout_s * 1000)),
         ("grpc.http2.min_recv_ping_interval_without_data_ms", round(config.client_ping_interval_s * 1000)),

@@ -20,6 +20,8 @@ FOLDED_PIECE_BYTES: Final = 64 * 1024
 """Bytes that are handed to zlib at once: with each piece that it makes it copies all that it has not read of them."""
 
 _GZIP, _ZLIB, _BARE = 16 + zlib.MAX_WBITS, zlib.MAX_WBITS, -zlib.MAX_WBITS
+COMPRESS_MIN_BYTES: Final = 1024
+"""Smallest answer that is compressed when the client asks: below it, one packet carries it either way."""
 _LEVEL: Final = 1
 
 

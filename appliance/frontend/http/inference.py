@@ -19,7 +19,7 @@ from appliance.domain.inference import NO_DEADLINE, Answer, Outcome
 from appliance.domain.validation import plan_request
 from appliance.engine.port import NO_HEADERS, Buffer, EnginePort, Submission
 from appliance.frontend.http.body import Body, BodyReader, HeldBody
-from appliance.frontend.http.compression import fold, response_encoding
+from appliance.frontend.http.compression import COMPRESS_MIN_BYTES, fold, response_encoding
 from appliance.frontend.http.connection import (
     account_of,
     check_unread,
@@ -258,7 +258,7 @@ class InferenceHandler:
     async def _folded(self, request: web.BaseRequest, answer: InferResponse) -> InferResponse:
         """``answer`` as its client accepts it."""
         accepted, size = request.headers.get("Accept-Encoding", ""), answer.size
-        if not accepted or size < self._config.compress_min_bytes:
+        if not accepted or size < COMPRESS_MIN_BYTES:
             return answer
         coding = response_encoding(accepted, tensors=answer.binary)
         if not coding:

@@ -11,6 +11,7 @@ from aiohttp import web
 from appliance.config.http import HttpConfig
 from appliance.frontend.http.connection import Connection, ForeignRequest, Origin, Request, ServerTally
 from appliance.frontend.http.status import CLIENT_CLOSED_REQUEST
+from appliance.frontend.port import HEADER_BYTES_MAX, HEADERS_MAX
 
 LINGER_S: Final = 2.0
 """How long the rest of a refused body is read and thrown away, so that the client gets to read the answer."""
@@ -26,9 +27,9 @@ class HttpServer(web.Server):
             request_factory=self._request,
             handler_cancellation=True,
             keepalive_timeout=config.keepalive_s,
-            max_line_size=config.max_header_bytes,
-            max_field_size=config.max_header_bytes,
-            max_headers=config.max_headers,
+            max_line_size=HEADER_BYTES_MAX,
+            max_field_size=HEADER_BYTES_MAX,
+            max_headers=HEADERS_MAX,
             auto_decompress=False,
             lingering_time=LINGER_S,
             access_log=None,

@@ -25,7 +25,7 @@ from appliance.frontend.listening.certificates import bearer_of, read_certificat
 from appliance.frontend.listening.sockets import Listeners, inherited
 from appliance.frontend.native.dispatch import Dispatch, Methods
 from appliance.frontend.native.http import NativeHttp
-from appliance.frontend.native.limits import PROTOCOL, SETTINGS, limits_of
+from appliance.frontend.native.limits import CONSTANTS, PROTOCOL, SETTINGS, limits_of
 from appliance.frontend.port import Backend
 from appliance.frontend.quota.quotas import Quotas
 from appliance.telemetry.snapshot import FrontEndFigures
@@ -135,7 +135,7 @@ class NativeGrpc:
     def figures(self) -> FrontEndFigures:
         """What ``/metrics`` tells of the front end."""
         counts = self._dispatch.counts() if self._dispatch is not None else {}
-        bounds = {**SETTINGS, **PROTOCOL}
+        bounds = {**SETTINGS, **CONSTANTS, **PROTOCOL}
         limits = {label: counts[name] for name, label in bounds.items() if name in counts}
         return FrontEndFigures(kind=FrontEndKind.NATIVE.value, counts=counts, limits=limits)
 

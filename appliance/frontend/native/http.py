@@ -19,6 +19,7 @@ from appliance.domain.inference import RequestPlan
 from appliance.domain.tensor import Datatype
 from appliance.engine.fastpath.direct import DirectEngine
 from appliance.frontend.http.application import Adopt, ListenerFigures
+from appliance.frontend.http.compression import COMPRESS_MIN_BYTES
 from appliance.frontend.http.connection import TOO_MANY_CONNECTIONS, Origin
 from appliance.frontend.http.status import plain_answer
 from appliance.frontend.http.templates import Wording
@@ -26,6 +27,7 @@ from appliance.frontend.listening.access import unix_access
 from appliance.frontend.listening.certificates import bearer_of, read_certificates
 from appliance.frontend.listening.sockets import Listeners, inherited
 from appliance.frontend.native.templates import Texts, keep
+from appliance.frontend.port import HEADER_BYTES_MAX, HEADERS_MAX
 from appliance.frontend.quota.quotas import Account
 from appliance.workers.port import Shape
 
@@ -202,12 +204,12 @@ def _limits(config: HttpConfig) -> dict[str, int]:
     return {
         "connections": config.max_connections,
         "connections_per_peer": config.max_connections_per_peer,
-        "line_bytes": config.max_header_bytes,
-        "headers": config.max_headers,
+        "line_bytes": HEADER_BYTES_MAX,
+        "headers": HEADERS_MAX,
         "json_bytes": config.max_json_bytes,
         "body_bytes": config.max_body_bytes,
         "keepalive_ms": math.ceil(config.keepalive_s * 1000),
         "handshake_ms": math.ceil(config.handshake_timeout_s * 1000),
         "write_stall_ms": math.ceil(config.write_stall_s * 1000),
-        "compress_bytes": config.compress_min_bytes,
+        "compress_bytes": COMPRESS_MIN_BYTES,
     }

@@ -25,6 +25,9 @@ LET_IN_BEFORE: Final = -2
 in is not to be given back."""
 STRANGERS: Final = "*"
 """Those who found no room of their own. Figures of all that are not named have this label."""
+CLIENTS: Final = 4096
+"""Clients that are told apart at a time, beside those that are named; more of them share one quota. Each costs some
+hundred bytes."""
 _NS: Final = 1_000_000_000
 
 
@@ -104,7 +107,7 @@ class Quotas:
         self.on = any(
             terms.interval_ns or terms.in_flight for _, terms in [("", default_terms(config)), *named]
         )
-        self.clients.set(default_terms(config), named, config.max_clients, self._clock())
+        self.clients.set(default_terms(config), named, CLIENTS, self._clock())
 
     def account(self, host: str, name: str = "") -> Account:
         """That of the client with ``name`` in its certificate, or at the network address ``host``; what is none is a

@@ -16,9 +16,9 @@ from pathlib import PurePosixPath
 from types import MappingProxyType
 from typing import Final
 
-from appliance.config.firewall import FirewallConfig
 from appliance.domain.errors import ArtefactError
 from appliance.repository.onnx.graph import STANDARD_DOMAIN
+from appliance.repository.onnx.limits import GraphLimits
 from appliance.repository.onnx.summary import (
     ExternalData,
     Flaw,
@@ -49,7 +49,7 @@ REFUSED_OPERATORS: Final[Mapping[OperatorKey, str]] = MappingProxyType(
 SECTION: Final = "repository.firewall"
 
 
-def graph_flaws(graph: GraphSummary, config: FirewallConfig) -> tuple[Flaw, ...]:
+def graph_flaws(graph: GraphSummary, config: GraphLimits) -> tuple[Flaw, ...]:
     """What about the graph itself is not allowed, the first FLAWS_MAX and whether there are more; none when a runtime
     may see it."""
     flaws = chain(
@@ -90,7 +90,7 @@ def reference_flaws(graph: GraphSummary, size_of: Callable[[str], int]) -> tuple
 # --- operators
 
 
-def _operator_flaws(graph: GraphSummary, config: FirewallConfig) -> Iterator[Flaw]:
+def _operator_flaws(graph: GraphSummary, config: GraphLimits) -> Iterator[Flaw]:
     allowed = {"" if domain == STANDARD_DOMAIN else domain for domain in config.domains}
     own = {function.key[:2] for function in graph.functions}
     for operator, uses in graph.operators.items():
@@ -109,23 +109,23 @@ def _operator_flaws(graph: GraphSummary, config: FirewallConfig) -> Iterator[Fla
                 f"({SECTION}.domains), and the model has no such function",
             )
     if len(graph.operators) > config.max_operators:
-        yield _over("different operators", len(graph.operators), config.max_operators, "max_operators")
+        yield _over("different operators", len(graph.operators), config.max_operators)
 
 
-def _opset_flaws(graph: GraphSummary, config: FirewallConfig) -> Iterator[Flaw]:
+def _opset_flaws(graph: GraphSummary, config: GraphLimits) -> Iterator[Flaw]:
     yield from _opsets_flaws("", graph.opsets, config)
     for function in graph.functions:
         yield from _opsets_flaws(f"function '{shown_function(function.key)}'", function.opsets, config)
 
 
-def _opsets_flaws(where: str, opsets: tuple[tuple[str, int], ...], config: FirewallConfig) -> Iterator[Flaw]:
+def _opsets_flaws(where: str, opsets: tuple[tuple[str, int], ...], config: GraphLimits) -> Iterator[Flaw]:
     seen: dict[str, int] = {}
     for domain, version in opsets:
         name = "" if domain == STANDARD_DOMAIN else domain
         shown = name[:100] or STANDARD_DOMAIN
         if not 1 <= version <= config.max_opset:
             text = f"asks for operator set {version} of '{shown}'; 1 to {config.max_opset} are read"
-            yield Flaw(where=where, text=f"{text} ({SECTION}.max_opset)")
+            yield Flaw(where=where, text=text)
         if seen.setdefault(name, version) != version:
             yield Flaw(
                 where=where, text=f"asks for two operator sets of '{shown}': {seen[name]} and {version}"
@@ -135,25 +135,22 @@ def _opsets_flaws(where: str, opsets: tuple[tuple[str, int], ...], config: Firew
 # --- caps
 
 
-def _count_flaws(graph: GraphSummary, config: FirewallConfig) -> Iterator[Flaw]:
+def _count_flaws(graph: GraphSummary, config: GraphLimits) -> Iterator[Flaw]:
     held = sum(tensor.held_bytes for tensor in graph.tensors)
-    counts = (
-        ("functions", graph.function_count, config.max_functions, "max_functions"),
-        ("bytes of tensors", held, config.max_weight_bytes, "max_weight_bytes"),
-    )
-    for what, found, limit, setting in counts:
-        if found > limit:
-            yield _over(what, found, limit, setting)
+    if graph.function_count > config.max_functions:
+        yield _over("functions", graph.function_count, config.max_functions)
+    if held > config.max_weight_bytes:
+        yield _over("bytes of tensors", held, config.max_weight_bytes, f" ({SECTION}.max_weight_bytes)")
 
 
-def _over(what: str, found: int, limit: int, setting: str) -> Flaw:
-    return Flaw(where="", text=f"has {found} {what}; at most {limit} are allowed ({SECTION}.{setting})")
+def _over(what: str, found: int, limit: int, setting: str = "") -> Flaw:
+    return Flaw(where="", text=f"has {found} {what}; at most {limit} are allowed{setting}")
 
 
 # --- functions
 
 
-def _function_flaws(graph: GraphSummary, config: FirewallConfig) -> Iterator[Flaw]:
+def _function_flaws(graph: GraphSummary, config: GraphLimits) -> Iterator[Flaw]:
     """Functions that call themselves, and what there is when all calls are expanded."""
     functions: dict[FunctionKey, GraphFunction] = {}
     for function in graph.functions:
@@ -168,7 +165,7 @@ def _function_flaws(graph: GraphSummary, config: FirewallConfig) -> Iterator[Fla
     yield from _memory_flaws(graph, inner, config)
 
 
-def _copy_flaws(graph: GraphSummary, inner: list[GraphFunction], config: FirewallConfig) -> Iterator[Flaw]:
+def _copy_flaws(graph: GraphSummary, inner: list[GraphFunction], config: GraphLimits) -> Iterator[Flaw]:
     """Too many nodes or tensors with all calls expanded."""
     nodes = _expanded(graph, inner, graph.nodes, lambda function: function.nodes, config.max_nodes)
     tensors = _expanded(
@@ -184,7 +181,7 @@ def _copy_flaws(graph: GraphSummary, inner: list[GraphFunction], config: Firewal
             yield Flaw(where="", text=text)
 
 
-def _memory_flaws(graph: GraphSummary, inner: list[GraphFunction], config: FirewallConfig) -> Iterator[Flaw]:
+def _memory_flaws(graph: GraphSummary, inner: list[GraphFunction], config: GraphLimits) -> Iterator[Flaw]:
     """Too many bytes with all calls expanded and sparse tensors dense: in all, or beyond what there is in files. What
     stands in functions that nobody calls is no part of either."""
     idle = set(_not_called(graph, inner))

@@ -17,9 +17,9 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
-from appliance.config.firewall import FirewallConfig
 from appliance.domain.errors import ArtefactError
 from appliance.repository.onnx.contents import GraphContents
+from appliance.repository.onnx.limits import GraphLimits
 from appliance.repository.onnx.ports import PortReader
 from appliance.repository.onnx.protobuf import (
     INLINE_BYTES,
@@ -91,7 +91,7 @@ class _Part(NamedTuple):
     end: int
 
 
-def read_graph(descriptor: int, limits: FirewallConfig = FirewallConfig()) -> GraphSummary:  # noqa: B008 - frozen
+def read_graph(descriptor: int, limits: GraphLimits = GraphLimits()) -> GraphSummary:  # noqa: B008 - frozen
     """The summary of the ONNX file open at ``descriptor``, left open. ArtefactError says what is wrong when it cannot
     be read; what is wrong in a graph that can be is in ``flaws``."""
     begun = False
@@ -102,9 +102,7 @@ def read_graph(descriptor: int, limits: FirewallConfig = FirewallConfig()) -> Gr
             source = MemorySource(source.read(0, size))
         _check_head(source.read(0, min(size, 64)))
         if size > limits.max_graph_bytes:
-            raise ArtefactError(
-                f"has {size} bytes; at most {limits.max_graph_bytes} are read (repository.firewall.max_graph_bytes)"
-            )
+            raise ArtefactError(f"has {size} bytes; at most {limits.max_graph_bytes} are read")
         reader = _ModelReader(limits)
         try:
             reader.model(Span(source, 0, size))
@@ -138,7 +136,7 @@ def standard(domain: str) -> str:
 class _ModelReader:
     """Collects while it walks. The keys are named after the messages and fields of onnx.proto."""
 
-    def __init__(self, limits: FirewallConfig) -> None:
+    def __init__(self, limits: GraphLimits) -> None:
         self.begun = False
         self._limits = limits
         self._walk = Walk(FIELDS_MAX)
@@ -175,10 +173,7 @@ class _ModelReader:
                 step = Step("training", trainings)
                 trainings += 1
                 if trainings > self._limits.max_functions:
-                    raise ArtefactError(
-                        f"has more than {self._limits.max_functions} training graphs "
-                        "(repository.firewall.max_functions)"
-                    )
+                    raise ArtefactError(f"has more than {self._limits.max_functions} training graphs")
                 self._at(step, self._training, self._walk.narrow(span.source, value, end))
             elif key == MODEL_FUNCTION:
                 self._function(self._walk.narrow(span.source, value, end))
@@ -321,10 +316,7 @@ class _ModelReader:
         if call not in self._seen.calls and len(self._seen.calls) >= self._limits.max_operators:
             if len(self._seen.operators) > self._limits.max_operators:
                 return  # refused for these, which says more
-            raise ArtefactError(
-                f"has more than {self._limits.max_operators} overloads of its operators "
-                "(repository.firewall.max_operators)"
-            )
+            raise ArtefactError(f"has more than {self._limits.max_operators} overloads of its operators")
         self._seen.calls[call] += 1
 
     def _attribute(self, span: Span, depth: int) -> None:

@@ -280,10 +280,7 @@ class TextReader:
         """The bytes of a name."""
         data = self.raw(source, start, end)
         if len(data) > self._name_bytes_max:
-            self._report(
-                f"has a name of {len(data)} bytes; at most {self._name_bytes_max} are allowed "
-                "(repository.firewall.max_name_bytes)"
-            )
+            self._report(f"has a name of {len(data)} bytes; at most {self._name_bytes_max} are allowed")
         return data
 
     def path(self, source: Source, start: int, end: int) -> str:

@@ -21,12 +21,13 @@ from typing import Final
 from appliance.config.repository import RepositoryConfig
 from appliance.domain.errors import ArtefactError, ModelInvalid, Problem
 from appliance.domain.golden import SET_FILE, TENSORS_NAME
-from appliance.repository.model_directory import read_model_directory
+from appliance.repository.model_directory import CONFIG_FILE, read_model_directory
 from appliance.repository.onnx.graph import read_graph
+from appliance.repository.onnx.limits import graph_limits
 from appliance.repository.pbtxt import parse
 from appliance.repository.warmup_config import WARMUP_DIRECTORY
 from appliance.tools.packaging.config_text import changed_config
-from appliance.tools.packaging.source import CONFIG_FILE, ModelSource, find_source, plain_name
+from appliance.tools.packaging.source import ModelSource, find_source, plain_name
 
 MODEL_FILE: Final = "model.onnx"
 EXPORTS: Final = ("model.onnx", "onnx/model.onnx")
@@ -189,7 +190,7 @@ def _lay_out(
     file_name = MODEL_FILE if config is None else PurePosixPath(source.model.path).name
     layout.copy(source.model.path, folder / file_name)
     with source.model.open() as descriptor:
-        graph = read_graph(descriptor, settings.firewall)
+        graph = read_graph(descriptor, graph_limits(settings))
     for location in sorted({reference.location for reference in graph.external}):
         try:
             outside = source.home.file(PurePosixPath(location), start=source.start)

@@ -34,12 +34,13 @@ from appliance.domain.manifest import (
 from appliance.domain.manifest_codec import FILE as MANIFEST_FILE
 from appliance.domain.model import ModelVersion
 from appliance.package.conformity import GRAPH_FILE, WEIGHTS_FILE, manifest_port
-from appliance.repository.model_directory import read_model_directory
+from appliance.repository.model_directory import CONFIG_FILE, read_model_directory
 from appliance.repository.onnx.graph import read_graph
+from appliance.repository.onnx.limits import graph_limits
 from appliance.repository.onnx.summary import GraphSummary
 from appliance.tools.packaging.config_text import packed_config
 from appliance.tools.packaging.runtime_need import runtime_need
-from appliance.tools.packaging.source import CONFIG_FILE, ModelSource, plain_name
+from appliance.tools.packaging.source import ModelSource, plain_name
 from appliance.tools.packaging.weights import split_model
 
 CHUNK_BYTES: Final = 4 << 20
@@ -200,7 +201,7 @@ def _served(root: Path, labels: Labels, settings: RepositoryConfig) -> ModelVers
 
 def _graph(path: Path, settings: RepositoryConfig) -> GraphSummary:
     with open(path, "rb") as file:
-        return read_graph(file.fileno(), settings.firewall)
+        return read_graph(file.fileno(), graph_limits(settings))
 
 
 def _check_variant(golden: GoldenSet | None) -> None:

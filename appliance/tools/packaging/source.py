@@ -20,11 +20,11 @@ from appliance.domain.errors import ArtefactError, ModelInvalid, Problem
 from appliance.domain.golden import SET_FILE, TENSORS_NAME
 from appliance.repository.findings import Findings, Place
 from appliance.repository.model_config import MODEL_FILE, ModelConfig, no_config, read_model_config
+from appliance.repository.model_directory import CONFIG_BYTES_MAX, CONFIG_FILE
 from appliance.repository.model_files import ModelFile, ModelHome
 from appliance.repository.pbtxt import PbtxtError, parse
 from appliance.repository.warmup_config import WARMUP_DIRECTORY
 
-CONFIG_FILE: Final = "config.pbtxt"
 _NUMBER: Final = re.compile(r"[1-9][0-9]{0,18}")
 _STRANGE: Final = re.compile(r"[^a-z0-9._-]+")
 
@@ -138,7 +138,7 @@ def _config(
     if not os.path.lexists(os.path.join(home.path, CONFIG_FILE)):
         return None, nothing
     try:
-        text = home.file(PurePosixPath(CONFIG_FILE)).read(settings.max_config_bytes)
+        text = home.file(PurePosixPath(CONFIG_FILE)).read(CONFIG_BYTES_MAX)
         tree = parse(text)
     except PbtxtError as error:
         findings.problem(Place(file=f"{CONFIG_FILE}:{error.line}:{error.column}"), str(error))

@@ -19,7 +19,7 @@ from tests.appliance_process import ApplianceProcess
 from tests.conftest import Serve
 from tests.fronts import NATIVE, Sections, native_only, with_front_end
 
-LIMITS = {"head_timeout_s": 0.5, "max_header_bytes": 8192}
+LIMITS = {"head_timeout_s": 0.5}
 GET = b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n"
 
 

@@ -32,7 +32,6 @@ LIMITS = {
     "body_timeout_s": 0.5,
     "write_stall_s": 1.0,
     "max_connections": 20,
-    "max_headers": 32,
 }
 INFER = b"POST /v2/models/mlp/infer HTTP/1.1\r\nHost: x\r\n"
 Connect = Callable[[], socket.socket]

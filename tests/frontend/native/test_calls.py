@@ -11,8 +11,8 @@ from typing import Any, cast
 
 import pytest
 
-from appliance.config.scheduling import SchedulingConfig
 from appliance.config.trace import TraceConfig
+from appliance.core.scheduling.planning import Planning
 from appliance.domain.errors import Cancelled, QueueFull, RunFailed
 from appliance.domain.inference import NO_DEADLINE
 from appliance.frontend.grpc.envelope import EnvelopeLimits
@@ -266,7 +266,7 @@ async def test_a_large_message_is_read_where_it_lies_and_not_kept(rig: Rig) -> N
 async def test_a_refused_message_is_let_go_at_once_and_not_by_the_cycle_collector(
     rig: Rig, why: str, code: Code
 ) -> None:
-    real = EngineRig(make_version(max_batch_size=1024), SchedulingConfig(max_queued_requests=1))
+    real = EngineRig(make_version(max_batch_size=1024), Planning(max_queued_requests=1))
     calls = InferCalls(cast(Any, rig.door), Inference(real.engine, EnvelopeLimits()))
     raw = bytes(1024 * 16 - (why == "invalid"))
     message = infer_request(shape=(1024, 4), raw=raw).SerializeToString()

@@ -17,7 +17,7 @@ from appliance.config.listening import client_name_problems, inherits
 from appliance.configuration import load
 from appliance.domain.errors import ConfigInvalid, OperatorError
 from appliance.frontend.listening.certificates import bearer_of, certificate_problems, read_certificates
-from appliance.frontend.native.limits import SETTINGS, limits_of
+from appliance.frontend.native.limits import CONSTANTS, SETTINGS, limits_of
 from appliance.frontend.native.package import PACKAGE, native_problem
 from tests.architecture.sources import ROOT
 from tests.frontend.grpc.certificate_files import make_authority, make_named, make_signed
@@ -34,11 +34,13 @@ def test_every_limit_of_the_contract_has_a_setting() -> None:
 
 def test_every_limit_that_clients_can_run_into_is_counted_by_its_setting() -> None:
     """``bytes_in_flight`` counts what there is now, and what was refused under other names."""
-    counted = {name.removesuffix("_refused") for name in SETTINGS} - {"connection_bytes", "answer_bytes"}
+    counted = {name.removesuffix("_refused") for name in {**SETTINGS, **CONSTANTS}}
+    counted -= {"connection_bytes", "answer_bytes"}
     assert counted == set(limits_of(GrpcConfig())) - {"keepalive_ms"}
     settings = {field.name for field in fields(GrpcConfig)}
     bounds = {setting.removesuffix("_connection").removesuffix("_answers") for setting in SETTINGS.values()}
     assert bounds <= settings
+    assert not settings & set(CONSTANTS.values())
 
 
 @pytest.mark.parametrize("name", ["camera", "*.site.example", "spiffe://site/camera", "gateway 7", "Süd"])

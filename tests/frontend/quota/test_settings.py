@@ -17,7 +17,7 @@ models = "MODELS"
 [quotas]
 requests_per_s = 10
 in_flight = -1
-max_client = 3
+client = 3
 [quotas.clients."10.0.0.0/8"]
 [quotas.clients."*.*.example"]
 in_flight = 2.5
@@ -39,7 +39,7 @@ def problems_of(text: str, folder: Path) -> list[str]:
 def test_every_problem_is_told_at_once(tmp_path: Path) -> None:
     told = "\n".join(problems_of(EVERYTHING, tmp_path))
     for expected in (
-        "quotas.max_client: is not a known key; did you mean 'max_clients'?",
+        "quotas.client: is not a known key; did you mean 'clients'?",
         "quotas.in_flight: must be at least 0, got -1",
         "in_flight: must be an integer, got 2.5",
         "burst bounds what comes at once of requests_per_s",

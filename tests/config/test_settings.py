@@ -1,0 +1,70 @@
+"""How many settings there are, and what becomes of a file that has one that was."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import fields, is_dataclass
+from typing import get_args, get_origin, get_type_hints
+
+import pytest
+
+from appliance.config import loading
+from appliance.config.former import FORMER
+from appliance.config.tree import ApplianceConfig
+from appliance.domain.errors import ConfigInvalid
+
+SETTINGS_MAX = 120
+
+
+def keys(section: type, path: str = "") -> Iterator[str]:
+    """Every key that a file may have, those of named sub-sections included."""
+    hints = get_type_hints(section)
+    for each in fields(section):
+        hint = hints[each.name]
+        named = [one for one in get_args(hint) if is_dataclass(one)] if get_origin(hint) is Mapping else []
+        inner = hint if is_dataclass(hint) else named[0] if named else None
+        if inner is None:
+            yield f"{path}{each.name}"
+        else:
+            assert isinstance(inner, type)
+            yield from keys(inner, f"{path}{each.name}." if not named else f"{path}{each.name}.NAME.")
+
+
+KEYS = tuple(keys(ApplianceConfig))
+
+
+def test_there_are_no_more_settings_than_an_operator_can_know() -> None:
+    assert len(set(KEYS)) == len(KEYS)
+    assert len(KEYS) <= SETTINGS_MAX
+    assert "quotas.clients.NAME.burst" in KEYS
+
+
+def silent(section: type) -> Iterator[str]:
+    """Fields that say nothing."""
+    hints = get_type_hints(section)
+    for each in fields(section):
+        if "help" not in each.metadata:
+            yield f"{section.__name__}.{each.name}"
+        hint = hints[each.name]
+        if isinstance(hint, type) and is_dataclass(hint):
+            yield from silent(hint)
+
+
+def test_every_setting_says_what_it_is_for() -> None:
+    assert not list(silent(ApplianceConfig))
+
+
+@pytest.mark.parametrize("key", FORMER)
+def test_a_setting_that_was_is_an_error_that_says_what_became_of_it(key: str) -> None:
+    section, _, name = key.rpartition(".")
+    with pytest.raises(ConfigInvalid) as caught:
+        loading.parse(f"[{section}]\n{name} = 1\n", "a.toml")
+    (problem,) = caught.value.problems
+    assert (problem.key, problem.text) == (key, FORMER[key])
+    assert key not in KEYS
+
+
+def test_what_replaces_a_setting_exists() -> None:
+    named = [text.split("'")[1] for text in FORMER.values() if text.startswith("is called")]
+    assert named
+    assert set(named) <= set(KEYS)
