@@ -248,6 +248,12 @@ def _no_tls(base: str, error: ssl.SSLError) -> CommandFailed:
     )
 
 
+def _server_words(server: Mapping[str, Any]) -> str:
+    """Its name and version, and what listens, where it tells."""
+    words = f"{server['name']} {server['version']}"
+    return f"{words} ({server['front_end']} front end)" if server.get("front_end") else words
+
+
 def parse(document: bytes, url: str) -> Snapshot:
     """Read the document that came from ``url``; raises CommandFailed when it is not one of FORMAT."""
     return understood(document, url, _snapshot)
@@ -276,7 +282,7 @@ def _no_appliance(url: str, reason: str) -> CommandFailed:
 def _snapshot(fields: Mapping[str, Any]) -> Snapshot:
     residency = fields.get("residency", {})
     return Snapshot(
-        server=f"{fields['server']['name']} {fields['server']['version']}",
+        server=_server_words(fields["server"]),
         accepting=fields["accepting"],
         now_ns=fields["now_ns"],
         started_ns=fields["started_ns"],

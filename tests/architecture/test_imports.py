@@ -51,7 +51,7 @@ VENDORS: Mapping[str, tuple[str, ...]] = {
         "appliance/cli/oip_client.py",
         "appliance/cli/control_client.py",
     ),
-    "grpc_health": ("appliance/frontend/grpc/health_service.py",),
+    "grpc_health": ("appliance/frontend/grpc/health.py",),
     "grpc_reflection": ("appliance/frontend/grpc/reflection.py",),
     "inotify_simple": ("appliance/sources/notices.py",),
     "msgpack": ("appliance/workers/messages.py",),

@@ -17,20 +17,11 @@ from appliance.engine.port import NO_HEADERS, Buffer, EnginePort, Submission
 from appliance.frontend.grpc.codec import InferCodec, Intake, PlannedHead
 from appliance.frontend.grpc.envelope import Envelope, EnvelopeLimits, request_id_text
 from appliance.frontend.grpc.response import ResponseForm
-from appliance.frontend.grpc.status import Status, inference_status
+from appliance.frontend.grpc.status import Refused, inference_status
 from appliance.telemetry.trace import TRACEPARENT, Trace, Tracer
 
 T = TypeVar("T")
 _NS = 1_000_000_000
-
-
-class Refused(Exception):
-    """An inference that ends without tensors; ``status`` is what the client gets."""
-
-    def __init__(self, status: Status, request_id: str = "") -> None:
-        super().__init__(status.text)
-        self.status = status
-        self.request_id = request_id
 
 
 class Caller(NamedTuple):

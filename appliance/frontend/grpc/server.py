@@ -23,10 +23,9 @@ from grpc import aio
 from appliance.config.grpc import GrpcConfig
 from appliance.domain.address import Address, check_free, parse_address, unavailable
 from appliance.frontend.grpc.control import ControlHandlers
-from appliance.frontend.grpc.failure import status_for
-from appliance.frontend.grpc.inference import NOBODY, GrpcStatistics, Refused
+from appliance.frontend.grpc.inference import NOBODY, GrpcStatistics
 from appliance.frontend.grpc.services import INFER, AnswerMessage, ServeStream, Services, Terms
-from appliance.frontend.grpc.status import Status
+from appliance.frontend.grpc.status import Refused, Status, status_for
 from appliance.frontend.listening.access import UnixAccess, unix_access
 from appliance.frontend.listening.certificates import Certificates, bearer_of, read_certificates
 from appliance.frontend.listening.sockets import give_to_group, masked

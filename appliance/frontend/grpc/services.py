@@ -14,13 +14,11 @@ from google.protobuf import descriptor_pb2
 from appliance.config.grpc import GrpcConfig
 from appliance.frontend.grpc.envelope import EnvelopeLimits
 from appliance.frontend.grpc.handlers import Handlers
-from appliance.frontend.grpc.health import SERVICE
-from appliance.frontend.grpc.health_service import FILE as HEALTH_FILE
-from appliance.frontend.grpc.health_service import HEALTH_SERVICE, HealthService
+from appliance.frontend.grpc.health import FILE as HEALTH_FILE
+from appliance.frontend.grpc.health import HEALTH_SERVICE, SERVICE, HealthService
 from appliance.frontend.grpc.inference import Caller, GrpcStatistics, Inference
 from appliance.frontend.grpc.reflection import METHOD, V1, V1ALPHA, Reflection
-from appliance.frontend.grpc.stream import Handed, Read, StreamSession, Write, as_it_came
-from appliance.frontend.grpc.stream_window import StreamWindow
+from appliance.frontend.grpc.stream import Handed, Read, StreamSession, StreamWindow, Write, as_it_came
 from appliance.frontend.grpc.wire_pb.pool import descriptor_files
 from appliance.frontend.port import Backend
 

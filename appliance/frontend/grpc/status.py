@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from enum import IntEnum
 from types import MappingProxyType
@@ -10,6 +11,8 @@ from typing import Final, NamedTuple
 from appliance.domain import errors
 
 PUSHBACK: Final = "grpc-retry-pushback-ms"
+BROKEN: Final = "Internal error; the log of the server has its cause"
+_LOG = logging.getLogger(__name__)
 UNKNOWN_ID: Final = "<id_unknown>"
 
 # Clients refuse trailers above 8 KiB, where each byte of a text can take three, and the native front end sends half of
@@ -114,3 +117,28 @@ def _clipped(text: str) -> str:
         return encoded.decode()
     kept = most // 2
     return encoded[:kept].decode(errors="ignore") + " [...] " + encoded[-kept:].decode(errors="ignore")
+
+
+class Refused(Exception):
+    """An inference that ends without tensors; ``status`` is what the client gets."""
+
+    def __init__(self, status: Status, request_id: str = "") -> None:
+        super().__init__(status.text)
+        self.status = status
+        self.request_id = request_id
+
+
+def status_for(error: Exception, rpc: str) -> Status:
+    """The status of ``error``. One that is not ours is a defect: it goes to the log with its traceback, and the client
+    of ``rpc`` is told no more than that."""
+    try:
+        if isinstance(error, Refused):
+            return error.status
+        if isinstance(error, errors.ApplianceError):
+            return status_of(error)
+        _LOG.error("%s broke", rpc, exc_info=error)
+        return Status(Code.INTERNAL, BROKEN)
+    finally:
+        # A task keeps its exception, whose frames keep the task and the message: the front end's memory would wait for
+        # the cycle collector.
+        error.__traceback__ = None

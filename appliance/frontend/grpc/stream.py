@@ -16,10 +16,9 @@ from typing import NamedTuple
 from appliance.domain.errors import QuotaExceeded, Stopping
 from appliance.domain.inference import Answer, Outcome
 from appliance.engine.port import Buffer
-from appliance.frontend.grpc.inference import NOBODY, Call, Caller, Inference, Refused, discard
+from appliance.frontend.grpc.inference import NOBODY, Call, Caller, Inference, discard
 from appliance.frontend.grpc.response import stream_error, stream_response
-from appliance.frontend.grpc.status import Status, status_of
-from appliance.frontend.grpc.stream_window import StreamWindow
+from appliance.frontend.grpc.status import Refused, Status, status_of
 
 Read = Callable[[], Awaitable[Buffer | None]]
 Write = Callable[[bytes], Awaitable[None]]
@@ -39,6 +38,37 @@ class Handed(NamedTuple):
 def as_it_came() -> Handed:
     """Of a message that nobody has tried to serve."""
     return Handed()
+
+
+class StreamWindow:
+    """What of one stream may be under way, from when a message was read until its answer was written: at most
+    ``requests``, and no more while their messages have ``nbytes`` together. Owner: the event loop's thread."""
+
+    def __init__(self, requests: int, nbytes: int) -> None:
+        self._requests = requests
+        self._nbytes = nbytes
+        self._released = asyncio.Event()
+
+    async def opened(self) -> None:
+        """Wait until one more may be read."""
+        while self._requests <= 0 or self._nbytes <= 0:
+            await self.released()
+
+    def take(self, nbytes: int) -> None:
+        """A request whose message has ``nbytes`` is under way."""
+        self._requests -= 1
+        self._nbytes -= nbytes
+
+    def release(self, nbytes: int) -> None:
+        """It is no longer."""
+        self._requests += 1
+        self._nbytes += nbytes
+        self._released.set()
+
+    async def released(self) -> None:
+        """Wait until the next one is under way no longer."""
+        self._released.clear()
+        await self._released.wait()
 
 
 class _Refusal(NamedTuple):

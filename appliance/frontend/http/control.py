@@ -12,8 +12,8 @@ from aiohttp import web
 from appliance.domain.errors import Forbidden, InvalidRequest, Unsupported
 from appliance.frontend.http.body import BodyReader
 from appliance.frontend.http.json_document import check_nesting, parse_json
-from appliance.frontend.http.json_response import json_response
 from appliance.frontend.http.metadata import index_document
+from appliance.frontend.http.status import json_response
 from appliance.frontend.port import Backend
 from appliance.telemetry.trace import check_trace_setting, trace_settings
 

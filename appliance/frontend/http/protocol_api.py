@@ -9,13 +9,13 @@ from aiohttp import web
 
 from appliance.domain.errors import NotReady, Stopping
 from appliance.engine.port import EnginePort
-from appliance.frontend.http.json_response import json_response
 from appliance.frontend.http.metadata import (
     model_config,
     model_metadata,
     server_metadata,
     statistics_document,
 )
+from appliance.frontend.http.status import json_response
 
 
 class ProtocolHandler:

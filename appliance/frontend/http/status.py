@@ -1,4 +1,5 @@
-"""The HTTP status of every error, in one table, and the error answer the protocol wants: ``{"error": text}``.
+"""The HTTP status of every error, in one table, and the answers the protocol wants: JSON, and of errors
+``{"error": text}``.
 
 Pure but for building the response. Nothing below this edge knows a status code.
 """
@@ -113,3 +114,9 @@ def error_response(error: errors.ApplianceError, text: str = "") -> web.Response
         body=json.dumps({"error": text or str(error)}).encode(),
         content_type="application/json",
     )
+
+
+def json_response(value: object, headers: Mapping[str, str] = NO_HEADERS) -> web.Response:
+    """200 with ``value`` as JSON."""
+    body = json.dumps(value, separators=(",", ":")).encode()
+    return web.Response(body=body, content_type="application/json", headers=headers)

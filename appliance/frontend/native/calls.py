@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from appliance.domain.inference import NO_DEADLINE, Outcome
 from appliance.engine.port import Buffer
-from appliance.frontend.grpc.failure import BROKEN, status_for
-from appliance.frontend.grpc.inference import NOBODY, Call, Caller, Inference, Refused, discard
+from appliance.frontend.grpc.inference import NOBODY, Call, Caller, Inference, discard
 from appliance.frontend.grpc.services import INFER
-from appliance.frontend.grpc.status import Code, Status
+from appliance.frontend.grpc.status import BROKEN, Code, Refused, Status, status_for
 
 if TYPE_CHECKING:
     from edge_appliance_door import Door

@@ -31,9 +31,9 @@ from edge_appliance_door import (
 
 from appliance.domain.inference import NO_DEADLINE
 from appliance.engine.fastpath.direct import DirectEngine
-from appliance.frontend.grpc.failure import status_for
 from appliance.frontend.grpc.inference import NOBODY, Caller
 from appliance.frontend.grpc.services import INFER, INFER_STREAM, Services, Terms
+from appliance.frontend.grpc.status import status_for
 from appliance.frontend.native.calls import InferCalls, end_call, view_of
 from appliance.frontend.native.http import NativeHttp
 from appliance.frontend.native.stream import NativeStream

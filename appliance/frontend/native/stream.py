@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from appliance.domain.errors import Cancelled, QuotaExceeded
 from appliance.engine.port import Buffer
-from appliance.frontend.grpc.failure import status_for
-from appliance.frontend.grpc.status import Code, Status
+from appliance.frontend.grpc.status import Code, Status, status_for
 from appliance.frontend.grpc.stream import Handed
 from appliance.frontend.native.calls import end_call
 

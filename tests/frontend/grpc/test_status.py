@@ -9,8 +9,15 @@ import grpc
 import pytest
 
 from appliance.domain import errors
-from appliance.frontend.grpc.failure import BROKEN, status_for
-from appliance.frontend.grpc.status import CODES, PUSHBACK, Code, inference_status, status_of
+from appliance.frontend.grpc.status import (
+    BROKEN,
+    CODES,
+    PUSHBACK,
+    Code,
+    inference_status,
+    status_for,
+    status_of,
+)
 
 EVERY = {
     value

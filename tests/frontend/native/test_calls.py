@@ -16,9 +16,8 @@ from appliance.core.scheduling.planning import Planning
 from appliance.domain.errors import Cancelled, QueueFull, RunFailed
 from appliance.domain.inference import NO_DEADLINE
 from appliance.frontend.grpc.envelope import EnvelopeLimits
-from appliance.frontend.grpc.failure import BROKEN
-from appliance.frontend.grpc.inference import Caller, Inference, Refused
-from appliance.frontend.grpc.status import Code
+from appliance.frontend.grpc.inference import Caller, Inference
+from appliance.frontend.grpc.status import BROKEN, Code, Refused
 from appliance.frontend.grpc.wire_pb import inference_pb2 as pb
 from appliance.frontend.native.calls import KEPT_BYTES_MAX, InferCalls
 from appliance.telemetry.trace import Tracer

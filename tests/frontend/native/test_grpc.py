@@ -18,9 +18,9 @@ from appliance.config.grpc import GrpcConfig
 from appliance.config.http import HttpConfig
 from appliance.config.quotas import QuotasConfig
 from appliance.domain.errors import Cancelled, OperatorError, RunFailed
-from appliance.frontend.grpc.failure import BROKEN
 from appliance.frontend.grpc.response import varint
 from appliance.frontend.grpc.services import INFER, INFER_STREAM
+from appliance.frontend.grpc.status import BROKEN
 from appliance.frontend.grpc.wire_pb import inference_pb2 as pb
 from appliance.frontend.listening.sockets import Inherited
 from appliance.frontend.port import Backend

@@ -12,8 +12,7 @@ from grpc_reflection.v1alpha import reflection_pb2 as pb
 from grpc_reflection.v1alpha._async import ReflectionServicer
 
 from appliance.domain.errors import InvalidRequest
-from appliance.frontend.grpc.health import SERVICE
-from appliance.frontend.grpc.health_service import HEALTH_SERVICE
+from appliance.frontend.grpc.health import HEALTH_SERVICE, SERVICE
 from appliance.frontend.grpc.reflection import V1ALPHA, Reflection
 from appliance.frontend.grpc.wire_pb.pool import descriptor_files
 

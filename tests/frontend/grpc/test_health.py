@@ -9,9 +9,7 @@ from grpc_health.v1 import health_pb2
 
 from appliance.domain.errors import UnknownModel
 from appliance.engine.port import EnginePort
-from appliance.frontend.grpc import health_service
-from appliance.frontend.grpc.health import Health, health_of
-from appliance.frontend.grpc.health_service import HealthService
+from appliance.frontend.grpc.health import Health, HealthService, health_of
 from tests.domain.sample import make_version
 from tests.frontend.grpc.engine_double import EngineDouble
 from tests.frontend.grpc.test_stream import settle
@@ -46,7 +44,7 @@ async def test_names_that_are_too_long_are_nobodys_and_not_kept(
         looked_up.append(service)
         return health_of(engine, service, stopping)
 
-    monkeypatch.setattr(health_service, "health_of", health)
+    monkeypatch.setattr(health_module, "health_of", health)
     engine = EngineDouble(make_version(letter * LONGEST))
     name = letter * (1 << 20)
     assert await first_told(engine, name) is Health.SERVICE_UNKNOWN
