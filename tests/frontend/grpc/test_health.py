@@ -9,6 +9,7 @@ from grpc_health.v1 import health_pb2
 
 from appliance.domain.errors import UnknownModel
 from appliance.engine.port import EnginePort
+from appliance.frontend.grpc import health as health_module
 from appliance.frontend.grpc.health import Health, HealthService, health_of
 from tests.domain.sample import make_version
 from tests.frontend.grpc.engine_double import EngineDouble
