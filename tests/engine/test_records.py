@@ -291,7 +291,7 @@ def test_what_is_kept_of_versions_is_bounded_of_a_model_and_in_all(monkeypatch: 
     assert len(records.standings) == 0
 
 
-def test_premises_change_with_the_processor_and_the_runtime() -> None:
+def test_the_fingerprint_changes_with_the_processor_and_the_runtime() -> None:
     one = cpu_identity("model name: A\nflags: sse avx\n\nmodel name: B")
     assert one == cpu_identity("flags: avx sse\nmodel name: A\nbogomips: 7\n")
     assert one != cpu_identity("model name: A\nflags: sse avx avx512\n")

@@ -69,7 +69,7 @@ class Worker:
         self._loader = Loader(runtimes, settings.threads)
         self._models: dict[int, LoadedModel] = {}
         self._brisk: dict[int, bool] = {}
-        self._errands = BackgroundTasks()
+        self._background = BackgroundTasks()
         self._executor = Executor(arena)
         self._granted = granted
 
@@ -84,7 +84,7 @@ class Worker:
                 if result is not None:
                     self._say(Stored(result))
             elif type(message) is Stop:
-                self._errands.finish()
+                self._background.finish()
                 if self._granted is not None:
                     self._granted.finish()
                 self._let_go()
@@ -99,11 +99,11 @@ class Worker:
             if message.wish.background:
                 self._aside(message.model, partial(self._load_aside, message))
             else:
-                self._errands.settle(message.model)
+                self._background.settle(message.model)
                 self._load_in_line(message)
         elif isinstance(message, Unload):
-            if self._errands.concern(message.model):
-                self._errands.submit(message.model, partial(self._unload, message.model))
+            if self._background.concern(message.model):
+                self._background.submit(message.model, partial(self._unload, message.model))
             else:
                 self._unload(message.model)
         elif isinstance(message, EvictWeights):
@@ -120,7 +120,7 @@ class Worker:
             with suppress(LaneClosed):  # who takes the messages finds out
                 self._say(do())
 
-        self._errands.submit(model, task)
+        self._background.submit(model, task)
 
     def _tell(self, progress: Progress) -> None:
         with suppress(LaneClosed):  # as above
