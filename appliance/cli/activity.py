@@ -17,12 +17,12 @@ NOTHING: Mapping[str, ModelSnapshot] = {}
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Activity:
     """One model version over an interval. None: nothing ended. ``refused_per_s`` counts all that got no tensors,
-    ``granted`` is the part of the answered ones that the door served without asking the engine."""
+    ``leased`` is the part of the answered ones that the door served without asking the engine."""
 
     model: ModelSnapshot
     rate_per_s: float
     refused_per_s: float
-    granted: float | None
+    leased: float | None
     p50_us: float | None
     p99_us: float | None
     batch_mean: float | None
@@ -41,7 +41,7 @@ class WorkerActivity:
 
     worker: WorkerSnapshot
     rate_per_s: float
-    granted: float | None
+    leased: float | None
 
 
 def since_start(now: Snapshot) -> tuple[Activity, ...]:
@@ -82,9 +82,9 @@ def over_quota_between(before: Snapshot | None, now: Snapshot) -> Mapping[str, f
 
 
 def _worker_activity(before: WorkerSnapshot | None, now: WorkerSnapshot, seconds: float) -> WorkerActivity:
-    granted = now.granted - (before.granted if before else 0)
-    given = granted + now.asked - (before.asked if before else 0)
-    return WorkerActivity(worker=now, rate_per_s=given / seconds, granted=_share(granted, given))
+    leased = now.leased - (before.leased if before else 0)
+    given = leased + now.asked - (before.asked if before else 0)
+    return WorkerActivity(worker=now, rate_per_s=given / seconds, leased=_share(leased, given))
 
 
 def _share(part: int, whole: int) -> float | None:
@@ -133,7 +133,7 @@ def _activity(
         model=now,
         rate_per_s=answered / seconds,
         refused_per_s=(ended - answered) / seconds,
-        granted=_share(now.granted - (before.granted if before else 0), answered),
+        leased=_share(now.leased - (before.leased if before else 0), answered),
         p50_us=quantile_us(counts, bounds_us, 0.50),
         p99_us=quantile_us(counts, bounds_us, 0.99),
         batch_mean=rows / batches if batches > 0 else None,

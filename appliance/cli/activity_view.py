@@ -138,8 +138,8 @@ def _worker_json(activity: WorkerActivity) -> dict[str, Any]:
         "pid": worker.pid,
         "state": worker.state,
         "rate_per_s": round(activity.rate_per_s, 3),
-        "granted": _rounded(activity.granted),
-        "granted_now": worker.granted_now,
+        "leased": _rounded(activity.leased),
+        "leased_now": worker.leased_now,
     }
 
 
@@ -161,7 +161,7 @@ def _model_json(activity: Activity) -> dict[str, Any]:
         "next_try_ms": model.next_try_ms,
         "rate_per_s": round(activity.rate_per_s, 3),
         "refused_per_s": round(activity.refused_per_s, 3),
-        "granted": _rounded(activity.granted),
+        "leased": _rounded(activity.leased),
         "p50_us": activity.p50_us,
         "p99_us": activity.p99_us,
         "queued": model.queued,
@@ -217,7 +217,7 @@ def _cells(activity: Activity) -> Iterator[Text]:
     yield _state(model)
     yield Text(_rate(activity.rate_per_s))
     yield Text(_rate(activity.refused_per_s), style="yellow" if activity.refused_per_s else "")
-    yield Text(_share(activity.granted))
+    yield Text(_share(activity.leased))
     yield Text(_latency(activity.p50_us))
     yield Text(_latency(activity.p99_us))
     yield Text(str(model.queued))
@@ -241,8 +241,8 @@ def _worker_cells(activity: WorkerActivity) -> Iterator[Text]:
     yield Text(str(worker.pid or "-"))
     yield Text(printable(worker.state))
     yield Text(_rate(activity.rate_per_s))
-    yield Text(_share(activity.granted))
-    yield Text("granted" if worker.granted_now else "asks", "green" if worker.granted_now else "dim")
+    yield Text(_share(activity.leased))
+    yield Text("leased" if worker.leased_now else "asks", "green" if worker.leased_now else "dim")
     yield Text(str(worker.restarts))
     yield Text(_memory(worker.memory_bytes))
     yield Text(printable(" ".join(worker.models)))

@@ -38,8 +38,8 @@ class HistogramSnapshot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerSnapshot:
-    """A worker process. ``asked`` and ``granted`` count the requests that the engine and the door gave it,
-    ``granted_now`` says whether the door may; all nothing where the server does not tell."""
+    """A worker process. ``asked`` and ``leased`` count the requests that the engine and the door gave it,
+    ``leased_now`` says whether the door may; all nothing where the server does not tell."""
 
     worker: int
     pid: int
@@ -48,13 +48,13 @@ class WorkerSnapshot:
     memory_bytes: int
     restarts: int
     asked: int
-    granted: int
-    granted_now: bool
+    leased: int
+    leased_now: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSnapshot:
-    """A model version. ``requests`` counts those that ended, by outcome, ``granted`` those answered without the engine,
+    """A model version. ``requests`` counts those that ended, by outcome, ``leased`` those answered without the engine,
     ``inferences`` rows answered, ``executions`` batches run and ``executed_rows`` their rows, answered or not.
     ``trial`` says how far it is on its way to serving, "" when that is behind it; ``residency`` is how much of it is in
     memory."""
@@ -68,7 +68,7 @@ class ModelSnapshot:
     running: int
     workers: tuple[int, ...]
     requests: Mapping[str, int]
-    granted: int
+    leased: int
     inferences: int
     executions: int
     executed_rows: int
@@ -315,8 +315,8 @@ def _worker(fields: Mapping[str, Any]) -> WorkerSnapshot:
         memory_bytes=fields["memory_bytes"],
         restarts=fields["restarts"],
         asked=fields.get("asked", 0),
-        granted=fields.get("granted", 0),
-        granted_now=fields.get("granted_now", False),
+        leased=fields.get("leased", 0),
+        leased_now=fields.get("leased_now", False),
     )
 
 
@@ -332,7 +332,7 @@ def _model(fields: Mapping[str, Any]) -> ModelSnapshot:
         running=fields["running"],
         workers=tuple(fields["workers"]),
         requests=fields["requests"],
-        granted=fields.get("granted", 0),
+        leased=fields.get("leased", 0),
         inferences=fields["inferences"],
         executions=fields["executions"],
         executed_rows=fields["executed_rows"],

@@ -49,7 +49,7 @@ class BatchStatistics:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VersionStatistics:
     """All figures of one model version. ``inferences`` counts rows, ``executions`` batches; ``last_inference_ms`` is
-    milliseconds since the epoch (0: none yet). ``retries`` counts requests run again after a worker died, ``granted``
+    milliseconds since the epoch (0: none yet). ``retries`` counts requests run again after a worker died, ``leased``
     the answered ones that a front end served by itself."""
 
     name: str
@@ -58,7 +58,7 @@ class VersionStatistics:
     inferences: int
     executions: int
     retries: int
-    granted: int
+    leased: int
     results: Mapping[Result, int]
     failed_ns: int
     stages: Mapping[Stage, HistogramValue]
@@ -73,7 +73,7 @@ class VersionMeter:
         "batches",
         "executions",
         "failed_ns",
-        "granted",
+        "leased",
         "inferences",
         "last_inference_ms",
         "name",
@@ -89,7 +89,7 @@ class VersionMeter:
         self.last_inference_ms = 0
         self.inferences = 0
         self.executions = 0
-        self.retries = self.granted = 0
+        self.retries = self.leased = 0
         self.results = dict.fromkeys(Result, 0)
         self.failed_ns = 0
         self.stages = {stage: Histogram() for stage in Stage}
@@ -163,7 +163,7 @@ class VersionMeter:
         answered = sum(stages[-1][0])
         if answered:
             self._successes += answered
-            self.granted += answered
+            self.leased += answered
             self.last_inference_ms = now_ms
 
     def ended_many(self, result: Result, count: int) -> None:
@@ -184,7 +184,7 @@ class VersionMeter:
         self.inferences += other.inferences
         self.executions += other.executions
         self.retries += other.retries
-        self.granted += other.granted
+        self.leased += other.leased
         self._successes += other._successes
         self.failed_ns += other.failed_ns
         self.last_inference_ms = max(self.last_inference_ms, other.last_inference_ms)
@@ -211,7 +211,7 @@ class VersionMeter:
             inferences=self.inferences,
             executions=self.executions,
             retries=self.retries,
-            granted=self.granted,
+            leased=self.leased,
             results={**self.results, Result.SUCCESS: self._successes},
             failed_ns=self.failed_ns,
             stages={stage: histogram.frozen() for stage, histogram in self.stages.items()},

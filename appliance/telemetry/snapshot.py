@@ -17,16 +17,16 @@ from appliance.telemetry.meter import VersionStatistics
 
 
 class LaneUse(NamedTuple):
-    """Who gave a worker its requests. ``asked``: those that the engine gave it, ``granted``: those that were answered
-    under grants; ``granted_now``: whether the front end may give it requests by itself."""
+    """Who gave a worker its requests. ``asked``: those that the engine gave it, ``leased``: those that were answered
+    under leases; ``leased_now``: whether the front end may give it requests by itself."""
 
     asked: int = 0
-    granted: int = 0
-    granted_now: bool = False
+    leased: int = 0
+    leased_now: bool = False
 
 
 class SlotUse(NamedTuple):
-    """The slots of one size that the front end keeps for requests under grants."""
+    """The slots of one size that the front end keeps for requests under leases."""
 
     size_bytes: int
     slots: int

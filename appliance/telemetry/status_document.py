@@ -83,7 +83,7 @@ def model_document(version: VersionStatus) -> dict[str, Json]:
         "executions": statistics.executions,
         "executed_rows": executed_rows(statistics),
         "retries": statistics.retries,
-        "granted": statistics.granted,
+        "leased": statistics.leased,
         "batch_mean": batch_mean(statistics),
         "last_inference_ms": statistics.last_inference_ms,
         "trial": None if version.trial is None else dict(version.trial._asdict()),
@@ -127,8 +127,8 @@ def _worker_document(worker: WorkerStatus) -> dict[str, Json]:
         "memory_bytes": worker.memory_bytes,
         "restarts": worker.restarts,
         "asked": worker.use.asked,
-        "granted": worker.use.granted,
-        "granted_now": worker.use.granted_now,
+        "leased": worker.use.leased,
+        "leased_now": worker.use.leased_now,
     }
 
 

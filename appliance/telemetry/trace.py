@@ -143,14 +143,14 @@ class Tracer:
             trace.replied_ns = self._now_ns()
             self._write(trace, trace.stamps_ns, client)
 
-    def granted(self, model: ModelVersion, told: tuple[int, int, int, bytes, bytes, tuple[int, ...]]) -> None:
-        """A request was served under a grant: what the front end told of it."""
+    def leased(self, model: ModelVersion, told: tuple[int, int, int, bytes, bytes, tuple[int, ...]]) -> None:
+        """A request was served under a lease: what the front end told of it."""
         _, lane, rows, request_id, traceparent, stamps_ns = told
         parent = parent_of(traceparent.decode("ascii", "replace"))
         if (parent is not None and not parent.sampled) or not self._has_room():
             return
         trace = Trace("", stamps_ns[0], parent)
-        trace.attributes = _described(model, request_id.decode(errors="replace"), "granted", lane, rows)
+        trace.attributes = _described(model, request_id.decode(errors="replace"), "leased", lane, rows)
         trace.attributes["appliance.outcome"] = Result.SUCCESS.value
         self._write(trace, stamps_ns, "")
 

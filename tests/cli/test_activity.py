@@ -70,44 +70,44 @@ def test_batches_whose_requests_failed_count_with_their_rows() -> None:
     assert [activity.batch_mean for activity in between(before, now)] == [2.0]
 
 
-def with_grants(now_s: int, answered: int, granted: int, asked: int, given: int) -> Snapshot:
+def with_grants(now_s: int, answered: int, leased: int, asked: int, given: int) -> Snapshot:
     """One model and one worker, from a server that tells of grants."""
     fields = {
-        **model("a", [answered]), "granted": granted,
+        **model("a", [answered]), "leased": leased,
     }  # fmt: skip
     snapshot = document(now_s, [fields])
-    worker = replace(snapshot.workers[0], asked=asked, granted=given, granted_now=True)
+    worker = replace(snapshot.workers[0], asked=asked, leased=given, leased_now=True)
     return replace(snapshot, workers=(worker,), slots=8, slots_used=3)
 
 
-def test_the_share_that_was_granted_is_that_of_the_interval() -> None:
+def test_the_share_that_was_leased_is_that_of_the_interval() -> None:
     before, now = with_grants(10, 100, 10, 90, 10), with_grants(12, 300, 190, 110, 190)
     (activity,) = between(before, now)
-    assert activity.granted == 0.9
+    assert activity.leased == 0.9
     (worker,) = workers_between(before, now)
-    assert (worker.granted, worker.rate_per_s) == (0.9, 100.0)
+    assert (worker.leased, worker.rate_per_s) == (0.9, 100.0)
     (worker,) = workers_between(None, now)
-    assert worker.granted == 190 / 300
+    assert worker.leased == 190 / 300
 
 
 def test_a_server_that_tells_of_no_grants_has_none() -> None:
     before, now = document(10, [model("a", [1])]), document(12, [model("a", [3])])
-    assert [activity.granted for activity in between(before, now)] == [0.0]
-    assert [worker.granted for worker in workers_between(before, now)] == [None]
-    assert (now.slots, now.workers[0].granted_now) == (0, False)
+    assert [activity.leased for activity in between(before, now)] == [0.0]
+    assert [worker.leased for worker in workers_between(before, now)] == [None]
+    assert (now.slots, now.workers[0].leased_now) == (0, False)
 
 
-def test_tables_and_json_say_what_was_granted() -> None:
+def test_tables_and_json_say_what_was_leased() -> None:
     before, now = with_grants(10, 100, 10, 90, 10), with_grants(12, 300, 190, 110, 190)
     console = Console(width=120, record=True, file=io.StringIO())
     console.print(view(now, between(before, now), workers=workers_between(before, now)))
     text = console.export_text()
     assert "3 slots" in text
     assert re.search(r"a/1 +READY +100 +0 +90.0%", text)
-    assert re.search(r"4 +77 +ready +100 +90.0% +granted +0", text)
+    assert re.search(r"4 +77 +ready +100 +90.0% +leased +0", text)
     shown = as_json(now, between(before, now), workers_between(before, now))
-    assert shown["models"][0]["granted"] == 0.9
-    assert (shown["workers"][0]["granted"], shown["workers"][0]["granted_now"]) == (0.9, True)
+    assert shown["models"][0]["leased"] == 0.9
+    assert (shown["workers"][0]["leased"], shown["workers"][0]["leased_now"]) == (0.9, True)
 
 
 def test_the_memory_of_models_is_told_and_what_cannot_be_as_it_is_configured() -> None:

@@ -15,7 +15,7 @@ from appliance.telemetry.otlp import Parent, Told, trace_line
 TRACE_ID = "4bf92f3577b34da6a3ce929d0e0e4736"
 
 
-def line(request_id: str, *, at_ms: int = 0, error: str = "", path: str = "granted") -> bytes:
+def line(request_id: str, *, at_ms: int = 0, error: str = "", path: str = "leased") -> bytes:
     """A request of 100 us that took a tenth of it for each of the first stages."""
     start = 1_700_000_000_000_000_000 + at_ms * 1_000_000
     stamps = [start + 10_000 * step for step in (0, 1, 2, 3, 4, 5, 6, 10)]
@@ -55,7 +55,7 @@ def show(capsys: pytest.CaptureFixture[str], file: Path, *words: str, status: Ex
 def test_stages_are_shown_with_their_times_and_shares(capsys: pytest.CaptureFixture[str], file: Path) -> None:
     shown = show(capsys, file, "with parent")
     assert "digits/2, request 'with parent', at 2023-11-14T22:13:20.002+00:00, 100.0 us" in shown
-    assert "served by the door under a grant, 1 row, worker 4" in shown
+    assert "served by the door under a lease, 1 row, worker 4" in shown
     assert f"trace {TRACE_ID}" in shown
     rows = {row.split()[0]: row.split()[1:] for row in shown.splitlines()[4:]}
     assert list(rows) == ["admission", "queue", "hand-over", "gather", "run", "scatter", "reply"]

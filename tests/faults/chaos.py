@@ -28,8 +28,8 @@ from tests.conformance.grpc.streaming import Sending
 from tests.conformance.grpc.stub import Stub, failure_of
 from tests.faults.cut_proxy import CutProxy
 from tests.faults.fake_models import write_fake
-from tests.faults.granted import NATIVE_FAKES, is_empty, message, teach
 from tests.faults.held_interpreter import Hold
+from tests.faults.leased import NATIVE_FAKES, is_empty, message, teach
 from tests.faults.test_workers import version_in
 from tests.fronts import with_front_end
 
@@ -306,7 +306,7 @@ class Report(NamedTuple):
     seconds: float
     seed: int
     requests: int
-    granted: int
+    leased: int
     outcomes: dict[str, dict[str, int]]
     troubles: dict[str, int]
 
@@ -338,8 +338,8 @@ def run(seconds: float, seed: int) -> Report:
                 raise Broken(f"the daemon ended with {daemon.process.returncode}:\n{daemon.log()[-4000:]}")
     outcomes = {model: dict(counts) for model, counts in ledger.outcomes.items()}
     total = sum(sum(counts.values()) for counts in outcomes.values())
-    granted = sum(entry["granted"] for entry in after["models"])
-    return Report(seconds, seed, total, granted, outcomes, dict(troubles.counts))
+    leased = sum(entry["leased"] for entry in after["models"])
+    return Report(seconds, seed, total, leased, outcomes, dict(troubles.counts))
 
 
 def _write_models(root: Path) -> None:
@@ -368,8 +368,8 @@ def _check(before: Any, after: Any, ledger: Ledger) -> None:
         said = f"{model}: the clients saw {dict(outcomes)}, the daemon counted {counted}"
         if not _possible(outcomes, counted) or (model in EXACT and not _agree(outcomes, counted)):
             problems.append(said)
-        if not version_in(after, model)["granted"]:
-            problems.append(f"{model} was never granted")
+        if not version_in(after, model)["leased"]:
+            problems.append(f"{model} was never leased")
     if problems:
         raise Broken("\n".join(problems[:20]))
 

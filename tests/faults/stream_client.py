@@ -12,7 +12,7 @@ import grpc
 
 from appliance.frontend.grpc.wire_pb import inference_pb2 as pb
 from tests.conformance.grpc.stub import Stub
-from tests.faults.granted import message
+from tests.faults.leased import message
 
 
 class StreamClient:

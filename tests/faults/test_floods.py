@@ -31,7 +31,7 @@ from tests.appliance_process import ApplianceProcess
 from tests.conformance.grpc.stub import Stub
 from tests.conftest import Serve
 from tests.faults.fake_models import write_fake
-from tests.faults.granted import NATIVE_FAKES, message, teach, until_empty
+from tests.faults.leased import NATIVE_FAKES, message, teach, until_empty
 from tests.faults.stream_client import StreamClient
 from tests.fronts import Sections, needs_native
 

@@ -1,4 +1,4 @@
-"""Requests that wait at the native door: more than is granted or than Python has time for."""
+"""Requests that wait at the native door: more than is leased or than Python has time for."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.appliance_process import ApplianceProcess
 from tests.conformance.grpc.stub import Stub
 from tests.conftest import Serve
 from tests.faults.fake_models import write_fake
-from tests.faults.granted import NATIVE_FAKES, granted_of, message, teach, until_empty
+from tests.faults.leased import NATIVE_FAKES, leased_of, message, teach, until_empty
 from tests.faults.stream_client import StreamClient
 from tests.faults.test_workers import version_in, worker_of
 from tests.fronts import Sections, needs_native
@@ -33,7 +33,7 @@ def front_end() -> Sections:
 
 @pytest.fixture
 def daemon(serve: Serve, tmp_path: Path) -> ApplianceProcess:
-    """Serves a model ``m`` under a grant."""
+    """Serves a model ``m`` under a lease."""
     write_fake(tmp_path, "m")
     daemon = serve(tmp_path, {"supervisor": {"quarantine_after": 1000, "restart_delay_ms": 0}})
     teach(daemon, "m")
@@ -46,21 +46,21 @@ def queued(now: Any) -> int:
 
 
 def stop_and_fill(daemon: ApplianceProcess, stub: Stub) -> tuple[int, list[Any]]:
-    """Stops the worker, and gives it more than is granted; its process, and the calls."""
+    """Stops the worker, and gives it more than is leased; its process, and the calls."""
     pid = int(worker_of(daemon.status(), "m/1")["pid"])
     os.kill(pid, signal.SIGSTOP)
     calls = [stub.begin("ModelInfer", message("m", request_id=str(n))) for n in range(GRANT + WAIT)]
-    daemon.until("as many wait as are not granted", lambda now: queued(now) == WAIT)
+    daemon.until("as many wait as are not leased", lambda now: queued(now) == WAIT)
     return pid, calls
 
 
-def test_what_finds_a_granted_lane_full_waits_and_goes_down_it(daemon: ApplianceProcess) -> None:
-    known = granted_of(daemon, "m")
+def test_what_finds_a_leased_lane_full_waits_and_goes_down_it(daemon: ApplianceProcess) -> None:
+    known = leased_of(daemon, "m")
     with Stub(daemon.grpc) as stub:
         pid, calls = stop_and_fill(daemon, stub)
         os.kill(pid, signal.SIGCONT)
         assert all(call.result() for call in calls)
-        assert granted_of(daemon, "m") == known + GRANT + WAIT, "none was the engine's, and the grant lasts"
+        assert leased_of(daemon, "m") == known + GRANT + WAIT, "none was the engine's, and the grant lasts"
     assert queued(until_empty(daemon)) == 0
 
 

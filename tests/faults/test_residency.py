@@ -225,9 +225,9 @@ def test_a_model_that_comes_back_is_served_by_the_door_again(serve: Serve, tmp_p
             client.close()
             wanted = 15 * (turn + 1)
             daemon.until(
-                "granted requests",
+                "leased requests",
                 lambda it, name=name, wanted=wanted: next(
-                    entry["granted"] >= wanted for entry in it["models"] if entry["name"] == name
+                    entry["leased"] >= wanted for entry in it["models"] if entry["name"] == name
                 ),
             )
     assert daemon.status()["residency"]["page_ins"] >= 2

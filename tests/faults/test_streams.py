@@ -10,7 +10,7 @@ from tests.conformance.grpc.stub import Stub
 from tests.conftest import Serve
 from tests.faults.clients import FAKE_SECTIONS
 from tests.faults.fake_models import write_fake
-from tests.faults.granted import message, until_empty
+from tests.faults.leased import message, until_empty
 
 WIDE = 600 << 10
 ARENA = 16 << 20

@@ -62,7 +62,7 @@ def play(offer: Offer, seconds: float, seed: int, measured_ns: int | None = None
 class Play:
     """One lane and its clients; the worker takes batches one after another."""
 
-    grantable = False
+    leasable = False
 
     def __init__(self, offer: Offer, seed: int, measured_ns: int | None) -> None:
         self.offer = offer
@@ -85,7 +85,7 @@ class Play:
             seeds = tuple((rows, offer.fixed_ns + rows * offer.per_row_ns) for rows in (1, offer.max_batch))
         opening: tuple[on.Event, ...] = (
             on.GroupOpened(1),
-            on.LaneOpened(1, 1, self.grantable),
+            on.LaneOpened(1, 1, self.leasable),
             on.ModelOpened(1, 1, offer.max_batch, Batching()),
             on.ShapeOpened(1, 1, seeds),
         )

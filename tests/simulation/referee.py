@@ -79,9 +79,9 @@ class Referee:
     requests: dict[int, Request] = field(default_factory=dict)
     queued: dict[int, Request] = field(default_factory=dict)
     batches: dict[int, tuple[int, list[int]]] = field(default_factory=dict)
-    grantable: set[int] = field(default_factory=set)
-    granted: set[int] = field(default_factory=set)
-    granted_work: dict[int, tuple[int, int]] = field(default_factory=dict)
+    leasable: set[int] = field(default_factory=set)
+    leased: set[int] = field(default_factory=set)
+    leased_work: dict[int, tuple[int, int]] = field(default_factory=dict)
     """Of lanes with requests of a door's, as far as was told: how much work, and since when it may run."""
     closed: set[int] = field(default_factory=set)
     wake_ns: int = NO_DEADLINE
@@ -122,8 +122,8 @@ class Referee:
             case on.LaneOpened():
                 self.lanes[event.lane] = event.group
                 self.returning.pop(event.lane, None)
-                if event.grantable:
-                    self.grantable.add(event.lane)
+                if event.leasable:
+                    self.leasable.add(event.lane)
             case on.LaneClosed():
                 self._lane_closed(event)
             case on.GroupClosed():
@@ -131,10 +131,10 @@ class Referee:
                     self._lane_closed(on.LaneClosed(lane, 0))
             case on.ModelOpened():
                 self.models[event.model] = event
-            case on.GrantedWork():
-                self.granted_work.pop(event.lane, None)
+            case on.LeasedWork():
+                self.leased_work.pop(event.lane, None)
                 if event.requests and event.lane in self.lanes:
-                    self.granted_work[event.lane] = (event.work_ns, now_ns)
+                    self.leased_work[event.lane] = (event.work_ns, now_ns)
             case on.ModelClosed():
                 self.closed.add(event.model)
             case on.ShapeOpened():
@@ -153,9 +153,9 @@ class Referee:
 
     def _lane_closed(self, event: on.LaneClosed) -> None:
         group = self.lanes.pop(event.lane)
-        self.grantable.discard(event.lane)
-        self.granted.discard(event.lane)
-        self.granted_work.pop(event.lane, None)
+        self.leasable.discard(event.lane)
+        self.leased.discard(event.lane)
+        self.leased_work.pop(event.lane, None)
         if event.back_at_ns:
             self.returning[event.lane] = group
         for batch in [batch for batch, (lane, _) in self.batches.items() if lane == event.lane]:
@@ -169,8 +169,8 @@ class Referee:
         if event.batch not in self.batches:
             return
         lane, requests = self.batches.pop(event.batch)
-        if lane in self.granted_work:
-            self.granted_work[lane] = (self.granted_work[lane][0], now_ns)
+        if lane in self.leased_work:
+            self.leased_work[lane] = (self.leased_work[lane][0], now_ns)
         for request in requests:
             known = self.requests[request]
             known.state = State.ENDED
@@ -261,15 +261,15 @@ class Referee:
                 self.require(at_ns > now_ns, "wake-up in the past")
                 self.require(at_ns != self.wake_ns, "told the same wish twice")
                 self.wake_ns = at_ns
-            case do.Grant(lane):
-                self.require(isinstance(event, on.Settle), "granted outside Settle")
-                self.require(lane in self.grantable - self.granted, f"lane {lane} cannot be granted now")
-                self.granted.add(lane)
-                self._count("granted")
-            case do.Revoke(lane):
+            case do.GrantLease(lane):
+                self.require(isinstance(event, on.Settle), "leased outside Settle")
+                self.require(lane in self.leasable - self.leased, f"lane {lane} cannot be leased now")
+                self.leased.add(lane)
+                self._count("leased")
+            case do.RevokeLease(lane):
                 self.require(isinstance(event, on.Settle), "revoked outside Settle")
-                self.require(lane in self.granted, f"lane {lane} is not granted")
-                self.granted.discard(lane)
+                self.require(lane in self.leased, f"lane {lane} is not leased")
+                self.leased.discard(lane)
                 self._count("revoked")
             case do.Refused():
                 raise RuleBroken(f"{action} without an arrival")
@@ -317,7 +317,7 @@ class Referee:
             self.require(self.wake_ns <= due_ns, "nothing will wake up for a deadline")
         self._check_grants()
         busy = {lane for lane, _ in self.batches.values()}
-        for lane, (ns, since_ns) in self.granted_work.items():
+        for lane, (ns, since_ns) in self.leased_work.items():
             if (
                 now_ns < since_ns + ns or not self.scope.promises
             ):  # what is overdue is expected to go on for as long
@@ -330,16 +330,16 @@ class Referee:
                 )
 
     def _check_grants(self) -> None:
-        """A lane is granted when nothing waits for it and no open model of its group orders or holds its queue."""
+        """A lane is leased when nothing waits for it and no open model of its group orders or holds its queue."""
         crowded = {request.group for request in self.queued.values()}
         for model, opened in self.models.items():
             batching, policy = opened.batching, opened.batching.default_queue_policy
             special = batching.priority_levels or batching.max_queue_delay_us or policy.max_queue_size
             if model not in self.closed and (special or policy.default_timeout_us):
                 crowded.add(opened.group)
-        for lane in self.grantable:
+        for lane in self.leasable:
             may = self.lanes[lane] not in crowded
-            self.require(may == (lane in self.granted), f"lane {lane} {'not' if may else 'still'} granted")
+            self.require(may == (lane in self.leased), f"lane {lane} {'not' if may else 'still'} leased")
 
     def _may_wait(self, waiting: list[Request], now_ns: int) -> bool:
         """Whether an idle lane may let these fill a batch: all of one shape, fewer than wanted, the oldest

@@ -1,9 +1,9 @@
 """The world of residency with versions on their way: they ask for memory, load, take over from others or are given up,
 and what they replaced leaves late.
 
-* A granted version finds its memory free: what serves keeps within what reservations leave.
+* A leased version finds its memory free: what serves keeps within what reservations leave.
 * The one that is to be replaced stays in memory as long as its successor is on its way.
-* Nobody waits for ever: a reservation that is held is granted or taken back, and why is a value that is true.
+* Nobody waits for ever: a reservation that is held is leased or taken back, and why is a value that is true.
 * When all is over nothing is reserved.
 """
 
@@ -89,7 +89,7 @@ class ReservationWorld(ResidencyWorld):
                 self.free_bytes = free_bytes
                 self.tell(events.FreeMeasured(action.device, free_bytes))
             case actions.GrantReservation():
-                self.granted(action.model)
+                self.leased(action.model)
             case actions.HoldReservation():
                 self.held(action.model)
             case actions.RefuseReservation():
@@ -97,8 +97,8 @@ class ReservationWorld(ResidencyWorld):
             case _:
                 super().perform(action)
 
-    def granted(self, number: int) -> None:
-        self.replies["granted"] += 1
+    def leased(self, number: int) -> None:
+        self.replies["leased"] += 1
         candidate = self.loading[number] = self.coming.pop(number)
         if candidate.footprint.bytes <= self.weather.budget_bytes * 0.6:
             sums = self.accountant.statistics(DEVICE)

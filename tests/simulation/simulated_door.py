@@ -1,7 +1,7 @@
-"""A door under grants and the worker behind it, in virtual time: rings, limits, prices, late news.
+"""A door under leases and the worker behind it, in virtual time: rings, limits, prices, late news.
 
 ``DoorLane`` does in the simulation what the native door does for one lane, with the arithmetic that
-``appliance.core.scheduling.grants`` describes; ``Worker`` takes what the scheduler sends before what the door sends, or
+``appliance.core.scheduling.leases`` describes; ``Worker`` takes what the scheduler sends before what the door sends, or
 by turns, and batches what lies side by side in the ring. Neither knows of time but what it is told.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
-from appliance.core.scheduling.grants import Price
+from appliance.core.scheduling.leases import Price
 
 
 @dataclass(slots=True, kw_only=True)
@@ -47,7 +47,7 @@ class DoorLane:
     lane: int
     group: int
     limit: int
-    granted: bool = False
+    leased: bool = False
     flights: list[Flight] = field(default_factory=list)
     """In the order of submission."""
     longest_ns: int = 0
@@ -79,8 +79,8 @@ class DoorLane:
     def submit(
         self, request: int, shape: int, rows: int, deadline_ns: int, price: Price, now_ns: int
     ) -> Flight:
-        """Send it to the worker; the lane must be granted and have room."""
-        assert self.granted, f"request {request} was sent to lane {self.lane}, which is not granted"
+        """Send it to the worker; the lane must be leased and have room."""
+        assert self.leased, f"request {request} was sent to lane {self.lane}, which is not leased"
         assert len(self.flights) < self.limit, "limit passed"
         self.since_ns = self.since_ns if self.flights else now_ns
         flight = Flight(

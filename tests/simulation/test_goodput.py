@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.simulation.granted_load import play_granted
+from tests.simulation.leased_load import play_leased
 from tests.simulation.offered_load import MILLISECOND, SECOND, Offer, play
 
 
@@ -85,8 +85,8 @@ def test_a_lane_that_becomes_slower_is_followed() -> None:
 @pytest.mark.parametrize(
     "offer", [big_batches(0.5 * BIG_CAPACITY), short_batches(0.5)], ids=["12 ms", "2 ms"]
 )
-def test_what_a_granted_lane_can_do_goes_by_the_door(offer: Offer, limit: int) -> None:
-    tally = play_granted(offer, seconds=3, seed=1, limit=limit)
+def test_what_a_leased_lane_can_do_goes_by_the_door(offer: Offer, limit: int) -> None:
+    tally = play_leased(offer, seconds=3, seed=1, limit=limit)
     assert tally.in_time / tally.offered >= 0.99
     assert tally.by_door / tally.offered >= 0.99
 
@@ -94,11 +94,11 @@ def test_what_a_granted_lane_can_do_goes_by_the_door(offer: Offer, limit: int) -
 @pytest.mark.parametrize("limit", [16, 512])
 @pytest.mark.parametrize(("overload", "least"), [(0.9, 0.92), (1.5, 0.97), (3, 0.97)])
 @pytest.mark.parametrize("make", [big_batches, short_batches], ids=["12 ms", "2 ms"])
-def test_a_granted_lane_is_not_worse_used(
+def test_a_leased_lane_is_not_worse_used(
     make: Callable[[float], Offer], overload: float, least: float, limit: int
 ) -> None:
     """At the limit of the grant, and past it, batches are as full as the scheduler's."""
     offer = make(overload * (BIG_CAPACITY if make is big_batches else 1))
-    tally = play_granted(offer, seconds=3, seed=1, limit=limit)
+    tally = play_leased(offer, seconds=3, seed=1, limit=limit)
     assert tally.in_time >= least * min(tally.offered, 3 * offer.capacity)
     assert tally.late <= tally.in_time / 500

@@ -27,7 +27,7 @@ def test_memory_is_promised_once_while_versions_replace_others(first: int) -> No
     for world in worlds:
         world.run(200)
     replies = sum((world.replies for world in worlds), start=Counter())
-    assert {"granted", "held", "NoneType", "NeverFits", "WaitsForMachine", "WaitsForOvercommit"} <= set(
+    assert {"leased", "held", "NoneType", "NeverFits", "WaitsForMachine", "WaitsForOvercommit"} <= set(
         replies
     )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.simulation.granted_world import GrantedWorld
+from tests.simulation.leased_world import LeasedWorld
 from tests.simulation.scheduler_world import World
 
 SEEDS = 600
@@ -25,13 +25,13 @@ def test_worlds_keep_all_rules(first: int) -> None:
 
 
 @pytest.mark.parametrize("first", range(0, SEEDS, CHUNK))
-def test_worlds_with_a_granted_door_keep_all_rules(first: int) -> None:
+def test_worlds_with_a_leased_door_keep_all_rules(first: int) -> None:
     outcomes: set[str] = set()
     for seed in range(first, first + CHUNK):
         try:
-            outcomes |= GrantedWorld(seed).run().outcomes.keys()
+            outcomes |= LeasedWorld(seed).run().outcomes.keys()
         except AssertionError as broken:
             raise AssertionError(
-                f"{broken}; replay: python -m tests.simulation.replay {seed} --granted --trace"
+                f"{broken}; replay: python -m tests.simulation.replay {seed} --leased --trace"
             ) from broken
-    assert {"answered", "answered by the door", "granted", "revoked"} <= outcomes
+    assert {"answered", "answered by the door", "leased", "revoked"} <= outcomes

@@ -78,7 +78,7 @@ def test_every_traced_request_tells_all_its_stages(
         assert (facts(root)["appliance.model"], facts(root)["appliance.outcome"]) == ("m", "success")
     (model,) = [model for model in daemon.status()["models"] if model["name"] == "m"]
     paths = Counter(facts(root)["appliance.path"] for root, *_ in told.values())
-    assert (paths["granted"], paths["asked"]) == (model["granted"], MANY - model["granted"])
+    assert (paths["leased"], paths["asked"]) == (model["leased"], MANY - model["leased"])
     settings = {"trace_level": ["TIMESTAMPS"], "trace_rate": "1"}
     assert json.loads(daemon.get("/v2/trace/setting")) == settings
     assert 'appliance_traces_total{outcome="left_out"} 0' in daemon.get("/metrics").decode()
@@ -116,10 +116,10 @@ def test_one_in_so_many_of_those_that_the_door_serves_is_traced(
         for number in range(100):
             stub.call("ModelInfer", ask("m", f"g{number}"), metadata=wanted)
     told = traced(file, 10)
-    granted = [root for root, *_ in told.values() if facts(root)["appliance.path"] == "granted"]
-    assert len(granted) == 10
-    assert {root["traceId"] for root in granted} >= {TRACE_ID}
-    assert sum(root["traceId"] == TRACE_ID for root in granted) >= 9
+    leased = [root for root, *_ in told.values() if facts(root)["appliance.path"] == "leased"]
+    assert len(leased) == 10
+    assert {root["traceId"] for root in leased} >= {TRACE_ID}
+    assert sum(root["traceId"] == TRACE_ID for root in leased) >= 9
 
 
 def test_without_tracing_there_is_no_file(serve: Serve, models: Path, tmp_path: Path) -> None:
@@ -139,7 +139,7 @@ def model_samples(daemon: ApplianceProcess) -> dict[tuple[str, str], float]:
         for sample in family.samples
         if "model" in sample.labels
         and not sample.name.endswith(("_sum", "_bucket"))
-        and sample.name != "appliance_granted_requests_total"
+        and sample.name != "appliance_leased_requests_total"
     }
 
 

@@ -128,7 +128,7 @@ def test_what_is_never_written_takes_no_room(traces: Traces) -> None:
     for _ in range(5):
         traces.served(1)
     for _ in range(2):
-        traces.tracer.granted(make_version(), (7, 3, 2, b"r", b"", (1,) * 8))
+        traces.tracer.leased(make_version(), (7, 3, 2, b"r", b"", (1,) * 8))
     assert len(traces.spans()) == 5
     assert traces.tracer.figures().left_out == 2, "what the door served by itself counts, too"
 
@@ -198,13 +198,13 @@ def test_what_never_reached_the_engine_is_not_written(traces: Traces) -> None:
 def test_what_the_door_served_by_itself_has_the_same_stages(traces: Traces) -> None:
     stamps = (10, 20, 30, 40, 50, 60, 70, 80)
     for parent in ("", traceparent("01"), traceparent("00"), "\xff"):
-        traces.tracer.granted(make_version(), (7, 3, 2, b"r\xff", parent.encode("latin-1"), stamps))
+        traces.tracer.leased(make_version(), (7, 3, 2, b"r\xff", parent.encode("latin-1"), stamps))
     told = traces.spans()
     assert len(told) == 3, "the client of one did not want it"
     for root, *below in told:
         assert [span["name"] for span in below] == list(STAGES)
         facts = attributes(root)
-        assert (facts["appliance.path"], facts["appliance.worker"]) == ("granted", "3")
+        assert (facts["appliance.path"], facts["appliance.worker"]) == ("leased", "3")
         assert facts["appliance.request.id"] == "r�"
     assert [root.get("parentSpanId") for root, *_ in told] == [None, SPAN_ID, None]
 

@@ -15,7 +15,7 @@ from appliance.runtimes.runtime import Runtime, RuntimeSettings, Session
 from appliance.workers.child import child
 from appliance.workers.child.child import Worker
 from appliance.workers.child.execution import LoadedModel
-from appliance.workers.child.granted import GrantedRuns
+from appliance.workers.child.leased import LeasedRuns
 from appliance.workers.messages import FromWorker, Load, Loaded, Stop, ToWorker
 from appliance.workers.port import PLAIN_LOAD, WorkerSettings
 from appliance.workers.region import Scratch
@@ -66,7 +66,7 @@ class Closings(FakeRuntime):
         return Closing(version, self)
 
 
-class GrantedDouble:
+class LeasedDouble:
     """Notes what a worker has it do."""
 
     def __init__(self, said: list[str]) -> None:
@@ -82,18 +82,18 @@ class GrantedDouble:
         self._said.append("finished")
 
 
-def serve(runtimes: dict[str, Runtime], granted: GrantedDouble | None = None) -> None:
+def serve(runtimes: dict[str, Runtime], leased: LeasedDouble | None = None) -> None:
     """Two models are loaded, then the worker is told to end."""
     loads = [Load(number, fake(), PLAIN_LOAD) for number in (1, 2)]
     lane = LaneDouble(*loads, Stop())
-    Worker(lane, Scratch().at_least(1), runtimes, SETTINGS, cast(GrantedRuns | None, granted)).serve()
+    Worker(lane, Scratch().at_least(1), runtimes, SETTINGS, cast(LeasedRuns | None, leased)).serve()
     assert [type(answer) for answer in lane.answers] == [Loaded, Loaded]
 
 
 def test_what_was_prepared_of_a_model_is_dropped_before_its_session_is_closed() -> None:
     runtime = Closings()
     runtime.may_end.set()
-    serve({"fake": runtime}, GrantedDouble(runtime.said))
+    serve({"fake": runtime}, LeasedDouble(runtime.said))
     expected = "1 added, 2 added, finished, 1 dropped, closed, 2 dropped, closed"
     assert ", ".join(runtime.said) == expected
 

@@ -92,7 +92,7 @@ def outputs(bench: Bench, placed: Placed, *sizes: int) -> list[bytes]:
     return found
 
 
-def test_granted_requests_get_bit_for_bit_what_messages_get(ring_bench: Bench, tmp_path: Path) -> None:
+def test_leased_requests_get_bit_for_bit_what_messages_get(ring_bench: Bench, tmp_path: Path) -> None:
     """Alone and in batches, first and prepared, a real model."""
     bench = ring_bench
     path = write_model("mlp", tmp_path) / "1" / "model.onnx"
@@ -103,14 +103,14 @@ def test_granted_requests_get_bit_for_bit_what_messages_get(ring_bench: Bench, t
         lane.learn([tensor(np.zeros((rows, 64), np.float32))], [(rows, 10)])
     for sizes in ((1,), (3,), (1, 1), (3, 1, 1), (1, 3, 1), (1,) * 8) * 3:
         tensors = [tensor(random.random((rows, 64), np.float32)) for rows in sizes]
-        said, granted = ([lane.place(each) for each in tensors] for _ in range(2))
+        said, leased = ([lane.place(each) for each in tensors] for _ in range(2))
         results = bench.run(lane.worker, lane.model, *said)
-        ended = lane.run(*granted)
+        ended = lane.run(*leased)
         assert [(each.status, each.batch_rows) for each in ended] == [(OK, sum(sizes))] * len(sizes)
         assert [each.first for each in ended] == [1] + [0] * (len(sizes) - 1)
-        for one, other, result in zip(said, granted, results, strict=True):
+        for one, other, result in zip(said, leased, results, strict=True):
             assert bench.read(one, result) == outputs(bench, other, *result.sizes)
-        bench.free(*said, *granted)
+        bench.free(*said, *leased)
     lane.stop()
 
 
@@ -134,15 +134,15 @@ def test_several_inputs_and_outputs_of_different_sizes(ring_bench: Bench) -> Non
     lane.stop()
 
 
-def test_messages_and_granted_requests_share_a_worker(ring_bench: Bench) -> None:
-    """An engine that has a batch waiting all the time does not starve what it granted, nor the other way round."""
+def test_messages_and_leased_requests_share_a_worker(ring_bench: Bench) -> None:
+    """An engine that has a batch waiting all the time does not starve what it leased, nor the other way round."""
     bench = ring_bench
     lane = Lane(bench, fake("delay", delay_ms=5))
     lane.learn([FOUR], [(1, 4)], max_rows=1)
-    said, granted = lane.place(FOUR), [lane.place(FOUR) for _ in range(10)]
+    said, leased = lane.place(FOUR), [lane.place(FOUR) for _ in range(10)]
     os.kill(bench.pids[lane.worker], signal.SIGSTOP)
     batches = [bench.dispatch(lane.worker, lane.model, said) for _ in range(10)]
-    lane.submit(*granted)
+    lane.submit(*leased)
     os.kill(bench.pids[lane.worker], signal.SIGCONT)
     ended = lane.door.ended(10)
     finished = [bench.event(RunFinished) for _ in range(10)]
@@ -150,7 +150,7 @@ def test_messages_and_granted_requests_share_a_worker(ring_bench: Bench) -> None
     assert {each.status for each in ended} == {OK}
     assert ended[8].started_ns - ended[0].started_ns >= 8 * 2 * 5_000_000, "one of each in turn"
     lane.stop()
-    bench.free(said, *granted)
+    bench.free(said, *leased)
 
 
 def test_what_cannot_be_served_is_handed_over(ring_bench: Bench) -> None:
@@ -179,24 +179,24 @@ def test_what_was_submitted_before_stop_is_served(ring_bench: Bench) -> None:
     bench = ring_bench
     lane = Lane(bench, fake("delay", delay_ms=5))
     lane.learn([FOUR], [(1, 4)], max_rows=1)
-    granted = [lane.place(FOUR) for _ in range(20)]
-    lane.submit(*granted)
+    leased = [lane.place(FOUR) for _ in range(20)]
+    lane.submit(*leased)
     assert lane.stop().cause is ExitCause.STOPPED
     assert [each.status for each in lane.door.take()] == [OK] * 20
-    bench.free(*granted)
+    bench.free(*leased)
 
 
 def test_a_worker_that_dies_leaves_the_rest_unanswered(ring_bench: Bench) -> None:
     bench = ring_bench
     lane = Lane(bench, fake("crash", crash_after=3))
     lane.learn([FOUR], [(1, 4)], max_rows=1)
-    granted = [lane.place(FOUR) for _ in range(5)]
-    lane.submit(*granted)
+    leased = [lane.place(FOUR) for _ in range(5)]
+    lane.submit(*leased)
     exited = bench.event(WorkerExited)
     assert (exited.cause, exited.batches) == (ExitCause.DIED, ())
     assert [each.status for each in lane.door.take()] == [OK] * 2
     assert bench.pool.memory(lane.worker) is None
-    bench.free(*granted)
+    bench.free(*leased)
 
 
 def test_an_idle_worker_sleeps_and_has_no_descriptors_that_it_does_not_need(ring_bench: Bench) -> None:

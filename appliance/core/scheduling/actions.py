@@ -64,16 +64,16 @@ class WakeAt(NamedTuple):
     at_ns: int
 
 
-class Grant(NamedTuple):
-    """Nothing waits for ``lane``: a door may send it requests itself and tell afterwards (GrantedWork, GrantedRan)."""
+class GrantLease(NamedTuple):
+    """Nothing waits for ``lane``: a door may send it requests itself and tell afterwards (LeasedWork, LeasedRan)."""
 
     lane: int
 
 
-class Revoke(NamedTuple):
+class RevokeLease(NamedTuple):
     """Something waits, so that the door may send ``lane`` nothing more. What it has sent goes on."""
 
     lane: int
 
 
-Action = Dispatch | Refused | Expired | Dropped | Lost | Evicted | WakeAt | Grant | Revoke
+Action = Dispatch | Refused | Expired | Dropped | Lost | Evicted | WakeAt | GrantLease | RevokeLease

@@ -26,11 +26,11 @@ def lane_to_fill(group: Group, now_ns: int, prefetch_ns: int, margin_ns: int) ->
     """An idle lane; or else the one that is free first, when that is soon and a full batch waits for it that would
     be in time even if the lane is not free earlier than planned. If it would not, what to run is decided when
     the lane is idle: then the time is known. Nothing is sent ahead to share the fate of a request that a worker
-    died with, nor is such a one. A lane with only granted work, which stands back, need not wait for
+    died with, nor is such a one. A lane with only leased work, which stands back, need not wait for
     a full batch then, nor for anything when the first request would be late otherwise."""
     lanes = group.lanes
     for lane in lanes:
-        if not lane.batches and (not lane.granted_requests or lane.free_ns <= now_ns):
+        if not lane.batches and (not lane.leased_requests or lane.free_ns <= now_ns):
             return lane
     if not lanes:
         return None
@@ -59,8 +59,8 @@ def _in_time(group: Group, lane: Lane, now_ns: int, margin_ns: int) -> bool:
 
 def start_at(group: Group, lane: Lane, now_ns: int, margin_ns: int) -> int:
     """When the most urgent request would start in ``lane``: after all that this has to do, or at once if it is late
-    otherwise and only granted work is there, which stands back."""
-    if lane.granted_requests and not lane.batches and not _in_time(group, lane, now_ns, margin_ns):
+    otherwise and only leased work is there, which stands back."""
+    if lane.leased_requests and not lane.batches and not _in_time(group, lane, now_ns, margin_ns):
         return now_ns
     return lane.free_at(now_ns)
 
@@ -70,7 +70,7 @@ def may_follow(lane: Lane, now_ns: int, prefetch_ns: int) -> bool:
     news of the end and the next batch cross two processes, and the worker would wait for both."""
     batches = lane.batches
     if not batches:
-        return not lane.granted_requests or lane.free_ns - now_ns <= prefetch_ns
+        return not lane.leased_requests or lane.free_ns - now_ns <= prefetch_ns
     return (
         len(batches) < LANE_DEPTH and batches[0].estimate_ns > 0 and lane.free_ns - now_ns <= prefetch_ns > 0
     )
@@ -98,7 +98,7 @@ def judge(group: Group, entry: Waiting, lane: Lane, start_ns: int, now_ns: int, 
     shape = entry.shape
     estimate_ns = shape.fixed_ns + shape.per_row_ns * entry.rows
     if start_ns + estimate_ns > entry.deadline_ns:
-        alone = group.queued == 1 and not lane.batches and not lane.granted_requests
+        alone = group.queued == 1 and not lane.batches and not lane.leased_requests
         return Verdict.RUN if alone else Verdict.LATE
     if shape.model.delay_ns and not entry.retried and hold_until(group, shape, now_ns, margin_ns) > now_ns:
         return Verdict.HOLD
@@ -123,12 +123,12 @@ def gather(
     group: Group, shape: Shape, lane: Lane, start_ns: int, margin_ns: int, now_ns: int
 ) -> tuple[list[Waiting], int]:
     """The first requests of ``shape`` that make its next batch when it starts in ``lane`` at ``start_ns``, and their
-    rows; beside granted work not more than was planned.
+    rows; beside leased work not more than was planned.
 
     A request whose worker died with it runs alone. Where the model waits for batches to fill, a preferred
     size is made exactly when the others can bear the rest becoming a batch of its own.
     """
-    limit = shape.plan_rows if lane.granted_requests else rows_max(group, shape)
+    limit = shape.plan_rows if lane.leased_requests else rows_max(group, shape)
     if shape.model.delay_ns:
         limit = _preferred(group, shape, now_ns) or limit
     fixed_ns, per_row_ns = shape.fixed_ns + start_ns + margin_ns, shape.per_row_ns

@@ -25,11 +25,11 @@ class GroupClosed(NamedTuple):
 
 
 class LaneOpened(NamedTuple):
-    """A worker of ``group`` takes batches from now on. ``grantable``: also from a door, when that is granted it."""
+    """A worker of ``group`` takes batches from now on. ``leasable``: also from a door, when that is leased it."""
 
     lane: int
     group: int
-    grantable: bool = False
+    leasable: bool = False
 
 
 class LaneClosed(NamedTuple):
@@ -94,7 +94,7 @@ class CancelRequested(NamedTuple):
 
 class BatchFinished(NamedTuple):
     """The worker gave ``batch`` back; its service time is learned when ``learn`` is true. ``ns`` is how long the
-    worker was busy with it by its own account (0: it did not say). That is what is learned where granted work
+    worker was busy with it by its own account (0: it did not say). That is what is learned where leased work
     may have run between; else it is the time since the batch was sent, or since the one before it ended."""
 
     batch: int
@@ -102,18 +102,18 @@ class BatchFinished(NamedTuple):
     ns: int = 0
 
 
-class GrantedWork(NamedTuple):
+class LeasedWork(NamedTuple):
     """What a door has under way in ``lane``: so many requests, that keep it busy for ``work_ns`` from now on, the
-    batch that runs included (``grants`` says how that is counted)."""
+    batch that runs included (``leases`` says how that is counted)."""
 
     lane: int
     requests: int
     work_ns: int
 
 
-class GrantedRan(NamedTuple):
+class LeasedRan(NamedTuple):
     """``batches`` of ``rows`` rows that a door had sent to ``lane`` took ``ns`` each. To be told before the
-    GrantedWork of the same news and before the BatchFinished of what ran after them."""
+    LeasedWork of the same news and before the BatchFinished of what ran after them."""
 
     lane: int
     shape: int
@@ -146,7 +146,7 @@ Membership = (
 )
 """Lanes, models and shapes come and go."""
 
-DoorNews = GrantedWork | GrantedRan | BudgetSeen
+DoorNews = LeasedWork | LeasedRan | BudgetSeen
 """What a door tells, late, of requests that it serves by itself."""
 
 Event = Membership | Arrived | CancelRequested | BatchFinished | DoorNews | Settle

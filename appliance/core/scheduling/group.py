@@ -105,7 +105,7 @@ class Running:
         """When it was dispatched, or, if later, when the batch before it ended."""
         self.estimate_ns = estimate_ns
         self.company = 0
-        """Whether granted work ran in between, as ``grants`` has it."""
+        """Whether leased work ran in between, as ``leases`` has it."""
 
 
 class Lane:
@@ -115,32 +115,32 @@ class Lane:
         "batches",
         "doubtful",
         "free_ns",
-        "grantable",
-        "granted",
-        "granted_ns",
-        "granted_requests",
+        "leasable",
+        "leased",
+        "leased_ns",
+        "leased_requests",
         "group",
         "lane",
     )
 
-    def __init__(self, lane: int, group: Group, grantable: bool = False) -> None:
+    def __init__(self, lane: int, group: Group, leasable: bool = False) -> None:
         self.lane = lane
         self.group = group
         self.batches: list[Running] = []
         self.free_ns = 0
-        """When batches and granted work, if there are any, should have ended."""
-        self.grantable = grantable
-        self.granted = False
+        """When batches and leased work, if there are any, should have ended."""
+        self.leasable = leasable
+        self.leased = False
         self.doubtful = False
-        """There may be granted work that was not told."""
-        self.granted_requests = 0
+        """There may be leased work that was not told."""
+        self.leased_requests = 0
         """What a door has under way here, as far as it has told."""
-        self.granted_ns = 0
+        self.leased_ns = 0
         """The part of that work which ``free_ns`` counts with, while batches are there that go before it."""
 
     def free_at(self, now_ns: int) -> int:
         """When it should be free. A batch that is overdue is expected to need as long again as it is late."""
-        if not self.batches and not self.granted_requests:
+        if not self.batches and not self.leased_requests:
             return now_ns
         return self.free_ns if self.free_ns >= now_ns else 2 * now_ns - self.free_ns
 
@@ -302,13 +302,13 @@ HeadKey = tuple[int, int, int, Shape]
 
 
 class GroupLeases:
-    """How many lanes of a group a front end may be granted, and how many it is. ``plain``: none of the group's models
+    """How many lanes of a group a front end may be leased, and how many it is. ``plain``: none of the group's models
     stands in the way of that."""
 
-    __slots__ = ("grantable", "granted", "plain")
+    __slots__ = ("leasable", "leased", "plain")
 
     def __init__(self) -> None:
-        self.grantable = self.granted = 0
+        self.leasable = self.leased = 0
         self.plain = True
 
 
@@ -439,7 +439,7 @@ class Group:
         if self.lanes:
             times = []
             for lane in self.lanes:
-                free_ns = lane.free_ns if lane.batches or lane.granted_requests else now_ns
+                free_ns = lane.free_ns if lane.batches or lane.leased_requests else now_ns
                 times.append(free_ns if free_ns >= now_ns else 2 * now_ns - free_ns)
             return times
         return [max(back_ns, now_ns) for back_ns in self.returning.values()]
@@ -447,7 +447,7 @@ class Group:
     @property
     def idle(self) -> bool:
         """Nothing is queued, and no lane has anything to do."""
-        return not self.queued and not any(lane.batches or lane.granted_requests for lane in self.lanes)
+        return not self.queued and not any(lane.batches or lane.leased_requests for lane in self.lanes)
 
     def delay_due(self, now_ns: int) -> None:
         """Put those behind all others whose queue time-out says so by now."""

@@ -3,8 +3,8 @@ moments."""
 
 from __future__ import annotations
 
-from appliance.core.scheduling.grants import goes_alone
 from appliance.core.scheduling.group import LANE_DEPTH, Group, Model, Shape
+from appliance.core.scheduling.leases import goes_alone
 
 
 def check_group(group: Group) -> None:
@@ -36,19 +36,19 @@ def check_group(group: Group) -> None:
 
 
 def check_grants(group: Group, seen_to: bool) -> None:
-    """Assert that the grants of ``group`` are those it may have. ``seen_to``: the next Settle looks at it."""
-    assert group.leases.grantable == sum(lane.grantable for lane in group.lanes), "grantable lanes miscounted"
-    assert group.leases.granted == sum(lane.granted for lane in group.lanes), "granted lanes miscounted"
+    """Assert that the leases of ``group`` are those it may have. ``seen_to``: the next Settle looks at it."""
+    assert group.leases.leasable == sum(lane.leasable for lane in group.lanes), "leasable lanes miscounted"
+    assert group.leases.leased == sum(lane.leased for lane in group.lanes), "leased lanes miscounted"
     for lane in group.lanes:
-        assert lane.grantable or not lane.granted, "granted what cannot be"
-        assert lane.doubtful or not lane.granted, "sure of what a door does"
-        assert lane.granted_requests or not lane.granted_ns, "granted work without a request"
+        assert lane.leasable or not lane.leased, "leased what cannot be"
+        assert lane.doubtful or not lane.leased, "sure of what a door does"
+        assert lane.leased_requests or not lane.leased_ns, "leased work without a request"
     plain = all(model.closed or goes_alone(model) for model in group.models)
-    assert group.leases.plain == plain or not group.leases.grantable, "models differ"
+    assert group.leases.plain == plain or not group.leases.leasable, "models differ"
     held_back = bool(group.queued) or not group.leases.plain
-    if held_back and group.leases.granted:
+    if held_back and group.leases.leased:
         assert seen_to, "nobody would revoke"
-    if not held_back and group.leases.granted < group.leases.grantable:
+    if not held_back and group.leases.leased < group.leases.leasable:
         assert seen_to, "nobody would grant"
 
 

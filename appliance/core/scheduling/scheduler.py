@@ -17,7 +17,7 @@ from statistics import NormalDist
 from typing import assert_never
 
 from appliance.core.scheduling import events as on
-from appliance.core.scheduling import grants
+from appliance.core.scheduling import leases
 from appliance.core.scheduling.actions import (
     Action,
     Dispatch,
@@ -83,7 +83,7 @@ class Scheduler:
             return self._settle(now_ns)
         if isinstance(event, on.CancelRequested):
             return self._cancelled(event)
-        if isinstance(event, on.GrantedWork | on.GrantedRan | on.BudgetSeen):
+        if isinstance(event, on.LeasedWork | on.LeasedRan | on.BudgetSeen):
             return self._told(event, now_ns)
         return self._changed(event, now_ns)
 
@@ -97,9 +97,9 @@ class Scheduler:
         """Whether Settle has lanes to look at: something came for one that can take it, or one came back."""
         return bool(self._dirty)
 
-    def price(self, shape: int) -> grants.Price:
+    def price(self, shape: int) -> leases.Price:
         """What a door may promise requests of ``shape`` by, as of now (a shape that is not open costs nothing)."""
-        return grants.price(self._shapes.get(shape), self._margin_ns)
+        return leases.price(self._shapes.get(shape), self._margin_ns)
 
     def statistics(self) -> SchedulerStatistics:
         """What is queued, what runs, and what is known."""
@@ -229,7 +229,7 @@ class Scheduler:
             return []
         self._remove(entry)
         group = entry.shape.model.group
-        if group.leases.granted < group.leases.grantable:
+        if group.leases.leased < group.leases.leasable:
             self._dirty[group] = None
         return [Dropped(entry.request)]
 
@@ -241,7 +241,7 @@ class Scheduler:
             return []
         lane = running.lane
         lane.batches.remove(running)
-        lane.free_ns = now_ns + lane.granted_ns
+        lane.free_ns = now_ns + lane.leased_ns
         for after in lane.batches:
             after.start_ns = now_ns
             lane.free_ns += after.estimate_ns
@@ -251,16 +251,16 @@ class Scheduler:
             shape.profile.measured = True
             ns = now_ns - running.start_ns
             if running.company:
-                ns = grants.service_ns(running, ns, event.ns)
+                ns = leases.service_ns(running, ns, event.ns)
             if ns and shape.profile.observe(running.rows, ns):
                 shape.learned(self._config.plan_tolerance)
         self._dirty[lane.group] = None
         return []
 
     def _told(self, event: on.DoorNews, now_ns: int) -> list[Action]:
-        if isinstance(event, on.GrantedWork):
+        if isinstance(event, on.LeasedWork):
             lane = self._lanes.get(event.lane)
-            if lane is not None and grants.told(lane, event.requests, event.work_ns, now_ns):
+            if lane is not None and leases.told(lane, event.requests, event.work_ns, now_ns):
                 self._dirty[lane.group] = None
             return []
         shape = self._shapes.get(event.shape)
@@ -270,9 +270,9 @@ class Scheduler:
             return []
         lane = self._lanes.get(event.lane)
         if lane is not None:
-            grants.ran(lane, event.ns * event.batches, now_ns)
+            leases.ran(lane, event.ns * event.batches, now_ns)
         if shape is not None:
-            grants.learn(shape, event.rows, event.ns, event.batches, self._config.plan_tolerance)
+            leases.learn(shape, event.rows, event.ns, event.batches, self._config.plan_tolerance)
         return []
 
     def _settle(self, now_ns: int) -> list[Action]:
@@ -289,8 +289,8 @@ class Scheduler:
                     self._fill(group, now_ns, actions)
                 else:
                     group.eager = True
-                if group.leases.grantable:
-                    grants.settle(group, actions)
+                if group.leases.leasable:
+                    leases.settle(group, actions)
             self._dirty.clear()
         if self._wake_ns <= now_ns:
             self._wake_ns = NEVER
@@ -310,8 +310,8 @@ class Scheduler:
                 release_hold(group, now_ns)
                 if not group.eager and config.prefetch_ns and group.lanes:
                     self._due_by(group, next_follow(group, config.prefetch_ns))
-                if group.leases.grantable:
-                    self._due_by(group, grants.drained(group))
+                if group.leases.leasable:
+                    self._due_by(group, leases.drained(group))
                 return
             shape = group.heads[0][3]
             entry = shape.queue.first()[3]
@@ -343,8 +343,8 @@ class Scheduler:
         estimate_ns = shape.fixed_ns + shape.per_row_ns * rows
         running = Running(self._batches, lane, shape, entries, rows, now_ns, estimate_ns)
         self._running[running.batch] = running
-        if lane.grantable:
-            start_ns = grants.joined(lane, running, now_ns)
+        if lane.leasable:
+            start_ns = leases.joined(lane, running, now_ns)
         lane.batches.append(running)
         lane.free_ns = start_ns + estimate_ns
         return Dispatch(running.batch, lane.lane, shape.shape, tuple([entry.request for entry in entries]))
@@ -397,9 +397,9 @@ class Scheduler:
         release_hold(group, now_ns)
         if group.returning:
             group.returning.pop(event.lane if event.lane in group.returning else next(iter(group.returning)))
-        lane = self._lanes[event.lane] = Lane(event.lane, group, event.grantable)
+        lane = self._lanes[event.lane] = Lane(event.lane, group, event.leasable)
         group.lanes.append(lane)
-        grants.opened(lane)
+        leases.opened(lane)
         self._dirty[group] = None
 
     def _lane_closed(self, event: on.LaneClosed, now_ns: int) -> list[Action]:
@@ -409,7 +409,7 @@ class Scheduler:
             group = lane.group
             release_hold(group, now_ns)
             group.lanes.remove(lane)
-            grants.closed(lane)
+            leases.closed(lane)
             for running in lane.batches:
                 del self._running[running.batch]
                 actions += self._again(running.entries, now_ns)
@@ -472,9 +472,9 @@ class Scheduler:
         self._drop_if_done(shape.model)
 
     def _regrant(self, group: Group) -> None:
-        """The models of ``group`` have changed: see in Settle to its grants."""
-        if group.leases.grantable:
-            grants.survey(group)
+        """The models of ``group`` have changed: see in Settle to its leases."""
+        if group.leases.leasable:
+            leases.survey(group)
             self._dirty[group] = None
 
     def _drop_if_done(self, model: Model) -> None:

@@ -9,16 +9,16 @@ from appliance.core.scheduling.group import Lane, Shape
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaneStatistics:
-    """One lane: how many batches and requests it holds, and when it should be free (0: idle). ``granted``: a door may
-    send to it; ``granted_requests`` are those that it has under way there, as far as it has told."""
+    """One lane: how many batches and requests it holds, and when it should be free (0: idle). ``leased``: a door may
+    send to it; ``leased_requests`` are those that it has under way there, as far as it has told."""
 
     lane: int
     group: int
     batches: int
     requests: int
     free_ns: int
-    granted: bool
-    granted_requests: int
+    leased: bool
+    leased_requests: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,9 +56,9 @@ def lane_statistics(lane: Lane) -> LaneStatistics:
         group=lane.group.group,
         batches=len(lane.batches),
         requests=sum(len(running.entries) for running in lane.batches),
-        free_ns=lane.free_ns if lane.batches or lane.granted_requests else 0,
-        granted=lane.granted,
-        granted_requests=lane.granted_requests,
+        free_ns=lane.free_ns if lane.batches or lane.leased_requests else 0,
+        leased=lane.leased,
+        leased_requests=lane.leased_requests,
     )
 
 

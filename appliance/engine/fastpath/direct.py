@@ -38,7 +38,7 @@ class Tally(NamedTuple):
 
 
 class DirectDoor(Protocol):
-    """A door that serves by itself what it was taught and granted. Ids are the engine's; calls return at once."""
+    """A door that serves by itself what it was taught and leased. Ids are the engine's; calls return at once."""
 
     def attach(
         self,

@@ -127,7 +127,7 @@ class Leases:
             return event
         if type(event) is events.LaneOpened and self._lanes.open(event.lane, event.group):
             self._templates.tell(event.lane, event.group)
-            return event._replace(grantable=True)
+            return event._replace(leasable=True)
         if type(event) is events.LaneClosed:
             self._lanes.revoke(event.lane)
             self._lanes.busy.discard(event.lane)
@@ -152,9 +152,9 @@ class Leases:
         if self._door is not None:
             self._door.forget(model)
 
-    def perform(self, action: actions.Grant | actions.Revoke) -> None:
+    def perform(self, action: actions.GrantLease | actions.RevokeLease) -> None:
         """Do what the scheduler decided."""
-        if type(action) is actions.Grant:
+        if type(action) is actions.GrantLease:
             self._lanes.lease(action.lane)
             return
         self._lanes.revoke(action.lane)

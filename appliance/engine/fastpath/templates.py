@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
-from appliance.core.scheduling.grants import Price
+from appliance.core.scheduling.leases import Price
 from appliance.domain.inference import RequestPlan
 from appliance.domain.model import Batching
 from appliance.domain.tensor import Datatype, byte_size

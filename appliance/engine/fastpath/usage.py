@@ -54,7 +54,7 @@ class Usage:
             # After what ran: a load that fell for no reason would look like idle time.
             requests, work_ns, _ = door.load(lane)
             (busy.add if requests else busy.discard)(lane)
-            news.append(events.GrantedWork(lane, requests, work_ns))
+            news.append(events.LeasedWork(lane, requests, work_ns))
         for lane in broken:
             self._workers.kill(lane, ExitCause.NONSENSE)
         return news
@@ -67,7 +67,7 @@ class Usage:
             return
         for trace in door.traces():
             if (served := self._versions.served(trace[0])) is not None:
-                tracer.granted(served.model, trace)
+                tracer.leased(served.model, trace)
 
     def _book(self, tally: Tally, news: list[events.DoorNews]) -> None:
         served = self._versions.served(tally.model)
@@ -95,4 +95,4 @@ class Usage:
             news.append(events.BudgetSeen(kind.shape, tally.budget_ns))
         for rows, count, gather_ns, run_ns, scatter_ns in tally.batches:
             spent_ns = (gather_ns + run_ns + scatter_ns) // count
-            news.append(events.GrantedRan(tally.lane, kind.shape, rows, spent_ns, count))
+            news.append(events.LeasedRan(tally.lane, kind.shape, rows, spent_ns, count))

@@ -81,7 +81,7 @@ class Dispatch:
             self._pool.dispatch(action.lane, self.batches.go(action, requests, now_ns))
         elif type(action) is actions.WakeAt:
             self._pace.at(action.at_ns)
-        elif type(action) is actions.Grant or type(action) is actions.Revoke:
+        elif type(action) is actions.GrantLease or type(action) is actions.RevokeLease:
             self._leases.perform(action)
         elif isinstance(action, Ended | actions.Evicted):
             self._left(self._table[action.request], action)

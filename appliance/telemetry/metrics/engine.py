@@ -70,12 +70,12 @@ def _worker_families(workers: Iterable[WorkerStatus]) -> Iterator[Family]:
     meaning = "Times the worker was started again after it died."
     yield family("appliance_worker_restarts_total", "counter", meaning, restarts)
     asked = [(f'{labels},by="engine"', worker.use.asked) for labels, worker in pairs]
-    granted = [(f'{labels},by="grant"', worker.use.granted) for labels, worker in pairs]
-    meaning = "Requests that the worker got, from the engine or from the front end under a grant."
-    yield family("appliance_worker_requests_total", "counter", meaning, [*asked, *granted])
-    now = [(labels, int(worker.use.granted_now)) for labels, worker in pairs]
+    leased = [(f'{labels},by="lease"', worker.use.leased) for labels, worker in pairs]
+    meaning = "Requests that the worker got, from the engine or from the front end under a lease."
+    yield family("appliance_worker_requests_total", "counter", meaning, [*asked, *leased])
+    now = [(labels, int(worker.use.leased_now)) for labels, worker in pairs]
     meaning = "1 while the front end may give the worker requests without asking the engine."
-    yield family("appliance_worker_granted", "gauge", meaning, now)
+    yield family("appliance_worker_leased", "gauge", meaning, now)
 
 
 def _slot_families(slots: Iterable[SlotUse]) -> Iterator[Family]:
@@ -84,7 +84,7 @@ def _slot_families(slots: Iterable[SlotUse]) -> Iterator[Family]:
     yield family(
         "appliance_front_end_slots",
         "gauge",
-        "Places that the front end keeps for requests under grants.",
+        "Places that the front end keeps for requests under leases.",
         kept,
     )
     free = [(labels, slot.slots - slot.used) for labels, slot in pairs]

@@ -52,9 +52,9 @@ def version_families(versions: Sequence[Labelled], *, stages: bool) -> Iterator[
     )
     yield _counter(
         versions,
-        "appliance_granted_requests_total",
-        "Answered requests that the front end served under a grant, without asking the engine.",
-        lambda figures: figures.granted,
+        "appliance_leased_requests_total",
+        "Answered requests that the front end served under a lease, without asking the engine.",
+        lambda figures: figures.leased,
     )
     name = "appliance_request_duration_seconds"
     yield Family(

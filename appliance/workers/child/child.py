@@ -19,7 +19,7 @@ from appliance.runtimes.runtime import Region, Runtime, Session
 from appliance.workers.child.background_tasks import BackgroundTasks
 from appliance.workers.child.early_session import EarlySession, WeightsArrival
 from appliance.workers.child.execution import Executor, LoadedModel
-from appliance.workers.child.granted import GrantedRuns
+from appliance.workers.child.leased import LeasedRuns
 from appliance.workers.child.loading import Loader, Opened
 from appliance.workers.lane import LaneClosed, WorkerLane
 from appliance.workers.messages import (
@@ -53,7 +53,7 @@ model on the same processor, and needs no longer ones."""
 
 
 class Worker:
-    """The models of one worker process and what is done with them. ``granted`` runs them as well, while ``lane`` waits
+    """The models of one worker process and what is done with them. ``leased`` runs them as well, while ``lane`` waits
     for messages."""
 
     def __init__(
@@ -62,7 +62,7 @@ class Worker:
         arena: Region,
         runtimes: Mapping[str, Runtime],
         settings: WorkerSettings,
-        granted: GrantedRuns | None = None,
+        leased: LeasedRuns | None = None,
     ) -> None:
         self._lane = lane
         self._saying = threading.Lock()
@@ -71,7 +71,7 @@ class Worker:
         self._brisk: dict[int, bool] = {}
         self._background = BackgroundTasks()
         self._executor = Executor(arena)
-        self._granted = granted
+        self._leased = leased
 
     def serve(self) -> None:
         """Until Stop, which is where it lets go of everything. Raises LaneClosed when the daemon is gone."""
@@ -85,8 +85,8 @@ class Worker:
                     self._say(Stored(result))
             elif type(message) is Stop:
                 self._background.finish()
-                if self._granted is not None:
-                    self._granted.finish()
+                if self._leased is not None:
+                    self._leased.finish()
                 self._let_go()
                 return
             else:
@@ -150,8 +150,8 @@ class Worker:
         known = self._models.get(load.model)
         if known is None:
             self._models[load.model] = opened.model
-            if self._granted is not None:
-                self._granted.add(load.model, opened.model)
+            if self._leased is not None:
+                self._leased.add(load.model, opened.model)
         elif isinstance(known.session, EarlySession):
             known.session.exchange(opened.model.session)
         else:
@@ -235,8 +235,8 @@ class Worker:
 
     def _close(self, model: int, session: Session | None) -> None:
         """Have what was prepared of a model dropped, then close its session."""
-        if self._granted is not None:
-            self._granted.drop(model)
+        if self._leased is not None:
+            self._leased.drop(model)
         if session is not None:
             session.close()
 
@@ -246,11 +246,11 @@ def run_worker(
     arena: Region,
     runtimes: Mapping[str, Runtime],
     settings: WorkerSettings,
-    granted: GrantedRuns | None = None,
+    leased: LeasedRuns | None = None,
 ) -> None:
     """Serve the lane until told to stop or the daemon is gone."""
     try:
-        Worker(lane, arena, runtimes, settings, granted).serve()
+        Worker(lane, arena, runtimes, settings, leased).serve()
     except LaneClosed:
         return
 

@@ -146,8 +146,8 @@ class Zygote:
     def _serve_rings(self, end: socket.socket, settings: WorkerSettings) -> None:
         from appliance.workers.child.ring_lane import open_ring_lane  # the native package is optional
 
-        lane, granted = open_ring_lane(end, MEMORY_DESCRIPTOR, DOORBELL_DESCRIPTOR, self._arena)
-        run_worker(lane, self._arena, self._runtimes, settings, granted)
+        lane, leased = open_ring_lane(end, MEMORY_DESCRIPTOR, DOORBELL_DESCRIPTOR, self._arena)
+        run_worker(lane, self._arena, self._runtimes, settings, leased)
 
     def _kill(self, worker: int) -> None:
         pid = self._pids.get(worker)

@@ -90,14 +90,14 @@ def server(
     with ApplianceProcess(root, {**front_end, **OWN_WORKERS}) as process:
         yield process.wait_ready()
         if times > 1:
-            _were_granted(process)
+            _were_leased(process)
 
 
-def _were_granted(process: ApplianceProcess) -> None:
+def _were_leased(process: ApplianceProcess) -> None:
     """What was answered more than once was the door's own, but for what it cannot serve."""
     answered = [entry for entry in process.status()["models"] if entry["requests"]["success"]]
-    asked = {(entry["name"], entry["version"]) for entry in answered if not entry["granted"]}
-    assert {name for name, _ in asked} <= UNTAUGHT, f"never granted: {sorted(asked)}"
+    asked = {(entry["name"], entry["version"]) for entry in answered if not entry["leased"]}
+    assert {name for name, _ in asked} <= UNTAUGHT, f"never leased: {sorted(asked)}"
 
 
 @pytest.fixture

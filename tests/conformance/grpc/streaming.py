@@ -47,9 +47,9 @@ class Sending:
         return request
 
 
-def granted(server: ApplianceProcess) -> int:
+def leased(server: ApplianceProcess) -> int:
     """How many answers came without the engine."""
-    return sum(int(entry["granted"]) for entry in server.status()["models"])
+    return sum(int(entry["leased"]) for entry in server.status()["models"])
 
 
 def teach_streamed(server: ApplianceProcess, stub: Stub, *requests: pb.ModelInferRequest) -> None:
@@ -57,11 +57,11 @@ def teach_streamed(server: ApplianceProcess, stub: Stub, *requests: pb.ModelInfe
     sending = Sending()
     answers = stub.stream(sending)
     for request in requests:
-        before = granted(server)
+        before = leased(server)
         for _ in range(ATTEMPTS):
             sending.send(request)
             assert not next(answers).error_message
-            if granted(server) > before:
+            if leased(server) > before:
                 break
         else:
             raise AssertionError(

@@ -25,7 +25,7 @@ from tests.conformance.grpc.tls import infer, mutual_tls, over_tls
 from tests.conftest import Serve
 from tests.faults.clients import FAKE_SECTIONS
 from tests.faults.fake_models import write_fake
-from tests.faults.granted import granted_of
+from tests.faults.leased import leased_of
 from tests.frontend.grpc.certificate_files import Pair, make_authority, make_named, make_signed
 from tests.fronts import NATIVE, Sections, needs_native, with_front_end
 
@@ -104,7 +104,7 @@ def test_only_clients_that_are_named_may_come_and_the_log_says_who(
     with over_tls(daemon.grpc, authority, camera) as channel:
         for _ in range(20):
             assert infer(channel)
-        assert granted_of(daemon, "m") > 0
+        assert leased_of(daemon, "m") > 0
         with pytest.raises(grpc.RpcError):
             infer(channel, "broken")
     daemon.wait_log("spiffe://site/camera")

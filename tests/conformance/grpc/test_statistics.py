@@ -17,7 +17,7 @@ from tests.conftest import Serve
 from tests.faults.clients import FAKE_SECTIONS
 from tests.faults.fake_models import write_fake
 from tests.faults.gate import Gate
-from tests.faults.granted import message, until_empty
+from tests.faults.leased import message, until_empty
 from tests.faults.test_workers import version_in
 from tests.fronts import FRONT_ENDS, Sections, needs_native
 
@@ -25,7 +25,7 @@ SERIES = re.compile(r"^(?P<name>\w+)(?P<labels>\{.*\})? (?P<value>\S+)$")
 TIMED = re.compile(
     r"(_sum|_bucket|_created|_seconds|_seconds_total|_ns|_us|_duration_us|_duration_us_total|residency_used_bytes)$"
 )
-OF_THE_DOOR = re.compile(r"^(python|process|appliance_http|appliance_front_end)_|granted|asked|slots|worker")
+OF_THE_DOOR = re.compile(r"^(python|process|appliance_http|appliance_front_end)_|leased|asked|slots|worker")
 """Figures of processes, of the HTTP edge, and of the native door's own doing."""
 
 
@@ -101,7 +101,7 @@ def test_both_front_ends_count_alike(
     write_fake(models, "slow", mode="delay", delay_ms=300, gate=gate)
     write_fake(models, "failing", mode="fail", magic=66)
     told: list[tuple[Any, Any, Any, Any]] = []
-    granted = []
+    leased = []
     for sections in FRONT_ENDS.values():
         daemon = serve(models, {**sections, **FAKE_SECTIONS, "metrics": {"triton_names": True}})
         with Stub(daemon.grpc) as stub:
@@ -109,11 +109,11 @@ def test_both_front_ends_count_alike(
             document = until_empty(daemon)
             names, values = metrics(daemon)
             told.append((statistics(stub), requests(document), names, values))
-        granted.append(sum(entry["granted"] for entry in document["models"]))
+        leased.append(sum(entry["leased"] for entry in document["models"]))
     for of_grpcio, of_native in zip(*told, strict=True):
         assert of_native == of_grpcio
-    assert granted[0] == 0
-    assert granted[1] > 0, "nothing went the way that this is about"
+    assert leased[0] == 0
+    assert leased[1] > 0, "nothing went the way that this is about"
 
 
 def statistics(stub: Stub) -> Any:

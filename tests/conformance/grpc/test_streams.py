@@ -13,7 +13,7 @@ import tritonclient.grpc as triton
 
 from appliance.frontend.grpc.wire_pb import inference_pb2 as pb
 from tests.appliance_process import ApplianceProcess
-from tests.conformance.grpc.streaming import Sending, ask, granted, teach_streamed
+from tests.conformance.grpc.streaming import Sending, ask, leased, teach_streamed
 from tests.conformance.grpc.stub import Stub, failure_of
 from tests.fronts import EVERY_WAY, TEMPLATED
 
@@ -72,11 +72,11 @@ def test_the_last_response_is_marked_when_asked(stub: Stub) -> None:
 def test_more_requests_than_the_window_are_all_answered(
     way: str, stub: Stub, server: ApplianceProcess
 ) -> None:
-    before = granted(server)
+    before = leased(server)
     answers = stub.stream(ask("pair", str(number)) for number in range(2000))
     ids = [answer.infer_response.id for answer in answers]
     assert sorted(ids) == sorted(str(number) for number in range(2000))
-    check_granted(way, granted(server) - before, 2000)
+    check_leased(way, leased(server) - before, 2000)
 
 
 def kinds() -> dict[str, Any]:
@@ -132,7 +132,7 @@ def test_requests_of_all_kinds_on_one_stream_are_answered_as_alone(
             message.id = f"{kind}/{number}"
             messages.append(message)
     random.Random(7).shuffle(messages)
-    before = granted(server)
+    before = leased(server)
     told = {answer.infer_response.id: answer for answer in stub.stream(iter(messages))}
     assert set(told) == {message.id for message in messages}
     for request_id, answer in told.items():
@@ -146,10 +146,10 @@ def test_requests_of_all_kinds_on_one_stream_are_answered_as_alone(
         else:
             assert (answer.error_message, answer.infer_response) == ("", expected), request_id
     # What only the engine serves may end a grant of the same model for a while.
-    check_granted(way, granted(server) - before, EACH * len(NATIVE_KINDS), at_least=EACH)
+    check_leased(way, leased(server) - before, EACH * len(NATIVE_KINDS), at_least=EACH)
 
 
-def check_granted(way: str, came: int, all_of_them: int, at_least: int = -1) -> None:
+def check_leased(way: str, came: int, all_of_them: int, at_least: int = -1) -> None:
     """As many answers came without the engine as must have: all of them, or ``at_least`` some, once they were taught.
     The way called native teaches nothing beforehand, but learns as it goes."""
     least = all_of_them if at_least < 0 else at_least
@@ -166,7 +166,7 @@ def alone(stub: Stub, request: pb.ModelInferRequest) -> pb.ModelInferResponse | 
 
 def test_each_request_of_a_stream_is_the_doors_own(way: str, stub: Stub, server: ApplianceProcess) -> None:
     """One at a time, and many at once."""
-    before = granted(server)
+    before = leased(server)
     sending = Sending()
     answers = stub.stream(sending)
     for number in range(20):
@@ -176,7 +176,7 @@ def test_each_request_of_a_stream_is_the_doors_own(way: str, stub: Stub, server:
         sending.send(ask("pair", f"crowd {number}"))
     sending.end()
     assert {answer.infer_response.id for answer in answers} == {f"crowd {number}" for number in range(20)}
-    check_granted(way, granted(server) - before, 40)
+    check_leased(way, leased(server) - before, 40)
 
 
 def test_a_large_request_on_a_stream_goes_into_its_slot_as_it_comes(
@@ -188,17 +188,17 @@ def test_a_large_request_on_a_stream_goes_into_its_slot_as_it_comes(
     if way == TEMPLATED:
         teach_streamed(server, stub, request)
     expected = stub.infer(request)
-    before = granted(server)
+    before = leased(server)
     answers = [answer.infer_response for answer in stub.stream(iter([request] * 4))]
     assert answers == [expected] * 4
-    check_granted(way, granted(server) - before, 4)
+    check_leased(way, leased(server) - before, 4)
 
 
 def test_compressed_messages_are_served_as_well(way: str, stub: Stub, server: ApplianceProcess) -> None:
-    before = granted(server)
+    before = leased(server)
     answers = stub.stream(iter([ask("pair", "z"), ask("pair", "z")]), compression=grpc.Compression.Gzip)
     assert [answer.infer_response.raw_output_contents[0] for answer in answers] == [b"\1\2\3\4"] * 2
-    check_granted(way, granted(server) - before, 2)
+    check_leased(way, leased(server) - before, 2)
 
 
 def test_the_answers_before_a_real_status_come_first(stub: Stub) -> None:

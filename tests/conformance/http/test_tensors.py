@@ -77,9 +77,9 @@ def _ask(
     return client.infer(model, inputs, outputs=outputs, **options)
 
 
-def _granted(server: ApplianceProcess, model: str) -> int:
+def _leased(server: ApplianceProcess, model: str) -> int:
     """Requests of a model that were answered without the engine."""
-    return sum(int(found["granted"]) for found in server.status()["models"] if found["name"] == model)
+    return sum(int(found["leased"]) for found in server.status()["models"] if found["name"] == model)
 
 
 @pytest.mark.parametrize("binary_out", [True, False], ids=["binary-out", "json-out"])
@@ -95,7 +95,7 @@ def test_every_datatype_comes_back_as_it_was_sent(
 ) -> None:
     array = _values(datatype, (3, 5))
     model = f"identity_{datatype.wire.lower()}"
-    before = _granted(server, model)
+    before = _leased(server, model)
     result = _ask(
         client, model, {"x": (array, datatype.wire)}, "y", binary_in=binary_in, binary_out=binary_out
     )
@@ -105,7 +105,7 @@ def test_every_datatype_comes_back_as_it_was_sent(
     assert answer.dtype == array.dtype
     np.testing.assert_array_equal(answer, array)
     natively = way == TEMPLATED and datatype is not Datatype.BYTES
-    assert (_granted(server, model) > before) is natively, "whoever answered the ones behind the first"
+    assert (_leased(server, model) > before) is natively, "whoever answered the ones behind the first"
 
 
 def test_fp16_and_bf16_travel_as_binary_data(client: triton.InferenceServerClient) -> None:

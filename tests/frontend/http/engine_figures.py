@@ -38,7 +38,7 @@ def busy_meter() -> VersionMeter:
         if result is not Result.SUCCESS:
             meter.ended(result, 1_000)
     meter.retries = 2
-    meter.granted = 2
+    meter.leased = 2
     return meter
 
 
@@ -61,7 +61,7 @@ def made_up_status() -> EngineStatus:
                 models=("busy/3",),
                 memory_bytes=30 << 20,
                 restarts=1,
-                use=LaneUse(asked=4, granted=2, granted_now=True),
+                use=LaneUse(asked=4, leased=2, leased_now=True),
             ),
             WorkerStatus(
                 worker=2,

@@ -46,9 +46,9 @@ def client(server: ApplianceProcess) -> Iterator[RawClient]:
         yield client
 
 
-def _granted(server: ApplianceProcess, model: str) -> int:
+def _leased(server: ApplianceProcess, model: str) -> int:
     """Requests of a model that were answered without the engine."""
-    return sum(int(found["granted"]) for found in server.status()["models"] if found["name"] == model)
+    return sum(int(found["leased"]) for found in server.status()["models"] if found["name"] == model)
 
 
 def _taught(server: ApplianceProcess, client: RawClient, request: bytes, model: str) -> RawAnswer:
@@ -56,8 +56,8 @@ def _taught(server: ApplianceProcess, client: RawClient, request: bytes, model: 
     first = client.ask(request)
     assert first.status == 200, first
     end = time.monotonic() + 20
-    before = _granted(server, model)
-    while _granted(server, model) == before:
+    before = _leased(server, model)
+    while _leased(server, model) == before:
         assert time.monotonic() < end, "never served by the door"
         assert client.ask(request) == first
     return first
@@ -83,9 +83,9 @@ def test_what_was_taught_is_answered_as_the_edge_did(
 ) -> None:
     request = binary_request(model, shapes, request_id, datatype=datatype)
     first = _taught(server, client, request, model)
-    before = _granted(server, model)
+    before = _leased(server, model)
     assert [client.ask(request) for _ in range(COUNT)] == [first] * COUNT
-    assert _granted(server, model) == before + COUNT
+    assert _leased(server, model) == before + COUNT
     assert first.document.get("id", "") == (request_id or "")
 
 
@@ -94,30 +94,30 @@ def test_the_id_is_that_of_the_request_and_the_tensors_are_its_own(
 ) -> None:
     sums = {"INPUT0": (1, 16), "INPUT1": (1, 16)}
     _taught(server, client, binary_request("add_sub", sums, "first", datatype="INT32"), "add_sub")
-    before = _granted(server, "add_sub")
+    before = _leased(server, "add_sub")
     for number in range(COUNT):
         answer = client.ask(
             binary_request("add_sub", sums, f"id {number}", datatype="INT32", value=number + 1)
         )
         assert answer.document["id"] == f"id {number}"
         assert answer.body.count(struct.pack("<i", 2 * (number + 1))) == 16
-    assert _granted(server, "add_sub") == before + COUNT
+    assert _leased(server, "add_sub") == before + COUNT
 
 
 @pytest.mark.parametrize("request_id", ['quoted "q"', "back\\slash", "snow ☃", "x" * 65])
 def test_ids_that_are_not_plain_are_the_edges(
     server: ApplianceProcess, client: RawClient, request_id: str
 ) -> None:
-    before = _granted(server, "mlp")
+    before = _leased(server, "mlp")
     for _ in range(3):
         assert client.ask(binary_request("mlp", MLP, request_id)).document["id"] == request_id
-    assert _granted(server, "mlp") == before
+    assert _leased(server, "mlp") == before
 
 
 def test_what_is_not_as_it_was_taught_is_the_edges(server: ApplianceProcess, client: RawClient) -> None:
     good = binary_request("mlp", MLP)
     first = _taught(server, client, good, "mlp")
-    before = _granted(server, "mlp")
+    before = _leased(server, "mlp")
     short = re.sub(
         rb"\r\nContent-Length: (\d+)",
         lambda found: b"\r\nContent-Length: %d" % (int(found[1]) - 4),
@@ -131,11 +131,11 @@ def test_what_is_not_as_it_was_taught_is_the_edges(server: ApplianceProcess, cli
     squeezed = re.sub(rb"\r\nContent-Length: \d+", b"\r\nContent-Length: %d" % len(folded), head)
     assert client.ask(squeezed + b"\r\nContent-Encoding: gzip\r\n\r\n" + folded) == first
     assert client.ask(good.replace(b"/v2/models/mlp/", b"/v2/models/mlp/versions/1/")) == first
-    assert _granted(server, "mlp") == before
+    assert _leased(server, "mlp") == before
     chunked = re.sub(rb"\r\nContent-Length: \d+", b"\r\nTransfer-Encoding: chunked", head)
     assert client.ask(chunked + b"\r\n\r\n%x\r\n" % len(body) + body + b"\r\n0\r\n\r\n") == first
     assert client.ask(good) == first, "the connection goes on"
-    assert _granted(server, "mlp") == before, "but it is the edge's by now"
+    assert _leased(server, "mlp") == before, "but it is the edge's by now"
 
 
 @pytest.mark.parametrize(
@@ -148,14 +148,14 @@ def test_a_taught_request_without_exactly_one_host_is_refused_as_the_edge_does(
 ) -> None:
     good = binary_request("mlp", MLP)
     _taught(server, client, good, "mlp")
-    before = _granted(server, "mlp")
+    before = _leased(server, "mlp")
     wrong = good.replace(b"Host: x\r\n", hosts, 1)
     write_model("mlp", tmp_path)
     with RawClient(serve(tmp_path, PYTHON)) as edge:
         refused = edge.ask(wrong)
     assert (refused.status, reason in refused.body.decode()) == (400, True)
     assert client.ask(wrong) == refused
-    assert _granted(server, "mlp") == before
+    assert _leased(server, "mlp") == before
 
 
 @pytest.mark.parametrize("accepted", ["gzip", "gzip, deflate"])
@@ -175,12 +175,12 @@ def test_requests_in_a_pipeline_are_answered_in_order_whoever_answers(
     server: ApplianceProcess, client: RawClient
 ) -> None:
     _taught(server, client, binary_request("mlp", MLP, "x"), "mlp")
-    before = _granted(server, "mlp")
+    before = _leased(server, "mlp")
     client.send(b"".join(binary_request("mlp", MLP, str(number)) + GET for number in range(COUNT)))
     for number in range(COUNT):
         assert client.answer().document["id"] == str(number)
         assert client.answer().status == 200
-    assert _granted(server, "mlp") == before + COUNT
+    assert _leased(server, "mlp") == before + COUNT
 
 
 @pytest.mark.parametrize("pause_s", [0.01, 0.2], ids=["brisk", "slow"])
@@ -202,7 +202,7 @@ def test_a_client_that_says_no_more_is_answered_by_whoever_would(server: Applian
             _taught(server, client, request, model)
             for request, model in zip(requests, ("mlp", "big_mean"), strict=True)
         ]
-    before = _granted(server, "mlp")
+    before = _leased(server, "mlp")
     for _ in range(COUNT):
         with RawClient(server) as client:
             client.send(requests[0] + GET + requests[1])
@@ -211,7 +211,7 @@ def test_a_client_that_says_no_more_is_answered_by_whoever_would(server: Applian
             assert client.answer().status == 200
             assert client.answer() == first[1]
             assert client.is_closed()
-    assert _granted(server, "mlp") == before + COUNT
+    assert _leased(server, "mlp") == before + COUNT
 
 
 def test_a_600_kb_tensor_in_chunks_passes(server: ApplianceProcess, client: RawClient) -> None:
@@ -328,7 +328,7 @@ def test_a_worker_that_dies_costs_no_client_its_answer(serve: Serve, tmp_path: P
     for thread in threads:
         thread.join(20)
     assert set(statuses) == {200}
-    assert _granted(server, "mlp") > 0
+    assert _leased(server, "mlp") > 0
 
 
 def test_what_would_be_late_is_refused_in_the_edges_form(serve: Serve, tmp_path: Path) -> None:

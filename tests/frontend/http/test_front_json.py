@@ -55,8 +55,8 @@ def client(server: ApplianceProcess) -> Iterator[RawClient]:
         yield client
 
 
-def _granted(server: ApplianceProcess, model: str) -> int:
-    return sum(int(found["granted"]) for found in server.status()["models"] if found["name"] == model)
+def _leased(server: ApplianceProcess, model: str) -> int:
+    return sum(int(found["leased"]) for found in server.status()["models"] if found["name"] == model)
 
 
 def _counted(server: ApplianceProcess, name: str) -> int:
@@ -69,8 +69,8 @@ def _taught(server: ApplianceProcess, client: RawClient, request: bytes, model: 
     first = client.ask(request)
     assert first.status == 200, first
     end = time.monotonic() + 20
-    before = _granted(server, model)
-    while _granted(server, model) == before:
+    before = _leased(server, model)
+    while _leased(server, model) == before:
         assert time.monotonic() < end, "never served by the door"
         assert client.ask(request) == first
     return first
@@ -109,10 +109,10 @@ def test_what_was_taught_is_answered_as_the_edge_did(
     asked = {"binary_data_output": binary_out}
     request = json_request(model, inputs, request_id, tensors=tensors, parameters=asked)
     first = _taught(server, client, request, model)
-    before = _granted(server, model), _counted(server, "appliance_front_end_http_json_total")
+    before = _leased(server, model), _counted(server, "appliance_front_end_http_json_total")
     assert [client.ask(request) for _ in range(COUNT)] == [first] * COUNT
     as_json = COUNT if any(text for _, _, text in inputs.values()) or not binary_out else 0
-    after = _granted(server, model), _counted(server, "appliance_front_end_http_json_total")
+    after = _leased(server, model), _counted(server, "appliance_front_end_http_json_total")
     assert after == (before[0] + COUNT, before[1] + as_json)
     assert first.document.get("id", "") == (request_id or "")
 
@@ -141,13 +141,13 @@ def test_tensors_are_read_and_written_as_the_edge_does(
         for kind, code in kinds.items():
             model, asked = f"identity_{kind}", {"x": (kind.upper(), (1, 64), _row("1", 64))}
             _taught(server, client, json_request(model, asked), model)
-            before = _granted(server, model)
+            before = _leased(server, model)
             for number in range(COUNT):
                 request = json_request(model, {"x": (kind.upper(), (1, 64), values(code))}, str(number))
                 answer = client.ask(request)
                 assert answer.status == 200
                 assert answer == other.ask(request)
-            assert _granted(server, model) >= before + COUNT - 1, "the first with an id may be the edge's"
+            assert _leased(server, model) >= before + COUNT - 1, "the first with an id may be the edge's"
 
 
 @pytest.mark.parametrize(
@@ -163,14 +163,14 @@ def test_what_is_wrong_is_refused_in_the_edges_words(
     good = json_request("identity_fp32", {"x": ("FP32", (1, 4), "[1,2,3,4]")})
     first = _taught(server, client, good, "identity_fp32")
     wrong = json_request("identity_fp32", {"x": ("FP32", (1, 4), data)})
-    before = _granted(server, "identity_fp32")
+    before = _leased(server, "identity_fp32")
     with RawClient(edge) as other:
         refused = other.ask(wrong)
     assert refused.status == 400
     assert client.ask(wrong) == refused
-    assert _granted(server, "identity_fp32") == before
+    assert _leased(server, "identity_fp32") == before
     assert client.ask(good) == first
-    assert _granted(server, "identity_fp32") == before + 1, "the connection goes on"
+    assert _leased(server, "identity_fp32") == before + 1, "the connection goes on"
 
 
 def test_strings_and_large_bodies_are_the_edges(server: ApplianceProcess, client: RawClient) -> None:
@@ -179,7 +179,7 @@ def test_strings_and_large_bodies_are_the_edges(server: ApplianceProcess, client
     request = json_request("string_concat", dict.fromkeys(names, ("BYTES", (1, 1), '["a"]')))
     for _ in range(3):
         assert client.ask(request).status == 200
-    assert _granted(server, "string_concat") == 0
+    assert _leased(server, "string_concat") == 0
     small = json_request("identity_fp32", {"x": ("FP32", (1, 4), "[1,2,3,4]")})
     _taught(server, client, small, "identity_fp32")
     large = json_request("identity_fp32", {"x": ("FP32", (1, 4), f"[1,2,3,{' ' * (5 << 20)}4]")})
@@ -204,25 +204,25 @@ def test_a_large_tensor_goes_into_its_slot_as_it_comes(server: ApplianceProcess,
         for _ in range(
             20
         ):  # on a busy machine the rest may come too late for the door, or with the first part
-            before, granted = _counted(server, name), _granted(server, "big_mean")
+            before, leased = _counted(server, name), _leased(server, "big_mean")
             client.send(request[:cut])
             time.sleep(0.02)
             client.send(request[cut:])
             assert client.answer() == first
             if _counted(server, name) == before + 1:
                 break
-        assert (_counted(server, name), _granted(server, "big_mean")) == (before + 1, granted + 1), cut
+        assert (_counted(server, name), _leased(server, "big_mean")) == (before + 1, leased + 1), cut
 
 
 def test_a_large_tensor_that_comes_slowly_is_the_edges(server: ApplianceProcess, client: RawClient) -> None:
     request = binary_request("big_mean", {"image": (1, 3, 224, 224)}, "7")
     first = _taught(server, client, request, "big_mean")
     name = "appliance_front_end_http_passed_total"
-    granted, passed = _granted(server, "big_mean"), _counted(server, name)
+    leased, passed = _leased(server, "big_mean"), _counted(server, name)
     client.send(request[:300_000])
     end = time.monotonic() + 20
     while _counted(server, name) == passed:
         assert time.monotonic() < end, "the door waits for the rest"
     client.send(request[300_000:])
     assert client.answer() == first
-    assert _granted(server, "big_mean") == granted
+    assert _leased(server, "big_mean") == leased

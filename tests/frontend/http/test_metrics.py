@@ -91,9 +91,9 @@ def test_counters_say_what_the_meters_say() -> None:
     assert _value(text, "appliance_batches_total", rows="2", **BUSY) == 1
     assert _value(text, "appliance_batches_total", rows="4", **BUSY) == 1
     assert _value(text, "appliance_retries_total", **BUSY) == 2
-    assert _value(text, "appliance_granted_requests_total", **BUSY) == 2
+    assert _value(text, "appliance_leased_requests_total", **BUSY) == 2
     assert _value(text, "appliance_worker_requests_total", worker="1", by="engine") == 4
-    assert _value(text, "appliance_worker_requests_total", worker="1", by="grant") == 2
+    assert _value(text, "appliance_worker_requests_total", worker="1", by="lease") == 2
     assert _value(text, "appliance_http_responses_total", code="429") == 1
 
 
@@ -124,8 +124,8 @@ def test_gauges_say_what_the_status_says() -> None:
     assert _value(text, "appliance_worker_up", worker="1") == 1
     assert _value(text, "appliance_worker_up", worker="2") == 0
     assert _value(text, "appliance_worker_restarts_total", worker="1") == 1
-    assert _value(text, "appliance_worker_granted", worker="1") == 1
-    assert _value(text, "appliance_worker_granted", worker="2") == 0
+    assert _value(text, "appliance_worker_leased", worker="1") == 1
+    assert _value(text, "appliance_worker_leased", worker="2") == 0
     assert _value(text, "appliance_version_state", state="READY", **BUSY) == 1
     assert _value(text, "appliance_version_state", state="LOADING", **BUSY) == 0
     assert _value(text, "appliance_version_state", state="UNAVAILABLE", model=AWKWARD_NAME, version="1") == 1

@@ -111,8 +111,8 @@ def test_requests_of_all_kinds(server: ApplianceProcess, front_end: Sections, au
         )
         assert client.answer().status == 400
     status: Any = json.loads(text_of(server, trusting(authority), "/status.json").partition("\r\n\r\n")[2])
-    granted = {model["name"]: bool(model["granted"]) for model in status["models"]}
-    assert (granted["mlp"], granted["big_mean"]) == (front_end is NATIVE,) * 2
+    leased = {model["name"]: bool(model["leased"]) for model in status["models"]}
+    assert (leased["mlp"], leased["big_mean"]) == (front_end is NATIVE,) * 2
 
 
 def test_a_request_in_small_pieces(server: ApplianceProcess, authority: Pair) -> None:

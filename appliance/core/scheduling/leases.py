@@ -1,13 +1,13 @@
 """Lanes that a door may fill by itself: when it may, what that counts with in plans, and what the door goes by.
 
-A lane is granted while nothing is queued for its group and none of the group's models orders, bounds or delays its
+A lane is leased while nothing is queued for its group and none of the group's models orders, bounds or delays its
 queue; so what a door sends overtakes nobody. The door tells late, and in batch, what it has under way: for plans
 the lane is busy with that until ``news + work_ns``. What comes to the scheduler meanwhile waits, unless that is
 soon, so that batches form, and ends the grant. The worker takes what the scheduler sends it before what the door
-does, or by turns. So a batch that is sent to a granted lane waits for one granted batch at most, and the granted
+does, or by turns. So a batch that is sent to a leased lane waits for one leased batch at most, and the leased
 work behind it ends later by as much as that batch takes.
 
-What promises cannot know is granted work that was not told yet: a request may be late by it, and a granted one by the
+What promises cannot know is leased work that was not told yet: a request may be late by it, and a leased one by the
 batches sent to its lane meanwhile. The simulation holds them to no more than that.
 
 A door promises by ``Price``, as ``admission`` does for a queue without levels, in the order of arrival. A request of r
@@ -24,15 +24,15 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from appliance.core.scheduling.actions import Action, Grant, Revoke
+from appliance.core.scheduling.actions import Action, GrantLease, RevokeLease
 from appliance.core.scheduling.admission import spend
 from appliance.core.scheduling.group import NEVER, Group, Lane, Model, Running, Shape
 
 DOUBTFUL = 1
 MIXED = 2
-"""The company of a batch: granted work may have run between, or has. Without either none could."""
+"""The company of a batch: leased work may have run between, or has. Without either none could."""
 LEARNED_MAX = 4
-"""Of equal granted batches told at once, so many are learned from: it bounds what the news cost."""
+"""Of equal leased batches told at once, so many are learned from: it bounds what the news cost."""
 
 
 class Price(NamedTuple):
@@ -61,39 +61,39 @@ def goes_alone(model: Model) -> bool:
 
 
 def survey(group: Group) -> None:
-    """Note whether ``group`` may be granted by the models it has now."""
+    """Note whether ``group`` may be leased by the models it has now."""
     group.leases.plain = all(model.closed or goes_alone(model) for model in group.models)
 
 
 def settle(group: Group, actions: list[Action]) -> None:
-    """Grant all that can be granted of ``group``, or revoke all of it, after its lanes were filled."""
+    """GrantLease all that can be leased of ``group``, or revoke all of it, after its lanes were filled."""
     if group.queued or not group.leases.plain:
-        if group.leases.granted:
+        if group.leases.leased:
             for lane in group.lanes:
-                if lane.granted:
-                    lane.granted = False
-                    actions.append(Revoke(lane.lane))
-            group.leases.granted = 0
-    elif group.leases.granted < group.leases.grantable:
+                if lane.leased:
+                    lane.leased = False
+                    actions.append(RevokeLease(lane.lane))
+            group.leases.leased = 0
+    elif group.leases.leased < group.leases.leasable:
         for lane in group.lanes:
-            if lane.grantable and not lane.granted:
-                lane.granted = lane.doubtful = True
+            if lane.leasable and not lane.leased:
+                lane.leased = lane.doubtful = True
                 for running in lane.batches:
                     running.company = max(running.company, DOUBTFUL)
-                actions.append(Grant(lane.lane))
-        group.leases.granted = group.leases.grantable
+                actions.append(GrantLease(lane.lane))
+        group.leases.leased = group.leases.leasable
 
 
 def opened(lane: Lane) -> None:
-    """``lane`` has come to its group, not granted."""
-    lane.group.leases.grantable += lane.grantable
+    """``lane`` has come to its group, not leased."""
+    lane.group.leases.leasable += lane.leasable
     survey(lane.group)
 
 
 def closed(lane: Lane) -> None:
     """``lane`` leaves its group, and its grant ends with it."""
-    lane.group.leases.grantable -= lane.grantable
-    lane.group.leases.granted -= lane.granted
+    lane.group.leases.leasable -= lane.leasable
+    lane.group.leases.leased -= lane.leased
 
 
 def told(lane: Lane, requests: int, work_ns: int, now_ns: int) -> bool:
@@ -102,21 +102,21 @@ def told(lane: Lane, requests: int, work_ns: int, now_ns: int) -> bool:
     before_ns = lane.free_at(now_ns)
     work_ns = work_ns if requests else 0
     if lane.batches:
-        lane.free_ns = max(lane.free_ns + work_ns - lane.granted_ns, now_ns + work_ns)
+        lane.free_ns = max(lane.free_ns + work_ns - lane.leased_ns, now_ns + work_ns)
         if requests:
             for running in lane.batches:
                 running.company = MIXED
     else:
         lane.free_ns = now_ns + work_ns
-    lane.doubtful = lane.granted
-    lane.granted_requests = requests
-    lane.granted_ns = work_ns
+    lane.doubtful = lane.leased
+    lane.leased_requests = requests
+    lane.leased_ns = work_ns
     _put_ahead(lane, before_ns, now_ns)
     return bool(lane.group.queued and not requests)
 
 
 def ran(lane: Lane, ns: int, now_ns: int) -> None:
-    """The lane was busy with granted batches for ``ns``, of late: so much later is what runs in it, at most."""
+    """The lane was busy with leased batches for ``ns``, of late: so much later is what runs in it, at most."""
     if lane.batches:
         before_ns = lane.free_at(now_ns)
         lane.free_ns += min(ns, now_ns - lane.batches[0].start_ns)
@@ -126,7 +126,7 @@ def ran(lane: Lane, ns: int, now_ns: int) -> None:
 
 
 def learn(shape: Shape, rows: int, ns: int, batches: int, tolerance: float) -> None:
-    """Some granted ``batches`` of ``rows`` rows took ``ns`` each."""
+    """Some leased ``batches`` of ``rows`` rows took ``ns`` each."""
     shape.profile.measured, shape.refused_in_a_row = True, 0
     changed = False
     for _ in range(min(batches, LEARNED_MAX)):
@@ -136,20 +136,20 @@ def learn(shape: Shape, rows: int, ns: int, batches: int, tolerance: float) -> N
 
 
 def drained(group: Group) -> int:
-    """When the first lane should be free that has only granted work (NEVER: none has)."""
+    """When the first lane should be free that has only leased work (NEVER: none has)."""
     return min(
-        (lane.free_ns for lane in group.lanes if lane.granted_requests and not lane.batches), default=NEVER
+        (lane.free_ns for lane in group.lanes if lane.leased_requests and not lane.batches), default=NEVER
     )
 
 
 def joined(lane: Lane, running: Running, now_ns: int) -> int:
-    """``running`` goes to ``lane``; when that is done with all else. What of that is granted work stands back from now
+    """``running`` goes to ``lane``; when that is done with all else. What of that is leased work stands back from now
     on."""
     end_ns = lane.free_at(now_ns)
-    if lane.granted_requests:
+    if lane.leased_requests:
         running.company = MIXED
         if not lane.batches:
-            lane.granted_ns = end_ns - now_ns
+            lane.leased_ns = end_ns - now_ns
     elif lane.doubtful:
         running.company = DOUBTFUL
     return end_ns

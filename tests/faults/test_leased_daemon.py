@@ -23,9 +23,9 @@ from tests.conftest import Serve
 from tests.faults.clients import Stream
 from tests.faults.fake_models import write_fake
 from tests.faults.gate import Gate
-from tests.faults.granted import NATIVE_FAKES, granted_of, message, teach, until_empty
 from tests.faults.held_interpreter import Hold
-from tests.faults.test_granted_streams import figure
+from tests.faults.leased import NATIVE_FAKES, leased_of, message, teach, until_empty
+from tests.faults.test_leased_streams import figure
 from tests.faults.test_workers import version_in, worker_of
 from tests.frontend.http.raw_client import RawClient as RawHttpClient
 from tests.frontend.http.raw_client import json_request
@@ -43,7 +43,7 @@ def front_end() -> Sections:
     return NATIVE_FAKES
 
 
-def test_granted_work_goes_on_while_the_interpreter_is_held_and_the_rest_ends_by_its_deadline(
+def test_leased_work_goes_on_while_the_interpreter_is_held_and_the_rest_ends_by_its_deadline(
     serve: Serve, tmp_path: Path
 ) -> None:
     models = tmp_path / "models"
@@ -64,7 +64,7 @@ def test_granted_work_goes_on_while_the_interpreter_is_held_and_the_rest_ends_by
             assert (headers["grpc-status"], data) == (DEADLINE_EXCEEDED, b"")
         assert stub.infer(message("other", request_id="after")).id == "after"
     after = version_in(until_empty(daemon), "m")
-    assert after["granted"] == before["granted"] + 200
+    assert after["leased"] == before["leased"] + 200
     assert after["requests"]["success"] == before["requests"]["success"] + 200
     assert after["stages"]["total"]["count"] == after["requests"]["success"]
 
@@ -138,7 +138,7 @@ def test_a_killed_daemon_leaves_no_process_and_its_port_is_free_at_once(serve: S
         assert ended, "a process outlived its daemon"
 
 
-def test_models_change_under_granted_load_without_a_failed_request(serve: Serve, tmp_path: Path) -> None:
+def test_models_change_under_leased_load_without_a_failed_request(serve: Serve, tmp_path: Path) -> None:
     write_fake(tmp_path, "m")
     write_fake(tmp_path, "still")
     daemon = serve(tmp_path)
@@ -151,7 +151,7 @@ def test_models_change_under_granted_load_without_a_failed_request(serve: Serve,
             _reload(daemon)
             daemon.until("the next version alone", lambda now, version=version: _versions(now) == [version])
             moving.wait_for(50)
-            daemon.until("it under a grant", lambda now, version=version: _granted(now, version) > 0)
+            daemon.until("it under a lease", lambda now, version=version: _leased(now, version) > 0)
         config = tmp_path / "m" / "config.pbtxt"
         config.write_text(config.read_text().replace("max_batch_size: 8", "max_batch_size: 4"))
         _reload(daemon)
@@ -171,14 +171,14 @@ def test_a_swap_of_one_model_is_forgotten_for_no_other(serve: Serve, tmp_path: P
     shutil.rmtree(tmp_path / "m" / "1")
     _reload(daemon)
     daemon.until("the next version alone", lambda now: _versions(now) == [2])
-    before = granted_of(daemon, "still")
+    before = leased_of(daemon, "still")
     with Stub(daemon.grpc) as stub:
         for _ in range(20):
             stub.infer(message("still"))
-        assert granted_of(daemon, "still") == before + 20
+        assert leased_of(daemon, "still") == before + 20
         for _ in range(20):
             stub.infer(message("m"))
-    daemon.until("the next version under a grant", lambda now: _granted(now, 2) > 0)
+    daemon.until("the next version under a lease", lambda now: _leased(now, 2) > 0)
 
 
 SHORTAGE = """
@@ -200,7 +200,7 @@ Lanes._taken = taken
 """While there is a file, the door finds no descriptor for a lane."""
 
 
-def test_a_worker_for_which_no_descriptor_was_left_is_granted_when_there_is_one(
+def test_a_worker_for_which_no_descriptor_was_left_is_leased_when_there_is_one(
     serve: Serve, tmp_path: Path
 ) -> None:
     """And serves what was taught meanwhile."""
@@ -211,10 +211,10 @@ def test_a_worker_for_which_no_descriptor_was_left_is_granted_when_there_is_one(
     with Stub(daemon.grpc) as stub:
         for _ in range(10):
             assert stub.infer(message("m"))
-        assert granted_of(daemon, "m") == 0
+        assert leased_of(daemon, "m") == 0
         shortage.unlink()
         end = time.monotonic() + 20
-        while granted_of(daemon, "m") == 0:
+        while leased_of(daemon, "m") == 0:
             assert stub.infer(message("m"))
             assert time.monotonic() < end, "the door never has the lane"
     assert version_in(until_empty(daemon), "m")["requests"]["failed"] == 0
@@ -231,17 +231,17 @@ def _versions(document: dict[str, list[dict[str, object]]]) -> list[object]:
     return [entry["version"] for entry in document["models"] if entry["name"] == "m"]
 
 
-def _granted(document: object, version: int) -> int:
-    return int(version_in(document, "m", version)["granted"])
+def _leased(document: object, version: int) -> int:
+    return int(version_in(document, "m", version)["leased"])
 
 
-def test_sigterm_under_granted_load_answers_what_was_accepted(serve: Serve, tmp_path: Path) -> None:
+def test_sigterm_under_leased_load_answers_what_was_accepted(serve: Serve, tmp_path: Path) -> None:
     write_fake(tmp_path, "m", mode="delay", delay_ms=20)
     daemon = serve(tmp_path)
     teach(daemon, "m")
     with Stream(daemon.grpc, "m", threads=16) as stream:
         stream.wait_for(50)
-        assert granted_of(daemon, "m") > 1
+        assert leased_of(daemon, "m") > 1
         daemon.signal(signal.SIGTERM)
         assert daemon.process.wait(30) == 0
     assert set(stream.outcomes) <= {"OK", "UNAVAILABLE"}
@@ -273,8 +273,8 @@ def test_what_a_worker_had_that_dies_while_the_daemon_drains_is_answered(
     teach(daemon, "m")
     asked = json_request("m", {"x": ("UINT8", [1, 4], "[0,1,2,3]")})
     with Stub(daemon.grpc) as stub, RawHttpClient(daemon) as client:
-        known = granted_of(daemon, "m")
-        while granted_of(daemon, "m") == known:
+        known = leased_of(daemon, "m")
+        while leased_of(daemon, "m") == known:
             assert client.ask(asked).status == 200
         pid = int(worker_of(daemon.status(), "m/1")["pid"])
         os.kill(pid, signal.SIGSTOP)

@@ -22,7 +22,7 @@ from tests.conftest import Serve
 from tests.faults.cut_proxy import CutProxy
 from tests.faults.fake_models import write_fake
 from tests.faults.gate import Gate
-from tests.faults.granted import NATIVE_FAKES, granted_of, message, teach, until_empty
+from tests.faults.leased import NATIVE_FAKES, leased_of, message, teach, until_empty
 from tests.faults.stream_client import StreamClient
 from tests.faults.test_workers import version_in, worker_of
 from tests.fronts import Sections, needs_native
@@ -61,11 +61,11 @@ def test_a_worker_killed_under_a_stream_costs_no_request(serve: Serve, tmp_path:
     known = ended(daemon, "victim")["success"]
     with StreamClient(daemon.grpc, "victim") as client:
         client.wait_for(500)
-        before = granted_of(daemon, "victim")
+        before = leased_of(daemon, "victim")
         assert before > 100
         os.kill(worker_of(daemon.status(), "victim/1")["pid"], signal.SIGKILL)
         client.wait_for(500)
-        daemon.until("grants again", lambda now: version_in(now, "victim")["granted"] > before + 100)
+        daemon.until("grants again", lambda now: version_in(now, "victim")["leased"] > before + 100)
     assert (client.end, client.unanswered, client.wrong) == ("OK", 0, 0)
     assert set(client.outcomes) == {"OK"}
     requests = version_in(until_empty(daemon), "victim")["requests"]
@@ -179,13 +179,13 @@ def test_models_change_under_a_stream_without_a_failed_request(serve: Serve, tmp
             shutil.rmtree(tmp_path / "m" / str(version - 1))
             daemon.signal(signal.SIGHUP)
             daemon.until("the next version alone", lambda now, version=version: _served(now) == [version])
-            daemon.until("it under a grant", lambda now, version=version: _granted(now, version) > 100)
+            daemon.until("it under a lease", lambda now, version=version: _leased(now, version) > 100)
     assert (client.end, client.unanswered, client.wrong, set(client.outcomes)) == ("OK", 0, 0, {"OK"})
     until_empty(daemon)
 
 
-def _granted(document: Any, version: int) -> int:
-    return int(version_in(document, "m", version)["granted"])
+def _leased(document: Any, version: int) -> int:
+    return int(version_in(document, "m", version)["leased"])
 
 
 def _served(document: Any) -> list[int]:

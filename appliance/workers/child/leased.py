@@ -72,7 +72,7 @@ class _Merged(NamedTuple):
     sizes: tuple[int, ...]
 
 
-class GrantedRuns:
+class LeasedRuns:
     """The plans that a worker was taught, and their runs. Owner of scratch memory of its own, which runs that the ring
     keeps refer to."""
 

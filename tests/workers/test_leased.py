@@ -14,9 +14,9 @@ from appliance.domain.errors import RunFailed
 from appliance.domain.tensor import Datatype, aligned
 from appliance.runtimes.fake import FakeSession
 from appliance.runtimes.runtime import Feed, Place, Produced, Region
-from appliance.workers.child import granted
+from appliance.workers.child import leased
 from appliance.workers.child.execution import LoadedModel
-from appliance.workers.child.granted import HAND_OVER, LEFT, MAIL, OK, SUBMISSIONS, GrantedRuns
+from appliance.workers.child.leased import HAND_OVER, LEFT, MAIL, OK, SUBMISSIONS, LeasedRuns
 from appliance.workers.port import Learn
 from appliance.workers.region import region_of
 from tests.workers.bench import fake, spec, version_of
@@ -185,16 +185,16 @@ def lesson(plan: int, rows: int = 1, *, model: int = MODEL, max_rows: int = 8) -
 
 
 class Rig:
-    """A worker's granted side with plans 1 (one row) and 3 (three rows)."""
+    """A worker's leased side with plans 1 (one row) and 3 (three rows)."""
 
     def __init__(self, session: CountedSession) -> None:
         self.arena = region_of(mmap.mmap(-1, 64 << 10))
         self.ring = RingDouble(self.arena)
-        self.granted = GrantedRuns(self.ring, self.arena)
+        self.leased = LeasedRuns(self.ring, self.arena)
         self.session = session
-        self.granted.add(MODEL, LoadedModel(version=fake(), session=session))
+        self.leased.add(MODEL, LoadedModel(version=fake(), session=session))
         for plan in (1, 3):
-            self.granted.learn(lesson(plan, plan))
+            self.leased.learn(lesson(plan, plan))
         self._tickets = 0
 
     def request(self, plan: int, slot: int, value: int) -> Request:
@@ -210,7 +210,7 @@ class Rig:
         """The status of every request of these batches."""
         self.ring.queue += batches
         self.ring.ended.clear()
-        self.granted.serve(0)
+        self.leased.serve(0)
         assert [ticket for ticket, _ in self.ring.ended] == [
             each.ticket for batch in batches for each in batch
         ]
@@ -279,40 +279,40 @@ def test_a_model_that_is_dropped_is_handed_over_and_never_run_again() -> None:
     rig = Rig(CountedSession())
     batches = [[rig.request(1, 0, 1)], [rig.request(1, 1, 1), rig.request(1, 2, 1)]]
     assert rig.serve(*batches) == [OK] * 3
-    rig.granted.drop(MODEL)
+    rig.leased.drop(MODEL)
     runs = rig.session.runs
     assert rig.serve(*batches) == [HAND_OVER] * 3
     assert rig.session.runs == runs
-    rig.granted.add(MODEL, LoadedModel(version=fake(), session=CountedSession()))
+    rig.leased.add(MODEL, LoadedModel(version=fake(), session=CountedSession()))
     assert rig.serve(*batches) == [OK] * 3
 
 
 def test_forgotten_plans_leave_nothing_behind() -> None:
     rig = Rig(CountedSession())
     assert rig.serve([rig.request(1, 0, 1)], [rig.request(1, 0, 1), rig.request(3, 1, 1)]) == [OK] * 3
-    rig.granted.forget((1, 99))
+    rig.leased.forget((1, 99))
     assert set(rig.ring.plans) == {3}
-    rig.granted.learn(lesson(1))
+    rig.leased.learn(lesson(1))
     assert rig.serve([rig.request(1, 0, 1)], [rig.request(1, 0, 1), rig.request(3, 1, 1)]) == [OK] * 3
     assert rig.session.preparations == 4
 
 
 def test_a_plan_that_the_ring_refuses_is_not_known() -> None:
     rig = Rig(CountedSession())
-    rig.granted.learn(lesson(4, 0))
+    rig.leased.learn(lesson(4, 0))
     assert 4 not in rig.ring.plans
 
 
 def test_batches_are_bounded_by_the_memory_they_are_gathered_in(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(granted, "SCRATCH_KEPT_BYTES", 5 * 64)
+    monkeypatch.setattr(leased, "SCRATCH_KEPT_BYTES", 5 * 64)
     rig = Rig(CountedSession())
-    rig.granted.learn(lesson(5, 5, max_rows=1000))
-    rig.granted.learn(lesson(6, 6, max_rows=4))
+    rig.leased.learn(lesson(5, 5, max_rows=1000))
+    rig.leased.learn(lesson(6, 6, max_rows=4))
     assert (rig.ring.max_rows[5], rig.ring.max_rows[6]) == (5 * 64 // (128 // 5), 4)
 
 
 def test_what_is_prepared_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(granted, "PREPARED_MAX", 4)
+    monkeypatch.setattr(leased, "PREPARED_MAX", 4)
     rig = Rig(CountedSession())
     for slot in [*range(10), *range(10)]:
         assert rig.serve([rig.request(1, slot, slot)]) == [OK]
@@ -320,7 +320,7 @@ def test_what_is_prepared_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_only_what_is_kept_counts_against_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(granted, "PREPARED_MAX", 4)
+    monkeypatch.setattr(leased, "PREPARED_MAX", 4)
     rig = Rig(CountedSession("fail", magic=0x66))
     for _ in range(5):  # each time as many are dropped as were kept
         assert rig.serve([rig.request(1, 0, 1)], [rig.request(1, 1, 1)]) == [OK] * 2
@@ -334,7 +334,7 @@ def test_only_what_is_kept_counts_against_the_bound(monkeypatch: pytest.MonkeyPa
 def test_a_plan_that_is_forgotten_leaves_the_runs_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
     rig = Rig(CountedSession())
     assert rig.serve([rig.request(1, 0, 1)], [rig.request(3, 1, 1)]) == [OK] * 2
-    rig.granted.forget((1,))
+    rig.leased.forget((1,))
     assert rig.serve([rig.request(3, 1, 1)]) == [OK]
     assert rig.session.preparations == 2
 
@@ -355,9 +355,9 @@ def test_serving_ends_for_mail_and_finishing_does_not() -> None:
     rig = Rig(CountedSession())
     rig.ring.queue.append([rig.request(1, 0, 1)])
     rig.ring.mail = True
-    rig.granted.serve(0)
+    rig.leased.serve(0)
     assert rig.ring.ended == []
-    rig.granted.finish()
+    rig.leased.finish()
     assert rig.ring.ended == [(1, OK)]
 
 
@@ -371,7 +371,7 @@ def test_an_optional_input_that_is_left_out_takes_no_room() -> None:
 
     arena = region_of(mmap.mmap(-1, 4096))
     ring = RingDouble(arena)
-    runs = GrantedRuns(ring, arena)
+    runs = LeasedRuns(ring, arena)
     inputs = [spec(name, Datatype.FP32, 4, optional=name in "ac") for name in "abcd"]
     runs.add(1, LoadedModel(version=version_of("", inputs, inputs), session=Peeking()))
     shapes = (None, (1, 4), None, (1, 4))

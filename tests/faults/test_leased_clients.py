@@ -19,7 +19,7 @@ from tests.faults.clients import FAKE_SECTIONS
 from tests.faults.cut_proxy import CutProxy
 from tests.faults.fake_models import write_fake
 from tests.faults.gate import Gate
-from tests.faults.granted import NATIVE_FAKES, granted_of, message, teach, until_empty
+from tests.faults.leased import NATIVE_FAKES, leased_of, message, teach, until_empty
 from tests.faults.test_workers import version_in, worker_of
 from tests.fronts import NATIVE, PYTHON, Sections, needs_native
 
@@ -65,12 +65,12 @@ def test_uploads_that_break_off_anywhere_leave_nothing_behind(
             assert call.exception() is not None or len(call.result()) > LARGE
     document = until_empty(daemon)
     assert [slots["used"] for slots in document["slots"]] == [0, 0]
-    before = granted_of(daemon, "wide")
+    before = leased_of(daemon, "wide")
     with Stub(daemon.grpc) as stub:
         for _ in range(2):
             calls = [stub.begin("ModelInfer", request) for _ in range(2)]
             assert all(len(call.result()) > LARGE for call in calls)
-    assert granted_of(daemon, "wide") > before, "all slots are gone"
+    assert leased_of(daemon, "wide") > before, "all slots are gone"
 
 
 @needs_native
@@ -115,11 +115,11 @@ def test_slots_that_abandoned_requests_hold_come_back(serve: Serve, tmp_path: Pa
     document = until_empty(daemon)
     assert document["slots"][0]["used"] == 0
     assert version_in(document, "slow")["requests"]["cancelled"] >= 4
-    before = granted_of(daemon, "slow")
+    before = leased_of(daemon, "slow")
     with Stub(daemon.grpc) as stub:
         for _ in range(3):
             assert stub.infer(message("slow"))
-    assert granted_of(daemon, "slow") == before + 3
+    assert leased_of(daemon, "slow") == before + 3
 
 
 @needs_native
@@ -164,7 +164,7 @@ def test_what_is_cancelled_before_it_begins_does_not_run(serve: Serve, tmp_path:
         assert stub.infer(message("slow"))
     after = version_in(until_empty(daemon), "slow")
     assert after["executions"] == before["executions"] + 2
-    assert after["granted"] == before["granted"] + 2
+    assert after["leased"] == before["leased"] + 2
     assert after["requests"] == before["requests"] | {
         "cancelled": 5,
         "success": before["requests"]["success"] + 2,

@@ -9,7 +9,7 @@ from typing import cast
 
 from appliance.config.engine import EngineConfig
 from appliance.core.rollout.catalog import Catalog, CatalogVersion
-from appliance.core.scheduling.actions import Grant, Revoke
+from appliance.core.scheduling.actions import GrantLease, RevokeLease
 from appliance.domain.inference import NO_DEADLINE, RequestHead, TensorHead
 from appliance.domain.model import ModelVersion
 from appliance.domain.validation import plan_request
@@ -97,7 +97,7 @@ class FullDoor(DoorDouble):
     def __init__(self) -> None:
         super().__init__()
         self.room = 0
-        self.granted: dict[int, int] = {}
+        self.leased: dict[int, int] = {}
         """What may be in flight, by lane."""
         self.offered: list[int] = []
 
@@ -106,12 +106,12 @@ class FullDoor(DoorDouble):
         if not self.room:
             raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
         self.room -= 1
-        self.granted[lane[0]] = 0
+        self.leased[lane[0]] = 0
 
     def grant(self, lane: int, limit: int) -> bool:
-        if lane in self.granted:
-            self.granted[lane] = limit
-        return lane in self.granted
+        if lane in self.leased:
+            self.leased[lane] = limit
+        return lane in self.leased
 
     def revoke(self, lane: int) -> bool:
         return self.grant(lane, 0)
@@ -120,7 +120,7 @@ class FullDoor(DoorDouble):
         return 0, 0, 0
 
     def close_lane(self, lane: int) -> tuple[int, int]:
-        self.granted.pop(lane, None)
+        self.leased.pop(lane, None)
         return -1, 0
 
 
@@ -143,7 +143,7 @@ class Shortage(LaneRig):
         self.engine.apply(Catalog(versions=(CatalogVersion(model=twice, fingerprint=""),)))
         self.turns()
         assert self.engine.resolve("m", "").version == 2, "it serves all the same"
-        assert not self.door.granted
+        assert not self.door.leased
         self.lanes = sorted(set(self.door.offered))
 
     def clock(self) -> int:
@@ -159,33 +159,33 @@ class Shortage(LaneRig):
         return [self.engine.leases.use(lane)[1] for lane in self.lanes]
 
 
-def test_lanes_for_which_no_descriptor_was_left_are_granted_when_there_are_some() -> None:
+def test_lanes_for_which_no_descriptor_was_left_are_leased_when_there_are_some() -> None:
     rig = Shortage()
     limit = EngineConfig().lease_limit
     assert rig.under_grant() == [False, False]
     rig.door.room = 1
     rig.turns()
-    assert not rig.door.granted, "it is offered at each turn"
+    assert not rig.door.leased, "it is offered at each turn"
     rig.later()
-    assert rig.door.granted == {rig.lanes[0]: limit}
+    assert rig.door.leased == {rig.lanes[0]: limit}
     assert rig.under_grant() == [True, False]
     rig.door.room = 1
     rig.later()
-    assert rig.door.granted == dict.fromkeys(rig.lanes, limit)
-    rig.engine.leases.perform(Revoke(rig.lanes[0]))
-    assert rig.door.granted[rig.lanes[0]] == 0
+    assert rig.door.leased == dict.fromkeys(rig.lanes, limit)
+    rig.engine.leases.perform(RevokeLease(rig.lanes[0]))
+    assert rig.door.leased[rig.lanes[0]] == 0
 
 
-def test_what_was_revoked_or_has_ended_before_there_was_a_descriptor_is_not_granted() -> None:
+def test_what_was_revoked_or_has_ended_before_there_was_a_descriptor_is_not_leased() -> None:
     rig = Shortage()
     revoked, ended = rig.lanes
-    rig.engine.leases.perform(Revoke(revoked))
+    rig.engine.leases.perform(RevokeLease(revoked))
     rig.engine.leases.worker_exited(ended)
     rig.door.room = 2
     rig.later()
-    assert rig.door.granted == {revoked: 0}
-    rig.engine.leases.perform(Grant(revoked))
-    assert rig.door.granted[revoked] > 0
+    assert rig.door.leased == {revoked: 0}
+    rig.engine.leases.perform(GrantLease(revoked))
+    assert rig.door.leased[revoked] > 0
 
 
 class IdleDoor(DoorDouble):
@@ -264,7 +264,7 @@ class StillRig(LaneRig):
 
 
 class Box:
-    """Six models, each on a granted lane of its own that has nothing to do; nothing was asked of the door yet."""
+    """Six models, each on a leased lane of its own that has nothing to do; nothing was asked of the door yet."""
 
     def __init__(self) -> None:
         self.rig, self.door = StillRig(make_version("m", 1)), CountingDoor()

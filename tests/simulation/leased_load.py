@@ -1,4 +1,4 @@
-"""The open loop of ``offered_load`` through a door that is granted the lane: what it may it does by itself, and all
+"""The open loop of ``offered_load`` through a door that is leased the lane: what it may it does by itself, and all
 else the scheduler decides."""
 
 from __future__ import annotations
@@ -6,7 +6,7 @@ from __future__ import annotations
 from functools import partial
 
 from appliance.core.scheduling import events as on
-from appliance.core.scheduling.actions import Action, Dispatch, Grant, Revoke
+from appliance.core.scheduling.actions import Action, Dispatch, GrantLease, RevokeLease
 from tests.simulation.offered_load import MILLISECOND, SECOND, Offer, Play, Tally
 from tests.simulation.simulated_door import DoorLane, Flight, Sent, Worker
 
@@ -14,13 +14,13 @@ NEWS_NS = 2 * MILLISECOND
 LANE = 1
 
 
-def play_granted(offer: Offer, seconds: float, seed: int, limit: int = 512) -> Tally:
+def play_leased(offer: Offer, seconds: float, seed: int, limit: int = 512) -> Tally:
     """As ``play``, with a door that may have ``limit`` requests under way by itself."""
     return _GrantedPlay(offer, seed, limit).run(int(seconds * SECOND))
 
 
 class _GrantedPlay(Play):
-    grantable = True
+    leasable = True
 
     def __init__(self, offer: Offer, seed: int, limit: int) -> None:
         super().__init__(offer, seed, None)
@@ -38,7 +38,7 @@ class _GrantedPlay(Play):
     def _receive(self, event: on.Arrived) -> bool:
         """Whether the door needs nobody for this request."""
         door, price = self.door, self.scheduler.price(event.shape)
-        if not door.granted or len(door.flights) >= door.limit:
+        if not door.leased or len(door.flights) >= door.limit:
             return False
         if not door.in_time(event.shape, event.rows, price, event.deadline_ns, self.now_ns):
             self.tally.refused += bool(door.flights)
@@ -58,10 +58,10 @@ class _GrantedPlay(Play):
                 sent = Sent(batch=action.batch, shape=action.shape, rows=len(action.requests))
                 self.worker.mail.append(sent)
                 self._wake()
-            case Grant():
-                self.door.granted = True
-            case Revoke():
-                self.door.granted = False
+            case GrantLease():
+                self.door.leased = True
+            case RevokeLease():
+                self.door.leased = False
                 self._tell()
             case _:
                 super()._perform(action)
@@ -102,6 +102,6 @@ class _GrantedPlay(Play):
 
     def _tell(self) -> None:
         for (shape, rows), (count, sum_ns) in self.door.ran.items():
-            super()._step(on.GrantedRan(LANE, shape, rows, sum_ns // count, count))
+            super()._step(on.LeasedRan(LANE, shape, rows, sum_ns // count, count))
         self.door.ran.clear()
-        super()._step(on.GrantedWork(LANE, len(self.door.flights), self.door.work_ns))
+        super()._step(on.LeasedWork(LANE, len(self.door.flights), self.door.work_ns))

@@ -1,13 +1,13 @@
-"""A world of the scheduler with a door that is granted lanes: what it may do by itself it does, and tells late.
+"""A world of the scheduler with a door that is leased lanes: what it may do by itself it does, and tells late.
 
-Requests come by the door or to the scheduler. The door sends what its prices promise to the granted lane of the group
+Requests come by the door or to the scheduler. The door sends what its prices promise to the leased lane of the group
 with the least work, up to a limit, refuses or hands over the rest, and hands over what a worker died with. News of
-it come up to 2 ms late, before requests of the scheduler's or not. Lanes cannot all be granted; models that may not
+it come up to 2 ms late, before requests of the scheduler's or not. Lanes cannot all be leased; models that may not
 pass the scheduler by come and go.
 
-The referee sees to the grants themselves. Here is checked that every request ends once, and in the worlds of kind
+The referee sees to the leases themselves. Here is checked that every request ends once, and in the worlds of kind
 ``exact`` and ``early`` that promises hold but for what could not be known: a request of the scheduler's may be late by
-granted batches with requests that were not told when it was admitted, and one of the door's by the scheduler's
+leased batches with requests that were not told when it was admitted, and one of the door's by the scheduler's
 batches that ran in its lane meanwhile, or since the door believed what ran there before it to run.
 """
 
@@ -16,8 +16,8 @@ from __future__ import annotations
 from functools import partial
 
 from appliance.core.scheduling import events as on
-from appliance.core.scheduling.actions import Action, Dispatch, Grant, Revoke
-from appliance.core.scheduling.grants import Price
+from appliance.core.scheduling.actions import Action, Dispatch, GrantLease, RevokeLease
+from appliance.core.scheduling.leases import Price
 from appliance.domain.inference import NO_DEADLINE
 from appliance.domain.model import Batching
 from tests.simulation.referee import Request, Scope
@@ -29,7 +29,7 @@ STRANGER = -1
 """The shape of batches that nothing shall be learned from."""
 
 
-class GrantedWorld(World):
+class LeasedWorld(World):
     """One scenario with a door."""
 
     def __init__(self, seed: int, trace: Trace | None = None) -> None:
@@ -43,7 +43,7 @@ class GrantedWorld(World):
         self._limit = rng.choice((1, 4, 16, 512))
         self._news_ns = rng.choice((MICROSECOND, 300 * MICROSECOND, 2 * MILLISECOND))
         self._refreshes = rng.random() < 0.5
-        """Granted work is told before each request of the scheduler's and with each revocation."""
+        """Leased work is told before each request of the scheduler's and with each revocation."""
         self._refuses = rng.random() < 0.5
         self._by_turns = rng.random() < 0.3
         self._door: dict[int, DoorLane] = {}
@@ -60,7 +60,7 @@ class GrantedWorld(World):
         """When a lane's work was last told, and how many requests there were."""
         self._known: dict[int, dict[int, int]] = {}
         """Of each of the scheduler's requests, what had been told of each lane when it came."""
-        self._granted_runs: list[tuple[int, int, int, int]] = []
+        self._leased_runs: list[tuple[int, int, int, int]] = []
         """Lane, start, how long it is believed to take, and the order of the latest request in the batch."""
         self._sent_runs: list[tuple[int, int, int]] = []
 
@@ -81,12 +81,12 @@ class GrantedWorld(World):
         self._begin(on.LaneOpened(lane, group))
 
     def _begin(self, event: on.LaneOpened) -> None:
-        grantable = self.random.random() < 0.85
-        if grantable:
+        leasable = self.random.random() < 0.85
+        if leasable:
             self._door[event.lane] = DoorLane(event.lane, event.group, self._limit)
         self._workers[event.lane] = Worker(by_turns=self._by_turns)
         self._told.pop(event.lane, None)
-        self._step(event._replace(grantable=grantable))
+        self._step(event._replace(leasable=leasable))
 
     def _batching(self, max_batch: int) -> Batching:
         return Batching() if self.random.random() < 0.85 else super()._batching(max_batch)
@@ -129,7 +129,7 @@ class GrantedWorld(World):
         lanes = [
             lane
             for lane in self._door.values()
-            if lane.group == group and lane.granted and len(lane.flights) < lane.limit
+            if lane.group == group and lane.leased and len(lane.flights) < lane.limit
         ]
         if not lanes:
             return False
@@ -183,10 +183,10 @@ class GrantedWorld(World):
                 sent = Sent(batch=action.batch, shape=action.shape, rows=rows)
                 self._workers[action.lane].mail.append(sent)
                 self._wake(action.lane)
-            case Grant(lane):
-                self._door[lane].granted = True
-            case Revoke(lane):
-                self._door[lane].granted = False
+            case GrantLease(lane):
+                self._door[lane].leased = True
+            case RevokeLease(lane):
+                self._door[lane].leased = False
                 if self._refreshes:
                     self._tell(self._door[lane])
             case _:
@@ -220,7 +220,7 @@ class GrantedWorld(World):
     def _believed(self, lane: int, flights: list[Flight]) -> None:
         latest = max(self._submitted[flight.request] for flight in flights)
         believed_ns = flights[0].price.batch_ns + sum(flight.charge_ns for flight in flights)
-        self._granted_runs.append((lane, self.now_ns, believed_ns, latest))
+        self._leased_runs.append((lane, self.now_ns, believed_ns, latest))
 
     def _ran(self, lane: int, worker: Worker, work: Sent | list[Flight], ns: int) -> None:
         """A batch ended, unless its worker did before."""
@@ -279,10 +279,10 @@ class GrantedWorld(World):
         """What ran in it, and what is under way."""
         for (shape, rows), (count, sum_ns) in lane.ran.items():
             learned = STRANGER if self.kind == "early" else shape
-            self._step(on.GrantedRan(lane.lane, learned, rows, sum_ns // count, count))
+            self._step(on.LeasedRan(lane.lane, learned, rows, sum_ns // count, count))
         lane.ran.clear()
         self._told[lane.lane] = (self._next(), len(lane.flights))
-        self._step(on.GrantedWork(lane.lane, len(lane.flights), lane.work_ns))
+        self._step(on.LeasedWork(lane.lane, len(lane.flights), lane.work_ns))
 
     def _next(self) -> int:
         self._order += 1
@@ -291,13 +291,13 @@ class GrantedWorld(World):
     # --- promises
 
     def _excuse_ns(self, known: Request, now_ns: int) -> int:
-        """The granted batches in the way of a request that could not be known when it was admitted, as long as the
+        """The leased batches in the way of a request that could not be known when it was admitted, as long as the
         scheduler believes them to be, once it is told: so long it avoids their lane."""
         told = self._known[known.event.request]
         group = known.group
         return sum(
             believed_ns
-            for lane, start_ns, believed_ns, latest in self._granted_runs
+            for lane, start_ns, believed_ns, latest in self._leased_runs
             if self._lanes[lane] == group and start_ns <= now_ns and latest > told.get(lane, 0)
         )
 
@@ -310,7 +310,7 @@ class GrantedWorld(World):
             for other, start_ns, ran_ns in self._sent_runs
             if other == lane and start_ns <= self.now_ns and ran_ns > flight.since_ns
         )
-        assert late_ns <= excuse_ns, f"granted request {flight.request} was {late_ns} ns late"
+        assert late_ns <= excuse_ns, f"leased request {flight.request} was {late_ns} ns late"
 
     # --- the end
 

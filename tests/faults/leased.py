@@ -23,19 +23,19 @@ def message(model: str, *, first: int = 0, width: int = 4, request_id: str = "")
     return request
 
 
-def granted_of(daemon: ApplianceProcess, model: str) -> int:
+def leased_of(daemon: ApplianceProcess, model: str) -> int:
     """How many answers of ``model`` came without the engine."""
-    return int(version_in(daemon.status(), model)["granted"])
+    return int(version_in(daemon.status(), model)["leased"])
 
 
 def teach(daemon: ApplianceProcess, *models: str, width: int = 4) -> None:
     """Ask until the door serves these models by itself; fails when it does not."""
     with Stub(daemon.grpc) as stub:
         for model in models:
-            before = granted_of(daemon, model)
+            before = leased_of(daemon, model)
             for _ in range(ATTEMPTS):
                 stub.infer(message(model, width=width))
-                if granted_of(daemon, model) > before:
+                if leased_of(daemon, model) > before:
                     break
             else:
                 raise AssertionError(f"the door never serves '{model}' by itself; its log:\n{daemon.log()}")

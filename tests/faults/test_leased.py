@@ -13,7 +13,7 @@ from tests.conformance.grpc.stub import Stub, failure_of
 from tests.conftest import Serve
 from tests.faults.clients import Stream, ask, status_of
 from tests.faults.fake_models import write_fake
-from tests.faults.granted import NATIVE_FAKES, granted_of, message, teach, until_empty
+from tests.faults.leased import NATIVE_FAKES, leased_of, message, teach, until_empty
 from tests.faults.test_workers import version_in, worker_of
 from tests.fronts import Sections, needs_native
 
@@ -38,11 +38,11 @@ def test_a_worker_killed_under_full_load_costs_nobody_a_request(serve: Serve, tm
         Stream(daemon.grpc, "neighbour", threads=4) as neighbour,
     ):
         victim.wait_for(300)
-        before = granted_of(daemon, "victim")
+        before = leased_of(daemon, "victim")
         os.kill(worker_of(daemon.status(), "victim/1")["pid"], signal.SIGKILL)
         victim.wait_for(300)
         neighbour.wait_for(100)
-        daemon.until("grants again", lambda now: version_in(now, "victim")["granted"] > before + 100)
+        daemon.until("grants again", lambda now: version_in(now, "victim")["leased"] > before + 100)
     assert set(victim.outcomes) == set(neighbour.outcomes) == {"OK"}
     assert victim.wrong == neighbour.wrong == 0
     document = until_empty(daemon)
@@ -99,7 +99,7 @@ def test_a_long_queue_that_moves_is_no_hang(serve: Serve, tmp_path: Path) -> Non
         calls = [stub.begin("ModelInfer", message("m")) for _ in range(50)]
         assert all(call.result() for call in calls)
     assert worker_of(daemon.status(), "m/1")["pid"] == worker_of(before, "m/1")["pid"]
-    assert granted_of(daemon, "m") > 50
+    assert leased_of(daemon, "m") > 50
 
 
 def test_a_model_that_crashes_under_grants_is_quarantined(serve: Serve, tmp_path: Path) -> None:
@@ -164,11 +164,11 @@ def test_a_worker_that_writes_rubbish_into_its_ring_harms_itself(
     document = daemon.until("quarantine", lambda now: version_in(now, "liar")["state"] == "UNAVAILABLE")
     assert "quarantined" in version_in(document, "liar")["reason"]
     teach(daemon, "neighbour")  # anew: what the server offers has changed
-    before = granted_of(daemon, "neighbour")
+    before = leased_of(daemon, "neighbour")
     # One at a time: who is alone in the door is told by nobody else's completion.
     for _ in range(10):
         assert ask(daemon.grpc, "neighbour", timeout_s=10.0).as_numpy("y").tolist() == [[0, 1, 2, 3]]
-    assert granted_of(daemon, "neighbour") == before + 10
+    assert leased_of(daemon, "neighbour") == before + 10
     until_empty(daemon)
 
 

@@ -1,35 +1,35 @@
-"""A door is granted lanes only while nothing waits, and what it does there counts in every plan."""
+"""A door is leased lanes only while nothing waits, and what it does there counts in every plan."""
 
 from __future__ import annotations
 
 import pytest
 
 from appliance.core.scheduling import events as on
-from appliance.core.scheduling.actions import Action, Dispatch, Expired, Grant, Lost, Revoke
+from appliance.core.scheduling.actions import Action, Dispatch, Expired, GrantLease, Lost, RevokeLease
 from appliance.domain.model import Batching, QueuePolicy
 from tests.core.rig import MILLISECOND, START_NS, Rig
 
 
 def granting(*, lanes: int = 1, settled: bool = True, **kwargs: object) -> Rig:
-    """A rig whose ``lanes`` can be granted: their numbers start at 11. They are, when ``settled``."""
+    """A rig whose ``lanes`` can be leased: their numbers start at 11. They are, when ``settled``."""
     rig = Rig(lanes=0, **kwargs)  # type: ignore[arg-type]
     for lane in range(11, 11 + lanes):
         rig.step(on.LaneOpened(lane, 1, True), 0)
     if settled:
-        assert rig.settle() == [Grant(lane) for lane in range(11, 11 + lanes)]
+        assert rig.settle() == [GrantLease(lane) for lane in range(11, 11 + lanes)]
     return rig
 
 
 def work(rig: Rig, ms: float, at: float, *, requests: int = 1, lane: int = 11) -> None:
     """The door tells what it has under way."""
-    assert rig.step(on.GrantedWork(lane, requests if ms else 0, int(ms * MILLISECOND)), at) == []
+    assert rig.step(on.LeasedWork(lane, requests if ms else 0, int(ms * MILLISECOND)), at) == []
 
 
 def ran(
     rig: Rig, ms: float, at: float, *, rows: int = 1, batches: int = 1, lane: int = 11, shape: int = 1
 ) -> None:
     """The door tells what ran."""
-    assert rig.step(on.GrantedRan(lane, shape, rows, int(ms * MILLISECOND), batches), at) == []
+    assert rig.step(on.LeasedRan(lane, shape, rows, int(ms * MILLISECOND), batches), at) == []
 
 
 def of(kind: type[Action], actions: list[Action]) -> list[Action]:
@@ -40,12 +40,12 @@ def of(kind: type[Action], actions: list[Action]) -> list[Action]:
 # --- when
 
 
-def test_only_lanes_that_can_be_are_granted_and_once() -> None:
+def test_only_lanes_that_can_be_are_leased_and_once() -> None:
     rig = Rig()
     rig.step(on.LaneOpened(2, 1, True), 0)
-    assert rig.settle() == [Grant(2)]
+    assert rig.settle() == [GrantLease(2)]
     assert rig.settle() == []
-    assert [lane.granted for lane in rig.scheduler.statistics().lanes] == [False, True]
+    assert [lane.leased for lane in rig.scheduler.statistics().lanes] == [False, True]
 
 
 def test_a_grant_never_bypasses_a_backlog() -> None:
@@ -54,30 +54,30 @@ def test_a_grant_never_bypasses_a_backlog() -> None:
     rig.arrive(1)
     assert rig.settle() == [Dispatch(1, 11, 1, (1,))]
     rig.arrive(2)
-    assert rig.settle() == [Revoke(11)]
+    assert rig.settle() == [RevokeLease(11)]
     rig.arrive(3)
     assert rig.settle() == []
     rig.finish(1, at=9)
     assert rig.settle(at=9) == [Dispatch(2, 11, 1, (2,))]
     rig.finish(2, at=18)
-    assert rig.settle(at=18) == [Dispatch(3, 11, 1, (3,)), Grant(11)]
+    assert rig.settle(at=18) == [Dispatch(3, 11, 1, (3,)), GrantLease(11)]
 
 
 def test_a_queue_that_clients_leave_is_no_backlog() -> None:
     rig = granting(max_batch=1)
     rig.arrive(1)
     rig.arrive(2)
-    assert of(Revoke, rig.settle()) == [Revoke(11)]
+    assert of(RevokeLease, rig.settle()) == [RevokeLease(11)]
     rig.step(on.CancelRequested(2), 1)
-    assert rig.settle(at=1) == [Grant(11)]
+    assert rig.settle(at=1) == [GrantLease(11)]
 
 
 def test_a_queue_that_expires_is_no_backlog() -> None:
     rig = granting(max_batch=1)
     rig.arrive(1, due=20)
     rig.arrive(2, due=30)
-    assert of(Revoke, rig.settle()) == [Revoke(11)]
-    assert rig.settle(at=30) == [Expired(2), Grant(11)]
+    assert of(RevokeLease, rig.settle()) == [RevokeLease(11)]
+    assert rig.settle(at=30) == [Expired(2), GrantLease(11)]
 
 
 @pytest.mark.parametrize(
@@ -94,9 +94,9 @@ def test_one_model_that_orders_or_holds_its_queue_keeps_the_group_from_grants(ba
     assert rig.settle() == []
     rig = granting(lanes=2)
     rig.open_model(2, batching=batching)
-    assert rig.settle() == [Revoke(11), Revoke(12)]
+    assert rig.settle() == [RevokeLease(11), RevokeLease(12)]
     rig.step(on.ModelClosed(2), 1)
-    assert rig.settle(at=1) == [Grant(11), Grant(12)]
+    assert rig.settle(at=1) == [GrantLease(11), GrantLease(12)]
 
 
 def test_a_model_that_came_before_any_lane_counts_as_well() -> None:
@@ -106,30 +106,30 @@ def test_a_model_that_came_before_any_lane_counts_as_well() -> None:
     assert rig.settle() == []
 
 
-def test_a_lane_that_comes_back_is_granted_again() -> None:
+def test_a_lane_that_comes_back_is_leased_again() -> None:
     rig = granting()
     assert rig.step(on.LaneClosed(11, START_NS + MILLISECOND), 0) == []
     rig.step(on.LaneOpened(11, 1, True), 1)
-    assert rig.settle(at=1) == [Grant(11)]
+    assert rig.settle(at=1) == [GrantLease(11)]
 
 
-def test_a_lane_that_comes_back_to_a_queue_is_granted_after_it() -> None:
+def test_a_lane_that_comes_back_to_a_queue_is_leased_after_it() -> None:
     rig = granting()
     rig.step(on.LaneClosed(11, START_NS + MILLISECOND), 0)
     rig.arrive(1)
     assert rig.settle() == []
     rig.step(on.LaneOpened(11, 1, True), 1)
-    assert rig.settle(at=1) == [Dispatch(1, 11, 1, (1,)), Grant(11)]
+    assert rig.settle(at=1) == [Dispatch(1, 11, 1, (1,)), GrantLease(11)]
 
 
 def test_groups_do_not_share_grants() -> None:
     rig = granting(max_batch=1)
     rig.step(on.GroupOpened(2), 0)
     rig.step(on.LaneOpened(21, 2, True), 0)
-    assert rig.settle() == [Grant(21)]
+    assert rig.settle() == [GrantLease(21)]
     rig.arrive(1)
     rig.arrive(2)
-    assert of(Revoke, rig.settle()) == [Revoke(11)]
+    assert of(RevokeLease, rig.settle()) == [RevokeLease(11)]
     rig.step(on.GroupClosed(1), 1)
     assert rig.settle(at=1) == []
 
@@ -138,7 +138,7 @@ def test_groups_do_not_share_grants() -> None:
 
 
 @pytest.mark.parametrize(("due", "admitted"), [(38, False), (39, True)])
-def test_granted_work_is_ahead_of_what_arrives(due: float, admitted: bool) -> None:
+def test_leased_work_is_ahead_of_what_arrives(due: float, admitted: bool) -> None:
     """30 ms of it, and 9 ms for a batch of one: else a promise is broken."""
     rig = granting(max_batch=1)
     work(rig, 30, at=0)
@@ -146,7 +146,7 @@ def test_granted_work_is_ahead_of_what_arrives(due: float, admitted: bool) -> No
 
 
 @pytest.mark.parametrize(("due", "admitted"), [(47, False), (48, True)])
-def test_granted_work_behind_a_batch_is_ahead_as_well(due: float, admitted: bool) -> None:
+def test_leased_work_behind_a_batch_is_ahead_as_well(due: float, admitted: bool) -> None:
     rig = granting(max_batch=1)
     rig.arrive(1)
     rig.batches()
@@ -155,8 +155,8 @@ def test_granted_work_behind_a_batch_is_ahead_as_well(due: float, admitted: bool
 
 
 @pytest.mark.parametrize(("due", "admitted"), [(47, False), (48, True)])
-def test_granted_work_that_a_batch_was_sent_before_is_still_ahead(due: float, admitted: bool) -> None:
-    """The batch ends after 9 ms; of 30 ms of granted work nothing ran meanwhile."""
+def test_leased_work_that_a_batch_was_sent_before_is_still_ahead(due: float, admitted: bool) -> None:
+    """The batch ends after 9 ms; of 30 ms of leased work nothing ran meanwhile."""
     rig = granting(max_batch=1)
     rig.arrive(1, due=10)
     work(rig, 30, at=0)
@@ -166,7 +166,7 @@ def test_granted_work_that_a_batch_was_sent_before_is_still_ahead(due: float, ad
 
 
 @pytest.mark.parametrize(("due", "admitted"), [(58, False), (59, True)])
-def test_overdue_granted_work_needs_as_long_again_as_it_is_late(due: float, admitted: bool) -> None:
+def test_overdue_leased_work_needs_as_long_again_as_it_is_late(due: float, admitted: bool) -> None:
     rig = granting(max_batch=1)
     work(rig, 30, at=0)
     assert (rig.arrive(1, at=40, due=due) == []) == admitted
@@ -174,7 +174,7 @@ def test_overdue_granted_work_needs_as_long_again_as_it_is_late(due: float, admi
 
 @pytest.mark.parametrize(("due", "admitted"), [(27, False), (28, True)])
 def test_what_ran_beside_a_batch_made_it_later(due: float, admitted: bool) -> None:
-    """A granted batch of 5 ms came first, and a new one of 5 ms is there: 9 + 5 + 5 ms from the dispatch on."""
+    """A leased batch of 5 ms came first, and a new one of 5 ms is there: 9 + 5 + 5 ms from the dispatch on."""
     rig = granting(max_batch=1)
     rig.arrive(1, due=10)
     work(rig, 5, at=0)
@@ -185,7 +185,7 @@ def test_what_ran_beside_a_batch_made_it_later(due: float, admitted: bool) -> No
 
 
 @pytest.mark.parametrize(("due", "admitted"), [(28, False), (29, True)])
-def test_the_granted_work_of_every_lane_counts(due: float, admitted: bool) -> None:
+def test_the_leased_work_of_every_lane_counts(due: float, admitted: bool) -> None:
     rig = granting(max_batch=1, lanes=2)
     work(rig, 20, at=0, lane=11)
     work(rig, 30, at=0, lane=12)
@@ -199,15 +199,15 @@ def test_a_lane_of_which_nothing_is_told_any_more_is_free() -> None:
     assert rig.arrive(1, at=2, due=11) == []
 
 
-def test_granted_work_makes_arrivals_wait_and_batch() -> None:
+def test_leased_work_makes_arrivals_wait_and_batch() -> None:
     rig = granting()
     work(rig, 30, at=0, requests=4)
     rig.arrive(1)
-    assert rig.settle() == [Revoke(11)]
+    assert rig.settle() == [RevokeLease(11)]
     rig.arrive(2, at=1)
     assert rig.settle(at=1) == []
     work(rig, 0, at=20)
-    assert rig.settle(at=20) == [Dispatch(1, 11, 1, (1, 2)), Grant(11)]
+    assert rig.settle(at=20) == [Dispatch(1, 11, 1, (1, 2)), GrantLease(11)]
 
 
 def test_a_lane_that_should_have_drained_is_filled_without_waiting_for_the_news() -> None:
@@ -225,14 +225,14 @@ def test_a_lane_that_drains_soon_is_sent_its_batch_ahead() -> None:
     assert rig.settle() == [Dispatch(1, 11, 1, (1,))]
 
 
-def test_an_idle_lane_is_taken_before_one_with_granted_work() -> None:
+def test_an_idle_lane_is_taken_before_one_with_leased_work() -> None:
     rig = granting(lanes=2, prefetch_ns=3 * MILLISECOND)
     work(rig, 2, at=0, lane=11)
     rig.arrive(1)
     assert rig.settle() == [Dispatch(1, 12, 1, (1,))]
 
 
-def test_a_promise_that_granted_work_would_break_goes_before_it() -> None:
+def test_a_promise_that_leased_work_would_break_goes_before_it() -> None:
     """The work came after the promise, and the worker takes what it is sent first."""
     rig = granting(max_batch=1)
     rig.arrive(1, due=10)
@@ -252,13 +252,13 @@ def test_statistics_tell_what_a_door_has_under_way() -> None:
     rig = granting()
     work(rig, 30, at=0, requests=3)
     lane = rig.scheduler.statistics().lanes[0]
-    assert (lane.granted, lane.granted_requests, lane.free_ns) == (True, 3, START_NS + 30 * MILLISECOND)
+    assert (lane.leased, lane.leased_requests, lane.free_ns) == (True, 3, START_NS + 30 * MILLISECOND)
 
 
 # --- what is learned
 
 
-def test_granted_batches_are_learned_from_but_not_without_bound() -> None:
+def test_leased_batches_are_learned_from_but_not_without_bound() -> None:
     rig = granting(seeded=False)
     ran(rig, 5, at=1, rows=2)
     shape = rig.scheduler.statistics().shapes[0]
@@ -276,7 +276,7 @@ def learned(rig: Rig) -> bool:
     return (shape.fixed_ns, shape.per_row_ns) != (8 * MILLISECOND, MILLISECOND)
 
 
-def test_time_beside_granted_work_is_learned_from_the_worker_only() -> None:
+def test_time_beside_leased_work_is_learned_from_the_worker_only() -> None:
     rig = granting(prefetch_ns=3 * MILLISECOND)
     work(rig, 2, at=0)
     rig.arrive(1)
@@ -290,7 +290,7 @@ def test_time_beside_granted_work_is_learned_from_the_worker_only() -> None:
     assert not learned(rig)
 
 
-def test_the_clock_is_believed_when_no_granted_work_was_told() -> None:
+def test_the_clock_is_believed_when_no_leased_work_was_told() -> None:
     rig = granting()
     rig.arrive(1)
     rig.batches()
