@@ -38,7 +38,7 @@ COLUMNS: Final = (
     Column(title="memory", leaves=3),
 )
 NO_BUDGET: Final = 1 << 62
-"""What is said where nobody knows how much memory there is."""
+"""What is said where it is not known how much memory there is."""
 PROBLEMS_MAX: Final = 3
 OTHERS: Final = "clients without a name"
 NOBODY: Final[Mapping[str, float]] = MappingProxyType({})

@@ -1,6 +1,6 @@
 """How a command ends: exit statuses, and the failure that carries one.
 
-Names of models, tensors and files, and what a server says, may hold any character. Whoever shows one keeps it on its
+Names of models, tensors and files, and what a server says, may hold any character. Showing one keeps it on its
 line, and off the terminal's controls, with ``printable``; the text of a failure is kept so here.
 """
 
@@ -30,7 +30,8 @@ EXIT_HELP = """exit status:
 
 
 class CommandFailed(Exception):
-    """A command cannot go on; the text is one sentence for the person who typed it, ``lines`` are a list below it."""
+    """A command cannot go on; the text is one sentence for the person at the terminal, ``lines`` are a list below
+    it."""
 
     def __init__(self, text: str, status: Exit = Exit.USAGE, *, lines: Iterable[str] = ()) -> None:
         super().__init__("\n".join(printable(line) for line in (text, *lines)))

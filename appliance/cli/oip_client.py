@@ -77,7 +77,7 @@ class Reply:
 class OipClient:
     """A connection to ``address``, over ``tls`` where that is given. Raises CommandFailed, and only that.
 
-    Who connects to a socket that starts the appliance is accepted once its models are there, so a connection that
+    A connection to a socket that starts the appliance is accepted once its models are there, so a connection that
     nobody has answered is waited for, up to ``SILENT_S``.
 
     ``timeout_s`` is the deadline of the request. Connecting and learning what the model takes come before it and may
@@ -181,7 +181,7 @@ def _channel(address: str, tls: Tls | None) -> grpc.Channel:
 
 
 def _is_silent(address: str) -> bool:
-    """Whether somebody listens there who says nothing, whatever he speaks: each server answers to this, or closes."""
+    """Whether a server listens there that says nothing, whatever it speaks: each server answers to this, or closes."""
     try:
         with _connect(address) as connection:
             connection.settimeout(PROBE_S)
@@ -221,7 +221,7 @@ def _mute(address: str) -> CommandFailed:
 
 
 def _unreachable(address: str, tls: Tls | None) -> CommandFailed:
-    """Why no gRPC connection came about: somebody at the door who speaks something else, or nobody."""
+    """Why no gRPC connection came about: a server that speaks something else, or none."""
     place = _host_and_port(address)
     try:
         if place is None:

@@ -188,7 +188,7 @@ class _OverTls(urllib.request.HTTPSHandler):
 
 class Source:
     """Where the document comes from: an HTTP address, spoken to over TLS where the arguments say so, or a Unix socket,
-    where nobody speaks it."""
+    where no server speaks it."""
 
     def __init__(self, arguments: argparse.Namespace) -> None:
         """``arguments`` are those of ``add_url``. Raises CommandFailed."""
@@ -204,7 +204,7 @@ class Source:
         self._open = urllib.request.build_opener(*(() if tls is None else (_OverTls(tls),))).open
 
     def fetch(self) -> bytes:
-        """The document. Raises CommandFailed when nobody answers there with one."""
+        """The document. Raises CommandFailed when no server answers there with one."""
         return _fetched(self._open, self._base, self.url)
 
 

@@ -89,7 +89,7 @@ def catalog_of(state: Path) -> Catalog:
 
 
 def failed_here(state: Path, name: str) -> frozenset[int]:
-    """Versions that the daemon says failed; none where that cannot be read, which keeps nobody from anything."""
+    """Versions that the daemon says failed; none where that cannot be read, which stands in the way of nothing."""
     try:
         return unfit(read_history(state / SERVE, name))
     except OSError:

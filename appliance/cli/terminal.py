@@ -1,7 +1,7 @@
 """What commands put on the terminal besides their tables: sizes in words, lists of problems, bars for work that lasts.
 
-Bars are on standard error, if that is a terminal, and are gone when the work is done; where nobody watches there are
-none.
+Bars are on standard error, if that is a terminal, and are gone when the work is done; where nothing is watched there
+are none.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def bytes_bar(title: str, total: int) -> Iterator[Advance]:
 
 @contextmanager
 def share_bar(title: str) -> Iterator[ShowShare | None]:
-    """A bar for work of which a share is done; None where nobody watches."""
+    """A bar for work of which a share is done; None where it is not watched."""
     if not sys.stderr.isatty():
         yield None
         return

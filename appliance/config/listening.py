@@ -14,11 +14,11 @@ SYSTEMD: Final = "systemd"
 
 
 OWN_USER: Final = "0600"
-"""The mode of Unix sockets that nobody opened up: the user that the appliance runs as, and root."""
+"""The mode of Unix sockets that were not opened up: the user that the appliance runs as, and root."""
 
 
 class TlsSettings(Protocol):
-    """PEM files, and who may come of those that ``tls_client_ca`` signed. No certificate: no TLS."""
+    """PEM files, and the names that may come of those that ``tls_client_ca`` signed. No certificate: no TLS."""
 
     @property
     def addresses(self) -> tuple[str, ...]:
@@ -38,7 +38,7 @@ class TlsSettings(Protocol):
 
     @property
     def tls_client_names(self) -> tuple[str, ...]:
-        """Who may come; none: everybody with a certificate."""
+        """The names that may come; none: every one with a certificate."""
 
 
 def inherits(address: str) -> bool:

@@ -47,9 +47,9 @@ def load(path: Path | None, overrides: Table = NOTHING, checks: Checks | None = 
 
 
 def reload(path: Path | None, overrides: Table, section: str, checks: Checks) -> ApplianceConfig:
-    """As ``load``, for the sake of one ``section``: what is wrong elsewhere keeps nobody from what that one says.
-    Raises ConfigInvalid with everything that is wrong if any of it concerns that section, or the file cannot be read.
-    """
+    """As ``load``, for the sake of one ``section``: what is wrong elsewhere does not stand in the way of what that one
+    says. Raises ConfigInvalid with everything that is wrong if any of it concerns that section, or the file cannot be
+    read."""
     try:
         return load(path, overrides, checks)
     except ConfigInvalid as error:

@@ -48,8 +48,8 @@ class ClientQuota:
 
 
 def client_problems(clients: Mapping[str, ClientQuota]) -> Iterator[str]:
-    """What is wrong with the names of clients, one text for each that nobody can have, or that stands for a client that
-    is named already."""
+    """What is wrong with the names of clients, one text for each that no client can have, or that stands for a client
+    that is named already."""
     seen: dict[str, str] = {}
     for name in clients:
         if text := _problem(name):

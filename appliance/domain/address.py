@@ -19,7 +19,7 @@ _UNIX = "unix:"
 _UPPER: Final = ((1 << 64) - 1) << 64
 
 UNIX: Final = "unix"
-"""The client that all are who come over Unix sockets."""
+"""The client that stands for all connections over Unix sockets."""
 
 
 class Address(NamedTuple):

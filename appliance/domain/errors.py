@@ -47,7 +47,7 @@ class MessageTooLarge(CallerError):
 
 
 class Cancelled(CallerError):
-    """The caller went away or cancelled; nobody waits for the answer."""
+    """The caller went away or cancelled; the answer is not wanted any more."""
 
 
 class DeadlineExpired(CallerError):
@@ -165,7 +165,7 @@ class CatalogNewer(CatalogInvalid):
     """A catalog that a newer program wrote: nothing is wrong with it."""
 
 
-# --- whoever made the model must act
+# --- the maker of the model must act
 
 
 class ArtefactError(ApplianceError):

@@ -67,7 +67,7 @@ class Warmup:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WeightsFile:
     """The one file beside a graph that holds its large tensors. ``digest`` is the lower-case hex of its blake3-256,
-    ``pieces`` those of each 4 MiB of it in order; "" and empty where nobody has said them, so that it cannot be
+    ``pieces`` those of each 4 MiB of it in order; "" and empty where they are not known, so that it cannot be
     verified."""
 
     path: str

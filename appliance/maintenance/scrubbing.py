@@ -60,7 +60,7 @@ class Scrubbing:
         while True:
             try:
                 pause_s = await self._scrub_if_due()
-            except Exception as problem:  # noqa: BLE001  whatever it is, a store that nobody reads any more is worse
+            except Exception as problem:  # noqa: BLE001  whatever it is, a store that is not read any more is worse
                 self.failures += 1
                 reason = str(problem) or type(problem).__name__
                 self._report("the store cannot be scrubbed", reason=reason, again_in_s=RETRY_S)

@@ -1,6 +1,6 @@
 """Whether a manifest is true of the model that its files are, and whether the runtime here is the one that it needs.
 
-The files lie in a model directory, unpacked or as a view of the store; weights may be holes, since nobody looks into
+The files lie in a model directory, unpacked or as a view of the store; weights may be holes, since nothing looks into
 them. The repository reads the model as it does when it is served; then the manifest is held against what was found.
 """
 

@@ -100,7 +100,7 @@ def announced_size(block: bytes, name: str, limit: int) -> int | None:
 
 
 def described(block: bytes) -> str:
-    """A header block in words, for whoever sees it where another one should be."""
+    """A header block in words, for the error that tells of it where another one should be."""
     if len(block) < BLOCK_BYTES:
         return "the end of the file"
     if not any(block):

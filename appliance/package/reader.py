@@ -1,4 +1,4 @@
-"""Reads a package strictly, once, from front to back, whoever made it.
+"""Reads a package strictly, once, from front to back, wherever it came from.
 
 Rules kept here: nothing is taken on trust - the manifest is bounded and judged before anything else is read, each
 header must be the one that the manifest demands there, contents are given out as they come and their digests are
@@ -53,7 +53,7 @@ class Blob(NamedTuple):
 
 class PackageReader:
     """A package that is being read. ``blobs`` may be gone through once. ``pieces``: also compare the digests of the
-    pieces. ``name`` is the file in problems. One owner: whoever reads."""
+    pieces. ``name`` is the file in problems. One owner: its reader."""
 
     def __init__(self, stream: Stream, name: str = "package", *, pieces: bool = True) -> None:
         self._stream = stream

@@ -92,7 +92,7 @@ def sign(manifest_bytes: bytes, signers: Sequence[Signer], before: bytes | None 
 
 
 def judge(manifest_bytes: bytes, envelope: bytes | None, keys: Sequence[PublicKey]) -> Trust:
-    """What ``envelope`` (None: there is none) says about ``manifest_bytes`` to one who trusts ``keys``. Raises
+    """What ``envelope`` (None: there is none) says about ``manifest_bytes`` where ``keys`` are trusted. Raises
     PackageInvalid when it is no envelope of these bytes."""
     if envelope is None:
         return Trust()

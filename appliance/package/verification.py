@@ -1,7 +1,7 @@
 """Everything that can be checked of a package without running it, and all that is wrong told at once.
 
 The contents are read once. What the repository reads of a model is laid out in a folder for it - weights as holes of
-their size, since nobody looks into them - so that configuration, graph, firewall, labels and golden set are judged by
+their size, since nothing looks into them - so that configuration, graph, firewall, labels and golden set are judged by
 the very code that judges them when they are served. Then the manifest is held against what was found there: inputs,
 outputs, sets of operators, each tensor's place in the graph and digest in the file.
 """

@@ -37,7 +37,7 @@ class Place:
 
 
 class Findings:
-    """Problems, and notes on what is accepted but has no effect. Owned by whoever reads one model. ``inherited`` are
+    """Problems, and notes on what is accepted but has no effect. One owner: the reader of one model. ``inherited`` are
     problems that were told of before; ``room`` is how many more are kept, at least one."""
 
     def __init__(self, inherited: Iterable[Problem] = (), room: int = PROBLEMS_MAX) -> None:

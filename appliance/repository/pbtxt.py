@@ -1,7 +1,7 @@
 """Protobuf text format to a tree that remembers where each value stands.
 
 Rules kept here: the grammar only - comments, nested messages in braces or angle brackets, lists, adjacent
-strings, escapes - and no schema, so that whoever reads the tree can report every problem with its line and
+strings, escapes - and no schema, so that the reader of the tree can report every problem with its line and
 column. Nesting is bounded. Extension and Any names in brackets are not read: no model configuration has them.
 """
 

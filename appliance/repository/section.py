@@ -1,7 +1,7 @@
 """Typed reading of one message of a text-format tree: every value checked, every leftover field reported.
 
 Rules kept here: a reader asks for fields by name and gets a value in all cases (the default where the file is
-wrong), so that reading goes on and all problems are found; a field nobody asked for is a problem. Knows
+wrong), so that reading goes on and all problems are found; a field that was not asked for is a problem. Knows
 protobuf's value forms, no particular message.
 """
 
@@ -147,7 +147,7 @@ class Section:
         self._findings.note(self.place(), text)
 
     def close(self) -> None:
-        """Report every field that nobody asked for."""
+        """Report every field that was not asked for."""
         for name in self._fields:
             if name not in self._asked:
                 near = () if self._findings.full else self._near(name)

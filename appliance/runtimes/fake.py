@@ -16,8 +16,8 @@ Enabled only where the configuration names it. The version's parameter ``mode`` 
 - ``evictable_bytes`` as a parameter beside any mode: the session says that its weights can be evicted, and that these
   are the bytes; ``page_in_fails`` gives the reason for which paging in fails, ``page_in_gate`` is for that what
   ``gate`` is for runs
-- ``gate`` as a parameter beside any mode: while there is a named pipe at this path, each run first waits until somebody
-  has opened it for writing and closed it again
+- ``gate`` as a parameter beside any mode: while there is a named pipe at this path, each run first waits until another
+  process has opened it for writing and closed it again
 - ``ring_fault``: injects ``fault`` into the memory shared with the native front end, provoked as ``crash`` is
 """
 

@@ -71,7 +71,7 @@ def inject_ring_fault(fault: str) -> None:
 
 
 def _fill_doorbell() -> None:
-    """Fill the counter behind the doorbell, so that nobody's ring can be added to it."""
+    """Fill the counter behind the doorbell, so that no ring can be added to it."""
     os.set_blocking(DOORBELL_DESCRIPTOR, False)
     with suppress(BlockingIOError):
         os.read(DOORBELL_DESCRIPTOR, _TICKET.size)

@@ -392,5 +392,5 @@ def _unreadable(file: WeightsFile, problem: OSError) -> LoadFailed:
 
 
 def trim_heap() -> None:
-    """Give memory back to the system that the allocator has but nobody uses."""
+    """Give memory back to the system that the allocator has but nothing uses."""
     _LIBC.malloc_trim(0)

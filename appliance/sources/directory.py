@@ -1,8 +1,8 @@
 """A directory of models as a source: ``serve --models DIR``.
 
 A model is read again when its files have changed and were then the same at two looks in a row, so that a copy under way
-is left alone; who renames a complete version into place is served after the same wait. Models that did not change are
-not read again.
+is left alone; a complete version that is renamed into place is served after the same wait. Models that did not change
+are not read again.
 """
 
 from __future__ import annotations

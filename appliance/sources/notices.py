@@ -1,6 +1,6 @@
 """Notices of changes in directories: Linux' inotify, through the only file that knows its library.
 
-A notice says where something happened, never what: who is told looks for himself. Where the kernel gives no more of
+A notice says where something happened, never what: the watcher looks by itself. Where the kernel gives no more of
 them the caller is told, and relies on looking now and then.
 """
 

@@ -57,7 +57,7 @@ class Overlay:
     def put(self, name: str, files: Mapping[str, bytes]) -> Path:
         """Write the files of model ``name``, by their paths in its directory; gives the repository that holds it, and
         raises InvalidRequest with all that is wrong with the paths, NotReady where they cannot be written. What was put
-        before and not kept leaves: nobody came to want it."""
+        before and not kept leaves: it was not wanted after all."""
         problems = [text for path in files for text in path_problems(path)]
         if len(files) > FILES_MAX:
             problems.append(f"{len(files)} files are given; at most {FILES_MAX} can be")

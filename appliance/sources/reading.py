@@ -33,7 +33,7 @@ def read_model(
 
 
 def _words(error: Exception) -> str:
-    """What was raised, and where, for whoever mends it."""
+    """What was raised, and where, for the log."""
     last = traceback.extract_tb(error.__traceback__)[-1]
     what = "".join(traceback.format_exception_only(error)).strip()
     return f"{what[:500]} (in {last.name}, line {last.lineno})"

@@ -1,4 +1,4 @@
-"""What an operator changed by hand on top of a source: models put aside, and models as somebody gave them. Pure.
+"""What an operator changed by hand on top of a source: models put aside, and models given by hand. Pure.
 
 Lives as long as the daemon: a restart goes by the source alone.
 """
@@ -32,7 +32,7 @@ class Selection:
         self._given[name] = reading
 
     def paths(self) -> tuple[str, ...]:
-        """Where the models lie that somebody gave."""
+        """Where the models lie that were given by hand."""
         return tuple(entry.model.path for given in self._given.values() for entry in given.servable)
 
     def aside(self, scan: RepositoryScan) -> tuple[tuple[str, str], ...]:
@@ -40,11 +40,11 @@ class Selection:
         return tuple(each for each in _keys(scan) if each[0] in self._aside)
 
     def given(self, scan: RepositoryScan) -> tuple[tuple[str, str], ...]:
-        """Names and versions of what the source holds and does not count, because somebody gave the model."""
+        """Names and versions of what the source holds and does not count, because the model was given by hand."""
         return tuple(each for each in _keys(scan) if each[0] in self._given)
 
     def is_given(self, name: str) -> bool:
-        """Whether the model counts as somebody gave it."""
+        """Whether the model counts as given by hand."""
         return name in self._given
 
     def over(self, scan: RepositoryScan) -> RepositoryScan:

@@ -222,7 +222,7 @@ class StoreSource:
     def _tell(self, catalog: Catalog) -> None:
         """Wanted is used as soon as it is read, and then for as long as the engine has it, whatever is installed under
         its number meanwhile. Where that cannot be written it is tried again with each look: a full or a read-only disk
-        keeps nobody from serving."""
+        keeps nothing from being served."""
         served = [(model.name, version) for model, version in _served(catalog)]
         wanted = [
             RunningVersion(name=name, version=version.version, digest=version.digest)

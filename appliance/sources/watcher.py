@@ -99,10 +99,10 @@ class Watcher:
             task = asyncio.current_task()
             if not self._stopped.is_set() or (task is not None and task.cancelling()):
                 raise
-            raise Stopping(STOPPING) from None  # its turn was cancelled, not who waited for it
+            raise Stopping(STOPPING) from None  # its turn was cancelled, not the task that waited for it
 
     def later(self, call: Callable[[], object]) -> None:
-        """Call on that thread when its turn comes; whoever stops before that prevents it."""
+        """Call on that thread when its turn comes; stopping before that prevents it."""
         self._thread.submit(call)
 
     async def _asked(self, call: Callable[[], T]) -> T:
@@ -133,7 +133,7 @@ class Watcher:
             )
 
     async def _watch_on(self) -> None:
-        """Whoever stirs is looked at at once, and again after a while: two equal looks tell that it has settled."""
+        """What stirs is looked at at once, and again after a while: two equal looks tell that it has settled."""
         unsettled = False
         await self._rewatch()
         while True:

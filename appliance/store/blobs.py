@@ -1,7 +1,7 @@
 """Blobs: files named by the digest of their bytes. They come in whole, or not at all, and are never written to again.
 
 A blob is written beside its place, compared with its size and its digest, synced, renamed and its directory synced. One
-whose bytes are not what its name says is replaced by a new file; whoever has the old one open keeps that.
+whose bytes are not what its name says is replaced by a new file; a process that has the old one open keeps that.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Chunks = Callable[[str], Iterator[Bytes]]
 
 
 def unnoticed(_: int) -> None:
-    """Progress that nobody watches."""
+    """Progress that is not watched."""
 
 
 class Found(NamedTuple):
@@ -66,8 +66,8 @@ class BlobShelf:
         self._folder.sync_directory(home)
 
     def keep(self, digest: str) -> None:
-        """Have the blob, which is there, there for good: whoever renamed it may have been killed before the sync. The
-        directory that it is in was synced before it came."""
+        """Have the blob, which is there, there for good: the writer that renamed it may have been killed before the
+        sync. The directory that it is in was synced before it came."""
         self._folder.sync_directory(blob_path(digest).rpartition("/")[0])
 
     def status(self, digest: str) -> Status | None:
@@ -99,7 +99,7 @@ class BlobShelf:
         return "" if found.finish().digest == digest else "has other bytes than its name says"
 
     def listing(self) -> Mapping[str, Found]:
-        """Every blob by its digest. What else lies there is nobody's and is left alone."""
+        """Every blob by its digest. What else lies there is left alone."""
         found: dict[str, Found] = {}
         for group in self._folder.names(BLOBS):
             home = f"{BLOBS}/{group}"

@@ -1,7 +1,7 @@
-"""What lies in a store at a moment, who needs it, and who would leave for more. Reads only, and needs no lock.
+"""What lies in a store at a moment, what needs it, and what would leave for more. Reads only, and needs no lock.
 
 Without the lock a writer may be at work meanwhile: what it brings counts as garbage until its catalog names it. What
-lies there is listed before anybody is asked who needs it, so what was brought by then is none.
+lies there is listed before it is asked what needs it, so what was brought by then is none.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Census:
             return self._folder.free_bytes()
 
     def garbage(self, read: Callable[[], Catalog]) -> Garbage:
-        """What nobody needs by the catalog that ``read`` gives. Raises what that raises, and StoreUnavailable, also
+        """The garbage by the catalog that ``read`` gives. Raises what that raises, and StoreUnavailable, also
         when a daemon does not say what it runs."""
         with told(self._name, "look for garbage"):
             sizes, views = self._shelved()
@@ -88,8 +88,8 @@ class Census:
         return Lacking(used + needed - self._config.quota_bytes, disk)
 
     def leaving(self, catalog: Catalog, coming: Coming, lacking: Lacking) -> Leaving:
-        """Who of ``catalog`` has to leave for what is ``coming``, whose own blobs stay. Raises StoreFull,
-        StoreUnavailable and OSError."""
+        """The versions of ``catalog`` that have to leave for what is ``coming``, whose own blobs stay. Raises
+        StoreFull, StoreUnavailable and OSError."""
         name, version, now_ms = coming
         forms = self._forms.listing()
         running = {each.digest for each in self._running().versions}
@@ -112,8 +112,8 @@ class Census:
         return leaving
 
     def outgrown(self, catalog: Catalog, coming: Coming) -> Leaving | None:
-        """Who of ``catalog`` has to leave for what is ``coming`` and lies here already; None where the quota holds all
-        that lies here. Raises like ``leaving``."""
+        """The versions of ``catalog`` that have to leave for what is ``coming`` and lies here already; None where the
+        quota holds all that lies here. Raises like ``leaving``."""
         over = self.lacking({}).quota
         if over <= 0:
             return None

@@ -105,7 +105,7 @@ def pinned(catalog: Catalog, name: str, number: int) -> Catalog:
 
 
 def unpinned(catalog: Catalog, name: str, number: int) -> Catalog:
-    """The version may be evicted when nobody wants it."""
+    """The version may be evicted when it is not wanted."""
     model = _model(catalog, name)
     _version(model, number)
     return _with(catalog, replace(model, pins=tuple(each for each in model.pins if each != number)))

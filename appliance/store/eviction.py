@@ -1,7 +1,7 @@
 """Which versions leave the disk when there is no room: those whose loss is expected to cost the least per byte. Pure.
 
-The loss of a version is what it costs to fetch it again, times how likely that is. Bytes count when nobody else has
-them: blobs that a kept version shares are not freed. (Greedy-dual by cost and size, Cao and Irani 1997, without the
+The loss of a version is what it costs to fetch it again, times how likely that is. Bytes count when no other version
+has them: blobs that a kept version shares are not freed. (Greedy-dual by cost and size, Cao and Irani 1997, without the
 ageing: rates come from outside.)
 """
 

@@ -32,7 +32,7 @@ class FormShelf:
         self._folder = folder
 
     def listing(self) -> tuple[StoredForm, ...]:
-        """Every form, in order of their names. What else lies there is nobody's. Whatever goes meanwhile counts no
+        """Every form, in order of their names. What else lies there is left alone. Whatever goes meanwhile counts no
         bytes."""
         above = self._folder.status(FORMS)
         names = sorted(self._folder.names(FORMS)) if above is not None and above.is_directory else ()

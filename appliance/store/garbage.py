@@ -1,4 +1,4 @@
-"""What nobody needs: blobs and views that neither the catalog nor a running daemon leads to. Pure."""
+"""Garbage: blobs and views that neither the catalog nor a running daemon leads to. Pure."""
 
 from __future__ import annotations
 

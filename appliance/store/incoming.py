@@ -73,7 +73,7 @@ class IncomingPackage:
 
     def read(self) -> Iterator[tuple[str, int, Iterator[Bytes]]]:
         """Digest, size and pieces of each content. Raises ArtefactError where the package cannot be read, between its
-        contents as well: those that nobody takes are passed over by reading them."""
+        contents as well: those that are not taken are passed over by reading them."""
         contents = iter(self.contents)
         while True:
             with _told():

@@ -2,7 +2,7 @@
 
 A store writes its catalog before its first blob, so blobs or views without a catalog mean that it was taken away: by a
 file system that was repaired, a copy of half a directory, a hand. A new store in its place would have everything that
-is installed collected as garbage, so nobody begins one.
+is installed collected as garbage, so none is begun.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _OF_THE_FILE: Final = frozenset(
 """What the disk says of one file that is damaged, or is none; None: what ``durable`` says of it."""
 
 TrustOf = Callable[[bytes, bytes | None], str]
-"""Manifest and signatures of a package to the word about who vouches for it."""
+"""Manifest and signatures of a package to the word about what vouches for it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +62,7 @@ def check_not_lost(folder: Folder, name: str) -> None:
 
 def check_may_begin(folder: Folder, name: str) -> None:
     """Raises CatalogLost as ``check_not_lost`` does, and StoreUnavailable where what a store empties when it is opened
-    holds something that none can have put there: a directory of somebody else. Raises OSError."""
+    holds something that none can have put there: another program's directory. Raises OSError."""
     check_not_lost(folder, name)
     found = folder.status(INCOMING)
     names = folder.names(INCOMING) if found is not None and found.is_directory else []

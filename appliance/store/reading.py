@@ -1,4 +1,4 @@
-"""How everybody but the writer sees a store: the catalog at one moment, and where versions lie. Needs no lock."""
+"""How every reader sees a store: the catalog at one moment, and where versions lie. Needs no lock."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from appliance.store.loss import check_not_lost
 
 def read_catalog(state: Path) -> Catalog | None:
     """The catalog of the state directory; None where nothing is installed yet. A reader that has seen one and finds
-    none later has lost its disk: nobody removes a catalog. Raises CatalogInvalid, CatalogLost and StoreUnavailable."""
+    none later has lost its disk: no catalog is ever removed. Raises CatalogInvalid, CatalogLost and
+    StoreUnavailable."""
     try:
         folder = RealFolder(state)
         try:

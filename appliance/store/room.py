@@ -3,7 +3,7 @@
 A form can be built again on this box, so it goes before any version; the forms of what a daemon runs go last, and only
 for the sake of the quota: a worker may have them mapped, and gives their room on the disk back when it ends. No version
 goes that is wanted, pinned, on trial or running. How likely a version is to be used again is taken as one over the time
-since it was last wanted (or came), which falls as that time grows; a version that nobody ever wanted counts like one
+since it was last wanted (or came), which falls as that time grows; a version that was never wanted counts like one
 that was wanted when it came.
 """
 
@@ -19,7 +19,7 @@ from appliance.store.eviction import Candidate, choose
 from appliance.store.forms import StoredForm
 
 REFETCH_BYTES_PER_S = 1_000_000
-"""How fast an evicted version comes again, where nobody measured it: a slow line, so that what is far is kept."""
+"""How fast an evicted version comes again, where that was not measured: a slow line, so that what is far is kept."""
 SHORTEST_AGE_S = 60.0
 """Ages below are taken as this: clocks are stepped, and installs come in bursts."""
 
@@ -37,7 +37,7 @@ class Lacking(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tenancy:
-    """Who is on the disk: ``running`` are manifest digests of what a daemon runs, ``staying`` of versions that may not
+    """What is on the disk: ``running`` are manifest digests of what a daemon runs, ``staying`` of versions that may not
     go for another reason; ``kept`` are blobs that stay whatever goes."""
 
     catalog: Catalog

@@ -1,10 +1,10 @@
 """What the daemon runs right now, as it tells the store's writer: those versions are not collected, whatever is wanted.
 
-The daemon holds a lock for as long as it lives and replaces one small file. The kernel gives the lock back however
-the daemon ends, so a file that was left behind is known to be old without asking whether a process number means
-anything here, in another container, or after a restart. A file that is missing or cannot be read, of a daemon that
-lives: nobody knows what runs, and nothing may be collected. So a daemon serves from a disk that is full, or read-only,
-where nobody can write.
+The daemon holds a lock for as long as it lives and replaces one small file. The kernel gives the lock back however the
+daemon ends, so a file that was left behind is known to be old without asking whether a process number means anything
+here, in another container, or after a restart. A file that is missing or cannot be read, of a daemon that lives: it is
+not known what runs, and nothing may be collected. So a daemon serves from a disk that is full, or read-only, where
+nothing can be written.
 """
 
 from __future__ import annotations

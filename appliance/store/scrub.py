@@ -2,7 +2,7 @@
 
 It is a process of its own beside writer and daemon, at the lowest classes of processor and disk, and no faster than it
 is told. It changes nothing but its own record, which tells how far it is, so that it goes on there after a restart,
-and what it found. The record is for whoever installs: a damaged blob is replaced by installing its package again, and
+and what it found. The record is for the writer: a damaged blob is replaced by installing its package again, and
 leaves the record when the scrub has read it anew.
 """
 

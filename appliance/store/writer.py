@@ -3,7 +3,7 @@
 The order of every change: blobs are there for good, then the view, then the catalog that names them; only then the
 caller is told. What goes away goes in the other order; what leaves for a version that comes is left out by the catalog
 that names that. Opening repairs what a killed writer left behind, so there is no other recovery. Blocks for the disk:
-nothing here belongs on an event loop. One owner: whoever opened it.
+nothing here belongs on an event loop. One owner: its opener.
 """
 
 from __future__ import annotations
@@ -182,7 +182,7 @@ class StoreWriter:
         )
 
     def uninstall(self, name: str, number: int | None = None) -> Garbage:
-        """Forget a version, or all of a model (None), and remove what nobody needs then. Raises StoreRefused and
+        """Forget a version, or all of a model (None), and remove the garbage. Raises StoreRefused and
         StoreUnavailable."""
         if number is None:
             self._commit(edits.without_model(self.catalog, name))
@@ -215,11 +215,12 @@ class StoreWriter:
         self._commit(edits.on_trial(self.catalog, name, trial))
 
     def garbage(self) -> Garbage:
-        """What nobody needs. Raises StoreUnavailable, also when a daemon does not say what it runs."""
+        """Blobs and views that nothing leads to. Raises StoreUnavailable, also when a daemon does not say what it
+        runs."""
         return self._census.garbage(lambda: self.catalog)
 
     def collect(self, spared: Collection[str] = ()) -> Garbage:
-        """Remove what nobody needs, but for the blobs ``spared``; gives what it was. Raises like ``garbage``."""
+        """Remove the garbage, but for the blobs ``spared``; gives what it was. Raises like ``garbage``."""
         self._check_certain()
         found = self.garbage()
         found = replace(found, blobs=tuple(each for each in found.blobs if each[0] not in spared))
@@ -372,7 +373,7 @@ def _installed(catalog: Catalog, name: str, number: int) -> InstalledVersion:
 @contextmanager
 def open_store(state: Path, config: StoreConfig) -> Iterator[StoreWriter]:
     """The store in ``state``, which becomes one if it is empty or not there, for as long as the context lasts. Raises
-    StoreBusy with the pid of whoever writes, StoreUnavailable, CatalogInvalid, CatalogLost."""
+    StoreBusy with the pid of the writer, StoreUnavailable, CatalogInvalid, CatalogLost."""
     with locked(state) as folder:
         yield StoreWriter(
             folder, config, partial(read_running, state), str(state), partial(read_incumbents, state)

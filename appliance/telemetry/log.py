@@ -284,7 +284,7 @@ class _Bridge(logging.Handler):
             if record.exc_info:
                 fields["exception"] = logging.Formatter().formatException(record.exc_info)
             self._control.line(_level_of_record(record.levelno), record.getMessage(), fields)
-        except Exception:  # noqa: BLE001 - a record that cannot be formatted must not break who logs it
+        except Exception:  # noqa: BLE001 - a record that cannot be formatted must not break what logs it
             self._control.event("unreadable log record", logger=record.name)
 
 

@@ -21,7 +21,7 @@ class LoggedRequest(Protocol):
 
     @property
     def client(self) -> str:
-        """Who asked, by its certificate, or ""."""
+        """The client, by its certificate, or ""."""
 
     @property
     def plan(self) -> RequestPlan:

@@ -39,7 +39,7 @@ class Target(Protocol):
 
 
 class DescriptorTarget:
-    """A descriptor that somebody else opened, such as standard error."""
+    """A descriptor that was opened elsewhere, such as standard error."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor

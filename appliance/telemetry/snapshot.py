@@ -1,4 +1,4 @@
-"""Everything countable of an appliance at one moment, as one frozen value that all who show figures render.
+"""Everything countable of an appliance at one moment, as one frozen value that all that shows figures renders.
 
 Values only: ``meters`` reads them, in one place.
 """
@@ -17,7 +17,7 @@ from appliance.telemetry.meter import VersionStatistics
 
 
 class LaneUse(NamedTuple):
-    """Who gave a worker its requests. ``asked``: those that the engine gave it, ``leased``: those that were answered
+    """How a worker came by its requests. ``asked``: those that the engine gave it, ``leased``: those that were answered
     under leases; ``leased_now``: whether the front end may give it requests by itself."""
 
     asked: int = 0
@@ -224,8 +224,8 @@ class Refusals(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuotaFigures:
-    """What quotas did since the start: how many clients are told apart now (0: nobody is bounded), and how often which
-    were refused."""
+    """What quotas did since the start: how many clients are told apart now (0: no client is bounded), and how often
+    which were refused."""
 
     clients: int
     refusals: tuple[Refusals, ...]
@@ -249,8 +249,8 @@ class HttpStatistics:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
     """An appliance at one moment. ``front_end`` and ``http`` are what its front end did, ``store`` the store that is
-    served from (None: a directory is), ``quotas`` what clients were refused (None: nobody is bounded), ``traces`` what
-    became of them (None: there are none)."""
+    served from (None: a directory is), ``quotas`` what clients were refused (None: no client is bounded), ``traces``
+    what became of them (None: there are none)."""
 
     engine: EngineStatus
     front_end: FrontEndFigures

@@ -42,7 +42,7 @@ class Traced(LoggedRequest, Protocol):
 
     @property
     def worker(self) -> int:
-        """Who served it; negative: nobody."""
+        """The worker that served it; negative: none."""
 
 
 class Trace:

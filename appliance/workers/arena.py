@@ -2,7 +2,7 @@
 
 Sparse: a page costs memory only once it was touched. Free slots are used last in, first out, so that the touched set
 stays as small as the load. Idle slots from TRIM_FROM_BYTES up keep their pages only up to ``kept_bytes``; beyond that
-their pages go back to the kernel when they are freed. The memory cannot be resized by anybody who holds the descriptor.
+their pages go back to the kernel when they are freed. The memory cannot be resized through its descriptor.
 Owner: the thread of the daemon's event loop.
 """
 
@@ -150,7 +150,7 @@ class Arena:
         return next((count for size, count in self._config.classes if size >= nbytes), 0)
 
     def free(self, slot: Slot) -> None:
-        """Give a slot back; the caller must have dropped every view of it that anybody may still write through."""
+        """Give a slot back; the caller must have dropped every view through which it could still be written."""
         charge = slot.size
         assert charge > 0, f"slot at {slot.offset} was freed twice"
         slot.size = 0
@@ -202,4 +202,4 @@ class Arena:
             self._view.release()
             self._map.close()
         except BufferError:
-            pass  # somebody still holds a view; the mapping ends with it
+            pass  # a view is still held; the mapping ends with it

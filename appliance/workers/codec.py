@@ -21,7 +21,7 @@ SHOWN_CHARACTERS = 80
 
 
 class MessageInvalid(WorkerError):
-    """A message between processes that is not what the protocol allows; whoever sent it cannot be trusted."""
+    """A message between processes that is not what the protocol allows; its sender cannot be trusted."""
 
 
 def to_plain(value: object) -> object:

@@ -1,4 +1,4 @@
-"""What a forked worker takes off before it loads anybody's model: descriptors, privileges, limits, signals.
+"""What a forked worker gives up before it loads a model: descriptors, privileges, limits, signals.
 
 Imported and used only in the supervisor's process and its children. Linux only, like the appliance.
 """
@@ -47,7 +47,7 @@ def rename(name: str) -> None:
 
 
 def ignore_terminal_signals() -> None:
-    """Whether and when to stop is the daemon's decision, not that of whoever signals the process group."""
+    """Leave whether and when to stop to the daemon: a signal to the process group decides nothing."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
 

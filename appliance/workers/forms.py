@@ -4,7 +4,7 @@ A form lies in a directory of its own below the directory of forms, named after 
 its bytes depend on: the runtime's release and the processor. Rules kept here: a form appears whole, by renaming; it is
 taken only with the sizes and the graph that it says, and its weights are verified as they load; one that cannot be read
 as it was written is dropped and may be built anew, once: if the first load of the new one fails as well, or a form
-answered wrongly or took its worker down, it is refused: neither used nor built again until somebody removes it. Values
+answered wrongly or took its worker down, it is refused: neither used nor built again until it is removed. Values
 and files only; building is in ``form_builder``.
 """
 

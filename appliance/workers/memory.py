@@ -99,7 +99,7 @@ def resident_of(pid: int) -> Resident:
 
 
 def unshared_bytes(pid: int) -> int:
-    """Pages that no other process has; 0 when the process is gone, or somebody else's."""
+    """Pages that no other process has; 0 when the process is gone, or another user's."""
     return sum(_sizes(f"/proc/{pid}/smaps_rollup", ("Private_Clean", "Private_Dirty")))
 
 

@@ -106,9 +106,9 @@ class RunResult(NamedTuple):
 class LoadWish(NamedTuple):
     """How a version is to be loaded.
 
-    ``background``: beside what the worker does, in a thread that gets the processor and the disk when nobody else wants
-    them (SCHED_IDLE, idle I/O class); nobody waits for it. A worker that holds other models loads at the normal
-    processor class all the same, because a thread that starves while it holds the interpreter would stall them.
+    ``background``: beside what the worker does, in a thread that gets the processor and the disk when nothing else
+    wants them (SCHED_IDLE, idle I/O class); no request waits for it. A worker that holds other models loads at the
+    normal processor class all the same, because a thread that starves while it holds the interpreter would stall them.
     ``assess``: run the golden set, if the version has one, then measure how long runs take; what fails refuses the
     version. ``quick``: the sooner first answer instead of the fastest runs: weights mapped as they are, no warm-ups and
     no seeds; of no effect on weights inside the model file. ``verify``: hold the weights against their digests, where
@@ -124,7 +124,7 @@ class LoadWish(NamedTuple):
     @property
     def early(self) -> bool:
         """Whether it counts as loaded while its weights are still being read: it runs, and answers when they are all
-        there and verified, which WeightsPagedIn tells. Not where somebody wants to see it run before."""
+        there and verified, which WeightsPagedIn tells. Not where it is to be seen running before."""
         return self.quick and not self.background and not self.assess
 
 

@@ -43,8 +43,8 @@ USUAL_TURN_NS: Final = 0
 def take_turns(turn_ns: int, thread: int = 0) -> None:
     """Ask for turns of this length on the processor for a thread, by default the calling one, and those that it starts.
 
-    Who asks for a shorter turn than that of the thread that runs is let onto the processor at once when it wakes, and
-    otherwise waits up to the end of that turn (EEVDF with PREEMPT_SHORT, Linux 6.12). Everybody's share stays as it is.
+    A thread that asks for a shorter turn than the one that runs is let onto the processor at once when it wakes, and
+    otherwise waits up to the end of that turn (EEVDF with PREEMPT_SHORT, Linux 6.12). All shares stay as they are.
     An older kernel takes no notice."""
     numbers = _TURN_CALLS.get(platform.machine())
     known = _attributes(thread)

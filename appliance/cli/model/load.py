@@ -58,7 +58,7 @@ def _load(arguments: argparse.Namespace) -> int:
 
 
 def _look(source: Source, name: str, show: ShowShare | None) -> Callable[[], None]:
-    """Show how far the appliance is, as far as it says so; whoever else answers there does not end the load."""
+    """Show how far the appliance is, as far as it says so; another answer from there does not end the load."""
 
     def look() -> None:
         if show is None:

@@ -35,7 +35,7 @@ def _add_uninstall(parser: argparse.ArgumentParser) -> None:
 
 
 def _uninstall(arguments: argparse.Namespace) -> int:
-    """Uninstall, and remove what nobody needs then."""
+    """Uninstall, and remove the garbage."""
     name, number = store_session.reference(arguments.model)
     with store_session.writing(arguments) as store:
         model = store.catalog.model(name)

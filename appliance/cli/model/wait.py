@@ -1,4 +1,4 @@
-"""What the commands that change what is served have in common: waiting until it is, with a bar for who watches."""
+"""What the commands that change what is served have in common: waiting until it is, with a bar where it is watched."""
 
 from __future__ import annotations
 

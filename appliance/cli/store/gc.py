@@ -1,6 +1,6 @@
 """Remove blobs and views that no installed version and no running 'serve' needs.
 
-Looking for them alone (``--dry-run``) needs no lock: it writes nothing, and goes on beside whoever writes.
+Looking for them alone (``--dry-run``) needs no lock: it writes nothing, and goes on beside a writer.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _looked(state: Path, config: StoreConfig) -> tuple[Garbage, int, bool]:
-    """The garbage, what is free on the disk, and whether somebody else writes meanwhile."""
+    """The garbage, what is free on the disk, and whether another process writes meanwhile."""
     store_session.catalog_of(state)
     with store_session.told(), told(str(state), "look at the store"):
         folder = RealFolder(state)

@@ -10,7 +10,7 @@ The promise, after Graham's bound for list scheduling (1966): while a request wa
 lanes work on what is ahead of it. It starts by ``latest`` (deadline less margin less its own batch) if the
 lane time until then, the sum over lanes of (latest - free)+, is at least the work ahead. What is left over is
 its spare: the work that may still be put ahead of it. A request that overtakes others must cost no more than
-the smallest of their spares. When it becomes the first of its shape it may start a batch that nobody counted
+the smallest of their spares. When it becomes the first of its shape it may start a batch that was not counted
 (one that pulls later requests ahead of those of another shape, or is closed early by one behind it that does
 not fit); then it costs a planned batch more.
 
@@ -69,7 +69,7 @@ def admit(group: Group, entry: Waiting, now_ns: int, margin_ns: int) -> int:
         if missing_ns:
             return max(
                 missing_ns, min(frees) - now_ns
-            )  # who is overtaken stays the same until the next batch leaves
+            )  # the overtaken ones stay the same until the next batch leaves
         known_ns = group.promises.spare_ns.get(level, NO_BOUND)
     if spare_ns < known_ns:
         group.promises.spare_ns[level] = spare_ns

@@ -87,7 +87,7 @@ class Arrived(NamedTuple):
 
 
 class CancelRequested(NamedTuple):
-    """Nobody waits for ``request`` any more. Queued: Dropped. Running: it runs to its end."""
+    """``request`` is not wanted any more. Queued: Dropped. Running: it runs to its end."""
 
     request: int
 

@@ -1,7 +1,7 @@
 """Lanes that a door may fill by itself: when it may, what that counts with in plans, and what the door goes by.
 
 A lane is leased while nothing is queued for its group and none of the group's models orders, bounds or delays its
-queue; so what a door sends overtakes nobody. The door tells late, and in batch, what it has under way: for plans
+queue; so what a door sends overtakes nothing. The door tells late, and in batch, what it has under way: for plans
 the lane is busy with that until ``news + work_ns``. What comes to the scheduler meanwhile waits, unless that is
 soon, so that batches form, and ends the grant. The worker takes what the scheduler sends it before what the door
 does, or by turns. So a batch that is sent to a leased lane waits for one leased batch at most, and the leased

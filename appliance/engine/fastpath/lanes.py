@@ -13,7 +13,7 @@ from appliance.engine.fastpath.direct import DirectDoor
 from appliance.workers.port import WorkerPort
 
 OFFER_NS: Final = 1_000_000_000
-"""How often lanes are offered again: after turns, because where there are none nobody asks for anything."""
+"""How often lanes are offered again: after turns, because without turns nothing is asked for."""
 
 
 class Lanes:

@@ -105,7 +105,7 @@ class Leases:
 
     def told(self) -> None:
         """See DirectEngine. Figures are learned on the spot. A turn comes at once only if something is queued that they
-        concern: whoever waits for more than that looks from time to time, or asks."""
+        concern: all else looks from time to time, or asks."""
         door = self._door
         if door is None:
             return

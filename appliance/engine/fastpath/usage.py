@@ -1,6 +1,6 @@
 """What the front end did by itself, taken into the accounts as if the engine had done it.
 
-It tells late, in sums; whoever asks for figures gets those of this moment, because they are fetched first. Owner: the
+It tells late, in sums; figures that are asked for are those of this moment, because they are fetched first. Owner: the
 leases.
 """
 

@@ -1,4 +1,4 @@
-"""Counts how each request ended and writes its line where somebody will want to read one. Owner: the engine."""
+"""Counts how each request ended, and writes a line for those that failed or were slow. Owner: the engine."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ class Batches:
 
     def lost(self, worker: int, batches: Iterable[int]) -> list[CancelRequested]:
         """Drop batches that ended with their worker, which touches their requests' memory no more; what the scheduler
-        is told when it has queued these once more: nobody waits for some of them any longer."""
+        is told when it has queued these once more: some of them were cancelled meanwhile."""
         self.given.pop(worker, None)
         cancelled: list[CancelRequested] = []
         for number in batches:

@@ -22,4 +22,4 @@ class ColdStarts(Protocol):
         version, and they are where they were."""
 
     def cancel(self, request: Request, now_ns: int) -> bool:
-        """End a request for whose answer nobody waits any more; False when it is not kept here."""
+        """End a request that was cancelled; False when it is not kept here."""

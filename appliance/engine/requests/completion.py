@@ -60,7 +60,7 @@ class Completion:
             self.end(request, request.answer(self._table.arena, result), Result.SUCCESS)
 
     def cancelled(self, request: Request) -> None:
-        """End a request for whose outcome nobody waits."""
+        """End a request that was cancelled."""
         self.end(request, Cancelled("Request cancelled"), Result.CANCELLED)
 
     def _failed(self, request: Request, result: workers.RunResult) -> None:
@@ -91,7 +91,7 @@ class Completion:
         self._pool.fetch(request.worker, workers.Fetch(request.handle, 0, 0))
 
     def fetched(self, event: workers.Fetched) -> Request | None:
-        """The request whose outputs lie where they should; None when nobody waits for them."""
+        """The request whose outputs lie where they should; None when it was cancelled."""
         return self._fetching.pop(event.result.ticket, None)
 
     def lost(self, worker: int) -> None:

@@ -1,4 +1,4 @@
-"""Mirrored requests: copies that run on a version on trial for comparison alone, and are never answered to anybody.
+"""Mirrored requests: copies that run on a version on trial for comparison alone, and are never answered.
 
 They run with the room that others leave: what finds none is left out. Owner: the engine.
 """
@@ -101,6 +101,6 @@ class Mirroring:
 
 
 def _release(outcome: Outcome) -> None:
-    """Nobody is given the answer of a copy."""
+    """Drop the answer of a copy."""
     if isinstance(outcome, Answer):
         outcome.release()

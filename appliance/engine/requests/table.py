@@ -84,7 +84,7 @@ class RequestTable:
         self._inbox.put(self.arrival(request))
 
     def withdraw(self, request: Request) -> None:
-        """Take it back from the scheduler at its next step: nobody waits for it."""
+        """Take a cancelled request back from the scheduler at its next step."""
         self._inbox.put(events.CancelRequested(request.handle))
 
     def aim(self, request: Request, plan: RequestPlan, served: Served) -> None:

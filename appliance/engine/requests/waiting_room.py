@@ -75,7 +75,7 @@ class WaitingRoom:
         return True
 
     def cancel(self, request: Request) -> bool:
-        """End a request for which nobody waits; whether it waited."""
+        """End a request that was cancelled; whether it waited."""
         if self._leave(request.handle) is None:
             return False
         self._completion.end(request, Cancelled("Request cancelled"), Result.CANCELLED)

@@ -231,7 +231,7 @@ class FileRecords:
             if done is None:
                 self._said = problem
         except RuntimeError:
-            return  # the event loop is gone, and whoever waited with it
+            return  # the event loop is gone, and with it what waited
 
     def _follow(self) -> None:
         """Go on in the directory that has the folder's place now, if it is another one."""

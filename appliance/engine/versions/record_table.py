@@ -1,6 +1,6 @@
 """The rows of one file of records as its writer has them: encoded one by one, each when it changes.
 
-Whoever changes rows only says so: that costs what the change costs, however many rows there are, and so does encoding.
+A change only names its rows: that costs what the change costs, however many rows there are, and so does encoding.
 What a change says in one call is written together or not at all.
 """
 

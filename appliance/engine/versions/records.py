@@ -175,7 +175,7 @@ class MemoryRecords:
         done("")
 
     def add_try(self, identity: str, at_ms: int, again: bool) -> None:
-        """Count without telling anybody."""
+        """Count without an answer."""
         known = self.standing(identity)
         self.standings.put(
             identity, known._replace(tries=known.tries + 1, at_ms=at_ms, again=known.again + again)

@@ -139,7 +139,7 @@ def not_ready(name: str, version: int, why: str = "") -> NotReady:
 
 
 def late_text(model_name: str) -> str:
-    """What a request is told that cannot be served in time, whoever refuses it."""
+    """What a request is told that cannot be served in time, by the engine or by the front end."""
     return f"request for model '{model_name}' cannot be served before its deadline"
 
 

@@ -4,7 +4,7 @@ Rules kept here, all findings at once and each with its place in the graph: oper
 allowed or of functions that the model brings along; caps on nodes, operators, tensors, functions and bytes; nodes,
 tensors and bytes are counted with every function expanded and sparse tensors dense, because a runtime does both while
 it loads; functions do not call themselves; data outside the file lies in files that are named, inside of them, and
-nowhere else. Pure: who knows the files says how large they are.
+nowhere else. Pure: how large the files are is an argument.
 ``graph`` walks the file; nothing here looks at bytes.
 """
 
@@ -183,7 +183,7 @@ def _copy_flaws(graph: GraphSummary, inner: list[GraphFunction], config: GraphLi
 
 def _memory_flaws(graph: GraphSummary, inner: list[GraphFunction], config: GraphLimits) -> Iterator[Flaw]:
     """Too many bytes with all calls expanded and sparse tensors dense: in all, or beyond what there is in files. What
-    stands in functions that nobody calls is no part of either."""
+    stands in functions that are never called is no part of either."""
     idle = set(_not_called(graph, inner))
     held = sum(tensor.held_bytes for tensor in graph.tensors) - sum(
         tensor.held_bytes for function in inner if function.key in idle for tensor in function.tensors

@@ -29,7 +29,7 @@ _TYPE_KINDS: Final = MappingProxyType({length_key(kind.value): kind for kind in 
 
 
 class PortReader:
-    """Reads with the walk of whoever reads the file."""
+    """Reads with the walk of the file's reader."""
 
     def __init__(self, walk: Walk, texts: TextReader) -> None:
         self._walk = walk

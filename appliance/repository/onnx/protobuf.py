@@ -2,7 +2,7 @@
 
 Rules kept here: every length is checked against the message around it, the number of fields looked at is
 bounded, and a file is read through a small window, so that the weights of a model are stepped over and never
-read. The window is filled by ``pread``, not mapped: a file that someone shortens meanwhile gives an error
+read. The window is filled by ``pread``, not mapped: a file that is shortened meanwhile gives an error
 here, where a mapping would kill the process. Knows the encoding only, no schema.
 """
 
@@ -156,7 +156,7 @@ def signed(value: int) -> int:
 class Walk:
     """Steps through messages and counts the fields; raises Malformed after ``fields_max`` of them.
 
-    One owner: whoever reads one file.
+    One owner: the reader of one file.
     """
 
     def __init__(self, fields_max: int) -> None:

@@ -2,7 +2,7 @@
 
 Rules kept here: a tensor, sparse or not, given in pieces counts as one, as protobuf merges it; the bytes themselves are
 stepped over; a reference to bytes elsewhere is a file name and two whole numbers, and what else it might say is a flaw:
-an address in memory, a second value for the same key, a key that a runtime may read but nobody here. The shape that a
+an address in memory, a second value for the same key, a key that a runtime may read but nothing here. The shape that a
 sparse tensor has when it is dense is held to the same rules as any other: runtimes make it dense while they load.
 """
 

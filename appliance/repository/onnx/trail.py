@@ -26,7 +26,7 @@ class Step(NamedTuple):
 
 
 class Trail:
-    """What is wrong in a file, and where: the way to what is being read. Knows nothing of who reads, so that a reader
+    """What is wrong in a file, and where: the way to what is being read. Knows nothing of its reader, so that a reader
     goes with its last reference and waits for no collection of cycles."""
 
     def __init__(self) -> None:

@@ -2,7 +2,7 @@
 
 Pure. A box with a thousand models has some 200,000 samples. The Prometheus client library takes 3 to 20 us
 for each of them and gives the text in one go, which would hold up requests for a second; this writer takes a
-tenth of a microsecond or two, and whoever sends the text decides after how much of it others get their turn.
+tenth of a microsecond or two, and the sender of the text decides after how much of it others get their turn.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ _STRANGE: Final = re.compile(r"[^a-z0-9._-]+")
 class ModelSource:
     """A version to pack. ``home`` is the directory in which all its files are, ``start`` where in it the model file
     is. ``config`` is its configuration's text, None when it has none. ``others`` are the other files by their path in
-    the package. ``name`` and ``version`` are what the places say, for those who are not told otherwise."""
+    the package. ``name`` and ``version`` are what the places say, where nothing else is said."""
 
     name: str
     version: int

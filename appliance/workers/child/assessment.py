@@ -38,7 +38,7 @@ RUNS_MIN: Final = 5
 WARM_RUNS: Final = 2
 PROMISE_BUDGET_NS: Final = 1_000_000_000
 BUDGET_NS: Final = 50_000_000
-"""Where nothing is promised: what runs at full speed is felt by whoever shares the processors."""
+"""Where nothing is promised: what runs at full speed is felt by all that shares the processors."""
 PASSES_MIN: Final = 3
 """So many passes of one row are enough to be held against the version before."""
 COMPARED_ROWS: Final = 3

@@ -1,4 +1,4 @@
-"""What a worker does beside its messages: one thing at a time, in the order asked, in threads that yield to nobody."""
+"""What a worker does beside its messages: one thing at a time, in the order asked, in threads that keep their class."""
 
 from __future__ import annotations
 

@@ -117,7 +117,7 @@ class Worker:
         """Have something done, and its answer said, beside the messages."""
 
         def task() -> None:
-            with suppress(LaneClosed):  # who takes the messages finds out
+            with suppress(LaneClosed):  # the loop that takes messages finds out
                 self._say(do())
 
         self._background.submit(model, task)
@@ -215,7 +215,8 @@ class Worker:
 
     def _let_go(self) -> None:
         """Give memory back while yielding, as far as that goes quickly: what a process leaves behind when it ends is
-        taken from it at the class that it has, and half a gigabyte of pages is felt by whoever shares the processor."""
+        taken from it at the class that it has, and half a gigabyte of pages is felt by all that shares the
+        processor."""
         models, self._models = self._models, {}
 
         def close() -> None:

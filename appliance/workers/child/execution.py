@@ -86,7 +86,7 @@ class Executor:
         return self._store(fetch.ticket, fetch.out_offset, fetch.out_capacity, outputs)
 
     def forget(self, ticket: int) -> _Outputs | None:
-        """Let go of held outputs; gives them to whoever stores them now."""
+        """Let go of held outputs, to be stored now."""
         outputs = self._held.pop(ticket, None)
         if outputs is not None:
             self._held_bytes -= sum(outputs.sizes)

@@ -2,7 +2,7 @@
 
 Mail goes first. Between two messages one batch of the ring runs, so that an engine that always has mail does not starve
 what it leased; plans are learned as soon as they are read, so that no submission overtakes its plan. Idle, the process
-sleeps on the memory that it shares with the daemon, not on the socket: who writes there says so in the memory.
+sleeps on the memory that it shares with the daemon, not on the socket: what is written there is told in the memory.
 
 Only the process that forks workers with rings imports this: the native package is optional.
 """

@@ -1,6 +1,6 @@
 """How long a thread takes for something, less the time in which it could have run and others had the processor.
 
-So a version can be measured while it yields to everybody, and what is found is what its runs take, not who else ran
+So a version can be measured while it yields to all else, and what is found is what its runs take, not what else ran
 meanwhile. What it sleeps or waits for a device counts. Where the kernel does not tell the waits, they count as well.
 """
 

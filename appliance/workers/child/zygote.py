@@ -1,8 +1,8 @@
 """The supervisor process: imports the runtimes once, forks workers from itself, says when they end.
 
-Single-threaded, and it has no session, so a fork of it is a clean start for a worker. Only this process, their
-parent, ever signals a worker, so a process number that was given to somebody else is never hit. It lives no longer than
-the daemon, and the workers no longer than it. What a worker has forked and leaves behind is killed with it.
+Single-threaded, and it has no session, so a fork of it is a clean start for a worker. Only this process, their parent,
+ever signals a worker, so a process number that was given to another process is never hit. It lives no longer than the
+daemon, and the workers no longer than it. What a worker has forked and leaves behind is killed with it.
 
 Run as ``python -m appliance.workers.child.zygote CONTROL_FD ARENA_FD ARENA_BYTES DAEMON_PID RUNTIME ...``.
 """
@@ -187,7 +187,7 @@ def _import_rings() -> None:
 
 def _settle() -> None:
     """Do once what every worker would do to memory that it has from here, and have copied for itself by that: sweep
-    what nobody uses, of the interpreter and of the allocator."""
+    what is unused, of the interpreter and of the allocator."""
     gc.collect()
     gc.freeze()
     trim_heap()

@@ -274,7 +274,7 @@ class WorkerPool:
         return self._config.load_timeout_ms * NS_PER_MS * patience
 
     def _send(self, state: WorkerProcess, message: ToWorker) -> None:
-        """Say something. What cannot be said costs the worker: who waits for what it would have done is told so."""
+        """Send a message. What cannot be sent costs the worker: what it would have done is told to have failed."""
         try:
             self._say(state, message)
         except MessageInvalid as problem:
