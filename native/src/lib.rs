@@ -28,7 +28,7 @@ mod _door {
     #[pymodule_export]
     use crate::python::door::Door;
     #[pymodule_export]
-    use crate::python::grants::Grants;
+    use crate::python::fast_path::FastPath;
     #[pymodule_export]
     use crate::python::messages::Message;
     #[pymodule_export]

@@ -62,7 +62,7 @@ impl Rig {
         self.direct.open_lane(lane, group, end, doorbell().unwrap()).unwrap();
     }
 
-    pub(crate) fn granted() -> Self {
+    pub(crate) fn leased() -> Self {
         let rig = Self::new();
         assert!(rig.direct.lease(1, 4));
         rig

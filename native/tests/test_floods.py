@@ -43,7 +43,7 @@ def window_of(size: int) -> bytes:
     return (4).to_bytes(2) + size.to_bytes(4)
 
 
-def farewell(client: RawClient) -> Frame:
+def goaway(client: RawClient) -> Frame:
     """The first GOAWAY."""
     return client.receive_kind(GOAWAY)
 
@@ -101,7 +101,7 @@ def test_a_flood_of(kind: str) -> None:
         before(host, client)
         with contextlib.suppress(ConnectionError):  # the door may cut it before the last of them is sent
             client.socket.sendall(unit * (BOUND + 100))
-        end = farewell(client)
+        end = goaway(client)
         assert int.from_bytes(end.payload[4:8]) == ENHANCE_YOUR_CALM
         assert end.payload[8:] in {b"too_many_control_frames", b"too_many_data_frames"}
         assert host.is_counted("control_frames_per_connection", 1)
@@ -112,7 +112,7 @@ def test_a_flood_of(kind: str) -> None:
 def test_a_flood_of_continuations() -> None:
     with Host() as host, RawClient(host.addresses[0]) as client:
         client.socket.sendall(client.frame(HEADERS, 0, 1) + client.frame(CONTINUATION, 0, 1) * 100)
-        assert farewell(client).payload[8:] == b"too_many_continuations"
+        assert goaway(client).payload[8:] == b"too_many_continuations"
         assert host.is_counted("metadata_bytes", 1)
         assert serves(host)
 
@@ -138,7 +138,7 @@ def test_calls_that_only_end_in_errors_are_a_flood() -> None:
             )
             with contextlib.suppress(ConnectionError):
                 client.socket.sendall(frames + reset)
-            assert farewell(client).payload[8:] == b"too_many_control_frames"
+            assert goaway(client).payload[8:] == b"too_many_control_frames"
             assert host.is_counted("control_frames_per_connection", 1)
             assert host.is_counted("streams_per_connection", lambda count: count > 10)
         assert serves(host)
@@ -147,7 +147,7 @@ def test_calls_that_only_end_in_errors_are_a_flood() -> None:
 def test_a_flood_of_pings_is_told_as_clients_of_grpc_understand_it() -> None:
     with Host(pings_per_connection=5) as host, RawClient(host.addresses[0]) as client:
         client.socket.sendall(client.frame(PING, 0, 0, bytes(8)) * 20)
-        end = farewell(client)
+        end = goaway(client)
         assert (int.from_bytes(end.payload[4:8]), end.payload[8:]) == (ENHANCE_YOUR_CALM, b"too_many_pings")
         assert client.end() == ENHANCE_YOUR_CALM
 

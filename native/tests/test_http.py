@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from edge_appliance_door import HTTP, TURNED_AWAY, Grants, Tls
+from edge_appliance_door import HTTP, TURNED_AWAY, FastPath, Tls
 
 from native.tests.host import PATIENCE_S, Host, listening
 from tests.frontend.grpc.certificate_files import make_authority, make_named, make_signed
@@ -391,13 +391,13 @@ def test_limits_and_listeners_that_cannot_be_are_refused() -> None:
 
 def test_requests_are_recognised_without_their_id() -> None:
     target = "/v2/models/m/infer"
-    heads = {Grants.http_head(target, b'{"id":"%d","inputs":[]}' % number) for number in range(3)}
+    heads = {FastPath.http_head(target, b'{"id":"%d","inputs":[]}' % number) for number in range(3)}
     assert len(heads) == 1
     assert None not in heads
-    assert Grants.http_head(target, b'{"inputs":[]}') not in heads
-    assert Grants.http_head("/v2/models/n/infer", b'{"id":"0","inputs":[]}') not in heads
+    assert FastPath.http_head(target, b'{"inputs":[]}') not in heads
+    assert FastPath.http_head("/v2/models/n/infer", b'{"id":"0","inputs":[]}') not in heads
     for other, text in (("/v2", b"{}"), (target, b'{"id":7}'), (target, b"[]")):
-        assert Grants.http_head(other, text) is None
+        assert FastPath.http_head(other, text) is None
 
 
 def test_over_tls_the_edge_is_told_who_a_client_is(tmp_path: Path) -> None:

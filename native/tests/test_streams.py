@@ -194,7 +194,7 @@ def test_a_message_that_has_begun_to_come_is_read_to_its_end_when_no_more_is_rea
     begun, rest = framed(message)[:5000], framed(message)[5000:]
     with Host() as host, RawClient(host.addresses[0]) as client:
         if ahead:
-            host.door.grants().serve_stream(1, 4, 1 << 20)
+            host.door.fast_path().serve_stream(1, 4, 1 << 20)
         client.socket.sendall(client.head(1, request(TALK)) + client.frame(DATA, 0, 1, begun))
         call = host.expect(CALL)[1]
         assert host.door.read(call)
@@ -212,10 +212,10 @@ def test_a_message_that_has_begun_to_come_is_read_to_its_end_when_no_more_is_rea
 
 def test_the_streaming_method_is_named_once() -> None:
     with Host() as host:
-        grants = host.door.grants()
-        grants.serve_stream(1, 4, 1 << 20)
+        fast_path = host.door.fast_path()
+        fast_path.serve_stream(1, 4, 1 << 20)
         with pytest.raises(ValueError, match="already"):
-            grants.serve_stream(1, 4, 1 << 20)
+            fast_path.serve_stream(1, 4, 1 << 20)
 
 
 @pytest.mark.parametrize(
@@ -224,9 +224,9 @@ def test_the_streaming_method_is_named_once() -> None:
 def test_the_door_reads_ahead_of_its_server_by_no_more_than_the_window(
     window: int, requests: int, nbytes: int
 ) -> None:
-    """Nothing was taught: all messages, of one byte, are the server's, one for each that it asks for."""
+    """There is no template: all messages, of one byte, are the server's, one for each that it asks for."""
     with Host() as host:
-        host.door.grants().serve_stream(1, requests, nbytes)
+        host.door.fast_path().serve_stream(1, requests, nbytes)
         sent = [bytes([number]) for number in range(20)]
         stream = host.channel().stream_stream(TALK)(iter(sent), timeout=PATIENCE_S)
         call = host.expect(CALL)[1]

@@ -30,8 +30,8 @@ class Rig:
         self.ring = WorkerRing(self.memory.fileno(), self.doorbell, memoryview(self.arena))
         self.door = DoorDouble(self.memory, self.doorbell)
         for plan, rows in ((10, 1), (11, 1), (12, 3)):
-            self.ring.learn(plan, 1, rows, 4, [rows * ROW, rows * 8], [rows * OUT])
-        self.ring.learn(20, 2, 1, 4, [ROW], [OUT])
+            self.ring.add_template(plan, 1, rows, 4, [rows * ROW, rows * 8], [rows * OUT])
+        self.ring.add_template(20, 2, 1, 4, [ROW], [OUT])
 
     def submit(self, *submissions: Submission) -> None:
         """And have the mail that the double wakes by out of the way."""
@@ -98,7 +98,7 @@ def test_a_batch_is_the_longest_run_of_one_kind_within_its_rows(rig: Rig) -> Non
 
 
 def test_more_rows_than_a_batch_may_have_still_run_alone(rig: Rig) -> None:
-    rig.ring.learn(30, 3, 9, 4, [9], [9])
+    rig.ring.add_template(30, 3, 9, 4, [9], [9])
     rig.submit(request(1, 30, 9), request(2, 30, 9))
     assert rig.take() == (3, 30, 9, 1, 256, 384)
     assert rig.take() == (3, 30, 9, 1, 512, 640)
@@ -167,8 +167,8 @@ def test_what_was_withdrawn_does_not_run_unless_it_has_begun(rig: Rig) -> None:
 
 
 def test_plans_are_forgotten(rig: Rig) -> None:
-    rig.ring.forget(10)
-    rig.ring.forget(10)
+    rig.ring.drop_template(10)
+    rig.ring.drop_template(10)
     rig.submit(request(1, 10), request(2, 11))
     assert rig.take() == (1, 11, 1, 1, 512, 640)
     assert rig.door.take()[0][:2] == (1, HAND_OVER)
@@ -182,7 +182,7 @@ def test_plans_that_cannot_be_are_refused(rig: Rig) -> None:
         (13, 9, 5, [ROW], "no multiple"),
     ):
         with pytest.raises(ValueError, match=text):
-            rig.ring.learn(plan, kind, rows, 4, sizes, [OUT * rows])
+            rig.ring.add_template(plan, kind, rows, 4, sizes, [OUT * rows])
 
 
 def test_kept_runs_are_called_until_one_is_missing(rig: Rig) -> None:
@@ -295,9 +295,9 @@ def test_a_forgotten_plan_takes_its_runs_along_and_those_of_batches_of_its_kind(
     rig.ring.keep_alone(1, 10, (512, 640), lambda: None)
     rig.ring.keep_merged(1, 2, (0, 0), (0, 0), lambda: None)
     assert keep() == 6
-    rig.ring.forget(99)
+    rig.ring.drop_template(99)
     assert keep() == 6
-    rig.ring.forget(10)
+    rig.ring.drop_template(10)
     assert keep() == 3
     rig.submit(request(1, 11), request(2, 20))
     assert rig.ring.serve(0) == NOTHING, "both runs are still called"

@@ -30,7 +30,7 @@ class DoorDouble:
     def attach(self, **shared: object) -> None:
         """Nothing to do."""
 
-    def forget(self, model: int | None) -> None:
+    def drop_templates(self, model: int | None) -> None:
         """Nothing to do."""
 
     def news(self) -> tuple[Sequence[object], Sequence[int]]:
@@ -39,7 +39,7 @@ class DoorDouble:
     def in_flight(self, model: int) -> int:
         return 0
 
-    def parked(self, model: int) -> int:
+    def backlog(self, model: int) -> int:
         return 0
 
     def price(self, kind: int, *price: int) -> None:
@@ -108,13 +108,13 @@ class FullDoor(DoorDouble):
         self.room -= 1
         self.leased[lane[0]] = 0
 
-    def grant(self, lane: int, limit: int) -> bool:
+    def lease(self, lane: int, limit: int) -> bool:
         if lane in self.leased:
             self.leased[lane] = limit
         return lane in self.leased
 
-    def revoke(self, lane: int) -> bool:
-        return self.grant(lane, 0)
+    def end_lease(self, lane: int) -> bool:
+        return self.lease(lane, 0)
 
     def load(self, lane: int) -> tuple[int, int, int]:
         return 0, 0, 0
@@ -194,7 +194,7 @@ class IdleDoor(DoorDouble):
     def open_lane(self, *lane: int) -> None:
         """Nothing to do."""
 
-    def grant(self, lane: int, limit: int) -> bool:
+    def lease(self, lane: int, limit: int) -> bool:
         return True
 
     def load(self, lane: int) -> tuple[int, int, int]:
@@ -252,7 +252,7 @@ class CountingDoor(IdleDoor):
     def close_lane(self, lane: int) -> tuple[int, int]:
         return -1, 0
 
-    def revoke(self, lane: int) -> bool:
+    def end_lease(self, lane: int) -> bool:
         return True
 
 

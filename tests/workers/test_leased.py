@@ -47,9 +47,9 @@ class RingDouble:
         self.alone: dict[tuple[int, int, int], Callable[[], object]] = {}
         self.merged: dict[tuple[int, int], tuple[tuple[int, int], tuple[int, int], Callable[[], object]]] = {}
 
-    def learn(
+    def add_template(
         self,
-        plan: int,
+        template: int,
         kind: int,
         rows: int,
         max_rows: int,
@@ -58,13 +58,13 @@ class RingDouble:
     ) -> None:
         if rows < 1:
             raise ValueError("no rows")
-        self.plans[plan] = lesson(plan, rows)
-        self.max_rows[plan] = max_rows
-        assert (tuple(input_sizes), tuple(output_sizes)) == self.plans[plan][6:10:3]
+        self.plans[template] = lesson(template, rows)
+        self.max_rows[template] = max_rows
+        assert (tuple(input_sizes), tuple(output_sizes)) == self.plans[template][6:10:3]
 
-    def forget(self, plan: int) -> None:
-        if self.plans.pop(plan, None) is not None:
-            self.alone = {key: run for key, run in self.alone.items() if key[0] != plan}
+    def drop_template(self, template: int) -> None:
+        if self.plans.pop(template, None) is not None:
+            self.alone = {key: run for key, run in self.alone.items() if key[0] != template}
             self.merged.clear()
 
     def wait(self, timeout_ms: int) -> int:

@@ -54,25 +54,25 @@ class DirectDoor(Protocol):
         its own from now on."""
 
     def open_lane(self, lane: int, group: int, memory: int, doorbell: int) -> None:
-        """A worker's lane, without a grant; ``memory`` is the descriptor of its rings, ``doorbell`` the one that the
+        """A worker's lane, without a lease; ``memory`` is the descriptor of its rings, ``doorbell`` the one that the
         worker writes to when the door sleeps."""
 
     def close_lane(self, lane: int) -> tuple[int, int]:
         """The worker's process has ended. What it had comes to the engine; gives the model of what it had had for
         longest (-1: it had nothing), and how many requests it had."""
 
-    def grant(self, lane: int, limit: int) -> bool:
+    def lease(self, lane: int, limit: int) -> bool:
         """Up to ``limit`` requests may be in flight on the lane without asking."""
 
-    def revoke(self, lane: int) -> bool:
+    def end_lease(self, lane: int) -> bool:
         """Nothing more is given to the lane once this has returned."""
 
     def load(self, lane: int) -> tuple[int, int, int]:
         """Requests that the worker has, the work that they are at the named prices in ns, and since when it has
         something to do and has completed nothing (0: it has nothing)."""
 
-    def forget(self, model: int | None = None) -> None:
-        """Unlearn what was taught of a model, or all."""
+    def drop_templates(self, model: int | None = None) -> None:
+        """Drop the templates of a model, or all."""
 
     def price(
         self, kind: int, charge_per_row_ns: int, batch_ns: int, margin_ns: int, batch_rows: int
@@ -85,8 +85,8 @@ class DirectDoor(Protocol):
     def in_flight(self, model: int) -> int:
         """Requests of a model that a worker may still touch, or that are not answered yet."""
 
-    def parked(self, model: int) -> int:
-        """Requests of a model that wait at the door, for a grant or for the engine."""
+    def backlog(self, model: int) -> int:
+        """Requests of a model that wait at the door, for a lease or for the engine."""
 
     def sample(self, one_in: int) -> None:
         """Trace one request in so many."""

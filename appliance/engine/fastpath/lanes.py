@@ -72,12 +72,12 @@ class Lanes:
         """Let the front end give the lane requests by itself."""
         assert self._door is not None, "a lease without a front end"
         self._leased.add(lane)
-        self._door.grant(lane, self._limit)
+        self._door.lease(lane, self._limit)
 
     def revoke(self, lane: int) -> None:
         """End the lease: nothing more is given to the lane once this has returned."""
         assert self._door is not None, "a lease without a front end"
-        self._door.revoke(lane)
+        self._door.end_lease(lane)
         self._leased.discard(lane)
 
     def is_leased(self, lane: int) -> bool:
@@ -102,7 +102,7 @@ class Lanes:
         for lane in taken:
             del self._missing[lane]
             if lane in self._leased:
-                self._door.grant(lane, self._limit)
+                self._door.lease(lane, self._limit)
 
     def _taken(self, door: DirectDoor, lane: int, group: int) -> bool:
         memory = self._workers.memory(lane)

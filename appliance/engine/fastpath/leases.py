@@ -132,7 +132,7 @@ class Leases:
             self._lanes.revoke(event.lane)
             self._lanes.busy.discard(event.lane)
         elif type(event) is events.ModelClosed:
-            self._door.forget(event.model)
+            self._door.drop_templates(event.model)
             self.collect()
             self._templates.forget(event.model, self._door)
         return event
@@ -150,7 +150,7 @@ class Leases:
     def forget(self, model: int | None = None) -> None:
         """Have the front end ask again: what requests for a model mean, or all, may have changed."""
         if self._door is not None:
-            self._door.forget(model)
+            self._door.drop_templates(model)
 
     def perform(self, action: actions.GrantLease | actions.RevokeLease) -> None:
         """Do what the scheduler decided."""
@@ -208,7 +208,7 @@ class Leases:
         door = self._door
         if door is None:
             return Counter()
-        return Counter({model: count for model in self._templates.models() if (count := door.parked(model))})
+        return Counter({model: count for model in self._templates.models() if (count := door.backlog(model))})
 
     def slots(self) -> tuple[SlotUse, ...]:
         """The front end's slots, by size."""

@@ -256,9 +256,9 @@ def _serves_by_itself(
     """Have ``server`` serve inferences by itself, alone and on streams, where workers have the means."""
     if direct is None:
         return False
-    grants = server.grants()
-    if not direct.attach(grants, _INFER_INDEX):
+    fast_path = server.fast_path()
+    if not direct.attach(fast_path, _INFER_INDEX):
         return False
-    grants.serve_stream(methods.paths.index(INFER_STREAM), *services.window)
-    services.inference.on_answer = TemplateMaker(grants, services.inference.engine, direct).consider
+    fast_path.serve_stream(methods.paths.index(INFER_STREAM), *services.window)
+    services.inference.on_answer = TemplateMaker(fast_path, services.inference.engine, direct).consider
     return True

@@ -10,7 +10,7 @@ import time
 from collections.abc import Sequence
 from typing import Final
 
-from edge_appliance_door import Door, Grants, Tls
+from edge_appliance_door import Door, FastPath, Tls
 
 from appliance.config.http import HttpConfig
 from appliance.domain.errors import OperatorError
@@ -67,7 +67,7 @@ class NativeHttp:
         self._listeners = Listeners(SECTION, dual_stack=False)
         self._server: Door | None = None
         self._direct: DirectEngine | None = None
-        self._grants: Grants | None = None
+        self._fast_path: FastPath | None = None
         self._adopt: Adopt | None = None
         self._tls: Tls | None = None
 
@@ -75,7 +75,7 @@ class NativeHttp:
         """``server`` serves from here on; with ``direct``, what it has templates of by itself."""
         self._server = server
         self._direct = direct
-        self._grants = server.grants()
+        self._fast_path = server.fast_path()
 
     def open(self, adopt: Adopt) -> tuple[str, ...]:
         """Listen; gives the addresses as bound. Connections with anything that it does not serve by itself are given to
@@ -141,7 +141,7 @@ class NativeHttp:
 
     def head_of(self, target: str, text: bytes) -> bytes | None:
         """See TemplateKeeper."""
-        return None if self._grants is None else self._grants.http_head(target, text)
+        return None if self._fast_path is None else self._fast_path.http_head(target, text)
 
     def keep(
         self,
@@ -153,7 +153,7 @@ class NativeHttp:
     ) -> None:
         """See TemplateKeeper."""
         template = None if self._direct is None else self._direct.template_of(plan, shapes)
-        if template is None or self._grants is None:
+        if template is None or self._fast_path is None:
             return
         described, *following = wording.pieces
         closing = following.pop() if following else b""
@@ -162,7 +162,7 @@ class NativeHttp:
         )  # what stands before each output that is JSON, but for what all begins with
         pieces = [b"" if datatype is None else next(between) for datatype in wording.outputs]
         texts = Texts(_codes(wording.inputs), _codes(wording.outputs))
-        keep(self._grants, head, template, wording.opening, described, pieces, sizes, closing, texts)
+        keep(self._fast_path, head, template, wording.opening, described, pieces, sizes, closing, texts)
 
     def figures(self) -> ListenerFigures:
         """A value to show."""

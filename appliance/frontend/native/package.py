@@ -9,7 +9,7 @@ from appliance.config.grpc import GrpcConfig
 from appliance.frontend.native.limits import limits_of
 
 PACKAGE: Final = "edge_appliance_door"
-VERSION: Final = "0.7"
+VERSION: Final = "0.8"
 """What both sides say to one another changes with it."""
 HOW: Final = "'make door' builds it (with Rust's cargo)"
 

@@ -17,7 +17,7 @@ from appliance.frontend.grpc.codec import PlannedHead
 from appliance.frontend.grpc.response import closing
 
 if TYPE_CHECKING:
-    from edge_appliance_door import Grants
+    from edge_appliance_door import FastPath
 
 
 class Texts(NamedTuple):
@@ -34,8 +34,8 @@ BINARY: Final = Texts()
 class TemplateMaker:
     """Owner: the event loop's thread."""
 
-    def __init__(self, grants: Grants, engine: EnginePort, direct: DirectEngine) -> None:
-        self._grants = grants
+    def __init__(self, fast_path: FastPath, engine: EnginePort, direct: DirectEngine) -> None:
+        self._fast_path = fast_path
         self._engine = engine
         self._direct = direct
         self._considered = ConsideredHeads(engine.epoch)
@@ -55,11 +55,11 @@ class TemplateMaker:
         pieces = [b"", *map(bytes, tensors[1::2])]  # what stands before each tensor, but for the first one
         sizes = [len(output.data) for output in answer.outputs]
         end = closing(True) if planned.empty_final_response else b""
-        keep(self._grants, head, template, bytes(opening), bytes(described), pieces, sizes, end)
+        keep(self._fast_path, head, template, bytes(opening), bytes(described), pieces, sizes, end)
 
 
 def keep(
-    grants: Grants,
+    fast_path: FastPath,
     head: bytes,
     template: RequestTemplate,
     opening: bytes,
@@ -72,9 +72,9 @@ def keep(
     """Keep a template for requests with ``head``, whose answers are ``opening``, the id, ``described``, and the outputs
     of ``sizes`` bytes, each behind its piece of ``pieces``; on a stream, or after outputs that are JSON, ``end``
     follows."""
-    grants.teach(
+    fast_path.add_template(
         head,
-        plan=template.plan,
+        template=template.plan,
         kind=template.kind,
         model=template.model,
         group=template.group,

@@ -33,16 +33,16 @@ FINISH_BATCHES_MAX: Final = 1024
 class Ring(Protocol):
     """What is used of ``edge_appliance_door.WorkerRing``, whose stub documents it."""
 
-    def learn(
+    def add_template(
         self,
-        plan: int,
+        template: int,
         kind: int,
         rows: int,
         max_rows: int,
         input_sizes: Sequence[int],
         output_sizes: Sequence[int],
     ) -> None: ...
-    def forget(self, plan: int) -> None: ...
+    def drop_template(self, template: int) -> None: ...
     def wait(self, timeout_ms: int) -> int: ...
     def take(self) -> tuple[int, int, int, int, int, int] | None: ...
     def gather(self, address: int, nbytes: int) -> None: ...
@@ -50,7 +50,7 @@ class Ring(Protocol):
     def complete(self, status: int, gather_ns: int, run_ns: int, scatter_ns: int) -> None: ...
     def serve(self, timeout_ms: int) -> int: ...
     def serve_one(self) -> int: ...
-    def keep_alone(self, kind: int, plan: int, at: tuple[int, int], run: Callable[[], object]) -> int: ...
+    def keep_alone(self, kind: int, template: int, at: tuple[int, int], run: Callable[[], object]) -> int: ...
     def keep_merged(
         self, kind: int, rows: int, source: tuple[int, int], place: tuple[int, int], run: Callable[[], object]
     ) -> int: ...
@@ -100,7 +100,9 @@ class LeasedRuns:
         row_bytes = max(_span(lesson.sizes), _span(lesson.out_sizes)) // max(lesson.rows, 1)
         max_rows = min(lesson.max_rows, SCRATCH_KEPT_BYTES // max(row_bytes, 1))
         try:
-            self._ring.learn(lesson.plan, lesson.kind, lesson.rows, max_rows, lesson.sizes, lesson.out_sizes)
+            self._ring.add_template(
+                lesson.plan, lesson.kind, lesson.rows, max_rows, lesson.sizes, lesson.out_sizes
+            )
         except (ValueError, OverflowError):
             return
         self._lessons[lesson.plan] = lesson
@@ -108,7 +110,7 @@ class LeasedRuns:
     def forget(self, plans: Sequence[int]) -> None:
         """Know plans no more."""
         for plan in plans:
-            self._ring.forget(plan)
+            self._ring.drop_template(plan)
             self._lessons.pop(plan, None)
 
     # --- serving

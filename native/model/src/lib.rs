@@ -218,7 +218,7 @@ fn a_request_does_not_overtake_mail() {
         });
         let other = lane.clone();
         let door = thread::spawn(move || {
-            python.join().unwrap(); // as Door.teach, which comes after the mail
+            python.join().unwrap(); // as FastPath.add_template, which comes after the mail
             let mut door = DoorIndices::default();
             assert!(door.submit(&other.shared, &submission(0)));
             other.wake_worker();

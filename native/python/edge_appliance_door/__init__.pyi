@@ -2,8 +2,8 @@
 interpreter's lock.
 
 Python decides and the door executes: calls are handed over as whole messages and answered with messages and
-statuses, and requests that were taught and granted (``Grants``) are served without Python. All methods are
-cheap and may be called from one Python thread, the one that polls; none blocks. A call is named by an
+statuses, and requests with a template, on lanes that are leased (``FastPath``), are served without Python. All
+methods are cheap and may be called from one Python thread, the one that polls; none blocks. A call is named by an
 integer that is never used again; a method given the id of a call that has ended does nothing and says so
 with False. What a call of that kind cannot do, or not yet (a second ``read`` before its MESSAGE), is a
 ValueError.
@@ -43,7 +43,7 @@ GONE: Final = 3
 ended. The id is dead."""
 
 NEWS: Final = 4
-"""Event ``(NEWS,)``: ``Grants.news`` has something to tell, of at most 2 ms ago."""
+"""Event ``(NEWS,)``: ``FastPath.news`` has something to tell, of at most 2 ms ago."""
 TURNED_AWAY: Final = 5
 """Event ``(TURNED_AWAY, peer, client, section)``: a client whose certificate is good was turned away for its name,
 within the TLS handshake, at a port of ``section``: "grpc" or "http". At most 50 in ten seconds are told;
@@ -120,7 +120,7 @@ class Door:
         """End a call of either kind with a status and trailing metadata; ``code`` 0 ends a STREAM call
         well."""
 
-    def grants(self) -> Grants:
+    def fast_path(self) -> FastPath:
         """What the door may serve by itself."""
 
     def serve_http(
@@ -221,10 +221,10 @@ class Account:
     def reason(self, wait_ns: int) -> str:
         """Why ``take`` told ``wait_ns``."""
 
-class Grants:
-    """Requests that a door serves by itself: it recognises those that it was taught by their head, copies their
-    tensors into a slot, gives them to a lane that was granted and has room, and answers from what the worker
-    leaves there. Whatever does not go well arrives as a CALL, or as a MESSAGE of its stream, as if nothing had
+class FastPath:
+    """Requests that a door serves by itself: it recognises those that it has a template of by their head, copies their
+    tensors into a slot, gives them to a lane that is leased and has room, and answers from what the worker leaves
+    there. Whatever does not go well arrives as a CALL, or as a MESSAGE of its stream, as if nothing had
     happened. All methods return at once."""
 
     def attach(
@@ -250,28 +250,29 @@ class Grants:
         second time."""
 
     def open_lane(self, lane: int, group: int, memory: int, doorbell: int) -> None:
-        """A worker's lane, without a grant; ``memory`` and ``doorbell`` are the descriptors of a LaneMemory, fresh.
+        """A worker's lane, without a lease; ``memory`` and ``doorbell`` are the descriptors of a LaneMemory, fresh.
         Raises ValueError when it is open already, OSError when that is no lane's memory."""
 
     def close_lane(self, lane: int) -> tuple[int, int]:
         """The worker's process has ended: what it had arrives as CALLs with ``attempts`` 1. Gives the model of what
         it had had for longest (-1: nothing), and how many requests it had."""
 
-    def grant(self, lane: int, limit: int) -> bool:
-        """Up to ``limit`` requests (at most 1024) may be in flight on the lane. False: there is no such lane."""
+    def lease(self, lane: int, limit: int) -> bool:
+        """Lease the lane: up to ``limit`` requests (at most 1024) may be in flight on it. False: there is no such
+        lane."""
 
-    def revoke(self, lane: int) -> bool:
+    def end_lease(self, lane: int) -> bool:
         """Nothing is given to the lane any more once this has returned."""
 
     def load(self, lane: int) -> tuple[int, int, int]:
         """Requests that the worker has, the work that they are in ns, and since when it has something to do and
         has completed nothing (0: it has nothing)."""
 
-    def teach(
+    def add_template(
         self,
         head: bytes,
         *,
-        plan: int,
+        template: int,
         kind: int,
         model: int,
         group: int,
@@ -299,29 +300,29 @@ class Grants:
 
     @staticmethod
     def http_head(target: str, json: bytes) -> bytes | None:
-        """What ``teach`` takes as the head of HTTP requests with this target and this JSON before their binary tensors,
-        whatever the id in it is, and whatever is in the arrays that are ``data`` of its inputs. None for what is
-        no inference, or uncommon: those requests are never the door's. ``opening`` is then the answer's JSON up to
+        """What ``add_template`` takes as the head of HTTP requests with this target and this JSON before their binary
+        tensors, whatever the id in it is, and whatever is in the arrays that are ``data`` of its inputs. None for what
+        is no inference, or uncommon: those requests are never the door's. ``opening`` is then the answer's JSON up to
         the id and ``described`` what follows it."""
 
-    def forget(self, model: int | None = None) -> None:
-        """Unlearn what was taught of a model, or all. What is in flight ends as it would have."""
+    def drop_templates(self, model: int | None = None) -> None:
+        """Drop the templates of a model, or all. What is in flight ends as it would have."""
 
     def price(
         self, kind: int, charge_per_row_ns: int, batch_ns: int, margin_ns: int, batch_rows: int = 0
     ) -> None:
         """What requests of a kind cost from now on: one that could not be answered ``margin_ns`` before its deadline
         is refused with RESOURCE_EXHAUSTED and ``late_text``, unless nothing is in flight or something has a later
-        deadline: then it is a CALL. Kept until ``forget_price``, whatever is forgotten of its requests."""
+        deadline: then it is a CALL. Kept until ``forget_price``, whatever is dropped of its templates."""
 
     def forget_price(self, kind: int) -> None:
-        """Requests of this kind are never taught again: they cost nothing."""
+        """There will be no template of this kind again: they cost nothing."""
 
     def in_flight(self, model: int) -> int:
         """Requests of a model that a worker may still touch, or that are not answered yet."""
 
-    def parked(self, model: int) -> int:
-        """Requests of a model that wait at the door for a grant or for Python. They are nobody's in flight."""
+    def backlog(self, model: int) -> int:
+        """Requests of a model that wait here for a lease or for Python. They are nobody's in flight."""
 
     def free_slots(self) -> list[int]:
         """How many slots of each size are free."""
@@ -387,29 +388,29 @@ class WorkerRing:
         """Sleep until something is there, at most ``timeout_ms``: bit 0 mail, bit 1 submissions; 0 after that
         time, or earlier for no reason. Mail is told once: read the socket until nothing is left there."""
 
-    def learn(
+    def add_template(
         self,
-        plan: int,
+        template: int,
         kind: int,
         rows: int,
         max_rows: int,
         input_sizes: Sequence[int],
         output_sizes: Sequence[int],
     ) -> None:
-        """Know a plan: bytes of its tensors for ``rows`` rows, in the model's input order and in the order of the
+        """Know a template: bytes of its tensors for ``rows`` rows, in the model's input order and in the order of the
         wanted outputs. Each lies at the next multiple of 64 from ``offset`` or ``out_offset``. Raises ValueError
-        for a plan that is known, has no rows, or whose rows have other sizes than those of its kind."""
+        for a template that is known, has no rows, or whose rows have other sizes than those of its kind."""
 
-    def forget(self, plan: int) -> None:
+    def drop_template(self, template: int) -> None:
         """Know it no more, and keep none of its runs, nor of the batches of its kind; nothing when it was not known."""
 
     def take(self) -> tuple[int, int, int, int, int, int] | None:
-        """The next batch as (kind, plan, rows, count, offset, out_offset): as many submissions from the front as
-        are of one kind and have ``max_rows`` rows together, at least one. Plan and offsets, in bytes of the arena,
+        """The next batch as (kind, template, rows, count, offset, out_offset): as many submissions from the front as
+        are of one kind and have ``max_rows`` rows together, at least one. Template and offsets, in bytes of the arena,
         are those of the first. None when nothing waits or mail has come, which goes first.
 
         On the way, what is late is completed EXPIRED, what the door has withdrawn WITHDRAWN (3), what is of an
-        unknown plan or lies outside of the arena HAND_OVER. After ``serve`` or ``serve_one`` said so, the batch
+        unknown template or lies outside of the arena HAND_OVER. After ``serve`` or ``serve_one`` said so, the batch
         that they left. Raises RuntimeError when the batch before has not been completed."""
 
     def gather(self, address: int, nbytes: int) -> None:
@@ -433,8 +434,8 @@ class WorkerRing:
         """Run one batch, if one waits and no mail goes first: 4 it ran or was handed over; 2 as for ``serve``; 0
         there was none."""
 
-    def keep_alone(self, kind: int, plan: int, at: tuple[int, int], run: Callable[[], object]) -> int:
-        """Call ``run`` for a request of this plan that is a batch of its own and lies ``at`` these (offset,
+    def keep_alone(self, kind: int, template: int, at: tuple[int, int], run: Callable[[], object]) -> int:
+        """Call ``run`` for a request of this template that is a batch of its own and lies ``at`` these (offset,
         out_offset). Returns how many runs are kept in all."""
 
     def keep_merged(

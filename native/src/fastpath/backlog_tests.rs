@@ -53,9 +53,9 @@ fn the_engine_is_given_no_more_than_it_can_serve_soon() {
     let with_engine = fill_engine(&rig);
     let mut waiting: Vec<_> = (0..3).map(|_| wait(&rig)).collect();
     assert!(waiting.iter_mut().all(|waiting| poll(waiting).is_pending()));
-    assert_eq!(rig.direct.waiting_of(1), 3);
+    assert_eq!(rig.direct.backlog_of(1), 3);
     drop((waiting, with_engine));
-    assert_eq!((rig.direct.waiting_of(1), rig.direct.dispatch().waiting), (0, 0));
+    assert_eq!((rig.direct.backlog_of(1), rig.direct.dispatch().waiting), (0, 0));
     assert_eq!(rig.direct.dispatch().groups[&1].asked, 0);
     asked(rig.admit(0));
 }
@@ -86,7 +86,7 @@ fn of_too_many_the_oldest_is_the_engines() {
     for newer in 0..3 {
         waiting.push(wait(&rig));
         assert_eq!(engines(&mut waiting[newer..]).0, [0]);
-        assert_eq!(rig.direct.waiting_of(1), WAITING_MOST);
+        assert_eq!(rig.direct.backlog_of(1), WAITING_MOST);
     }
     with_engine.truncate(ENGINE_LEFT);
     assert_eq!(engines(&mut waiting[3..]).0.len(), ENGINE_MOST - ENGINE_LEFT, "the three have ended");
@@ -133,13 +133,13 @@ fn the_engine_gets_the_oldest_when_most_of_what_it_had_is_answered() {
     with_engine.truncate(ENGINE_LEFT);
     let (told, with_engine) = engines(&mut waiting);
     assert_eq!(told, (0..ENGINE_MOST - ENGINE_LEFT).collect::<Vec<_>>());
-    assert_eq!(rig.direct.waiting_of(1), ENGINE_LEFT);
+    assert_eq!(rig.direct.backlog_of(1), ENGINE_LEFT);
     drop(with_engine);
-    assert_eq!(rig.direct.waiting_of(1), 0, "and so on to the last");
+    assert_eq!(rig.direct.backlog_of(1), 0, "and so on to the last");
 }
 
 #[test]
-fn a_grant_takes_up_the_oldest_before_newer_ones() {
+fn a_lease_takes_up_the_oldest_before_newer_ones() {
     let mut rig = Rig::new();
     let _with_engine = fill_engine(&rig);
     let mut waiting: Vec<_> = (0..5).map(|_| wait(&rig)).collect();
@@ -152,12 +152,12 @@ fn a_grant_takes_up_the_oldest_before_newer_ones() {
     assert!(poll(&mut newer).is_pending());
     flight(poll(&mut waiting[4]));
     flight(poll(&mut newer)); // in the room that the fifth has left
-    assert_eq!(rig.direct.waiting_of(1), 0);
+    assert_eq!(rig.direct.backlog_of(1), 0);
 }
 
 #[test]
-fn while_a_grant_lasts_nobody_who_waits_is_the_engines() {
-    let rig = Rig::granted();
+fn while_a_lease_lasts_nobody_who_waits_is_the_engines() {
+    let rig = Rig::leased();
     let flights: Vec<_> = (0..4).map(|_| rig.fly()).collect();
     let mut waiting = wait(&rig);
     assert!(poll(&mut waiting).is_pending(), "though the engine has nothing to do");
@@ -169,7 +169,7 @@ fn while_a_grant_lasts_nobody_who_waits_is_the_engines() {
 
 #[test]
 fn nobody_waits_for_what_is_still_coming() {
-    let mut rig = Rig::granted();
+    let mut rig = Rig::leased();
     let mut coming: Vec<_> = (0..4).map(|_| upload(&rig)).collect();
     asked(rig.admit(0));
     coming.truncate(1);
@@ -189,7 +189,7 @@ fn nobody_waits_for_what_is_still_coming() {
 
 #[test]
 fn who_waits_goes_on_when_most_of_what_a_lane_has_is_still_coming() {
-    let mut rig = Rig::granted();
+    let mut rig = Rig::leased();
     let _coming = [upload(&rig), upload(&rig)];
     let flights: Vec<_> = (0..2).map(|_| rig.fly()).collect();
     let _asked = asked(rig.admit(0));
@@ -205,7 +205,7 @@ fn who_waits_goes_on_when_most_of_what_a_lane_has_is_still_coming() {
 
 #[test]
 fn a_worker_that_dies_leaves_them_to_the_engine() {
-    let rig = Rig::granted();
+    let rig = Rig::leased();
     let _flights: Vec<_> = (0..4).map(|_| rig.fly()).collect();
     let mut waiting = [wait(&rig), wait(&rig)];
     rig.direct.close_lane(1);
@@ -213,13 +213,13 @@ fn a_worker_that_dies_leaves_them_to_the_engine() {
 }
 
 #[test]
-fn what_was_forgotten_goes_to_the_engine_though_lanes_are_granted() {
-    let rig = Rig::granted();
+fn what_was_dropped_goes_to_the_engine_though_lanes_are_leased() {
+    let rig = Rig::leased();
     let _flights: Vec<_> = (0..4).map(|_| rig.fly()).collect();
     let mut waiting = [wait(&rig), wait(&rig)];
-    rig.direct.forget_templates(Some(2));
+    rig.direct.drop_templates(Some(2));
     assert!(engines(&mut waiting).0.is_empty());
-    rig.direct.forget_templates(Some(1));
+    rig.direct.drop_templates(Some(1));
     assert_eq!(engines(&mut waiting).0, [0, 1]);
 }
 
@@ -230,7 +230,7 @@ fn who_goes_or_expires_leaves_its_seat_and_is_counted() {
     let mut waiting: Vec<_> = (0..3).map(|_| wait(&rig)).collect();
     waiting.remove(0).cancel();
     assert_eq!(waiting.remove(0).expire(), "[request id: 42] Request timeout expired");
-    assert_eq!(rig.direct.waiting_of(1), 1);
+    assert_eq!(rig.direct.backlog_of(1), 1);
     let tally = rig.direct.news().0.remove(0).1;
     assert_eq!((tally.cancelled, tally.expired), (1, 1));
     rig.direct.lease(1, 1);
@@ -269,7 +269,7 @@ fn who_would_wait_in_vain_is_refused() {
 
 #[test]
 fn without_a_slot_the_engine_serves_them() {
-    let rig = Rig::granted();
+    let rig = Rig::leased();
     rig.open_lane(2, 2);
     rig.direct.lease(2, SLOTS as u32);
     let other = crate::templates::template::TemplateSpec { group: 2, ..spec(2) };

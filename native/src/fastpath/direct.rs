@@ -190,9 +190,9 @@ impl Direct {
     }
 
     /// Drops the templates of a model, or all.
-    pub(crate) fn forget_templates(&self, model: Option<u32>) {
+    pub(crate) fn drop_templates(&self, model: Option<u32>) {
         let mut state = self.dispatch();
-        state.templates.forget(model);
+        state.templates.drop_of(model);
         self.has_templates.store(!state.templates.is_empty(), Release);
         backlog::release_all(&mut state);
     }
@@ -213,7 +213,7 @@ impl Direct {
     }
 
     /// Requests of a model that wait.
-    pub(crate) fn waiting_of(&self, model: u32) -> usize {
+    pub(crate) fn backlog_of(&self, model: u32) -> usize {
         let state = self.dispatch();
         state
             .groups

@@ -15,7 +15,7 @@ fn poll(flight: &mut Flight) -> Poll<Result<Landing, u32>> {
 
 #[test]
 fn a_request_flies_and_lands() {
-    let mut rig = Rig::granted();
+    let mut rig = Rig::leased();
     let mut flight = rig.fly();
     assert!(poll(&mut flight).is_pending());
     assert_eq!(rig.direct.load(1).0, 1);
@@ -39,7 +39,7 @@ fn a_request_flies_and_lands() {
 #[test]
 fn a_sleeping_worker_is_woken_when_the_thread_turns_round_and_before_it_sleeps() {
     for wake in [Direct::collect, Direct::before_sleep] {
-        let rig = Rig::granted();
+        let rig = Rig::leased();
         let flags = std::thread::scope(|scope| {
             let worker = scope.spawn(|| rig.worker.wait(Duration::from_secs(20)));
             while !rig.worker.is_asleep() {
@@ -57,22 +57,22 @@ fn a_sleeping_worker_is_woken_when_the_thread_turns_round_and_before_it_sleeps()
 }
 
 #[test]
-fn what_was_not_taught_or_granted_is_the_engines() {
+fn what_has_no_template_or_no_lease_is_the_engines() {
     let rig = Rig::new();
-    assert!(matches!(rig.admit(0), Admission::Engine(_)), "no grant");
+    assert!(matches!(rig.admit(0), Admission::Engine(_)), "no lease");
     rig.direct.lease(1, 4);
     let (other, short) = (rebuilt(b"\x0a\x01n", b"", &[b"12345678"]), rebuilt(HEAD, b"", &[b"1234567"]));
     for strange in [other, short, Bytes::from_static(b"\xff")] {
         assert!(matches!(rig.direct.admit(&strange, 0, 0, true), Admission::Engine(_)));
     }
     assert!(rig.direct.may_serve(0) && !rig.direct.may_serve(1));
-    rig.direct.forget_templates(Some(1));
+    rig.direct.drop_templates(Some(1));
     assert!(!rig.direct.may_serve(0));
 }
 
 #[test]
-fn no_more_than_was_granted_is_in_flight() {
-    let rig = Rig::granted();
+fn no_more_than_was_leased_is_in_flight() {
+    let rig = Rig::leased();
     let flights: Vec<_> = (0..4).map(|_| rig.fly()).collect();
     assert!(matches!(rig.admit(0), Admission::Waiting(_)));
     drop(flights);
@@ -81,8 +81,8 @@ fn no_more_than_was_granted_is_in_flight() {
 }
 
 #[test]
-fn after_a_revocation_nothing_departs() {
-    let rig = Rig::granted();
+fn after_the_end_of_a_lease_nothing_departs() {
+    let rig = Rig::leased();
     let Admission::Flight(mut flight) = rig.admit(0) else { panic!() };
     rig.direct.lease(1, 0);
     assert!(!flight.depart(&message()));
@@ -91,17 +91,17 @@ fn after_a_revocation_nothing_departs() {
 }
 
 #[test]
-fn what_was_forgotten_does_not_depart() {
-    let rig = Rig::granted();
+fn what_was_dropped_does_not_depart() {
+    let rig = Rig::leased();
     let Admission::Flight(mut flight) = rig.admit(0) else { panic!() };
     assert_eq!(rig.direct.in_flight_of(1), 1);
-    rig.direct.forget_templates(None);
+    rig.direct.drop_templates(None);
     assert!(!flight.depart(&message()));
 }
 
 #[test]
 fn a_failure_is_handed_over() {
-    let mut rig = Rig::granted();
+    let mut rig = Rig::leased();
     let mut flight = rig.fly();
     rig.complete(status::HAND_OVER);
     assert_eq!(poll(&mut flight), Poll::Ready(Err(0)));
@@ -112,7 +112,7 @@ fn a_failure_is_handed_over() {
 
 #[test]
 fn a_dead_workers_requests_are_handed_over_as_tried() {
-    let rig = Rig::granted();
+    let rig = Rig::leased();
     let (mut one, two) = (rig.fly(), rig.fly());
     drop(two); // its client has gone
     assert_eq!(rig.direct.close_lane(1), (Some(1), 2));
@@ -125,7 +125,7 @@ fn a_dead_workers_requests_are_handed_over_as_tried() {
 
 #[test]
 fn a_client_that_goes_leaves_the_slot_to_the_worker() {
-    let mut rig = Rig::granted();
+    let mut rig = Rig::leased();
     rig.fly().cancel();
     assert_eq!(rig.free(), SLOTS - 1);
     rig.complete(status::OK);
@@ -136,7 +136,7 @@ fn a_client_that_goes_leaves_the_slot_to_the_worker() {
 
 #[test]
 fn a_client_that_goes_withdraws_its_request() {
-    let mut rig = Rig::granted();
+    let mut rig = Rig::leased();
     let (wanted, mut behind) = (rig.fly(), [rig.fly(), rig.fly()]);
     wanted.cancel();
     assert_eq!([0, 1].map(|index| rig.worker.peek(index).withdrawn), [1, 0]);
@@ -155,7 +155,7 @@ fn a_client_that_goes_withdraws_its_request() {
 #[test]
 fn an_old_ticket_or_nonsense_breaks_the_lane_and_nothing_else() {
     for (ticket, status) in [(0, status::OK), (7, status::OK), (1 << 32, 9), (2 << 32, status::OK)] {
-        let mut rig = Rig::granted();
+        let mut rig = Rig::leased();
         let mut flight = rig.fly();
         rig.worker.advance(1);
         rig.worker.complete([Completion { ticket, status, ..Default::default() }]);
@@ -171,7 +171,7 @@ fn an_old_ticket_or_nonsense_breaks_the_lane_and_nothing_else() {
 
 #[test]
 fn times_beyond_belief_are_cut() {
-    let mut rig = Rig::granted();
+    let mut rig = Rig::leased();
     let mut flight = rig.fly();
     let taken = rig.worker.peek(0);
     rig.worker.advance(1);
@@ -195,7 +195,7 @@ fn times_beyond_belief_are_cut() {
 
 #[test]
 fn what_would_be_late_is_refused_when_it_is_last() {
-    let rig = Rig::granted();
+    let rig = Rig::leased();
     let second = 1_000_000_000;
     rig.direct
         .price(1, Price { charge_per_row_ns: second, batch_ns: 2 * second, margin_ns: 0, batch_rows: 0 });
@@ -219,7 +219,7 @@ fn what_would_be_late_is_refused_when_it_is_last() {
 
 #[test]
 fn without_a_slot_it_is_the_engines() {
-    let rig = Rig::granted();
+    let rig = Rig::leased();
     rig.direct.lease(1, 100);
     let _flights: Vec<_> = (0..SLOTS).map(|_| rig.fly()).collect();
     assert!(matches!(rig.admit(0), Admission::Engine(_)));
@@ -233,14 +233,14 @@ fn what_the_engine_was_left_is_ahead_of_others() {
     let in_time = now_ns() + 3 * second;
     let asked: Vec<_> = (0..2).map(|_| rig.admit(in_time)).collect();
     assert!(asked.iter().all(|asked| matches!(asked, Admission::Engine(Some(_)))));
-    assert!(matches!(rig.admit(in_time), Admission::Late(..)), "without a grant, too");
+    assert!(matches!(rig.admit(in_time), Admission::Late(..)), "without a lease, too");
     drop(asked);
     assert!(matches!(rig.admit(in_time), Admission::Engine(Some(_))));
 }
 
 #[test]
 fn what_could_no_longer_be_in_time_when_its_turn_came_has_expired() {
-    let mut rig = Rig::granted();
+    let mut rig = Rig::leased();
     let mut flight = rig.fly();
     rig.complete(status::EXPIRED);
     assert_eq!(poll(&mut flight), Poll::Ready(Ok(Landing::Late)));
@@ -250,7 +250,7 @@ fn what_could_no_longer_be_in_time_when_its_turn_came_has_expired() {
 
 #[test]
 fn the_worker_is_told_when_it_is_too_late_to_begin_and_what_may_run_together() {
-    let rig = Rig::granted();
+    let rig = Rig::leased();
     let price = Price { charge_per_row_ns: 1_000, batch_ns: 5_000, margin_ns: 0, batch_rows: 5 };
     rig.direct.price(1, price);
     let deadline = now_ns() + 1_000_000_000;
@@ -262,14 +262,14 @@ fn the_worker_is_told_when_it_is_too_late_to_begin_and_what_may_run_together() {
 
 #[test]
 fn a_price_is_known_until_it_is_forgotten() {
-    let rig = Rig::granted();
+    let rig = Rig::leased();
     let known = || rig.direct.dispatch().prices.len();
     for kind in [1, 2, 1] {
         rig.direct.price(kind, Price { charge_per_row_ns: 1, batch_ns: 2, margin_ns: 0, batch_rows: 5 });
     }
     assert_eq!(known(), 2);
-    rig.direct.forget_templates(None);
-    assert_eq!(known(), 2, "the same kind may be taught again");
+    rig.direct.drop_templates(None);
+    assert_eq!(known(), 2, "the same kind may come again");
     for kind in [1, 3] {
         rig.direct.forget_price(kind);
     }
@@ -278,7 +278,7 @@ fn a_price_is_known_until_it_is_forgotten() {
 
 #[test]
 fn swaps_leave_nothing_of_the_lanes_before() {
-    let rig = Rig::granted();
+    let rig = Rig::leased();
     for swap in 2..100 {
         rig.open_lane(swap, swap);
         rig.direct.close_lane(swap);
@@ -293,7 +293,7 @@ fn a_group_lasts_as_long_as_one_of_its_lanes_or_of_its_requests() {
     let rig = Rig::new();
     let groups = || rig.direct.dispatch().groups.len();
     let asked = rig.admit(0);
-    assert!(matches!(asked, Admission::Engine(Some(_))), "no grant");
+    assert!(matches!(asked, Admission::Engine(Some(_))), "no lease");
     rig.open_lane(2, 1);
     rig.direct.close_lane(1);
     rig.direct.close_lane(2);
@@ -308,7 +308,7 @@ fn a_group_lasts_as_long_as_one_of_its_lanes_or_of_its_requests() {
 
 #[test]
 fn only_what_may_have_run_counts_as_tried() {
-    let rig = Rig::granted();
+    let rig = Rig::leased();
     let price = Price { charge_per_row_ns: 1, batch_ns: 2, margin_ns: 0, batch_rows: 2 };
     rig.direct.price(1, price);
     let mut flights: Vec<_> = (0..4).map(|_| rig.fly()).collect();
@@ -319,7 +319,7 @@ fn only_what_may_have_run_counts_as_tried() {
 
 #[test]
 fn what_has_not_come_yet_is_no_work() {
-    let rig = Rig::granted();
+    let rig = Rig::leased();
     let second = 1_000_000_000;
     rig.direct
         .price(1, Price { charge_per_row_ns: second, batch_ns: 2 * second, batch_rows: 0, margin_ns: 0 });
@@ -337,7 +337,7 @@ fn what_has_not_come_yet_is_no_work() {
 
 #[test]
 fn no_deadline_is_the_last_of_all() {
-    let rig = Rig::granted();
+    let rig = Rig::leased();
     let second = 1_000_000_000;
     rig.direct.price(1, Price { charge_per_row_ns: second, batch_ns: second, margin_ns: 0, batch_rows: 1 });
     let _endless = rig.fly();
@@ -347,7 +347,7 @@ fn no_deadline_is_the_last_of_all() {
 #[test]
 fn a_batch_of_impossible_size_is_nonsense() {
     for (batch_rows, broken) in [(0, true), (1, false), (4, false), (5, true), (u32::MAX, true)] {
-        let mut rig = Rig::granted();
+        let mut rig = Rig::leased();
         rig.direct.price(1, Price { batch_rows: 4, ..Price::default() });
         let mut flight = rig.fly();
         let ticket = rig.worker.peek(0).ticket;
@@ -361,9 +361,9 @@ fn a_batch_of_impossible_size_is_nonsense() {
 
 #[test]
 fn what_is_still_coming_keeps_no_model_that_was_forgotten() {
-    let rig = Rig::granted();
+    let rig = Rig::leased();
     let Admission::Flight(_coming) = rig.admit(0) else { panic!() };
     assert_eq!(rig.direct.in_flight_of(1), 1);
-    rig.direct.forget_templates(None);
+    rig.direct.drop_templates(None);
     assert_eq!(rig.direct.in_flight_of(1), 0);
 }

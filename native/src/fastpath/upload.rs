@@ -1,7 +1,7 @@
 //! A large request on its way into its slot: each piece of the message is copied to where it belongs as it arrives, while
 //! it is warm, and nothing is gathered before.
 //!
-//! What must come is known from the first piece on: the head is one that was taught, and behind it stand the tensors, one
+//! What must come is known from the first piece on: the head is that of a template, and behind it stand the tensors, one
 //! by one, each after its tag and length. Should anything else come, the message so far is put together again, as it was.
 
 use crate::fastpath::direct::Direct;
@@ -133,7 +133,7 @@ mod tests {
 
     /// A door that knows requests with two tensors, of 40 and of 20 bytes.
     fn rig() -> Rig {
-        let rig = Rig::granted();
+        let rig = Rig::leased();
         let two = crate::templates::template::TemplateSpec {
             inputs: vec![(40, 0), (20, 64)],
             out_offset: 96,
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_was_taught_and_fits_begins() {
+    fn only_what_has_a_template_and_fits_begins() {
         let (rig, message) = (rig(), message());
         assert!(begin(&rig, &message, 2).is_none(), "the opening is not whole");
         let longer = rebuilt(HEAD, b"42", &[&[1; 40], &[2; 21]]);

@@ -6,7 +6,7 @@ use crate::h2::answer::Answer;
 use crate::h2::body::{Received, RequestBody, over_budget};
 use crate::h2::carriers::Errand;
 use crate::h2::framing::{Coding, timeout_ns};
-use crate::h2::guest::{HandedOver, TRACEPARENT};
+use crate::h2::in_flight::{HandedOver, TRACEPARENT};
 use crate::h2::infer::{self, Served};
 use crate::h2::service::Caller;
 use crate::h2::service::Service;

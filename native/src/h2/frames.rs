@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn the_words_of_a_farewell_are_kept() {
+    fn the_words_of_a_goaway_are_kept() {
         let mut walker = FrameWalker::new(0);
         let long = [&[0; 8][..], &[b'w'; 100]].concat();
         let mut told = Vec::new();

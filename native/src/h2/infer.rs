@@ -7,7 +7,7 @@ use crate::fastpath::flight::{Flight, Landing};
 use crate::h2::answer::Answer;
 use crate::h2::body::Received;
 use crate::h2::framing::{PREFIX, Prefix};
-use crate::h2::guest::{Guest, HandedOver, TRACEPARENT};
+use crate::h2::in_flight::{HandedOver, InFlight, TRACEPARENT};
 use crate::h2::service::Caller;
 use crate::h2::status::{Fault, code, pushback, trailers};
 use crate::measure::clock::now_ns;
@@ -27,7 +27,7 @@ pub(crate) enum Served {
     Engine(HandedOver),
 }
 
-/// Serves a request if that was taught and granted.
+/// Serves a request if there is a template and a lease for it.
 pub(crate) async fn serve(
     resources: &Resources,
     caller: &Caller,
@@ -36,8 +36,8 @@ pub(crate) async fn serve(
     headers: &HeaderMap,
     answer: &mut Answer,
 ) -> Result<Served, Fault> {
-    let mut guest = match received {
-        Received::Upload(upload) => Guest::Upload(upload),
+    let mut request = match received {
+        Received::Upload(upload) => InFlight::Upload(upload),
         Received::Message(mut message) => {
             let mut admission = resources.direct.admit(&message.bytes, arrived_ns, deadline_ns, true);
             let mut known_ns = 0;
@@ -47,7 +47,7 @@ pub(crate) async fn serve(
                 admission = Box::pin(wait(waiting, answer)).await?;
             }
             match admission {
-                Admission::Flight(flight) => Guest::Message(flight, message),
+                Admission::Flight(flight) => InFlight::Message(flight, message),
                 // Who has waited does not wait again.
                 Admission::Waiting(_) => {
                     return Ok(Served::Engine(HandedOver::untouched(message, arrived_ns, None)));
@@ -65,21 +65,21 @@ pub(crate) async fn serve(
             }
         }
     };
-    guest.note_parent(headers.get(TRACEPARENT));
-    if !guest.depart() {
-        return guest.hand_over(resources, caller, 0).map(Served::Engine);
+    request.note_parent(headers.get(TRACEPARENT));
+    if !request.depart() {
+        return request.hand_over(resources, caller, 0).map(Served::Engine);
     }
-    let landed = poll_fn(|cx| match guest.flight().poll(cx) {
+    let landed = poll_fn(|cx| match request.flight().poll(cx) {
         Poll::Ready(landed) => Poll::Ready(Ok(landed)),
         Poll::Pending => answer.poll_gone(cx).map(Err),
     })
     .await;
     match landed {
-        Ok(Ok(Landing::Late)) => Err(Fault::status(code::DEADLINE_EXCEEDED, guest.into_flight().expire())),
-        Ok(Ok(Landing::Well)) => reply(resources, guest.into_flight(), caller, answer).await,
-        Ok(Err(attempts)) => guest.hand_over(resources, caller, attempts).map(Served::Engine),
+        Ok(Ok(Landing::Late)) => Err(Fault::status(code::DEADLINE_EXCEEDED, request.into_flight().expire())),
+        Ok(Ok(Landing::Well)) => reply(resources, request.into_flight(), caller, answer).await,
+        Ok(Err(attempts)) => request.hand_over(resources, caller, attempts).map(Served::Engine),
         Err(fault) => {
-            guest.into_flight().cancel();
+            request.into_flight().cancel();
             Err(fault)
         }
     }

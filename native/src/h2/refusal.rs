@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn farewells_say_why_a_connection_was_ended() {
+    fn goaways_say_why_a_connection_was_ended() {
         for (code, text, limit) in [
             (ENHANCE_YOUR_CALM, &b"too_many_resets"[..], Limit::ResetsPerConnection),
             (ENHANCE_YOUR_CALM, b"too_many_data_frames", Limit::ControlFramesPerConnection),

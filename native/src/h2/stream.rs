@@ -1,5 +1,5 @@
 //! One streaming call. Python reads and writes messages one by one; on streams of inferences the door reads ahead of it
-//! and serves by itself what it was taught, between what it hands over.
+//! and serves by itself what it has templates for, between what it hands over.
 //!
 //! Three things go on side by side, in one task: reading, landing and writing. They are polled in this order whenever the
 //! task wakes, so that what one of them leaves behind is seen by the next at once; only what lies before it must be told.
@@ -9,7 +9,7 @@ use crate::fastpath::direct::StreamWindow;
 use crate::fastpath::flight::Flight;
 use crate::h2::answer::Answer;
 use crate::h2::body::{Begun, Received, RequestBody};
-use crate::h2::guest::{Guest, HandedOver};
+use crate::h2::in_flight::{HandedOver, InFlight};
 use crate::h2::service::Caller;
 use crate::h2::status::Fault;
 use crate::h2::underway::{Chunk, Underway};
@@ -151,13 +151,13 @@ impl<'a> Stream<'a> {
     fn take(&self, begun: Begun) -> Result<(), Fault> {
         let Begun { received, arrived_ns, entered } = begun;
         let (hold, refusal) = self.split(entered);
-        let mut guest = match received {
-            Received::Upload(upload) => Guest::Upload(upload),
+        let mut request = match received {
+            Received::Upload(upload) => InFlight::Upload(upload),
             Received::Message(message) => {
                 let admitted =
                     if refusal.is_none() { self.admit(&message.bytes, arrived_ns) } else { Err(None) };
                 match admitted {
-                    Ok(flight) => Guest::Message(flight, message),
+                    Ok(flight) => InFlight::Message(flight, message),
                     Err(asked) => {
                         let untouched = HandedOver::untouched(message, arrived_ns, asked);
                         self.underway().hand_over(HandedOver { hold, refusal, ..untouched });
@@ -166,10 +166,10 @@ impl<'a> Stream<'a> {
                 }
             }
         };
-        guest.note_parent(self.parent);
-        let departed = self.underway().depart(guest, hold, &self.caller.answers);
-        if let Err((guest, hold)) = departed {
-            let handed = guest.hand_over(self.resources, self.caller, 0)?;
+        request.note_parent(self.parent);
+        let departed = self.underway().depart(request, hold, &self.caller.answers);
+        if let Err((request, hold)) = departed {
+            let handed = request.hand_over(self.resources, self.caller, 0)?;
             self.underway().hand_over(HandedOver { hold, ..handed });
         }
         Ok(())
@@ -235,8 +235,8 @@ impl<'a> Stream<'a> {
         self.ticket.slot.register(cx.waker());
         loop {
             let failed = self.underway().poll_landed(cx, &self.caller.client);
-            let Poll::Ready((guest, hold, attempts)) = failed else { break };
-            match guest.hand_over(self.resources, self.caller, attempts) {
+            let Poll::Ready((request, hold, attempts)) = failed else { break };
+            match request.hand_over(self.resources, self.caller, attempts) {
                 Ok(handed) => self.underway().hand_over(HandedOver { hold, ..handed }),
                 Err(fault) => return Poll::Ready(fault),
             }

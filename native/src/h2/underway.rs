@@ -9,7 +9,7 @@ use crate::fastpath::admission::Asked;
 use crate::fastpath::direct::StreamWindow;
 use crate::fastpath::flight::{Flight, Landing};
 use crate::h2::framing::{PREFIX, Prefix};
-use crate::h2::guest::{Guest, HandedOver};
+use crate::h2::in_flight::{HandedOver, InFlight};
 use crate::handover::mailbox::Told;
 use crate::listen::quota::Hold;
 use crate::measure::budget::{Budget, Reservation};
@@ -29,22 +29,24 @@ const SLOW: usize = 4 << 20;
 
 /// A request that the worker has, the memory for its answer, and what is held of its client's quota. Dropped before it
 /// landed, its client has gone.
-struct Aloft(Option<(Guest, Reservation, Option<Hold>)>);
+struct Aloft(Option<(InFlight, Reservation, Option<Hold>)>);
 
 impl Future for Aloft {
-    type Output = (Guest, Reservation, Option<Hold>, Result<Landing, u32>);
+    type Output = (InFlight, Reservation, Option<Hold>, Result<Landing, u32>);
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let Some((guest, ..)) = &mut self.0 else { return Poll::Pending };
-        let landed = ready!(guest.flight().poll(cx));
-        self.0.take().map_or(Poll::Pending, |(guest, room, hold)| Poll::Ready((guest, room, hold, landed)))
+        let Some((request, ..)) = &mut self.0 else { return Poll::Pending };
+        let landed = ready!(request.flight().poll(cx));
+        self.0
+            .take()
+            .map_or(Poll::Pending, |(request, room, hold)| Poll::Ready((request, room, hold, landed)))
     }
 }
 
 impl Drop for Aloft {
     fn drop(&mut self) {
-        if let Some((guest, ..)) = self.0.take() {
-            guest.into_flight().cancel();
+        if let Some((request, ..)) = self.0.take() {
+            request.into_flight().cancel();
         }
     }
 }
@@ -124,19 +126,19 @@ impl Underway {
     /// Gives a request to the worker, where its answer will find memory in `answers`; else it comes back.
     pub(crate) fn depart(
         &mut self,
-        mut guest: Guest,
+        mut request: InFlight,
         hold: Option<Hold>,
         answers: &Arc<Budget>,
-    ) -> Result<(), (Guest, Option<Hold>)> {
-        let length = guest.flight().streamed_length();
+    ) -> Result<(), (InFlight, Option<Hold>)> {
+        let length = request.flight().streamed_length();
         let mut room = answers.reserve();
         let fits =
             self.unsent.1 <= SLOW && Prefix::encode(length).is_some() && room.resize(PREFIX + length).is_ok();
-        if !fits || !guest.depart() {
-            return Err((guest, hold));
+        if !fits || !request.depart() {
+            return Err((request, hold));
         }
-        self.bytes += guest.length();
-        self.aloft.push(Aloft(Some((guest, room, hold))));
+        self.bytes += request.length();
+        self.aloft.push(Aloft(Some((request, room, hold))));
         Ok(())
     }
 
@@ -146,14 +148,14 @@ impl Underway {
         &mut self,
         cx: &mut Context<'_>,
         client: &str,
-    ) -> Poll<(Guest, Option<Hold>, u32)> {
-        while let Poll::Ready(Some((guest, room, hold, landed))) = self.aloft.poll_next_unpin(cx) {
+    ) -> Poll<(InFlight, Option<Hold>, u32)> {
+        while let Poll::Ready(Some((request, room, hold, landed))) = self.aloft.poll_next_unpin(cx) {
             self.changed = true;
-            self.bytes -= guest.length();
+            self.bytes -= request.length();
             match landed {
-                Ok(Landing::Well) => self.answer(guest.into_flight(), room, client),
-                Ok(Landing::Late) => return Poll::Ready((guest, hold, 0)),
-                Err(attempts) => return Poll::Ready((guest, hold, attempts)),
+                Ok(Landing::Well) => self.answer(request.into_flight(), room, client),
+                Ok(Landing::Late) => return Poll::Ready((request, hold, 0)),
+                Err(attempts) => return Poll::Ready((request, hold, attempts)),
             }
         }
         Poll::Pending

@@ -10,7 +10,7 @@ use std::task::Waker;
 
 const ANSWER: &[u8] = b"\x12\x1copen\x1a\x0242describedgoodclosing";
 
-/// A door with a granted lane, and one stream.
+/// A door with a leased lane, and one stream.
 struct Scene {
     rig: Rig,
     answers: Arc<Budget>,
@@ -23,28 +23,28 @@ impl Scene {
     }
 
     fn within(window: StreamWindow) -> Self {
-        Self { rig: Rig::granted(), answers: Budget::new(1 << 20), underway: Underway::new(window) }
+        Self { rig: Rig::leased(), answers: Budget::new(1 << 20), underway: Underway::new(window) }
     }
 
-    fn guest(&self) -> Guest {
+    fn request(&self) -> InFlight {
         let Admission::Flight(flight) = self.rig.admit(0) else { panic!("not admitted") };
-        Guest::Message(flight, whole(&self.answers, message()))
+        InFlight::Message(flight, whole(&self.answers, message()))
     }
 
     fn depart(&mut self) {
-        let guest = self.guest();
-        assert!(self.underway.depart(guest, None, &self.answers).is_ok());
+        let request = self.request();
+        assert!(self.underway.depart(request, None, &self.answers).is_ok());
     }
 
     /// The worker is done with the request that it has had for longest.
-    fn land(&mut self, status: u32) -> Poll<(Guest, Option<Hold>, u32)> {
+    fn land(&mut self, status: u32) -> Poll<(InFlight, Option<Hold>, u32)> {
         let arena = self.rig.direct.clone();
         let taken = self.rig.complete(status);
         arena.attached().unwrap().arena.write(taken.out_offset as usize, b"good");
         self.poll()
     }
 
-    fn poll(&mut self) -> Poll<(Guest, Option<Hold>, u32)> {
+    fn poll(&mut self) -> Poll<(InFlight, Option<Hold>, u32)> {
         self.underway.poll_landed(&mut Context::from_waker(Waker::noop()), "")
     }
 
@@ -136,8 +136,8 @@ fn nothing_is_settled_while_something_may_be_handed_over() {
     assert!(scene.underway.is_settled());
     scene.depart();
     assert!(!scene.underway.is_settled());
-    let Poll::Ready((guest, _, 0)) = scene.land(status::HAND_OVER) else { panic!() };
-    drop(guest);
+    let Poll::Ready((request, _, 0)) = scene.land(status::HAND_OVER) else { panic!() };
+    drop(request);
     scene.hand_over();
     assert!(!scene.underway.is_settled());
     scene.underway.take_handed();
@@ -149,8 +149,8 @@ fn what_fails_or_is_late_is_the_engines() {
     let mut scene = Scene::new(8);
     (0..4).for_each(|_| scene.depart());
     for (status, attempts) in [(status::HAND_OVER, 0), (status::EXPIRED, 0)] {
-        let Poll::Ready((guest, _, tried)) = scene.land(status) else { panic!("{status}") };
-        let Guest::Message(_, whole) = guest else { panic!() };
+        let Poll::Ready((request, _, tried)) = scene.land(status) else { panic!("{status}") };
+        let InFlight::Message(_, whole) = request else { panic!() };
         assert_eq!((tried, whole.bytes), (attempts, message()));
     }
     scene.rig.direct.close_lane(1);
@@ -181,8 +181,8 @@ fn without_memory_for_its_answer_a_request_is_the_engines() {
     let mut scene = Scene::new(8);
     scene.answers = Budget::new(framed(ANSWER).len() as u64);
     scene.depart();
-    let guest = scene.guest();
-    assert!(scene.underway.depart(guest, None, &scene.answers).is_err());
+    let request = scene.request();
+    assert!(scene.underway.depart(request, None, &scene.answers).is_err());
     assert_eq!(scene.rig.direct.load(1).0, 1, "it was not given to the worker");
 }
 
@@ -190,8 +190,8 @@ fn without_memory_for_its_answer_a_request_is_the_engines() {
 fn who_takes_no_answers_is_held_back_by_the_engine() {
     let mut scene = Scene::new(8);
     scene.underway.unsent = (1, SLOW + 1);
-    let guest = scene.guest();
-    assert!(scene.underway.depart(guest, None, &scene.answers).is_err());
+    let request = scene.request();
+    assert!(scene.underway.depart(request, None, &scene.answers).is_err());
     scene.underway.unsent = (1, SLOW);
     scene.depart();
 }
@@ -199,9 +199,9 @@ fn who_takes_no_answers_is_held_back_by_the_engine() {
 #[test]
 fn what_may_no_longer_depart_comes_back() {
     let mut scene = Scene::new(8);
-    let guest = scene.guest();
+    let request = scene.request();
     scene.rig.direct.lease(1, 0);
-    assert!(scene.underway.depart(guest, None, &scene.answers).is_err());
+    assert!(scene.underway.depart(request, None, &scene.answers).is_err());
     assert_eq!((scene.rig.free(), scene.answers.used()), (SLOTS, 0));
 }
 
@@ -245,14 +245,14 @@ fn a_quota_is_held_until_the_request_has_ended_whoever_serves_it() {
     };
     let mut scene = Scene::new(8);
     for _ in 0..2 {
-        let guest = scene.guest();
-        assert!(scene.underway.depart(guest, account.take(0).unwrap(), &scene.answers).is_ok());
+        let request = scene.request();
+        assert!(scene.underway.depart(request, account.take(0).unwrap(), &scene.answers).is_ok());
     }
     assert_eq!(free(), 1);
     assert!(scene.land(status::OK).is_pending());
     assert_eq!(free(), 2, "it has its answer");
-    let Poll::Ready((guest, hold, _)) = scene.land(status::HAND_OVER) else { panic!() };
-    let Guest::Message(_, message) = guest else { panic!() };
+    let Poll::Ready((request, hold, _)) = scene.land(status::HAND_OVER) else { panic!() };
+    let InFlight::Message(_, message) = request else { panic!() };
     scene.underway.hand_over(HandedOver { hold, ..HandedOver::untouched(message, 0, None) });
     assert!(scene.underway.take_handed().is_some());
     assert_eq!(free(), 2, "Python has it");

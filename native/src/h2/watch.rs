@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn a_farewell_goes_between_frames() {
+    fn a_goaway_goes_between_frames() {
         let (shared, sent) = (SharedMonitor::new(monitor()), Arc::new(Mutex::new(Vec::new())));
         let mut transport = WatchedTransport {
             inner: Narrow(5, sent.clone()),

@@ -3,7 +3,7 @@
 //! What lies in the windows is memory beside the budget of messages, so the windows have a budget of their own, half
 //! of that one. Each connection has the least that the protocol knows; what is beyond is taken from this budget: a
 //! little when the connection begins, while half of the budget is free, and more once messages come that need it. A
-//! window that was granted cannot be taken back from the client, so it stays until the connection ends; without
+//! window that was given cannot be taken back from the client, so it stays until the connection ends; without
 //! room in the budget a connection is slower, and nothing else.
 //!
 //! Frames of a few bytes take more memory than a window says: what they are kept with until their call reads them. For

@@ -29,7 +29,7 @@ pub(crate) struct Shown<'a> {
 }
 
 impl Shown<'_> {
-    /// What was taught of such requests, if that is of use for this one.
+    /// The template of such requests, if that is of use for this one.
     fn template(&self, templates: &Templates) -> Option<Arc<Template>> {
         let template = templates.find(&self.outline.key)?;
         let texts = template.text_inputs().count();

@@ -10,7 +10,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 /// More than the head of any answer takes.
 pub(crate) const HEAD: usize = 320;
 
-/// What stands around the id in an answer, between what was taught.
+/// What stands around the id in an answer, between what the template has.
 const ID: (&[u8], &[u8]) = (b"\"id\":\"", b"\",");
 
 /// What the edge says of itself, and the date, made anew every second.

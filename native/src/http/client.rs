@@ -170,7 +170,7 @@ impl Client {
     pub(crate) async fn leave(mut self) {
         self.release();
         let over = Box::pin(sleep(LINGER));
-        let farewell = async {
+        let leaving = async {
             if poll_fn(|cx| self.stream.poll_shutdown(cx)).await.is_err() {
                 return;
             }
@@ -184,7 +184,7 @@ impl Client {
             }
         };
         tokio::select! {
-            () = farewell => {}
+            () = leaving => {}
             () = over => {}
         }
     }

@@ -44,7 +44,7 @@ fn front(rig: &Rig, limit: i128) -> Front {
 }
 
 fn wire() -> Wire {
-    let rig = Rig::granted();
+    let rig = Rig::leased();
     let key = key(JSON);
     rig.direct.add_template(key, spec(1)).unwrap();
     let front = Arc::new(front(&rig, 1 << 16));
@@ -112,7 +112,7 @@ impl Wire {
 }
 
 #[tokio::test]
-async fn what_was_taught_is_answered_from_the_slot() {
+async fn what_has_a_template_is_answered_from_the_slot() {
     let mut wire = wire();
     for id in ["", "7", "a b"] {
         wire.send(&request(id)).await;
@@ -222,7 +222,7 @@ async fn without_a_lease_or_a_template_it_is_the_edges() {
     assert_eq!(unleased.handed().await, 0);
     unleased.end().await;
     let mut forgotten = wire();
-    forgotten.rig.direct.forget_templates(None);
+    forgotten.rig.direct.drop_templates(None);
     forgotten.send(&request("7")).await;
     assert_eq!(forgotten.handed().await, 0);
     forgotten.end().await;

@@ -51,7 +51,7 @@ pub(crate) enum Tried {
 pub(crate) const EDGE: Tried = Tried::Edge(0, None);
 
 /// A request that the door serves, and what is needed to hand it over.
-struct Guest {
+struct InFlight {
     flight: Box<Flight>,
     /// It is not among what the client has sent any more.
     upload: Option<Upload>,
@@ -108,7 +108,7 @@ impl<'a> Server<'a> {
         tried
     }
 
-    /// Serves a request at the front of what the client has sent, if that was taught and granted.
+    /// Serves a request at the front of what the client has sent, if there is a template and a lease for it.
     pub(crate) async fn serve(&mut self, request: &Request, infer: &Infer) -> Tried {
         let Resources { direct, connections, .. } = &*self.front.service.resources;
         let bounded = infer.json <= self.front.json_bytes && request.body <= self.front.body_bytes;
@@ -171,7 +171,7 @@ impl<'a> Server<'a> {
                 if !self.read_texts(&flight, outline, json).await {
                     return EDGE;
                 }
-                self.fly(Guest { flight, upload: None, held: whole }).await
+                self.fly(InFlight { flight, upload: None, held: whole }).await
             }
             Admission::Late(text, late_ns) => {
                 let answer = http_answer::late(&text, late_ns, &mut self.front.signature());
@@ -204,11 +204,11 @@ impl<'a> Server<'a> {
                 break;
             }
             if !self.client.more(PIECE, until).await {
-                return self.hand_over(Guest { flight, upload: Some(upload), held: 0 }, 0);
+                return self.hand_over(InFlight { flight, upload: Some(upload), held: 0 }, 0);
             }
         }
         self.figures().uploads.fetch_add(1, Relaxed);
-        self.fly(Guest { flight, upload: Some(upload), held: 0 }).await
+        self.fly(InFlight { flight, upload: Some(upload), held: 0 }).await
     }
 
     /// Finds what tells requests apart. False: the door serves none that are like this one.
@@ -251,14 +251,14 @@ impl<'a> Server<'a> {
         true
     }
 
-    async fn fly(&mut self, mut guest: Guest) -> Tried {
-        let flight = &mut guest.flight;
+    async fn fly(&mut self, mut request: InFlight) -> Tried {
+        let flight = &mut request.flight;
         let length = http_answer::HEAD + http_answer::longest(flight.template(), flight.id());
         let mut reservation = self.answers.reserve();
         if reservation.resize(length).is_err() || !flight.depart(&self.client.inbound) {
-            return self.hand_over(guest, 0);
+            return self.hand_over(request, 0);
         }
-        let (client, held) = (&mut self.client, guest.held);
+        let (client, held) = (&mut self.client, request.held);
         let landed = poll_fn(|cx| match flight.poll(cx) {
             Poll::Ready(landed) => Poll::Ready(Some(landed)),
             Poll::Pending => client.poll_gone(cx, held + AHEAD).map(|()| None),
@@ -266,18 +266,18 @@ impl<'a> Server<'a> {
         .await;
         match landed {
             Some(Ok(Landing::Late)) => {
-                let answer = http_answer::expired(&guest.flight.expire(), &mut self.front.signature());
+                let answer = http_answer::expired(&request.flight.expire(), &mut self.front.signature());
                 self.figures().expired.fetch_add(1, Relaxed);
                 return self.answer(answer, held).await;
             }
             Some(Ok(Landing::Well)) => {}
-            Some(Err(attempts)) => return self.hand_over(guest, attempts),
+            Some(Err(attempts)) => return self.hand_over(request, attempts),
             None => {
-                guest.flight.cancel();
+                request.flight.cancel();
                 return Tried::Gone;
             }
         }
-        let flight = guest.flight;
+        let flight = request.flight;
         let json = self.written(&flight).await;
         let mut answer = http_answer::begin(flight.template(), json, &mut self.front.signature());
         for place in flight.template().raw_outputs() {
@@ -320,9 +320,9 @@ impl<'a> Server<'a> {
     }
 
     /// Leaves a request to the edge, as it came.
-    fn hand_over(&mut self, guest: Guest, attempts: u32) -> Tried {
-        if let Some(upload) = guest.upload {
-            let mut message = upload.restore(&guest.flight);
+    fn hand_over(&mut self, request: InFlight, attempts: u32) -> Tried {
+        if let Some(upload) = request.upload {
+            let mut message = upload.restore(&request.flight);
             message.extend_from_slice(&self.client.inbound);
             self.client.inbound = message;
         }

@@ -63,7 +63,7 @@ mod tests {
 
     #[test]
     fn a_request_is_put_together_as_it_came() {
-        let rig = Rig::granted();
+        let rig = Rig::leased();
         let flight = rig.fly();
         for length in 0..=8 {
             for step in [1, 3, 8] {

@@ -14,7 +14,7 @@ use bytes::Bytes;
 use std::sync::Arc;
 use std::task::Waker;
 
-/// Requests in flight at most, whatever was granted: as many as the rings hold.
+/// Requests in flight at most, whatever was leased: as many as the rings hold.
 pub(crate) const DEPTH: u32 = 1024;
 
 /// Rows of a batch at most, where nothing is planned yet.
@@ -92,7 +92,7 @@ pub(crate) struct Lane {
 }
 
 impl Lane {
-    /// A lane without a grant.
+    /// A lane without a lease.
     pub(crate) fn new(id: u32, group: u32, end: DoorEnd) -> Self {
         Self {
             id,

@@ -381,7 +381,7 @@ mod tests {
                 }
                 let mut poll = libc::pollfd { fd: doorbell.as_raw_fd(), events: libc::POLLIN, revents: 0 };
                 // SAFETY: the pointer is to one pollfd.
-                assert_eq!(unsafe { libc::poll(&mut poll, 1, 20_000) }, 1, "a ring of the bell was lost");
+                assert_eq!(unsafe { libc::poll(&mut poll, 1, 20_000) }, 1, "a ring of the doorbell was lost");
                 let mut count = [0u8; 8];
                 // SAFETY: the pointer is to eight bytes.
                 unsafe { libc::read(doorbell.as_raw_fd(), count.as_mut_ptr().cast(), 8) };

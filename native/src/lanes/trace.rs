@@ -113,7 +113,7 @@ mod tests {
 
     #[test]
     fn a_traced_request_tells_when_it_was_where() {
-        let mut rig = Rig::granted();
+        let mut rig = Rig::leased();
         rig.direct.sample(2);
         for _ in 0..2 {
             let mut flight = rig.fly();

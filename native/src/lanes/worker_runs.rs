@@ -6,7 +6,7 @@ use std::collections::HashMap;
 /// What is kept; empty at first. Whoever takes something out of it drops that without a lock: it ends in Python.
 #[derive(Default)]
 pub(crate) struct Runs {
-    /// Of a request in its place: by plan, offset and out_offset.
+    /// Of a request in its place: by template, offset and out_offset.
     pub(crate) alone: HashMap<(u32, usize, usize), Alone>,
     /// Of a batch: by kind and rows.
     pub(crate) merged: HashMap<(u32, u32), Merged>,
@@ -18,10 +18,10 @@ impl Runs {
         self.alone.len() + self.merged.len()
     }
 
-    /// Takes out those of a plan's requests in their places, and of batches of its kind.
-    pub(crate) fn split_off_plan(&mut self, plan: u32, kind: u32) -> Self {
+    /// Takes out those of a template's requests in their places, and of batches of its kind.
+    pub(crate) fn split_off_template(&mut self, template: u32, kind: u32) -> Self {
         Self {
-            alone: self.alone.extract_if(|key, _| key.0 == plan).collect(),
+            alone: self.alone.extract_if(|key, _| key.0 == template).collect(),
             merged: self.merged.extract_if(|key, _| key.0 == kind).collect(),
         }
     }
@@ -37,7 +37,7 @@ impl Runs {
 
 /// The run of a request in its place.
 pub(crate) struct Alone {
-    /// The kind of its plan.
+    /// The kind of its template.
     pub(crate) kind: u32,
     /// Called without arguments; raises when it fails.
     pub(crate) run: Py<PyAny>,

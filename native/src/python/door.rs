@@ -11,7 +11,7 @@ use crate::http::service::Service as HttpService;
 use crate::listen::listener::{self, ListeningSocket};
 use crate::measure::limits::{Limits, NAMES};
 use crate::python::events::{self, event_tuple};
-use crate::python::grants::Grants;
+use crate::python::fast_path::FastPath;
 use crate::python::messages::{framed, pieces};
 use crate::python::quotas::Quotas;
 use crate::python::tls::Tls;
@@ -253,8 +253,8 @@ impl Door {
         self.order(call, |calls| calls.end(call, only, End::Finish(trailers)))
     }
 
-    fn grants(&self) -> Grants {
-        Grants(self.resources.direct.clone())
+    fn fast_path(&self) -> FastPath {
+        FastPath(self.resources.direct.clone())
     }
 
     fn drain(&self) {

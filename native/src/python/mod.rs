@@ -2,7 +2,7 @@
 
 pub(crate) mod door;
 pub(crate) mod events;
-pub(crate) mod grants;
+pub(crate) mod fast_path;
 pub(crate) mod messages;
 pub(crate) mod parts;
 pub(crate) mod quotas;

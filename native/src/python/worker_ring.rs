@@ -6,7 +6,7 @@
 //! with the door and with other workers: no reference to its bytes is ever made, they are copied through raw pointers.
 
 use crate::lanes::memory::{self as lane_memory, Completion, MAIL, Submission, WorkerEnd, status};
-use crate::lanes::worker_plans::{Plan, Plans, Tensor, aligned};
+use crate::lanes::worker_layouts::{Layout, Layouts, Tensor, aligned};
 use crate::lanes::worker_runs::{Alone, Merged, Runs};
 use crate::measure::clock::now_ns;
 use pyo3::buffer::PyUntypedBuffer;
@@ -50,7 +50,7 @@ struct Request {
     ticket: u64,
     offset: usize,
     out_offset: usize,
-    plan: Arc<Plan>,
+    layout: Arc<Layout>,
 }
 
 /// The batch that is out. Empty: none is.
@@ -64,11 +64,11 @@ struct Batch {
 }
 
 impl Batch {
-    /// Whether a request of this plan may run with those that are in it.
-    fn takes(&self, plan: &Plan, batch_rows: u32) -> bool {
+    /// Whether a request of this layout may run with those that are in it.
+    fn takes(&self, layout: &Layout, batch_rows: u32) -> bool {
         self.requests.first().is_none_or(|first| {
-            let bound = first.plan.max_rows.min(self.bound).min(allowed(batch_rows));
-            plan.kind == first.plan.kind && self.rows.saturating_add(plan.rows) <= bound
+            let bound = first.layout.max_rows.min(self.bound).min(allowed(batch_rows));
+            layout.kind == first.layout.kind && self.rows.saturating_add(layout.rows) <= bound
         })
     }
 }
@@ -89,7 +89,7 @@ pub(crate) struct WorkerRing {
 struct Serving {
     end: WorkerEnd,
     arena: PyUntypedBuffer,
-    plans: Plans,
+    layouts: Layouts,
     batch: Batch,
     /// The batch that is out was formed by `serve`, and `take` has not told of it yet.
     left: bool,
@@ -106,7 +106,7 @@ const RAN: u32 = 4;
 /// What a batch spent: gathering, running, scattering.
 type Spent = [u64; 3];
 
-/// What `take` gives: kind, plan, rows, count, offset, out_offset.
+/// What `take` gives: kind, template, rows, count, offset, out_offset.
 type Taken = (u32, u32, u32, usize, usize, usize);
 
 #[pymethods]
@@ -121,7 +121,7 @@ impl WorkerRing {
         let serving = Serving {
             end: WorkerEnd::new(memory, duplicate(doorbell_fd).map_err(PyOSError::new_err)?),
             arena,
-            plans: Plans::default(),
+            layouts: Layouts::default(),
             batch: Batch { bound: u32::MAX, ..Batch::default() },
             left: false,
             ended: Vec::new(),
@@ -133,23 +133,25 @@ impl WorkerRing {
         Ok(self.serving()?.wait(py, timeout_ms))
     }
 
-    fn learn(
+    fn add_template(
         &self,
-        plan: u32,
+        template: u32,
         kind: u32,
         rows: u32,
         max_rows: u32,
         input_sizes: Vec<usize>,
         output_sizes: Vec<usize>,
     ) -> PyResult<()> {
-        let plans = &mut self.serving()?.plans;
-        plans.learn(plan, kind, (rows, max_rows), &input_sizes, &output_sizes).map_err(PyValueError::new_err)
+        let layouts = &mut self.serving()?.layouts;
+        layouts
+            .add(template, kind, (rows, max_rows), &input_sizes, &output_sizes)
+            .map_err(PyValueError::new_err)
     }
 
-    fn forget(&self, plan: u32) -> PyResult<()> {
-        let forgotten = self.serving()?.plans.forget(plan);
-        if let Some(forgotten) = forgotten {
-            let dropped = self.runs().split_off_plan(plan, forgotten.kind);
+    fn drop_template(&self, template: u32) -> PyResult<()> {
+        let layout = self.serving()?.layouts.drop_of(template);
+        if let Some(layout) = layout {
+            let dropped = self.runs().split_off_template(template, layout.kind);
             drop(dropped); // what ends with it is Python's, and no lock is held any more
         }
         Ok(())
@@ -162,8 +164,8 @@ impl WorkerRing {
             serving.form_batch();
         }
         let Some(first) = serving.batch.requests.first() else { return Ok(None) };
-        let (kind, count) = (first.plan.kind, serving.batch.requests.len());
-        Ok(Some((kind, first.plan.id, serving.batch.rows, count, first.offset, first.out_offset)))
+        let (kind, count) = (first.layout.kind, serving.batch.requests.len());
+        Ok(Some((kind, first.layout.id, serving.batch.rows, count, first.offset, first.out_offset)))
     }
 
     fn gather(&self, address: usize, nbytes: usize) -> PyResult<()> {
@@ -179,9 +181,9 @@ impl WorkerRing {
         Ok(())
     }
 
-    fn keep_alone(&self, kind: u32, plan: u32, at: (usize, usize), run: Py<PyAny>) -> usize {
+    fn keep_alone(&self, kind: u32, template: u32, at: (usize, usize), run: Py<PyAny>) -> usize {
         let mut runs = self.runs();
-        let replaced = runs.alone.insert((plan, at.0, at.1), Alone { kind, run });
+        let replaced = runs.alone.insert((template, at.0, at.1), Alone { kind, run });
         let kept = runs.count();
         drop(runs);
         drop(replaced); // as above
@@ -252,9 +254,9 @@ impl WorkerRing {
     fn step(&self, py: Python<'_>, serving: &mut Serving) -> u32 {
         serving.form_batch();
         let Some(first) = serving.batch.requests.first() else { return NOTHING };
-        let (kind, rows) = (first.plan.kind, serving.batch.rows);
+        let (kind, rows) = (first.layout.kind, serving.batch.rows);
         let ran = if serving.batch.requests.len() == 1 {
-            let key = (first.plan.id, first.offset, first.out_offset);
+            let key = (first.layout.id, first.offset, first.out_offset);
             let run = self.runs().alone.get(&key).map(|alone| alone.run.clone_ref(py));
             run.map(|run| serving.run_alone(py, &run))
         } else {
@@ -328,7 +330,7 @@ impl Serving {
     /// Takes what may run together from the front, unless there is mail; what cannot run is completed on the way.
     fn form_batch(&mut self) {
         let mut waiting = self.end.waiting();
-        // After `waiting`: a plan that was sent before one of these submissions is not overtaken by it.
+        // After `waiting`: a template that was sent before one of these submissions is not overtaken by it.
         if waiting == 0 || self.end.has_mail() {
             return;
         }
@@ -336,9 +338,9 @@ impl Serving {
         while waiting > 0 {
             let submission = self.end.peek(0);
             match self.judge(&submission, now_ns) {
-                Ok(request) if self.batch.takes(&request.plan, submission.batch_rows) => {
+                Ok(request) if self.batch.takes(&request.layout, submission.batch_rows) => {
                     self.batch.bound = self.batch.bound.min(allowed(submission.batch_rows));
-                    self.batch.rows += request.plan.rows;
+                    self.batch.rows += request.layout.rows;
                     self.batch.requests.push(request);
                 }
                 Ok(_) => break,
@@ -367,14 +369,19 @@ impl Serving {
         if start_by_ns != 0 && start_by_ns <= now_ns {
             return Err(status::EXPIRED);
         }
-        let before = self.batch.requests.last().filter(|request| request.plan.id == submission.template);
-        let known = before.map(|request| &request.plan).or_else(|| self.plans.get(submission.template));
-        let plan = known.ok_or(status::HAND_OVER)?;
-        if plan.rows != rows || !plan.fits(offset, out_offset, self.arena.len_bytes()) {
+        let before = self.batch.requests.last().filter(|request| request.layout.id == submission.template);
+        let known = before.map(|request| &request.layout).or_else(|| self.layouts.get(submission.template));
+        let layout = known.ok_or(status::HAND_OVER)?;
+        if layout.rows != rows || !layout.fits(offset, out_offset, self.arena.len_bytes()) {
             return Err(status::HAND_OVER);
         }
         // Neither is larger than the arena, which is in memory.
-        Ok(Request { ticket, offset: offset as usize, out_offset: out_offset as usize, plan: plan.clone() })
+        Ok(Request {
+            ticket,
+            offset: offset as usize,
+            out_offset: out_offset as usize,
+            layout: layout.clone(),
+        })
     }
 
     /// Copies between the places of the requests and memory where their tensors lie column after column, row after row.
@@ -416,8 +423,8 @@ impl Request {
     /// Its tensors that go this way, and where they begin in the arena.
     fn tensors(&self, direction: Direction) -> (&[Tensor], usize) {
         match direction {
-            Direction::Gather => (&self.plan.inputs, self.offset),
-            Direction::Scatter => (&self.plan.outputs, self.out_offset),
+            Direction::Gather => (&self.layout.inputs, self.offset),
+            Direction::Scatter => (&self.layout.outputs, self.out_offset),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What Python has taught: requests that it has seen and checked, and how their tensors and answers look.
+//! Templates of requests that Python has seen and checked: how their tensors and answers look.
 
 use crate::templates::number::Number;
 use bytes::{BufMut, BytesMut};
@@ -323,7 +323,7 @@ impl Templates {
     }
 
     /// Drops the templates of a model, or all.
-    pub(crate) fn forget(&mut self, model: Option<u32>) {
+    pub(crate) fn drop_of(&mut self, model: Option<u32>) {
         self.0.retain(|_, template| {
             let keep = model.is_some_and(|model| model != template.model);
             if !keep {
@@ -386,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn what_leaves_its_slot_is_not_learnt() {
+    fn what_leaves_its_slot_is_no_template() {
         let mut templates = Templates::default();
         for (offset, size) in [(121, 8), (usize::MAX, 8), (0, 129)] {
             assert!(
@@ -412,16 +412,16 @@ mod tests {
     }
 
     #[test]
-    fn what_was_forgotten_or_taught_anew_is_dead() {
+    fn what_was_dropped_or_made_anew_is_dead() {
         let mut templates = Templates::default();
         templates.add(b"a".to_vec(), spec(1, 1)).unwrap();
         templates.add(b"b".to_vec(), spec(2, 2)).unwrap();
         let (a, b) = (templates.find(b"a").unwrap().clone(), templates.find(b"b").unwrap().clone());
-        templates.forget(Some(1));
+        templates.drop_of(Some(1));
         assert!(!a.is_live() && b.is_live() && templates.find(b"a").is_none() && templates.len() == 1);
         templates.add(b"b".to_vec(), spec(3, 2)).unwrap();
         assert!(!b.is_live());
-        templates.forget(None);
+        templates.drop_of(None);
         assert!(templates.is_empty());
     }
 }

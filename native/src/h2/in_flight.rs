@@ -46,14 +46,14 @@ impl HandedOver {
 }
 
 /// See the head of this file.
-pub(crate) enum Guest {
+pub(crate) enum InFlight {
     /// The message is as it came.
     Message(Box<Flight>, Message),
     /// The tensors are in its slot.
     Upload(Upload),
 }
 
-impl Guest {
+impl InFlight {
     /// Its way to the worker and back.
     pub(crate) fn flight(&mut self) -> &mut Flight {
         match self {

@@ -1,4 +1,4 @@
-//! What Python teaches and grants, and what it is told of requests that were served so.
+//! What Python says of requests that are served without it, and what it is told of them.
 
 use crate::fastpath::direct::{Attached, Direct, StreamWindow};
 use crate::http::head::is_inference;
@@ -15,12 +15,12 @@ use pyo3::types::{PyBytes, PyList, PyTuple};
 use std::os::fd::{BorrowedFd, RawFd};
 use std::sync::Arc;
 
-/// Teaching and granting; see the stub of the package.
+/// Templates, prices and leases; see the stub of the package.
 #[pyclass(frozen, module = "edge_appliance_door")]
-pub(crate) struct Grants(pub(crate) Arc<Direct>);
+pub(crate) struct FastPath(pub(crate) Arc<Direct>);
 
 #[pymethods]
-impl Grants {
+impl FastPath {
     #[pyo3(signature = (*, method, arena, arena_bytes, slots, bounds_ns, slow_ns))]
     #[allow(clippy::too_many_arguments)]
     fn attach(
@@ -52,11 +52,11 @@ impl Grants {
         (blamed.map_or(-1, i64::from), had)
     }
 
-    fn grant(&self, lane: u32, limit: u32) -> bool {
+    fn lease(&self, lane: u32, limit: u32) -> bool {
         self.0.lease(lane, limit)
     }
 
-    fn revoke(&self, lane: u32) -> bool {
+    fn end_lease(&self, lane: u32) -> bool {
         self.0.lease(lane, 0)
     }
 
@@ -69,13 +69,13 @@ impl Grants {
         self.0.serve_stream(method, window).map_err(PyValueError::new_err)
     }
 
-    #[pyo3(signature = (head, *, plan, kind, model, group, rows, inputs, out_offset, span, opening, described, outputs,
+    #[pyo3(signature = (head, *, template, kind, model, group, rows, inputs, out_offset, span, opening, described, outputs,
                         closing, late_text, default_timeout_ns, input_texts = Vec::new(), output_texts = Vec::new()))]
     #[allow(clippy::too_many_arguments)]
-    fn teach(
+    fn add_template(
         &self,
         head: Vec<u8>,
-        plan: u32,
+        template: u32,
         kind: u32,
         model: u32,
         group: u32,
@@ -93,7 +93,7 @@ impl Grants {
         output_texts: Vec<String>,
     ) -> PyResult<()> {
         let spec = TemplateSpec {
-            id: plan,
+            id: template,
             kind,
             model,
             group,
@@ -121,8 +121,8 @@ impl Grants {
     }
 
     #[pyo3(signature = (model = None))]
-    fn forget(&self, model: Option<u32>) {
-        self.0.forget_templates(model);
+    fn drop_templates(&self, model: Option<u32>) {
+        self.0.drop_templates(model);
     }
 
     #[pyo3(signature = (kind, charge_per_row_ns, batch_ns, margin_ns, batch_rows = 0))]
@@ -138,8 +138,8 @@ impl Grants {
         self.0.in_flight_of(model)
     }
 
-    fn parked(&self, model: u32) -> usize {
-        self.0.waiting_of(model)
+    fn backlog(&self, model: u32) -> usize {
+        self.0.backlog_of(model)
     }
 
     fn sample(&self, one_in: u64) {
