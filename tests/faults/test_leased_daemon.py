@@ -69,40 +69,6 @@ def test_leased_work_goes_on_while_the_interpreter_is_held_and_the_rest_ends_by_
     assert after["stages"]["total"]["count"] == after["requests"]["success"]
 
 
-def affinity_of(task: int) -> set[int]:
-    """Where a thread may run; nowhere when it is gone."""
-    try:
-        return os.sched_getaffinity(task)
-    except ProcessLookupError:
-        return set()
-
-
-@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="there is one processor")
-def test_a_worker_of_a_small_model_shares_the_doors_processor_while_many_requests_come(
-    serve: Serve, tmp_path: Path
-) -> None:
-    everywhere = os.sched_getaffinity(0)
-    write_fake(tmp_path, "m")
-    daemon = serve(tmp_path)
-    teach(daemon, "m")
-    worker = worker_of(daemon.status(), "m/1")["pid"]
-    (door,) = (
-        int(task.name)
-        for task in Path(f"/proc/{daemon.pid}/task").iterdir()
-        if (task / "comm").read_text().strip() == "door"
-    )
-
-    def share(_: Any) -> bool:
-        places = affinity_of(door)
-        return len(places) == 1 and places == affinity_of(worker)
-
-    with Stream(daemon.grpc, "m", threads=8) as stream:
-        daemon.until("one processor for both", share)
-        stream.wait_for(100)
-    assert stream.wrong == 0
-    daemon.until("both free", lambda _: affinity_of(door) == affinity_of(worker) == everywhere)
-
-
 def processes_under(pid: int) -> list[int]:
     """Descriptors of all processes that descend from ``pid``."""
     found, parents = [], {pid}
