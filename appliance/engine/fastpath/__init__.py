@@ -1,2 +1,2 @@
 """What the native front end may do without asking: request templates, leases of lanes, and the accounts of
-what it did by itself. Decides no lease (``core/scheduling/grants`` does) and no meaning of a request."""
+what it did by itself. Decides no lease (``core/scheduling/leases`` does) and no meaning of a request."""
