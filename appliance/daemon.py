@@ -1,9 +1,9 @@
-"""The serving daemon: the composition root that opens everything in order and closes it edge first.
+"""The serving daemon: the composition root that opens everything in order and closes it front end first.
 
-Start: workers (the zygote is executed before any socket listens), models, then the edges. Stop: health turns
-NOT_SERVING, what was accepted is answered within the grace, edges close, workers leave, the arena goes. SIGTERM and
-SIGINT drain, a second one cuts the grace short, and one during the start ends that; SIGHUP reads the models again, once
-the edges are open if it came before.
+Start: workers (the zygote is executed before any socket listens), models, then the front end. Stop: health turns
+NOT_SERVING, what was accepted is answered within the grace, the front end closes, workers leave, the arena goes. SIGTERM
+and SIGINT drain, a second one cuts the grace short, and one during the start ends that; SIGHUP reads the models again,
+once the front end is open if it came before.
 """
 
 from __future__ import annotations
@@ -335,7 +335,7 @@ class Daemon:
         await self._front_end.drain(left)
 
     async def _close(self) -> None:
-        """Close every part, edge first, whatever becomes of the others."""
+        """Close every part, front end first, whatever becomes of the others."""
         if self._scrubbing is not None:
             await self._end("the end of scrubbing", self._scrubbing.stop)
         if self._control is not None:

@@ -17,7 +17,7 @@ NOTHING: Mapping[str, ModelSnapshot] = {}
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Activity:
     """One model version over an interval. None: nothing ended. ``refused_per_s`` counts all that got no tensors,
-    ``leased`` is the part of the answered ones that the door served without asking the engine."""
+    ``leased`` is the part of the answered ones that the front end served without asking the engine."""
 
     model: ModelSnapshot
     rate_per_s: float
@@ -36,8 +36,8 @@ class Activity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerActivity:
-    """One worker over an interval: the requests that it got, and the part that the door gave it by itself (None: it got
-    none)."""
+    """One worker over an interval: the requests that it got, and the part that the front end gave it by itself (None:
+    it got none)."""
 
     worker: WorkerSnapshot
     rate_per_s: float

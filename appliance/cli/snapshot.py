@@ -38,8 +38,8 @@ class HistogramSnapshot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerSnapshot:
-    """A worker process. ``asked`` and ``leased`` count the requests that the engine and the door gave it,
-    ``leased_now`` says whether the door may; all nothing where the server does not tell."""
+    """A worker process. ``asked`` and ``leased`` count the requests that the engine and the front end gave it,
+    ``leased_now`` says whether the front end may; all nothing where the server does not tell."""
 
     worker: int
     pid: int
@@ -92,7 +92,7 @@ class ModelSnapshot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """An appliance at one moment. ``slots`` are places that the door keeps for requests it serves by itself;
+    """An appliance at one moment. ``slots`` are places that the front end keeps for requests it serves by itself;
     ``trouble`` is why its store cannot be read, "" when it can. Models and their workers take ``models_used_bytes`` of
     ``models_budget_bytes`` (0: not told); ``problems`` are what of that cannot be as it is configured. ``over_quota``
     counts requests that were refused for their client's quota, by its name (``*``: all that have none)."""

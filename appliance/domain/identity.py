@@ -1,4 +1,4 @@
-"""What the server calls itself and which extensions of the protocol it has; the same on every edge."""
+"""What the server calls itself and which extensions of the protocol it has; the same over gRPC and HTTP."""
 
 from __future__ import annotations
 

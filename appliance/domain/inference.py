@@ -1,6 +1,6 @@
 """A request and its answer as the engine sees them: descriptors, never tensor bytes of its own.
 
-An edge decodes a message into a RequestHead, ``validation.plan_request`` checks it against a model version once and
+A front end decodes a message into a RequestHead, ``validation.plan_request`` checks it against a model version once and
 gives a RequestPlan that can be cached for identical heads, and the engine takes the plan with the raw tensors.
 """
 

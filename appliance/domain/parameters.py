@@ -1,7 +1,7 @@
-"""What the parameters of a request, an input and an output mean, the same for every edge.
+"""What the parameters of a request, an input and an output mean, the same for gRPC and HTTP.
 
-Pure. The edges turn their own form of a parameter (protobuf, JSON) into a plain mapping first. Keys without a meaning
-here pass through untouched, except those that start with ``triton_``, which the protocol reserves.
+Pure. The front ends turn their own form of a parameter (protobuf, JSON) into a plain mapping first. Keys without a
+meaning here pass through untouched, except those that start with ``triton_``, which the protocol reserves.
 """
 
 from __future__ import annotations

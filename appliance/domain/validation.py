@@ -1,7 +1,7 @@
 """Check a request head against a model version, once per distinct head.
 
 Pure. The texts are those that clients of the protocol match on. Sizes are computed with checked integers before any
-memory is taken; what a plan says about sizes is what the edges then hold the raw bytes to.
+memory is taken; what a plan says about sizes is what the front ends then hold the raw bytes to.
 """
 
 from __future__ import annotations

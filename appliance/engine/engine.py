@@ -1,4 +1,4 @@
-"""The engine: takes requests from the edges, owns the scheduler, drives the workers, gives outcomes back.
+"""The engine: takes requests from the front ends, owns the scheduler, drives the workers, gives outcomes back.
 
 Requests are admitted or refused at once (``requests/admission``); all else waits: callbacks only enqueue, ``turn``
 drains all that has come in, steps the scheduler, performs its actions and only then hands outcomes out, so that workers
@@ -142,7 +142,7 @@ class Engine:
             templates=templates, usage=usage, lanes=lanes,
         )  # fmt: skip
 
-    # --- the edges' side (EnginePort)
+    # --- the front ends' side (EnginePort)
 
     @property
     def generation(self) -> int:
@@ -291,7 +291,7 @@ class Engine:
         self._shell.pace.soon()
 
     def drain(self) -> None:
-        """Take no more requests; what was accepted, or had come to the native door before, is still served."""
+        """Take no more requests; what was accepted, or had come to the native front end before, is still served."""
         if self._admission.accepting:
             self._roster.swaps.spare()
         self._admission.close()

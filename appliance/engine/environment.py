@@ -22,8 +22,8 @@ class RequestLog(Protocol):
         """Write the line; must not raise."""
 
     def slow(self, *, model: ModelVersion, request_id: str, client: str, stages_ns: Sequence[int]) -> None:
-        """Write the line of a slow request that the door served by itself; ``stages_ns``: nanoseconds of queue, gather,
-        run, scatter and in all; must not raise."""
+        """Write the line of a slow request that the front end served by itself; ``stages_ns``: nanoseconds of queue,
+        gather, run, scatter and in all; must not raise."""
 
     def rejected(
         self,
@@ -35,8 +35,8 @@ class RequestLog(Protocol):
         result: Result,
         error: ApplianceError,
     ) -> None:
-        """Write the line of a request that an edge refused, which is counted as ``result``; ``model`` "" when it never
-        got that far; must not raise."""
+        """Write the line of a request that a front end refused, which is counted as ``result``; ``model`` "" when it
+        never got that far; must not raise."""
 
     def event(self, what: str, **fields: object) -> None:
         """Write what happened to versions and workers; must not raise."""

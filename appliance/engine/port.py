@@ -1,4 +1,4 @@
-"""What the edges (gRPC door, HTTP) may ask of the engine. Edges depend on this port, never on the engine's inside.
+"""What front ends may ask of the engine. They depend on this port, never on the engine's inside.
 
 All calls come from the event loop's thread and return at once.
 """
@@ -55,7 +55,7 @@ class IndexEntry:
 
 
 class EnginePort(Protocol):
-    """The engine as the edges see it."""
+    """The engine as the front ends see it."""
 
     @property
     def generation(self) -> int:
@@ -75,7 +75,7 @@ class EnginePort(Protocol):
         by them."""
 
     def epoch(self, model: ModelVersion) -> int:
-        """A number that becomes another one whenever doors have to forget what they were taught of ``model``."""
+        """A number that becomes another one whenever front ends have to forget what they were taught of ``model``."""
 
     def now_ns(self) -> int:
         """The engine's monotonic clock."""
@@ -104,7 +104,7 @@ class EnginePort(Protocol):
         """
 
     def rejected(self, error: ApplianceError, request_id: str, client: str = "") -> None:
-        """An edge refused a request before it got here: counted and logged like any other failure."""
+        """A front end refused a request before it got here: counted and logged like any other failure."""
 
     def cancel(self, handle: int) -> None:
         """Nobody waits any more; ``on_done`` will get Cancelled or, if it is too late, its answer (release it)."""

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 
 class Watchers:
-    """Callbacks for the edges and the daemon, called from turns."""
+    """Callbacks for the front ends and the daemon, called from turns."""
 
     def __init__(self) -> None:
         self._watchers: list[Callable[[], None]] = []

@@ -1,8 +1,8 @@
 """Traces of single requests, some of them: where the time of each went, stage by stage, as OpenTelemetry reads it.
 
-A request that is not traced costs a count. One that is gets a Trace, into which its edge and the engine write when it
-was where; nothing here decides what becomes of it. Lines are written by a Sink, so that nothing here blocks or raises
-once the file is open.
+A request that is not traced costs a count. One that is gets a Trace, into which its front end and the engine write when
+it was where; nothing here decides what becomes of it. Lines are written by a Sink, so that nothing here blocks or
+raises once the file is open.
 """
 
 from __future__ import annotations

@@ -323,7 +323,7 @@ class LaneMemory(Protocol):
         """The memory's descriptor, which stays this object's."""
 
     def doorbell(self) -> int:
-        """The eventfd by which the worker wakes the door; as above."""
+        """The eventfd by which the worker wakes the front end; as above."""
 
     def mail(self) -> None:
         """Tell the worker that something was written to its socket."""
@@ -375,13 +375,13 @@ class WorkerPort(Protocol):
 
     @property
     def rings(self) -> bool:
-        """Whether workers share memory with the native door."""
+        """Whether workers share memory with the native front end."""
 
     def run_timeout_ns(self, version: ModelVersion) -> int:
         """How long a batch of ``version`` may run."""
 
     def memory(self, worker: int) -> LaneMemory | None:
-        """What the worker shares with the native door; None when it shares nothing or is gone."""
+        """What the worker shares with the native front end; None when it shares nothing or is gone."""
 
     def stop(self, worker: int) -> None:
         """End the worker after what it holds; WorkerExited(STOPPED) follows."""

@@ -65,13 +65,13 @@ class WakeAt(NamedTuple):
 
 
 class GrantLease(NamedTuple):
-    """Nothing waits for ``lane``: a door may send it requests itself and tell afterwards (LeasedWork, LeasedRan)."""
+    """Nothing waits for ``lane``: a front end may fill it and tell afterwards (LeasedWork, LeasedRan)."""
 
     lane: int
 
 
 class RevokeLease(NamedTuple):
-    """Something waits, so that the door may send ``lane`` nothing more. What it has sent goes on."""
+    """Something waits, so that the front end may send ``lane`` nothing more. What it has sent goes on."""
 
     lane: int
 

@@ -25,7 +25,7 @@ class GroupClosed(NamedTuple):
 
 
 class LaneOpened(NamedTuple):
-    """A worker of ``group`` takes batches from now on. ``leasable``: also from a door, when that is leased it."""
+    """A worker of ``group`` takes batches from now on. ``leasable``: also from a front end, when that is leased it."""
 
     lane: int
     group: int
@@ -103,7 +103,7 @@ class BatchFinished(NamedTuple):
 
 
 class LeasedWork(NamedTuple):
-    """What a door has under way in ``lane``: so many requests, that keep it busy for ``work_ns`` from now on, the
+    """What a front end has under way in ``lane``: so many requests, that keep it busy for ``work_ns`` from now on, the
     batch that runs included (``leases`` says how that is counted)."""
 
     lane: int
@@ -112,7 +112,7 @@ class LeasedWork(NamedTuple):
 
 
 class LeasedRan(NamedTuple):
-    """``batches`` of ``rows`` rows that a door had sent to ``lane`` took ``ns`` each. To be told before the
+    """``batches`` of ``rows`` rows that a front end had sent to ``lane`` took ``ns`` each. To be told before the
     LeasedWork of the same news and before the BatchFinished of what ran after them."""
 
     lane: int
@@ -123,7 +123,7 @@ class LeasedRan(NamedTuple):
 
 
 class BudgetSeen(NamedTuple):
-    """The shortest time until a deadline that requests of ``shape`` brought to a door, of late."""
+    """The shortest time until a deadline that requests of ``shape`` brought to a front end, of late."""
 
     shape: int
     budget_ns: int
@@ -147,6 +147,6 @@ Membership = (
 """Lanes, models and shapes come and go."""
 
 DoorNews = LeasedWork | LeasedRan | BudgetSeen
-"""What a door tells, late, of requests that it serves by itself."""
+"""What a front end tells, late, of requests that it serves by itself."""
 
 Event = Membership | Arrived | CancelRequested | BatchFinished | DoorNews | Settle

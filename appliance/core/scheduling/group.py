@@ -134,7 +134,7 @@ class Lane:
         self.doubtful = False
         """There may be leased work that was not told."""
         self.leased_requests = 0
-        """What a door has under way here, as far as it has told."""
+        """What a front end has under way here, as far as it has told."""
         self.leased_ns = 0
         """The part of that work which ``free_ns`` counts with, while batches are there that go before it."""
 

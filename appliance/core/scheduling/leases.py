@@ -1,23 +1,23 @@
-"""Lanes that a door may fill by itself: when it may, what that counts with in plans, and what the door goes by.
+"""Leases: when a front end may fill a lane by itself, how that counts in plans, and what it goes by.
 
 A lane is leased while nothing is queued for its group and none of the group's models orders, bounds or delays its
-queue; so what a door sends overtakes nothing. The door tells late, and in batch, what it has under way: for plans
-the lane is busy with that until ``news + work_ns``. What comes to the scheduler meanwhile waits, unless that is
-soon, so that batches form, and ends the grant. The worker takes what the scheduler sends it before what the door
-does, or by turns. So a batch that is sent to a leased lane waits for one leased batch at most, and the leased
-work behind it ends later by as much as that batch takes.
+queue; so what a front end sends overtakes nothing. The front end tells late, and in batch, what it has under way: for
+plans the lane is busy with that until ``news + work_ns``. What comes to the scheduler meanwhile waits, unless that is
+soon, so that batches form, and ends the lease. The worker takes what the scheduler sends it before what the front end
+does, or by turns. So a batch that is sent to a leased lane waits for one leased batch at most, and the leased work
+behind it ends later by as much as that batch takes.
 
 What promises cannot know is leased work that was not told yet: a request may be late by it, and a leased one by the
 batches sent to its lane meanwhile. The simulation holds them to no more than that.
 
-A door promises by ``Price``, as ``admission`` does for a queue without levels, in the order of arrival. A request of r
-rows is charged ``charge_per_row_ns`` * (2r - 1), and the batch of the one sent to the lane before it when it is of
+A front end promises by ``Price``, as ``admission`` does for a queue without levels, in the order of arrival. A request
+of r rows is charged ``charge_per_row_ns`` * (2r - 1), and the batch of the one sent to the lane before it when it is of
 another kind or has other ``batch_rows``, because the worker merges only what is alike and side by side: that batch is
-closed early. The work under way is one batch, for what runs, of the longest kind sent since the lane was idle, and
-all charges. A request is in time if now + work under way + what it closes + ``charge_per_row_ns`` * (r - 1) +
-``batch_ns`` + ``margin_ns`` is not after its deadline; of the batch that runs, the time since the last completion, or
-since the lane was idle, may be taken off. A door does not refuse what it cannot promise on a lane with nothing
-under way: only the scheduler can try whether its estimate is right.
+closed early. The work under way is one batch, for what runs, of the longest kind sent since the lane was idle, and all
+charges. A request is in time if now + work under way + what it closes + ``charge_per_row_ns`` * (r - 1) + ``batch_ns``
++ ``margin_ns`` is not after its deadline; of the batch that runs, the time since the last completion, or since the lane
+was idle, may be taken off. A front end does not refuse what it cannot promise on a lane with nothing under way: only
+the scheduler can try whether its estimate is right.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ LEARNED_MAX = 4
 
 
 class Price(NamedTuple):
-    """What a door admits by. ``batch_ns`` is how long the planned batch takes, and ``batch_rows`` its rows, beyond
+    """The numbers that a front end admits by. ``batch_ns`` is how long the planned batch takes, and ``batch_rows`` its rows, beyond
     which the worker merges nothing: the requests before could not bear it. All zero but margin and rows: nothing is
     known yet, and everything is promised."""
 
@@ -97,7 +97,7 @@ def closed(lane: Lane) -> None:
 
 
 def told(lane: Lane, requests: int, work_ns: int, now_ns: int) -> bool:
-    """The door has ``requests`` under way in ``lane``, that take ``work_ns`` from now on. Whether something queued
+    """The front end has ``requests`` under way in ``lane``, that take ``work_ns`` from now on. Whether something queued
     waits for the lane, which has drained."""
     before_ns = lane.free_at(now_ns)
     work_ns = work_ns if requests else 0

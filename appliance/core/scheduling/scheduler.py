@@ -98,7 +98,7 @@ class Scheduler:
         return bool(self._dirty)
 
     def price(self, shape: int) -> leases.Price:
-        """What a door may promise requests of ``shape`` by, as of now (a shape that is not open costs nothing)."""
+        """What a front end may promise requests of ``shape`` by, as of now (a shape that is not open costs nothing)."""
         return leases.price(self._shapes.get(shape), self._margin_ns)
 
     def statistics(self) -> SchedulerStatistics:

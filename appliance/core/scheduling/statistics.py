@@ -9,8 +9,8 @@ from appliance.core.scheduling.group import Lane, Shape
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaneStatistics:
-    """One lane: how many batches and requests it holds, and when it should be free (0: idle). ``leased``: a door may
-    send to it; ``leased_requests`` are those that it has under way there, as far as it has told."""
+    """One lane: how many batches and requests it holds, and when it should be free (0: idle). ``leased``: a front end
+    may send to it; ``leased_requests`` are those that it has under way there, as far as it has told."""
 
     lane: int
     group: int

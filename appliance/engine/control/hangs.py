@@ -2,8 +2,8 @@
 
 While a version is on trial or watched, what it took so far bounds what it may take (``longest_run_ns``); one that takes
 longer loses its worker, its requests go to the version before, and its trial ends with that. Measured in looks, not by
-the clock alone: where the whole machine stood still, nobody hung. Requests that the native door gave to a worker are
-looked at in ``grants``. Owner: the turn.
+the clock alone: where the whole machine stood still, nobody hung. Requests that the native front end gave to a worker
+are looked at in ``fastpath/stalls``. Owner: the turn.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ class Accounts:
             self._log.request(request=request, result=result, error=outcome, total_ns=total_ns)
 
     def rejected(self, error: ApplianceError, request_id: str, client: str) -> None:
-        """An edge refused a request before it became one."""
+        """A front end refused a request before it became one."""
         name, version = error.model if isinstance(error, InvalidRequest | NotReady) else ("", 0)
         served, result = self._routes.find(name, version), result_of(error)
         if served is not None:

@@ -49,7 +49,7 @@ def not_ready(model: ModelVersion) -> NotReady:
 
 
 def result_of(error: ApplianceError) -> Result:
-    """How a request is counted that an edge refused with ``error``."""
+    """How a request is counted that a front end refused with ``error``."""
     match error:
         case NotReady():
             return Result.UNAVAILABLE

@@ -1,7 +1,7 @@
 """Names and versions to what serves them now. One owner: the engine.
 
 Keeps every version the repository ever asked for with its state and reason, answers ``resolve``, and counts a
-generation up whenever an answer may have changed, so that edges can cache plans.
+generation up whenever an answer may have changed, so that front ends can cache plans.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ class Served:
     built on this box. ``untried``: why it went live without the trial that is configured, "" where it did not.
 
     ``residency`` is how much of it is in memory when it is not ``opened``, ``returning``: it is loaded to serve again,
-    ``quick``: with sessions that are there at once and are exchanged for fast ones later,
-    ``deferred``: there was no memory to load it with the first ones; ``epoch`` counts how often doors had to forget
-    what they were taught of it. ``progress`` is how far its load is.
+    ``quick``: with sessions that are there at once and are exchanged for fast ones later, ``deferred``: there was no
+    memory to load it with the first ones; ``epoch`` counts how often front ends had to forget what they were taught of
+    it. ``progress`` is how far its load is.
     """
 
     id: int

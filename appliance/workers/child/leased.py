@@ -1,4 +1,4 @@
-"""Runs what the native door gives a worker directly, without a message for each request.
+"""Runs what the native front end gives a worker directly, without a message for each request.
 
 The ring forms the batches, copies their tensors and tells their ends; what is left to do here is to run. A request
 alone runs where it lies, a batch in scratch memory; either way through a run that its session has prepared for those
@@ -121,7 +121,7 @@ class LeasedRuns:
             self._serve_left()
 
     def finish(self) -> None:
-        """Run what the door has submitted before the worker leaves; within bounds, for it may go on."""
+        """Run what the front end has submitted before the worker leaves; within bounds, for it may go on."""
         for _ in range(FINISH_BATCHES_MAX):
             if not self.serve_one() and not self._ring.wait(0) & SUBMISSIONS:
                 return

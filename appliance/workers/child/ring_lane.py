@@ -1,4 +1,4 @@
-"""The worker's side of a lane with rings: messages on the socket as ever, and beside them what the native door submits.
+"""The worker's side of a lane with rings: messages on the socket, and beside them what the front end submits.
 
 Mail goes first. Between two messages one batch of the ring runs, so that an engine that always has mail does not starve
 what it leased; plans are learned as soon as they are read, so that no submission overtakes its plan. Idle, the process

@@ -69,7 +69,7 @@ _log = logging.getLogger(__name__)
 
 class WorkerPool:
     """WorkerPort over forked processes. ``on_event`` only enqueues. ``rings`` makes the memory that a worker shares
-    with the native door; without, workers are reached by their sockets only."""
+    with the native front end; without, workers are reached by their sockets only."""
 
     def __init__(
         self,
@@ -221,7 +221,7 @@ class WorkerPool:
             self._send(state, Forget(plans))
 
     def memory(self, worker: int) -> LaneMemory | None:
-        """What the worker shares with the native door."""
+        """What the worker shares with the native front end."""
         state = self._workers.get(worker)
         return None if state is None else state.memory
 
@@ -478,5 +478,5 @@ class WorkerPool:
 
 
 def _for_worker(version: ModelVersion) -> ModelVersion:
-    """The version without what only edges need, which may be large."""
+    """The version without what only front ends need, which may be large."""
     return replace(version, labels={})

@@ -51,7 +51,7 @@ _log = logging.getLogger(__name__)
 
 
 class _Request(NamedTuple):
-    """``lane`` is closed when the request was sent; what is ``shared`` with the native door stays its owner's."""
+    """``lane`` is closed when the request was sent; what is ``shared`` with the native front end stays its owner's."""
 
     message: ToSupervisor
     lane: socket.socket | None = None
