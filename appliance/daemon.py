@@ -1,9 +1,9 @@
 """The serving daemon: the composition root that opens everything in order and closes it front end first.
 
 Start: workers (the zygote is executed before any socket listens), models, then the front end. Stop: health turns
-NOT_SERVING, what was accepted is answered within the grace, the front end closes, workers leave, the arena goes. SIGTERM
-and SIGINT drain, a second one cuts the grace short, and one during the start ends that; SIGHUP reads the models again,
-once the front end is open if it came before.
+NOT_SERVING, what was accepted is answered within the grace, the front end closes, workers leave, the arena goes.
+SIGTERM and SIGINT drain, a second one cuts the grace short, and one during the start ends that; SIGHUP reads the models
+again, once the front end is open if it came before.
 """
 
 from __future__ import annotations

@@ -36,9 +36,9 @@ LEARNED_MAX = 4
 
 
 class Price(NamedTuple):
-    """The numbers that a front end admits by. ``batch_ns`` is how long the planned batch takes, and ``batch_rows`` its rows, beyond
-    which the worker merges nothing: the requests before could not bear it. All zero but margin and rows: nothing is
-    known yet, and everything is promised."""
+    """The numbers that a front end admits by. ``batch_ns`` is how long the planned batch takes, and ``batch_rows`` its
+    rows, beyond which the worker merges nothing: the requests before could not bear it. All zero but margin and rows:
+    nothing is known yet, and everything is promised."""
 
     charge_per_row_ns: int
     batch_ns: int
