@@ -175,7 +175,7 @@ class RealFolder:
     """A directory of this machine, held by a descriptor."""
 
     def __init__(self, path: Path) -> None:
-        """Raises OSError when ``path`` is no directory that can be read. It may itself be a link."""
+        """Raise OSError when ``path`` is no directory that can be read. It may itself be a link."""
         self._path = path
         self._root = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 

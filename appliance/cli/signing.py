@@ -40,7 +40,7 @@ def signers_of(arguments: argparse.Namespace) -> Sequence[Signer]:
 
 
 def _secret_from(file: Path | None) -> Callable[[str], str]:
-    """Gives a secret when it is told what is wanted ("pin", "password"): the first line of ``file``, or what is
+    """Give a secret when it is told what is wanted ("pin", "password"): the first line of ``file``, or what is
     typed."""
 
     def ask(what: str) -> str:

@@ -1,4 +1,4 @@
-"""Binds tables of plain values, such as a TOML file's, to frozen dataclasses by their type hints.
+"""Bind tables of plain values, such as a TOML file's, to frozen dataclasses by their type hints.
 
 Pure, but for the checks that fields or callers bring along. Reports every problem of a table at once, each with its key
 path: unknown keys with the nearest known one, wrong types, values that a field's metadata forbids: ``min``, ``max``,

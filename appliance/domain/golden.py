@@ -401,7 +401,7 @@ def _tensor_problems(tensor: _TensorForm, tensors_bytes: int) -> Iterable[str]:
 
 
 def _check_strings(tensor: GoldenTensor, tensors: memoryview, what: str) -> None:
-    """Raises ArtefactError unless the bytes of a BYTES tensor are as many strings as its shape says."""
+    """Raise ArtefactError unless the bytes of a BYTES tensor are as many strings as its shape says."""
     if tensor.datatype is not Datatype.BYTES:
         return
     try:

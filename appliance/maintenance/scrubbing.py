@@ -1,4 +1,4 @@
-"""Has the store scrubbed while the daemon serves from it, and tells what was found. Owner: the event loop's thread."""
+"""Have the store scrubbed while the daemon serves from it, and tell what was found. Owner: the event loop's thread."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads a package strictly, once, from front to back, wherever it came from.
+"""Read a package strictly, once, from front to back, wherever it came from.
 
 Rules kept here: nothing is taken on trust - the manifest is bounded and judged before anything else is read, each
 header must be the one that the manifest demands there, contents are given out as they come and their digests are

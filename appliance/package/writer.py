@@ -1,4 +1,4 @@
-"""Writes a package: the same bytes for the same contents, wherever and whenever they are written.
+"""Write a package: the same bytes for the same contents, wherever and whenever they are written.
 
 The file appears under its name when it is complete and on the disk, never before. Contents are summed while they are
 copied, so that a file that changed after its digest was taken fails the writing.

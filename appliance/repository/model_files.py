@@ -85,13 +85,13 @@ class ModelHome:
         )
 
     def _check_no_link(self, steps: Sequence[str], begin: int) -> None:
-        """Raises ArtefactError when one of the ``steps`` after ``begin`` is a link."""
+        """Raise ArtefactError when one of the ``steps`` after ``begin`` is a link."""
         for end in range(begin + 1, len(steps) + 1):
             if os.path.islink(os.path.join(self.path, *steps[:end])):
                 raise ArtefactError("is, or is behind, a symbolic link; put the file itself there")
 
     def check_directory(self, name: str) -> None:
-        """Raises ArtefactError unless ``name`` is a directory inside this one, or a link to one."""
+        """Raise ArtefactError unless ``name`` is a directory inside this one, or a link to one."""
         found = self._status((name,))
         if not stat.S_ISDIR(found.st_mode):
             raise ArtefactError(f"is {_kind(found.st_mode)}, not a directory")

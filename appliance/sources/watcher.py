@@ -1,4 +1,4 @@
-"""Looks at a source whenever something happened there, and now and then anyway. Owner: the event loop's thread.
+"""Look at a source whenever something happened there, and now and then anyway. Owner: the event loop's thread.
 
 Reading happens on a thread of its own, one look at a time; what it finds is given to ``take`` on the loop.
 """

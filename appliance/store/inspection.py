@@ -1,4 +1,4 @@
-"""Looks at all that a store should hold and tells what is not as it should be. Reads only, and needs no lock.
+"""Look at all that a store should hold and tell what is not as it should be. Reads only, and needs no lock.
 
 A writer may be at work meanwhile: what it took away is no damage, so findings are told only about versions that the
 catalog still has when everything was looked at.

@@ -50,7 +50,7 @@ class Rebuilt:
 
 
 def check_not_lost(folder: Folder, name: str) -> None:
-    """Raises CatalogLost when the state directory called ``name`` holds what only a catalog can have named, and no
+    """Raise CatalogLost when the state directory called ``name`` holds what only a catalog can have named, and no
     catalog. Raises OSError."""
     if not any(_remains(folder)) or folder.status(CATALOG) is not None:
         return  # the second is asked last: a writer may have begun meanwhile
@@ -61,7 +61,7 @@ def check_not_lost(folder: Folder, name: str) -> None:
 
 
 def check_may_begin(folder: Folder, name: str) -> None:
-    """Raises CatalogLost as ``check_not_lost`` does, and StoreUnavailable where what a store empties when it is opened
+    """Raise CatalogLost as ``check_not_lost`` does, and StoreUnavailable where what a store empties when it is opened
     holds something that none can have put there: another program's directory. Raises OSError."""
     check_not_lost(folder, name)
     found = folder.status(INCOMING)
@@ -77,7 +77,7 @@ def check_may_begin(folder: Folder, name: str) -> None:
 
 
 def check_any_remains(folder: Folder, name: str) -> None:
-    """Raises StoreRefused where nothing is there of which a catalog could be made anew. Raises OSError."""
+    """Raise StoreRefused where nothing is there of which a catalog could be made anew. Raises OSError."""
     if not any(_remains(folder)):
         raise StoreRefused(f"'{name}' holds no store; 'appliance model install' makes one")
 

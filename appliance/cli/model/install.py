@@ -106,7 +106,7 @@ def _trusted(reader: PackageReader, path: Path, policy: Policy) -> IncomingPacka
 
 
 def _check_servable(root: Path, manifest: Manifest, repository: RepositoryConfig) -> None:
-    """Raises PackageInvalid with everything that keeps the version from being served here, and everything that its
+    """Raise PackageInvalid with everything that keeps the version from being served here, and everything that its
     manifest says and is not so."""
     place = root.resolve()
     problems = list(conformity_problems(place, manifest, repository))

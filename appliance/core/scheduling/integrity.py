@@ -1,4 +1,4 @@
-"""Recomputes every number a group keeps and asserts that it agrees. For tests, simulation and idle
+"""Recompute every number a group keeps and assert that it agrees. For tests, simulation and idle
 moments."""
 
 from __future__ import annotations

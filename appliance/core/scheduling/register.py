@@ -1,4 +1,4 @@
-"""Finds a queued request by its id, without ever pausing for a large table to be rebuilt.
+"""Find a queued request by its id, without ever pausing for a large table to be rebuilt.
 
 A dict that requests pass through is rebuilt from time to time, all of it in one insertion: over a millisecond with
 100,000 requests. Here the ids are spread over many small dicts, of which each is rebuilt at its own time.

@@ -133,7 +133,7 @@ class Handlers:
     # --- settings
 
     def trace_setting(self, request: pb.TraceSettingRequest) -> pb.TraceSettingResponse:
-        """Says what is traced. What leaves that as it is is accepted, anything else is not offered."""
+        """Say what is traced. What leaves that as it is is accepted, anything else is not offered."""
         if request.model_name:
             self._engine.versions(request.model_name)
         for key, setting in request.settings.items():

@@ -277,14 +277,14 @@ def shown_function(key: FunctionKey) -> str:
 
 
 def _check_location(location: str) -> None:
-    """Raises ArtefactError for a path that could lead out of the model's folder, whatever lies there."""
+    """Raise ArtefactError for a path that could lead out of the model's folder, whatever lies there."""
     path = PurePosixPath(location)
     if path.is_absolute() or ".." in path.parts or "\0" in location:
         raise ArtefactError("is not a path inside the model's directory")
 
 
 def _check_piece(reference: ExternalData, size: int) -> None:
-    """Raises ArtefactError when the piece is not inside the file, or not what the tensor needs."""
+    """Raise ArtefactError when the piece is not inside the file, or not what the tensor needs."""
     length = reference.length
     if length is not None and reference.needed is not None and length != reference.needed:
         raise ArtefactError(f"gives {length} bytes for it; its type and shape need {reference.needed}")

@@ -180,7 +180,7 @@ class _ModelReader:
 
     @staticmethod
     def _room(parts: Sequence[object], limit: int, what: str) -> None:
-        """Raises ArtefactError when another one would be too many to remember."""
+        """Raise ArtefactError when another one would be too many to remember."""
         if len(parts) >= limit:
             raise ArtefactError(f"has more than {limit} {what}")
 

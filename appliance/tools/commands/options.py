@@ -63,7 +63,7 @@ def subject_of(path: Path, settings: RepositoryConfig) -> Subject:
 
 @contextmanager
 def sentences() -> Iterator[None]:
-    """Turns what the product raises into the failure of a command."""
+    """Turn what the product raises into the failure of a command."""
     try:
         yield
     except (ModelInvalid, ConfigInvalid) as error:
@@ -82,7 +82,7 @@ def tolerances_by_output(
 
 
 def check_outputs(names: Sequence[str], known: Sequence[str]) -> None:
-    """Raises CommandFailed for an output that there is not."""
+    """Raise CommandFailed for an output that there is not."""
     for name in names:
         if name not in known:
             raise CommandFailed(f"the model has no output '{name}'; it has {', '.join(known)}")

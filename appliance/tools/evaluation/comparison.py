@@ -1,4 +1,4 @@
-"""Holds an original and its variants against the golden set: how far off, the same best class or not, how fast.
+"""Hold an original and its variants against the golden set: how far off, the same best class or not, how fast.
 
 Rounds of all candidates alternate, so that what else the machine does meanwhile hits all of them alike.
 """

@@ -1,4 +1,4 @@
-"""Makes a golden set from what a version answers now: to make it is to say that these answers are right."""
+"""Make a golden set from what a version answers now: to make it is to say that these answers are right."""
 
 from __future__ import annotations
 

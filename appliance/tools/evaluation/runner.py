@@ -1,4 +1,4 @@
-"""Runs one loaded version on requests laid out as a worker has them: in place, on the calling thread."""
+"""Run one loaded version on requests laid out as a worker has them: in place, on the calling thread."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Runner:
         )
 
     def measure(self, inputs: Inputs, budget_ns: int) -> Speed:
-        """Runs until the budget is spent."""
+        """Run until the budget is spent."""
         return speed(rows_of(self.version, inputs), self.prepared(inputs)(budget_ns, RUNS_MIN))
 
     def prepared(self, inputs: Inputs) -> Round:

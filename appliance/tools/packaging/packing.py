@@ -1,4 +1,4 @@
-"""Packs a version: its graph and weights apart, everything summed, judged as the serving side judges it, one file out.
+"""Pack a version: its graph and weights apart, everything summed, judged as the serving side judges it, one file out.
 
 The files are laid out beside the package first (``home``), as an ordinary model directory, so that what is promised in
 the manifest is what the repository reads there, and so that the runtime can prove the new form against the old one

@@ -1,4 +1,4 @@
-"""Splits an ONNX model into a graph without weights and one file of weights, in the order in which inference uses them.
+"""Split an ONNX model into a graph without weights and one file of weights, in the order in which inference uses them.
 
 Every initialiser of at least LEAST_BYTES goes to the weights' file: first those of the first node, and so on through
 the graph; large ones begin at a page, so that they can be read past the page cache and straight into a device, the

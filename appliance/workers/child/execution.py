@@ -1,4 +1,4 @@
-"""Runs a batch inside a worker: gather, run, scatter.
+"""Run a batch inside a worker: gather, run, scatter.
 
 A batch of one runs where it lies, without a copy. A larger one is gathered into scratch memory row after row, run once,
 and its outputs are split by rows into each request's place. When a larger batch fails, its requests are run one by one,

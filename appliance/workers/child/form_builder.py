@@ -1,4 +1,4 @@
-"""Builds the packed form of a version inside a worker that does nothing else, in the background.
+"""Build the packed form of a version inside a worker that does nothing else, in the background.
 
 A form is used only if it gave the right answers here: those of the golden set or, where there is none, those that the
 version itself gives to requests of seeded values. Whatever goes wrong leaves no form behind.

@@ -1,4 +1,4 @@
-"""Runs what the native front end gives a worker directly, without a message for each request.
+"""Run what the native front end gives a worker directly, without a message for each request.
 
 The ring forms the batches, copies their tensors and tells their ends; what is left to do here is to run. A request
 alone runs where it lies, a batch in scratch memory; either way through a run that its session has prepared for those

@@ -1,4 +1,4 @@
-"""Loads one version inside a worker: the session, its weights, warm-ups, assessment, measurements.
+"""Load one version inside a worker: the session, its weights, warm-ups, assessment, measurements.
 
 While a session is made of a file of weights, the file is read ahead and verified beside it; nothing of the version runs
 before that is done, but for an early load (see LoadWish), of which no answer leaves before. A load in the background

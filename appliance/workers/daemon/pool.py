@@ -281,7 +281,7 @@ class WorkerPool:
             self._condemn(state, ExitCause.DIED, str(problem))
 
     def _say(self, state: WorkerProcess, message: ToWorker) -> None:
-        """Raises MessageInvalid for what is too large to be said."""
+        """Raise MessageInvalid for what is too large to be said."""
         if state.cause is not None or state.ended:
             return  # it is on its way out; WorkerExited names what it did not finish
         try:
