@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from appliance.config.loading import load, parse
 from appliance.config.tree import ApplianceConfig
 from appliance.domain.errors import ConfigInvalid, OperatorError
 from appliance.frontend import choice
-from appliance.frontend.choice import chosen, front_end_problems, passed_over
+from appliance.frontend.choice import NATIVE_ONLY, chosen, front_end_problems, passed_over
 from tests.appliance_process import ApplianceProcess
 from tests.fronts import Sections
 
@@ -95,6 +96,11 @@ def test_with_the_native_front_end() -> None:
 def test_the_defaults_and_what_asks_for_nothing_are_no_problem(kind: str) -> None:
     assert not list(front_end_problems(config_of(kind, "")))
     assert not list(front_end_problems(config_of(kind, "[engine]\nlease_limit = 0")))
+
+
+def test_every_setting_that_only_the_native_front_end_keeps_is_one() -> None:
+    for section, keys in NATIVE_ONLY.items():
+        assert keys <= {field.name for field in fields(getattr(ApplianceConfig(), section))}, section
 
 
 def test_an_installed_front_end_that_is_passed_over_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
